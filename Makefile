@@ -1,0 +1,53 @@
+# Everything works from a fresh clone; `make` alone lists the targets.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install up test test-fast lint type bench lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+# uv installs in seconds where pip takes a minute; pip is the fallback when uv cannot be had.
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --disable-pip-version-check -q install -c constraints.txt uv 2>/dev/null || true
+	@if [ -x $(BIN)/uv ]; then \
+		$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e . --group dev; \
+	else \
+		$(BIN)/python -m pip --disable-pip-version-check -q install -U pip && \
+		$(BIN)/python -m pip --disable-pip-version-check -q install -c constraints.txt -e . --group dev; \
+	fi
+	@touch $(STAMP)
+
+install: $(STAMP) ## set up .venv with everything in it
+
+up: $(STAMP) ## start server, built-in worker and page on http://127.0.0.1:8070/ui
+	@exec $(BIN)/onward up
+
+test: $(STAMP) lint type ## lint, types and the whole test suite
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-fast: $(STAMP) ## only the tests that need no processes of their own
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+lint: $(STAMP) ## ruff and the import law
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+type: $(STAMP) ## mypy, strict
+	$(BIN)/mypy
+
+bench: $(STAMP) ## ratios against raw limits and peers, in one run
+	@$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt --group bench
+	$(BIN)/python -m bench
+
+lock: $(STAMP) ## resolve constraints.txt anew
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate \
+		pyproject.toml --group dev --group bench -o constraints.txt
+
+clean: ## remove what the targets above made
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,43 @@
+"""The bell of one process: topics and whoever listens to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class LocalListener:
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+
+    async def wait(self) -> None:
+        await self._rung.wait()
+        self._rung.clear()
+
+    def ring(self) -> None:
+        self._rung.set()
+
+
+class LocalBell:
+    def __init__(self) -> None:
+        self._listeners: dict[str, set[LocalListener]] = {}
+
+    def ring(self, *topics: str) -> None:
+        for topic in topics:
+            for listener in self._listeners.get(topic, ()):
+                listener.ring()
+
+    @asynccontextmanager
+    async def listen(self, *topics: str) -> AsyncIterator[LocalListener]:
+        listener = LocalListener()
+        for topic in topics:
+            self._listeners.setdefault(topic, set()).add(listener)
+        try:
+            yield listener
+        finally:
+            for topic in topics:
+                listeners = self._listeners[topic]
+                listeners.discard(listener)
+                if not listeners:
+                    del self._listeners[topic]

@@ -1,0 +1,178 @@
+-- Every statement of the SQLite ledger, by name. {rows} stands for a list of (?, ?, …) as long as the
+-- batch, {columns} and {changes} for field names. No statement decides anything: a guard compares
+-- what the move expected with what is there.
+
+-- :name insert_tasks
+INSERT INTO task ({columns}) VALUES {rows};
+
+-- :name insert_events
+INSERT INTO event (seq, tid, n, generation, type, at, data, final) VALUES {rows};
+
+-- :name claim
+-- The head of one lane. `due_at` is whichever clock of a running task strikes first.
+UPDATE task SET
+    state = 'running', fence = fence + 1, rev = rev + 1, events = events + 1,
+    attempt = attempt + 1, worker = :worker, started_at = :now,
+    lease_until = :until, attempt_by = :now + attempt_ms,
+    due_at = min(ifnull(:until, 9e15), ifnull(:now + attempt_ms, 9e15), ifnull(expires_at, 9e15))
+WHERE tid IN (
+    SELECT tid FROM task INDEXED BY task_ready
+    WHERE state = 'queued' AND queue = :queue AND priority = :priority AND lane = :lane
+    ORDER BY place LIMIT :limit
+)
+RETURNING tid, events, mail, place, id, worker, fence, rev, type, queue, profile, payload, generation,
+    attempt, failures, retries, lost, lane, created_at, expires_at, attempt_by, overrides, parent, key,
+    journal;
+
+-- :name apply
+-- The guard: a move decided on another state, an older fence or an older rev changes nothing, and a
+-- clock's move changes nothing if a heartbeat has set the alarm later than the clock that struck.
+UPDATE task SET
+    state = m.column5, rev = rev + 1, due_at = m.column6, events = events + m.column7{changes}
+FROM (VALUES {rows}) AS m
+WHERE task.id = m.column1 AND state = m.column2 AND fence = m.column3 AND rev = m.column4
+    AND (m.column8 IS NULL OR task.due_at <= m.column8)
+RETURNING id, tid, events, generation, queue, lane, priority;
+
+-- :name look
+SELECT id, state, fence, rev FROM task WHERE id IN ({rows});
+
+-- :name extend
+UPDATE task SET
+    lease_until = m.column3, progress = ifnull(m.column4, progress), events = events + m.column5,
+    due_at = min(
+        m.column3, ifnull(attempt_by, 9e15), ifnull(expires_at, 9e15), ifnull(cancel_by, 9e15)
+    )
+FROM (VALUES {rows}) AS m
+WHERE task.id = m.column1 AND fence = m.column2 AND state = 'running'
+RETURNING id, tid, events, generation, cancel_by IS NOT NULL;
+
+-- :name addressee
+SELECT tid, state, mail, queue, lane, priority, events, generation FROM task WHERE id = ?;
+
+-- :name post_letter
+INSERT INTO letter (tid, n, name, body)
+VALUES (:tid, 1 + ifnull((SELECT max(n) FROM letter WHERE tid = :tid), 0), :name, :body);
+
+-- :name count_mail
+UPDATE task SET mail = mail + ? WHERE tid = ?;
+
+-- :name wake
+UPDATE task SET
+    state = 'queued', rev = rev + 1, events = events + 1, due_at = NULL, waiting_for = NULL,
+    place = :place, queued_at = :now
+WHERE tid = :tid AND state = 'waiting' AND mail > 0
+RETURNING events, generation, queue, lane, priority;
+
+-- :name letters
+SELECT t.id, l.name, l.body FROM letter l JOIN task t USING (tid)
+WHERE l.tid IN ({rows}) ORDER BY l.tid, l.n;
+
+-- :name burn_letters
+DELETE FROM letter WHERE tid = :tid
+    AND n IN (SELECT n FROM letter WHERE tid = :tid ORDER BY n LIMIT :seen);
+
+-- :name due
+SELECT {columns} FROM task WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
+
+-- :name get
+SELECT {columns} FROM task WHERE id IN ({rows});
+
+-- :name find
+SELECT {columns}, tid FROM task WHERE {where} ORDER BY tid DESC LIMIT :limit;
+
+-- :name place_of
+SELECT queue, priority, lane, place FROM task WHERE id = ? AND state = 'queued';
+
+-- :name ahead
+SELECT count(*) FROM (
+    SELECT 1 FROM task INDEXED BY task_ready
+    WHERE state = 'queued' AND queue = ? AND priority = ? AND lane = ? AND place < ? LIMIT ?
+);
+
+-- :name log
+SELECT e.seq, t.id, e.n, e.generation, e.type, e.at, e.data
+FROM event e JOIN task t USING (tid) WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
+
+-- :name log_end
+SELECT event FROM counter;
+
+-- :name history
+SELECT e.n, t.id, e.n, e.generation, e.type, e.at, e.data
+FROM event e JOIN task t USING (tid) WHERE t.id = ? AND e.n > ? ORDER BY e.n LIMIT ?;
+
+-- :name slowest_cursor
+SELECT min(CAST(json_extract(body, '$') AS INTEGER)) FROM document WHERE kind = 'cursor';
+
+-- :name over
+SELECT t.tid, t.id, t.queue, t.state, max(e.seq)
+FROM task t LEFT JOIN event e USING (tid)
+WHERE t.id IN ({rows}) AND t.state IN ('succeeded', 'failed', 'dead', 'canceled') GROUP BY t.tid;
+
+-- :name postpone
+UPDATE task SET due_at = ? WHERE tid IN ({rows});
+
+-- :name purge_events
+DELETE FROM event WHERE tid IN ({rows});
+
+-- :name purge_letters
+DELETE FROM letter WHERE tid IN ({rows});
+
+-- :name purge_tasks
+DELETE FROM task WHERE tid IN ({rows});
+
+-- :name date_keys
+UPDATE submission_key SET forget_at = ? WHERE task IN ({rows});
+
+-- :name forget_keys
+DELETE FROM submission_key WHERE forget_at <= ?;
+
+-- :name find_key
+SELECT body, task FROM submission_key WHERE scope = ? AND key = ?;
+
+-- :name keep_key
+INSERT INTO submission_key (scope, key, body, task) VALUES (?, ?, ?, ?);
+
+-- :name counters
+SELECT tid, place, event FROM counter;
+
+-- :name save_counters
+UPDATE counter SET tid = ?, place = ?, event = ?;
+
+-- :name tallies
+SELECT queue, state, lane, priority, count FROM tally;
+
+-- :name save_tallies
+INSERT INTO tally (queue, state, lane, priority, count) VALUES {rows}
+ON CONFLICT DO UPDATE SET count = excluded.count;
+
+-- :name put_document
+INSERT INTO document (kind, key, body, version, expires_at) VALUES (:kind, :key, :body, 1, :expires_at)
+ON CONFLICT DO UPDATE SET body = :body, version = version + 1, expires_at = :expires_at
+RETURNING version;
+
+-- :name get_document
+SELECT key, body, version FROM document
+WHERE kind = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
+
+-- :name list_documents
+SELECT key, body, version FROM document
+WHERE kind = ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key;
+
+-- :name expire_documents
+DELETE FROM document WHERE expires_at <= ?;
+
+-- :name delete_document
+DELETE FROM document WHERE kind = ? AND key = ? RETURNING 1;
+
+-- :name begin_effect
+INSERT INTO effect (key, name, fence, begun_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1;
+
+-- :name get_effect
+SELECT fence, value FROM effect WHERE key = ? AND name = ?;
+
+-- :name finish_effect
+UPDATE effect SET value = ? WHERE key = ? AND name = ?;
+
+-- :name undo_effect
+DELETE FROM effect WHERE key = ? AND name = ? AND value IS NULL;

@@ -1,0 +1,599 @@
+"""The TaskStore on SQLite. Applies decided moves and refuses them on their guards; decides nothing.
+
+Each method is one piece of work in the turn's transaction. Counts are kept in memory as they are in
+the file (`tally`), because this process is the file's only writer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from onward.backends.codec import FIELDS, LANES, PRIORITIES, from_row, to_row
+from onward.backends.sqlite.database import QUERIES, Database, Row, sql
+from onward.core.contract import (
+    Ask,
+    Fate,
+    Hold,
+    Inserted,
+    Move,
+    Moved,
+    Page,
+    Pulse,
+    Query,
+    Receipt,
+    Submission,
+    Verdict,
+    Want,
+)
+from onward.core.task import (
+    FINAL_EVENTS,
+    STATES,
+    Claimed,
+    Event,
+    Instant,
+    Lane,
+    Letter,
+    Note,
+    State,
+    Task,
+    TaskId,
+    encode,
+)
+
+COLUMNS = ", ".join(FIELDS)
+FAR = 1_000  # positions beyond are not counted
+KEY_MEMORY_MS = 24 * 3_600_000
+POSTPONE_MS = 60_000
+FOREVER = 9_000_000_000_000_000  # later than any clock
+
+TallyKey = tuple[str, str, str, int]  # queue, state, and of queued tasks lane and priority
+
+
+def tally_key(queue: str, state: str, lane: str, priority: int) -> TallyKey:
+    return (queue, state, lane, priority) if state == "queued" else (queue, state, "", 0)
+
+
+class SqliteStore:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._tally: Counter[TallyKey] = Counter()
+        self._dirty: set[TallyKey] = set()
+        self._tid = self._place = self._event = 0
+        self._news: list[Row] = []  # event rows of this piece of work
+        self._delta: Counter[TallyKey] = Counter()
+        self._recall()
+        database.before_commit = self._save
+        database.after_rollback = self._recall
+
+    # Coming in.
+
+    async def insert(
+        self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
+    ) -> Inserted:
+        def work() -> Inserted:
+            self._start()
+            free = _Hands(hands)
+            # Whoever stood in the queue before goes first; only then are the hands free for new
+            # work, which may then be born running: one write instead of two.
+            claimed = [
+                task
+                for ask in hands
+                for task in self._claim_for(ask, now)
+                if free.use(task.queue, task.worker)
+            ]
+            receipts: list[Receipt] = []
+            rows: list[Row] = []
+            for submission in submissions:
+                receipts.append(self._admit(submission, free, rows, claimed, now))
+            if rows:
+                columns = f"tid, place, {COLUMNS}"
+                self._db.run_rows("insert_tasks", rows, columns=columns)
+            self._finish()
+            return Inserted(receipts, claimed)
+
+        return await self._db.write(work)
+
+    def _admit(
+        self,
+        submission: Submission,
+        free: _Hands,
+        rows: list[Row],
+        claimed: list[Claimed],
+        now: Instant,
+    ) -> Receipt:
+        task = submission.task
+        key = submission.key
+        if key is not None:
+            known = self._db.run(QUERIES["find_key"], (key.scope, key.key))
+            if known:
+                body, first = known[0]
+                return Receipt(Fate.KNOWN if body == key.body else Fate.REUSED, first)
+        depth = self._depth(task.queue)
+        hand = free.take(task.queue) if task.state is State.QUEUED and not depth else None
+        if hand is None and submission.cap is not None and depth >= submission.cap:
+            return Receipt(Fate.FULL, task.id)
+        if key is not None:
+            self._db.run(QUERIES["keep_key"], (key.scope, key.key, key.body, task.id))
+        self._tid += 1
+        self._place += 1
+        tid, notes = self._tid, submission.events
+        if hand is not None:
+            task = _start_at_birth(task, hand, now)
+            notes = (*notes, _claimed_note(hand.worker, 1))
+            claimed.append(_claimed(task))
+        rows.append((tid, self._place, *to_row(self._with_events(task, len(notes)))))
+        self._write_events(tid, len(notes), task.generation, notes, now)
+        self._count(task.queue, task.state, task.lane, task.priority, +1)
+        return Receipt(Fate.FRESH, task.id, hand is not None)
+
+    @staticmethod
+    def _with_events(task: Task, count: int) -> Task:
+        return msgspec.structs.replace(task, events=count)
+
+    # Going out.
+
+    async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]:
+        def work() -> Sequence[Claimed]:
+            self._start()
+            claimed = [task for ask in asks for task in self._claim_for(ask, now)]
+            self._finish()
+            return claimed
+
+        return await self._db.write(work)
+
+    def _claim_for(self, ask: Ask, now: Instant) -> list[Claimed]:
+        found: list[Claimed] = []
+        for want in ask.wants:
+            limit = min(want.limit, ask.limit - len(found))
+            if limit <= 0:
+                break
+            if self._ready(want) > 0:
+                found += self._claim_lane(want, limit, ask, now)
+        return found
+
+    def _claim_lane(self, want: Want, limit: int, ask: Ask, now: Instant) -> list[Claimed]:
+        rows = self._db.run(
+            QUERIES["claim"],
+            {
+                "worker": ask.worker,
+                "now": now,
+                "until": None if ask.lease_ms is None else now + ask.lease_ms,
+                "queue": want.queue,
+                "priority": int(want.priority),
+                "lane": str(want.lane),
+                "limit": limit,
+            },
+        )
+        rows.sort(key=lambda row: row[3])
+        mail = self._letters([row[0] for row in rows if row[2]])
+        self._count(want.queue, State.QUEUED, want.lane, want.priority, -len(rows))
+        self._count(want.queue, State.RUNNING, want.lane, want.priority, len(rows))
+        claimed: list[Claimed] = []
+        for tid, events, _, _, *fields in rows:
+            fields[13] = LANES[fields[13]]
+            task = Claimed(*fields)
+            if task.id in mail:
+                task = msgspec.structs.replace(task, letters=tuple(mail[task.id]))
+            note = _claimed_note(ask.worker, task.attempt)
+            self._write_events(tid, events, task.generation, (note,), now)
+            claimed.append(task)
+        return claimed
+
+    def _letters(self, tids: Sequence[int]) -> Mapping[TaskId, list[Letter]]:
+        mail: dict[TaskId, list[Letter]] = defaultdict(list)
+        if tids:
+            for to, name, body in self._db.run_list("letters", tids):
+                mail[to].append(Letter(to=to, name=name, body=body))
+        return mail
+
+    # Being held.
+
+    async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
+        def work() -> Sequence[Pulse]:
+            self._start()
+            rows = [
+                (hold.task, hold.fence, hold.until, hold.progress, len(hold.notes))
+                for hold in _latest(holds)
+            ]
+            found = {row[0]: row[1:] for row in self._db.run_rows("extend", rows)}
+            pulses: list[Pulse] = []
+            for hold in holds:
+                row = found.get(hold.task)
+                if row is None:
+                    pulses.append(Pulse.LOST)
+                    continue
+                pulses.append(Pulse.CANCEL if row[3] else Pulse.HELD)
+            for hold in _latest(holds):
+                row = found.get(hold.task)
+                if row is not None and hold.notes:
+                    self._write_events(row[0], row[1], row[2], hold.notes, now)
+            self._finish()
+            return pulses
+
+        return await self._db.write(work)
+
+    # Moving on.
+
+    async def apply(self, moves: Sequence[Move], *, now: Instant) -> Moved:
+        def work() -> Moved:
+            self._start()
+            verdicts = [Verdict.GONE] * len(moves)
+            awake: set[str] = set()
+            for round_ in _rounds(moves):
+                self._apply_round(moves, round_, verdicts, awake, now)
+            self._finish()
+            return Moved(verdicts, frozenset(awake))
+
+        return await self._db.write(work)
+
+    def _apply_round(
+        self,
+        moves: Sequence[Move],
+        indexes: Sequence[int],
+        verdicts: list[Verdict],
+        awake: set[str],
+        now: Instant,
+    ) -> None:
+        shapes: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for index in indexes:
+            move = moves[index]
+            placed = move.to is State.QUEUED and not move.front
+            shapes[(*move.changes, "place") if placed else tuple(move.changes)].append(index)
+        done: dict[TaskId, Row] = {}
+        for names, members in shapes.items():
+            done.update(self._apply_shape(names, [moves[index] for index in members]))
+        refused: list[int] = []
+        for index in indexes:
+            row = done.get(moves[index].task)
+            if row is None:
+                refused.append(index)
+                continue
+            verdicts[index] = Verdict.APPLIED
+            self._follow(moves[index], row, awake, now)
+        if refused:
+            self._explain(moves, refused, verdicts)
+
+    def _apply_shape(self, names: tuple[str, ...], moves: Sequence[Move]) -> Mapping[TaskId, Row]:
+        changes = "".join(f", {name} = m.column{at}" for at, name in enumerate(names, start=9))
+        rows: list[Row] = []
+        for move in moves:
+            row: Row = (
+                move.task,
+                move.expect,
+                move.fence,
+                move.rev,
+                move.to,
+                move.due_at,
+                len(move.events),
+                move.due_by,
+                *move.changes.values(),
+            )
+            if names and names[-1] == "place" and len(names) > len(move.changes):
+                self._place += 1
+                row = (*row, self._place)
+            rows.append(row)
+        return {row[0]: row[1:] for row in self._db.run_rows("apply", rows, changes=changes)}
+
+    def _follow(self, move: Move, row: Row, awake: set[str], now: Instant) -> None:
+        """What comes with an applied move: events, counts, children, letters."""
+        tid, events, generation, queue, lane, priority = row
+        if move.to is not move.expect:
+            self._count(queue, move.expect, lane, priority, -1)
+            self._count(queue, move.to, lane, priority, +1)
+        self._write_events(tid, events, generation, move.events, now)
+        if move.to is State.QUEUED:
+            awake.add(queue)
+        if move.spawn:
+            self._bear(move.spawn, awake, now)
+        if move.seen is not None:
+            self._db.run(QUERIES["burn_letters"], {"tid": tid, "seen": move.seen})
+            self._db.run(QUERIES["count_mail"], (-move.seen, tid))
+            if move.to is State.WAITING:
+                # Compare-and-park: a letter that came after the claim must not wait for another.
+                self._wake(tid, awake, now)
+        for letter in move.letters:
+            self._deliver(letter, awake, now)
+
+    def _bear(self, children: Sequence[Task], awake: set[str], now: Instant) -> None:
+        rows: list[Row] = []
+        for child in children:
+            self._tid += 1
+            self._place += 1
+            rows.append((self._tid, self._place, *to_row(self._with_events(child, 1))))
+            self._write_events(self._tid, 1, child.generation, (("task.created", None),), now)
+            self._count(child.queue, child.state, child.lane, child.priority, +1)
+            if child.state is State.QUEUED:
+                awake.add(child.queue)
+        self._db.run_rows("insert_tasks", rows, columns=f"tid, place, {COLUMNS}")
+
+    def _explain(
+        self, moves: Sequence[Move], refused: Sequence[int], verdicts: list[Verdict]
+    ) -> None:
+        ids = [moves[index].task for index in refused]
+        now_are = {row[0]: row[1:] for row in self._db.run_list("look", ids)}
+        for index in refused:
+            move, found = moves[index], now_are.get(moves[index].task)
+            if found is None:
+                verdicts[index] = Verdict.GONE
+            elif found[1] != move.fence:
+                verdicts[index] = Verdict.STALE
+            elif found[0] != move.expect or found[2] != move.rev:
+                verdicts[index] = Verdict.MOVED
+            else:
+                verdicts[index] = Verdict.EARLY
+
+    # Letters.
+
+    async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
+        def work() -> Moved:
+            self._start()
+            awake: set[str] = set()
+            verdicts = [
+                Verdict.APPLIED if self._deliver(letter, awake, now) else Verdict.GONE
+                for letter in letters
+            ]
+            self._finish()
+            return Moved(verdicts, frozenset(awake))
+
+        return await self._db.write(work)
+
+    def _deliver(self, letter: Letter, awake: set[str], now: Instant) -> bool:
+        rows = self._db.run(QUERIES["addressee"], (letter.to,))
+        if not rows or rows[0][1] not in ("scheduled", "queued", "running", "waiting"):
+            return False
+        tid = rows[0][0]
+        self._db.run(QUERIES["post_letter"], {"tid": tid, "name": letter.name, "body": letter.body})
+        self._db.run(QUERIES["count_mail"], (1, tid))
+        self._wake(tid, awake, now)
+        return True
+
+    def _wake(self, tid: int, awake: set[str], now: Instant) -> None:
+        self._place += 1
+        woken = self._db.run(QUERIES["wake"], {"tid": tid, "place": self._place, "now": now})
+        for events, generation, queue, lane, priority in woken:
+            self._count(queue, State.WAITING, lane, priority, -1)
+            self._count(queue, State.QUEUED, lane, priority, +1)
+            self._write_events(tid, events, generation, (("task.woken", None),), now)
+            awake.add(queue)
+
+    # Looking.
+
+    async def due(self, *, now: Instant, limit: int) -> Sequence[Task]:
+        statement = sql("due", columns=COLUMNS)
+        return [from_row(row) for row in self._db.read(statement, {"now": now, "limit": limit})]
+
+    async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        found: dict[TaskId, Task] = {}
+        for at in range(0, len(ids), 256):
+            part = tuple(ids[at : at + 256])
+            for row in self._db.read(sql("get", rows=len(part), columns=COLUMNS), part):
+                task = from_row(row)
+                found[task.id] = task
+        return [found.get(id) for id in ids]
+
+    async def find(self, query: Query) -> Page[Task]:
+        where, bindings = _where(query)
+        statement = sql("find", columns=COLUMNS).replace("{where}", where)
+        rows = await self._db.read_far(statement, {**bindings, "limit": query.limit + 1})
+        more = len(rows) > query.limit
+        rows = rows[: query.limit]
+        return Page([from_row(row) for row in rows], str(rows[-1][-1]) if more else None)
+
+    async def position(self, task: TaskId) -> int | None:
+        found = self._db.read(QUERIES["place_of"], (task,))
+        if not found:
+            return None
+        queue, priority, lane, place = found[0]
+        before = sum(
+            self._tally[queue, "queued", str(lane_), higher]
+            for higher in range(priority)
+            for lane_ in Lane
+        )
+        (ahead,) = self._db.read(QUERIES["ahead"], (queue, priority, lane, place, FAR))[0]
+        return int(min(before + ahead, FAR) + 1)
+
+    async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
+        counts: Counter[tuple[str, Lane, State]] = Counter()
+        for (queue, state, lane, _), count in self._tally.items():
+            counts[queue, LANES.get(lane, Lane.PRIMARY), STATES[state]] += count
+        return {key: count for key, count in counts.items() if count}
+
+    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
+        if task is not None:
+            rows = self._db.read(QUERIES["history"], (task, int(after or 0), limit))
+        elif after == "$":
+            return Page([], str(self._db.read(QUERIES["log_end"])[0][0]))
+        else:
+            rows = await self._db.read_far(QUERIES["log"], (int(after or 0), limit))
+        return Page([Event(*row[1:]) for row in rows], str(rows[-1][0]) if rows else after)
+
+    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
+        def work() -> int:
+            self._start()
+            slowest = self._db.run(QUERIES["slowest_cursor"])[0][0]
+            over = self._db.run_list("over", ids)
+            unread = [row[0] for row in over if slowest is not None and (row[4] or 0) > slowest]
+            if unread:
+                # Somebody has not read its events yet: it stays a while, out of the sweep's way.
+                self._db.run_list("postpone", unread, now + POSTPONE_MS)
+            gone = [row for row in over if row[0] not in set(unread)]
+            tids = [row[0] for row in gone]
+            for name in ("purge_events", "purge_letters", "purge_tasks"):
+                self._db.run_list(name, tids)
+            self._db.run_list("date_keys", [row[1] for row in gone], now + KEY_MEMORY_MS)
+            self._db.run(QUERIES["forget_keys"], (now,))
+            for _, _, queue, state, _ in gone:
+                self._count(queue, STATES[state], "", 0, -1)
+            self._finish()
+            return len(gone)
+
+        return await self._db.write(work)
+
+    # Counting and numbering.
+
+    def _start(self) -> None:
+        self._news = []
+        self._delta = Counter()
+
+    def _finish(self) -> None:
+        """Write this piece of work's events, and let its counts count."""
+        if self._news:
+            self._db.run_rows("insert_events", self._news)
+        for key, change in self._delta.items():
+            if change:
+                self._tally[key] += change
+                self._dirty.add(key)
+        self._delta = Counter()
+
+    def _count(self, queue: str, state: State, lane: str, priority: int, change: int) -> None:
+        self._delta[tally_key(queue, state, lane, priority)] += change
+
+    def _ready(self, want: Want) -> int:
+        key = (want.queue, "queued", want.lane, want.priority)
+        return self._tally[key] + self._delta[key]
+
+    def _depth(self, queue: str) -> int:
+        total = 0
+        for lane in LANES:
+            for priority in PRIORITIES:
+                key = (queue, "queued", lane, priority)
+                total += self._tally[key] + self._delta[key]
+        return total
+
+    def _write_events(
+        self, tid: int, last: int, generation: int, notes: Sequence[Note], now: Instant
+    ) -> None:
+        """Events of one task; `last` is its count of events with these."""
+        n = last - len(notes)
+        for type_, data in notes:
+            n += 1
+            self._event += 1
+            final = generation if type_ in FINAL_EVENTS else None
+            self._news.append((self._event, tid, n, generation, type_, now, data, final))
+
+    def _save(self) -> None:
+        if self._dirty:
+            rows = [(*key, self._tally[key]) for key in self._dirty]
+            self._db.run_rows("save_tallies", rows)
+            self._dirty.clear()
+        self._db.run(QUERIES["save_counters"], (self._tid, self._place, self._event))
+
+    def _recall(self) -> None:
+        self._dirty.clear()
+        self._tid, self._place, self._event = self._db.run(QUERIES["counters"])[0]
+        self._tally = Counter({row[:4]: row[4] for row in self._db.run(QUERIES["tallies"])})
+
+
+class _Hands:
+    """Free slots by queue, while a batch of new tasks is being admitted."""
+
+    def __init__(self, asks: Sequence[Ask]) -> None:
+        self._left = {id(ask): ask.limit for ask in asks}
+        self._by_queue: dict[str, list[Ask]] = defaultdict(list)
+        for ask in asks:
+            for queue in dict.fromkeys(want.queue for want in ask.wants):
+                self._by_queue[queue].append(ask)
+
+    def take(self, queue: str) -> Ask | None:
+        asks = self._by_queue.get(queue)
+        while asks:
+            if self._left[id(asks[0])] > 0:
+                self._left[id(asks[0])] -= 1
+                return asks[0]
+            asks.pop(0)
+        return None
+
+    def use(self, queue: str, worker: str) -> bool:
+        for ask in self._by_queue[queue]:
+            if ask.worker == worker and self._left[id(ask)] > 0:
+                self._left[id(ask)] -= 1
+                break
+        return True
+
+
+def _start_at_birth(task: Task, hand: Ask, now: Instant) -> Task:
+    until = None if hand.lease_ms is None else now + hand.lease_ms
+    attempt_by = None if task.attempt_ms is None else now + task.attempt_ms
+    clocks = [at for at in (until, attempt_by, task.expires_at) if at is not None]
+    return msgspec.structs.replace(
+        task,
+        state=State.RUNNING,
+        fence=1,
+        rev=1,
+        attempt=1,
+        worker=hand.worker,
+        started_at=now,
+        lease_until=until,
+        attempt_by=attempt_by,
+        due_at=min(clocks, default=FOREVER),
+    )
+
+
+def _claimed(task: Task) -> Claimed:
+    return Claimed(*[getattr(task, name) for name in _CLAIMED_FIELDS])
+
+
+_CLAIMED_FIELDS = Claimed.__struct_fields__[:-2]
+
+
+def _claimed_note(worker: str, attempt: int) -> Note:
+    return ("task.claimed", encode({"worker": worker, "attempt": attempt}))
+
+
+def _rounds(moves: Sequence[Move]) -> Sequence[Sequence[int]]:
+    """Indexes in rounds with no task twice: of two moves for one task the first is tried first."""
+    rounds: list[list[int]] = []
+    times: Counter[TaskId] = Counter()
+    for index, move in enumerate(moves):
+        turn = times[move.task]
+        times[move.task] += 1
+        if turn == len(rounds):
+            rounds.append([])
+        rounds[turn].append(index)
+    return rounds
+
+
+def _latest(holds: Sequence[Hold]) -> Sequence[Hold]:
+    """One hold a task: the last word on progress, everybody's notes in order."""
+    merged: dict[tuple[TaskId, int], Hold] = {}
+    for hold in holds:
+        before = merged.get((hold.task, hold.fence))
+        if before is not None:
+            hold = Hold(
+                hold.task,
+                hold.fence,
+                max(before.until, hold.until),
+                hold.progress or before.progress,
+                before.notes + hold.notes,
+            )
+        merged[hold.task, hold.fence] = hold
+    return list(merged.values())
+
+
+def _where(query: Query) -> tuple[str, dict[str, Any]]:
+    parts: list[str] = []
+    bindings: dict[str, Any] = {}
+    for name, values in (("state", query.states), ("profile", query.profiles)):
+        if values:
+            names = [f":{name}{at}" for at in range(len(values))]
+            parts.append(f"{name} IN ({', '.join(names)})")
+            bindings.update({f"{name}{at}": str(value) for at, value in enumerate(sorted(values))})
+    for name in ("type", "queue", "session", "parent", "fingerprint"):
+        value = getattr(query, name)
+        if value is not None:
+            parts.append(f"{name} = :{name}")
+            bindings[name] = value
+    if query.text is not None:
+        parts.append(
+            "(instr(id, :text) OR instr(type, :text) OR instr(payload, :text)"
+            " OR instr(ifnull(error, ''), :text))"
+        )
+        bindings["text"] = query.text
+    if query.after is not None:
+        parts.append("tid < :after")
+        bindings["after"] = int(query.after)
+    return " AND ".join(parts) or "TRUE", bindings

@@ -1,0 +1,283 @@
+"""The seams: what a ledger, a bell and an executor must be able to do, and the records they speak.
+
+A store applies decided moves or refuses them; it never decides. Every store method takes many and is
+one round trip and one transaction. tests/contract holds every ledger to this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from onward.core.outcome import Outcome
+from onward.core.task import (
+    Claimed,
+    Event,
+    Instant,
+    Json,
+    Lane,
+    Letter,
+    Note,
+    Priority,
+    State,
+    Task,
+    TaskId,
+    WorkerId,
+)
+
+T = TypeVar("T")
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """One transition, fully decided. Refused unless state, fence and rev are still as expected."""
+
+    task: TaskId
+    expect: State
+    fence: int
+    rev: int
+    to: State
+    due_at: Instant | None
+    changes: Mapping[str, str | int | None]  # plain fields of Task
+    events: tuple[Note, ...]
+    due_by: Instant | None = None  # clock-driven moves: refuse if the task is due later by now
+    front: bool = False  # to queued: back to the place it was claimed from, not to the end
+    seen: int | None = None  # letters read so far, deleted here; waiting with more means queued
+    spawn: tuple[Task, ...] = ()  # children, born in the same transaction
+    letters: tuple[Letter, ...] = ()  # posted in the same transaction
+
+
+class Verdict(StrEnum):
+    APPLIED = "applied"
+    GONE = "gone"  # no such task
+    STALE = "stale"  # claimed by somebody else since: a settlement is late
+    MOVED = "moved"  # same fence, but it changed since it was read: read again, decide again
+    EARLY = "early"  # a heartbeat has moved the alarm
+
+
+class Moved(msgspec.Struct, frozen=True):
+    verdicts: Sequence[Verdict]
+    awake: frozenset[str]  # queues in which something became ready
+
+
+class Key(msgspec.Struct, frozen=True):
+    """An idempotency key, in its scope, with a hash of the body that it was first used for."""
+
+    scope: str
+    key: str
+    body: str
+
+
+class Submission(msgspec.Struct, frozen=True):
+    task: Task
+    events: tuple[Note, ...]
+    cap: int | None = None  # refuse if the queue would hold more than this
+    key: Key | None = None
+
+
+class Fate(StrEnum):
+    FRESH = "fresh"
+    KNOWN = "known"  # this key has been here with this body: `task` is the first one's id
+    REUSED = "reused"  # this key has been here with another body
+    FULL = "full"
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    fate: Fate
+    task: TaskId
+    running: bool = False  # went straight into a free hand
+
+
+class Want(msgspec.Struct, frozen=True):
+    queue: str
+    priority: Priority
+    lane: Lane
+    limit: int
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One worker's free slots: wants are tried in order until `limit` tasks are found."""
+
+    worker: WorkerId
+    limit: int
+    wants: tuple[Want, ...]
+    lease_ms: int | None = None  # None: the ledger's profile lease is not wanted (offered only)
+
+
+class Inserted(msgspec.Struct, frozen=True):
+    receipts: Sequence[Receipt]
+    claimed: Sequence[Claimed]
+
+
+class Hold(msgspec.Struct, frozen=True):
+    task: TaskId
+    fence: int
+    until: Instant  # the lease's new end
+    progress: Json | None = None
+    notes: tuple[Note, ...] = ()
+
+
+class Pulse(StrEnum):
+    HELD = "held"
+    CANCEL = "cancel"  # still yours, but please stop
+    LOST = "lost"  # not yours any more
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Newest first. Empty means any."""
+
+    states: frozenset[State] = frozenset()
+    profiles: frozenset[str] = frozenset()
+    type: str | None = None
+    queue: str | None = None
+    session: str | None = None
+    parent: TaskId | None = None
+    fingerprint: str | None = None
+    text: str | None = None  # found in id, type, payload or error
+    after: str | None = None  # cursor
+    limit: int = 100
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    items: Sequence[T]
+    next: str | None  # opaque cursor; of the event log: always set, also at the end
+
+
+class TaskStore(Protocol):
+    """The ledger."""
+
+    async def insert(
+        self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
+    ) -> Inserted:
+        """Bear tasks, and fill free hands from the head of their queues, new tasks included."""
+        ...
+
+    async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]: ...
+
+    async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]: ...
+
+    async def apply(self, moves: Sequence[Move], *, now: Instant) -> Moved: ...
+
+    async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
+        """A letter to a waiting task wakes it; to any other live task it only lies there."""
+        ...
+
+    async def due(self, *, now: Instant, limit: int) -> Sequence[Task]: ...
+
+    async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]: ...
+
+    async def find(self, query: Query) -> Page[Task]: ...
+
+    async def position(self, task: TaskId) -> int | None:
+        """1 is next. Exact up to 1,000, and 1,001 for anything beyond. None: it is not queued."""
+        ...
+
+    async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
+        """How many tasks by queue, lane and state; never counted, always kept."""
+        ...
+
+    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
+        """The log after a cursor ("" from its start, "$" from its end), or one task's after an n."""
+        ...
+
+    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
+        """Forget finished tasks and their events. Their idempotency keys stay for a day."""
+        ...
+
+
+class Document(msgspec.Struct, frozen=True):
+    key: str
+    body: Json
+    version: int
+
+
+class Documents(Protocol):
+    """Small named JSON: services, the worker roster, projector cursors."""
+
+    async def put(
+        self,
+        kind: str,
+        key: str,
+        body: Json,
+        *,
+        now: Instant,
+        expect: int | None = None,  # the version it must have now; 0: it must not exist
+        expires_at: Instant | None = None,
+    ) -> Document | None: ...
+
+    async def get(self, kind: str, key: str, *, now: Instant) -> Document | None: ...
+
+    async def list(self, kind: str, *, now: Instant) -> Sequence[Document]: ...
+
+    async def delete(self, kind: str, key: str) -> bool: ...
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """An effect that was begun under a key. `value` is None until it is known to be done."""
+
+    fence: int
+    value: Json | None
+
+
+class Effects(Protocol):
+    """Which outside effects a task has had: one name, one effect, over retry, reclaim and replay."""
+
+    async def begin(self, key: str, name: str, *, fence: int, now: Instant) -> Effect | None:
+        """None: it is yours to do. Otherwise somebody began it before."""
+        ...
+
+    async def finish(self, key: str, name: str, value: Json) -> None: ...
+
+    async def undo(self, key: str, name: str) -> None:
+        """It did not happen: whoever comes next may try."""
+        ...
+
+
+class Listener(Protocol):
+    async def wait(self) -> None: ...  # bound it with asyncio.timeout
+
+
+class Bell(Protocol):
+    """A hint that there is something to look at. Losing one costs latency, never correctness."""
+
+    def ring(self, *topics: str) -> None: ...
+
+    def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]: ...
+
+
+class Backend(Protocol):
+    @property
+    def tasks(self) -> TaskStore: ...
+    @property
+    def documents(self) -> Documents: ...
+    @property
+    def effects(self) -> Effects: ...
+    @property
+    def bell(self) -> Bell: ...
+    async def maintain(self) -> None:
+        """Housekeeping, about once a second."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Executor(Protocol):
+    """Whoever can carry out a claimed task: a socket, a URL, a callable, the flow engine."""
+
+    async def execute(self, task: Claimed) -> Outcome: ...
+
+    def cancel(self, task: TaskId) -> None:
+        """Ask it to stop. Nobody waits for the answer."""
+        ...
+
+
+class Projector(Protocol):
+    """A reader of the event log with a durable cursor of its own. At least once, in order."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def project(self, events: Sequence[Event]) -> None: ...

@@ -1,0 +1,341 @@
+"""The Dispatcher: submit, claim, extend, settle, cancel, replay, abandon, signal, wait.
+
+The one write path. It asks the machine what should happen, batches the answers, has the ledger apply
+them, and tells whoever waits. It holds no truth of its own: kill it at any line and the ledger stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from onward.core import machine
+from onward.core.clock import Clock
+from onward.core.coalesce import Coalescer
+from onward.core.contract import (
+    Backend,
+    Fate,
+    Hold,
+    Key,
+    Move,
+    Moved,
+    Pulse,
+    Receipt,
+    Submission,
+    Verdict,
+)
+from onward.core.errors import Conflict, KeyReused, NotFound, QueueFull
+from onward.core.hands import Hands
+from onward.core.outcome import Failed, Outcome, Released, Succeeded
+from onward.core.policy import Profile
+from onward.core.task import (
+    FINAL,
+    Claimed,
+    Ending,
+    Instant,
+    Json,
+    Letter,
+    State,
+    Task,
+    TaskId,
+    encode,
+)
+from onward.core.waiters import Waiters, outcome_within
+
+log = structlog.get_logger("onward.dispatch")
+
+TRIES = 5  # how often a decision is taken anew when the task has changed under it
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        backend: Backend,
+        profiles: Mapping[str, Profile],
+        clock: Clock,
+        *,
+        waiters: Waiters | None = None,
+    ) -> None:
+        self.backend = backend
+        self.clock = clock
+        self.profiles = profiles
+        self.hands = Hands(wake=self._go_claiming)
+        self.waiters = waiters or Waiters()
+        self.tally: Counter[str] = Counter()  # events written through this process, by type
+        self._submissions = Coalescer(self._insert)
+        self._settlements = Coalescer(self._settle)
+        self._holds = Coalescer(self._extend)
+        self._claiming: asyncio.Task[None] | None = None
+        self._loose: set[asyncio.Task[Any]] = set()
+
+    # Work comes in.
+
+    async def submit(
+        self, task: Task, *, cap: int | None = None, key: Key | None = None
+    ) -> Receipt:
+        """The task is in the ledger when this returns. A key that is known returns the known task."""
+        receipt = await self._submissions.one(self._submission(task, cap, key))
+        return _accepted(receipt, task, cap)
+
+    async def submit_all(self, tasks: Sequence[Task]) -> Sequence[Receipt]:
+        return await self._submissions.many([self._submission(task, None, None) for task in tasks])
+
+    async def submit_and_wait(
+        self, task: Task, *, timeout_ms: int, cap: int | None = None, key: Key | None = None
+    ) -> tuple[Receipt, Ending | None]:
+        # Subscribed before the task exists: an ending cannot slip in between.
+        with self.waiters.expect(task.id) as future:
+            receipt = await self.submit(task, cap=cap, key=key)
+            if receipt.fate is Fate.FRESH:
+                return receipt, await outcome_within(future, timeout_ms)
+        return receipt, await self.wait(receipt.task, timeout_ms=timeout_ms)
+
+    def _submission(self, task: Task, cap: int | None, key: Key | None) -> Submission:
+        born, events = machine.born(task, self.profiles[task.profile])
+        return Submission(born, events, cap, key)
+
+    async def _insert(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
+        asks = self.hands.lend(
+            Counter(item.task.queue for item in batch if item.task.state is State.QUEUED)
+        )
+        try:
+            inserted = await self.backend.tasks.insert(batch, asks, now=self.clock.now())
+        except BaseException:
+            self.hands.give_back(asks, ())
+            raise
+        self._hand_out(asks, inserted.claimed)
+        ready: set[str] = set()
+        for item, receipt in zip(batch, inserted.receipts, strict=True):
+            if receipt.fate is Fate.FRESH:
+                self.tally["task.created"] += 1
+                if item.task.state is State.QUEUED and not receipt.running:
+                    ready.add(item.task.queue)
+        self._announce(ready, ())
+        return inserted.receipts
+
+    # Work goes out.
+
+    def _go_claiming(self) -> None:
+        if self._claiming is None:
+            self._claiming = asyncio.get_running_loop().create_task(self._claim())
+
+    async def _claim(self) -> None:
+        try:
+            while asks := self.hands.ask_hot():
+                try:
+                    claimed = await self.backend.tasks.claim(asks, now=self.clock.now())
+                except BaseException:
+                    self.hands.give_back(asks, ())
+                    raise
+                self._hand_out(asks, claimed)
+        except Exception as error:  # the next bell, or the next second, tries again
+            log.warning("claim failed", error=repr(error))
+        finally:
+            self._claiming = None
+
+    def _hand_out(self, asks: Sequence[Any], claimed: Sequence[Claimed]) -> None:
+        self.tally["task.claimed"] += len(claimed)
+        for task in self.hands.give_back(asks, claimed):
+            # Its worker left between asking and getting: nobody has seen it, so nothing is burned.
+            self.spawn(self.settle(task, Released()))
+
+    # Work is held.
+
+    async def extend(self, hold: Hold) -> Pulse:
+        return await self._holds.one(hold)
+
+    async def _extend(self, holds: Sequence[Hold]) -> Sequence[Pulse]:
+        pulses = await self.backend.tasks.extend(holds, now=self.clock.now())
+        self.backend.bell.ring(*{f"task:{hold.task}" for hold in holds if hold.notes}, "log")
+        for hold, pulse in zip(holds, pulses, strict=True):
+            if pulse is not Pulse.HELD:
+                self.hands.stop(hold.task, hold.fence, revoked=pulse is Pulse.LOST)
+        return pulses
+
+    async def beat(self) -> None:
+        """Renew the lease of everything that is held in this process."""
+        holds = self.hands.holds(self.clock.now())
+        if holds:
+            await self._holds.many(holds)
+
+    # Work is over.
+
+    async def settle(self, task: Claimed, outcome: Outcome) -> Verdict:
+        """STALE or GONE: too late. What came late is in the event log, and changes nothing."""
+        self.hands.put_down(task.id, task.fence)
+        return await self._settlements.one((task, outcome))
+
+    async def _settle(self, batch: Sequence[tuple[Claimed, Outcome]]) -> Sequence[Verdict]:
+        now = self.clock.now()
+        moves = [
+            machine.settle(task, outcome, now, self.profiles[task.profile])
+            for task, outcome in batch
+        ]
+        moved = await self._apply(moves, now)
+        verdicts = list(moved.verdicts)
+        for index, verdict in enumerate(verdicts):
+            if verdict is not Verdict.APPLIED:
+                verdicts[index] = await self._settle_again(*batch[index])
+        return verdicts
+
+    async def _settle_again(self, held: Claimed, outcome: Outcome) -> Verdict:
+        for _ in range(TRIES):
+            task = await self._get(held.id)
+            if task is None:
+                return Verdict.GONE
+            now = self.clock.now()
+            late = task.fence != held.fence or task.state is not State.RUNNING
+            if late:
+                if not isinstance(outcome, Succeeded | Failed):
+                    return Verdict.STALE
+                data = encode({"worker": held.worker, "fence": held.fence})
+                move = machine.remark(task, "task.late_result", data)
+            else:
+                # Changed under us with the fence unchanged (a cancel, say): decide on what is now.
+                move = machine.settle(task, outcome, now, self.profiles[task.profile])
+            if (await self._apply([move], now)).verdicts[0] is Verdict.APPLIED:
+                return Verdict.STALE if late else Verdict.APPLIED
+        log.error("settlement given up", task=held.id, tries=TRIES)
+        return Verdict.MOVED
+
+    async def _apply(self, moves: Sequence[Move], now: Instant) -> Moved:
+        moved = await self.backend.tasks.apply(moves, now=now)
+        touched: list[TaskId] = []
+        for move, verdict in zip(moves, moved.verdicts, strict=True):
+            if verdict is not Verdict.APPLIED:
+                continue
+            touched.append(move.task)
+            for event, _ in move.events:
+                self.tally[event] += 1
+            if move.to in FINAL and move.expect not in FINAL:
+                self.waiters.end(_ending(move, now))
+        self._announce(moved.awake, touched)
+        return moved
+
+    def _announce(self, ready: set[str] | frozenset[str], touched: Sequence[TaskId]) -> None:
+        if ready:
+            self.hands.rung(ready)
+        self.backend.bell.ring(
+            *[f"queue:{queue}" for queue in ready], *[f"task:{task}" for task in touched], "log"
+        )
+
+    # Somebody, or the clock, intervenes.
+
+    async def apply_clock(self, tasks: Sequence[Task], now: Instant) -> None:
+        """The alarms of these tasks have rung."""
+        over = [task.id for task in tasks if task.state in FINAL]
+        moves: list[Move] = []
+        for task in tasks:
+            move = machine.on_due(task, now, self.profiles[task.profile])
+            if move is not None:
+                moves.append(move)
+        if moves:
+            moved = await self._apply(moves, now)
+            for move, verdict in zip(moves, moved.verdicts, strict=True):
+                if verdict is Verdict.APPLIED and move.expect is State.RUNNING is not move.to:
+                    self.hands.stop(move.task, move.fence, revoked=True)
+        if over:
+            await self.backend.tasks.purge(over, now=now)
+
+    async def cancel(self, task: TaskId) -> Task:
+        """Over at once, or asked to stop if it runs. Conflict when it is over already."""
+
+        def decide(found: Task, now: Instant) -> Move | None:
+            if found.state in FINAL:
+                raise Conflict(f"the task is {found.state} already")
+            return machine.cancel(found, now, self.profiles[found.profile])
+
+        found = await self._intervene(task, decide)
+        if found.state is State.RUNNING:
+            self.hands.stop(found.id, found.fence, revoked=False)
+        return found
+
+    async def replay(self, task: TaskId, *, payload: Json | None = None) -> Task:
+        def decide(found: Task, now: Instant) -> Move:
+            move = machine.replay(found, now, payload=payload)
+            if move is None:
+                raise Conflict(f"a task that is {found.state} cannot be retried")
+            return move
+
+        return await self._intervene(task, decide)
+
+    async def abandon(self, task: TaskId) -> Task:
+        def decide(found: Task, now: Instant) -> Move:
+            move = machine.abandon(found, now, self.profiles[found.profile])
+            if move is None:
+                raise Conflict(f"a task that is {found.state} is no dead letter")
+            return move
+
+        return await self._intervene(task, decide)
+
+    async def signal(self, task: TaskId, name: str, body: Json) -> None:
+        now = self.clock.now()
+        moved = await self.backend.tasks.post([Letter(to=task, name=name, body=body)], now=now)
+        if moved.verdicts[0] is not Verdict.APPLIED:
+            raise NotFound("no live task has this id")
+        self._announce(moved.awake, [task])
+
+    async def _intervene(self, id: TaskId, decide: Callable[[Task, Instant], Move | None]) -> Task:
+        for _ in range(TRIES):
+            task = await self._get(id)
+            if task is None:
+                raise NotFound("no such task")
+            now = self.clock.now()
+            move = decide(task, now)
+            if move is None:
+                return task
+            if (await self._apply([move], now)).verdicts[0] is Verdict.APPLIED:
+                return await self._get(id) or task
+        raise Conflict("the task keeps changing; try again")
+
+    # Somebody waits.
+
+    async def wait(self, task: TaskId, *, timeout_ms: int) -> Ending | None:
+        """How it ended, or None when the time is over first."""
+        with self.waiters.expect(task) as future:
+            found = await self._get(task)
+            if found is None:
+                raise NotFound("no such task")
+            if found.state in FINAL:
+                return Ending.of(found)
+            return await outcome_within(future, timeout_ms)
+
+    async def reread(self) -> None:
+        """What a lost bell cannot hide: look for work, and for the endings that are waited for."""
+        self.hands.rung_all()
+        waited = self.waiters.waited_for()
+        for at in range(0, len(waited), 256):
+            for task in await self.backend.tasks.get(waited[at : at + 256]):
+                if task is not None and task.state in FINAL:
+                    self.waiters.end(Ending.of(task))
+
+    async def _get(self, task: TaskId) -> Task | None:
+        return (await self.backend.tasks.get([task]))[0]
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run something nobody waits for, and keep it from being collected meanwhile."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._loose.add(task)
+        task.add_done_callback(self._loose.discard)
+
+
+def _accepted(receipt: Receipt, task: Task, cap: int | None) -> Receipt:
+    if receipt.fate is Fate.FULL:
+        raise QueueFull(task.queue, cap or 0)
+    if receipt.fate is Fate.REUSED:
+        raise KeyReused(
+            "this idempotency key was used before, with another body",
+            hint="use a new key for a new request",
+        )
+    return receipt
+
+
+def _ending(move: Move, now: Instant) -> Ending:
+    result, error = move.changes.get("result"), move.changes.get("error")
+    assert result is None or isinstance(result, str)  # noqa: S101 narrows for the type checker
+    assert error is None or isinstance(error, str)  # noqa: S101
+    return Ending(move.task, move.to, result, error, now)

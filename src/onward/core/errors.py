@@ -1,0 +1,70 @@
+"""What can go wrong for somebody who calls us.
+
+OnwardError
+├── NotFound            no such task (or not yours: the two look the same)
+├── QueueFull           the queue is at its cap
+├── NoWorker            nobody who could do it is connected, and the caller would wait
+├── KeyReused           an idempotency key came again with another body
+├── Conflict            the task is not in a state in which that can be done
+├── Invalid             the request makes no sense; `pointer` says where
+├── TooBusy             too many callers wait already
+└── LedgerUnavailable   the store cannot take or answer this now
+
+`code` is stable and public; `hint` is the next step for whoever reads it.
+"""
+
+from __future__ import annotations
+
+
+class OnwardError(Exception):
+    code = "internal"
+    hint: str | None = None
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+
+class NotFound(OnwardError):
+    code = "not_found"
+
+
+class QueueFull(OnwardError):
+    code = "queue_full"
+
+    def __init__(self, queue: str, cap: int, *, retry_after_s: int = 1) -> None:
+        super().__init__(
+            f"queue {queue!r} holds {cap} of {cap} tasks",
+            hint=f"try again in {retry_after_s} s, add workers, or raise MAX_QUEUE_LENGTH",
+        )
+        self.retry_after_s = retry_after_s
+
+
+class NoWorker(OnwardError):
+    code = "no_worker"
+
+
+class KeyReused(OnwardError):
+    code = "idempotency_key_reused"
+
+
+class Conflict(OnwardError):
+    code = "conflict"
+
+
+class Invalid(OnwardError):
+    code = "invalid_request"
+
+    def __init__(self, message: str, *, pointer: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.pointer = pointer
+
+
+class TooBusy(OnwardError):
+    code = "too_busy"
+
+
+class LedgerUnavailable(OnwardError):
+    code = "ledger_unavailable"
+    hint = "the task was not accepted; try again in a moment"

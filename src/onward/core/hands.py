@@ -1,0 +1,182 @@
+"""The free slots of this process, and the tasks in them. Knows who could take work; runs nothing.
+
+A queue is *hot* while it may hold work that nobody here has looked for: it is asked for once a slot
+is free. A queue that gave less than it was asked for is cold until a bell rings for it, so an idle
+process asks the ledger for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from onward.core import lanes
+from onward.core.contract import Ask, Hold
+from onward.core.task import Claimed, Instant, TaskId, WorkerId
+
+MOST_PER_CLAIM = 256
+
+
+class Seat:
+    """One worker's standing offer: these queues, so many slots."""
+
+    def __init__(
+        self,
+        worker: WorkerId,
+        queues: Iterable[str],
+        *,
+        lease_ms: int,
+        deliver: Callable[[Claimed], None],
+        stop: Callable[[Claimed, bool], None],
+    ) -> None:
+        self.worker = worker
+        self.queues = tuple(dict.fromkeys(queues))
+        self.lease_ms = lease_ms
+        self.deliver = deliver
+        self.stop = stop  # (task, revoked): please stop; revoked means that it is no longer ours
+        self.free = 0
+        self.gone = False
+
+
+class Hands:
+    def __init__(self, *, wake: Callable[[], None]) -> None:
+        self._wake = wake  # there is a free slot and a hot queue: go and claim
+        self._seats: dict[WorkerId, Seat] = {}
+        self._idle: dict[str, dict[Seat, None]] = {}  # by queue; least recently used first
+        self._hot: set[str] = set()
+        self._held: dict[tuple[TaskId, int], tuple[Seat, Claimed]] = {}
+        self._turn = 0
+
+    def sit(self, seat: Seat, slots: int) -> None:
+        self._seats[seat.worker] = seat
+        self._hot.update(seat.queues)
+        self.free(seat, slots)
+
+    def rearrange(self, seat: Seat, queues: Iterable[str]) -> None:
+        """The worker serves other queues from now on."""
+        self._unlist(seat)
+        seat.queues = tuple(dict.fromkeys(queues))
+        self._hot.update(seat.queues)
+        self._list(seat)
+
+    def leave(self, seat: Seat) -> None:
+        seat.gone = True
+        self._unlist(seat)
+        if self._seats.get(seat.worker) is seat:
+            del self._seats[seat.worker]
+
+    def free(self, seat: Seat, slots: int = 1) -> None:
+        seat.free += slots
+        self._list(seat)
+
+    def served(self, queue: str) -> bool:
+        return any(queue in seat.queues for seat in self._seats.values())
+
+    def rung(self, queues: Iterable[str]) -> None:
+        """There may be work in these queues."""
+        for queue in queues:
+            self._hot.add(queue)
+            if self._idle.get(queue):
+                self._wake()
+
+    def rung_all(self) -> None:
+        self.rung([queue for queue, seats in self._idle.items() if seats])
+
+    def lend(self, needs: Mapping[str, int]) -> list[Ask]:
+        """Free slots for work that is just coming in."""
+        asks: list[Ask] = []
+        for queue, count in needs.items():
+            need = count
+            idle = self._idle.get(queue)
+            while need > 0 and idle:
+                seat = next(iter(idle))
+                take = min(need, seat.free)
+                need -= take
+                asks.append(self._ask(seat, take, (queue,)))
+        return asks
+
+    def ask_hot(self) -> list[Ask]:
+        """Free slots for work that may be waiting; empty when there is nothing to ask for."""
+        asks: list[Ask] = []
+        asked: set[str] = set()
+        left = MOST_PER_CLAIM
+        for queue in [queue for queue in self._hot if self._idle.get(queue)]:
+            idle = self._idle[queue]
+            while left > 0 and idle:
+                seat = next(iter(idle))
+                take = min(seat.free, left)
+                left -= take
+                wanted = tuple(name for name in seat.queues if name in self._hot)
+                asked.update(wanted)
+                asks.append(self._ask(seat, take, wanted))
+        self._hot -= asked
+        return asks
+
+    def give_back(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> list[Claimed]:
+        """Deliver what was found, free the rest. Returns what nobody is there to take any more."""
+        found = Counter(task.worker for task in claimed)
+        left = Counter(found)
+        for ask in asks:
+            got = min(left[ask.worker], ask.limit)
+            left[ask.worker] -= got
+            if got == ask.limit:
+                self._hot.update(want.queue for want in ask.wants)
+            seat = self._seats.get(ask.worker)
+            if seat is not None and got < ask.limit:
+                self.free(seat, ask.limit - got)
+        homeless: list[Claimed] = []
+        for task in claimed:
+            seat = self._seats.get(task.worker)
+            if seat is None or seat.gone:
+                homeless.append(task)
+                continue
+            self._held[task.id, task.fence] = (seat, task)
+            seat.deliver(task)
+        self._wake_if_hot()
+        return homeless
+
+    def put_down(self, task: TaskId, fence: int) -> None:
+        self._held.pop((task, fence), None)
+
+    def stop(self, task: TaskId, fence: int, *, revoked: bool) -> None:
+        """Tell whoever holds this task here to stop."""
+        entry = self._held.get((task, fence))
+        if entry is not None:
+            seat, claimed = entry
+            if revoked:
+                del self._held[task, fence]
+            seat.stop(claimed, revoked)
+
+    def holds(self, now: Instant) -> list[Hold]:
+        """Everything held here, with its lease renewed."""
+        return [
+            Hold(task.id, task.fence, now + seat.lease_ms) for seat, task in self._held.values()
+        ]
+
+    def busy(self) -> int:
+        return len(self._held)
+
+    def _ask(self, seat: Seat, take: int, queues: tuple[str, ...]) -> Ask:
+        seat.free -= take
+        self._unlist(seat)
+        self._list(seat)
+        self._turn = (self._turn + 1) % lanes.CYCLE
+        return Ask(seat.worker, take, lanes.wants(queues, take, self._turn), seat.lease_ms)
+
+    def _list(self, seat: Seat) -> None:
+        if seat.free > 0 and not seat.gone:
+            for queue in seat.queues:
+                self._idle.setdefault(queue, {})[seat] = None
+            self._wake_if_hot(seat.queues)
+
+    def _unlist(self, seat: Seat) -> None:
+        for queue in seat.queues:
+            idle = self._idle.get(queue)
+            if idle is not None:
+                idle.pop(seat, None)
+
+    def _wake_if_hot(self, queues: Iterable[str] | None = None) -> None:
+        for queue in self._hot if queues is None else queues:
+            if queue in self._hot and self._idle.get(queue):
+                self._wake()
+                return

@@ -1,0 +1,439 @@
+"""The state machine: (task, news, now) → one fully decided Move. Pure; no clock, no store.
+
+Every change of a task's state is decided by a function in this file, except the two that a store
+makes by itself because they are the same for everybody: claim (queued → running) and a letter that
+wakes its reader (waiting → queued).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from onward.core.contract import Move
+from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
+from onward.core.policy import (
+    CANCEL_GRACE_MS,
+    POISON_AFTER,
+    Overrides,
+    Profile,
+    Then,
+    fingerprint,
+    overrides_of,
+    retry_delay_ms,
+    transient,
+)
+from onward.core.task import (
+    FINAL,
+    Fault,
+    Instant,
+    Json,
+    Lane,
+    Letter,
+    Note,
+    State,
+    Task,
+    TaskId,
+    encode,
+)
+
+S = State
+# What may follow what, and the event that says so. A test walks every decision through it.
+TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
+    (S.SCHEDULED, S.QUEUED): frozenset({"task.queued"}),
+    (S.SCHEDULED, S.CANCELED): frozenset({"task.canceled"}),
+    (S.SCHEDULED, S.FAILED): frozenset({"task.failed"}),
+    (S.SCHEDULED, S.DEAD): frozenset({"task.failed", "task.dlq"}),
+    (S.QUEUED, S.RUNNING): frozenset({"task.claimed"}),
+    (S.QUEUED, S.CANCELED): frozenset({"task.canceled"}),
+    (S.QUEUED, S.FAILED): frozenset({"task.failed"}),
+    (S.QUEUED, S.DEAD): frozenset({"task.failed", "task.dlq"}),
+    (S.RUNNING, S.SUCCEEDED): frozenset({"task.succeeded"}),
+    (S.RUNNING, S.SCHEDULED): frozenset({"task.retrying"}),
+    (S.RUNNING, S.QUEUED): frozenset({"task.retrying", "task.released", "task.reclaimed"}),
+    (S.RUNNING, S.WAITING): frozenset({"task.parked"}),
+    (S.RUNNING, S.FAILED): frozenset({"task.failed"}),
+    (S.RUNNING, S.DEAD): frozenset({"task.failed", "task.dlq"}),
+    (S.RUNNING, S.CANCELED): frozenset({"task.canceled"}),
+    (S.RUNNING, S.RUNNING): frozenset({"task.canceling", "task.timeout"}),
+    (S.WAITING, S.QUEUED): frozenset({"task.woken"}),
+    (S.WAITING, S.CANCELED): frozenset({"task.canceled"}),
+    (S.WAITING, S.FAILED): frozenset({"task.failed"}),
+    (S.WAITING, S.DEAD): frozenset({"task.failed", "task.dlq"}),
+    (S.DEAD, S.QUEUED): frozenset({"task.replayed"}),
+    (S.DEAD, S.FAILED): frozenset({"task.abandoned"}),
+    (S.FAILED, S.QUEUED): frozenset({"task.replayed"}),
+    (S.CANCELED, S.QUEUED): frozenset({"task.replayed"}),
+}
+
+TIMED_OUT = Fault(kind="timeout", message="the time allowed for the task is over")
+ATTEMPT_TIMED_OUT = Fault(kind="TIMEOUT", message="the attempt took longer than its timeout")
+WORKER_LOST = Fault(kind="worker_lost", message="the worker went away while it ran the task")
+POISON = Fault(
+    kind="poison", message=f"{POISON_AFTER} workers in a row were lost while they ran the task"
+)
+
+
+class Held(Protocol):
+    """What a settlement needs to know; a Claimed has it, and so has a Task that was read again."""
+
+    @property
+    def id(self) -> TaskId: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def rev(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
+    @property
+    def retries(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def parent(self) -> TaskId | None: ...
+    @property
+    def worker(self) -> str | None: ...
+    @property
+    def lane(self) -> Lane: ...
+    @property
+    def expires_at(self) -> Instant | None: ...
+    @property
+    def cancel_by(self) -> Instant | None: ...
+    @property
+    def overrides(self) -> Json | None: ...
+
+
+def first(*instants: Instant | None) -> Instant | None:
+    """The nearest clock of those that are set."""
+    nearest: Instant | None = None
+    for instant in instants:
+        if instant is not None and (nearest is None or instant < nearest):
+            nearest = instant
+    return nearest
+
+
+def age_limit(profile: Profile, expires_at: Instant | None) -> Instant | None:
+    """The age clock as an alarm for work that is not running: telling can wait until it is."""
+    return None if profile.on_expiry is Then.TELL else expires_at
+
+
+def born(task: Task, profile: Profile) -> tuple[Task, tuple[Note, ...]]:
+    """A submission as it goes into the ledger: first state, first alarm, first events."""
+    limit = age_limit(profile, task.expires_at)
+    if task.waiting_for is not None:
+        state, due_at = State.WAITING, limit
+    elif task.run_at is not None and task.run_at > task.created_at:
+        state, due_at = State.SCHEDULED, first(task.run_at, limit)
+    else:
+        state, due_at = State.QUEUED, first(task.start_by, limit)
+    task = msgspec.structs.replace(task, state=state, due_at=due_at, queued_at=task.created_at)
+    return task, (("task.created", None),)
+
+
+def settle(held: Held, outcome: Outcome, now: Instant, profile: Profile) -> Move:
+    if held.cancel_by is not None:
+        # A cancel that was accepted holds, whatever the worker came back with.
+        return _end(held, State.RUNNING, State.CANCELED, now, profile, {}, ("task.canceled", None))
+    match outcome:
+        case Succeeded(result):
+            return _end(
+                held,
+                State.RUNNING,
+                State.SUCCEEDED,
+                now,
+                profile,
+                {"result": result, "error": None, "lost": 0},
+                ("task.succeeded", None),
+            )
+        case Failed(fault):
+            return failed(held, fault, now, profile)
+        case Parked():
+            return _park(held, outcome, now)
+        case Released():
+            return _requeue(
+                held, now, profile, {"attempt": held.attempt - 1}, ("task.released", None)
+            )
+        case Lost():
+            return lost(held, now, profile)
+
+
+def failed(held: Held, fault: Fault, now: Instant, profile: Profile) -> Move:
+    """An attempt failed: another try if the fault and the budget allow it, else the end."""
+    overrides = overrides_of(held.overrides)
+    budget = profile.max_retries if overrides.max_retries is None else overrides.max_retries
+    if not transient(fault) or held.retries >= budget:
+        return _fail(held, State.RUNNING, fault, now, profile, failures=held.failures + 1)
+    return _retry(held, fault, now, profile, overrides)
+
+
+def lost(held: Held, now: Instant, profile: Profile) -> Move:
+    """The worker went away. No retry is burned, but a task that takes its workers with it dies."""
+    if profile.on_lost is Then.FAIL:
+        return _fail(held, State.RUNNING, WORKER_LOST, now, profile)
+    if held.lost + 1 >= POISON_AFTER:
+        return _fail(held, State.RUNNING, POISON, now, profile)
+    note = ("task.reclaimed", encode({"from": held.worker, "attempt": held.attempt}))
+    return _requeue(held, now, profile, {"lost": held.lost + 1}, note)
+
+
+def on_due(task: Task, now: Instant, profile: Profile) -> Move | None:
+    """The alarm rang: work out which clock struck. None: the task's time in the ledger is over."""
+    if task.state in FINAL:
+        return None
+    move = _struck(task, now, profile)
+    return _clocked(move, now)
+
+
+def _struck(task: Task, now: Instant, profile: Profile) -> Move:
+    def struck(at: Instant | None) -> bool:
+        return at is not None and at <= now
+
+    if struck(task.cancel_by):
+        return _end(task, task.state, State.CANCELED, now, profile, {}, ("task.canceled", None))
+    if struck(task.expires_at) and (
+        task.state is State.RUNNING or profile.on_expiry is not Then.TELL
+    ):
+        return _expired(task, now, profile)
+    if task.state is State.RUNNING and struck(task.attempt_by):
+        if profile.on_attempt_end is Then.FAIL:
+            return _fail(task, task.state, TIMED_OUT, now, profile)
+        return failed(task, ATTEMPT_TIMED_OUT, now, profile)
+    if task.state is State.RUNNING:
+        return lost(task, now, profile)
+    if task.state is State.QUEUED:
+        return _fail(task, task.state, TIMED_OUT, now, profile)
+    event = "task.queued" if task.state is State.SCHEDULED else "task.woken"
+    return Move(
+        task=task.id,
+        expect=task.state,
+        fence=task.fence,
+        rev=task.rev,
+        to=State.QUEUED,
+        due_at=first(task.start_by, age_limit(profile, task.expires_at)),
+        changes={"run_at": None, "waiting_for": None, "queued_at": now},
+        events=((event, None),),
+    )
+
+
+def _expired(task: Task, now: Instant, profile: Profile) -> Move:
+    if profile.on_expiry is Then.TELL:
+        return Move(
+            task=task.id,
+            expect=task.state,
+            fence=task.fence,
+            rev=task.rev,
+            to=task.state,
+            due_at=first(task.lease_until, task.attempt_by, task.cancel_by),
+            changes={"overdue": 1, "expires_at": None},
+            events=(("task.timeout", encode({"elapsed_ms": now - task.created_at})),),
+        )
+    return _fail(task, task.state, TIMED_OUT, now, profile)
+
+
+def _clocked(move: Move, now: Instant) -> Move:
+    # A heartbeat that came between reading the alarm and this move has set the alarm anew without
+    # raising rev: the store refuses the move if the task is due later by now.
+    return msgspec.structs.replace(move, due_by=now)
+
+
+def cancel(task: Task, now: Instant, profile: Profile) -> Move | None:
+    """None: there is nothing left to cancel."""
+    if task.state is State.RUNNING:
+        if task.cancel_by is not None:
+            return None
+        cancel_by = now + CANCEL_GRACE_MS
+        return Move(
+            task=task.id,
+            expect=task.state,
+            fence=task.fence,
+            rev=task.rev,
+            to=task.state,
+            due_at=first(task.due_at, cancel_by),
+            changes={"cancel_by": cancel_by},
+            events=(("task.canceling", None),),
+        )
+    if task.state in FINAL:
+        return None
+    return _end(task, task.state, State.CANCELED, now, profile, {}, ("task.canceled", None))
+
+
+def replay(task: Task, now: Instant, *, payload: Json | None = None) -> Move | None:
+    """From the beginning again, as a new generation. None: it is not over, or it went well."""
+    if task.state not in (State.DEAD, State.FAILED, State.CANCELED):
+        return None
+    changes: dict[str, str | int | None] = {
+        **dict.fromkeys(("result", "error", "fingerprint", "finished_at", "worker"), None),
+        **dict.fromkeys(("expires_at", "start_by", "cancel_by", "journal", "progress"), None),
+        **dict.fromkeys(("attempt", "failures", "retries", "lost", "overdue"), 0),
+        "generation": task.generation + 1,
+        "lane": Lane.RETRY,
+        "queued_at": now,
+    }
+    if payload is not None:
+        changes["payload"] = payload
+    return Move(
+        task=task.id,
+        expect=task.state,
+        fence=task.fence,
+        rev=task.rev,
+        to=State.QUEUED,
+        due_at=None,
+        changes=changes,
+        events=(("task.replayed", encode({"generation": task.generation + 1})),),
+    )
+
+
+def abandon(task: Task, now: Instant, profile: Profile) -> Move | None:
+    """A dead letter nobody will replay. Its final event was written when it died."""
+    if task.state is not State.DEAD:
+        return None
+    return Move(
+        task=task.id,
+        expect=task.state,
+        fence=task.fence,
+        rev=task.rev,
+        to=State.FAILED,
+        due_at=now + profile.retention_ms,
+        changes={},
+        events=(("task.abandoned", None),),
+    )
+
+
+def remark(task: Task, event: str, data: Json | None) -> Move:
+    """Write an event beside the task's life without changing it: a late result, say."""
+    return Move(
+        task=task.id,
+        expect=task.state,
+        fence=task.fence,
+        rev=task.rev,
+        to=task.state,
+        due_at=task.due_at,
+        changes={},
+        events=((event, data),),
+    )
+
+
+def _end(
+    held: Held,
+    expect: State,
+    to: State,
+    now: Instant,
+    profile: Profile,
+    changes: dict[str, str | int | None],
+    *events: Note,
+) -> Move:
+    changes["finished_at"] = now
+    return Move(
+        task=held.id,
+        expect=expect,
+        fence=held.fence,
+        rev=held.rev,
+        to=to,
+        due_at=None if to is State.DEAD else now + profile.retention_ms,
+        changes=changes,
+        events=events,
+        letters=_to_parent(held, to),
+    )
+
+
+def _to_parent(held: Held, to: State) -> tuple[Letter, ...]:
+    if held.parent is None:
+        return ()
+    # The result stays in the child; a letter says only who it is from and how it went.
+    body = encode({"child": held.id, "ok": to is State.SUCCEEDED, "state": to})
+    return (Letter(to=held.parent, name="child", body=body),)
+
+
+def _fail(
+    held: Held,
+    expect: State,
+    fault: Fault,
+    now: Instant,
+    profile: Profile,
+    *,
+    failures: int | None = None,
+) -> Move:
+    error = fault.encode()
+    note: Note = ("task.failed", encode({"error": fault, "attempt": held.attempt}))
+    changes: dict[str, str | int | None] = {"error": error, "fingerprint": fingerprint(fault)}
+    if failures is not None:
+        changes["failures"] = failures
+    if profile.dead_letters:
+        dead: Note = ("task.dlq", encode({"reason": fault.kind}))
+        return _end(held, expect, State.DEAD, now, profile, changes, note, dead)
+    return _end(held, expect, State.FAILED, now, profile, changes, note)
+
+
+def _retry(held: Held, fault: Fault, now: Instant, profile: Profile, overrides: Overrides) -> Move:
+    delay = retry_delay_ms(profile, overrides, fault, task=held.id, retry=held.retries)
+    run_at = now + delay
+    limit = age_limit(profile, held.expires_at)
+    return Move(
+        task=held.id,
+        expect=State.RUNNING,
+        fence=held.fence,
+        rev=held.rev,
+        to=State.SCHEDULED if delay > 0 else State.QUEUED,
+        due_at=first(run_at, limit) if delay > 0 else limit,
+        changes={
+            "error": fault.encode(),
+            "failures": held.failures + 1,
+            "retries": held.retries + 1,
+            "lost": 0,
+            "lane": Lane.RETRY,
+            "run_at": run_at,
+            "queued_at": now,
+            "start_by": None,
+        },
+        events=(
+            (
+                "task.retrying",
+                encode({"error": fault, "attempt": held.attempt, "run_at": run_at}),
+            ),
+        ),
+    )
+
+
+def _requeue(
+    held: Held, now: Instant, profile: Profile, changes: dict[str, str | int | None], note: Note
+) -> Move:
+    """Back to the place in the queue that it came from."""
+    return Move(
+        task=held.id,
+        expect=State.RUNNING,
+        fence=held.fence,
+        rev=held.rev,
+        to=State.QUEUED,
+        due_at=age_limit(profile, held.expires_at),
+        changes={**changes, "worker": None, "queued_at": now, "start_by": None},
+        events=(note,),
+        front=True,
+    )
+
+
+def _park(held: Held, parked: Parked, now: Instant) -> Move:
+    return Move(
+        task=held.id,
+        expect=State.RUNNING,
+        fence=held.fence,
+        rev=held.rev,
+        to=State.WAITING,
+        due_at=parked.until,
+        changes={
+            "journal": parked.journal,
+            "waiting_for": parked.waiting_for,
+            "attempt": held.attempt - 1,  # whoever wakes it goes on with the same attempt
+            "lost": 0,
+            "worker": None,
+            "queued_at": now,
+        },
+        events=(("task.parked", encode({"waiting_for": parked.waiting_for})),),
+        seen=parked.seen,
+        spawn=tuple(parked.spawn),
+    )

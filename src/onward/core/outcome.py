@@ -1,0 +1,39 @@
+"""What an executor may answer when it has been handed a task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from onward.core.task import Fault, Instant, Json, Task
+
+
+class Succeeded(msgspec.Struct, frozen=True):
+    result: Json
+
+
+class Failed(msgspec.Struct, frozen=True):
+    fault: Fault
+
+
+class Parked(msgspec.Struct, frozen=True, kw_only=True):
+    """Waits for letters or for an instant; holds no worker meanwhile."""
+
+    seen: int  # letters that came with the claim; if more have come since, it is queued instead
+    journal: Json
+    waiting_for: str
+    until: Instant | None = None
+    spawn: Sequence[Task] = ()
+
+
+class Released(msgspec.Struct, frozen=True):
+    """Handed back untouched: a shutdown, not a failure."""
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The worker went away with it."""
+
+
+Outcome: TypeAlias = Succeeded | Failed | Parked | Released | Lost

@@ -1,0 +1,156 @@
+"""Profiles: what each door asks of the core, as data. The machine reads it, nobody else decides.
+
+Error classes and retry schedules live here too, so that "is this worth another try, and when?" has
+one answer whatever brought the task in.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from onward.core.task import Fault, Json, TaskId
+
+
+class Then(StrEnum):
+    """What a clock that struck, or a lost worker, does to the task."""
+
+    FAIL = "fail"  # over at once, no further try
+    RETRY = "retry"  # as if the attempt had failed
+    DIE = "die"  # to the dead letters
+    TELL = "tell"  # say so once; the work goes on
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    delays_ms: tuple[int, ...]  # the last one repeats
+    jitter: tuple[float, float] = (0.0, 0.0)  # as a share of the delay, from … to
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    max_retries: int
+    schedules: Mapping[str, Schedule]  # by error class; "Default" is always there
+    lease_ms: int
+    retention_ms: int  # finished tasks are kept this long; dead ones until somebody decides
+    dead_letters: bool = True  # a last failure is dead (kept for a person) rather than failed
+    on_attempt_end: Then = Then.RETRY
+    on_expiry: Then = Then.DIE
+    on_lost: Then = Then.RETRY
+
+
+class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one submission set against its profile."""
+
+    max_retries: int | None = None
+    backoff_ms: tuple[int, ...] | None = None
+
+    def encode(self) -> Json | None:
+        return None if self == _NONE else msgspec.json.encode(self).decode()
+
+
+_NONE = Overrides()
+_decode_overrides = msgspec.json.Decoder(Overrides).decode
+
+POISON_AFTER = 5  # deliveries lost in a row
+CANCEL_GRACE_MS = 10_000  # how long a running task may take to stop when asked
+
+TRANSIENT = {
+    "RateLimitError": "RateLimitError",
+    "RATE_LIMITED": "RateLimitError",
+    "ServiceUnavailable": "ServiceUnavailable",
+    "UNAVAILABLE": "ServiceUnavailable",
+    "NetworkTimeout": "NetworkTimeout",
+    "TIMEOUT": "NetworkTimeout",
+}
+PERMANENT = frozenset(
+    {"InvalidInput", "SchemaInvalid", "MissingField", "AuthError", "PermissionDenied", "NotFound"}
+)
+
+BY_ERROR: Mapping[str, Schedule] = {
+    "RateLimitError": Schedule((60_000, 120_000, 300_000, 600_000), (0.0, 0.1)),
+    "ServiceUnavailable": Schedule((5_000, 10_000, 30_000, 60_000, 120_000), (0.0, 0.1)),
+    "NetworkTimeout": Schedule((2_000, 5_000, 10_000, 30_000, 60_000), (0.0, 0.1)),
+    "Default": Schedule((5_000, 15_000, 60_000, 300_000), (0.0, 0.1)),
+}
+
+
+def profiles(
+    *, lease_ms: int, schedules: Mapping[str, Schedule] = BY_ERROR
+) -> Mapping[str, Profile]:
+    hour, month = 3_600_000, 30 * 24 * 3_600_000
+    return {
+        profile.name: profile
+        for profile in (
+            Profile(
+                name="sync",
+                max_retries=0,
+                schedules=schedules,
+                lease_ms=lease_ms,
+                retention_ms=hour,
+                dead_letters=False,
+                on_attempt_end=Then.FAIL,
+                on_expiry=Then.FAIL,
+                on_lost=Then.FAIL,
+            ),
+            Profile(
+                name="console",
+                max_retries=3,
+                schedules=schedules,
+                lease_ms=lease_ms,
+                retention_ms=month,
+            ),
+        )
+    }
+
+
+def overrides_of(text: Json | None) -> Overrides:
+    return _NONE if text is None else _decode_overrides(text)
+
+
+def transient(fault: Fault) -> bool:
+    """The worker's own word first, then the HTTP status, then the name; unknown is worth a try."""
+    if fault.retryable is not None:
+        return fault.retryable
+    if fault.status is not None and fault.status >= 400:
+        return fault.status >= 500 or fault.status in (408, 429)
+    return fault.kind not in PERMANENT
+
+
+def error_class(fault: Fault) -> str:
+    """Which schedule a transient fault follows."""
+    if fault.kind in TRANSIENT:
+        return TRANSIENT[fault.kind]
+    if fault.status == 429:
+        return "RateLimitError"
+    if fault.status in (408, 504):
+        return "NetworkTimeout"
+    return "ServiceUnavailable" if fault.status is not None and fault.status >= 500 else "Default"
+
+
+def retry_delay_ms(
+    profile: Profile, overrides: Overrides, fault: Fault, *, task: TaskId, retry: int
+) -> int:
+    """How long to wait before retry number `retry` (counted from 0)."""
+    if overrides.backoff_ms:
+        delay = overrides.backoff_ms[min(retry, len(overrides.backoff_ms) - 1)]
+    else:
+        schedule = profile.schedules.get(error_class(fault)) or profile.schedules["Default"]
+        base = schedule.delays_ms[min(retry, len(schedule.delays_ms) - 1)]
+        low, high = schedule.jitter
+        # Jitter drawn from the task and the retry: spread over tasks, yet the same decision twice.
+        draw = zlib.crc32(f"{task}:{retry}".encode()) / 0xFFFFFFFF
+        delay = int(base * (1 + low + (high - low) * draw))
+    return max(delay, fault.retry_after_ms or 0)
+
+
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+|[0-9a-f]{8}-[0-9a-f-]{27}")
+
+
+def fingerprint(fault: Fault) -> str:
+    """Same kind of death, same text: ids and numbers do not tell two deaths apart."""
+    words = _NUMBERS.sub("#", fault.message[:200].lower())
+    return f"{fault.kind}:{zlib.crc32(words.encode()):08x}"

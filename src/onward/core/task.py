@@ -1,0 +1,187 @@
+"""The nouns: a task, its states, its events and letters.
+
+Nothing here decides anything (that is machine.py) and nothing here stores anything (that is a
+backend). Records are msgspec structs because one is made per task on the hot path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum, StrEnum
+from typing import TypeAlias
+
+import msgspec
+import uuid_utils
+
+TaskId: TypeAlias = str
+WorkerId: TypeAlias = str
+Instant: TypeAlias = int  # epoch milliseconds
+Json: TypeAlias = str  # encoded text; only surfaces, workers and the flow engine look inside
+Note: TypeAlias = tuple[str, Json | None]  # an event before it has a place in the log: type, data
+
+
+class State(StrEnum):
+    SCHEDULED = "scheduled"  # not before due_at
+    QUEUED = "queued"  # ready; whoever asks first has it
+    RUNNING = "running"  # leased to a worker until due_at
+    WAITING = "waiting"  # parked until a letter comes, or due_at
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # over; nobody will look again
+    DEAD = "dead"  # over, but kept for a person to replay or abandon
+    CANCELED = "canceled"
+
+
+FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.DEAD, State.CANCELED})
+STATES: dict[str, State] = {state.value: state for state in State}
+
+
+class Lane(StrEnum):
+    PRIMARY = "primary"  # new work
+    RETRY = "retry"  # work that failed before
+
+
+class Priority(IntEnum):
+    HIGH = 0
+    NORMAL = 1
+    LOW = 2
+
+
+# One of these, once per (task, generation): the ledger's unique index holds us to it.
+FINAL_EVENTS = frozenset({"task.succeeded", "task.failed", "task.canceled"})
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    id: TaskId
+    type: str
+    queue: str  # the one routing key: workers claim queues, never types
+    profile: str  # which door's rules hold for it; see policy.py
+    payload: Json
+    created_at: Instant
+    state: State = State.QUEUED
+    lane: Lane = Lane.PRIMARY
+    priority: Priority = Priority.NORMAL
+
+    fence: int = 0  # how often it has been claimed; heartbeat and settlement must quote it
+    rev: int = 0  # raised by every move; a decision taken on an older reading is refused
+    generation: int = 1  # raised by a replay
+    events: int = 0  # how many events it has written; the next one's `n` is this plus one
+
+    attempt: int = 0  # executions begun in this generation, releases not counted
+    failures: int = 0  # times the work itself failed
+    retries: int = 0  # times it was scheduled again after failing
+    lost: int = 0  # deliveries lost in a row, with a worker that never answered
+
+    run_at: Instant | None = None  # scheduled: not before
+    start_by: Instant | None = None  # queued: at most until
+    attempt_ms: int | None = None  # one run: at most this long
+    expires_at: Instant | None = None  # all together: what then happens is the profile's word
+    lease_until: Instant | None = None  # running: no heartbeat until then means lost
+    attempt_by: Instant | None = None  # running: this attempt's end
+    cancel_by: Instant | None = None  # running: a cancel was asked for; over by then at the latest
+    due_at: Instant | None = None  # the one alarm: whichever of the clocks above is next
+
+    queued_at: Instant | None = None
+    started_at: Instant | None = None
+    finished_at: Instant | None = None
+    worker: WorkerId | None = None
+
+    result: Json | None = None
+    error: Json | None = None
+    fingerprint: str | None = None  # groups dead letters that died of the same thing
+    progress: Json | None = None
+    journal: Json | None = None  # a parked task's own memory
+    overrides: Json | None = None  # what the submitter set against the profile
+
+    session: str | None = None
+    parent: TaskId | None = None
+    key: str | None = None  # idempotency key as given; effects are counted under it
+    waiting_for: str | None = None  # waiting: "approval", "event", "timer", "children"
+    overdue: bool = False
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A task in somebody's hands: just what is needed to run and settle it."""
+
+    id: TaskId
+    worker: WorkerId
+    fence: int
+    rev: int
+    type: str
+    queue: str
+    profile: str
+    payload: Json
+    generation: int
+    attempt: int
+    failures: int
+    retries: int
+    lost: int
+    lane: Lane
+    created_at: Instant
+    expires_at: Instant | None
+    attempt_by: Instant | None
+    overrides: Json | None
+    parent: TaskId | None
+    key: str | None
+    journal: Json | None
+    cancel_by: Instant | None = None
+    letters: Sequence[Letter] = ()
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """News for a task: a child's end, a signal, an approval."""
+
+    to: TaskId
+    name: str
+    body: Json
+
+
+class Event(msgspec.Struct, frozen=True):
+    task: TaskId
+    n: int  # counts within its task; per-task readers resume by it
+    generation: int
+    type: str
+    at: Instant
+    data: Json | None
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a task ended: what somebody who waited for it wants to know."""
+
+    id: TaskId
+    state: State
+    result: Json | None
+    error: Json | None
+    at: Instant
+
+    @classmethod
+    def of(cls, task: Task) -> Ending:
+        return cls(task.id, task.state, task.result, task.error, task.finished_at or 0)
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why an attempt failed, as it is stored in `error`."""
+
+    kind: str
+    message: str
+    status: int | None = None
+    retryable: bool | None = None
+    retry_after_ms: int | None = None
+    details: msgspec.Raw | None = None
+
+    def encode(self) -> Json:
+        return msgspec.json.encode(self).decode()
+
+
+_decode_fault = msgspec.json.Decoder(Fault).decode
+
+
+def fault_of(error: Json | None) -> Fault | None:
+    return None if error is None else _decode_fault(error)
+
+
+def new_id() -> TaskId:
+    return str(uuid_utils.uuid7())
+
+
+def encode(value: object) -> Json:
+    return msgspec.json.encode(value).decode()

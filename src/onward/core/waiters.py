@@ -1,0 +1,66 @@
+"""Callers who wait for a result. They subscribe before they look, and are re-read every second.
+
+A waiter that goes away changes nothing: the task lives in the ledger, not in the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from onward.core.errors import TooBusy
+from onward.core.task import Ending, TaskId
+
+
+class Waiters:
+    def __init__(self, *, most: int = 10_000) -> None:
+        self._most = most
+        self._count = 0
+        self._waiting: dict[TaskId, list[asyncio.Future[Ending | None]]] = {}
+
+    @contextmanager
+    def expect(self, task: TaskId) -> Iterator[asyncio.Future[Ending | None]]:
+        if self._count >= self._most:
+            raise TooBusy(
+                f"{self._most} callers wait already",
+                hint="submit without waiting and poll, or try again shortly",
+            )
+        future: asyncio.Future[Ending | None] = asyncio.get_running_loop().create_future()
+        self._count += 1
+        self._waiting.setdefault(task, []).append(future)
+        try:
+            yield future
+        finally:
+            self._count -= 1
+            futures = self._waiting[task]
+            futures.remove(future)
+            if not futures:
+                del self._waiting[task]
+
+    def end(self, ending: Ending) -> None:
+        for future in self._waiting.get(ending.id, ()):
+            if not future.done():
+                future.set_result(ending)
+
+    def waited_for(self) -> Sequence[TaskId]:
+        return list(self._waiting)
+
+    def __len__(self) -> int:
+        return self._count
+
+
+async def outcome_within(future: asyncio.Future[Ending | None], timeout_ms: int) -> Ending | None:
+    """The ending, or None when the time is over first."""
+    if future.done():
+        return future.result()
+
+    def over() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, over)
+    try:
+        return await future
+    finally:
+        timer.cancel()
