@@ -79,9 +79,7 @@ class PlainContext:
     def emit(self, data: Any) -> None:
         self._wait(self._context.emit(data))
 
-    def once(
-        self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False
-    ) -> Any:
+    def once(self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False) -> Any:
         # The effect itself must stay in this thread; only the book-keeping crosses over.
         def here() -> Awaitable[Any]:
             return self._loop.run_in_executor(None, effect)
@@ -215,6 +213,11 @@ def fault_from(error: BaseException) -> Fault:
             return Fault(kind="ResultInvalid", message=str(error), retryable=False)
         case TimeoutError() | ConnectionError():
             return Fault(kind="NetworkTimeout", message=str(error) or type(error).__name__)
+        case _:
+            return _fault_by_status(error)
+
+
+def _fault_by_status(error: BaseException) -> Fault:
     status = getattr(error, "status_code", None) or getattr(error, "status", None)
     return Fault(
         kind=type(error).__name__,

@@ -1,4 +1,4 @@
-"""Three ledgers behind one contract; a deployment has exactly one. `open_backend` picks it by URL."""
+"""Ledgers behind one contract; a deployment has exactly one, picked by its URL."""
 
 from __future__ import annotations
 

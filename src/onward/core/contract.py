@@ -1,7 +1,7 @@
 """The seams: what a ledger, a bell and an executor must be able to do, and the records they speak.
 
-A store applies decided moves or refuses them; it never decides. Every store method takes many and is
-one round trip and one transaction. tests/contract holds every ledger to this file.
+A store applies decided moves or refuses them; it never decides. Every store method takes many and
+is one round trip and one transaction. tests/contract holds every ledger to this file.
 """
 
 from __future__ import annotations
@@ -32,6 +32,21 @@ from onward.core.task import (
 T = TypeVar("T")
 
 
+class Key(msgspec.Struct, frozen=True):
+    """An idempotency key, in its scope, with a hash of the body that it was first used for."""
+
+    scope: str
+    key: str
+    body: str
+
+
+class Submission(msgspec.Struct, frozen=True):
+    task: Task
+    events: tuple[Note, ...]
+    cap: int | None = None  # refuse if the queue would hold more than this
+    key: Key | None = None
+
+
 class Move(msgspec.Struct, frozen=True, kw_only=True):
     """One transition, fully decided. Refused unless state, fence and rev are still as expected."""
 
@@ -46,7 +61,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     due_by: Instant | None = None  # clock-driven moves: refuse if the task is due later by now
     front: bool = False  # to queued: back to the place it was claimed from, not to the end
     seen: int | None = None  # letters read so far, deleted here; waiting with more means queued
-    spawn: tuple[Task, ...] = ()  # children, born in the same transaction
+    spawn: tuple[Submission, ...] = ()  # children, born in the same transaction
     letters: tuple[Letter, ...] = ()  # posted in the same transaction
 
 
@@ -61,21 +76,6 @@ class Verdict(StrEnum):
 class Moved(msgspec.Struct, frozen=True):
     verdicts: Sequence[Verdict]
     awake: frozenset[str]  # queues in which something became ready
-
-
-class Key(msgspec.Struct, frozen=True):
-    """An idempotency key, in its scope, with a hash of the body that it was first used for."""
-
-    scope: str
-    key: str
-    body: str
-
-
-class Submission(msgspec.Struct, frozen=True):
-    task: Task
-    events: tuple[Note, ...]
-    cap: int | None = None  # refuse if the queue would hold more than this
-    key: Key | None = None
 
 
 class Fate(StrEnum):
@@ -180,7 +180,7 @@ class TaskStore(Protocol):
         ...
 
     async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
-        """The log after a cursor ("" from its start, "$" from its end), or one task's after an n."""
+        """The log after a cursor ("" its start, "$" its end), or one task's after an n."""
         ...
 
     async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
@@ -223,7 +223,7 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 class Effects(Protocol):
-    """Which outside effects a task has had: one name, one effect, over retry, reclaim and replay."""
+    """Which outside effects a task has had: each name once, over retry, reclaim and replay."""
 
     async def begin(self, key: str, name: str, *, fence: int, now: Instant) -> Effect | None:
         """None: it is yours to do. Otherwise somebody began it before."""

@@ -1,7 +1,8 @@
 """The Dispatcher: submit, claim, extend, settle, cancel, replay, abandon, signal, wait.
 
-The one write path. It asks the machine what should happen, batches the answers, has the ledger apply
-them, and tells whoever waits. It holds no truth of its own: kill it at any line and the ledger stands.
+The one write path. It asks the machine what should happen, batches the answers, has the ledger
+apply them, and tells whoever waits. It holds no truth of its own: kill it at any line and the
+ledger stands.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from onward.core.contract import (
 )
 from onward.core.errors import Conflict, KeyReused, NotFound, QueueFull
 from onward.core.hands import Hands
-from onward.core.outcome import Failed, Outcome, Released, Succeeded
+from onward.core.outcome import Failed, Outcome, Parked, Released, Succeeded
 from onward.core.policy import Profile
 from onward.core.task import (
     FINAL,
@@ -64,12 +65,13 @@ class Dispatcher:
         self.clock = clock
         self.profiles = profiles
         self.hands = Hands(wake=self._go_claiming)
-        self.waiters = waiters or Waiters()
+        self.waiters = Waiters() if waiters is None else waiters
         self.tally: Counter[str] = Counter()  # events written through this process, by type
         self._submissions = Coalescer(self._insert)
         self._settlements = Coalescer(self._settle)
         self._holds = Coalescer(self._extend)
         self._claiming: asyncio.Task[None] | None = None
+        self._asking: dict[str, asyncio.Future[None]] = {}  # queues being asked for right now
         self._loose: set[asyncio.Task[Any]] = set()
 
     # Work comes in.
@@ -77,7 +79,7 @@ class Dispatcher:
     async def submit(
         self, task: Task, *, cap: int | None = None, key: Key | None = None
     ) -> Receipt:
-        """The task is in the ledger when this returns. A key that is known returns the known task."""
+        """In the ledger when this returns. A key that is known returns the known task."""
         receipt = await self._submissions.one(self._submission(task, cap, key))
         return _accepted(receipt, task, cap)
 
@@ -99,6 +101,25 @@ class Dispatcher:
         return Submission(born, events, cap, key)
 
     async def _insert(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
+        asking = self._asking
+        receipts = list(await self._insert_once(batch))
+        if asking:
+            # A free hand was out looking for work in a queue that was full without it: now that it
+            # is back, try once more, or a caller is refused with a worker idle.
+            again = [
+                at
+                for at, receipt in enumerate(receipts)
+                if receipt.fate is Fate.FULL and batch[at].task.queue in asking
+            ]
+            if again:
+                await asyncio.wait({asking[batch[at].task.queue] for at in again})
+                for at, receipt in zip(
+                    again, await self._insert_once([batch[at] for at in again]), strict=True
+                ):
+                    receipts[at] = receipt
+        return receipts
+
+    async def _insert_once(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
         asks = self.hands.lend(
             Counter(item.task.queue for item in batch if item.task.state is State.QUEUED)
         )
@@ -126,12 +147,15 @@ class Dispatcher:
     async def _claim(self) -> None:
         try:
             while asks := self.hands.ask_hot():
+                answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._asking = {want.queue: answered for ask in asks for want in ask.wants}
+                claimed: Sequence[Claimed] = ()
                 try:
                     claimed = await self.backend.tasks.claim(asks, now=self.clock.now())
-                except BaseException:
-                    self.hands.give_back(asks, ())
-                    raise
-                self._hand_out(asks, claimed)
+                finally:
+                    self._asking = {}
+                    self._hand_out(asks, claimed)
+                    answered.set_result(None)
         except Exception as error:  # the next bell, or the next second, tries again
             log.warning("claim failed", error=repr(error))
         finally:
@@ -166,21 +190,28 @@ class Dispatcher:
 
     async def settle(self, task: Claimed, outcome: Outcome) -> Verdict:
         """STALE or GONE: too late. What came late is in the event log, and changes nothing."""
+        return (await self.settle_soon(task, outcome))[0]
+
+    def settle_soon(self, task: Claimed, outcome: Outcome) -> asyncio.Future[Sequence[Verdict]]:
+        """The same for a caller who has better things to do than wait."""
         self.hands.put_down(task.id, task.fence)
-        return await self._settlements.one((task, outcome))
+        return self._settlements.many(((task, outcome),))
 
     async def _settle(self, batch: Sequence[tuple[Claimed, Outcome]]) -> Sequence[Verdict]:
         now = self.clock.now()
-        moves = [
-            machine.settle(task, outcome, now, self.profiles[task.profile])
-            for task, outcome in batch
-        ]
+        moves = [self._decide(task, outcome, now) for task, outcome in batch]
         moved = await self._apply(moves, now)
         verdicts = list(moved.verdicts)
         for index, verdict in enumerate(verdicts):
             if verdict is not Verdict.APPLIED:
                 verdicts[index] = await self._settle_again(*batch[index])
         return verdicts
+
+    def _decide(self, task: Claimed | Task, outcome: Outcome, now: Instant) -> Move:
+        children: tuple[Submission, ...] = ()
+        if isinstance(outcome, Parked) and outcome.spawn:
+            children = tuple(self._submission(child, None, None) for child in outcome.spawn)
+        return machine.settle(task, outcome, now, self.profiles[task.profile], children)
 
     async def _settle_again(self, held: Claimed, outcome: Outcome) -> Verdict:
         for _ in range(TRIES):
@@ -196,7 +227,7 @@ class Dispatcher:
                 move = machine.remark(task, "task.late_result", data)
             else:
                 # Changed under us with the fence unchanged (a cancel, say): decide on what is now.
-                move = machine.settle(task, outcome, now, self.profiles[task.profile])
+                move = self._decide(task, outcome, now)
             if (await self._apply([move], now)).verdicts[0] is Verdict.APPLIED:
                 return Verdict.STALE if late else Verdict.APPLIED
         log.error("settlement given up", task=held.id, tries=TRIES)

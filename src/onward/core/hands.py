@@ -44,6 +44,7 @@ class Hands:
         self._seats: dict[WorkerId, Seat] = {}
         self._idle: dict[str, dict[Seat, None]] = {}  # by queue; least recently used first
         self._hot: set[str] = set()
+        self._lent: dict[int, Seat] = {}  # by the identity of an ask that is under way
         self._held: dict[tuple[TaskId, int], tuple[Seat, Claimed]] = {}
         self._turn = 0
 
@@ -114,20 +115,22 @@ class Hands:
 
     def give_back(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> list[Claimed]:
         """Deliver what was found, free the rest. Returns what nobody is there to take any more."""
-        found = Counter(task.worker for task in claimed)
-        left = Counter(found)
+        left = Counter(task.worker for task in claimed)
+        seats: dict[WorkerId, Seat] = {}
         for ask in asks:
+            # Not looked up by name: a second connection may have taken the name over meanwhile, and
+            # it has its own slots.
+            seat = seats[ask.worker] = self._lent.pop(id(ask))
             got = min(left[ask.worker], ask.limit)
             left[ask.worker] -= got
             if got == ask.limit:
                 self._hot.update(want.queue for want in ask.wants)
-            seat = self._seats.get(ask.worker)
-            if seat is not None and got < ask.limit:
+            if got < ask.limit:
                 self.free(seat, ask.limit - got)
         homeless: list[Claimed] = []
         for task in claimed:
-            seat = self._seats.get(task.worker)
-            if seat is None or seat.gone:
+            seat = seats[task.worker]
+            if seat.gone:
                 homeless.append(task)
                 continue
             self._held[task.id, task.fence] = (seat, task)
@@ -161,7 +164,9 @@ class Hands:
         self._unlist(seat)
         self._list(seat)
         self._turn = (self._turn + 1) % lanes.CYCLE
-        return Ask(seat.worker, take, lanes.wants(queues, take, self._turn), seat.lease_ms)
+        ask = Ask(seat.worker, take, lanes.wants(queues, take, self._turn), seat.lease_ms)
+        self._lent[id(ask)] = seat
+        return ask
 
     def _list(self, seat: Seat) -> None:
         if seat.free > 0 and not seat.gone:

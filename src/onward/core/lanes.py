@@ -32,13 +32,6 @@ def spread(weights: Sequence[int]) -> tuple[int, ...]:
 
 _PRIORITIES = tuple(WEIGHTS)
 _PRIORITY_TURNS = spread(tuple(WEIGHTS.values()))
-
-
-@lru_cache(maxsize=64)
-def _lane_turns(retry_tenths: int) -> tuple[int, ...]:
-    return spread((10 - retry_tenths, retry_tenths))
-
-
 CYCLE = len(_PRIORITY_TURNS) * 10
 
 
@@ -49,11 +42,14 @@ def wants(
     """The wants of a worker with `limit` free slots at this turn (taken modulo CYCLE)."""
     leader = _PRIORITIES[_PRIORITY_TURNS[turn % len(_PRIORITY_TURNS)]]
     priorities = (leader, *(p for p in _PRIORITIES if p is not leader))
-    lanes = (Lane.PRIMARY, Lane.RETRY)
-    lane_leader = lanes[_lane_turns(retry_tenths)[turn % 10]]
-    ordered_lanes = (lane_leader, *(lane for lane in lanes if lane is not lane_leader))
-    shares = _shares(limit, retry_tenths, lane_leader)
-    start = turn % len(queues) if queues else 0
+    shares = _shares(limit, retry_tenths, turn % 10)
+    retry_leads = shares[Lane.RETRY] * 10 > limit * retry_tenths or not shares[Lane.PRIMARY]
+    ordered_lanes = (Lane.RETRY, Lane.PRIMARY) if retry_leads else (Lane.PRIMARY, Lane.RETRY)
+    # One queue further every other turn and every round: were queues in step with the turns of the
+    # priorities (21) or the lanes (10), of three the same one would lead whenever low priority
+    # does, and the others' low work would starve.
+    rounds, at = divmod(turn, len(_PRIORITY_TURNS))
+    start = (rounds + at // 2) % len(queues) if queues else 0
     in_turn = queues[start:] + queues[:start]
     bounded = tuple(
         Want(queue, leader, lane, shares[lane])
@@ -70,10 +66,9 @@ def wants(
     return bounded + unbounded
 
 
-def _shares(limit: int, retry_tenths: int, leader: Lane) -> dict[Lane, int]:
+def _shares(limit: int, retry_tenths: int, turn: int) -> dict[Lane, int]:
     """How many of `limit` slots each lane may take before the other has had its part."""
-    exact = limit * retry_tenths / 10
-    retry = int(exact)
-    if leader is Lane.RETRY and retry < exact:
-        retry += 1  # the fraction falls to whoever leads this turn, so it evens out over turns
+    # What is owed after this turn less what was owed before it: fractions add up over ten turns.
+    tenths = limit * retry_tenths
+    retry = (turn + 1) * tenths // 10 - turn * tenths // 10
     return {Lane.PRIMARY: limit - retry, Lane.RETRY: retry}

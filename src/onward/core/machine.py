@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from onward.core.contract import Move
+from onward.core.contract import Move, Submission
 from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
 from onward.core.policy import (
     CANCEL_GRACE_MS,
@@ -132,11 +132,22 @@ def born(task: Task, profile: Profile) -> tuple[Task, tuple[Note, ...]]:
         state, due_at = State.SCHEDULED, first(task.run_at, limit)
     else:
         state, due_at = State.QUEUED, first(task.start_by, limit)
-    task = msgspec.structs.replace(task, state=state, due_at=due_at, queued_at=task.created_at)
-    return task, (("task.created", None),)
+    notes: tuple[Note, ...] = (("task.created", None),)
+    if task.waiting_for == "approval":
+        notes += (("approval.requested", None),)
+    task = msgspec.structs.replace(
+        task, state=state, due_at=due_at, queued_at=task.created_at, events=len(notes)
+    )
+    return task, notes
 
 
-def settle(held: Held, outcome: Outcome, now: Instant, profile: Profile) -> Move:
+def settle(
+    held: Held,
+    outcome: Outcome,
+    now: Instant,
+    profile: Profile,
+    children: tuple[Submission, ...] = (),
+) -> Move:
     if held.cancel_by is not None:
         # A cancel that was accepted holds, whatever the worker came back with.
         return _end(held, State.RUNNING, State.CANCELED, now, profile, {}, ("task.canceled", None))
@@ -154,7 +165,7 @@ def settle(held: Held, outcome: Outcome, now: Instant, profile: Profile) -> Move
         case Failed(fault):
             return failed(held, fault, now, profile)
         case Parked():
-            return _park(held, outcome, now)
+            return _park(held, outcome, now, profile, children)
         case Released():
             return _requeue(
                 held, now, profile, {"attempt": held.attempt - 1}, ("task.released", None)
@@ -191,22 +202,10 @@ def on_due(task: Task, now: Instant, profile: Profile) -> Move | None:
 
 
 def _struck(task: Task, now: Instant, profile: Profile) -> Move:
-    def struck(at: Instant | None) -> bool:
-        return at is not None and at <= now
-
-    if struck(task.cancel_by):
-        return _end(task, task.state, State.CANCELED, now, profile, {}, ("task.canceled", None))
-    if struck(task.expires_at) and (
-        task.state is State.RUNNING or profile.on_expiry is not Then.TELL
-    ):
-        return _expired(task, now, profile)
-    if task.state is State.RUNNING and struck(task.attempt_by):
-        if profile.on_attempt_end is Then.FAIL:
-            return _fail(task, task.state, TIMED_OUT, now, profile)
-        return failed(task, ATTEMPT_TIMED_OUT, now, profile)
     if task.state is State.RUNNING:
-        return lost(task, now, profile)
-    if task.state is State.QUEUED:
+        return _struck_running(task, now, profile)
+    limit = age_limit(profile, task.expires_at)
+    if task.state is State.QUEUED or (limit is not None and limit <= now):
         return _fail(task, task.state, TIMED_OUT, now, profile)
     event = "task.queued" if task.state is State.SCHEDULED else "task.woken"
     return Move(
@@ -215,25 +214,53 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
         fence=task.fence,
         rev=task.rev,
         to=State.QUEUED,
-        due_at=first(task.start_by, age_limit(profile, task.expires_at)),
+        due_at=first(task.start_by, limit),
         changes={"run_at": None, "waiting_for": None, "queued_at": now},
         events=((event, None),),
     )
 
 
-def _expired(task: Task, now: Instant, profile: Profile) -> Move:
-    if profile.on_expiry is Then.TELL:
-        return Move(
-            task=task.id,
-            expect=task.state,
-            fence=task.fence,
-            rev=task.rev,
-            to=task.state,
-            due_at=first(task.lease_until, task.attempt_by, task.cancel_by),
-            changes={"overdue": 1, "expires_at": None},
-            events=(("task.timeout", encode({"elapsed_ms": now - task.created_at})),),
-        )
-    return _fail(task, task.state, TIMED_OUT, now, profile)
+def _struck_running(task: Task, now: Instant, profile: Profile) -> Move:
+    def struck(at: Instant | None) -> bool:
+        return at is not None and at <= now
+
+    nearest = first(task.lease_until, task.attempt_by, task.expires_at, task.cancel_by)
+    if not struck(nearest):
+        # A move set the alarm from a reading that a heartbeat has overtaken: no clock struck yet.
+        return _going_on(task, nearest)
+    if struck(task.expires_at) and profile.on_expiry is Then.TELL and not struck(task.cancel_by):
+        return _tell(task, now)
+    if task.cancel_by is not None:
+        # Asked to stop and then lost, late or too old: handed to nobody else, and no failure.
+        return _end(task, task.state, State.CANCELED, now, profile, {}, ("task.canceled", None))
+    if struck(task.expires_at):
+        return _fail(task, task.state, TIMED_OUT, now, profile)
+    if struck(task.attempt_by):
+        if profile.on_attempt_end is Then.FAIL:
+            return _fail(task, task.state, TIMED_OUT, now, profile)
+        return failed(task, ATTEMPT_TIMED_OUT, now, profile)
+    return lost(task, now, profile)
+
+
+def _tell(task: Task, now: Instant) -> Move:
+    return msgspec.structs.replace(
+        _going_on(task, first(task.lease_until, task.attempt_by, task.cancel_by)),
+        changes={"overdue": 1, "expires_at": None},
+        events=(("task.timeout", encode({"elapsed_ms": now - task.created_at})),),
+    )
+
+
+def _going_on(task: Task, due_at: Instant | None) -> Move:
+    return Move(
+        task=task.id,
+        expect=task.state,
+        fence=task.fence,
+        rev=task.rev,
+        to=task.state,
+        due_at=due_at,
+        changes={},
+        events=(),
+    )
 
 
 def _clocked(move: Move, now: Instant) -> Move:
@@ -269,7 +296,8 @@ def replay(task: Task, now: Instant, *, payload: Json | None = None) -> Move | N
         return None
     changes: dict[str, str | int | None] = {
         **dict.fromkeys(("result", "error", "fingerprint", "finished_at", "worker"), None),
-        **dict.fromkeys(("expires_at", "start_by", "cancel_by", "journal", "progress"), None),
+        **dict.fromkeys(("expires_at", "start_by", "run_at", "cancel_by", "waiting_for"), None),
+        **dict.fromkeys(("journal", "progress"), None),
         **dict.fromkeys(("attempt", "failures", "retries", "lost", "overdue"), 0),
         "generation": task.generation + 1,
         "lane": Lane.RETRY,
@@ -316,6 +344,7 @@ def remark(task: Task, event: str, data: Json | None) -> Move:
         due_at=task.due_at,
         changes={},
         events=((event, data),),
+        front=True,  # a queued task keeps its place
     )
 
 
@@ -417,14 +446,20 @@ def _requeue(
     )
 
 
-def _park(held: Held, parked: Parked, now: Instant) -> Move:
+def _park(
+    held: Held,
+    parked: Parked,
+    now: Instant,
+    profile: Profile,
+    children: tuple[Submission, ...],
+) -> Move:
     return Move(
         task=held.id,
         expect=State.RUNNING,
         fence=held.fence,
         rev=held.rev,
         to=State.WAITING,
-        due_at=parked.until,
+        due_at=first(parked.until, age_limit(profile, held.expires_at)),
         changes={
             "journal": parked.journal,
             "waiting_for": parked.waiting_for,
@@ -432,8 +467,9 @@ def _park(held: Held, parked: Parked, now: Instant) -> Move:
             "lost": 0,
             "worker": None,
             "queued_at": now,
+            "start_by": None,
         },
         events=(("task.parked", encode({"waiting_for": parked.waiting_for})),),
         seen=parked.seen,
-        spawn=tuple(parked.spawn),
+        spawn=children,
     )

@@ -25,7 +25,7 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
     journal: Json
     waiting_for: str
     until: Instant | None = None
-    spawn: Sequence[Task] = ()
+    spawn: Sequence[Task] = ()  # children; the Dispatcher sees to their birth
 
 
 class Released(msgspec.Struct, frozen=True):

@@ -103,6 +103,14 @@ def profiles(
                 lease_ms=lease_ms,
                 retention_ms=month,
             ),
+            Profile(
+                name="session",
+                max_retries=3,
+                schedules=schedules,
+                lease_ms=lease_ms,
+                retention_ms=month,
+                on_expiry=Then.TELL,
+            ),
         )
     }
 
@@ -147,7 +155,7 @@ def retry_delay_ms(
     return max(delay, fault.retry_after_ms or 0)
 
 
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+|[0-9a-f]{8}-[0-9a-f-]{27}")
+_NUMBERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|\d+")
 
 
 def fingerprint(fault: Fault) -> str:

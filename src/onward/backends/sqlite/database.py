@@ -85,7 +85,7 @@ class Database:
         self._log_file = None if self.memory else os.open(f"{path}-wal", os.O_RDONLY | os.O_CREAT)
         self._turn: asyncio.Future[None] | None = None
         self._unsynced: list[asyncio.Future[None]] = []
-        self._syncing = False
+        self._syncing: asyncio.Future[None] | None = None
         self._broken: LedgerUnavailable | None = None
         self._checkpointing = False
         self.before_commit: Callable[[], None] = lambda: None
@@ -176,14 +176,13 @@ class Database:
             turn.set_result(None)
 
     def _sync(self) -> None:
-        if self._syncing or not self._unsynced or self._log_file is None:
+        if self._syncing is not None or not self._unsynced or self._log_file is None:
             return
-        self._syncing = True
         riders, self._unsynced = self._unsynced, []
         loop = asyncio.get_running_loop()
 
         def done(outcome: asyncio.Future[None]) -> None:
-            self._syncing = False
+            self._syncing = None
             error = outcome.exception()
             if error is not None:
                 # After a failed sync the kernel may drop what it could not write: no later sync
@@ -202,7 +201,8 @@ class Database:
                     turn.set_result(None)
             self._sync()
 
-        loop.run_in_executor(self._thread, os.fdatasync, self._log_file).add_done_callback(done)
+        self._syncing = loop.run_in_executor(self._thread, os.fdatasync, self._log_file)
+        self._syncing.add_done_callback(done)
 
     # Reading.
 
@@ -248,8 +248,8 @@ class Database:
 
     async def close(self) -> None:
         self._commit()
-        while self._syncing or self._unsynced:
-            await asyncio.sleep(0.001)
+        while self._syncing is not None:
+            await asyncio.wait([self._syncing])
         self._thread.shutdown()
         self._readers.shutdown()
         for connection in {self._far_reader, self._reader, self._writer}:
@@ -292,7 +292,7 @@ class Database:
 def _own(path: str) -> IO[str]:
     """One server a file: two would each trust its own counters."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    lock = open(f"{path}.lock", "a+")  # noqa: SIM115 held as long as the ledger is open
+    lock = Path(f"{path}.lock").open("a+")  # noqa: SIM115 held as long as the ledger is open
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

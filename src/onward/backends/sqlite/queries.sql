@@ -45,7 +45,7 @@ UPDATE task SET
     )
 FROM (VALUES {rows}) AS m
 WHERE task.id = m.column1 AND fence = m.column2 AND state = 'running'
-RETURNING id, tid, events, generation, cancel_by IS NOT NULL;
+RETURNING id, fence, tid, events, generation, cancel_by IS NOT NULL;
 
 -- :name addressee
 SELECT tid, state, mail, queue, lane, priority, events, generation FROM task WHERE id = ?;

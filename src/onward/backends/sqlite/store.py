@@ -85,13 +85,9 @@ class SqliteStore:
                 for task in self._claim_for(ask, now)
                 if free.use(task.queue, task.worker)
             ]
-            receipts: list[Receipt] = []
             rows: list[Row] = []
-            for submission in submissions:
-                receipts.append(self._admit(submission, free, rows, claimed, now))
-            if rows:
-                columns = f"tid, place, {COLUMNS}"
-                self._db.run_rows("insert_tasks", rows, columns=columns)
+            receipts = [self._admit(one, free, rows, claimed, now) for one in submissions]
+            self._insert_rows(rows)
             self._finish()
             return Inserted(receipts, claimed)
 
@@ -125,14 +121,10 @@ class SqliteStore:
             task = _start_at_birth(task, hand, now)
             notes = (*notes, _claimed_note(hand.worker, 1))
             claimed.append(_claimed(task))
-        rows.append((tid, self._place, *to_row(self._with_events(task, len(notes)))))
-        self._write_events(tid, len(notes), task.generation, notes, now)
+        rows.append((tid, self._place, *to_row(task)))
+        self._write_events(tid, task.events, task.generation, notes, now)
         self._count(task.queue, task.state, task.lane, task.priority, +1)
         return Receipt(Fate.FRESH, task.id, hand is not None)
-
-    @staticmethod
-    def _with_events(task: Task, count: int) -> Task:
-        return msgspec.structs.replace(task, events=count)
 
     # Going out.
 
@@ -195,20 +187,22 @@ class SqliteStore:
     async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
         def work() -> Sequence[Pulse]:
             self._start()
+            latest = _latest(holds)
             rows = [
                 (hold.task, hold.fence, hold.until, hold.progress, len(hold.notes))
-                for hold in _latest(holds)
+                for hold in latest
             ]
-            found = {row[0]: row[1:] for row in self._db.run_rows("extend", rows)}
+            # By fence too: a stale owner may beat in the same batch as the true one.
+            found = {row[:2]: row[2:] for row in self._db.run_rows("extend", rows)}
             pulses: list[Pulse] = []
             for hold in holds:
-                row = found.get(hold.task)
+                row = found.get((hold.task, hold.fence))
                 if row is None:
                     pulses.append(Pulse.LOST)
                     continue
                 pulses.append(Pulse.CANCEL if row[3] else Pulse.HELD)
-            for hold in _latest(holds):
-                row = found.get(hold.task)
+            for hold in latest:
+                row = found.get((hold.task, hold.fence))
                 if row is not None and hold.notes:
                     self._write_events(row[0], row[1], row[2], hold.notes, now)
             self._finish()
@@ -254,6 +248,12 @@ class SqliteStore:
                 continue
             verdicts[index] = Verdict.APPLIED
             self._follow(moves[index], row, awake, now)
+        for index in indexes:
+            if verdicts[index] is Verdict.APPLIED:
+                # After everybody's own events: a child's letter may wake a parent parked in this
+                # batch, and the log must tell of the parking first.
+                for letter in moves[index].letters:
+                    self._deliver(letter, awake, now)
         if refused:
             self._explain(moves, refused, verdicts)
 
@@ -279,7 +279,7 @@ class SqliteStore:
         return {row[0]: row[1:] for row in self._db.run_rows("apply", rows, changes=changes)}
 
     def _follow(self, move: Move, row: Row, awake: set[str], now: Instant) -> None:
-        """What comes with an applied move: events, counts, children, letters."""
+        """What comes with an applied move: events, counts, children, letters read."""
         tid, events, generation, queue, lane, priority = row
         if move.to is not move.expect:
             self._count(queue, move.expect, lane, priority, -1)
@@ -295,20 +295,18 @@ class SqliteStore:
             if move.to is State.WAITING:
                 # Compare-and-park: a letter that came after the claim must not wait for another.
                 self._wake(tid, awake, now)
-        for letter in move.letters:
-            self._deliver(letter, awake, now)
 
-    def _bear(self, children: Sequence[Task], awake: set[str], now: Instant) -> None:
+    def _bear(self, children: Sequence[Submission], awake: set[str], now: Instant) -> None:
         rows: list[Row] = []
         for child in children:
-            self._tid += 1
-            self._place += 1
-            rows.append((self._tid, self._place, *to_row(self._with_events(child, 1))))
-            self._write_events(self._tid, 1, child.generation, (("task.created", None),), now)
-            self._count(child.queue, child.state, child.lane, child.priority, +1)
-            if child.state is State.QUEUED:
-                awake.add(child.queue)
-        self._db.run_rows("insert_tasks", rows, columns=f"tid, place, {COLUMNS}")
+            receipt = self._admit(child, _Hands(()), rows, [], now)
+            if receipt.fate is Fate.FRESH and child.task.state is State.QUEUED:
+                awake.add(child.task.queue)
+        self._insert_rows(rows)
+
+    def _insert_rows(self, rows: Sequence[Row]) -> None:
+        if rows:
+            self._db.run_rows("insert_tasks", rows, columns=f"tid, place, {COLUMNS}")
 
     def _explain(
         self, moves: Sequence[Move], refused: Sequence[int], verdicts: list[Verdict]
@@ -457,12 +455,12 @@ class SqliteStore:
         return self._tally[key] + self._delta[key]
 
     def _depth(self, queue: str) -> int:
-        total = 0
-        for lane in LANES:
-            for priority in PRIORITIES:
-                key = (queue, "queued", lane, priority)
-                total += self._tally[key] + self._delta[key]
-        return total
+        return sum(
+            counts.get((queue, "queued", lane, priority), 0)
+            for counts in (self._tally, self._delta)
+            for lane in LANES
+            for priority in PRIORITIES
+        )
 
     def _write_events(
         self, tid: int, last: int, generation: int, notes: Sequence[Note], now: Instant
@@ -525,6 +523,7 @@ def _start_at_birth(task: Task, hand: Ask, now: Instant) -> Task:
         fence=1,
         rev=1,
         attempt=1,
+        events=task.events + 1,
         worker=hand.worker,
         started_at=now,
         lease_until=until,

@@ -1,0 +1,54 @@
+"""`python -m bench [embedded] [http] [idle] [backlog]`: measure, then show figures and goals."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import backlog, embedded, http, idle
+from bench.report import Machine, as_json, show
+from bench.rounds import Bench
+
+MEASUREMENTS = {
+    "embedded": embedded.measure,
+    "http": http.measure,
+    "idle": idle.measure,
+    "backlog": backlog.measure,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[[], *MEASUREMENTS], metavar="measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="of each contender (3 or more)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
+    parser.add_argument(
+        "--dir", type=Path, help="where the ledgers lie while it runs (a real disk)"
+    )
+    given = parser.parse_args()
+    console = Console()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="onward-bench-", dir=given.dir) as scratch:
+        machine = Machine(Path(scratch))
+        measured = []
+        for name in given.names or MEASUREMENTS:
+
+            def tell(what: str, name: str = name) -> None:
+                elapsed = time.monotonic() - began
+                console.print(f"{elapsed:5.0f} s  {name}  {what}", style="bright_black")
+
+            bench = Bench(Path(scratch), given.rounds, tell)
+            measured.append(MEASUREMENTS[name](bench))
+        where = machine.said()
+    show(console, measured, where)
+    console.print(f"{time.monotonic() - began:.0f} s in all", highlight=False)
+    if given.json is not None:
+        given.json.write_text(as_json(measured, where))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What is measured. Every contender runs in a process of its own (see bench.processes)."""

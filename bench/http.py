@@ -1,0 +1,135 @@
+"""POST /api/openai, from request to a worker's answer, against a bare FastAPI echo."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from bench.contenders.load import WRK
+from bench.contenders.payload import BODY
+from bench.processes import call, free_port, running, until
+from bench.report import Figure, Goal, Measured
+from bench.rounds import Bench
+
+CONNECTIONS, SECONDS = 64, 8
+BOUND = 0.6
+ECHO = "bare FastAPI echo"
+ONWARD = "Onward and a socket worker, {level}"
+
+
+def measure(bench: Bench) -> Measured:
+    contenders = {
+        ECHO: _echo,
+        **{ONWARD.format(level=level): _onward(level) for level in ("full", "normal")},
+    }
+    found = {
+        name: {key: Figure(f"{name}{said}", unit) for key, said, unit in _WANTED}
+        for name in contenders
+    }
+    for turn in range(bench.rounds):
+        for name, serving in contenders.items():
+            bench.tell(f"round {turn + 1}/{bench.rounds}  {name}")
+            path = bench.fresh()
+            with serving(path) as port:
+                _load(port, 1)  # warm
+                answer = _load(port, SECONDS)
+            bench.forget(path)
+            for key, figure in found[name].items():
+                figure.rounds.append(answer[key])
+    echo = found[ECHO]["rate"].median
+    goals = [
+        Goal(f"{name} / echo", figures["rate"].median / echo, BOUND)
+        for name, figures in found.items()
+        if name != ECHO
+    ]
+    worst = max(max(figures["bad"].rounds) for figures in found.values())
+    goals.append(Goal("answers other than 2xx, any round", worst, 0, True, ""))
+    notes = [_TOOL[WRK is not None], "both on uvicorn, uvloop and httptools; no access log"]
+    return Measured(
+        "http", [one for group in found.values() for one in group.values()], goals, notes
+    )
+
+
+_WANTED = (
+    ("rate", "", "requests/s"),
+    ("p50", ", p50", "ms"),
+    ("p99", ", p99", "ms"),
+    ("bad", ", not 2xx", ""),
+)
+_TOOL = {
+    True: f"load by wrk -t1 -c{CONNECTIONS} -d{SECONDS}s",
+    False: "load by a client of our own, which takes its share of the processor: "
+    "`apt-get install wrk` (or `brew install wrk`) for better figures",
+}
+
+
+def _load(port: int, seconds: int) -> Any:
+    if WRK is None:
+        return call("load:own", port=port, connections=CONNECTIONS, seconds=seconds)
+    url = f"http://127.0.0.1:{port}/api/openai"
+    return call("load:wrk", url=url, connections=CONNECTIONS, seconds=seconds)
+
+
+@contextmanager
+def _echo(path: str) -> Iterator[int]:
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "uvicorn", "bench.contenders.echo:app", "--port", str(port)),
+        *("--loop", "uvloop", "--http", "httptools", "--log-level", "warning", "--no-access-log"),
+    ]
+    with running(command) as server:
+        _until_answers(port, server)
+        yield port
+
+
+def _onward(level: str) -> Any:
+    @contextmanager
+    def serving(path: str) -> Iterator[int]:
+        port = free_port()
+        onward = str(Path(sys.executable).parent / "onward")
+        command = [onward, "serve", "--port", str(port), "--ledger", f"sqlite:///{path}"]
+        if importlib.util.find_spec("onward.server") is None:
+            command = [
+                *(sys.executable, "-m", "uvicorn", "--factory", "bench.contenders.tmpserved:app"),
+                *("--loop", "uvloop", "--http", "httptools", "--log-level", "warning"),
+                *("--no-access-log", "--port", str(port)),
+            ]
+        env = {"ONWARD_SYNCHRONOUS": level, "ONWARD_LOG_LEVEL": "warning", "BENCH_LEDGER": path}
+        url = f"http://127.0.0.1:{port}"
+        with running(command, env=env) as server:
+            until(lambda: _listens(port), what="Onward", process=server)
+            with running([sys.executable, "-m", "bench.contenders.worker", url]):
+                _until_answers(port, server)
+                yield port
+
+    return serving
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _until_answers(port: int, server: Popen[bytes]) -> None:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/api/openai",
+        BODY.encode(),
+        {"content-type": "application/json"},
+    )
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.HTTPError):
+            return False
+
+    until(answers, what="the server", process=server)

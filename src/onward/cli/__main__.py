@@ -1,0 +1,51 @@
+"""`onward`: the commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from onward import __version__
+from onward.cli import doctor, serve, submit, task, worker
+
+app = typer.Typer(
+    name="onward",
+    help="Hand off work and move on.",
+    epilog="First steps:  onward up   then   onward submit countdown '{\"seconds\": 3}' --wait",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"onward {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _onward(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Hand off work and move on."""
+
+
+app.command()(serve.up)
+app.command()(serve.serve)
+app.command()(worker.worker)
+app.command()(submit.submit)
+app.add_typer(task.app, name="task")
+app.command()(doctor.doctor)
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

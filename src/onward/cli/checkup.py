@@ -1,0 +1,252 @@
+"""What `onward doctor` looks at: is everything there that a server needs, and who has what."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from time import time
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from onward.cli.terminal import plain
+
+if TYPE_CHECKING:
+    from onward.settings import Settings
+
+Mark = Literal["✓", "!", "✗"]
+GOOD: Mark = "✓"
+ODD: Mark = "!"
+BAD: Mark = "✗"
+
+LOW_DISK, NO_DISK = 1 << 30, 100 << 20
+SKEW_ODD_S, SKEW_BAD_S = 1.0, 5.0
+
+
+class Finding:
+    def __init__(self, mark: Mark, about: str, found: str, todo: str = "") -> None:
+        self.mark = mark
+        self.about = about
+        self.found = found
+        self.todo = todo
+
+
+def examine(ledger: str | None, server: str | None) -> Iterator[Finding]:
+    from pydantic import ValidationError
+
+    from onward.settings import Settings
+
+    yield _python()
+    yield _packages()
+    yield _sqlite()
+    try:
+        settings = Settings() if ledger is None else Settings(ledger=ledger)
+    except ValidationError as error:
+        for wrong in error.errors(include_url=False):
+            name = ".".join(str(part) for part in wrong["loc"]) or "settings"
+            yield Finding(BAD, name, f"{wrong['input']!r}: {wrong['msg']}", f"correct {name}")
+        return
+    answer = _ask(server, settings)
+    yield from _ledger(settings.ledger, served=answer is not None)
+    yield from _server(server, settings, answer)
+
+
+def _python() -> Finding:
+    return Finding(GOOD, "python", f"{platform.python_version()} at {sys.executable}")
+
+
+def _packages() -> Finding:
+    missing = []
+    for requirement in metadata.requires("onward") or ():
+        name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+        if ";" in requirement:
+            continue  # only on some platforms
+        try:
+            metadata.version(name)
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Finding(BAD, "packages", f"missing: {', '.join(missing)}", "make install")
+    shown = ("onward", "fastapi", "uvicorn", "websockets", "httpx2")
+    return Finding(
+        GOOD, "packages", ", ".join(f"{name} {metadata.version(name)}" for name in shown)
+    )
+
+
+def _sqlite() -> Finding:
+    import apsw
+
+    from onward.backends.sqlite.database import OLDEST
+
+    version = apsw.sqlite_lib_version()
+    if tuple(int(part) for part in version.split(".")) < OLDEST:
+        needed = ".".join(str(part) for part in OLDEST)
+        return Finding(BAD, "sqlite", f"{version}, {needed} is needed", "pip install -U apsw")
+    return Finding(GOOD, "sqlite", version)
+
+
+def _ledger(url: str, *, served: bool) -> Iterator[Finding]:
+    scheme, _, rest = url.partition("://")
+    if scheme != "sqlite":
+        yield Finding(BAD, "ledger", f"{url} is of no known kind", "use sqlite:///onward.db")
+        return
+    name = rest.removeprefix("/")
+    if name in ("", ":memory:"):
+        yield Finding(ODD, "ledger", "in memory: gone when the server stops")
+        return
+    path = Path(name).absolute()
+    owner = _owner(path)
+    if owner is not None:
+        todo = "" if served else "no server answers: is it starting, or stuck?"
+        yield Finding(GOOD if served else ODD, "ledger", f"{path} in use by {owner}", todo)
+    else:
+        yield _file(path)
+    yield _disk(path)
+
+
+def _file(path: Path) -> Finding:
+    import apsw
+
+    if not path.exists():
+        return _place(path)
+    if not os.access(path, os.R_OK | os.W_OK):
+        return Finding(BAD, "ledger", f"{path} cannot be written", f"chown or chmod {path}")
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        schema = connection.pragma("user_version")
+        connection.close()
+    except apsw.Error as error:
+        todo = "name another file with --ledger, or restore a copy of this one"
+        return Finding(BAD, "ledger", f"{path}: {error}", todo)
+    return Finding(GOOD, "ledger", f"{path}, schema {schema}, {path.stat().st_size:,} bytes")
+
+
+def _place(path: Path) -> Finding:
+    above = _existing(path)
+    if not os.access(above, os.W_OK):
+        return Finding(BAD, "ledger", f"{above} cannot be written", f"chown or chmod {above}")
+    return Finding(GOOD, "ledger", f"{path} will be made")
+
+
+def _existing(path: Path) -> Path:
+    return next(above for above in path.parents if above.exists())
+
+
+def _owner(path: Path) -> str | None:
+    """Who has the ledger open, by the lock that a server holds for as long as it lives."""
+    name = "another process"
+    try:
+        with Path(f"{path}.lock").open() as lock:
+            name = lock.read().strip() or name
+            # Shared: two doctors do not take each other for a server.
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+    except BlockingIOError:
+        number = re.search(r"\d+", name)
+        command = _command(number[0]) if number is not None else ""
+        return f"{name} ({command})" if command else name
+    except OSError:  # there is no lock: nobody ever was there
+        return None
+
+
+def _command(process: str) -> str:
+    try:
+        said = Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    return plain(said.replace(b"\0", b" ").decode(errors="replace"))[:80]
+
+
+def _disk(path: Path) -> Finding:
+    free = shutil.disk_usage(_existing(path)).free
+    found = f"{free / (1 << 30):.1f} GiB free at {_existing(path)}"
+    if free < NO_DISK:
+        return Finding(BAD, "disk", found, "free some space: a full disk stops the ledger")
+    if free < LOW_DISK:
+        return Finding(ODD, "disk", found, "free some space soon")
+    return Finding(GOOD, "disk", found)
+
+
+class Answer:
+    def __init__(self, body: dict[str, Any], skew_s: float | None) -> None:
+        self.body = body
+        self.skew_s = skew_s
+
+
+def _url(server: str | None, settings: Settings) -> str:
+    from onward.client.address import server_url
+
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return server_url(server or f"http://{host}:{settings.port}")
+
+
+def _ask(server: str | None, settings: Settings) -> Answer | None:
+    import asyncio
+
+    from onward.client.http import Client
+    from onward.core.errors import OnwardError
+
+    async def ask() -> Answer:
+        async with Client(_url(server, settings)) as client:
+            await client.health()  # the first answer pays for the connection
+            asked = time()
+            body = await client.health()
+            return Answer(body, _skew(body, (asked + time()) / 2))
+
+    try:
+        return asyncio.run(ask())
+    except OnwardError:
+        return None
+
+
+def _skew(body: dict[str, Any], now: float) -> float | None:
+    try:
+        return datetime.fromisoformat(body["timestamp"]).timestamp() - now
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _server(server: str | None, settings: Settings, answer: Answer | None) -> Iterator[Finding]:
+    url = _url(server, settings)
+    if answer is None:
+        yield _nobody(url)
+        return
+    said = f"{url} is served by Onward {answer.body.get('version', '?')}"
+    status = str(answer.body.get("status"))
+    if status == "healthy":
+        yield Finding(GOOD, "server", f"{said}, {status}")
+    else:
+        yield Finding(BAD, "server", f"{said}, {status}", f"curl {url}/health")
+    if answer.skew_s is not None:
+        yield _clock(answer.skew_s)
+
+
+def _nobody(url: str) -> Finding:
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                found = f"port {port} is taken by something that is not Onward"
+                return Finding(BAD, "server", found, "stop it, or choose another with --port")
+            return Finding(BAD, "server", f"nobody answers at {url}", "look at --server")
+    return Finding(GOOD, "server", f"port {port} is free", "onward up")
+
+
+def _clock(skew_s: float) -> Finding:
+    found = f"the server's is {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"
+    if abs(skew_s) > SKEW_BAD_S:
+        return Finding(BAD, "clock", found, "synchronise the clocks (NTP)")
+    return Finding(ODD if abs(skew_s) > SKEW_ODD_S else GOOD, "clock", found)

@@ -1,0 +1,140 @@
+"""`onward up` and `onward serve`: start a server."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onward import __version__
+from onward.cli.terminal import REFUSED, USAGE, console, fail
+
+if TYPE_CHECKING:
+    from onward.settings import Settings
+
+Host = Annotated[
+    str | None,
+    typer.Option("--host", help="Address to listen on.", show_default="ONWARD_HOST, 127.0.0.1"),
+]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", help="Port to listen on.", show_default="ONWARD_PORT, 8070"),
+]
+Ledger = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        help="Where the tasks are kept.",
+        show_default="ONWARD_LEDGER, sqlite:///onward.db",
+    ),
+]
+Redis = Annotated[
+    str | None,
+    typer.Option("--redis", help="Redis for the stream doors.", show_default="ONWARD_REDIS, none"),
+]
+
+
+def up(host: Host = None, port: Port = None, ledger: Ledger = None, redis: Redis = None) -> None:
+    """Start everything on this machine: server, built-in worker and page.
+
+    Examples:
+
+    [cyan]onward up[/]
+
+    [cyan]onward up --port 9000 --ledger sqlite:////var/lib/onward/tasks.db[/]
+    """
+    settings = _settings(host=host, port=port, ledger=ledger, redis=redis)
+    _check_port(settings)
+    _welcome(settings)
+    _run(settings, builtin_worker=True)
+
+
+def serve(host: Host = None, port: Port = None, ledger: Ledger = None, redis: Redis = None) -> None:
+    """Start the server alone; workers connect to it.
+
+    Examples:
+
+    [cyan]onward serve --port 8070[/]
+
+    [cyan]ONWARD_LEDGER=sqlite:////data/onward.db onward serve[/]
+    """
+    settings = _settings(host=host, port=port, ledger=ledger, redis=redis)
+    _check_port(settings)
+    _run(settings, builtin_worker=False)
+
+
+def _settings(**given: Any) -> Settings:
+    from pydantic import ValidationError
+
+    from onward.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else "the settings"
+        # What came from the environment is named as it is there, what was given here as an option.
+        name = f"--{name}" if name in given else name
+        fail(
+            USAGE,
+            f"{name} cannot be read",
+            f"{first['input']!r}: {first['msg']}" if first["loc"] else first["msg"],
+            "correct it and start again; `onward up --help` shows the options",
+        )
+
+
+def _check_port(settings: Settings) -> None:
+    """Found out now it is three lines; found out later it is a stack of log lines."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            fail(
+                REFUSED,
+                f"cannot listen on {settings.host}:{settings.port}",
+                "something listens there already" if taken else error.strerror or str(error),
+                "onward doctor   or choose another with --port",
+            )
+
+
+def _run(settings: Settings, *, builtin_worker: bool) -> None:
+    from onward.core.errors import OnwardError
+    from onward.server import run
+
+    try:
+        run(settings, builtin_worker=builtin_worker)
+    except OnwardError as error:
+        fail(REFUSED, "the server could not start", str(error), error.hint or "onward doctor")
+
+
+def _welcome(settings: Settings) -> None:
+    from rich.table import Table
+
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    url = f"http://{host}:{settings.port}"
+    server = "" if settings.port == 8070 else f" --server {url}"
+    curl = (
+        f"curl -s {url}/api/openai -H 'content-type: application/json'"
+        """ -d '{"data": {"hello": "world"}}'"""
+    )
+    rows = [
+        ("page", f"{url}/ui"),
+        ("API", f"{url}/docs"),
+        ("ledger", settings.ledger),
+        ("try", f"""onward submit countdown '{{"seconds": 3}}' --wait{server}"""),
+        ("or", curl),
+    ]
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    table.add_column(style="bright_black")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    out = console(stderr=True)
+    out.print(f"\n  [bold cyan]Onward[/] {__version__}   hand off work and move on\n")
+    out.print(table)
+    out.print("\n  [bright_black]Ctrl-C stops it; what is queued stays in the ledger.[/]\n")

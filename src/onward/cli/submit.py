@@ -1,0 +1,124 @@
+"""`onward submit`: hand off a task, and wait for it if asked."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onward.cli.terminal import (
+    USAGE,
+    AsJson,
+    Server,
+    console,
+    converse,
+    duration_ms,
+    fail,
+    plain,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from onward.client.http import Client, Options, TaskView
+
+
+class PriorityWord(StrEnum):
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+def submit(
+    type: Annotated[str, typer.Argument(metavar="TYPE", help="What is to be done.")],
+    payload: Annotated[
+        str, typer.Argument(metavar="[PAYLOAD|-|@FILE]", help="JSON, - for stdin, or @file.")
+    ] = "{}",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result, and show it.")] = False,
+    timeout: Annotated[
+        int | None,
+        typer.Option(
+            "--timeout", parser=duration_ms, metavar="30s|5m", help="Wait at most so long."
+        ),
+    ] = None,
+    task_timeout: Annotated[
+        int | None,
+        typer.Option(
+            "--task-timeout", parser=duration_ms, metavar="30s|5m", help="One run at most so long."
+        ),
+    ] = None,
+    delay: Annotated[
+        int | None,
+        typer.Option("--delay", parser=duration_ms, metavar="30s|5m", help="Not before then."),
+    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", help="Instead of the type's own.")] = None,
+    priority: Annotated[PriorityWord, typer.Option("--priority")] = PriorityWord.NORMAL,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Idempotency key: twice the same is one task.")
+    ] = None,
+    session: Annotated[str | None, typer.Option("--session", help="Whose task it is.")] = None,
+    max_retries: Annotated[
+        int | None, typer.Option("--max-retries", min=0, help="Instead of the type's own.")
+    ] = None,
+    as_json: AsJson = False,
+    server: Server = None,
+) -> None:
+    """Hand off a task. Exit codes with --wait: 0 succeeded, 1 failed, 124 not over in time.
+
+    Examples:
+
+    [cyan]onward submit countdown '{"seconds": 3}' --wait[/]
+
+    [cyan]onward submit report @report.json --delay 10m --key monday[/]
+
+    [cyan]echo '"hello"' | onward submit echo - --wait --json[/]
+    """
+    from onward.cli import watching
+
+    body = _payload(payload)
+    options: Options = {"priority": priority.value}
+    given: dict[str, Any] = {
+        "queue": queue,
+        "delay_ms": delay,
+        "idempotency_key": key,
+        "session_id": session,
+        "max_retries": max_retries,
+        "timeout_ms": task_timeout,
+    }
+    options.update({name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
+
+    async def talk(client: Client) -> TaskView:
+        task = await client.submit(type, body, **options)
+        return await watching.until_over(client, task, timeout_ms=timeout) if wait else task
+
+    task = converse(server, f"submit {type}", talk)
+    if wait:
+        watching.report(task, as_json=as_json)
+    elif as_json:
+        print_json(task)
+    else:
+        print(task.id)
+        hint = f"{task.state}; onward task watch {task.id}"
+        console(stderr=True).print(plain(hint), style="bright_black")
+
+
+def _payload(text: str) -> Any:
+    import msgspec
+
+    try:
+        if text == "-":
+            text = sys.stdin.read()
+        elif text.startswith("@"):
+            text = Path(text[1:]).read_text()
+        return msgspec.json.decode(text)
+    except OSError as error:
+        fail(USAGE, "the payload cannot be read", str(error), "name a file as in @payload.json")
+    except msgspec.DecodeError as error:
+        fail(
+            USAGE,
+            "the payload is not JSON",
+            str(error),
+            """quote it for the shell, as in '{"seconds": 3}'""",
+        )

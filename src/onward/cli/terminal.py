@@ -1,0 +1,169 @@
+"""How the command line speaks: exit codes, three-line errors, JSON for scripts, options in common.
+
+Results go to stdout, everything else to stderr, so that a pipe gets what it is meant to get.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from onward.client.errors import ProblemError
+    from onward.client.http import Client
+
+T = TypeVar("T")
+
+OK, FAILED, USAGE, NOT_FOUND, REFUSED, UNREACHABLE = range(6)
+TIMED_OUT = 124
+INTERRUPTED = 130
+
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server", help="URL of the server.", envvar="ONWARD_URL", show_default="this machine"
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+TaskIdArgument = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
+
+MARKS = {
+    "scheduled": "◷",
+    "queued": "○",
+    "running": "●",
+    "waiting": "‖",
+    "succeeded": "✓",
+    "failed": "✗",
+    "dead": "✗",
+    "canceled": "–",
+}
+COLOURS = {
+    "running": "cyan",
+    "waiting": "yellow",
+    "succeeded": "green",
+    "failed": "red",
+    "dead": "red",
+    "canceled": "bright_black",
+}
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
+
+
+def console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    # A pipe has no width: a table folded at 80 columns would break ids in two.
+    width = None if stream.isatty() else 240
+    return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
+
+
+def fail(code: int, what: str, why: str = "", then: str = "") -> NoReturn:
+    """What failed, why, and the next step; then the end."""
+    from rich.text import Text
+
+    out = console(stderr=True)
+    out.print(Text.assemble(("✗ ", "bold red"), (plain(what), "bold")))
+    if why:
+        out.print(Text(f"  {plain(why)}"))
+    if then:
+        out.print(Text.assemble(("  → ", "cyan"), plain(then)))
+    raise typer.Exit(code)
+
+
+def plain(text: str) -> str:
+    """One line without control characters: what a task says must not steer a terminal."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", text).strip()
+
+
+def print_json(value: Any) -> None:
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    if sys.stdout.isatty():
+        console().print_json(text)
+    else:
+        print(text)
+
+
+def print_json_line(value: Any) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(value).decode(), flush=True)
+
+
+def converse(server: str | None, doing: str, talk: Callable[[Client], Awaitable[T]]) -> T:
+    """One conversation with the server; whatever goes wrong in it ends the command."""
+    import asyncio
+
+    from onward.client.errors import ProblemError, StillRunning, Unreachable
+    from onward.client.http import Client
+
+    async def whole() -> T:
+        async with Client(server) as client:
+            return await talk(client)
+
+    try:
+        return asyncio.run(whole())
+    except Unreachable as error:
+        fail(UNREACHABLE, f"cannot {doing}", error.what, error.hint or "")
+    except StillRunning as error:
+        fail(TIMED_OUT, str(error), "the time to wait is over; the task goes on", error.hint or "")
+    except ProblemError as error:
+        why = error.detail or error.title
+        fail(_code_of(error), f"cannot {doing}", why, _next_step(error, server))
+    except ValueError as error:
+        fail(USAGE, f"cannot {doing}", str(error), "look at --server and ONWARD_URL")
+
+
+def _code_of(error: ProblemError) -> int:
+    if error.code == "idempotency_key_reused":
+        return REFUSED
+    if error.status in (400, 413, 422):
+        return USAGE
+    return {404: NOT_FOUND, 504: TIMED_OUT, 500: FAILED}.get(error.status, REFUSED)
+
+
+def _next_step(error: ProblemError, server: str | None) -> str:
+    from onward.client.address import server_url
+
+    if error.status in (404, 409):
+        return "onward task list"
+    # The server speaks HTTP to everybody; here, somebody has a shell.
+    hint = re.sub(r"^GET (/\S+)", rf"curl -s {server_url(server)}\1  #", error.hint or "")
+    return hint or ("onward doctor" if error.status >= 500 else "onward --help")
+
+
+def duration_ms(text: str) -> int:
+    """`500ms`, `30s`, `5m`, `1h`, `2d`; a bare number is seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 30s, 5m or 1h")
+    return int(float(found[1]) * _UNITS_MS[found[2] or "s"])
+
+
+def humane(ms: int | None) -> str:
+    """A duration for people."""
+    if ms is None:
+        return "–"
+    for size, unit in _STEPS:
+        if ms >= size:
+            return f"{ms / size:.1f} {unit}"
+    return f"{ms / 1000:.1f} s" if ms >= 1_000 else f"{ms} ms"
+
+
+def ago(at: int | None) -> str:
+    return "–" if at is None else f"{humane(max(0, int(time.time() * 1000) - at))} ago"
+
+
+def state_mark(state: str) -> str:
+    colour = COLOURS.get(state, "default")
+    return f"[{colour}]{MARKS.get(state, '?')} {state}[/]"

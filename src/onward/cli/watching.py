@@ -1,0 +1,107 @@
+"""Following a task on a terminal until it is over, and saying how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+from onward.cli.terminal import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    console,
+    fail,
+    humane,
+    plain,
+    print_json,
+    print_json_line,
+    state_mark,
+)
+
+if TYPE_CHECKING:
+    from onward.client.http import Client, TaskEvent, TaskView
+
+
+async def until_over(client: Client, task: TaskView, *, timeout_ms: int | None) -> TaskView:
+    try:
+        if not sys.stderr.isatty():
+            return await client.wait(task.id, timeout_ms)
+        with _display(task) as show:
+            return await _followed(client, task, timeout_ms, show)
+    except asyncio.CancelledError:
+        out = console(stderr=True)
+        out.print(f"the task goes on; onward task watch {task.id}", style="bright_black")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+async def spoken(client: Client, task: TaskView, *, timeout_ms: int | None) -> TaskView:
+    """Each event as a line of JSON."""
+    return await _followed(client, task, timeout_ms, print_json_line)
+
+
+async def _followed(
+    client: Client, task: TaskView, timeout_ms: int | None, show: Callable[[TaskEvent], None]
+) -> TaskView:
+    from onward.client.errors import StillRunning
+
+    seconds = None if timeout_ms is None else timeout_ms / 1000
+    try:
+        async with asyncio.timeout(seconds), aclosing(client.stream(task.id)) as events:
+            async for event in events:
+                show(event)
+    except TimeoutError:
+        raise StillRunning(await client.get(task.id)) from None
+    return await client.wait(task.id)
+
+
+@contextmanager
+def _display(task: TaskView) -> Iterator[Callable[[TaskEvent], None]]:
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn("[bold]{task.fields[type]}[/]"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console(stderr=True),
+        transient=True,
+    )
+    row = progress.add_task(task.state, total=None, type=escape(plain(task.type)))
+
+    def show(event: TaskEvent) -> None:
+        data = event.data if isinstance(event.data, dict) else {}
+        if event.type == "task.progress":
+            said = escape(plain(str(data.get("message") or "")))
+            done = data.get("progress")
+            progress.update(row, total=1.0, completed=done, description=said)
+        elif event.type != "task.chunk":
+            progress.update(row, description=event.type.removeprefix("task."))
+
+    with progress:
+        yield show
+
+
+def exit_code(task: TaskView) -> int:
+    return OK if task.state == "succeeded" else FAILED
+
+
+def report(task: TaskView, *, as_json: bool) -> None:
+    """The end of it, in the exit code too."""
+    if as_json:
+        print_json(task)
+        raise typer.Exit(exit_code(task))
+    took = (task.finished_at or task.created_at) - task.created_at
+    if task.state != "succeeded":
+        why = task.reason if task.state != "canceled" else "somebody canceled it"
+        then = f"onward task explain {task.id}   or   onward task retry {task.id}"
+        fail(FAILED, f"{task.type} {task.state} after {humane(took)}", why, then)
+    line = f"{state_mark(task.state)} in {humane(took)}  [bright_black]{plain(task.id)}[/]"
+    console(stderr=True).print(line)
+    print_json(task.result)

@@ -1,0 +1,30 @@
+"""Where the server is: one URL, for HTTP and for the worker socket alike."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import urlsplit
+
+DEFAULT_URL = "http://127.0.0.1:8070"
+
+_SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+
+
+def server_url(url: str | None = None) -> str:
+    """What was given, else ONWARD_URL, else this machine; without a slash at its end."""
+    said = url or os.environ.get("ONWARD_URL") or DEFAULT_URL
+    parts = urlsplit(said if "://" in said else f"http://{said}")
+    scheme = _SCHEMES.get(parts.scheme)
+    if scheme is None or not parts.hostname:
+        raise ValueError(f"{said!r} is not the URL of a server; one looks like {DEFAULT_URL}")
+    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def socket_url(url: str) -> str:
+    return f"ws{url.removeprefix('http')}/ws/worker"
+
+
+def is_loopback(url: str) -> bool:
+    """On this machine: a proxy from the environment could not reach it."""
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")

@@ -1,0 +1,154 @@
+"""What a handler can do while it runs: tell progress, emit parts, act once on the world outside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import msgspec
+from pydantic_core import to_json
+
+from onward.client import frames
+from onward.client.errors import ProblemError, Unreachable
+from onward.client.wire import Wire
+from onward.service import EffectUnknown
+
+PROGRESS_EVERY_S = 0.1
+
+
+class LostTask(asyncio.CancelledError):
+    """The task is in other hands by now: whatever this attempt still does is for nobody.
+
+    A CancelledError, so that a handler's `except Exception` cannot carry on regardless.
+    """
+
+
+class Link(Protocol):
+    """The connection that brought the task."""
+
+    @property
+    def wire(self) -> Wire: ...
+
+    async def send(self, frame: frames.Frame) -> None: ...
+
+
+class SocketContext:
+    def __init__(self, task: frames.Task, link: Link) -> None:
+        self.task_id = task.task_id
+        self.attempt = task.attempt
+        self.key = task.key or task.task_id
+        self.cancelled = False
+        self.lost = False
+        self._fence = task.fence
+        self._link = link
+        self._held_back: frames.Progress | None = None
+        self._next_progress = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._late: asyncio.Task[None] | None = None
+
+    async def progress(self, value: float, message: str | None = None) -> None:
+        """At most ten go out a second; the newest always does."""
+        frame = frames.Progress(
+            task_id=self.task_id, progress=min(1.0, max(0.0, value)), message=message
+        )
+        now = monotonic()
+        if now >= self._next_progress:
+            self._next_progress = now + PROGRESS_EVERY_S
+            self._held_back = None
+            await self._send(frame)
+            return
+        self._held_back = frame
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._next_progress - now, self._send_late)
+
+    def _send_late(self) -> None:
+        self._timer = None
+        self._late = asyncio.get_running_loop().create_task(self.flush())
+
+    async def flush(self) -> None:
+        """Progress that was held back goes out now: the handler has ended, or its time has come."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        frame, self._held_back = self._held_back, None
+        if frame is not None:
+            self._next_progress = monotonic() + PROGRESS_EVERY_S
+            await self._send(frame)
+
+    async def emit(self, data: Any) -> None:
+        await self._send(frames.Chunk(task_id=self.task_id, data=msgspec.Raw(to_json(data))))
+
+    async def once(
+        self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False
+    ) -> Any:
+        """The value comes back as JSON has it, the first time too: a handler that works at its
+        first attempt must not meet another type at its second.
+        """
+        begun = await self._begin(name)
+        if begun.state == "done":
+            return begun.value
+        if begun.state == "unknown" and not repeat_unknown:
+            raise EffectUnknown(
+                f"{name!r} was begun by an earlier attempt, and nobody knows whether it happened"
+            )
+        try:
+            value = effect()
+            if inspect.isawaitable(value):
+                value = await value
+        except Exception:
+            # It says that it did not happen. A cancellation says nothing: then it stays begun.
+            await self._take_back(name)
+            raise
+        said = to_json(value)
+        await self._finish(name, said)
+        return msgspec.json.decode(said)
+
+    async def _begin(self, name: str) -> _Begun:
+        wire = self._link.wire
+        try:
+            request = wire.request("POST", self._path(name), body={"fence": self._fence})
+            return await wire.ask(_Begun, request)
+        except Unreachable:
+            # Perhaps it was noted and only the answer lost. As it has not begun, the note goes, or
+            # the next attempt would think that it might have.
+            await self._take_back(name)
+            raise
+        except ProblemError as error:
+            raise _lost_or(error) from error
+
+    async def _finish(self, name: str, value: bytes) -> None:
+        wire = self._link.wire
+        body = {"fence": self._fence, "value": msgspec.Raw(value)}
+        try:
+            await wire.tell(wire.request("PUT", self._path(name), body=body))
+        except ProblemError as error:
+            raise _lost_or(error) from error
+
+    async def _take_back(self, name: str) -> None:
+        # Should this fail too, the effect stays begun: a person must look, which is the safe side.
+        with contextlib.suppress(Unreachable, ProblemError):
+            wire = self._link.wire
+            await wire.tell(wire.request("DELETE", self._path(name), fence=self._fence))
+
+    def _path(self, name: str) -> str:
+        return f"/api/v2/tasks/{quote(self.task_id, safe='')}/effects/{quote(name, safe='')}"
+
+    async def _send(self, frame: frames.Frame) -> None:
+        if self.lost:
+            raise LostTask("the task was taken back")
+        await self._link.send(frame)
+
+
+class _Begun(msgspec.Struct):
+    state: str
+    value: Any = None
+
+
+def _lost_or(error: ProblemError) -> BaseException:
+    return LostTask(str(error)) if error.status == 409 else error

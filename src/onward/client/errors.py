@@ -1,0 +1,97 @@
+"""What can go wrong for somebody who calls a server.
+
+OnwardError
+├── Unreachable     nobody answers, or the connection was cut before the answer
+├── ProblemError    the server answered, and the answer is no
+├── TaskFailed      the task is over, and did not succeed
+└── StillRunning    the task goes on, but the time to wait for it is over (also a TimeoutError)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onward.core.errors import OnwardError
+
+if TYPE_CHECKING:
+    from onward.client.http import TaskView
+
+
+class Unreachable(OnwardError):
+    code = "unreachable"
+
+    def __init__(self, url: str, *, cut: bool = False) -> None:
+        self.url = url
+        if cut:
+            what = f"the connection to {url} was cut before the answer came"
+            hint = f"see whether the server is well: curl {url}/health"
+        else:
+            what = f"no server answers at {url}"
+            hint = "start one with `onward up`, or name yours in ONWARD_URL"
+        super().__init__(f"{what}; {hint}", hint=hint)
+        self.what = what
+
+
+class ProblemError(OnwardError):
+    def __init__(
+        self, *, status: int, code: str, title: str, detail: str = "", hint: str | None = None
+    ) -> None:
+        super().__init__(f"{title}: {detail}" if detail else title, hint=hint)
+        self.status = status
+        self.code = code
+        self.title = title
+        self.detail = detail
+
+
+class TaskFailed(OnwardError):
+    code = "task_failed"
+
+    def __init__(self, task: TaskView) -> None:
+        super().__init__(
+            f"{task.type} {task.id} is {task.state}: {task.reason}",
+            hint=f"onward task explain {task.id}",
+        )
+        self.task = task
+
+
+class StillRunning(OnwardError, TimeoutError):
+    code = "still_running"
+
+    def __init__(self, task: TaskView) -> None:
+        super().__init__(
+            f"{task.type} {task.id} is still {task.state}", hint=f"onward task watch {task.id}"
+        )
+        self.task = task
+
+
+class _Problem(msgspec.Struct):
+    """RFC 9457, as far as we read it."""
+
+    title: str = ""
+    detail: str = ""
+    code: str = ""
+    hint: str | None = None
+
+
+def problem_from(status: int, body: bytes) -> ProblemError:
+    try:
+        said = msgspec.json.decode(body, type=_Problem)
+    except msgspec.DecodeError:
+        said = _Problem()
+    if not said.title:
+        # Something else listens there, or stands in between: its page would explain nothing.
+        return ProblemError(
+            status=status,
+            code="unexpected_answer",
+            title=f"HTTP {status} that is not Onward's",
+            hint="is that the right server? look at ONWARD_URL or --server",
+        )
+    return ProblemError(
+        status=status,
+        code=said.code or "unknown",
+        title=said.title,
+        detail=said.detail,
+        hint=said.hint,
+    )

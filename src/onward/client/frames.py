@@ -1,0 +1,107 @@
+"""What goes over the worker socket, both ways: JSON text, told apart by `type`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from onward.core.task import Fault
+
+# Above this a server closes the connection, and every task on it is lost.
+LARGEST = 16 << 20
+
+
+class Frame(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel", omit_defaults=True
+):
+    pass
+
+
+# From the server.
+
+
+class Registered(Frame, frozen=True, kw_only=True, tag="registered"):
+    worker_id: str
+
+
+class Task(Frame, frozen=True, kw_only=True, tag="task"):
+    task_id: str
+    payload: Raw = Raw(b"null")
+    attempt: int = 1
+    service: str | None = None  # None: it came for our group
+    fence: int = 0
+    key: str | None = None
+
+
+class Cancel(Frame, frozen=True, kw_only=True, tag="cancel"):
+    task_id: str
+
+
+class Complaint(Frame, frozen=True, kw_only=True, tag="error"):
+    message: str = ""
+
+
+# Both ways.
+
+
+class Ping(Frame, frozen=True, kw_only=True, tag="ping"):
+    pass
+
+
+class Pong(Frame, frozen=True, kw_only=True, tag="pong"):
+    pass
+
+
+# From the worker.
+
+
+class Register(Frame, frozen=True, kw_only=True, tag="register"):
+    worker_id: str
+    group: str | None  # no default: left out it would mean the group "default"
+    services: list[str]
+    concurrency: int
+    declare: list[dict[str, Any]]
+
+
+class Result(Frame, frozen=True, kw_only=True, tag="taskResult"):
+    task_id: str
+    result: Raw | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    error_type: str | None = None
+    status: int | None = None
+    retryable: bool | None = None
+    retry_after_ms: int | None = None
+
+
+class Progress(Frame, frozen=True, kw_only=True, tag="progress"):
+    task_id: str
+    progress: float
+    message: str | None = None
+
+
+class Chunk(Frame, frozen=True, kw_only=True, tag="chunk"):
+    task_id: str
+    data: Raw
+
+
+class Drain(Frame, frozen=True, kw_only=True, tag="drain"):
+    """Nothing more for us, please."""
+
+
+Incoming = Registered | Task | Cancel | Complaint | Ping | Pong
+
+decode = msgspec.json.Decoder(Incoming).decode
+encode = msgspec.json.Encoder().encode
+
+
+def failed(task_id: str, fault: Fault) -> Result:
+    return Result(
+        task_id=task_id,
+        error=fault.message,
+        error_type=fault.kind,
+        status=fault.status,
+        retryable=fault.retryable,
+        retry_after_ms=fault.retry_after_ms,
+    )

@@ -1,0 +1,153 @@
+"""One server over HTTP: requests out, values or our own errors back.
+
+A request that is cut before its answer is sent once more if the server would not take it twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from time import monotonic
+from typing import Any, TypeVar
+
+import httpx2
+import msgspec
+
+from onward.client.address import is_loopback
+from onward.client.errors import Unreachable, problem_from
+
+T = TypeVar("T")
+
+CONNECT_S, ANSWER_S = 5.0, 30.0
+SILENCE_S = 60.0  # an event stream this long without even a comment is cut
+SAFE_TWICE = frozenset({"GET", "PUT", "DELETE"})
+IDEMPOTENCY_KEY = "idempotency-key"
+
+
+class Wire:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._http = httpx2.AsyncClient(
+            base_url=url,
+            # Everybody who waits holds a connection: a pool of a hundred would make them queue.
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+            trust_env=not is_loopback(url),
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        key: str | None = None,
+        wait_ms: int = 0,
+        **params: Any,
+    ) -> httpx2.Request:
+        if wait_ms:
+            params["wait_ms"] = wait_ms
+        headers = {"accept": "application/json"}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        if key is not None:
+            headers[IDEMPOTENCY_KEY] = key
+        return self._http.build_request(
+            method,
+            path,
+            content=None if body is None else encode(body),
+            params={name: value for name, value in params.items() if value is not None},
+            headers=headers,
+            timeout=httpx2.Timeout(ANSWER_S + wait_ms / 1000, connect=CONNECT_S, pool=None),
+        )
+
+    async def ask(self, kind: type[T], request: httpx2.Request, *, even: int = 0) -> T:
+        """The answer as a `kind`; `even` names an error status whose body is an answer too."""
+        response = await self.tell(request, even=even)
+        try:
+            return msgspec.json.decode(response.content, type=kind)
+        except msgspec.DecodeError as error:
+            raise problem_from(response.status_code, b"") from error
+
+    async def tell(self, request: httpx2.Request, *, even: int = 0) -> httpx2.Response:
+        response = await self._send(request)
+        if response.is_error and response.status_code != even:
+            raise problem_from(response.status_code, response.content)
+        return response
+
+    async def follow(
+        self, path: str, *, after: int, patience: Patience
+    ) -> AsyncGenerator[str, None]:
+        """The data of each server-sent event, until the server ends the stream."""
+        request = self._http.build_request(
+            "GET",
+            path,
+            headers={"accept": "text/event-stream", "last-event-id": str(after)},
+            timeout=httpx2.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
+        )
+        response = await self._send(request, stream=True)
+        try:
+            if response.is_error:
+                raise problem_from(response.status_code, await response.aread())
+            patience.met()
+            async for sent in httpx2.EventSource(response):
+                if sent.data:  # else it only told us how soon to come back
+                    yield sent.data
+        except httpx2.TransportError as error:
+            raise Unreachable(self.url, cut=True) from error
+        finally:
+            await response.aclose()
+
+    async def _send(self, request: httpx2.Request, *, stream: bool = False) -> httpx2.Response:
+        try:
+            return await self._send_once(request, stream=stream)
+        except httpx2.TransportError as error:
+            if request.method not in SAFE_TWICE and IDEMPOTENCY_KEY not in request.headers:
+                raise Unreachable(self.url, cut=True) from error
+        try:
+            return await self._send_once(request, stream=stream)
+        except httpx2.TransportError as error:
+            raise Unreachable(self.url, cut=True) from error
+
+    async def _send_once(self, request: httpx2.Request, *, stream: bool) -> httpx2.Response:
+        try:
+            return await self._http.send(request, stream=stream)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            raise Unreachable(self.url) from error
+
+
+class Patience:
+    """A server that was there a moment ago may be restarting: this much we bear with it."""
+
+    LIMIT_S = 30.0
+    LONGEST_PAUSE_S = 2.0
+
+    def __init__(self) -> None:
+        self._known = False
+        self._away_since: float | None = None
+        self._pause = 0.1
+
+    def met(self) -> None:
+        self._known, self._away_since, self._pause = True, None, 0.1
+
+    async def bear(self, error: Unreachable) -> None:
+        if self._away_since is None:
+            self._away_since = monotonic()
+        if not self._known or monotonic() - self._away_since > self.LIMIT_S:
+            raise error
+        await asyncio.sleep(self._pause * random.uniform(0.5, 1))
+        self._pause = min(self._pause * 2, self.LONGEST_PAUSE_S)
+
+
+def encode(value: Any) -> bytes:
+    return msgspec.json.encode(value, enc_hook=_models)
+
+
+def _models(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+    return dump(mode="json", by_alias=True)

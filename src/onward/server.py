@@ -1,0 +1,259 @@
+"""The process around the application: listening, deadlines for slow callers, and a quiet end.
+
+uvicorn waits for ever for a request to arrive; here one sweep a second closes on those who do not
+finish sending. SIGTERM ends claiming first, while workers can still answer, and then the sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import HANDLED_SIGNALS
+
+from onward import logs
+from onward.surfaces.guard import MAX_BODY
+from onward.surfaces.wire import error_body
+
+if TYPE_CHECKING:
+    from onward.settings import Settings
+
+MAX_HEAD = 16 * 1024
+# A refused body is read on and thrown away this far, so that a caller who writes first and reads
+# afterwards still finds our answer instead of a reset connection.
+MAX_LEFTOVER = 4 * MAX_BODY
+TICKS = 10  # of uvicorn's main loop, a tenth of a second each, from sweep to sweep
+
+
+def run(settings: Settings, *, builtin_worker: bool) -> None:
+    from onward.app import build
+
+    if not _is_loopback(settings.host):
+        sys.stderr.write(
+            f"refusing to listen on {settings.host} without API keys: "
+            "anybody who reaches this address could run tasks; listen on 127.0.0.1\n"
+        )
+        raise SystemExit(2)
+    logs.configure(settings)
+    # A plain handler that computes in a thread holds the interpreter for a whole interval: at the
+    # default of 5 ms every database statement beside it would wait as long.
+    sys.setswitchinterval(0.0005)
+    _allow_files(settings.max_connections)
+    app = build(settings, builtin_worker=builtin_worker)
+    serve(app, settings, drain=app.drain)
+
+
+def serve(
+    app: Any, settings: Settings, *, drain: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    server(app, settings, drain=drain).run()
+
+
+def server(
+    app: Any, settings: Settings, *, drain: Callable[[], Awaitable[None]] | None = None
+) -> Server:
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http=Connection,
+        ws="websockets-sansio",
+        ws_max_size=MAX_BODY + 64 * 1024,  # a body and the frame's own words around it
+        ws_ping_interval=10,
+        ws_ping_timeout=10,
+        ws_per_message_deflate=False,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=settings.max_connections,
+        timeout_graceful_shutdown=2,
+    )
+    return Server(
+        config,
+        header_ms=settings.header_timeout_ms,
+        body_ms=settings.body_timeout_ms,
+        drain_ms=settings.drain_ms,
+        drain=drain,
+    )
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's, knowing since when it waits for the rest of a request."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # uvicorn would also turn away those who are connected already; we only let nobody in.
+        self._most, self.limit_concurrency = self.limit_concurrency, None
+        self._waits_for: str | None = "head"
+        self._since = self.loop.time()
+        self._head = 0
+        self._leftover = 0
+        self._doubtful = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self._most is not None and len(self.connections) > self._most:
+            self.close_with(503, "too_busy", "Too many connections")
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        waited_for = self._waits_for
+        if waited_for is None:
+            self._waits_for, self._since, self._head = "head", self.loop.time(), 0
+        self._doubtful = self._head + len(data) > MAX_HEAD
+        super().data_received(data)
+        if waited_for == self._waits_for == "head":
+            self._head += len(data)
+            if self._head > MAX_HEAD:
+                self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._waits_for, self._since, self._leftover = "head", self.loop.time(), 0
+
+    def on_headers_complete(self) -> None:
+        if self._doubtful and self._head_size() > MAX_HEAD:
+            self._refuse_head()
+            raise ValueError("the head is too large")  # stops the parser; answered already
+        super().on_headers_complete()
+        self._waits_for, self._since = "body", self.loop.time()
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle is not None and self.cycle.response_complete:
+            self._leftover += len(body)
+            if self._leftover > MAX_LEFTOVER:
+                self.transport.close()
+            return
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._waits_for = None
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._waits_for = None
+        super().handle_websocket_upgrade()
+
+    def sweep(self, now: float, header_s: float, body_s: float) -> None:
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if self._waits_for is None or self.transport.is_closing():
+            return
+        if self.flow.read_paused:
+            self._since = now  # we stopped reading: the wait is not the caller's
+        elif self._waits_for == "head":
+            # The head of a pipelined request may wait as long as the answer before it takes.
+            if not answering and now - self._since > header_s:
+                self.close_with(408, "request_timeout", "The request did not arrive in time")
+        elif now - self._since > body_s:
+            if answering and not self.cycle.response_started:
+                self.close_with(408, "request_timeout", "The body did not arrive in time")
+            else:
+                self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        if not self.transport.is_closing():
+            self.close_with(400, "invalid_request", msg)
+
+    def close_with(self, status: int, code: str, message: str) -> None:
+        path = getattr(self, "url", b"").decode("latin-1").partition("?")[0]
+        kind, body = error_body(path, status, code, message)
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+            f"content-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self._waits_for = None
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _refuse_head(self) -> None:
+        if not self.transport.is_closing():
+            self.close_with(431, "too_large", f"The head is larger than {MAX_HEAD} bytes")
+
+
+class Server(uvicorn.Server):
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        header_ms: int,
+        body_ms: int,
+        drain_ms: int,
+        drain: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(config)
+        self._header_s = header_ms / 1000
+        self._body_s = body_ms / 1000
+        self._drain_s = drain_ms / 1000
+        self._drain = drain
+        self._every = max(1, min(TICKS, min(header_ms, body_ms) // 200))
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % self._every == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Connection):
+                    connection.sweep(now, self._header_s, self._body_s)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        for listener in self.servers:
+            listener.close()
+        if self._drain is not None:
+            await self._drain_first(asyncio.ensure_future(self._drain()))
+        await super().shutdown(sockets)
+
+    async def _drain_first(self, draining: asyncio.Future[None]) -> None:
+        """uvicorn cuts websockets first of all; a worker's last results would be lost with them."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._drain_s + 1
+        while not (draining.done() or self.force_exit or loop.time() > until):
+            await asyncio.wait({draining}, timeout=0.1)
+        draining.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await draining
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """As uvicorn's, but a signal that was obeyed is not raised again: the exit code is 0."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in HANDLED_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _allow_files(connections: int) -> None:
+    """Each connection is a file; many systems allow 1024 until somebody asks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    want = connections + 512
+    if hard != resource.RLIM_INFINITY:
+        want = min(want, hard)
+    if soft != resource.RLIM_INFINITY and soft < want:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (want, hard))

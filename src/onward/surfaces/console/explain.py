@@ -1,0 +1,98 @@
+"""Why is it not running? One sentence, a machine's reason, when it will be, and what to do."""
+
+from __future__ import annotations
+
+import msgspec
+
+from onward.core.task import Instant, Task, fault_of
+from onward.surfaces.vocabulary import Phase, phase
+from onward.workers.roster import group_of
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    phase: Phase
+    reason: str
+    sentence: str
+    eta: Instant | None = None
+    hint: str | None = None
+
+
+def explain(task: Task, now: Instant, *, served: bool, position: int | None) -> Explanation:
+    now_in = phase(task)
+    reason, sentence, eta, hint = _reason(now_in, task, now, served=served, position=position)
+    return Explanation(
+        id=task.id, phase=now_in, reason=reason, sentence=sentence, eta=eta, hint=hint
+    )
+
+
+_Reason = tuple[str, str, Instant | None, str | None]
+
+
+def _reason(
+    now_in: Phase, task: Task, now: Instant, *, served: bool, position: int | None
+) -> _Reason:
+    fault = fault_of(task.error)
+    why = f": {fault.message}" if fault is not None else ""
+    match now_in:
+        case Phase.SCHEDULED:
+            return "scheduled", f"It starts in {_span(task.run_at, now)}.", task.run_at, None
+        case Phase.BACKING_OFF:
+            sentence = f"Attempt {task.attempt} failed{why}. It is tried again in "
+            return "backing_off", sentence + f"{_span(task.run_at, now)}.", task.run_at, None
+        case Phase.QUEUED | Phase.RETRYING | Phase.REQUEUED:
+            return _queued(task, served=served, position=position)
+        case Phase.AWAITING_APPROVAL:
+            hint = "somebody has to approve or reject it"
+            return "awaiting_approval", "It waits for a person's approval.", None, hint
+        case Phase.PARKED:
+            what = task.waiting_for or "something"
+            return "parked", f"It waits for {what} and holds no worker.", task.due_at, None
+        case _:
+            return _underway_or_over(now_in, task, now, why)
+
+
+def _queued(task: Task, *, served: bool, position: int | None) -> _Reason:
+    if not served:
+        group = group_of(task.queue)
+        who = f"worker of group {group!r}" if group else f"worker for {task.queue!r}"
+        flag = "a worker in that group" if group else f"a worker that serves {task.queue!r}"
+        sentence = f"No {who} is connected; it waits in queue {task.queue!r}."
+        return "no_worker", sentence, None, f"start {flag}, for example: onward worker module:attr"
+    if position is None:
+        return "starting", "It has just been taken by a worker.", None, None
+    ahead = "it is next" if position == 1 else f"{position - 1} tasks are ahead of it"
+    sentence = f"Every worker of queue {task.queue!r} is busy; {ahead}."
+    return "workers_busy", sentence, None, "add workers, or raise their concurrency"
+
+
+def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Reason:
+    ran = _span(now, task.started_at or now)
+    match now_in:
+        case Phase.RUNNING:
+            return "running", f"Worker {task.worker} has been running it for {ran}.", None, None
+        case Phase.OVERDUE:
+            sentence = f"It is past its time; worker {task.worker} is still running it."
+            return "overdue", sentence, None, None
+        case Phase.CANCELING:
+            sentence = f"Worker {task.worker} was asked to stop."
+            return "canceling", sentence, task.cancel_by, None
+        case Phase.SUCCEEDED:
+            return "succeeded", f"It is done, after {task.attempt} attempt(s).", None, None
+        case Phase.CANCELED:
+            return "canceled", "It was canceled.", None, "POST …/retry runs it again"
+        case Phase.DEAD:
+            sentence = f"It failed for good after {task.attempt} attempt(s){why}."
+            return "dead", sentence, None, "mend the cause, then POST …/retry"
+        case _:
+            return "failed", f"It failed{why}.", None, "POST …/retry runs it again"
+
+
+def _span(until: Instant | None, now: Instant) -> str:
+    ms = max(0, (until or now) - now)
+    if ms < 1_000:
+        return f"{ms} ms"
+    seconds = ms / 1000
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,157 @@
+"""/api/v2/services, /workers, /queues and the effects of running tasks (N-5, N-11)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import jsonschema_rs
+import msgspec
+from fastapi import APIRouter, Body
+from pydantic import TypeAdapter, ValidationError
+from starlette.responses import Response
+
+from onward.core.catalog import Catalog, Declared
+from onward.core.dispatch import Dispatcher
+from onward.core.errors import Conflict, Invalid, NotFound
+from onward.core.task import State, Task, TaskId, encode
+from onward.surfaces.console.shapes import (
+    BeginEffect,
+    FinishEffect,
+    ServiceBody,
+    native_worker,
+)
+from onward.surfaces.route import StrictRoute, answer
+from onward.workers.roster import Roster
+
+_body = TypeAdapter(ServiceBody)
+
+
+def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog) -> APIRouter:
+    router = APIRouter(prefix="/api/v2", tags=["operations"], route_class=StrictRoute)
+
+    @router.post("/services")
+    async def declare(body: Annotated[ServiceBody, Body()]) -> Response:
+        service = declared(body)
+        await catalog.declare(service)
+        return answer(_service(service), 201)
+
+    @router.get("/services")
+    async def services() -> Response:
+        return answer(
+            {"items": [_service(service) for service in await catalog.all()], "next": None}
+        )
+
+    @router.get("/services/{name}")
+    async def service(name: str) -> Response:
+        for known in await catalog.all():
+            if known.name == name:
+                return answer(_service(known))
+        raise NotFound(f"no service is called {name!r}")
+
+    @router.delete("/services/{name}")
+    async def remove(name: str) -> Response:
+        await catalog.remove(name)
+        return Response(status_code=204)
+
+    @router.get("/workers")
+    async def workers() -> Response:
+        return answer({"items": [native_worker(one) for one in roster.members()], "next": None})
+
+    @router.get("/queues")
+    async def queues() -> Response:
+        return answer({"items": await _queues(dispatcher, roster), "next": None})
+
+    async def held(task_id: TaskId, fence: int) -> Task:
+        task = (await dispatcher.backend.tasks.get([task_id]))[0]
+        if task is None:
+            raise NotFound("no such task")
+        if task.state is not State.RUNNING or task.fence != fence:
+            raise Conflict("this attempt no longer holds the task", hint="stop working on it")
+        return task
+
+    @router.post("/tasks/{task_id}/effects/{name}")
+    async def begin(task_id: str, name: str, body: Annotated[BeginEffect, Body()]) -> Response:
+        task = await held(task_id, body.fence)
+        effect = await dispatcher.backend.effects.begin(
+            task.key or task.id, name, fence=body.fence, now=dispatcher.clock.now()
+        )
+        if effect is None:
+            return answer({"state": "begun"})
+        if effect.value is None:
+            return answer({"state": "unknown"})
+        return answer({"state": "done", "value": msgspec.Raw(effect.value.encode())})
+
+    @router.put("/tasks/{task_id}/effects/{name}")
+    async def finish(task_id: str, name: str, body: Annotated[FinishEffect, Body()]) -> Response:
+        # Taken from whoever began it, also when the task was lost meanwhile: it did happen.
+        task = (await dispatcher.backend.tasks.get([task_id]))[0]
+        if task is None:
+            raise NotFound("no such task")
+        await dispatcher.backend.effects.finish(task.key or task.id, name, encode(body.value))
+        return answer({"state": "done"})
+
+    @router.delete("/tasks/{task_id}/effects/{name}")
+    async def undo(task_id: str, name: str, fence: int) -> Response:
+        task = await held(task_id, fence)
+        await dispatcher.backend.effects.undo(task.key or task.id, name)
+        return Response(status_code=204)
+
+    return router
+
+
+def declared(body: ServiceBody) -> Declared:
+    for type_, schema in body.schemas.items():
+        try:
+            jsonschema_rs.validator_for(encode(schema))
+        except ValueError as error:
+            where = f"/schema/{type_}"
+            raise Invalid(f"no JSON Schema at {where}: {error}", pointer=where) from error
+    return Declared(
+        name=body.name,
+        task_types=tuple(body.task_types),
+        schema=body.schemas,
+        via=body.via,
+        requires_approval=body.requires_approval,
+        sensitive=tuple(body.sensitive),
+        timeout_ms=body.timeout_ms,
+        max_retries=body.max_retries,
+    )
+
+
+def declared_all(bodies: Sequence[bytes | msgspec.Raw]) -> Sequence[Declared]:
+    """Declarations that came by another way than this API, held to the same shape."""
+    try:
+        return [declared(_body.validate_json(bytes(body))) for body in bodies]
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = "/".join(str(part) for part in first["loc"])
+        raise Invalid(f"declare/{where}: {first['msg']}") from error
+
+
+def _service(service: Declared) -> Mapping[str, Any]:
+    return {
+        "name": service.name,
+        "task_types": service.task_types,
+        "schema": service.schema,
+        "via": service.via,
+        "requires_approval": service.requires_approval,
+        "sensitive": service.sensitive,
+        "timeout_ms": service.timeout_ms,
+        "max_retries": service.max_retries,
+    }
+
+
+async def _queues(dispatcher: Dispatcher, roster: Roster) -> Sequence[Mapping[str, Any]]:
+    by_queue: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(State, 0))
+    for (queue, _, state), count in (await dispatcher.backend.tasks.counts()).items():
+        by_queue[queue][state] += count
+    served: dict[str, int] = defaultdict(int)
+    for member in roster.members():
+        for queue in member.queues:
+            served[queue] += 1
+    return [
+        {"name": queue, "states": by_queue[queue], "workers": served.get(queue, 0)}
+        for queue in sorted({*by_queue, *served})
+    ]

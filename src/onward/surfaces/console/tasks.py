@@ -1,0 +1,164 @@
+"""/api/v2/tasks: submit, read, list, follow, cancel, retry, explain (N-3, N-4)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Body, Header, Query
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from onward.core.contract import Query as LedgerQuery
+from onward.core.dispatch import Dispatcher
+from onward.core.errors import Invalid, NotFound, TooBusy
+from onward.core.follow import follow
+from onward.core.task import FINAL, State, Task, TaskId, encode
+from onward.surfaces.console.explain import explain
+from onward.surfaces.console.shapes import (
+    EventsShape,
+    ExplainShape,
+    RetryBody,
+    SubmitBody,
+    TaskShape,
+    TasksShape,
+    native,
+    native_event,
+    native_page,
+)
+from onward.surfaces.console.submission import Submissions
+from onward.surfaces.route import StrictRoute, answer
+from onward.workers.roster import Roster
+
+WaitMs = Annotated[int, Query(ge=0, le=600_000)]
+MOST_FOLLOWERS = 1_000
+
+
+def build(dispatcher: Dispatcher, roster: Roster, submissions: Submissions) -> APIRouter:
+    router = APIRouter(prefix="/api/v2/tasks", tags=["tasks"], route_class=StrictRoute)
+    store = dispatcher.backend.tasks
+    followers = Followers(dispatcher)
+
+    async def find(task: TaskId) -> Task:
+        found = (await store.get([task]))[0]
+        if found is None:
+            raise NotFound("no such task", hint="GET /api/v2/tasks lists what there is")
+        return found
+
+    @router.post("", response_model=TaskShape, responses={202: {"model": TaskShape}})
+    async def submit(
+        body: Annotated[SubmitBody, Body()],
+        wait_ms: WaitMs = 0,
+        idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+    ) -> Response:
+        if idempotency_key is not None:
+            body = body.model_copy(update={"idempotency_key": idempotency_key})
+        task, over = await submissions.submit(body, wait_ms=wait_ms)
+        over = over or task.state in FINAL
+        headers = {"location": f"/api/v2/tasks/{task.id}"}
+        return answer(native(task), 200 if over else 202, headers)
+
+    @router.get("", response_model=TasksShape)
+    async def listing(
+        state: Annotated[list[State] | None, Query()] = None,
+        type: str | None = None,
+        queue: str | None = None,
+        session: str | None = None,
+        q: Annotated[str | None, Query(max_length=200)] = None,
+        cursor: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    ) -> Response:
+        if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
+            raise Invalid("this cursor is none of ours", pointer="cursor")
+        query = LedgerQuery(
+            states=frozenset(state or ()),
+            type=type,
+            queue=queue,
+            session=session,
+            text=q or None,
+            after=cursor,
+            limit=limit,
+        )
+        return answer(native_page(await store.find(query)))
+
+    @router.get("/{task_id}", response_model=TaskShape)
+    async def read(task_id: str, wait_ms: WaitMs = 0) -> Response:
+        task = await find(task_id)
+        if wait_ms and task.state not in FINAL:
+            await dispatcher.wait(task_id, timeout_ms=wait_ms)
+            task = await find(task_id)
+        return answer(native(task))
+
+    @router.post("/{task_id}/cancel", response_model=TaskShape)
+    async def cancel(task_id: str) -> Response:
+        return answer(native(await dispatcher.cancel(task_id)))
+
+    @router.post("/{task_id}/retry", response_model=TaskShape)
+    async def retry(task_id: str, body: Annotated[RetryBody | None, Body()] = None) -> Response:
+        given = body is not None and "payload" in body.model_fields_set
+        payload = encode(body.payload) if body is not None and given else None
+        return answer(native(await dispatcher.replay(task_id, payload=payload)))
+
+    @router.get("/{task_id}/explain", response_model=ExplainShape)
+    async def why(task_id: str) -> Response:
+        task = await find(task_id)
+        position = await store.position(task_id)
+        served = await roster.serves(task.queue)
+        return answer(explain(task, dispatcher.clock.now(), served=served, position=position))
+
+    @router.get("/{task_id}/events", response_model=EventsShape)
+    async def events(
+        request: Request,
+        task_id: str,
+        after: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        await find(task_id)
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return followers.stream(task_id, _resume(last_event_id, after))
+        page = await store.events(after=str(after), limit=limit, task=task_id)
+        more = page.next if len(page.items) == limit else None
+        return answer({"items": [native_event(event) for event in page.items], "next": more})
+
+    return router
+
+
+def _resume(last_event_id: str | None, after: int) -> int:
+    if last_event_id is None or not last_event_id.strip():
+        return after
+    text = last_event_id.strip()
+    if not (text.isascii() and text.isdigit()):
+        raise Invalid("Last-Event-ID is the n of an event", pointer="Last-Event-ID")
+    return int(text)
+
+
+class Followers:
+    """Readers of server-sent events, so many and no more."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._count = 0
+
+    def stream(self, task: TaskId, after: int) -> StreamingResponse:
+        if self._count >= MOST_FOLLOWERS:
+            raise TooBusy(f"{MOST_FOLLOWERS} followers are connected already")
+        return StreamingResponse(
+            self._lines(task, after),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+        )
+
+    async def _lines(self, task: TaskId, after: int) -> AsyncIterator[bytes]:
+        self._count += 1
+        try:
+            yield b"retry: 1000\n\n"
+            async for events in follow(self._dispatcher.backend, task, after=after):
+                if not events:
+                    yield b": alive\n\n"  # so that a dead connection is noticed
+                for event in events:
+                    body = msgspec.json.encode(native_event(event)).decode()
+                    yield f"id: {event.n}\nevent: {event.type}\ndata: {body}\n\n".encode()
+        finally:
+            self._count -= 1

@@ -1,0 +1,86 @@
+"""Errors on their way out: one catalogue of statuses, each door's own body (wire.error_body)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onward.core.errors import (
+    Conflict,
+    Invalid,
+    KeyReused,
+    LedgerUnavailable,
+    NotFound,
+    NoWorker,
+    OnwardError,
+    QueueFull,
+    TooBusy,
+)
+from onward.surfaces.route import BadBody
+from onward.surfaces.wire import error_body
+
+STATUS: dict[type[OnwardError], int] = {
+    NotFound: 404,
+    Conflict: 409,
+    KeyReused: 422,
+    Invalid: 422,
+    QueueFull: 503,
+    NoWorker: 503,
+    TooBusy: 503,
+    LedgerUnavailable: 503,
+}
+CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported"}
+
+
+def install(web: FastAPI) -> None:
+    @web.exception_handler(OnwardError)
+    async def ours(request: Request, error: OnwardError) -> Response:
+        return _refuse(request, STATUS.get(type(error), 500), error)
+
+    @web.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        if isinstance(error, BadBody):
+            return _refuse(request, 400, error.error)
+        code = CODES.get(error.status_code, "invalid_request")
+        response = _answer(request, error.status_code, code, str(error.detail))
+        response.headers.update(error.headers or {})
+        return response
+
+    @web.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        faults = [
+            {"pointer": _pointer(fault["loc"]), "message": fault["msg"]} for fault in error.errors()
+        ]
+        first = faults[0]
+        text = f"{first['pointer']}: {first['message']}"
+        return _answer(request, 422, Invalid.code, text, errors=faults)
+
+
+def _refuse(request: Request, status: int, error: OnwardError) -> Response:
+    extra: dict[str, Any] = {}
+    if error.hint is not None:
+        extra["hint"] = error.hint
+    if isinstance(error, Invalid) and error.pointer:
+        extra["errors"] = [{"pointer": error.pointer, "message": str(error)}]
+    response = _answer(request, status, error.code, str(error), **extra)
+    if status == 503:
+        response.headers["retry-after"] = str(getattr(error, "retry_after_s", 1))
+    return response
+
+
+def _answer(request: Request, status: int, code: str, text: str, **extra: Any) -> Response:
+    request_id = getattr(request.state, "request_id", "")
+    kind, body = error_body(request.url.path, status, code, text, request_id, **extra)
+    return Response(body, status, media_type=kind)
+
+
+def _pointer(where: Any) -> str:
+    """FastAPI says ("body", "payload", 0): a JSON pointer into the body, or a parameter's name."""
+    place, *rest = where
+    path = "".join(f"/{part}" for part in rest)
+    return path if place == "body" else path.removeprefix("/")

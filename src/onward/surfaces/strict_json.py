@@ -1,0 +1,117 @@
+"""JSON at the door: what no ledger, worker or browser could hand on unchanged never comes in.
+
+Valid UTF-8, at most 64 levels, integers of 64 bits, finite numbers, no NUL, no lone surrogate, no
+key twice. The same verdict whichever ledger is behind, and never any other error than Invalid.
+msgspec reads; what it lets pass is found by counting, and only a doubtful body is read twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from onward.core.errors import Invalid
+
+MAX_DEPTH = 64
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+TOO_LARGE = "an integer of more than 64 bits; send it as text"
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+# An odd run of backslashes makes an escape; an even one is text about an escape.
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_LONE = re.compile(
+    rb"(?<!\\)(?:\\\\)*(\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F]))"
+)
+
+
+def parse(body: bytes) -> object:
+    try:
+        value = _decode(body)
+        if b"\\" in body and b"\\u0000" in body:
+            _refuse_nul(body)
+        keys = _measure(value)
+        # Each key that was kept has its colon; only a dropped twin, or a colon inside a text, makes
+        # more of them. Written out again, the texts are the same and the twin is gone.
+        colons = body.count(b":")
+        if keys != colons and (b"\\u003" in body or _encode(value).count(b":") != colons):
+            json.loads(body, object_pairs_hook=_refuse_twins)
+    except msgspec.DecodeError as error:
+        raise Invalid(_fault(body, str(error))) from None
+    except UnicodeDecodeError:
+        raise Invalid(_not_utf8(body)) from None
+    except RecursionError:
+        raise Invalid(TOO_DEEP) from None
+    return value
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    value = parse(body)
+    if type(value) is not dict:
+        raise Invalid("the body must be a JSON object")
+    return value
+
+
+def _measure(value: object) -> int:
+    """How many keys there are, level by level, so that depth costs no recursion."""
+    keys = 0
+    level = [[value]]  # a box of ours around it, so that a bare number is looked at too
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        box: Any
+        for box in level:
+            if type(box) is dict:
+                keys += len(box)
+                box = box.values()
+            for item in box:
+                kind = type(item)
+                if kind is str:
+                    continue
+                if kind is dict or kind is list:
+                    below.append(item)
+                elif kind is int and not MIN_INTEGER <= item <= MAX_INTEGER:
+                    raise Invalid(TOO_LARGE)
+        if not below:
+            return keys
+        level = below
+    raise Invalid(TOO_DEEP)
+
+
+def _refuse_nul(body: bytes) -> None:
+    if found := _NUL.search(body):
+        raise Invalid(f"a NUL character (\\u0000) in a text, byte {found.end() - 6}")
+
+
+def _refuse_twins(pairs: list[tuple[str, Any]]) -> None:
+    seen = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise Invalid(f"the key {key[:40]!r} comes twice in one object")
+        seen.add(key)
+
+
+def _not_utf8(body: bytes) -> str:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return f"not UTF-8, byte {error.start}"
+    return "not UTF-8"
+
+
+def _fault(body: bytes, said: str) -> str:
+    if body.startswith(b"\xef\xbb\xbf"):
+        return "the body starts with a byte order mark"
+    if said == "Number out of range":
+        return "a number that is not finite"
+    if said == "Integer value out of range":
+        return TOO_LARGE
+    if found := _LONE.search(body):
+        return f"a lone surrogate in a text, byte {found.start(1)}"
+    if said == "Input data was truncated":
+        return "not JSON: it ends too early"
+    return f"not JSON: {said.removeprefix('JSON is malformed: ')}"

@@ -1,0 +1,117 @@
+"""Workers in this process: Python callables, async and plain."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from onward.core.contract import Hold
+from onward.core.dispatch import Dispatcher
+from onward.core.outcome import Failed, Outcome, Succeeded
+from onward.core.task import Claimed, Fault, TaskId, encode
+from onward.service import EffectUnknown, Service, fault_from
+from onward.workers.roster import group_of
+
+CANCELED = Fault(kind="Canceled", message="stopped because it was asked to", retryable=False)
+
+
+class LocalContext:
+    def __init__(self, dispatcher: Dispatcher, task: Claimed, lease_ms: int) -> None:
+        self._dispatcher = dispatcher
+        self._task = task
+        self._lease_ms = lease_ms
+        self.task_id = task.id
+        self.attempt = task.attempt
+        self.key = task.key or task.id
+        self.cancelled = False
+
+    async def progress(self, value: float, message: str | None = None) -> None:
+        body = encode({"progress": min(max(value, 0.0), 1.0), "message": message})
+        await self._note("task.progress", body, progress=body)
+
+    async def emit(self, data: Any) -> None:
+        await self._note("task.chunk", encode(data))
+
+    async def _note(self, event: str, body: str, *, progress: str | None = None) -> None:
+        until = self._dispatcher.clock.now() + self._lease_ms
+        hold = Hold(self._task.id, self._task.fence, until, progress, ((event, body),))
+        await self._dispatcher.extend(hold)
+
+    async def once(
+        self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False
+    ) -> Any:
+        effects = self._dispatcher.backend.effects
+        now = self._dispatcher.clock.now()
+        before = await effects.begin(self.key, name, fence=self._task.fence, now=now)
+        if before is not None and before.value is not None:
+            return msgspec.json.decode(before.value)
+        if before is not None and not repeat_unknown:
+            raise EffectUnknown(
+                f"effect {name!r} was begun by an earlier attempt that never said how it went"
+            )
+        try:
+            value = effect()
+            if inspect.isawaitable(value):
+                value = await value
+        except BaseException:
+            await effects.undo(self.key, name)
+            raise
+        await effects.finish(self.key, name, encode(value))
+        return value
+
+
+class LocalExecutor:
+    """Runs the service that a task's type names; tasks of a group go to that group's service."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        services: Mapping[str, Service],
+        *,
+        groups: Mapping[str, Service],
+        lease_ms: int,
+        threads: int,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._services = services
+        self._groups = groups
+        self._lease_ms = lease_ms
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="onward-handler")
+        self._running: dict[TaskId, tuple[LocalContext, asyncio.Task[Any]]] = {}
+
+    async def execute(self, task: Claimed) -> Outcome:
+        group = group_of(task.queue)
+        service = self._services.get(task.type) if group is None else self._groups.get(group)
+        if service is None:
+            fault = Fault(kind="NotFound", message=f"no service {task.type!r} here")
+            return Failed(fault)
+        context = LocalContext(self._dispatcher, task, self._lease_ms)
+        execution = asyncio.current_task()
+        assert execution is not None  # noqa: S101 executors run in a task of their own
+        self._running[task.id] = (context, execution)
+        try:
+            return Succeeded(await service.call(task.payload, context, threads=self._threads))
+        except asyncio.CancelledError:
+            if context.cancelled and execution.uncancel() == 0:
+                return Failed(CANCELED)
+            raise  # we are shutting down: the runner hands the task back
+        except Exception as error:
+            return Failed(fault_from(error))
+        finally:
+            self._running.pop(task.id, None)
+
+    def cancel(self, task: TaskId) -> None:
+        running = self._running.get(task)
+        if running is not None:
+            context, execution = running
+            if not context.cancelled:
+                context.cancelled = True
+                execution.cancel()
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,140 @@
+"""Who is there, and what they serve. A hint for people and for "is anybody there?", never a lease.
+
+Each server writes the workers connected to it; its rows count as long as its own heartbeat does. A
+miss in the cache is looked up in the ledger before anybody is told that there is no worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from onward.core.clock import Clock
+from onward.core.contract import Backend
+from onward.core.task import Instant, WorkerId, encode, new_id
+
+log = structlog.get_logger("onward.roster")
+
+SERVER, WORKER = "server", "worker"
+SERVER_TTL_MS = 5_000
+
+
+def group_queue(group: str) -> str:
+    return f"group:{group}"
+
+
+def group_of(queue: str) -> str | None:
+    return queue.removeprefix("group:") if queue.startswith("group:") else None
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    id: WorkerId
+    transport: str
+    queues: tuple[str, ...]
+    slots: int
+    server: str
+    since: Instant
+    stand_in: bool = False  # serves a queue only while nobody else does
+
+
+_decode = msgspec.json.Decoder(Member).decode
+
+
+class Roster:
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._backend = backend
+        self._clock = clock
+        self.server = new_id()
+        self._here: dict[WorkerId, Member] = {}
+        self._all: dict[WorkerId, Member] = {}
+        self._watchers: list[Callable[[], None]] = []
+
+    def member(
+        self, id: WorkerId, transport: str, queues: Sequence[str], slots: int, **more: bool
+    ) -> Member:
+        return Member(
+            id=id,
+            transport=transport,
+            queues=tuple(queues),
+            slots=slots,
+            server=self.server,
+            since=self._clock.now(),
+            **more,
+        )
+
+    async def join(self, member: Member) -> None:
+        """Known to every server when this returns."""
+        await self._backend.documents.put(WORKER, member.id, encode(member), now=self._clock.now())
+        self._here[member.id] = self._all[member.id] = member
+        self._changed()
+
+    async def leave(self, member: Member) -> None:
+        if self._here.get(member.id) is not member:
+            return  # a newer connection has taken the name over
+        del self._here[member.id]
+        self._all.pop(member.id, None)
+        self._changed()
+        await self._backend.documents.delete(WORKER, member.id)
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        self._watchers.append(watcher)
+
+    async def serves(self, queue: str) -> bool:
+        if self._known(queue):
+            return True
+        await self.refresh()
+        return self._known(queue)
+
+    def served_by_others(self, queue: str) -> bool:
+        return any(queue in member.queues for member in self._all.values() if not member.stand_in)
+
+    def members(self) -> Sequence[Member]:
+        return sorted(self._all.values(), key=lambda member: member.since)
+
+    async def refresh(self) -> None:
+        now = self._clock.now()
+        alive = {doc.key for doc in await self._backend.documents.list(SERVER, now=now)}
+        alive.add(self.server)
+        found: dict[WorkerId, Member] = {}
+        for doc in await self._backend.documents.list(WORKER, now=now):
+            member = _decode(doc.body)
+            if member.server in alive:
+                found[member.id] = member
+            else:  # its server died without a word
+                await self._backend.documents.delete(WORKER, doc.key)
+        before, self._all = self._all, {**found, **self._here}
+        if before.keys() != self._all.keys():
+            self._changed()
+
+    async def beat(self) -> None:
+        now = self._clock.now()
+        await self._backend.documents.put(
+            SERVER, self.server, "{}", now=now, expires_at=now + SERVER_TTL_MS
+        )
+
+    async def run(self) -> None:
+        turn = 0
+        while True:
+            try:
+                if turn % 2 == 0:
+                    await self.beat()
+                await self.refresh()
+            except Exception as error:
+                log.warning("roster not refreshed", error=repr(error))
+            turn += 1
+            await asyncio.sleep(1)
+
+    async def close(self) -> None:
+        for member in list(self._here.values()):
+            await self.leave(member)
+        await self._backend.documents.delete(SERVER, self.server)
+
+    def _known(self, queue: str) -> bool:
+        return any(queue in member.queues for member in self._all.values())
+
+    def _changed(self) -> None:
+        for watcher in self._watchers:
+            watcher()

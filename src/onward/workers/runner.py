@@ -1,0 +1,126 @@
+"""claim → execute → settle, for one executor with so many slots."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import structlog
+
+from onward.core.contract import Executor, Verdict
+from onward.core.dispatch import Dispatcher
+from onward.core.errors import LedgerUnavailable
+from onward.core.hands import Seat
+from onward.core.outcome import Failed, Outcome, Released
+from onward.core.task import Claimed, Fault, WorkerId
+
+log = structlog.get_logger("onward.runner")
+
+LET_GO_S = 1.0  # a revoked task's slot is free at its late answer, or after this
+AGAIN_S = 0.5
+
+
+class Runner:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        executor: Executor,
+        *,
+        worker: WorkerId,
+        queues: Iterable[str],
+        slots: int,
+        lease_ms: int,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._executor = executor
+        self._slots = slots
+        self._lease_ms = lease_ms
+        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._settling: set[asyncio.Future[Sequence[Verdict]]] = set()
+        self._let_go: set[tuple[str, int]] = set()
+        self.seat = Seat(worker, queues, lease_ms=lease_ms, deliver=self._deliver, stop=self._stop)
+
+    def start(self) -> None:
+        self._dispatcher.hands.sit(self.seat, self._slots)
+
+    def serve(self, queues: Iterable[str]) -> None:
+        self._dispatcher.hands.rearrange(self.seat, queues)
+
+    def stop_claiming(self) -> None:
+        self._dispatcher.hands.leave(self.seat)
+
+    async def drain(self, grace_ms: int) -> None:
+        """Take nothing more, finish what runs; what does not finish in time goes back unburned."""
+        self.stop_claiming()
+        running = list(self._running.values())
+        if running:
+            await asyncio.wait(running, timeout=grace_ms / 1000)
+        late = list(self._running.values())
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, *self._settling, return_exceptions=True)
+
+    @property
+    def busy(self) -> int:
+        return len(self._running)
+
+    def _deliver(self, task: Claimed) -> None:
+        key = (task.id, task.fence)
+        self._running[key] = asyncio.get_running_loop().create_task(self._run(task))
+
+    async def _run(self, task: Claimed) -> None:
+        key = (task.id, task.fence)
+        outcome = await self._execute(task)
+        del self._running[key]
+        settled = self._dispatcher.settle_soon(task, outcome)
+        self._free(key)  # in the same turn: the next claim rides in the settlement's transaction
+        self._settling.add(settled)
+        settled.add_done_callback(lambda done: self._settled(done, task, outcome))
+
+    async def _execute(self, task: Claimed) -> Outcome:
+        try:
+            return await self._executor.execute(task)
+        except asyncio.CancelledError:
+            return Released()
+        except Exception as error:
+            log.exception("executor failed", task=task.id, type=task.type)
+            fault = Fault(kind="ExecutorError", message=type(error).__name__)
+            return Failed(fault)
+
+    def _settled(
+        self, done: asyncio.Future[Sequence[Verdict]], task: Claimed, outcome: Outcome
+    ) -> None:
+        self._settling.discard(done)
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, LedgerUnavailable):
+            # The ledger is away, the result is here: offer it again while the lease may live.
+            log.warning("settlement postponed", task=task.id, error=str(error))
+            self._dispatcher.spawn(self._settle_later(task, outcome))
+        elif error is not None:
+            log.error("settlement failed", task=task.id, error=repr(error))
+
+    async def _settle_later(self, task: Claimed, outcome: Outcome) -> None:
+        for _ in range(max(1, int(self._lease_ms / 1000 / AGAIN_S))):
+            await asyncio.sleep(AGAIN_S)
+            try:
+                await self._dispatcher.settle(task, outcome)
+            except LedgerUnavailable:
+                continue
+            return
+
+    def _stop(self, task: Claimed, revoked: bool) -> None:
+        self._executor.cancel(task.id)
+        if revoked:
+            loop = asyncio.get_running_loop()
+            loop.call_later(LET_GO_S, self._give_up, (task.id, task.fence))
+
+    def _give_up(self, key: tuple[str, int]) -> None:
+        if key in self._running and key not in self._let_go:
+            self._let_go.add(key)
+            self._dispatcher.hands.free(self.seat)
+
+    def _free(self, key: tuple[str, int]) -> None:
+        if key in self._let_go:
+            self._let_go.discard(key)
+        else:
+            self._dispatcher.hands.free(self.seat)

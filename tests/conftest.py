@@ -1,0 +1,17 @@
+"""What every test may rely on: a clock that stands still, and Hypothesis without a stopwatch."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from onward.core.clock import ManualClock
+
+# The machine is shared: how long an example takes says nothing about the code.
+settings.register_profile("onward", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("onward")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()

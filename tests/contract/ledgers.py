@@ -1,0 +1,14 @@
+"""Every ledger that the suite runs over. A new one adds a line here and no test anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from onward.backends import open_backend
+from onward.core.contract import Backend
+
+LEDGERS: Mapping[str, Callable[[Path], Backend]] = {
+    "sqlite-memory": lambda _: open_backend("sqlite:///:memory:"),
+    "sqlite-file": lambda folder: open_backend(f"sqlite:///{folder}/onward.db"),
+}

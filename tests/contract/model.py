@@ -1,0 +1,167 @@
+"""The ledger as a dict: what the contract says of each call, and nothing of how it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from onward.core.contract import Ask, Fate, Hold, Move, Pulse, Submission, Verdict
+from onward.core.machine import first
+from onward.core.task import FINAL, Instant, Lane, Letter, State, Task
+
+
+class Row:
+    def __init__(self, task: Task, number: int) -> None:
+        self.task = task
+        self.number = number
+        self.place = number
+        self.letters: list[str] = []
+
+    def set(self, *, events: int = 0, rev: int = 1, **fields: Any) -> None:
+        self.task = msgspec.structs.replace(
+            self.task, rev=self.task.rev + rev, events=self.task.events + events, **fields
+        )
+
+
+class Model:
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self._number = 0
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def ready(self, queue: str) -> list[Row]:
+        """In the order of an_ask: by priority, new work before retries, then by place."""
+        rows = [
+            row
+            for row in self.rows.values()
+            if row.task.queue == queue and row.task.state is State.QUEUED
+        ]
+        return sorted(rows, key=lambda r: (r.task.priority, r.task.lane is Lane.RETRY, r.place))
+
+    def insert(self, item: Submission, hands: Sequence[Ask], now: Instant) -> tuple[Fate, bool]:
+        queued = item.task.state is State.QUEUED
+        ready = len(self.ready(item.task.queue))
+        running = bool(hands) and queued and not ready
+        if item.cap is not None and not running and ready >= item.cap:
+            return Fate.FULL, False
+        self.rows[item.task.id] = row = Row(item.task, self._next())
+        if running:
+            self._start(row, hands[0], now)
+        return Fate.FRESH, running
+
+    def claim(self, asks: Sequence[Ask], now: Instant) -> list[str]:
+        claimed: list[str] = []
+        for ask in asks:
+            for row in self.ready(ask.wants[0].queue)[: ask.limit]:
+                self._start(row, ask, now)
+                claimed.append(row.task.id)
+        return claimed
+
+    def _start(self, row: Row, ask: Ask, now: Instant) -> None:
+        task = row.task
+        lease = now + (ask.lease_ms or 0)
+        attempt_by = None if task.attempt_ms is None else now + task.attempt_ms
+        row.set(
+            events=1,
+            state=State.RUNNING,
+            fence=task.fence + 1,
+            attempt=task.attempt + 1,
+            worker=ask.worker,
+            started_at=now,
+            lease_until=lease,
+            attempt_by=attempt_by,
+            due_at=first(lease, attempt_by, task.expires_at),
+        )
+
+    def extend(self, hold: Hold) -> Pulse:
+        row = self.rows.get(hold.task)
+        if row is None or row.task.state is not State.RUNNING or row.task.fence != hold.fence:
+            return Pulse.LOST
+        task = row.task
+        due_at = first(hold.until, task.attempt_by, task.expires_at, task.cancel_by)
+        row.set(rev=0, events=len(hold.notes), lease_until=hold.until, due_at=due_at)
+        return Pulse.HELD if task.cancel_by is None else Pulse.CANCEL
+
+    def apply(self, moves: Sequence[Move], now: Instant) -> list[Verdict]:
+        """Everybody's own change first, then what it brings with it, then the letters."""
+        verdicts = [self._change(move) for move in moves]
+        applied = [m for m, v in zip(moves, verdicts, strict=True) if v is Verdict.APPLIED]
+        for move in applied:
+            for child in move.spawn:
+                self.insert(child, (), now)
+            if move.seen is not None:
+                row = self.rows[move.task]
+                del row.letters[: move.seen]
+                self._wake(row, now)
+        for move in applied:
+            for letter in move.letters:
+                self.post(letter, now)
+        return verdicts
+
+    def _change(self, move: Move) -> Verdict:
+        row = self.rows.get(move.task)
+        if row is None:
+            return Verdict.GONE
+        task = row.task
+        if task.fence != move.fence:
+            return Verdict.STALE
+        if (task.state, task.rev) != (move.expect, move.rev):
+            return Verdict.MOVED
+        if move.due_by is not None and (task.due_at is None or task.due_at > move.due_by):
+            return Verdict.EARLY
+        changes: dict[str, Any] = dict(move.changes)
+        if "overdue" in changes:
+            changes["overdue"] = bool(changes["overdue"])
+        row.set(state=move.to, due_at=move.due_at, events=len(move.events), **changes)
+        if move.to is State.QUEUED and not move.front:
+            row.place = self._next()
+        return Verdict.APPLIED
+
+    def post(self, letter: Letter, now: Instant) -> Verdict:
+        row = self.rows.get(letter.to)
+        if row is None or row.task.state in FINAL:
+            return Verdict.GONE
+        row.letters.append(letter.body)
+        self._wake(row, now)
+        return Verdict.APPLIED
+
+    def _wake(self, row: Row, now: Instant) -> None:
+        if row.task.state is State.WAITING and row.letters:
+            row.set(state=State.QUEUED, events=1, due_at=None, waiting_for=None, queued_at=now)
+            row.place = self._next()
+
+    def due(self, now: Instant) -> list[str]:
+        return [
+            row.task.id
+            for row in self.rows.values()
+            if row.task.due_at is not None and row.task.due_at <= now
+        ]
+
+    def purge(self, ids: Sequence[str]) -> int:
+        over = [id for id in ids if id in self.rows and self.rows[id].task.state in FINAL]
+        for id in over:
+            del self.rows[id]
+        return len(over)
+
+    def positions(self) -> dict[str, int]:
+        """A lane does not wait for the other one: how they share is the claimant's business."""
+        found: dict[str, int] = {}
+        for queue in {row.task.queue for row in self.rows.values()}:
+            ready = self.ready(queue)
+            for row in ready:
+                before = [
+                    other
+                    for other in ready
+                    if other.task.priority < row.task.priority
+                    or (
+                        (other.task.priority, other.task.lane) == (row.task.priority, row.task.lane)
+                        and other.place < row.place
+                    )
+                ]
+                found[row.task.id] = len(before) + 1
+        return found

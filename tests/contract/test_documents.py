@@ -1,0 +1,167 @@
+"""The small things beside the tasks: documents, effects, and the bell."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from onward.core.contract import Backend, Document, Effect
+from tests.support import NOW, wait_until
+
+
+async def test_a_document_is_kept_under_its_kind_and_key(backend: Backend) -> None:
+    docs = backend.documents
+    assert await docs.get("service", "a", now=NOW) is None
+    assert await docs.put("service", "b", '{"n":1}', now=NOW) == Document("b", '{"n":1}', 1)
+    assert await docs.put("service", "a", "{}", now=NOW) == Document("a", "{}", 1)
+    assert await docs.put("service", "b", '{"n":2}', now=NOW) == Document("b", '{"n":2}', 2)
+    assert await docs.get("service", "b", now=NOW) == Document("b", '{"n":2}', 2)
+    assert await docs.get("worker", "b", now=NOW) is None
+    assert [doc.key for doc in await docs.list("service", now=NOW)] == ["a", "b"]
+    assert await docs.list("worker", now=NOW) == []
+
+
+async def test_a_document_is_deleted_once(backend: Backend) -> None:
+    await backend.documents.put("service", "a", "{}", now=NOW)
+    assert await backend.documents.delete("service", "a") is True
+    assert await backend.documents.delete("service", "a") is False
+    assert await backend.documents.get("service", "a", now=NOW) is None
+
+
+async def test_a_write_on_an_old_version_is_refused(backend: Backend) -> None:
+    docs = backend.documents
+    assert await docs.put("service", "a", "0", now=NOW, expect=1) is None
+    assert await docs.put("service", "a", "1", now=NOW, expect=0) == Document("a", "1", 1)
+    assert await docs.put("service", "a", "x", now=NOW, expect=0) is None
+    assert await docs.put("service", "a", "2", now=NOW, expect=1) == Document("a", "2", 2)
+    assert await docs.put("service", "a", "x", now=NOW, expect=1) is None
+    assert await docs.get("service", "a", now=NOW) == Document("a", "2", 2)
+
+
+async def test_of_racing_writers_one_wins(backend: Backend) -> None:
+    calls = [backend.documents.put("lock", "a", f"{n}", now=NOW, expect=0) for n in range(10)]
+    written = [doc for doc in await asyncio.gather(*calls) if doc is not None]
+    assert len(written) == 1
+    assert await backend.documents.get("lock", "a", now=NOW) == written[0]
+
+
+async def test_a_document_past_its_time_is_not_there(backend: Backend) -> None:
+    docs = backend.documents
+    await docs.put("server", "a", "{}", now=NOW, expires_at=NOW + 10)
+    await docs.put("server", "b", "{}", now=NOW)
+    assert await docs.get("server", "a", now=NOW + 9) is not None
+    assert await docs.get("server", "a", now=NOW + 10) is None
+    assert [doc.key for doc in await docs.list("server", now=NOW + 10)] == ["b"]
+    assert await docs.put("server", "a", "{}", now=NOW + 10, expect=0) is not None
+
+
+async def test_a_document_written_again_lives_on(backend: Backend) -> None:
+    docs = backend.documents
+    await docs.put("server", "a", "{}", now=NOW, expires_at=NOW + 10)
+    await docs.put("server", "a", "{}", now=NOW + 5, expires_at=NOW + 15)
+    assert await docs.get("server", "a", now=NOW + 14) is not None
+    await docs.put("server", "a", "{}", now=NOW + 14)
+    assert await docs.get("server", "a", now=NOW + 10**9) is not None
+
+
+# Effects.
+
+
+@pytest.mark.contract("S1-8")
+async def test_an_effect_is_begun_once(backend: Backend) -> None:
+    effects = backend.effects
+    assert await effects.begin("key", "charge", fence=1, now=NOW) is None
+    assert await effects.begin("key", "charge", fence=2, now=NOW) == Effect(1, None)
+    await effects.finish("key", "charge", '"receipt"')
+    assert await effects.begin("key", "charge", fence=3, now=NOW) == Effect(1, '"receipt"')
+
+
+@pytest.mark.contract("S1-8")
+async def test_effects_are_told_apart_by_key_and_name(backend: Backend) -> None:
+    for key, name in (("a", "mail"), ("a", "charge"), ("b", "mail")):
+        assert await backend.effects.begin(key, name, fence=1, now=NOW) is None
+
+
+@pytest.mark.contract("S1-8")
+async def test_an_effect_that_did_not_happen_may_be_tried_again(backend: Backend) -> None:
+    effects = backend.effects
+    await effects.begin("key", "charge", fence=1, now=NOW)
+    await effects.undo("key", "charge")
+    assert await effects.begin("key", "charge", fence=2, now=NOW) is None
+    await effects.finish("key", "charge", "1")
+    await effects.undo("key", "charge")
+    assert await effects.begin("key", "charge", fence=3, now=NOW) == Effect(2, "1")
+
+
+@pytest.mark.contract("S1-8")
+async def test_of_racing_beginners_one_may_act(backend: Backend) -> None:
+    calls = [backend.effects.begin("key", "charge", fence=n, now=NOW) for n in range(10)]
+    assert (await asyncio.gather(*calls)).count(None) == 1
+
+
+# The bell.
+
+
+async def heard(backend: Backend, *topics: str, ring: tuple[str, ...]) -> bool:
+    rung = asyncio.Event()
+
+    async def listen(ready: asyncio.Event) -> None:
+        async with backend.bell.listen(*topics) as listener:
+            ready.set()
+            await listener.wait()
+            rung.set()
+
+    ready = asyncio.Event()
+    listening = asyncio.create_task(listen(ready))
+    await ready.wait()
+    backend.bell.ring(*ring)
+    # The end of the log is rung last: whoever hears that has been passed by everything before it.
+    async with backend.bell.listen("last") as last:
+        backend.bell.ring("last")
+        async with asyncio.timeout(5):
+            await last.wait()
+    await asyncio.wait([listening], timeout=0)
+    listening.cancel()
+    await asyncio.wait([listening])
+    return rung.is_set()
+
+
+async def test_a_bell_is_heard_by_whoever_listens_to_its_topic(backend: Backend) -> None:
+    assert await heard(backend, "queue:a", "log", ring=("queue:a",))
+    assert await heard(backend, "queue:a", "log", ring=("x", "log"))
+    assert not await heard(backend, "queue:a", ring=("queue:b", "log"))
+    assert not await heard(backend, "queue:a", ring=())
+
+
+async def test_a_ring_between_two_waits_is_not_lost(backend: Backend) -> None:
+    async with backend.bell.listen("log") as listener:
+        backend.bell.ring("log")
+        backend.bell.ring("log")
+        async with asyncio.timeout(5):
+            await listener.wait()
+
+
+async def test_every_listener_hears_it(backend: Backend) -> None:
+    count = 0
+
+    async def listen() -> None:
+        nonlocal count
+        async with backend.bell.listen("log") as listener:
+            waiting.append(None)
+            await listener.wait()
+            count += 1
+
+    waiting: list[None] = []
+    listeners = [asyncio.create_task(listen()) for _ in range(3)]
+    await wait_until(lambda: len(waiting) == 3)
+    backend.bell.ring("log")
+    await wait_until(lambda: count == 3)
+    await asyncio.gather(*listeners)
+
+
+async def test_a_bell_nobody_listens_to_harms_nobody(backend: Backend) -> None:
+    async with backend.bell.listen("log"):
+        pass
+    backend.bell.ring("log", "queue:nobody")
+    await backend.maintain()

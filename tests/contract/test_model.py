@@ -1,0 +1,277 @@
+"""Any order of events, on readings that may be old: the ledger and a dict say the same.
+
+The dict holds the whole Task as the contract says it must be, so every field is compared after each
+step, and the guards, the order of the queue, the counts and the log with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from onward.core import machine
+from onward.core.contract import Backend, Hold, Move, Pulse, Submission, Verdict
+from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
+from onward.core.task import FINAL, FINAL_EVENTS, Claimed, Fault, Lane, Letter, State, Task
+from tests.contract.desk import Desk
+from tests.contract.ledgers import LEDGERS
+from tests.contract.model import Model
+from tests.support import LEASE_MS, NOW, PROFILES, a_task, an_ask, ids
+
+EXAMPLES = {"sqlite-memory": 500, "sqlite-file": 10}
+STEPS = 50
+
+which = st.integers(0, 40)
+queues = st.sampled_from(["a", "b"])
+outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
+    [
+        Succeeded("1"),
+        Failed(Fault(kind="ServiceUnavailable", message="later")),
+        Failed(Fault(kind="InvalidInput", message="never")),
+        Parked(seen=0, journal="{}", waiting_for="event"),
+        Parked(seen=0, journal="{}", waiting_for="timer", until=NOW + 90_000),
+        Released(),
+        Lost(),
+    ]
+)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    steps = 0
+
+    def __init__(self, open_ledger: Callable[[], Backend], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self.loop = loop
+        self.backend = open_ledger()
+        self.desk = Desk(self.backend)
+        self.model = Model()
+        self.held: list[Claimed] = []
+        self.readings: list[Task] = []  # also old ones: whoever decides may have read long ago
+        self.fences: Counter[str] = Counter()
+        self.numbers: Counter[str] = Counter()
+        self.finals: set[tuple[str, int]] = set()
+        self.cursor = ""
+        self.born = 0
+
+    def teardown(self) -> None:
+        self.loop.run_until_complete(self.backend.close())
+
+    def run(self, work: Any) -> Any:
+        return self.loop.run_until_complete(work)
+
+    def new(self, **fields: Any) -> Submission:
+        self.born += 1
+        task = a_task(id=f"t{self.born}", created_at=self.desk.now, **fields)
+        return Submission(*machine.born(task, PROFILES[task.profile]))
+
+    def apply(self, *moves: Move | None) -> None:
+        wanted = [move for move in moves if move is not None]
+        moved = self.run(self.desk.apply(*wanted))
+        expected = self.model.apply(wanted, self.desk.now)
+        assert list(moved.verdicts) == expected
+        for move, verdict in zip(wanted, expected, strict=True):
+            if verdict is Verdict.APPLIED and move.to is State.QUEUED:
+                assert self.model.rows[move.task].task.queue in moved.awake
+
+    @rule(
+        queue=queues,
+        profile=st.sampled_from(list(PROFILES)),
+        clock=st.sampled_from([None, "run_at", "start_by", "expires_at", "attempt_ms", "parent"]),
+        hand=st.booleans(),
+        cap=st.sampled_from([None, None, 3]),
+    )
+    def submit(
+        self, queue: str, profile: str, clock: str | None, hand: bool, cap: int | None
+    ) -> None:
+        fields: dict[str, Any] = {}
+        if clock is not None:
+            spans = {"parent": "t1", "attempt_ms": 20_000}
+            fields[clock] = spans.get(clock, self.desk.now + 45_000)
+        item = self.new(queue=queue, profile=profile, **fields)
+        item = Submission(item.task, item.events, cap)
+        hands = (an_ask(queue),) if hand else ()
+        inserted = self.run(self.desk.insert(item, hands=hands))
+        claimed = self.model.claim(hands, self.desk.now)
+        fate, running = self.model.insert(item, hands if not claimed else (), self.desk.now)
+        assert (inserted.receipts[0].fate, inserted.receipts[0].running) == (fate, running)
+        assert ids(inserted.claimed) == claimed + ([item.task.id] if running else [])
+        self.held += inserted.claimed
+
+    @initialize(profile=st.sampled_from(list(PROFILES)))
+    def begin_with_work(self, profile: str) -> None:
+        for queue in "aab":
+            self.submit(queue, profile, None, hand=False, cap=None)
+        self.claim("a", 2)
+        self.read(0)
+
+    @rule(queue=queues, limit=st.integers(1, 4))
+    def claim(self, queue: str, limit: int) -> None:
+        asks = (an_ask(queue, limit=limit),)
+        claimed: Sequence[Claimed] = self.run(self.desk.store.claim(asks, now=self.desk.now))
+        assert ids(claimed) == self.model.claim(asks, self.desk.now), "first in, first out"
+        for one in claimed:
+            assert [letter.body for letter in one.letters] == self.model.rows[one.id].letters
+        self.held += claimed
+
+    @precondition(lambda self: self.held)
+    @rule(at=which, note=st.booleans())
+    def extend(self, at: int, note: bool) -> None:
+        one = self.held[-1 - at % len(self.held)]
+        notes = (("task.chunk", None),) if note else ()
+        hold = Hold(one.id, one.fence, self.desk.now + LEASE_MS, None, notes)
+        (pulse,) = self.run(self.desk.store.extend([hold], now=self.desk.now))
+        assert pulse is self.model.extend(hold)
+        if pulse is Pulse.LOST:
+            self.held.remove(one)
+
+    @precondition(lambda self: self.held)
+    @rule(at=which, outcome=outcomes, spawn=st.booleans(), twice=st.booleans())
+    def settle(self, at: int, outcome: Outcome, spawn: bool, twice: bool) -> None:
+        one = self.held[-1 - at % len(self.held)]
+        children: list[Submission] = []
+        if isinstance(outcome, Parked):
+            outcome = Parked(
+                seen=len(one.letters),
+                journal=outcome.journal,
+                waiting_for=outcome.waiting_for,
+                until=outcome.until,
+            )
+            children = [self.new(queue="b", parent=one.id)] if spawn else []
+        profile = PROFILES[one.profile]
+        move = machine.settle(one, outcome, self.desk.now, profile, tuple(children))
+        self.apply(move, *([move] if twice else []))
+
+    @precondition(lambda self: self.model.rows)
+    @rule(at=which)
+    def read(self, at: int) -> None:
+        tasks = list(self.model.rows.values())
+        self.readings.append(tasks[-1 - at % len(tasks)].task)
+
+    @precondition(lambda self: self.readings)
+    @rule(at=which, fresh=st.booleans(), verb=st.sampled_from(["cancel", "replay", "abandon"]))
+    def intervene(self, at: int, fresh: bool, verb: str) -> None:
+        task = self.readings[-1 - at % len(self.readings)]
+        if fresh and task.id in self.model.rows:
+            task = self.model.rows[task.id].task
+        if verb == "replay":
+            self.apply(machine.replay(task, self.desk.now))
+        else:
+            decide = getattr(machine, verb)
+            self.apply(decide(task, self.desk.now, PROFILES[task.profile]))
+
+    @precondition(lambda self: self.readings)
+    @rule(at=which)
+    def remark(self, at: int) -> None:
+        self.apply(machine.remark(self.readings[-1 - at % len(self.readings)], "task.late", None))
+
+    @rule(to=which)
+    def post(self, to: int) -> None:
+        letter = Letter(to=f"t{to % (self.born + 1)}", name="signal", body=f"{to}")
+        moved = self.run(self.desk.store.post([letter], now=self.desk.now))
+        verdict = self.model.post(letter, self.desk.now)
+        assert list(moved.verdicts) == [verdict]
+
+    @rule(ms=st.sampled_from([1, 5_000, LEASE_MS, 100_000, 3_600_000, 31 * 24 * 3_600_000]))
+    def advance_and_sweep(self, ms: int) -> None:
+        self.desk.now += ms
+        due: Sequence[Task] = self.run(self.desk.store.due(now=self.desk.now, limit=100))
+        assert sorted(ids(due)) == sorted(self.model.due(self.desk.now))
+        over = [task.id for task in due if task.state in FINAL]
+        live = [task for task in due if task.state not in FINAL]
+        moves = [machine.on_due(t, self.desk.now, PROFILES[t.profile]) for t in live]
+        self.readings += live[:2]
+        self.apply(*moves)
+        assert self.run(self.desk.store.purge(over, now=self.desk.now)) == self.model.purge(over)
+
+    @rule(at=which)
+    def late_sweep(self, at: int) -> None:
+        """The clock's decision on an old reading: only the guard stands between it and the task."""
+        live = [task for task in self.readings if task.state not in FINAL]
+        if live:
+            task = live[-1 - at % len(live)]
+            self.apply(machine.on_due(task, self.desk.now, PROFILES[task.profile]))
+
+    @rule(at=which)
+    def purge(self, at: int) -> None:
+        id = f"t{at % (self.born + 1)}"
+        purged = self.run(self.desk.store.purge([id], now=self.desk.now))
+        assert purged == self.model.purge([id])
+
+    @invariant()
+    def ledger_and_model_say_the_same(self) -> None:
+        type(self).steps += 1
+        self.run(self.compare())
+
+    async def compare(self) -> None:
+        tasks = await self.desk.all()
+        expected = sorted(self.model.rows.values(), key=lambda row: row.number)
+        assert tasks == [row.task for row in expected]
+        for task in tasks:
+            assert task.fence >= self.fences[task.id]
+            self.fences[task.id] = task.fence
+        recount = Counter(
+            (t.queue, t.lane if t.state is State.QUEUED else Lane.PRIMARY, t.state) for t in tasks
+        )
+        assert await self.desk.store.counts() == recount
+        for id, position in self.model.positions().items():
+            assert await self.desk.store.position(id) == position
+        await self.read_the_log()
+        for task in tasks:
+            assert self.numbers[task.id] == task.events
+            assert ((task.id, task.generation) in self.finals) == (task.state in FINAL)
+
+    async def read_the_log(self) -> None:
+        page = await self.desk.store.events(after=self.cursor, limit=1_000)
+        self.cursor = page.next or ""
+        for event in page.items:
+            self.numbers[event.task] += 1
+            assert event.n == self.numbers[event.task], "no gap, and in order"
+            if event.type in FINAL_EVENTS:
+                assert (event.task, event.generation) not in self.finals, "one end a generation"
+                self.finals.add((event.task, event.generation))
+
+
+@pytest.mark.slow
+@pytest.mark.contract("S1-3", "S0-10")
+@pytest.mark.parametrize("ledger", LEDGERS)
+def test_a_ledger_does_what_a_dict_would(ledger: str, tmp_path_factory: Any) -> None:
+    examples = EXAMPLES.get(ledger, 20)
+    loop = asyncio.new_event_loop()
+
+    class Machine(LedgerMachine):
+        steps = 0
+
+    def fresh() -> Machine:
+        folder: Path = tmp_path_factory.mktemp("ledger")
+        return Machine(lambda: LEDGERS[ledger](folder), loop)
+
+    try:
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            fresh,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=STEPS,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    finally:
+        loop.close()
+    assert Machine.steps >= 0.8 * examples * STEPS
+    if ledger == "sqlite-memory":
+        assert Machine.steps >= 20_000

@@ -1,0 +1,324 @@
+"""Free slots: who is asked, what is asked for, and that no slot is ever lost or invented."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from onward.core.contract import Ask
+from onward.core.hands import MOST_PER_CLAIM, Hands, Seat
+from onward.core.task import Claimed, Lane, new_id
+from tests.support import LEASE_MS, NOW
+
+
+def claimed(worker: str, queue: str = "q", *, id: str | None = None, fence: int = 1) -> Claimed:
+    return Claimed(
+        id=id or new_id(),
+        worker=worker,
+        fence=fence,
+        rev=1,
+        type="mail",
+        queue=queue,
+        profile="console",
+        payload="{}",
+        generation=1,
+        attempt=1,
+        failures=0,
+        retries=0,
+        lost=0,
+        lane=Lane.PRIMARY,
+        created_at=NOW,
+        expires_at=None,
+        attempt_by=None,
+        overrides=None,
+        parent=None,
+        key=None,
+        journal=None,
+    )
+
+
+class Office:
+    """Hands, with a count of how often they asked to go claiming."""
+
+    def __init__(self) -> None:
+        self.wakes = 0
+        self.hands = Hands(wake=self._wake)
+        self.delivered: dict[str, list[Claimed]] = {}
+        self.stopped: list[tuple[str, bool]] = []
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def seat(self, worker: str, *queues: str, slots: int = 1) -> Seat:
+        inbox = self.delivered.setdefault(worker, [])
+        seat = Seat(
+            worker,
+            queues or ("q",),
+            lease_ms=LEASE_MS,
+            deliver=inbox.append,
+            stop=lambda task, revoked: self.stopped.append((task.id, revoked)),
+        )
+        self.hands.sit(seat, slots)
+        return seat
+
+    def cool(self) -> None:
+        """Look once, find nothing."""
+        self.hands.give_back(self.hands.ask_hot(), ())
+        self.wakes = 0
+
+
+def queues_of(ask: Ask) -> set[str]:
+    return {want.queue for want in ask.wants}
+
+
+def test_a_worker_who_sits_down_is_asked_for_at_once() -> None:
+    office = Office()
+    office.seat("w", "a", "b", slots=3)
+    assert office.wakes
+    (ask,) = office.hands.ask_hot()
+    assert (ask.worker, ask.limit, queues_of(ask)) == ("w", 3, {"a", "b"})
+    assert ask.lease_ms == LEASE_MS
+
+
+def test_an_idle_process_asks_the_ledger_for_nothing() -> None:
+    office = Office()
+    seat = office.seat("w", slots=2)
+    office.cool()
+    assert office.hands.ask_hot() == []
+    assert (office.wakes, seat.free) == (0, 2)
+
+
+def test_a_bell_makes_only_its_queue_hot() -> None:
+    office = Office()
+    office.seat("w", "a", "b")
+    office.cool()
+    office.hands.rung(["b", "elsewhere"])
+    assert office.wakes == 1
+    (ask,) = office.hands.ask_hot()
+    assert queues_of(ask) == {"b"}
+
+
+def test_a_bell_nobody_can_answer_now_is_remembered() -> None:
+    office = Office()
+    seat = office.seat("w")
+    asks = office.hands.ask_hot()
+    office.hands.give_back(asks, [claimed("w")])
+    office.cool()
+    office.hands.rung(["q"])
+    assert office.wakes == 0
+    office.hands.free(seat)
+    assert office.wakes == 1
+    assert len(office.hands.ask_hot()) == 1
+
+
+def test_a_queue_that_gave_all_it_was_asked_for_is_asked_again() -> None:
+    office = Office()
+    seat = office.seat("w")
+    office.hands.give_back(office.hands.ask_hot(), [claimed("w")])
+    office.wakes = 0
+    office.hands.free(seat)
+    assert office.wakes
+    assert len(office.hands.ask_hot()) == 1
+
+
+def test_looking_again_asks_for_everything_that_has_a_free_slot() -> None:
+    office = Office()
+    office.seat("w", "a", "b")
+    office.cool()
+    office.hands.rung_all()
+    assert set().union(*map(queues_of, office.hands.ask_hot())) == {"a", "b"}
+
+
+def test_workers_take_turns() -> None:
+    office = Office()
+    for name in "abc":
+        office.seat(name, slots=2)
+    office.cool()
+    order = [office.hands.lend({"q": 1})[0].worker for _ in range(6)]
+    assert order == ["a", "b", "c", "a", "b", "c"]
+    assert office.hands.lend({"q": 1}) == []
+
+
+def test_new_work_is_lent_as_many_slots_as_it_needs() -> None:
+    office = Office()
+    office.seat("a", slots=2)
+    office.seat("b", slots=2)
+    asks = office.hands.lend({"q": 3, "nobody serves": 5})
+    assert Counter({ask.worker: ask.limit for ask in asks}) == {"a": 2, "b": 1}
+    assert all(queues_of(ask) == {"q"} for ask in asks)
+
+
+def test_one_claim_asks_for_a_bounded_number() -> None:
+    office = Office()
+    for n in range(4):
+        office.seat(f"w{n}", slots=100)
+    assert sum(ask.limit for ask in office.hands.ask_hot()) == MOST_PER_CLAIM
+
+
+def test_what_was_found_is_delivered_and_held() -> None:
+    office = Office()
+    office.seat("w", slots=2)
+    task = claimed("w")
+    assert office.hands.give_back(office.hands.ask_hot(), [task]) == []
+    assert office.delivered["w"] == [task]
+    assert office.hands.busy() == 1
+    (hold,) = office.hands.holds(NOW)
+    assert (hold.task, hold.fence, hold.until) == (task.id, 1, NOW + LEASE_MS)
+    office.hands.put_down(task.id, task.fence)
+    office.hands.put_down(task.id, task.fence)
+    assert office.hands.holds(NOW) == []
+
+
+def test_work_for_a_worker_who_has_left_comes_back() -> None:
+    office = Office()
+    seat = office.seat("w")
+    asks = office.hands.ask_hot()
+    office.hands.leave(seat)
+    task = claimed("w")
+    assert office.hands.give_back(asks, [task]) == [task]
+    assert office.hands.busy() == 0
+    assert not office.hands.served("q")
+    office.hands.free(seat)
+    assert office.hands.lend({"q": 1}) == [], "a seat that is gone has no slots"
+
+
+def test_who_replaces_a_worker_inherits_neither_its_slots_nor_its_work() -> None:
+    """A second connection with a live worker id comes while the first one's claim is under way."""
+    office = Office()
+    first = office.seat("w")
+    asks = office.hands.ask_hot()
+    office.hands.leave(first)
+    second = office.seat("w")
+    assert office.hands.give_back(asks, ()) == []
+    assert second.free == 1
+    asks = office.hands.ask_hot()
+    office.hands.leave(second)
+    third = office.seat("w")
+    task = claimed("w")
+    assert office.hands.give_back(asks, [task]) == [task]
+    assert third.free == 1
+
+
+def test_a_late_goodbye_of_a_replaced_worker_leaves_the_new_one_seated() -> None:
+    office = Office()
+    first = office.seat("w")
+    second = office.seat("w")
+    office.hands.leave(first)
+    assert office.hands.served("q")
+    assert [ask.limit for ask in office.hands.lend({"q": 5})] == [1]
+    assert second.free == 0
+
+
+def test_a_worker_may_come_to_serve_other_queues() -> None:
+    office = Office()
+    seat = office.seat("w", "a")
+    office.cool()
+    office.hands.rearrange(seat, ["b", "b", "c"])
+    assert office.wakes == 1
+    assert not office.hands.served("a")
+    assert office.hands.lend({"a": 1}) == []
+    (ask,) = office.hands.ask_hot()
+    assert queues_of(ask) == {"b", "c"}
+
+
+def test_stopping_reaches_whoever_holds_this_very_claim() -> None:
+    office = Office()
+    office.seat("w", slots=2)
+    task = claimed("w", fence=2)
+    office.hands.give_back(office.hands.ask_hot(), [task])
+    office.hands.stop(task.id, 1, revoked=True)
+    assert office.stopped == []
+    office.hands.stop(task.id, 2, revoked=False)
+    assert office.hands.busy() == 1, "asked to stop, still ours"
+    office.hands.stop(task.id, 2, revoked=True)
+    office.hands.stop(task.id, 2, revoked=True)
+    assert office.stopped == [(task.id, False), (task.id, True)]
+    assert office.hands.busy() == 0
+
+
+class Slots(RuleBasedStateMachine):
+    """Free, lent and busy slots of everybody seated always add up to what they sat down with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.office = Office()
+        self.seats: list[tuple[Seat, int]] = []
+        self.lent: list[tuple[Sequence[Ask], dict[str, Seat]]] = []
+        self.busy: Counter[Seat] = Counter()
+
+    def keep(self, asks: Sequence[Ask]) -> None:
+        self.lent.append((asks, {seat.worker: seat for seat, _ in self.seats}))
+
+    @rule(worker=st.sampled_from("abc"), queues=st.sets(st.sampled_from("xyz"), min_size=1))
+    def sit(self, worker: str, queues: set[str]) -> None:
+        for seat, _ in [pair for pair in self.seats if pair[0].worker == worker]:
+            self.office.hands.leave(seat)
+        self.seats = [pair for pair in self.seats if pair[0].worker != worker]
+        slots = len(queues) + 1
+        self.seats.append((self.office.seat(worker, *sorted(queues), slots=slots), slots))
+
+    @precondition(lambda self: self.seats)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        pair = data.draw(st.sampled_from(self.seats))
+        self.seats.remove(pair)
+        self.office.hands.leave(pair[0])
+
+    @rule(needs=st.dictionaries(st.sampled_from("xyz"), st.integers(1, 6)))
+    def lend(self, needs: dict[str, int]) -> None:
+        asks = self.office.hands.lend(needs)
+        for queue, need in needs.items():
+            assert sum(ask.limit for ask in asks if queues_of(ask) == {queue}) <= need
+        self.keep(asks)
+
+    @rule(rung=st.sets(st.sampled_from("xyz")))
+    def ask_hot(self, rung: set[str]) -> None:
+        self.office.hands.rung(rung)
+        self.keep(self.office.hands.ask_hot())
+
+    @precondition(lambda self: self.lent)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        asks, then = self.lent.pop(data.draw(st.integers(0, len(self.lent) - 1)))
+        found = [
+            claimed(ask.worker) for ask in asks for _ in range(data.draw(st.integers(0, ask.limit)))
+        ]
+        homeless = self.office.hands.give_back(asks, found)
+        here = {id(seat) for seat, _ in self.seats}
+        gone = [task for task in found if id(then[task.worker]) not in here]
+        assert homeless == gone
+        self.busy.update(then[task.worker] for task in found if task not in gone)
+
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        busy = [seat for seat in self.busy if self.busy[seat]]
+        if busy:
+            seat = data.draw(st.sampled_from(busy))
+            self.busy[seat] -= 1
+            self.office.hands.free(seat)
+
+    @invariant()
+    def nothing_is_lost_or_invented(self) -> None:
+        lent: Counter[Seat] = Counter()
+        for asks, then in self.lent:
+            for ask in asks:
+                lent[then[ask.worker]] += ask.limit
+        for seat, slots in self.seats:
+            assert seat.free >= 0
+            assert seat.free + lent[seat] + self.busy[seat] == slots
+
+
+Slots.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestSlots = Slots.TestCase
+
+
+@given(slots=st.lists(st.integers(1, 5), min_size=1, max_size=6), need=st.integers(1, 40))
+def test_lending_never_exceeds_what_is_free(slots: list[int], need: int) -> None:
+    office = Office()
+    for n, count in enumerate(slots):
+        office.seat(f"w{n}", slots=count)
+    assert sum(ask.limit for ask in office.hands.lend({"q": need})) == min(need, sum(slots))

@@ -1,0 +1,374 @@
+"""The command line, as a person or a script meets it: real processes, real exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+ONWARD = [sys.executable, "-m", "onward.cli"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {**kept, "PYTHONWARNINGS": "error", **more}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def until(what: Callable[[], Any], seconds: float = 20) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := what():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("waited in vain")
+
+
+@contextmanager
+def process(*arguments: str, cwd: Path, **env: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of ours; it alone is ended when the test is over."""
+    started = subprocess.Popen(
+        [*ONWARD, *arguments],
+        cwd=cwd,
+        env=environment(**env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            started.kill()
+        started.communicate()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/ready", timeout=1) as answer:  # noqa: S310
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+class Machine:
+    """A directory with a server in it."""
+
+    def __init__(self, url: str, place: Path, server: subprocess.Popen[str]) -> None:
+        self.url = url
+        self.place = place
+        self.server = server
+
+    def run(self, *arguments: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        return run(*arguments, cwd=self.place, input=input, ONWARD_URL=self.url)
+
+    def json(self, *arguments: str) -> Any:
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+def run(
+    *arguments: str, cwd: Path, input: str = "", **env: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*ONWARD, *arguments],
+        cwd=cwd,
+        env=environment(**env),
+        input=input,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    place = tmp_path_factory.mktemp("machine")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with process("up", "--port", str(port), cwd=place) as server:
+        until(lambda: answers(url) or server.poll() is not None)
+        assert server.poll() is None
+        yield Machine(url, place, server)
+        server.send_signal(signal.SIGTERM)
+        said, _ = server.communicate(timeout=20)
+        assert server.returncode == 0, said
+
+
+@pytest.mark.contract("N-1")
+def test_up_answers_the_first_submission(machine: Machine) -> None:
+    done = machine.run("submit", "echo", '{"hello": "world"}', "--wait")
+
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == {"hello": "world"}
+    assert "succeeded" in done.stderr
+
+
+@pytest.mark.contract("N-1", "R-3")
+def test_up_answers_the_first_curl(machine: Machine) -> None:
+    request = urllib.request.Request(  # noqa: S310
+        f"{machine.url}/api/openai",
+        data=b'{"data": {"hello": "world"}}',
+        headers={"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        assert json.load(answer)["result"] == {"hello": "world"}
+
+
+@pytest.mark.contract("N-1")
+def test_up_says_where_it_is_and_what_to_try(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with process("up", "--port", str(port), "--ledger", "sqlite:///x.db", cwd=tmp_path) as server:
+        until(lambda: answers(url))
+        server.send_signal(signal.SIGINT)
+        said, _ = server.communicate(timeout=20)
+
+    assert f"{url}/ui" in said
+    assert "sqlite:///x.db" in said
+    assert "onward submit" in said
+    assert f"curl -s {url}/api/openai" in said
+    assert (tmp_path / "x.db").exists()
+
+
+@pytest.mark.contract("N-1")
+def test_a_payload_comes_from_a_file_or_from_stdin(machine: Machine) -> None:
+    (machine.place / "payload.json").write_text("[1, 2]")
+
+    assert machine.json("submit", "echo", "@payload.json", "--wait")["result"] == [1, 2]
+    done = machine.run("submit", "echo", "-", "--wait", input='"piped"')
+    assert json.loads(done.stdout) == "piped"
+
+
+@pytest.mark.contract("N-1")
+def test_a_task_can_be_looked_at_in_every_way(machine: Machine) -> None:
+    id = machine.json("submit", "nobody.serves.this", '{"n": 1}', "--queue", "q")["id"]
+
+    assert machine.json("task", "get", id)["payload"] == {"n": 1}
+    assert id in [task["id"] for task in machine.json("task", "list", "--queue", "q")["items"]]
+    assert machine.json("task", "events", id)["items"][0]["type"] == "task.created"
+    assert machine.json("task", "explain", id)["reason"]
+    for command in ("get", "events", "explain"):
+        done = machine.run("task", command, id)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout
+    assert id in machine.run("task", "list", "--type", "nobody.serves.this").stdout
+
+
+@pytest.mark.contract("N-1", "R-7")
+def test_exit_codes_say_how_it_went(machine: Machine) -> None:
+    bare = machine.run("submit", "later", "--key", "once")
+    id = bare.stdout.strip()
+
+    assert bare.returncode == 0
+    assert machine.run("task", "watch", id, "--timeout", "100ms").returncode == 124
+    assert machine.run("submit", "later", "1", "--key", "once").returncode == 4
+    assert machine.run("task", "cancel", id).returncode == 0
+    assert machine.run("task", "cancel", id).returncode == 4
+    assert machine.run("task", "watch", id).returncode == 1
+    assert machine.run("task", "retry", id).returncode == 0
+    assert machine.run("task", "get", "nothing").returncode == 3
+    assert machine.run("submit", "later", "{not json").returncode == 2
+    assert machine.run("submit", "later", "--delay", "soon").returncode == 2
+    assert machine.run("submit", "countdown", '{"seconds": "x"}').returncode == 2
+    assert machine.run("task", "get", id, "--server", "http://127.0.0.1:9").returncode == 5
+
+
+@pytest.mark.contract("N-1")
+def test_an_error_is_what_why_and_the_next_command(machine: Machine) -> None:
+    for done in (
+        machine.run("task", "get", "nothing"),
+        machine.run("submit", "later", "{not json"),
+        machine.run("task", "get", "x", "--server", "http://127.0.0.1:9"),
+    ):
+        what, why, then = done.stderr.splitlines()
+        assert what.startswith("✗ ")
+        assert why.strip()
+        assert then.startswith("  → ")
+        assert done.stdout == ""
+
+
+def test_what_a_task_says_cannot_steer_the_terminal(machine: Machine) -> None:
+    done = machine.run("submit", "later\x1b]0;owned\x07[red]", "--json")
+    id = json.loads(done.stdout)["id"] if done.returncode == 0 else ""
+    for command in ("get", "explain"):
+        assert "\x1b]0" not in machine.run("task", command, id).stdout
+
+
+@pytest.mark.contract("N-1")
+def test_waiting_on_a_terminal_shows_progress(machine: Machine) -> None:
+    said = on_a_terminal(machine, "submit", "countdown", '{"seconds": 1}', "--wait")
+
+    assert "countdown" in said
+    assert "s to go" in said
+    assert "succeeded in" in said
+
+
+def on_a_terminal(machine: Machine, *arguments: str) -> str:
+    master, slave = pty.openpty()
+    env = environment(ONWARD_URL=machine.url, TERM="xterm-256color", COLUMNS="100")
+    started = subprocess.Popen(
+        [*ONWARD, *arguments], stdin=slave, stdout=slave, stderr=slave, env=env, cwd=machine.place
+    )
+    os.close(slave)
+    said = b""
+    try:
+        while data := os.read(master, 65536):
+            said += data
+    except OSError:  # Linux: the other end is closed
+        pass
+    os.close(master)
+    assert started.wait(10) == 0
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode())
+
+
+@pytest.mark.contract("N-1", "N-7")
+def test_a_worker_runs_from_its_file_and_drains_on_sigterm(machine: Machine) -> None:
+    (machine.place / "jobs.py").write_text(
+        "import time\n"
+        "from onward import Worker\n"
+        "worker = Worker(id='jobs')\n"
+        "@worker.service\n"
+        "def nap(seconds: float) -> str:\n"
+        "    time.sleep(seconds)\n"
+        "    return 'rested'\n"
+    )
+    with process("worker", "jobs:worker", cwd=machine.place, ONWARD_URL=machine.url) as worker:
+        id = machine.json("submit", "nap", '{"seconds": 1.5}')["id"]
+        until(lambda: machine.json("task", "get", id)["state"] == "running")
+        worker.send_signal(signal.SIGTERM)
+        said, _ = worker.communicate(timeout=20)
+
+        assert worker.returncode == 0, said
+        assert machine.json("task", "get", id)["result"] == "rested"
+
+
+@pytest.mark.contract("N-7")
+def test_a_second_signal_ends_a_worker_at_once(machine: Machine) -> None:
+    (machine.place / "stuck.py").write_text(
+        "import time\n"
+        "from onward import Worker\n"
+        "worker = Worker(id='stuck')\n"
+        "@worker.service\n"
+        "def hang() -> None:\n"
+        "    time.sleep(60)\n"
+    )
+    with process("worker", "stuck.py:worker", cwd=machine.place, ONWARD_URL=machine.url) as worker:
+        id = machine.json("submit", "hang", "--max-retries", "0")["id"]
+        until(lambda: machine.json("task", "get", id)["state"] == "running")
+        worker.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        worker.send_signal(signal.SIGTERM)
+
+        assert worker.wait(5) == 128 + signal.SIGTERM
+    machine.run("task", "cancel", id)
+
+
+@pytest.mark.contract("N-1", "N-7")
+def test_the_example_worker_does_what_it_says(machine: Machine) -> None:
+    example = str(ROOT / "examples" / "hello_worker.py")
+    with process("worker", example, cwd=machine.place, ONWARD_URL=machine.url):
+        greeting = machine.json("submit", "greet", '{"name": "Ada"}', "--wait")
+        sum_ = machine.json("submit", "add", '{"numbers": [1, 2.5]}', "--wait")
+
+    assert (greeting["result"], sum_["result"]) == ("hello Ada", 3.5)
+
+
+def test_a_worker_that_is_not_there_is_said_in_three_lines(tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    for where in ("no.such.module:worker", "empty:worker", "empty.py:x", "nothing.py:worker"):
+        done = run("worker", where, cwd=tmp_path)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 3), done.stderr
+
+
+@pytest.mark.contract("R-9", "N-1")
+@pytest.mark.parametrize(
+    ("env", "arguments", "name"),
+    [
+        ({"ONWARD_PORT": "many"}, (), "ONWARD_PORT"),
+        ({"TASK_TIMEOUT_MS": "-1"}, (), "TASK_TIMEOUT_MS"),
+        ({}, ("--port", "99999"), "--port"),
+    ],
+)
+def test_a_setting_that_cannot_be_read_stops_the_start_and_is_named(
+    tmp_path: Path, env: dict[str, str], arguments: tuple[str, ...], name: str
+) -> None:
+    done = run("serve", *arguments, cwd=tmp_path, **env)
+
+    assert done.returncode == 2
+    assert name in done.stderr
+
+
+@pytest.mark.contract("N-1")
+def test_a_port_or_ledger_that_is_taken_is_refused(machine: Machine, tmp_path: Path) -> None:
+    port = machine.url.rpartition(":")[2]
+    taken = run("serve", "--port", port, cwd=tmp_path)
+    locked = run("serve", "--port", str(free_port()), cwd=machine.place)
+
+    assert (taken.returncode, locked.returncode) == (4, 4)
+    assert "listens there already" in taken.stderr
+    assert f"process {machine.server.pid}" in locked.stderr
+
+
+@pytest.mark.contract("N-1")
+def test_doctor_finds_the_server_and_who_has_the_ledger(machine: Machine) -> None:
+    found = {finding["about"]: finding for finding in machine.json("doctor")}
+
+    assert {finding["mark"] for finding in found.values()} == {"✓"}
+    assert f"process {machine.server.pid}" in found["ledger"]["found"]
+    assert "served by Onward" in found["server"]["found"]
+    assert "clock" in found
+    assert machine.run("doctor").returncode == 0
+
+
+@pytest.mark.contract("N-1")
+def test_doctor_says_what_must_be_mended(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("this is no database, however long it may be" * 40)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        done = run("doctor", "--ledger", "sqlite:///note.txt", cwd=tmp_path, ONWARD_PORT=port)
+
+    assert done.returncode == 1
+    assert "not a database" in done.stdout
+    assert f"port {port} is taken" in done.stdout
+
+
+@pytest.mark.contract("N-1")
+@pytest.mark.parametrize(
+    "command",
+    ["", "up", "serve", "worker", "submit", "doctor", "task"]
+    + [f"task {verb}" for verb in ("get", "list", "cancel", "retry", "explain", "events", "watch")],
+)
+def test_every_command_has_help(command: str, tmp_path: Path) -> None:
+    done = run(*command.split(), "--help", cwd=tmp_path)
+
+    assert done.returncode == 0
+    assert "Usage:" in done.stdout
+    if command not in ("", "task"):
+        assert f"onward {command}" in done.stdout.partition("Example")[2]

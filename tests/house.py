@@ -1,0 +1,140 @@
+"""The whole application in this process: every door, a ledger in memory, a clock that we move.
+
+HTTP goes through ASGI; socket workers speak frames over queues, exactly as a connection would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+
+from onward.app import Application, build
+from onward.core.alarm import Alarm
+from onward.core.clock import ManualClock
+from onward.settings import Settings
+
+
+class House:
+    def __init__(self, app: Application, http: httpx2.AsyncClient, clock: ManualClock) -> None:
+        self.app = app
+        self.http = http
+        self.clock = clock
+        self.onward = app.onward
+        self._alarm = Alarm(self.onward.dispatcher)
+        self._workers: list[SocketWorker] = []
+
+    async def post(self, path: str, body: Any, **more: Any) -> httpx2.Response:
+        return await self.http.post(path, json=body, **more)
+
+    async def get(self, path: str, **more: Any) -> httpx2.Response:
+        return await self.http.get(path, **more)
+
+    async def worker(self, **register: Any) -> SocketWorker:
+        """A registered worker; without concurrency it takes one task at a time."""
+        worker = SocketWorker(self.app)
+        self._workers.append(worker)
+        await worker.send({"type": "register", **register})
+        registered = await worker.receive()
+        assert registered["type"] == "registered", registered
+        worker.id = registered["workerId"]
+        await self.settled()  # it looks for work first; only then is it idle
+        return worker
+
+    async def advance(self, ms: int) -> None:
+        self.clock.advance(ms)
+        await self._alarm.sweep()
+
+    async def settled(self) -> None:
+        """Let everything that is under way come to rest."""
+        for _ in range(12):
+            await asyncio.sleep(0)
+
+    async def send_home(self) -> None:
+        for worker in self._workers:
+            await worker.close()
+        self._workers.clear()
+
+
+class SocketWorker:
+    """The far end of a worker connection."""
+
+    id = ""
+
+    def __init__(self, app: Any) -> None:
+        self._to: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._from: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._to.put_nowait({"type": "websocket.connect"})
+        headers = [(b"host", b"127.0.0.1")]
+        scope = {
+            "type": "websocket",
+            "path": "/ws/worker",
+            "raw_path": b"/ws/worker",
+            "query_string": b"",
+            "root_path": "",
+            "scheme": "ws",
+            "headers": headers,
+            "subprotocols": [],
+            "asgi": {"version": "3.0"},
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 8070),
+            "state": {},
+        }
+        self._connection = asyncio.ensure_future(app(scope, self._to.get, self._from.put))
+        self.closed: dict[str, Any] | None = None
+
+    async def send(self, frame: Any) -> None:
+        await self.send_text(frame if isinstance(frame, str) else json.dumps(frame))
+
+    async def send_text(self, text: str) -> None:
+        self._to.put_nowait({"type": "websocket.receive", "text": text})
+
+    async def receive(self, timeout: float = 5) -> dict[str, Any]:
+        async with asyncio.timeout(timeout):
+            while True:
+                message = await self._from.get()
+                if message["type"] == "websocket.send":
+                    frame: dict[str, Any] = json.loads(message["text"])
+                    return frame
+                if message["type"] == "websocket.close":
+                    self.closed = message
+                    raise ConnectionError(message.get("reason"))
+
+    def pending(self) -> int:
+        return self._from.qsize()
+
+    async def task(self) -> dict[str, Any]:
+        frame = await self.receive()
+        assert frame["type"] == "task", frame
+        return frame
+
+    async def answer(self, task: str, result: Any = None, **more: Any) -> None:
+        body = more if "error" in more else {"result": result, **more}
+        await self.send({"type": "taskResult", "taskId": task, **body})
+
+    async def close(self) -> None:
+        if not self._connection.done():
+            self._to.put_nowait({"type": "websocket.disconnect", "code": 1006})
+            await self._connection
+
+
+@asynccontextmanager
+async def open_house(*, builtin_worker: bool = False, **settings: Any) -> AsyncIterator[House]:
+    clock = ManualClock()
+    settings.setdefault("lease_ms", 10**12)  # we move the clock by hours, between two heartbeats
+    settings.setdefault("drain_ms", 0)
+    chosen = Settings(ledger="sqlite:///:memory:", **settings)
+    app = build(chosen, builtin_worker=builtin_worker, clock=clock)
+    async with (
+        app.web.router.lifespan_context(app.web),
+        httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1", timeout=30
+        ) as http,
+    ):
+        house = House(app, http, clock)
+        yield house
+        await house.send_home()

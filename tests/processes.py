@@ -1,0 +1,84 @@
+"""Real processes for the tests that kill them. Each ends with its test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Process:
+    def __init__(self, *command: str, env: dict[str, str] | None = None, log: Path) -> None:
+        with log.open("ab") as out:
+            self.popen = subprocess.Popen(
+                command,
+                env={**os.environ, **(env or {})},
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.popen.wait()
+
+    def stop(self, timeout: float = 20) -> int:
+        self.signal(signal.SIGTERM)
+        return self.popen.wait(timeout)
+
+
+class Server(Process):
+    def __init__(
+        self, folder: Path, *, port: int | None = None, up: bool = False, **env: Any
+    ) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.file = folder / "ledger.db"
+        self.log = folder / "server.log"
+        super().__init__(
+            *(sys.executable, "-m", "onward.cli", "up" if up else "serve"),
+            *("--port", str(self.port), "--ledger", f"sqlite:///{self.file}"),
+            env={name: str(value) for name, value in env.items()},
+            log=self.log,
+        )
+
+    def wait_ready(self, timeout: float = 20) -> Server:
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            with suppress(httpx2.TransportError):
+                if httpx2.get(f"{self.url}/ready", timeout=2).status_code == 200:
+                    return self
+            if self.popen.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise AssertionError(f"the server did not start:\n{self.log.read_text()[-3000:]}")
+
+
+@contextmanager
+def serving(folder: Path, **options: Any) -> Iterator[Server]:
+    server = Server(folder, **options)
+    try:
+        yield server.wait_ready()
+    finally:
+        server.kill()

@@ -1,0 +1,396 @@
+"""The native door: submit, read, list, follow, cancel, retry, explain; and its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.house import House, open_house
+from tests.support import wait_until
+
+PROBLEM = "application/problem+json"
+FIELDS = {
+    "id", "type", "queue", "state", "phase", "payload", "result", "error", "attempt", "generation",
+    "created_at", "started_at", "finished_at", "progress", "links",
+}  # fmt: skip
+
+
+async def submitted(house: House, **body: Any) -> dict[str, Any]:
+    response = await house.post("/api/v2/tasks", {"type": "greet", **body})
+    assert response.status_code == 202, response.text
+    task: dict[str, Any] = response.json()
+    return task
+
+
+async def read(house: House, task: str) -> dict[str, Any]:
+    body: dict[str, Any] = (await house.get(f"/api/v2/tasks/{task}")).json()
+    return body
+
+
+@pytest.mark.contract("N-3", "R-7")
+async def test_a_type_nobody_serves_is_accepted_and_waits(house: House) -> None:
+    task = await submitted(house, payload={"name": "Ada"})
+    assert set(task) >= FIELDS
+    assert (task["state"], task["phase"], task["queue"]) == ("queued", "queued", "greet")
+    assert task["payload"] == {"name": "Ada"}
+    assert (await house.get(task["links"]["self"])).json() == task
+
+
+@pytest.mark.contract("N-3")
+async def test_a_call_that_waits_gets_the_result_in_time_or_the_same_id_to_poll(
+    house: House,
+) -> None:
+    worker = await house.worker(group=None, services=["greet"])
+    quick = asyncio.ensure_future(house.post("/api/v2/tasks?wait_ms=5000", {"type": "greet"}))
+    await worker.answer((await worker.task())["taskId"], "hello")
+    response = await quick
+    assert (response.status_code, response.json()["result"]) == (200, "hello")
+    slow = await house.post("/api/v2/tasks?wait_ms=20", {"type": "greet"})
+    assert slow.status_code == 202
+    task = await worker.task()
+    assert task["taskId"] == slow.json()["id"], "the job did not die with the call"
+    polling = asyncio.ensure_future(house.get(f"/api/v2/tasks/{task['taskId']}?wait_ms=5000"))
+    await house.settled()
+    await worker.answer(task["taskId"], "late hello")
+    assert (await polling).json()["result"] == "late hello"
+
+
+@pytest.mark.contract("N-3")
+async def test_the_same_key_is_the_same_task_and_another_body_is_refused(house: House) -> None:
+    first = await submitted(house, payload=1, idempotency_key="k")
+    again = await submitted(house, payload=1, idempotency_key="k")
+    assert again["id"] == first["id"]
+    header = await house.post(
+        "/api/v2/tasks", {"type": "greet", "payload": 1}, headers={"Idempotency-Key": "k"}
+    )
+    assert header.json()["id"] == first["id"]
+    other = await house.post(
+        "/api/v2/tasks", {"type": "greet", "payload": 2, "idempotency_key": "k"}
+    )
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+
+
+@pytest.mark.contract("N-3")
+async def test_two_hundred_calls_with_one_key_are_one_task(house: House) -> None:
+    tasks = await asyncio.gather(
+        *[submitted(house, payload=1, idempotency_key="k") for _ in range(200)]
+    )
+    assert len({task["id"] for task in tasks}) == 1
+
+
+@pytest.mark.contract("N-3")
+async def test_a_delayed_task_starts_when_it_is_due(house: House) -> None:
+    task = await submitted(house, delay_ms=60_000)
+    assert (task["state"], task["run_at"]) == ("scheduled", house.clock.now() + 60_000)
+    worker = await house.worker(group=None, services=["greet"])
+    await house.advance(59_999)
+    assert worker.pending() == 0
+    await house.advance(1)
+    assert (await worker.task())["taskId"] == task["id"]
+
+
+@pytest.mark.contract("N-3", "R-5")
+async def test_a_failing_task_is_retried_on_its_own_schedule_and_then_dies(house: House) -> None:
+    worker = await house.worker(group=None, services=["greet"])
+    task = await submitted(house, max_retries=2, backoff_ms=[100, 200])
+    for delay in (100, 200):
+        await worker.answer((await worker.task())["taskId"], error="flaky", status=503)
+        await house.settled()
+        assert (await read(house, task["id"]))["phase"] == "backing_off"
+        await house.advance(delay)
+    await worker.answer((await worker.task())["taskId"], error="flaky", status=503)
+    await house.settled()
+    dead = await read(house, task["id"])
+    assert (dead["state"], dead["attempt"], dead["error"]["message"]) == ("dead", 3, "flaky")
+    types = [
+        event["type"]
+        for event in (await house.get(f"/api/v2/tasks/{task['id']}/events")).json()["items"]
+    ]
+    assert types.count("task.retrying") == 2
+    assert types[-2:] == ["task.failed", "task.dlq"]
+
+
+@pytest.mark.contract("R-5")
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": "no", "status": 400},
+        {"error": "no", "errorType": "InvalidInput"},
+        {"error": "no", "status": 503, "retryable": False},
+    ],
+)
+async def test_a_permanent_error_is_not_tried_again(house: House, error: dict[str, Any]) -> None:
+    worker = await house.worker(group=None, services=["greet"])
+    task = await submitted(house)
+    await worker.answer((await worker.task())["taskId"], **error)
+    await house.settled()
+    assert (await read(house, task["id"]))["state"] == "dead"
+
+
+@pytest.mark.contract("N-4", "R-7")
+async def test_cancel_ends_what_waits_and_stops_what_runs(house: House) -> None:
+    task = await submitted(house)
+    canceled = await house.post(f"/api/v2/tasks/{task['id']}/cancel", None)
+    assert canceled.json()["state"] == "canceled"
+    again = await house.post(f"/api/v2/tasks/{task['id']}/cancel", None)
+    assert (again.status_code, again.json()["code"]) == (409, "conflict")
+
+    worker = await house.worker(group=None, services=["greet"])
+    task = await submitted(house)
+    await worker.task()
+    asked = await house.post(f"/api/v2/tasks/{task['id']}/cancel", None)
+    assert (asked.json()["state"], asked.json()["phase"]) == ("running", "canceling")
+    assert await worker.receive() == {"type": "cancel", "taskId": task["id"]}
+    await worker.answer(task["id"], "finished all the same")
+    await house.settled()
+    assert (await read(house, task["id"]))["state"] == "canceled"
+
+
+@pytest.mark.contract("N-4")
+async def test_a_worker_that_ignores_a_cancel_is_overruled(house: House) -> None:
+    worker = await house.worker(group=None, services=["greet"])
+    task = await submitted(house)
+    await worker.task()
+    await house.post(f"/api/v2/tasks/{task['id']}/cancel", None)
+    await house.advance(10_000)
+    assert (await read(house, task["id"]))["state"] == "canceled"
+
+
+@pytest.mark.contract("N-4")
+async def test_retry_begins_a_new_generation_with_a_mended_payload(house: House) -> None:
+    worker = await house.worker(group=None, services=["greet"])
+    task = await submitted(house, payload={"name": ""}, max_retries=0)
+    await worker.answer((await worker.task())["taskId"], error="empty name")
+    await house.settled()
+    mended = await house.post(f"/api/v2/tasks/{task['id']}/retry", {"payload": {"name": "Ada"}})
+    assert (mended.status_code, mended.json()["generation"]) == (200, 2)
+    frame = await worker.task()
+    assert (frame["taskId"], frame["payload"]) == (task["id"], {"name": "Ada"})
+    await worker.answer(task["id"], "ok")
+    await house.settled()
+    assert (await read(house, task["id"]))["state"] == "succeeded"
+    no = await house.post(f"/api/v2/tasks/{task['id']}/retry", None)
+    assert no.status_code == 409
+
+
+@pytest.mark.contract("N-2", "N-4")
+async def test_lists_are_filtered_and_paged_newest_first(house: House) -> None:
+    made = [(await submitted(house, payload={"n": n}))["id"] for n in range(5)]
+    await submitted(house, type="other", session_id="s-1")
+    first = (await house.get("/api/v2/tasks?type=greet&limit=3")).json()
+    assert [task["id"] for task in first["items"]] == made[:1:-1]
+    rest = (await house.get(f"/api/v2/tasks?type=greet&limit=3&cursor={first['next']}")).json()
+    assert ([task["id"] for task in rest["items"]], rest["next"]) == (made[1::-1], None)
+    assert len((await house.get("/api/v2/tasks?state=queued")).json()["items"]) == 6
+    assert len((await house.get("/api/v2/tasks?state=dead")).json()["items"]) == 0
+    assert len((await house.get("/api/v2/tasks?session=s-1")).json()["items"]) == 1
+    assert len((await house.get('/api/v2/tasks?q="n":3')).json()["items"]) == 1
+
+
+@pytest.mark.contract("N-2", "N-4")
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/api/v2/tasks/none", 404, "not_found"),
+        ("/api/v2/tasks/none/events", 404, "not_found"),
+        ("/api/v2/tasks/none/explain", 404, "not_found"),
+        ("/api/v2/tasks?state=executing", 422, "invalid_request"),
+        ("/api/v2/tasks?limit=0", 422, "invalid_request"),
+        ("/api/v2/tasks?limit=1000000000", 422, "invalid_request"),
+        ("/api/v2/tasks?cursor=x", 422, "invalid_request"),
+        ("/api/v2/nothing-here", 404, "not_found"),
+        ("/api/v2/tasks/none?wait_ms=-1", 422, "invalid_request"),
+    ],
+)
+async def test_errors_are_problems_with_a_stable_code(
+    house: House, path: str, status: int, code: str
+) -> None:
+    response = await house.get(path)
+    assert (response.status_code, response.headers["content-type"]) == (status, PROBLEM)
+    problem = response.json()
+    assert (problem["status"], problem["code"]) == (status, code)
+    assert problem["title"]
+    assert problem["detail"]
+
+
+@pytest.mark.contract("N-2", "N-3")
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b'{"type":"a","payload":NaN}', 400),
+        (b'{"type":"a","type":"b"}', 400),
+        (b"[]", 422),
+        (b"{}", 422),
+        (b'{"type":""}', 422),
+        (b'{"type":7}', 422),
+        (b'{"type":"a","priority":"urgent"}', 422),
+        (b'{"type":"a","delay_ms":-1}', 422),
+        (b'{"type":"a","delay_ms":1,"run_at":2}', 422),
+        (b'{"type":"a","max_retries":-1}', 422),
+        (b'{"type":"a","timeout_ms":0}', 422),
+        (b'{"type":"a","nonsense":1}', 422),
+        (b'{"type":"a\\nb"}', 422),
+    ],
+)
+async def test_a_bad_submission_is_a_problem_and_leaves_nothing_behind(
+    house: House, body: bytes, status: int
+) -> None:
+    response = await house.http.post("/api/v2/tasks", content=body)
+    assert (response.status_code, response.headers["content-type"]) == (status, PROBLEM)
+    assert response.json()["code"] == "invalid_request"
+    assert not await house.onward.backend.tasks.counts()
+
+
+@pytest.mark.contract("N-4")
+async def test_events_are_followed_live_and_resumed_where_they_were_cut(house: House) -> None:
+    worker = await house.worker(group=None, services=["greet"])
+    task = await submitted(house)
+    await worker.task()
+
+    async def follow(after: int | None) -> list[tuple[int, str]]:
+        headers = {"accept": "text/event-stream"}
+        if after is not None:
+            headers["last-event-id"] = str(after)
+        seen: list[tuple[int, str]] = []
+        path = f"/api/v2/tasks/{task['id']}/events"
+        async with house.http.stream("GET", path, headers=headers) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    event = json.loads(line.removeprefix("data: "))
+                    seen.append((event["n"], event["type"]))
+        return seen
+
+    following = asyncio.ensure_future(follow(None))
+    await house.settled()
+    await worker.send({"type": "chunk", "taskId": task["id"], "data": "half"})
+    await house.settled()
+    await worker.answer(task["id"], "whole")
+    whole = await following
+    assert [type_ for _, type_ in whole] == [
+        "task.created", "task.claimed", "task.chunk", "task.succeeded",
+    ]  # fmt: skip
+    assert [n for n, _ in whole] == [1, 2, 3, 4]
+    assert await follow(2) == whole[2:]
+
+
+@pytest.mark.contract("N-4")
+async def test_explain_says_why_it_does_not_run_and_what_to_do(house: House) -> None:
+    task = await submitted(house)
+
+    async def why() -> dict[str, Any]:
+        body: dict[str, Any] = (await house.get(f"/api/v2/tasks/{task['id']}/explain")).json()
+        return body
+
+    alone = await why()
+    assert alone["reason"] == "no_worker"
+    assert "greet" in alone["sentence"]
+    assert "onward worker" in alone["hint"]
+    worker = await house.worker(group=None, services=["greet"])
+    await worker.task()
+    assert (await why())["reason"] == "running"
+    task = await submitted(house)
+    assert (await why())["reason"] == "workers_busy"
+    task = await submitted(house, delay_ms=5_000)
+    later = await why()
+    assert (later["reason"], later["eta"]) == ("scheduled", house.clock.now() + 5_000)
+
+
+@pytest.mark.contract("N-11")
+async def test_a_declared_service_brings_its_schema_and_defaults(house: House) -> None:
+    schema = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}
+    body = {
+        "name": "greeter", "task_types": ["greet"], "schema": {"greet": schema},
+        "requires_approval": False, "sensitive": ["/name"], "timeout_ms": 5000, "max_retries": 1,
+    }  # fmt: skip
+    declared = await house.post("/api/v2/services", body)
+    assert declared.status_code == 201, declared.text
+    listed = (await house.get("/api/v2/services")).json()["items"]
+    assert [service["name"] for service in listed] == ["greeter"]
+    bad = await house.post("/api/v2/tasks", {"type": "greet", "payload": {"name": 7}})
+    assert (bad.status_code, bad.json()["code"]) == (422, "invalid_request")
+    assert bad.json()["errors"][0]["pointer"] == "/payload/name"
+    await submitted(house, payload={"name": "Ada"})
+    assert (await house.http.delete("/api/v2/services/greeter")).status_code == 204
+    assert (await house.http.delete("/api/v2/services/greeter")).status_code == 404
+    await submitted(house, payload={"name": 7})
+
+
+@pytest.mark.contract("N-11")
+async def test_a_worker_declares_its_services_when_it_registers(house: House) -> None:
+    declare = [{"name": "greet", "task_types": ["greet"], "schema": {"greet": {"type": "object"}}}]
+    await house.worker(group=None, services=["greet"], declare=declare)
+    bad = await house.post("/api/v2/tasks", {"type": "greet", "payload": 7})
+    assert bad.status_code == 422
+
+
+@pytest.mark.contract("N-3", "S1-11")
+async def test_a_task_that_needs_approval_waits_and_holds_no_worker(house: House) -> None:
+    worker = await house.worker(group=None, services=["greet"])
+    task = await submitted(house, requires_approval=True)
+    assert (task["state"], task["phase"]) == ("waiting", "awaiting_approval")
+    await house.advance(3_600_000)
+    assert worker.pending() == 0
+
+
+@pytest.mark.contract("S2-7")
+async def test_with_a_session_the_timeout_is_told_and_the_work_goes_on(house: House) -> None:
+    worker = await house.worker(group=None, services=["greet"])
+    task = await submitted(house, session_id="s", timeout_ms=1_000)
+    await worker.task()
+    await house.advance(1_000)
+    overdue = await read(house, task["id"])
+    assert (overdue["state"], overdue["phase"]) == ("running", "overdue")
+    await house.advance(1_000)
+    await worker.answer(task["id"], "at last")
+    await house.settled()
+    assert (await read(house, task["id"]))["result"] == "at last"
+    events = (await house.get(f"/api/v2/tasks/{task['id']}/events")).json()["items"]
+    assert [event["type"] for event in events].count("task.timeout") == 1
+
+
+@pytest.mark.contract("N-9", "S3-7")
+async def test_health_readiness_and_metrics_answer_with_or_without_workers(house: House) -> None:
+    assert (await house.get("/ready")).status_code == 200
+    health = await house.get("/health")
+    assert health.status_code == 200
+    assert health.json()["status"] == "healthy"
+    assert set(health.json()["components"]) >= {"redis", "workers", "circuit_breaker"}
+    assert health.json()["timestamp"].endswith("Z")
+    await submitted(house)
+    metrics = (await house.get("/metrics")).text
+    assert 'onward_events_total{type="task.created"} 1.0' in metrics
+    assert 'onward_tasks{lane="primary",queue="greet",state="queued"} 1.0' in metrics
+
+
+@pytest.mark.contract("S1-8")
+async def test_an_effect_is_begun_once_and_kept_over_a_retry(house: House) -> None:
+    worker = await house.worker(group=None, services=["greet"])
+    task = await submitted(house, backoff_ms=[0])
+    frame = await worker.task()
+    path = f"/api/v2/tasks/{task['id']}/effects/charge"
+    assert (await house.post(path, {"fence": frame["fence"]})).json() == {"state": "begun"}
+    put = await house.http.put(path, json={"fence": frame["fence"], "value": {"id": 7}})
+    assert put.status_code == 200
+    await worker.answer(task["id"], error="after the charge")
+    frame = await worker.task()
+    again = await house.post(path, {"fence": frame["fence"]})
+    assert again.json() == {"state": "done", "value": {"id": 7}}
+    stale = await house.post(path, {"fence": frame["fence"] - 1})
+    assert stale.status_code == 409
+
+
+@pytest.mark.contract("N-3")
+async def test_a_full_house_of_waiters_refuses_more() -> None:
+    async with open_house(max_waiters=1) as house:
+        await house.worker(group=None, services=["greet"])
+        first = asyncio.ensure_future(house.post("/api/v2/tasks?wait_ms=500", {"type": "greet"}))
+        await wait_until(lambda: len(house.onward.dispatcher.waiters) == 1)
+        second = await house.post("/api/v2/tasks?wait_ms=500", {"type": "greet"})
+        assert (second.status_code, second.json()["code"]) == (503, "too_busy")
+        assert int(second.headers["retry-after"]) >= 1
+        assert (await first).status_code == 202
