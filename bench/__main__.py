@@ -31,6 +31,8 @@ def main() -> None:
     )
     given = parser.parse_args()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="onward-bench-", dir=given.dir) as scratch:
         machine = Machine(Path(scratch))

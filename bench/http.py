@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 import sys
 import urllib.error
@@ -96,13 +95,7 @@ def _onward(level: str) -> Any:
         port = free_port()
         onward = str(Path(sys.executable).parent / "onward")
         command = [onward, "serve", "--port", str(port), "--ledger", f"sqlite:///{path}"]
-        if importlib.util.find_spec("onward.server") is None:
-            command = [
-                *(sys.executable, "-m", "uvicorn", "--factory", "bench.contenders.tmpserved:app"),
-                *("--loop", "uvloop", "--http", "httptools", "--log-level", "warning"),
-                *("--no-access-log", "--port", str(port)),
-            ]
-        env = {"ONWARD_SYNCHRONOUS": level, "ONWARD_LOG_LEVEL": "warning", "BENCH_LEDGER": path}
+        env = {"ONWARD_SYNCHRONOUS": level, "ONWARD_LOG_LEVEL": "warning"}
         url = f"http://127.0.0.1:{port}"
         with running(command, env=env) as server:
             until(lambda: _listens(port), what="Onward", process=server)

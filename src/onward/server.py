@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import HANDLED_SIGNALS
 
 from onward import logs
@@ -36,14 +36,14 @@ TICKS = 10  # of uvicorn's main loop, a tenth of a second each, from sweep to sw
 
 
 def run(settings: Settings, *, builtin_worker: bool) -> None:
-    from onward.app import build
-
     if not _is_loopback(settings.host):
         sys.stderr.write(
             f"refusing to listen on {settings.host} without API keys: "
             "anybody who reaches this address could run tasks; listen on 127.0.0.1\n"
         )
         raise SystemExit(2)
+    from onward.app import build
+
     logs.configure(settings)
     # A plain handler that computes in a thread holds the interpreter for a whole interval: at the
     # default of 5 ms every database statement beside it would wait as long.
@@ -132,7 +132,7 @@ class Connection(HttpToolsProtocol):
         self._waits_for, self._since = "body", self.loop.time()
 
     def on_body(self, body: bytes) -> None:
-        if self.cycle is not None and self.cycle.response_complete:
+        if self._answered:
             self._leftover += len(body)
             if self._leftover > MAX_LEFTOVER:
                 self.transport.close()
@@ -148,17 +148,16 @@ class Connection(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def sweep(self, now: float, header_s: float, body_s: float) -> None:
-        answering = self.cycle is not None and not self.cycle.response_complete
         if self._waits_for is None or self.transport.is_closing():
             return
         if self.flow.read_paused:
             self._since = now  # we stopped reading: the wait is not the caller's
         elif self._waits_for == "head":
             # The head of a pipelined request may wait as long as the answer before it takes.
-            if not answering and now - self._since > header_s:
+            if self._answered is not False and now - self._since > header_s:
                 self.close_with(408, "request_timeout", "The request did not arrive in time")
         elif now - self._since > body_s:
-            if answering and not self.cycle.response_started:
+            if self._answered is False and not self.cycle.response_started:
                 self.close_with(408, "request_timeout", "The body did not arrive in time")
             else:
                 self.transport.close()
@@ -177,6 +176,12 @@ class Connection(HttpToolsProtocol):
         self._waits_for = None
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+    @property
+    def _answered(self) -> bool | None:
+        """Whether the request we are at has its answer; None before the first."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle.response_complete if cycle is not None else None
 
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)

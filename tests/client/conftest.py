@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 
 from onward.app import build
 from onward.client.http import Client
 from onward.client.worker import Worker
+from onward.server import server as make_server
 from onward.settings import Settings
 from tests.support import wait_until
 
@@ -20,9 +20,9 @@ from tests.support import wait_until
 @asynccontextmanager
 async def served(**settings: Any) -> AsyncIterator[str]:
     """The URL of a server on a ledger in memory."""
-    app = build(Settings(ledger="sqlite://", **settings), builtin_worker=False)
-    config = uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    chosen = Settings(ledger="sqlite://", port=0, **settings)
+    app = build(chosen)
+    server = make_server(app, chosen, drain=app.drain)
     serving = asyncio.create_task(server._serve())
     await wait_until(lambda: server.started or serving.done())
     try:

@@ -18,7 +18,7 @@ from onward.client.http import Client, Options, TaskView
 from onward.client.wire import Wire
 from onward.client.worker import NameTaken, Worker
 from onward.service import Context, PlainContext, Refused, TryAgain
-from tests.client.conftest import Line, Start, served
+from tests.client.conftest import Line, Start
 from tests.support import wait_until
 
 SOON: Options = {"backoff_ms": [1]}
@@ -434,19 +434,22 @@ async def test_a_worker_waits_for_a_server_that_is_not_there_yet(unused_tcp_port
     await asyncio.wait_for(serving, 5)
 
 
-async def test_a_result_may_be_as_large_as_a_frame_and_no_larger(start: Start) -> None:
-    async with served() as url, Client(url) as client:
-        worker = Worker(url)
+async def test_a_result_may_fill_a_frame_and_no_more(
+    url: str, client: Client, start: Start
+) -> None:
+    worker = Worker(url)
 
-        @worker.service
-        async def fill(size: int) -> str:
-            return "x" * size
+    @worker.service
+    async def fill(size: int) -> str:
+        return "x" * size
 
-        await start(worker)
+    await start(worker)
+    room = frames.LARGEST - 200
 
-        assert len(await client.run("fill", {"size": 900_000})) == 900_000
-        task = await ended(client, "fill", {"size": frames.LARGEST + 1})
-        assert task.error["kind"] == "ResultTooLarge"
+    assert len(await client.run("fill", {"size": room})) == room
+    task = await ended(client, "fill", {"size": frames.LARGEST})
+    assert task.error["kind"] == "ResultTooLarge"
+    assert worker.connected
 
 
 def test_a_worker_with_nothing_to_do_says_so() -> None:

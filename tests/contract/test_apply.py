@@ -205,7 +205,7 @@ async def test_each_generation_ends_once(desk: Desk) -> None:
     for generation in (2, 3):
         move = machine.replay(await desk.task(held.id), desk.now)
         moved = await desk.apply(move)
-        assert (moved.verdicts, moved.awake) == ([Verdict.APPLIED], {"q"})
+        assert moved == Moved([Verdict.APPLIED], frozenset({"q"}))
         (held,) = await desk.claim()
         assert (held.generation, held.attempt, held.lane) == (generation, 1, Lane.RETRY)
         await desk.settle(held, BAD)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -54,11 +53,11 @@ outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
 class LedgerMachine(RuleBasedStateMachine):
     steps = 0
 
-    def __init__(self, open_ledger: Callable[[], Backend], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, backend: Backend, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self.loop = loop
-        self.backend = open_ledger()
-        self.desk = Desk(self.backend)
+        self.backend = backend
+        self.desk = Desk(backend)
         self.model = Model()
         self.held: list[Claimed] = []
         self.readings: list[Task] = []  # also old ones: whoever decides may have read long ago
@@ -162,12 +161,13 @@ class LedgerMachine(RuleBasedStateMachine):
         tasks = list(self.model.rows.values())
         self.readings.append(tasks[-1 - at % len(tasks)].task)
 
-    @precondition(lambda self: self.readings)
+    @precondition(lambda self: self.readings and self.model.rows)
     @rule(at=which, fresh=st.booleans(), verb=st.sampled_from(["cancel", "replay", "abandon"]))
     def intervene(self, at: int, fresh: bool, verb: str) -> None:
+        rows = list(self.model.rows.values())
         task = self.readings[-1 - at % len(self.readings)]
-        if fresh and task.id in self.model.rows:
-            task = self.model.rows[task.id].task
+        if fresh:
+            task = rows[-1 - at % len(rows)].task
         if verb == "replay":
             self.apply(machine.replay(task, self.desk.now))
         else:
@@ -249,20 +249,21 @@ class LedgerMachine(RuleBasedStateMachine):
 @pytest.mark.slow
 @pytest.mark.contract("S1-3", "S0-10")
 @pytest.mark.parametrize("ledger", LEDGERS)
-def test_a_ledger_does_what_a_dict_would(ledger: str, tmp_path_factory: Any) -> None:
+def test_a_ledger_does_what_a_dict_would(
+    ledger: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     examples = EXAMPLES.get(ledger, 20)
     loop = asyncio.new_event_loop()
 
     class Machine(LedgerMachine):
         steps = 0
 
-    def fresh() -> Machine:
-        folder: Path = tmp_path_factory.mktemp("ledger")
-        return Machine(lambda: LEDGERS[ledger](folder), loop)
+        def __init__(self) -> None:
+            super().__init__(LEDGERS[ledger](tmp_path_factory.mktemp("ledger")), loop)
 
     try:
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
-            fresh,
+        run_state_machine_as_test(
+            Machine,
             settings=settings(
                 max_examples=examples,
                 stateful_step_count=STEPS,

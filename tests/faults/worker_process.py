@@ -12,7 +12,7 @@ worker = Worker(sys.argv[1], concurrency=8)
 
 @worker.service
 async def chore(n: int, ctx: Context) -> dict[str, int]:
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
     return {"n": n, "attempt": ctx.attempt}
 
 

@@ -9,8 +9,9 @@ from msgspec import UNSET, Raw, UnsetType
 
 from onward.core.task import Fault
 
-# Above this a server closes the connection, and every task on it is lost.
-LARGEST = 16 << 20
+# Above this the server closes the connection, and every task on it is lost: a body of 1 MiB, and
+# the frame's own words around it.
+LARGEST = (1 << 20) + (64 << 10)
 
 
 class Frame(

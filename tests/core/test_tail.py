@@ -1,0 +1,107 @@
+"""The event log to its readers: in order, at least once, from where each of them stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from onward.backends import open_backend
+from onward.core import machine, tail
+from onward.core.clock import ManualClock
+from onward.core.contract import Backend, Submission
+from onward.core.tail import Tail
+from onward.core.task import Event
+from tests.support import PROFILES, a_task, wait_until
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[Backend]:
+    backend = open_backend("sqlite:///:memory:")
+    yield backend
+    await backend.close()
+
+
+class Reader:
+    def __init__(self, name: str = "reader") -> None:
+        self.name = name
+        self.seen: list[str] = []
+        self.batches: list[int] = []
+        self.broken = False
+
+    async def project(self, events: Sequence[Event]) -> None:
+        if self.broken:
+            raise RuntimeError("no connection")
+        self.seen += [event.task for event in events]
+        self.batches.append(len(events))
+
+
+async def submit(backend: Backend, *names: str) -> None:
+    items = [Submission(*machine.born(a_task(id=name), PROFILES["console"])) for name in names]
+    await backend.tasks.insert(items, (), now=0)
+
+
+async def test_a_reader_sees_everything_once_and_in_order(
+    backend: Backend, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "BATCH", 2)
+    reader = Reader()
+    reading = Tail(backend, reader, clock)
+    assert await reading.step() == 0
+    await submit(backend, *"abcde")
+    assert [await reading.step() for _ in range(4)] == [2, 2, 1, 0]
+    assert reader.seen == list("abcde")
+
+
+async def test_a_reader_goes_on_where_it_stopped(backend: Backend, clock: ManualClock) -> None:
+    await submit(backend, "a")
+    await Tail(backend, Reader(), clock).step()
+    await submit(backend, "b")
+    again = Reader()
+    await Tail(backend, again, clock).step()
+    assert again.seen == ["b"]
+    other = Reader("other")
+    await Tail(backend, other, clock).step()
+    assert other.seen == ["a", "b"], "each reader has a cursor of its own"
+
+
+async def test_a_reader_that_fails_is_given_the_same_events_again(
+    backend: Backend, clock: ManualClock
+) -> None:
+    reader = Reader()
+    reading = Tail(backend, reader, clock)
+    await submit(backend, "a")
+    reader.broken = True
+    with pytest.raises(RuntimeError):
+        await reading.step()
+    await submit(backend, "b")
+    reader.broken = False
+    assert await reading.step() == 2
+    assert reader.seen == ["a", "b"]
+
+
+async def test_a_bell_is_enough_to_be_read(backend: Backend, clock: ManualClock) -> None:
+    reader = Reader()
+    running = asyncio.create_task(Tail(backend, reader, clock).run())
+    await submit(backend, "a")
+    backend.bell.ring("log")
+    await wait_until(lambda: reader.seen == ["a"])
+    await submit(backend, "b")
+    backend.bell.ring("log")
+    await wait_until(lambda: reader.seen == ["a", "b"])
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_lost_bell_costs_a_second_and_nothing_else(
+    backend: Backend, clock: ManualClock
+) -> None:
+    reader = Reader()
+    running = asyncio.create_task(Tail(backend, reader, clock).run())
+    await submit(backend, "a")
+    await wait_until(lambda: reader.seen == ["a"])
+    await submit(backend, "b")
+    await wait_until(lambda: reader.seen == ["a", "b"])
+    running.cancel()
+    await asyncio.wait([running])
