@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import backlog, embedded, http, idle
+from bench.processes import ContenderFailed
 from bench.report import Machine, as_json, show
 from bench.rounds import Bench
 
@@ -36,7 +37,7 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="onward-bench-", dir=given.dir) as scratch:
         machine = Machine(Path(scratch))
-        measured = []
+        measured, failed = [], []
         for name in given.names or MEASUREMENTS:
 
             def tell(what: str, name: str = name) -> None:
@@ -44,12 +45,17 @@ def main() -> None:
                 console.print(f"{elapsed:5.0f} s  {name}  {what}", style="bright_black")
 
             bench = Bench(Path(scratch), given.rounds, tell)
-            measured.append(MEASUREMENTS[name](bench))
+            try:
+                measured.append(MEASUREMENTS[name](bench))
+            except ContenderFailed as error:
+                failed.append(f"{name}: {error}")
         where = machine.said()
     show(console, measured, where)
     console.print(f"{time.monotonic() - began:.0f} s in all", highlight=False)
     if given.json is not None:
         given.json.write_text(as_json(measured, where))
+    if failed:
+        raise SystemExit("\n".join(["not measured:", *failed]))
 
 
 if __name__ == "__main__":

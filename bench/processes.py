@@ -77,6 +77,15 @@ def end(process: subprocess.Popen[Any], *, grace_s: float = 3.0) -> None:
     process.wait()
 
 
+def cpu_s(process: subprocess.Popen[Any]) -> float:
+    """Processor time that it has used so far; 0 where the system does not tell."""
+    stat = Path(f"/proc/{process.pid}/stat")
+    if not stat.exists():
+        return 0.0
+    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,10 +65,13 @@ class Machine:
         self._scratch = scratch
         self._before = _ticks()
         self._load = os.getloadavg()[0]
+        self._began = time.monotonic()
 
     def said(self) -> dict[str, Any]:
         spent = {name: at - self._before[name] for name, at in _ticks().items()}
         total = sum(spent.values()) or 1
+        busy = total - spent["idle"] - spent["iowait"] - spent["steal"]
+        others_s = busy / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
         return {
             "cores": os.cpu_count(),
             "python": platform.python_version(),
@@ -75,7 +79,8 @@ class Machine:
             "file_system": _file_system(self._scratch),
             "load_before": round(self._load, 2),
             "load_after": round(os.getloadavg()[0], 2),
-            "stolen_share": round(spent.get("steal", 0) / total, 3),
+            "stolen_share": round(spent["steal"] / total, 3),
+            "cores_used_by_others": round(others_s / (time.monotonic() - self._began), 2),
         }
 
 

@@ -48,9 +48,10 @@ def alternate(
             answer = call(function, path=path, **arguments)
             bench.forget(path)
             for figure, key in zip(found[name], wanted, strict=True):
-                figure.rounds.append(answer[key])
+                if key in answer:
+                    figure.rounds.append(answer[key])
     return found
 
 
 def _said(key: str) -> str:
-    return "" if key == "rate" else f", {key}"
+    return {"rate": "", "cpu_us": ", processor time"}.get(key, f", {key}")

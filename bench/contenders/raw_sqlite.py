@@ -59,15 +59,15 @@ def cycle(path: str, synchronous: str, seconds: float) -> dict[str, Any]:
     warm = time.perf_counter() + seconds / 5
     while time.perf_counter() < warm:
         raw.batch()
-    before, began = raw.tid, time.perf_counter()
+    before, began, cpu = raw.tid, time.perf_counter(), time.process_time()
     while time.perf_counter() < began + seconds:
         raw.batch()
-    took = time.perf_counter() - began
+    took, cpu = time.perf_counter() - began, time.process_time() - cpu
     done = raw.tid - before
     (ended,) = connection.execute("SELECT count(*) FROM event WHERE final IS NOT NULL").fetchone()
     assert ended == raw.tid, (ended, raw.tid)
     connection.close()
-    return {"rate": done / took, "tasks": done}
+    return {"rate": done / took, "cpu_us": cpu / done * 1e6, "tasks": done}
 
 
 class _Raw:

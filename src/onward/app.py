@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from fastapi import FastAPI
@@ -17,32 +18,42 @@ from starlette.routing import WebSocketRoute
 
 from onward import __version__
 from onward.backends import open_backend
+from onward.backends.archive import ArchivedBackend, Archiver
 from onward.core.alarm import Alarm
 from onward.core.catalog import Catalog
 from onward.core.clock import Clock, SystemClock
 from onward.core.dispatch import Dispatcher
-from onward.core.policy import profiles
+from onward.core.policy import kept_at_most, profiles
+from onward.core.tail import Tail
 from onward.core.task import encode
 from onward.core.waiters import Waiters
 from onward.service import Service
 from onward.settings import Settings
 from onward.surfaces import errors
+from onward.surfaces.console import approvals as console_approvals
+from onward.surfaces.console import dead_letters as console_dead_letters
 from onward.surfaces.console import ops as console_ops
 from onward.surfaces.console import page as console_page
 from onward.surfaces.console import services as console_services
 from onward.surfaces.console import tasks as console_tasks
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.guard import Guard
+from onward.surfaces.streams.dead_letters import DeadLetters
 from onward.surfaces.sync import chat as sync_chat
 from onward.surfaces.sync import router as sync_router
 from onward.surfaces.sync.submission import Door
 from onward.workers import shipped
+from onward.workers.dialects import StreamProtocol
 from onward.workers.local import LocalExecutor
 from onward.workers.roster import Roster, group_queue
 from onward.workers.runner import Runner
 from onward.workers.socket import Sockets
 
 log = structlog.get_logger("onward")
+
+
+if TYPE_CHECKING:
+    from onward.workers.streams import Feed
 
 
 class Onward:
@@ -64,10 +75,25 @@ class Onward:
         self._local: Runner | None = None
         self._executor: LocalExecutor | None = None
         self.ready = False
-        self.backend = open_backend(settings.ledger, durable=settings.synchronous == "full")
+        self.backend = open_backend(
+            settings.ledger,
+            durable=settings.synchronous == "full",
+            prefix=settings.redis_prefix,
+            archive=settings.archive,
+        )
+        rules = profiles(
+            lease_ms=settings.lease_ms,
+            max_retries=settings.max_retries,
+            schedules=settings.schedules(),
+        )
+        self._archiver: Archiver | None = None
+        if isinstance(self.backend, ArchivedBackend):
+            retention = {name: profile.retention_ms for name, profile in rules.items()}
+            self._archiver = Archiver(self.backend, self.clock, retention)
+            rules = kept_at_most(rules, settings.redis_keep_ms)
         self.dispatcher = Dispatcher(
             self.backend,
-            profiles(lease_ms=settings.lease_ms, schedules=settings.schedules()),
+            rules,
             self.clock,
             waiters=Waiters(most=settings.max_waiters),
         )
@@ -81,8 +107,17 @@ class Onward:
             declare=self._declare,
         )
 
+        self._feed: Feed | None = None
+        self._redis = settings.redis or (
+            None if settings.ledger.startswith("sqlite") else settings.ledger
+        )
+
     async def start(self) -> None:
         settings = self.settings
+        self.backend.bell.attach(self.dispatcher.hear)
+        if self._archiver is not None:
+            await self._archiver.prepare()
+            self._run(self._archiver.run())
         await self.roster.beat()
         await self.roster.refresh()
         if self._services or self._groups:
@@ -92,6 +127,8 @@ class Onward:
         self._every(1, self.backend.maintain)
         self._run(Alarm(self.dispatcher).run())
         self._run(self.roster.run())
+        if self._redis is not None:
+            self._start_streams(self._redis)
         self.ready = True
 
     async def drain(self) -> None:
@@ -103,6 +140,8 @@ class Onward:
 
     async def stop(self) -> None:
         await self.drain()
+        if self._feed is not None:
+            await self._feed.stop()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -159,6 +198,28 @@ class Onward:
         runner.start()
         yield_groups()
 
+    def _start_streams(self, url: str) -> None:
+        """The doors that live on Redis streams, whatever the ledger is."""
+        from onward.backends.redis.client import connect, tell_once
+        from onward.workers.streams import Feed, Lines, Rules
+
+        settings = self.settings
+        calls = connect(url)
+        self._feed = Feed(
+            self.dispatcher,
+            self.roster,
+            Lines(calls, connect(url, timeout_s=None)),
+            StreamProtocol(),
+            Rules(
+                types=settings.stream_types,
+                visibility_ms=int(settings.visibility_timeout_s * 1000),
+                credits=settings.stream_credits,
+            ),
+        )
+        self._feed.start()
+        letters = DeadLetters(self.backend.tasks, partial(tell_once, calls))
+        self._run(Tail(self.backend, letters, self.clock).run())
+
     async def _declare(self, bodies: Any) -> None:
         for service in console_services.declared_all(bodies):
             await self.catalog.declare(service)
@@ -213,11 +274,13 @@ def _doors(onward: Onward) -> FastAPI:
     )
     errors.install(web)
     door = Door(onward.dispatcher, onward.roster, onward.settings)
-    submissions = Submissions(onward.dispatcher, onward.catalog)
+    submissions = Submissions(onward.dispatcher, onward.catalog, onward.settings.stream_types)
     for router in (
         sync_router.build(door),
         sync_chat.build(door),
         console_tasks.build(onward.dispatcher, onward.roster, submissions),
+        console_approvals.build(onward.dispatcher, submissions),
+        console_dead_letters.build(onward.dispatcher, submissions),
         console_services.build(onward.dispatcher, onward.roster, onward.catalog),
         console_ops.build(onward.dispatcher, onward.roster, lambda: onward.ready),
         console_page.build(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, field_validator, model_validator
+from pydantic import AliasChoices, Field, TypeAdapter, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from onward.core.policy import BY_ERROR, Schedule
@@ -25,7 +25,13 @@ class Settings(BaseSettings):
     host: str = _env("ONWARD_HOST", "127.0.0.1")
     port: Annotated[int, Field(ge=0, le=65535)] = _env("ONWARD_PORT", 8070)
     ledger: str = _env("ONWARD_LEDGER", "sqlite:///onward.db")
-    redis: str | None = _env("ONWARD_REDIS", None)
+    redis: str | None = Field(  # for the doors and workers that speak Redis streams
+        None, validation_alias=AliasChoices("ONWARD_REDIS", "REDIS_URL")
+    )
+    redis_prefix: str = _env("ONWARD_REDIS_PREFIX", "")  # "{onward}:" on a cluster
+    # Of a Redis ledger: where its events and finished tasks go, "" for nowhere; when they leave it.
+    archive: str = _env("ONWARD_ARCHIVE", "sqlite:///onward-archive.db")
+    redis_keep_ms: Ms = _env("ONWARD_REDIS_KEEP_MS", 86_400_000)
     synchronous: Literal["full", "normal"] = _env("ONWARD_SYNCHRONOUS", "full")
 
     lease_ms: Positive = _env("ONWARD_LEASE_MS", 30_000)
@@ -48,12 +54,19 @@ class Settings(BaseSettings):
     task_result_ttl_ms: Ms = _env("TASK_RESULT_TTL_MS", 300_000)
     queue_age_ms: Positive = _env("ONWARD_QUEUE_AGE_MS", 3_600_000)
 
+    # The stream door.
+    stream_types: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_STREAM_TYPES", ())
+    stream_credits: Positive = _env("ONWARD_STREAM_CREDITS", 64)  # entries nobody has taken yet
+    visibility_timeout_s: Annotated[float, Field(gt=0)] = _env("VISIBILITY_TIMEOUT_S", 300)
+    heartbeat_interval_s: Annotated[float, Field(gt=0)] = _env("HEARTBEAT_INTERVAL_S", 30)
+    max_retries: Annotated[int, Field(ge=0)] = _env("MAX_RETRIES", 3)
+
     # Seconds by error class, as JSON: {"Default": [5, 15, 60]}. What is not named stays as it is.
     retry_schedules: Annotated[dict[str, list[float]], NoDecode] = _env(
         "ONWARD_RETRY_SCHEDULES", {}
     )
 
-    @field_validator("allowed_hosts", mode="before")
+    @field_validator("allowed_hosts", "stream_types", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
@@ -70,10 +83,13 @@ class Settings(BaseSettings):
         return self
 
     def schedules(self) -> dict[str, Schedule]:
-        jitter = BY_ERROR["Default"].jitter
         named = {
-            name: Schedule(tuple(int(delay * 1000) for delay in delays), jitter)
+            name: Schedule(tuple(int(delay * 1000) for delay in delays), _jitter(name))
             for name, delays in self.retry_schedules.items()
             if delays
         }
         return {**BY_ERROR, **named}
+
+
+def _jitter(name: str) -> tuple[float, float]:
+    return BY_ERROR["Default"].jitter if name != "protocol" else (0.0, 0.0)

@@ -7,8 +7,11 @@ from pathlib import Path
 
 from onward.backends import open_backend
 from onward.core.contract import Backend
+from tests.servers import fresh_url
 
 LEDGERS: Mapping[str, Callable[[Path], Backend]] = {
     "sqlite-memory": lambda _: open_backend("sqlite:///:memory:"),
     "sqlite-file": lambda folder: open_backend(f"sqlite:///{folder}/onward.db"),
+    "redis7": lambda _: open_backend(fresh_url("redis7")),
+    "valkey": lambda _: open_backend(fresh_url("valkey")),
 }

@@ -131,8 +131,9 @@ class Model:
         return Verdict.APPLIED
 
     def _wake(self, row: Row, now: Instant) -> None:
-        if row.task.state is State.WAITING and row.letters:
-            row.set(state=State.QUEUED, events=1, due_at=None, waiting_for=None, queued_at=now)
+        if row.task.state is State.WAITING and row.task.waiting_for != "approval" and row.letters:
+            due_at = row.task.expires_at
+            row.set(state=State.QUEUED, events=1, due_at=due_at, waiting_for=None, queued_at=now)
             row.place = self._next()
 
     def due(self, now: Instant) -> list[str]:

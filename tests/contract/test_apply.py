@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -72,6 +73,28 @@ async def test_a_decision_on_an_old_reading_is_refused(desk: Desk) -> None:
     before = await desk.task(held.id)
     assert await desk.settle(held, Succeeded("1")) is Verdict.MOVED
     assert await desk.task(held.id) == before
+
+
+@pytest.mark.parametrize(
+    ("guard", "verdict"),
+    [
+        ({"expect": State.QUEUED}, Verdict.MOVED),
+        ({"fence": 0}, Verdict.STALE),
+        ({"fence": 2}, Verdict.STALE),
+        ({"rev": 0}, Verdict.MOVED),
+        ({"rev": 2}, Verdict.MOVED),
+        ({"due_by": NOW}, Verdict.EARLY),
+    ],
+)
+async def test_each_guard_holds_by_itself(
+    desk: Desk, guard: dict[str, Any], verdict: Verdict
+) -> None:
+    held = await desk.running()
+    before = await desk.task(held.id)
+    move = msgspec.structs.replace(desk.decide(held, Succeeded("1")), **guard)
+    assert await desk.apply(move) == Moved([verdict], frozenset())
+    assert await desk.task(held.id) == before
+    assert await desk.history(held.id) == ["task.created", "task.claimed"]
 
 
 async def test_a_settlement_after_the_end_is_refused(desk: Desk) -> None:

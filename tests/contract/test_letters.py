@@ -15,7 +15,7 @@ PARKED = Parked(seen=0, journal="{}", waiting_for="event")
 
 
 async def test_a_letter_wakes_a_waiting_task(desk: Desk) -> None:
-    task = await desk.submit(waiting_for="approval")
+    task = await desk.submit(waiting_for="event")
     desk.now += 5
     moved = await desk.post(task.id, '"yes"')
     assert moved == Moved([Verdict.APPLIED], frozenset({"q"}))

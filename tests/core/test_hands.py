@@ -34,6 +34,7 @@ def claimed(worker: str, queue: str = "q", *, id: str | None = None, fence: int 
         created_at=NOW,
         expires_at=None,
         attempt_by=None,
+        attempt_ms=None,
         overrides=None,
         parent=None,
         key=None,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import product
-from typing import Any
+from itertools import chain, product
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
 from onward.core import machine
+from onward.core.approval import Status, ask
 from onward.core.contract import Move, Submission
 from onward.core.machine import TRANSITIONS
 from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
@@ -87,6 +88,28 @@ def every_task() -> Iterator[Task]:
             )
 
 
+def every_asked_task() -> Iterator[Task]:
+    """Somebody was asked about these: still open, approved, or turned down."""
+    defaults: tuple[Literal["approve", "reject"], ...] = ("approve", "reject")
+    for state, profile, default, run_at in product(State, PROFILES, defaults, (None, FUTURE)):
+        asked = ask("{}", PAST, default=default)
+        approved = asked.closed(Status.APPROVED, PAST)
+        for approval, age in ((asked, None), (asked, PAST), (approved, None)):
+            yield a_task(
+                state=state,
+                profile=profile,
+                fence=3,
+                rev=7,
+                attempt=2,
+                parent="parent",
+                run_at=run_at,
+                expires_at=age,
+                due_at=PAST,
+                waiting_for="approval" if approval is asked else None,
+                approval=approval.encode(),
+            )
+
+
 def decisions(task: Task, profile: Profile) -> Iterator[tuple[str, Move | None]]:
     if task.state is State.RUNNING:
         for outcome in OUTCOMES:
@@ -95,14 +118,18 @@ def decisions(task: Task, profile: Profile) -> Iterator[tuple[str, Move | None]]
             task, retries=0, overrides=Overrides(backoff_ms=(0,)).encode()
         )
         yield "settle", machine.settle(at_once, Failed(BUSY), NOW, profile)
+        yield "delivered", machine.delivered(task, "w", NOW, FUTURE)
     yield "clock", machine.on_due(task, NOW, profile)
     yield "cancel", machine.cancel(task, NOW, profile)
+    yield "approve", machine.approve(task, NOW, profile, payload='{"mended":1}')
+    yield "reject", machine.reject(task, NOW, profile)
     yield "replay", machine.replay(task, NOW, payload='{"mended":1}')
+    yield "replay", machine.replay(task, NOW, run_at=FUTURE)
     yield "abandon", machine.abandon(task, NOW, profile)
 
 
 def every_decision() -> Iterator[tuple[Task, str, Move]]:
-    for task in every_task():
+    for task in chain(every_task(), every_asked_task()):
         for source, move in decisions(task, PROFILES[task.profile]):
             if move is not None:
                 yield task, source, move

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -22,6 +23,20 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+NAP = """
+import time
+from pathlib import Path
+from onward import Worker
+
+worker = Worker()
+
+@worker.service
+def nap(until: str) -> str:
+    Path(f"{until}.begun").touch()
+    while not Path(until).exists():
+        time.sleep(0.01)
+    return "rested"
+"""
 ONWARD = [sys.executable, "-m", "onward.cli"]
 
 
@@ -47,14 +62,19 @@ def until(what: Callable[[], Any], seconds: float = 20) -> Any:
 
 
 @contextmanager
-def process(*arguments: str, cwd: Path, **env: str) -> Iterator[subprocess.Popen[str]]:
+def process(
+    *arguments: str,
+    cwd: Path,
+    env: Mapping[str, str] = MappingProxyType({}),
+    stderr: int = subprocess.STDOUT,
+) -> Iterator[subprocess.Popen[str]]:
     """A process of ours; it alone is ended when the test is over."""
     started = subprocess.Popen(
         [*ONWARD, *arguments],
         cwd=cwd,
         env=environment(**env),
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
     )
     try:
@@ -248,19 +268,14 @@ def on_a_terminal(machine: Machine, *arguments: str) -> str:
 
 @pytest.mark.contract("N-1", "N-7")
 def test_a_worker_runs_from_its_file_and_drains_on_sigterm(machine: Machine) -> None:
-    (machine.place / "jobs.py").write_text(
-        "import time\n"
-        "from onward import Worker\n"
-        "worker = Worker(id='jobs')\n"
-        "@worker.service\n"
-        "def nap(seconds: float) -> str:\n"
-        "    time.sleep(seconds)\n"
-        "    return 'rested'\n"
-    )
-    with process("worker", "jobs:worker", cwd=machine.place, ONWARD_URL=machine.url) as worker:
-        id = machine.json("submit", "nap", '{"seconds": 1.5}')["id"]
-        until(lambda: machine.json("task", "get", id)["state"] == "running")
+    (machine.place / "jobs.py").write_text(NAP)
+    with process(
+        "worker", "jobs:worker", cwd=machine.place, env={"ONWARD_URL": machine.url}
+    ) as worker:
+        id = machine.json("submit", "nap", '{"until": "dawn"}')["id"]
+        until(lambda: (machine.place / "dawn.begun").exists())
         worker.send_signal(signal.SIGTERM)
+        (machine.place / "dawn").touch()
         said, _ = worker.communicate(timeout=20)
 
         assert worker.returncode == 0, said
@@ -277,7 +292,9 @@ def test_a_second_signal_ends_a_worker_at_once(machine: Machine) -> None:
         "def hang() -> None:\n"
         "    time.sleep(60)\n"
     )
-    with process("worker", "stuck.py:worker", cwd=machine.place, ONWARD_URL=machine.url) as worker:
+    with process(
+        "worker", "stuck.py:worker", cwd=machine.place, env={"ONWARD_URL": machine.url}
+    ) as worker:
         id = machine.json("submit", "hang", "--max-retries", "0")["id"]
         until(lambda: machine.json("task", "get", id)["state"] == "running")
         worker.send_signal(signal.SIGTERM)
@@ -288,10 +305,54 @@ def test_a_second_signal_ends_a_worker_at_once(machine: Machine) -> None:
     machine.run("task", "cancel", id)
 
 
+@pytest.mark.contract("N-3", "N-7")
+def test_whoever_waits_and_whoever_works_outlive_a_killed_server(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(NAP)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    env = {"ONWARD_URL": url, "ONWARD_LEASE_MS": "1000"}
+    serve = ("serve", "--port", str(port))
+    submit = ("submit", "nap", '{"until": "dawn"}', "--wait")
+    with ExitStack() as stack:
+        stack.enter_context(process("worker", "jobs:worker", cwd=tmp_path, env=env))
+        server = stack.enter_context(process(*serve, cwd=tmp_path, env=env))
+        until(lambda: answers(url))
+        waiting = stack.enter_context(
+            process(*submit, cwd=tmp_path, stderr=subprocess.DEVNULL, env=env)
+        )
+        until(lambda: (tmp_path / "dawn.begun").exists())
+        server.kill()
+        server.wait()
+        stack.enter_context(process(*serve, cwd=tmp_path, env=env))
+        (tmp_path / "dawn").touch()
+        said, _ = waiting.communicate(timeout=30)
+
+    assert (waiting.returncode, json.loads(said)) == (0, "rested")
+
+
+def test_who_stops_waiting_is_told_that_the_task_goes_on(machine: Machine) -> None:
+    with process(
+        "submit",
+        "later",
+        "--queue",
+        "ctrl-c",
+        "--wait",
+        cwd=machine.place,
+        env={"ONWARD_URL": machine.url},
+    ) as waiting:
+        (task,) = until(lambda: machine.json("task", "list", "--queue", "ctrl-c")["items"])
+        time.sleep(0.3)  # until it waits: nothing outside shows that
+        waiting.send_signal(signal.SIGINT)
+        said, _ = waiting.communicate(timeout=10)
+
+    assert waiting.returncode == 130
+    assert f"the task goes on; onward task watch {task['id']}" in said
+
+
 @pytest.mark.contract("N-1", "N-7")
 def test_the_example_worker_does_what_it_says(machine: Machine) -> None:
     example = str(ROOT / "examples" / "hello_worker.py")
-    with process("worker", example, cwd=machine.place, ONWARD_URL=machine.url):
+    with process("worker", example, cwd=machine.place, env={"ONWARD_URL": machine.url}):
         greeting = machine.json("submit", "greet", '{"name": "Ada"}', "--wait")
         sum_ = machine.json("submit", "add", '{"numbers": [1, 2.5]}', "--wait")
 

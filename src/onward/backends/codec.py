@@ -1,12 +1,14 @@
-"""Task ⇄ flat row, shared by all ledgers: a row holds the fields of Task, in their order."""
+"""What all ledgers do alike: Task ⇄ flat row, and holds of one task merged into one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from onward.core.task import STATES, Lane, Priority, Task
+from onward.core.contract import Hold
+from onward.core.task import STATES, Lane, Priority, Task, TaskId
 
 FIELDS: tuple[str, ...] = Task.__struct_fields__
 LANES = {lane.value: lane for lane in Lane}
@@ -25,3 +27,20 @@ def from_row(row: tuple[Any, ...]) -> Task:
     values[_PRIORITY] = PRIORITIES[values[_PRIORITY]]
     values[_OVERDUE] = bool(values[_OVERDUE])
     return Task(**dict(zip(FIELDS, values, strict=True)))
+
+
+def merge_holds(holds: Sequence[Hold]) -> Sequence[Hold]:
+    """One hold a task: the last word on progress, everybody's notes in order."""
+    merged: dict[tuple[TaskId, int], Hold] = {}
+    for hold in holds:
+        before = merged.get((hold.task, hold.fence))
+        if before is not None:
+            hold = Hold(
+                hold.task,
+                hold.fence,
+                max(before.until, hold.until),
+                hold.progress or before.progress,
+                before.notes + hold.notes,
+            )
+        merged[hold.task, hold.fence] = hold
+    return list(merged.values())

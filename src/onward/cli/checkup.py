@@ -29,6 +29,7 @@ ODD: Mark = "!"
 BAD: Mark = "✗"
 
 LOW_DISK, NO_DISK = 1 << 30, 100 << 20
+ANSWER_S = 5.0
 SKEW_ODD_S, SKEW_BAD_S = 1.0, 5.0
 
 
@@ -196,7 +197,7 @@ def _ask(server: str | None, settings: Settings) -> Answer | None:
     from onward.core.errors import OnwardError
 
     async def ask() -> Answer:
-        async with Client(_url(server, settings)) as client:
+        async with Client(_url(server, settings)) as client, asyncio.timeout(ANSWER_S):
             await client.health()  # the first answer pays for the connection
             asked = time()
             body = await client.health()
@@ -204,7 +205,7 @@ def _ask(server: str | None, settings: Settings) -> Answer | None:
 
     try:
         return asyncio.run(ask())
-    except OnwardError:
+    except (OnwardError, TimeoutError):
         return None
 
 
@@ -239,7 +240,7 @@ def _nobody(url: str) -> Finding:
             probe.bind((host, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                found = f"port {port} is taken by something that is not Onward"
+                found = f"port {port} is taken, and no Onward answers there"
                 return Finding(BAD, "server", found, "stop it, or choose another with --port")
             return Finding(BAD, "server", f"nobody answers at {url}", "look at --server")
     return Finding(GOOD, "server", f"port {port} is free", "onward up")

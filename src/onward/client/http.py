@@ -38,6 +38,15 @@ class Options(TypedDict, total=False):
     timeout_ms: int
     backoff_ms: Sequence[int]
     requires_approval: bool
+    approval: ApprovalTerms
+
+
+class ApprovalTerms(TypedDict, total=False):
+    """On what terms a person is asked; whoever gives them asks."""
+
+    expires_ms: int
+    default: Literal["approve", "reject"]
+    reason: str
 
 
 class Filter(TypedDict, total=False):
@@ -106,6 +115,69 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None = None
 
 
+class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    task_id: str
+    type: str
+    queue: str
+    status: str
+    requested_at: int
+    payload: Any = None
+    expires_at: int | None = None
+    default: str = "reject"
+    reason: str | None = None
+    by: str | None = None
+    comment: str | None = None
+    decided_at: int | None = None
+    digest: str = ""
+
+
+class ApprovalPage(msgspec.Struct, frozen=True):
+    items: tuple[ApprovalView, ...]
+    next: str | None = None
+
+
+class DeadFilter(TypedDict, total=False):
+    fingerprint: str
+    type: str
+    queue: str
+    q: str
+
+
+class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks that died of the same thing."""
+
+    fingerprint: str
+    kind: str
+    message: str
+    count: int
+    first_at: int
+    last_at: int
+    types: tuple[str, ...]
+    sample: TaskView
+    task_ids: tuple[str, ...]
+
+
+class DeadGroups(msgspec.Struct, frozen=True):
+    items: tuple[DeadGroup, ...]
+    next: str | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    id: str
+    reason: str
+
+
+class Bulk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a replay, or an abandonment, of many went."""
+
+    matched: int
+    replayed: int | None = None
+    abandoned: int | None = None
+    refused: tuple[Refusal, ...] = ()
+    until: int | None = None  # when the last one starts, if they start at a rate
+
+
 class Items(msgspec.Struct, frozen=True):
     items: tuple[dict[str, Any], ...]
 
@@ -166,7 +238,7 @@ class Client:
     async def wait(self, id: str, timeout_ms: int | None = None) -> TaskView:
         """Until it is over, however it ends; StillRunning when the time is over first."""
         began = monotonic()
-        patience = Patience()
+        patience = Patience(self._wire)
         while True:
             asked = monotonic()
             left = LONG_POLL_MS
@@ -180,7 +252,6 @@ class Client:
                     raise
                 await patience.bear(error)
                 continue
-            patience.met()
             if task.over:
                 return task
             if timeout_ms is not None and _since_ms(began) >= timeout_ms:
@@ -190,12 +261,11 @@ class Client:
     async def stream(self, id: str, after: int = 0) -> AsyncGenerator[TaskEvent, None]:
         """Its events after number `after`, as they happen, until it is over."""
         seen, last = after, ""
-        patience = Patience()
+        patience = Patience(self._wire)
         while True:
             before = seen
             try:
-                wire = self._wire.follow(_path(id, "events"), after=seen, patience=patience)
-                async with aclosing(wire) as sent:
+                async with aclosing(self._wire.follow(_path(id, "events"), after=seen)) as sent:
                     async for data in sent:
                         event = msgspec.json.decode(data, type=TaskEvent)
                         if event.n > seen:
@@ -240,6 +310,100 @@ class Client:
 
     async def retry(self, id: str) -> TaskView:
         return await self._wire.ask(TaskView, self._wire.request("POST", _path(id, "retry")))
+
+    # Somebody is asked.
+
+    async def approvals(
+        self, status: str = "open", *, cursor: str | None = None, limit: int | None = None
+    ) -> ApprovalPage:
+        request = self._wire.request(
+            "GET", "/api/v2/approvals", status=status, cursor=cursor, limit=limit
+        )
+        return await self._wire.ask(ApprovalPage, request)
+
+    async def approval(self, id: str) -> ApprovalView:
+        return await self._wire.ask(ApprovalView, self._wire.request("GET", _asked(id)))
+
+    async def approve(
+        self,
+        id: str,
+        *,
+        by: str | None = None,
+        comment: str | None = None,
+        payload: Any = msgspec.UNSET,
+        digest: str | None = None,
+    ) -> ApprovalView:
+        """Let it run, with another payload if one is given; with `digest`, only what was seen."""
+        body = _given(by=by, comment=comment, payload=payload, digest=digest)
+        request = self._wire.request("POST", _asked(id, "approve"), body=body)
+        return await self._wire.ask(ApprovalView, request)
+
+    async def reject(
+        self,
+        id: str,
+        *,
+        by: str | None = None,
+        comment: str | None = None,
+        digest: str | None = None,
+    ) -> ApprovalView:
+        body = _given(by=by, comment=comment, digest=digest)
+        request = self._wire.request("POST", _asked(id, "reject"), body=body)
+        return await self._wire.ask(ApprovalView, request)
+
+    # Somebody looks after the dead.
+
+    async def dead_letters(self, **filter: Unpack[DeadFilter]) -> DeadGroups:
+        """What died, grouped by what of. The tasks of one group: `dead_tasks`."""
+        return await self._wire.ask(DeadGroups, self._wire.request("GET", _DEAD, **filter))
+
+    async def dead_tasks(
+        self, *, cursor: str | None = None, limit: int | None = None, **filter: Unpack[DeadFilter]
+    ) -> TaskPage:
+        grouped = "fingerprint" in filter
+        request = self._wire.request(
+            "GET",
+            _DEAD if grouped else "/api/v2/tasks",
+            state=None if grouped else State.DEAD,
+            cursor=cursor,
+            limit=limit,
+            **filter,
+        )
+        return await self._wire.ask(TaskPage, request)
+
+    async def replay(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        payload: Any = msgspec.UNSET,
+        rate: float | None = None,
+        dry_run: bool = False,
+    ) -> Bulk:
+        """Dead letters from the beginning again; `rate` is how many start in a second."""
+        body = _given(ids=ids, filter=filter, payload=payload, rate=rate, dry_run=dry_run)
+        return await self._wire.ask(Bulk, self._wire.request("POST", f"{_DEAD}/replay", body=body))
+
+    async def abandon(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: DeadFilter | None = None,
+        dry_run: bool = False,
+    ) -> Bulk:
+        body = _given(ids=ids, filter=filter, dry_run=dry_run)
+        return await self._wire.ask(Bulk, self._wire.request("POST", f"{_DEAD}/abandon", body=body))
+
+
+_DEAD = "/api/v2/dead-letters"
+
+
+def _asked(id: str, *rest: str) -> str:
+    return "/".join(("/api/v2/approvals", quote(id, safe=""), *rest))
+
+
+def _given(*, payload: Any = msgspec.UNSET, **fields: Any) -> dict[str, Any]:
+    said = {name: value for name, value in fields.items() if value is not None}
+    return said if payload is msgspec.UNSET else {**said, "payload": payload}
 
 
 def _path(id: str, *rest: str) -> str:

@@ -28,6 +28,8 @@ IDEMPOTENCY_KEY = "idempotency-key"
 class Wire:
     def __init__(self, url: str) -> None:
         self.url = url
+        self.reached = False
+        self.away_since: float | None = None
         self._http = httpx2.AsyncClient(
             base_url=url,
             # Everybody who waits holds a connection: a pool of a hundred would make them queue.
@@ -78,9 +80,7 @@ class Wire:
             raise problem_from(response.status_code, response.content)
         return response
 
-    async def follow(
-        self, path: str, *, after: int, patience: Patience
-    ) -> AsyncGenerator[str, None]:
+    async def follow(self, path: str, *, after: int) -> AsyncGenerator[str, None]:
         """The data of each server-sent event, until the server ends the stream."""
         request = self._http.build_request(
             "GET",
@@ -92,7 +92,6 @@ class Wire:
         try:
             if response.is_error:
                 raise problem_from(response.status_code, await response.aread())
-            patience.met()
             async for sent in httpx2.EventSource(response):
                 if sent.data:  # else it only told us how soon to come back
                     yield sent.data
@@ -114,29 +113,34 @@ class Wire:
 
     async def _send_once(self, request: httpx2.Request, *, stream: bool) -> httpx2.Response:
         try:
-            return await self._http.send(request, stream=stream)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise Unreachable(self.url) from error
+            response = await self._http.send(request, stream=stream)
+        except httpx2.TransportError as error:
+            if self.away_since is None:
+                self.away_since = monotonic()
+            if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+                raise Unreachable(self.url) from error
+            raise
+        self.reached, self.away_since = True, None
+        return response
 
 
 class Patience:
     """A server that was there a moment ago may be restarting: this much we bear with it."""
 
     LIMIT_S = 30.0
-    LONGEST_PAUSE_S = 2.0
+    FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 
-    def __init__(self) -> None:
-        self._known = False
-        self._away_since: float | None = None
-        self._pause = 0.1
-
-    def met(self) -> None:
-        self._known, self._away_since, self._pause = True, None, 0.1
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._pause = self.FIRST_PAUSE_S
 
     async def bear(self, error: Unreachable) -> None:
-        if self._away_since is None:
-            self._away_since = monotonic()
-        if not self._known or monotonic() - self._away_since > self.LIMIT_S:
+        away_since = self._wire.away_since
+        if not self._wire.reached:
+            raise error
+        if away_since is None:
+            self._pause = self.FIRST_PAUSE_S
+        elif monotonic() - away_since > self.LIMIT_S:
             raise error
         await asyncio.sleep(self._pause * random.uniform(0.5, 1))
         self._pause = min(self._pause * 2, self.LONGEST_PAUSE_S)

@@ -6,7 +6,7 @@ is one round trip and one transaction. tests/contract holds every ledger to this
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
@@ -136,6 +136,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     session: str | None = None
     parent: TaskId | None = None
     fingerprint: str | None = None
+    waiting_for: str | None = None
+    approval: str | None = None  # the status of its approval; "all": it ever needed one
     text: str | None = None  # found in id, type, payload or error
     after: str | None = None  # cursor
     limit: int = 100
@@ -162,7 +164,10 @@ class TaskStore(Protocol):
     async def apply(self, moves: Sequence[Move], *, now: Instant) -> Moved: ...
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
-        """A letter to a waiting task wakes it; to any other live task it only lies there."""
+        """A letter to a waiting task wakes it; to any other live task it only lies there.
+
+        Also to one that waits for approval: whoever can signal cannot thereby approve.
+        """
         ...
 
     async def due(self, *, now: Instant, limit: int) -> Sequence[Task]: ...
@@ -176,7 +181,10 @@ class TaskStore(Protocol):
         ...
 
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
-        """How many tasks by queue, lane and state; never counted, always kept."""
+        """How many tasks by queue, lane and state; never counted, always kept.
+
+        Lanes are told apart for queued tasks; every other task counts as PRIMARY.
+        """
         ...
 
     async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
@@ -246,6 +254,10 @@ class Bell(Protocol):
     def ring(self, *topics: str) -> None: ...
 
     def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]: ...
+
+    def attach(self, hear: Callable[[Sequence[str]], None]) -> None:
+        """From now on, `hear` is told of topics that were rung on other servers."""
+        ...
 
 
 class Backend(Protocol):

@@ -1,4 +1,4 @@
-"""The Dispatcher: submit, claim, extend, settle, cancel, replay, abandon, signal, wait.
+"""The Dispatcher: submit, claim, extend, settle, cancel, approve, replay, abandon, signal, wait.
 
 The one write path. It asks the machine what should happen, batches the answers, has the ledger
 apply them, and tells whoever waits. It holds no truth of its own: kill it at any line and the
@@ -12,12 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import structlog
 
 from onward.core import machine
+from onward.core.approval import Word, approval_of
 from onward.core.clock import Clock
 from onward.core.coalesce import Coalescer
 from onward.core.contract import (
+    Ask,
     Backend,
     Fate,
     Hold,
@@ -43,12 +46,17 @@ from onward.core.task import (
     State,
     Task,
     TaskId,
+    WorkerId,
     encode,
 )
 from onward.core.waiters import Waiters, outcome_within
 
 log = structlog.get_logger("onward.dispatch")
 
+Decide = Callable[[Task, Instant], Move | None]
+
+CHUNK = 256  # moves in one call of the ledger
+NO_TASK = "no such task"
 TRIES = 5  # how often a decision is taken anew when the task has changed under it
 
 
@@ -126,9 +134,9 @@ class Dispatcher:
         try:
             inserted = await self.backend.tasks.insert(batch, asks, now=self.clock.now())
         except BaseException:
-            self.hands.give_back(asks, ())
+            self.hands.give_back(asks, (), lent=True)
             raise
-        self._hand_out(asks, inserted.claimed)
+        self._hand_out(asks, inserted.claimed, lent=True)
         ready: set[str] = set()
         for item, receipt in zip(batch, inserted.receipts, strict=True):
             if receipt.fate is Fate.FRESH:
@@ -161,9 +169,12 @@ class Dispatcher:
         finally:
             self._claiming = None
 
-    def _hand_out(self, asks: Sequence[Any], claimed: Sequence[Claimed]) -> None:
+    def _hand_out(
+        self, asks: Sequence[Ask], claimed: Sequence[Claimed], *, lent: bool = False
+    ) -> None:
         self.tally["task.claimed"] += len(claimed)
-        for task in self.hands.give_back(asks, claimed):
+        self.backend.bell.ring(*[f"task:{task.id}" for task in claimed])
+        for task in self.hands.give_back(asks, claimed, lent=lent):
             # Its worker left between asking and getting: nobody has seen it, so nothing is burned.
             self.spawn(self.settle(task, Released()))
 
@@ -179,6 +190,14 @@ class Dispatcher:
             if pulse is not Pulse.HELD:
                 self.hands.stop(hold.task, hold.fence, revoked=pulse is Pulse.LOST)
         return pulses
+
+    async def delivered(self, task: Claimed, worker: WorkerId, *, until: Instant) -> Claimed | None:
+        """An offered task has reached a worker: its clocks start. None: it is not ours any more."""
+        now = self.clock.now()
+        move = machine.delivered(task, worker, now, until)
+        if (await self._apply([move], now)).verdicts[0] is not Verdict.APPLIED:
+            return None
+        return msgspec.structs.replace(task, rev=task.rev + 1, worker=worker)
 
     async def beat(self) -> None:
         """Renew the lease of everything that is held in this process."""
@@ -285,23 +304,45 @@ class Dispatcher:
             self.hands.stop(found.id, found.fence, revoked=False)
         return found
 
-    async def replay(self, task: TaskId, *, payload: Json | None = None) -> Task:
+    async def approve(self, task: TaskId, word: Word, *, payload: Json | None = None) -> Task:
+        """Let it run, perhaps with a mended payload. Conflict when it is decided already."""
+
         def decide(found: Task, now: Instant) -> Move:
-            move = machine.replay(found, now, payload=payload)
-            if move is None:
-                raise Conflict(f"a task that is {found.state} cannot be retried")
-            return move
+            profile = self.profiles[found.profile]
+            move = machine.approve(found, now, profile, word.by, word.comment, payload)
+            return _meant(found, word, move)
 
         return await self._intervene(task, decide)
+
+    async def reject(self, task: TaskId, word: Word) -> Task:
+        def decide(found: Task, now: Instant) -> Move:
+            profile = self.profiles[found.profile]
+            return _meant(found, word, machine.reject(found, now, profile, word.by, word.comment))
+
+        return await self._intervene(task, decide)
+
+    async def replay(self, task: TaskId, *, payload: Json | None = None) -> Task:
+        return await self._intervene(task, _Replay(payload))
+
+    async def replay_all(
+        self, ids: Sequence[TaskId], *, payload: Json | None = None, every_ms: float = 0
+    ) -> Mapping[TaskId, str]:
+        """Dead letters, each `every_ms` after the one before. Returns who was refused, and why.
+
+        When each one starts stands in the ledger: nobody need be there to see to it.
+        """
+        now = self.clock.now()
+        starts = {id: now + int(turn * every_ms) for turn, id in enumerate(ids)}
+        return await self._intervene_all(ids, _dead_only(_Replay(payload, starts)))
 
     async def abandon(self, task: TaskId) -> Task:
-        def decide(found: Task, now: Instant) -> Move:
-            move = machine.abandon(found, now, self.profiles[found.profile])
-            if move is None:
-                raise Conflict(f"a task that is {found.state} is no dead letter")
-            return move
+        return await self._intervene(task, _dead_only(self._abandon))
 
-        return await self._intervene(task, decide)
+    async def abandon_all(self, ids: Sequence[TaskId]) -> Mapping[TaskId, str]:
+        return await self._intervene_all(ids, _dead_only(self._abandon))
+
+    def _abandon(self, found: Task, now: Instant) -> Move | None:
+        return machine.abandon(found, now, self.profiles[found.profile])
 
     async def signal(self, task: TaskId, name: str, body: Json) -> None:
         now = self.clock.now()
@@ -310,11 +351,11 @@ class Dispatcher:
             raise NotFound("no live task has this id")
         self._announce(moved.awake, [task])
 
-    async def _intervene(self, id: TaskId, decide: Callable[[Task, Instant], Move | None]) -> Task:
+    async def _intervene(self, id: TaskId, decide: Decide) -> Task:
         for _ in range(TRIES):
             task = await self._get(id)
             if task is None:
-                raise NotFound("no such task")
+                raise NotFound(NO_TASK)
             now = self.clock.now()
             move = decide(task, now)
             if move is None:
@@ -323,6 +364,31 @@ class Dispatcher:
                 return await self._get(id) or task
         raise Conflict("the task keeps changing; try again")
 
+    async def _intervene_all(self, ids: Sequence[TaskId], decide: Decide) -> Mapping[TaskId, str]:
+        refused: dict[TaskId, str] = {}
+        for at in range(0, len(ids), CHUNK):
+            part = ids[at : at + CHUNK]
+            now = self.clock.now()
+            moves: list[Move] = []
+            for id, task in zip(part, await self.backend.tasks.get(part), strict=True):
+                try:
+                    move = None if task is None else decide(task, now)
+                except Conflict as error:
+                    refused[id] = str(error)
+                    continue
+                if move is None:
+                    refused[id] = NO_TASK
+                else:
+                    moves.append(move)
+            verdicts = (await self._apply(moves, now)).verdicts if moves else ()
+            for move, verdict in zip(moves, verdicts, strict=True):
+                if verdict is not Verdict.APPLIED:
+                    try:
+                        await self._intervene(move.task, decide)
+                    except (Conflict, NotFound) as error:
+                        refused[move.task] = str(error)
+        return refused
+
     # Somebody waits.
 
     async def wait(self, task: TaskId, *, timeout_ms: int) -> Ending | None:
@@ -330,15 +396,25 @@ class Dispatcher:
         with self.waiters.expect(task) as future:
             found = await self._get(task)
             if found is None:
-                raise NotFound("no such task")
+                raise NotFound(NO_TASK)
             if found.state in FINAL:
                 return Ending.of(found)
             return await outcome_within(future, timeout_ms)
 
+    def hear(self, topics: Sequence[str]) -> None:
+        """Something happened on another server: look for work, and for what is waited for here."""
+        self.hands.rung(topic.removeprefix("queue:") for topic in topics if topic[:6] == "queue:")
+        ended = [topic[5:] for topic in topics if topic[:5] == "task:"]
+        waited = self.waiters.of(ended)
+        if waited:
+            self.spawn(self._look_for_endings(waited))
+
     async def reread(self) -> None:
         """What a lost bell cannot hide: look for work, and for the endings that are waited for."""
         self.hands.rung_all()
-        waited = self.waiters.waited_for()
+        await self._look_for_endings(self.waiters.waited_for())
+
+    async def _look_for_endings(self, waited: Sequence[TaskId]) -> None:
         for at in range(0, len(waited), 256):
             for task in await self.backend.tasks.get(waited[at : at + 256]):
                 if task is not None and task.state in FINAL:
@@ -352,6 +428,52 @@ class Dispatcher:
         task = asyncio.get_running_loop().create_task(work)
         self._loose.add(task)
         task.add_done_callback(self._loose.discard)
+
+
+class _Replay:
+    """Decides on one generation only: of two who replay the same death, one is refused."""
+
+    def __init__(
+        self, payload: Json | None, starts: Mapping[TaskId, Instant] | None = None
+    ) -> None:
+        self._payload = payload
+        self._starts = starts or {}
+        self._seen: dict[TaskId, int] = {}
+
+    def __call__(self, found: Task, now: Instant) -> Move:
+        if self._seen.setdefault(found.id, found.generation) != found.generation:
+            raise Conflict("somebody else has replayed it meanwhile")
+        run_at = self._starts.get(found.id)
+        move = machine.replay(found, now, payload=self._payload, run_at=run_at)
+        if move is None:
+            raise Conflict(f"a task that is {found.state} cannot be retried")
+        return move
+
+
+def _dead_only(decide: Decide) -> Decide:
+    def guarded(found: Task, now: Instant) -> Move | None:
+        if found.state is not State.DEAD:
+            raise Conflict(f"a task that is {found.state} is no dead letter")
+        return decide(found, now)
+
+    return guarded
+
+
+def _meant(found: Task, word: Word, move: Move | None) -> Move:
+    """The move, if it is about what whoever decided has seen."""
+    asked = approval_of(found)
+    if asked is None:
+        raise NotFound("nobody is asked to approve this task")
+    if word.generation not in (None, found.generation):
+        raise Conflict("the task has been replayed since: this approval is over")
+    if move is None:
+        by = f" by {asked.by}" if asked.by else ""
+        raise Conflict(
+            f"it is {asked.status} already{by}" if asked.decided_at else "its time is over"
+        )
+    if word.digest not in (None, asked.digest):
+        raise Conflict("the payload is not the one that was shown", hint="look at it again")
+    return move
 
 
 def _accepted(receipt: Receipt, task: Task, cap: int | None) -> Receipt:

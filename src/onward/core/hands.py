@@ -25,7 +25,7 @@ class Seat:
         worker: WorkerId,
         queues: Iterable[str],
         *,
-        lease_ms: int,
+        lease_ms: int | None,  # None: what it takes is only offered, and has no lease yet
         deliver: Callable[[Claimed], None],
         stop: Callable[[Claimed, bool], None],
     ) -> None:
@@ -113,8 +113,14 @@ class Hands:
         self._hot -= asked
         return asks
 
-    def give_back(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> list[Claimed]:
-        """Deliver what was found, free the rest. Returns what nobody is there to take any more."""
+    def give_back(
+        self, asks: Sequence[Ask], claimed: Sequence[Claimed], *, lent: bool = False
+    ) -> list[Claimed]:
+        """Deliver what was found, free the rest. Returns what nobody is there to take any more.
+
+        A queue that gave all it was asked for may hold more; of slots lent to new work the
+        receipts say what stayed queued.
+        """
         left = Counter(task.worker for task in claimed)
         seats: dict[WorkerId, Seat] = {}
         for ask in asks:
@@ -123,7 +129,7 @@ class Hands:
             seat = seats[ask.worker] = self._lent.pop(id(ask))
             got = min(left[ask.worker], ask.limit)
             left[ask.worker] -= got
-            if got == ask.limit:
+            if got == ask.limit and not lent:
                 self._hot.update(want.queue for want in ask.wants)
             if got < ask.limit:
                 self.free(seat, ask.limit - got)
@@ -153,7 +159,9 @@ class Hands:
     def holds(self, now: Instant) -> list[Hold]:
         """Everything held here, with its lease renewed."""
         return [
-            Hold(task.id, task.fence, now + seat.lease_ms) for seat, task in self._held.values()
+            Hold(task.id, task.fence, now + seat.lease_ms)
+            for seat, task in self._held.values()
+            if seat.lease_ms is not None
         ]
 
     def busy(self) -> int:

@@ -12,6 +12,19 @@ from typing import Protocol
 
 import msgspec
 
+from onward.core.approval import (
+    EXPIRY,
+    WAITS,
+    Approval,
+    Status,
+    approval_of,
+    ask,
+    asked_again,
+    awaited,
+    closing,
+    digest_of,
+    open_approval,
+)
 from onward.core.contract import Move, Submission
 from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
 from onward.core.policy import (
@@ -27,6 +40,7 @@ from onward.core.policy import (
 )
 from onward.core.task import (
     FINAL,
+    Claimed,
     Fault,
     Instant,
     Json,
@@ -36,6 +50,7 @@ from onward.core.task import (
     State,
     Task,
     TaskId,
+    WorkerId,
     encode,
 )
 
@@ -57,20 +72,28 @@ TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
     (S.RUNNING, S.FAILED): frozenset({"task.failed"}),
     (S.RUNNING, S.DEAD): frozenset({"task.failed", "task.dlq"}),
     (S.RUNNING, S.CANCELED): frozenset({"task.canceled"}),
-    (S.RUNNING, S.RUNNING): frozenset({"task.canceling", "task.timeout"}),
-    (S.WAITING, S.QUEUED): frozenset({"task.woken"}),
+    (S.RUNNING, S.RUNNING): frozenset({"task.canceling", "task.timeout", "task.delivered"}),
+    (S.WAITING, S.QUEUED): frozenset({"task.woken", "approval.approved"}),
+    (S.WAITING, S.SCHEDULED): frozenset({"approval.approved"}),
     (S.WAITING, S.CANCELED): frozenset({"task.canceled"}),
-    (S.WAITING, S.FAILED): frozenset({"task.failed"}),
+    (S.WAITING, S.FAILED): frozenset({"approval.rejected", "task.failed"}),
     (S.WAITING, S.DEAD): frozenset({"task.failed", "task.dlq"}),
-    (S.DEAD, S.QUEUED): frozenset({"task.replayed"}),
     (S.DEAD, S.FAILED): frozenset({"task.abandoned"}),
-    (S.FAILED, S.QUEUED): frozenset({"task.replayed"}),
-    (S.CANCELED, S.QUEUED): frozenset({"task.replayed"}),
+    **{
+        (over, to): events
+        for over in (S.DEAD, S.FAILED, S.CANCELED)
+        for to, events in {
+            S.QUEUED: frozenset({"task.replayed"}),
+            S.SCHEDULED: frozenset({"task.replayed"}),
+            S.WAITING: frozenset({"task.replayed", "approval.requested"}),
+        }.items()
+    },
 }
 
 TIMED_OUT = Fault(kind="timeout", message="the time allowed for the task is over")
 ATTEMPT_TIMED_OUT = Fault(kind="TIMEOUT", message="the attempt took longer than its timeout")
 WORKER_LOST = Fault(kind="worker_lost", message="the worker went away while it ran the task")
+UNDECIDED = Fault(kind="Rejected", message="nobody approved it in time", retryable=False)
 POISON = Fault(
     kind="poison", message=f"{POISON_AFTER} workers in a row were lost while they ran the task"
 )
@@ -126,15 +149,18 @@ def age_limit(profile: Profile, expires_at: Instant | None) -> Instant | None:
 def born(task: Task, profile: Profile) -> tuple[Task, tuple[Note, ...]]:
     """A submission as it goes into the ledger: first state, first alarm, first events."""
     limit = age_limit(profile, task.expires_at)
-    if task.waiting_for is not None:
+    notes: tuple[Note, ...] = (("task.created", None),)
+    if task.waiting_for == WAITS:
+        asked = approval_of(task) or ask(task.payload, task.created_at)
+        task = msgspec.structs.replace(task, approval=asked.encode())
+        notes += (asked.requested(),)
+        state, due_at = State.WAITING, first(asked.expires_at, limit)
+    elif task.waiting_for is not None:
         state, due_at = State.WAITING, limit
     elif task.run_at is not None and task.run_at > task.created_at:
         state, due_at = State.SCHEDULED, first(task.run_at, limit)
     else:
         state, due_at = State.QUEUED, first(task.start_by, limit)
-    notes: tuple[Note, ...] = (("task.created", None),)
-    if task.waiting_for == "approval":
-        notes += (("approval.requested", None),)
     task = msgspec.structs.replace(
         task, state=state, due_at=due_at, queued_at=task.created_at, events=len(notes)
     )
@@ -170,8 +196,8 @@ def settle(
             return _requeue(
                 held, now, profile, {"attempt": held.attempt - 1}, ("task.released", None)
             )
-        case Lost():
-            return lost(held, now, profile)
+        case Lost(detail):
+            return lost(held, now, profile, detail)
 
 
 def failed(held: Held, fault: Fault, now: Instant, profile: Profile) -> Move:
@@ -179,17 +205,60 @@ def failed(held: Held, fault: Fault, now: Instant, profile: Profile) -> Move:
     overrides = overrides_of(held.overrides)
     budget = profile.max_retries if overrides.max_retries is None else overrides.max_retries
     if not transient(fault) or held.retries >= budget:
-        return _fail(held, State.RUNNING, fault, now, profile, failures=held.failures + 1)
+        failures = {"failures": held.failures + 1}
+        return _fail(held, State.RUNNING, fault, now, profile, failures)
     return _retry(held, fault, now, profile, overrides)
 
 
-def lost(held: Held, now: Instant, profile: Profile) -> Move:
+def delivered(held: Claimed | Task, worker: WorkerId, now: Instant, until: Instant) -> Move:
+    """An offered task has reached a worker: from now on it runs, and its clocks with it."""
+    attempt_by = None if held.attempt_ms is None else now + held.attempt_ms
+    return Move(
+        task=held.id,
+        expect=State.RUNNING,
+        fence=held.fence,
+        rev=held.rev,
+        to=State.RUNNING,
+        due_at=first(until, attempt_by, held.expires_at),
+        changes={
+            "worker": worker,
+            "started_at": now,
+            "lease_until": until,
+            "attempt_by": attempt_by,
+        },
+        events=(("task.delivered", encode({"worker": worker})),),
+    )
+
+
+def adopted(task: Task, worker: WorkerId, until: Instant) -> Submission:
+    """A task that somebody else put on a transport: it enters the ledger already under way."""
+    notes: tuple[Note, ...] = (
+        ("task.created", None),
+        ("task.claimed", encode({"worker": worker, "attempt": 1})),
+    )
+    running = msgspec.structs.replace(
+        task,
+        state=State.RUNNING,
+        fence=1,
+        rev=1,
+        attempt=1,
+        worker=worker,
+        started_at=task.created_at,
+        lease_until=until,
+        due_at=first(until, task.expires_at),
+        events=len(notes),
+    )
+    return Submission(running, notes)
+
+
+def lost(held: Held, now: Instant, profile: Profile, detail: Json | None = None) -> Move:
     """The worker went away. No retry is burned, but a task that takes its workers with it dies."""
     if profile.on_lost is Then.FAIL:
         return _fail(held, State.RUNNING, WORKER_LOST, now, profile)
     if held.lost + 1 >= POISON_AFTER:
         return _fail(held, State.RUNNING, POISON, now, profile)
-    note = ("task.reclaimed", encode({"from": held.worker, "attempt": held.attempt}))
+    detail = detail or encode({"from": held.worker, "attempt": held.attempt})
+    note = ("task.reclaimed", detail)
     return _requeue(held, now, profile, {"lost": held.lost + 1}, note)
 
 
@@ -206,7 +275,10 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
         return _struck_running(task, now, profile)
     limit = age_limit(profile, task.expires_at)
     if task.state is State.QUEUED or (limit is not None and limit <= now):
-        return _fail(task, task.state, TIMED_OUT, now, profile)
+        changes = closing(task, Status.EXPIRED, now)
+        return _fail(task, task.state, TIMED_OUT, now, profile, changes)
+    if awaited(task):
+        return _undecided(task, now, profile)
     event = "task.queued" if task.state is State.SCHEDULED else "task.woken"
     return Move(
         task=task.id,
@@ -287,34 +359,116 @@ def cancel(task: Task, now: Instant, profile: Profile) -> Move | None:
         )
     if task.state in FINAL:
         return None
-    return _end(task, task.state, State.CANCELED, now, profile, {}, ("task.canceled", None))
+    changes = closing(task, Status.CANCELED, now)
+    return _end(task, task.state, State.CANCELED, now, profile, changes, ("task.canceled", None))
 
 
-def replay(task: Task, now: Instant, *, payload: Json | None = None) -> Move | None:
-    """From the beginning again, as a new generation. None: it is not over, or it went well."""
-    if task.state not in (State.DEAD, State.FAILED, State.CANCELED):
+def approve(
+    task: Task,
+    now: Instant,
+    profile: Profile,
+    by: str | None = None,
+    comment: str | None = None,
+    payload: Json | None = None,
+) -> Move | None:
+    """It may run, perhaps with a mended payload. None: nobody is being asked (any more)."""
+    asked = open_approval(task, now)
+    if asked is None:
         return None
+    said = asked.closed(Status.APPROVED, now, by=by, comment=comment)
+    if payload is not None:
+        said = msgspec.structs.replace(said, digest=digest_of(payload))
+    return _let_go(task, now, profile, said, payload)
+
+
+def reject(
+    task: Task, now: Instant, profile: Profile, by: str | None = None, comment: str | None = None
+) -> Move | None:
+    """It will not run: failed, and never a dead letter. None: nobody is being asked (any more)."""
+    asked = open_approval(task, now)
+    if asked is None:
+        return None
+    said = asked.closed(Status.REJECTED, now, by=by, comment=comment)
+    message = comment or (f"rejected by {by}" if by else "rejected")
+    fault = Fault(kind="Rejected", message=message, retryable=False)
+    return _refuse(task, now, profile, said, fault)
+
+
+def _undecided(task: Task, now: Instant, profile: Profile) -> Move:
+    asked = approval_of(task) or ask(task.payload, now)
+    said = asked.closed(Status.EXPIRED, now, by=EXPIRY)
+    if asked.default == "approve":
+        return _let_go(task, now, profile, said)
+    return _refuse(task, now, profile, said, UNDECIDED)
+
+
+def _let_go(
+    task: Task, now: Instant, profile: Profile, said: Approval, payload: Json | None = None
+) -> Move:
+    limit = age_limit(profile, task.expires_at)
+    later = task.run_at if task.run_at is not None and task.run_at > now else None
     changes: dict[str, str | int | None] = {
-        **dict.fromkeys(("result", "error", "fingerprint", "finished_at", "worker"), None),
-        **dict.fromkeys(("expires_at", "start_by", "run_at", "cancel_by", "waiting_for"), None),
-        **dict.fromkeys(("journal", "progress"), None),
-        **dict.fromkeys(("attempt", "failures", "retries", "lost", "overdue"), 0),
-        "generation": task.generation + 1,
-        "lane": Lane.RETRY,
+        "approval": said.encode(),
+        "waiting_for": None,
+        "run_at": later,
+        "start_by": None,  # it is not failed for the time that a person took
         "queued_at": now,
     }
     if payload is not None:
         changes["payload"] = payload
-    return Move(
-        task=task.id,
-        expect=task.state,
-        fence=task.fence,
-        rev=task.rev,
-        to=State.QUEUED,
-        due_at=None,
+    return msgspec.structs.replace(
+        _going_on(task, first(later, limit)),
+        to=State.QUEUED if later is None else State.SCHEDULED,
         changes=changes,
-        events=(("task.replayed", encode({"generation": task.generation + 1})),),
+        events=(("approval.approved", said.said()),),
     )
+
+
+def _refuse(task: Task, now: Instant, profile: Profile, said: Approval, fault: Fault) -> Move:
+    return _end(
+        task,
+        task.state,
+        State.FAILED,
+        now,
+        profile,
+        {
+            "approval": said.encode(),
+            "waiting_for": None,
+            "error": fault.encode(),
+            "fingerprint": fingerprint(fault),
+        },
+        ("approval.rejected", said.said()),
+        ("task.failed", encode({"error": fault, "attempt": task.attempt})),
+    )
+
+
+def replay(
+    task: Task, now: Instant, *, payload: Json | None = None, run_at: Instant | None = None
+) -> Move | None:
+    """From the beginning again, as a new generation. None: it is not over, or it went well."""
+    if task.state not in (State.DEAD, State.FAILED, State.CANCELED):
+        return None
+    later = run_at if run_at is not None and run_at > now else None
+    to, due_at = (State.QUEUED, None) if later is None else (State.SCHEDULED, later)
+    notes: tuple[Note, ...] = (("task.replayed", encode({"generation": task.generation + 1})),)
+    changes: dict[str, str | int | None] = {
+        **dict.fromkeys(("result", "error", "fingerprint", "finished_at", "worker"), None),
+        **dict.fromkeys(("expires_at", "start_by", "cancel_by", "waiting_for"), None),
+        **dict.fromkeys(("journal", "progress"), None),
+        **dict.fromkeys(("attempt", "failures", "retries", "lost", "overdue"), 0),
+        "generation": task.generation + 1,
+        "lane": Lane.RETRY,
+        "run_at": later,
+        "queued_at": now,
+    }
+    if payload is not None:
+        changes["payload"] = payload
+    asked = asked_again(task, task.payload if payload is None else payload, now)
+    if asked is not None:
+        to, due_at = State.WAITING, asked.expires_at
+        changes |= {"approval": asked.encode(), "waiting_for": WAITS}
+        notes += (asked.requested(),)
+    return msgspec.structs.replace(_going_on(task, due_at), to=to, changes=changes, events=notes)
 
 
 def abandon(task: Task, now: Instant, profile: Profile) -> Move | None:
@@ -385,14 +539,14 @@ def _fail(
     fault: Fault,
     now: Instant,
     profile: Profile,
-    *,
-    failures: int | None = None,
+    more: Mapping[str, str | int | None] | None = None,
 ) -> Move:
-    error = fault.encode()
     note: Note = ("task.failed", encode({"error": fault, "attempt": held.attempt}))
-    changes: dict[str, str | int | None] = {"error": error, "fingerprint": fingerprint(fault)}
-    if failures is not None:
-        changes["failures"] = failures
+    changes: dict[str, str | int | None] = {
+        "error": fault.encode(),
+        "fingerprint": fingerprint(fault),
+        **(more or {}),
+    }
     if profile.dead_letters:
         dead: Note = ("task.dlq", encode({"reason": fault.kind}))
         return _end(held, expect, State.DEAD, now, profile, changes, note, dead)

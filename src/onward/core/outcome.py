@@ -35,5 +35,7 @@ class Released(msgspec.Struct, frozen=True):
 class Lost(msgspec.Struct, frozen=True):
     """The worker went away with it."""
 
+    detail: Json | None = None  # what the log should say of it, if more than which worker it was
+
 
 Outcome: TypeAlias = Succeeded | Failed | Parked | Released | Lost

@@ -78,8 +78,11 @@ BY_ERROR: Mapping[str, Schedule] = {
 }
 
 
+PROTOCOL = Schedule((60_000, 300_000, 900_000))
+
+
 def profiles(
-    *, lease_ms: int, schedules: Mapping[str, Schedule] = BY_ERROR
+    *, lease_ms: int, max_retries: int = 3, schedules: Mapping[str, Schedule] = BY_ERROR
 ) -> Mapping[str, Profile]:
     hour, month = 3_600_000, 30 * 24 * 3_600_000
     return {
@@ -104,6 +107,13 @@ def profiles(
                 retention_ms=month,
             ),
             Profile(
+                name="streams",
+                max_retries=max_retries,
+                schedules={"Default": schedules.get("protocol", PROTOCOL)},
+                lease_ms=lease_ms,
+                retention_ms=month,
+            ),
+            Profile(
                 name="session",
                 max_retries=3,
                 schedules=schedules,
@@ -112,6 +122,14 @@ def profiles(
                 on_expiry=Then.TELL,
             ),
         )
+    }
+
+
+def kept_at_most(rules: Mapping[str, Profile], ms: int) -> Mapping[str, Profile]:
+    """The same for a ledger whose finished tasks live on elsewhere."""
+    return {
+        name: msgspec.structs.replace(profile, retention_ms=min(profile.retention_ms, ms))
+        for name, profile in rules.items()
     }
 
 

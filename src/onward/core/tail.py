@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import msgspec
 import structlog
 
 from onward.core.clock import Clock
 from onward.core.contract import Backend, Projector
+from onward.core.task import encode
 
 log = structlog.get_logger("onward.tail")
 
@@ -32,14 +34,14 @@ class Tail:
             saved = await self._backend.documents.get(
                 KIND, self._projector.name, now=self._clock.now()
             )
-            self._cursor = "" if saved is None else saved.body
+            self._cursor = "" if saved is None else msgspec.json.decode(saved.body, type=str)
         page = await self._backend.tasks.events(after=self._cursor, limit=BATCH)
         if page.items:
             await self._projector.project(page.items)
             self._cursor = page.next or self._cursor
             # Saved after projecting: a crash in between repeats the batch, it never skips one.
             await self._backend.documents.put(
-                KIND, self._projector.name, self._cursor, now=self._clock.now()
+                KIND, self._projector.name, encode(self._cursor), now=self._clock.now()
             )
         return len(page.items)
 

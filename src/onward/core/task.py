@@ -50,7 +50,7 @@ class Priority(IntEnum):
 FINAL_EVENTS = frozenset({"task.succeeded", "task.failed", "task.canceled"})
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: TaskId
     type: str
     queue: str  # the one routing key: workers claim queues, never types
@@ -96,6 +96,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     parent: TaskId | None = None
     key: str | None = None  # idempotency key as given; effects are counted under it
     waiting_for: str | None = None  # waiting: "approval", "event", "timer", "children"
+    approval: Json | None = None  # what a person was asked before it may run; see approval.py
     overdue: bool = False
 
 
@@ -119,6 +120,7 @@ class Claimed(msgspec.Struct, frozen=True):
     created_at: Instant
     expires_at: Instant | None
     attempt_by: Instant | None
+    attempt_ms: int | None
     overrides: Json | None
     parent: TaskId | None
     key: str | None
@@ -128,7 +130,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """News for a task: a child's end, a signal, an approval."""
+    """News for a task: a child's end, a signal."""
 
     to: TaskId
     name: str

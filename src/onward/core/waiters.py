@@ -6,7 +6,7 @@ A waiter that goes away changes nothing: the task lives in the ledger, not in th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from onward.core.errors import TooBusy
@@ -42,6 +42,9 @@ class Waiters:
         for future in self._waiting.get(ending.id, ()):
             if not future.done():
                 future.set_result(ending)
+
+    def of(self, tasks: Iterable[TaskId]) -> Sequence[TaskId]:
+        return [task for task in tasks if task in self._waiting]
 
     def waited_for(self) -> Sequence[TaskId]:
         return list(self._waiting)

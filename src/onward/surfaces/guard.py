@@ -7,6 +7,7 @@ on its own; one without a length is counted as the door reads it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import re
 import secrets
@@ -15,6 +16,7 @@ from itertools import count
 from typing import Any
 
 import structlog
+from starlette.requests import ClientDisconnect
 
 from onward.surfaces.wire import INTERNAL, error_body
 
@@ -71,6 +73,8 @@ class Guard:
             receive = call.count
         try:
             await self._app(scope, receive, call.send)
+        except ClientDisconnect:
+            pass  # gone in the middle of its body, or refused there by us: nobody to tell
         except asyncio.CancelledError:
             # The server stops and cannot wait for this one: say so instead of hanging up.
             await call.refuse(Refusal(503, "stopping", "Server is stopping"))
@@ -107,8 +111,9 @@ class Guard:
             raise Refusal(400, "invalid_request", "Content-Length is not a number")
         if length is not None and (len(length) > 18 or int(length) > self._max_body):
             raise _too_large(self._max_body)
-        encoding = headers.get(b"content-encoding")
-        if encoding is not None and encoding.strip().lower() not in (b"identity", b""):
+        encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+        transfer = headers.get(b"transfer-encoding", b"chunked").strip().lower()
+        if encoding not in (b"identity", b"") or transfer != b"chunked":
             raise Refusal(415, "unsupported", "A compressed body is not accepted; send it as it is")
 
     def _check_host(self, scope: Scope, host: bytes | None) -> None:
@@ -211,7 +216,10 @@ class _Call:
     async def _hang_up(self) -> None:
         """Too late for a status: an answer that breaks off is how the caller learns of it."""
         if self._scope["type"] == "websocket":
-            await self._send({"type": "websocket.close", "code": 1011 if self._started else 1008})
+            # A socket that closed meanwhile takes no second goodbye.
+            with contextlib.suppress(RuntimeError, OSError):
+                code = 1011 if self._started else 1008
+                await self._send({"type": "websocket.close", "code": code})
 
     def _own_headers(self) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
         return (b"x-request-id", self.request_id.encode()), NOSNIFF

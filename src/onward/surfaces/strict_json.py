@@ -106,9 +106,9 @@ def _not_utf8(body: bytes) -> str:
 def _fault(body: bytes, said: str) -> str:
     if body.startswith(b"\xef\xbb\xbf"):
         return "the body starts with a byte order mark"
-    if said == "Number out of range":
+    if said.startswith("Number out of range"):
         return "a number that is not finite"
-    if said == "Integer value out of range":
+    if said.startswith("Integer value out of range"):
         return TOO_LARGE
     if found := _LONE.search(body):
         return f"a lone surrogate in a text, byte {found.start(1)}"

@@ -18,6 +18,7 @@ class Phase(StrEnum):
     BACKING_OFF = "backing_off"  # failed before, not yet due again
     RETRYING = "retrying"  # failed before, queued again
     REQUEUED = "requeued"  # claimed before and handed back without failing
+    OFFERED = "offered"  # on a transport, and nobody has taken it from there yet
     RUNNING = "running"
     OVERDUE = "overdue"  # running past the time at which somebody was told
     CANCELING = "canceling"  # running, and asked to stop
@@ -40,6 +41,8 @@ def phase(task: Task) -> Phase:
         case State.RUNNING:
             if task.cancel_by is not None:
                 return Phase.CANCELING
+            if task.lease_until is None:
+                return Phase.OFFERED
             return Phase.OVERDUE if task.overdue else Phase.RUNNING
         case State.WAITING:
             approval = task.waiting_for == "approval"
@@ -55,6 +58,7 @@ _TABLE: Mapping[Phase, tuple[str, str, str, str, str]] = {
     Phase.BACKING_OFF:       ("queued",    "queued",           "processing", "FAILED",    "running"),
     Phase.RETRYING:          ("queued",    "queued",           "processing", "PENDING",   "running"),
     Phase.REQUEUED:          ("queued",    "queued",           "pending",    "PENDING",   "running"),
+    Phase.OFFERED:           ("queued",    "queued",           "pending",    "PENDING",   "pending"),
     Phase.RUNNING:           ("executing", "running",          "processing", "ACTIVE",    "running"),
     Phase.OVERDUE:           ("executing", "running",          "timeout",    "ACTIVE",    "running"),
     Phase.CANCELING:         ("executing", "running",          "processing", "ACTIVE",    "canceling"),

@@ -58,7 +58,7 @@ class LocalContext:
             value = effect()
             if inspect.isawaitable(value):
                 value = await value
-        except BaseException:
+        except Exception:  # not when it was cancelled: then nobody knows how far it got
             await effects.undo(self.key, name)
             raise
         await effects.finish(self.key, name, encode(value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.backends.sqlite.bell import LocalBell
+from onward.backends.local_bell import LocalBell
 from onward.backends.sqlite.database import Database
 from onward.backends.sqlite.documents import SqliteDocuments, SqliteEffects
 from onward.backends.sqlite.store import SqliteStore

@@ -41,7 +41,8 @@ def _load(name: str) -> str:
     return (files("onward.backends.sqlite") / name).read_text()
 
 
-def _named(text: str) -> dict[str, str]:
+def named(text: str) -> dict[str, str]:
+    """The statements of a file, by the names above them."""
     parts = re.split(r"^-- :name (\w+)\n", text, flags=re.M)
     return {
         name: re.sub(r"^--.*\n", "", body, flags=re.M).strip()
@@ -49,7 +50,7 @@ def _named(text: str) -> dict[str, str]:
     }
 
 
-QUERIES = _named(_load("queries.sql"))
+QUERIES = named(_load("queries.sql"))
 
 
 @lru_cache(maxsize=512)
@@ -75,8 +76,17 @@ class Database:
         self.path = path
         self._durable = durable and not self.memory
         self._lock = None if self.memory else _own(path)
-        self._writer = self._open()
-        self._migrate()
+        try:
+            self._writer = self._open()
+            self._migrate()
+        except BaseException as error:
+            if self._lock is not None:
+                self._lock.close()  # refused means let go: once it is mended, it can be opened
+            if isinstance(error, apsw.NotADBError):
+                raise LedgerUnavailable(
+                    f"{path} is not an Onward ledger", hint="name another file with --ledger"
+                ) from error
+            raise
         self._reader = self._writer if self.memory else self._open()
         self._far_reader = self._writer if self.memory else self._open()
         self._far_lock = threading.Lock()

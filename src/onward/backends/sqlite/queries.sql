@@ -9,20 +9,21 @@ INSERT INTO task ({columns}) VALUES {rows};
 INSERT INTO event (seq, tid, n, generation, type, at, data, final) VALUES {rows};
 
 -- :name claim
--- The head of one lane. `due_at` is whichever clock of a running task strikes first.
+-- The head of one lane. `due_at` is whichever clock of a running task strikes first; a task that is
+-- only offered (no lease) has none but its age, and :from is NULL.
 UPDATE task SET
     state = 'running', fence = fence + 1, rev = rev + 1, events = events + 1,
     attempt = attempt + 1, worker = :worker, started_at = :now,
-    lease_until = :until, attempt_by = :now + attempt_ms,
-    due_at = min(ifnull(:until, 9e15), ifnull(:now + attempt_ms, 9e15), ifnull(expires_at, 9e15))
+    lease_until = :until, attempt_by = :from + attempt_ms,
+    due_at = min(ifnull(:until, 9e15), ifnull(:from + attempt_ms, 9e15), ifnull(expires_at, 9e15))
 WHERE tid IN (
     SELECT tid FROM task INDEXED BY task_ready
     WHERE state = 'queued' AND queue = :queue AND priority = :priority AND lane = :lane
     ORDER BY place LIMIT :limit
 )
 RETURNING tid, events, mail, place, id, worker, fence, rev, type, queue, profile, payload, generation,
-    attempt, failures, retries, lost, lane, created_at, expires_at, attempt_by, overrides, parent, key,
-    journal;
+    attempt, failures, retries, lost, lane, created_at, expires_at, attempt_by, attempt_ms, overrides,
+    parent, key, journal;
 
 -- :name apply
 -- The guard: a move decided on another state, an older fence or an older rev changes nothing, and a
@@ -58,10 +59,11 @@ VALUES (:tid, 1 + ifnull((SELECT max(n) FROM letter WHERE tid = :tid), 0), :name
 UPDATE task SET mail = mail + ? WHERE tid = ?;
 
 -- :name wake
+-- Not out of an approval: a signal or a child's end would otherwise do what only a person may.
 UPDATE task SET
-    state = 'queued', rev = rev + 1, events = events + 1, due_at = NULL, waiting_for = NULL,
+    state = 'queued', rev = rev + 1, events = events + 1, due_at = expires_at, waiting_for = NULL,
     place = :place, queued_at = :now
-WHERE tid = :tid AND state = 'waiting' AND mail > 0
+WHERE tid = :tid AND state = 'waiting' AND mail > 0 AND waiting_for IS NOT 'approval'
 RETURNING events, generation, queue, lane, priority;
 
 -- :name letters
@@ -110,7 +112,7 @@ FROM task t LEFT JOIN event e USING (tid)
 WHERE t.id IN ({rows}) AND t.state IN ('succeeded', 'failed', 'dead', 'canceled') GROUP BY t.tid;
 
 -- :name postpone
-UPDATE task SET due_at = ? WHERE tid IN ({rows});
+UPDATE task SET due_at = ? WHERE state != 'dead' AND tid IN ({rows});
 
 -- :name purge_events
 DELETE FROM event WHERE tid IN ({rows});

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from onward.backends.codec import FIELDS, LANES, PRIORITIES, from_row, to_row
+from onward.backends.codec import FIELDS, LANES, PRIORITIES, from_row, merge_holds, to_row
 from onward.backends.sqlite.database import QUERIES, Database, Row, sql
+from onward.core.approval import Status
 from onward.core.contract import (
     Ask,
     Fate,
@@ -49,6 +50,11 @@ FAR = 1_000  # positions beyond are not counted
 KEY_MEMORY_MS = 24 * 3_600_000
 POSTPONE_MS = 60_000
 FOREVER = 9_000_000_000_000_000  # later than any clock
+
+# An index on some rows only is used if the query says in the index's own words that it means them.
+TROUBLE = frozenset({State.SCHEDULED, State.WAITING, State.FAILED, State.DEAD, State.CANCELED})
+TROUBLED = "state IN ('scheduled', 'waiting', 'failed', 'dead', 'canceled')"
+APPROVAL = "json_extract(approval, '$.status')"
 
 TallyKey = tuple[str, str, str, int]  # queue, state, and of queued tasks lane and priority
 
@@ -153,6 +159,7 @@ class SqliteStore:
             {
                 "worker": ask.worker,
                 "now": now,
+                "from": None if ask.lease_ms is None else now,
                 "until": None if ask.lease_ms is None else now + ask.lease_ms,
                 "queue": want.queue,
                 "priority": int(want.priority),
@@ -187,7 +194,7 @@ class SqliteStore:
     async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
         def work() -> Sequence[Pulse]:
             self._start()
-            latest = _latest(holds)
+            latest = merge_holds(holds)
             rows = [
                 (hold.task, hold.fence, hold.until, hold.progress, len(hold.notes))
                 for hold in latest
@@ -241,19 +248,19 @@ class SqliteStore:
         for names, members in shapes.items():
             done.update(self._apply_shape(names, [moves[index] for index in members]))
         refused: list[int] = []
+        applied: list[Move] = []
         for index in indexes:
             row = done.get(moves[index].task)
             if row is None:
                 refused.append(index)
                 continue
             verdicts[index] = Verdict.APPLIED
+            applied.append(moves[index])
             self._follow(moves[index], row, awake, now)
-        for index in indexes:
-            if verdicts[index] is Verdict.APPLIED:
-                # After everybody's own events: a child's letter may wake a parent parked in this
-                # batch, and the log must tell of the parking first.
-                for letter in moves[index].letters:
-                    self._deliver(letter, awake, now)
+        # After everybody's own events: a child's letter may wake a parent that is parked in this
+        # batch, and the log must tell of the parking first.
+        for letter in [letter for move in applied for letter in move.letters]:
+            self._deliver(letter, awake, now)
         if refused:
             self._explain(moves, refused, verdicts)
 
@@ -374,7 +381,7 @@ class SqliteStore:
         return [found.get(id) for id in ids]
 
     async def find(self, query: Query) -> Page[Task]:
-        where, bindings = _where(query)
+        where, bindings = matching(query)
         statement = sql("find", columns=COLUMNS).replace("{where}", where)
         rows = await self._db.read_far(statement, {**bindings, "limit": query.limit + 1})
         more = len(rows) > query.limit
@@ -514,8 +521,10 @@ class _Hands:
 
 
 def _start_at_birth(task: Task, hand: Ask, now: Instant) -> Task:
-    until = None if hand.lease_ms is None else now + hand.lease_ms
-    attempt_by = None if task.attempt_ms is None else now + task.attempt_ms
+    until, attempt_by = None, None
+    if hand.lease_ms is not None:
+        until = now + hand.lease_ms
+        attempt_by = None if task.attempt_ms is None else now + task.attempt_ms
     clocks = [at for at in (until, attempt_by, task.expires_at) if at is not None]
     return msgspec.structs.replace(
         task,
@@ -556,32 +565,9 @@ def _rounds(moves: Sequence[Move]) -> Sequence[Sequence[int]]:
     return rounds
 
 
-def _latest(holds: Sequence[Hold]) -> Sequence[Hold]:
-    """One hold a task: the last word on progress, everybody's notes in order."""
-    merged: dict[tuple[TaskId, int], Hold] = {}
-    for hold in holds:
-        before = merged.get((hold.task, hold.fence))
-        if before is not None:
-            hold = Hold(
-                hold.task,
-                hold.fence,
-                max(before.until, hold.until),
-                hold.progress or before.progress,
-                before.notes + hold.notes,
-            )
-        merged[hold.task, hold.fence] = hold
-    return list(merged.values())
-
-
-def _where(query: Query) -> tuple[str, dict[str, Any]]:
-    parts: list[str] = []
-    bindings: dict[str, Any] = {}
-    for name, values in (("state", query.states), ("profile", query.profiles)):
-        if values:
-            names = [f":{name}{at}" for at in range(len(values))]
-            parts.append(f"{name} IN ({', '.join(names)})")
-            bindings.update({f"{name}{at}": str(value) for at, value in enumerate(sorted(values))})
-    for name in ("type", "queue", "session", "parent", "fingerprint"):
+def matching(query: Query) -> tuple[str, dict[str, Any]]:
+    parts, bindings = _among(query)
+    for name in ("type", "queue", "session", "parent", "fingerprint", "waiting_for"):
         value = getattr(query, name)
         if value is not None:
             parts.append(f"{name} = :{name}")
@@ -596,3 +582,19 @@ def _where(query: Query) -> tuple[str, dict[str, Any]]:
         parts.append("tid < :after")
         bindings["after"] = int(query.after)
     return " AND ".join(parts) or "TRUE", bindings
+
+
+def _among(query: Query) -> tuple[list[str], dict[str, Any]]:
+    parts: list[str] = []
+    bindings: dict[str, Any] = {}
+    asked = set() if query.approval is None else {query.approval}
+    for name, column, values, also in (
+        ("state", "state", query.states, TROUBLED if query.states <= TROUBLE else "TRUE"),
+        ("profile", "profile", query.profiles, "TRUE"),
+        ("approval", APPROVAL, asked if "all" not in asked else set(Status), "approval NOT NULL"),
+    ):
+        if values:
+            names = [f":{name}{at}" for at in range(len(values))]
+            parts += [f"{column} IN ({', '.join(names)})", also]
+            bindings.update({f"{name}{at}": str(value) for at, value in enumerate(sorted(values))})
+    return parts, bindings

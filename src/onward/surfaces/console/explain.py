@@ -43,7 +43,8 @@ def _reason(
         case Phase.QUEUED | Phase.RETRYING | Phase.REQUEUED:
             return _queued(task, served=served, position=position)
         case Phase.AWAITING_APPROVAL:
-            hint = "somebody has to approve or reject it"
+            id = f"{task.id}.{task.generation}"
+            hint = f"onward approvals approve {id}   or   onward approvals reject {id}"
             return "awaiting_approval", "It waits for a person's approval.", None, hint
         case Phase.PARKED:
             what = task.waiting_for or "something"
@@ -83,7 +84,7 @@ def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Rea
             return "canceled", "It was canceled.", None, "POST …/retry runs it again"
         case Phase.DEAD:
             sentence = f"It failed for good after {task.attempt} attempt(s){why}."
-            return "dead", sentence, None, "mend the cause, then POST …/retry"
+            return "dead", sentence, None, f"mend the cause, then: onward dlq replay {task.id}"
         case _:
             return "failed", f"It failed{why}.", None, "POST …/retry runs it again"
 

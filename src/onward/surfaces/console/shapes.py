@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from onward.core.contract import Page
@@ -16,12 +17,28 @@ from onward.workers.roster import Member
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Key = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[\x20-\x7e]+$")]
 Ms = Annotated[int, Field(ge=0, le=10 * 365 * 24 * 3_600_000)]
+# What `find` of any ledger gives out as a cursor is a number; nobody else's text gets that far.
+Cursor = Annotated[str, Query(pattern=r"^[0-9]{1,18}$")]
 PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 PRIORITY_WORDS = {priority: word for word, priority in PRIORITIES.items()}
 
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ApprovalTerms(Strict):
+    """On what terms somebody is asked; ours, beyond `requires_approval`."""
+
+    expires_ms: Annotated[int, Field(gt=0, le=365 * 24 * 3_600_000)] | None = None
+    default: Literal["approve", "reject"] = "reject"
+    reason: Annotated[str, Field(max_length=1000)] | None = None
+
+    @model_validator(mode="after")
+    def _default_needs_a_time(self) -> ApprovalTerms:
+        if self.default == "approve" and self.expires_ms is None:
+            raise ValueError("default says what holds after expires_ms: give both")
+        return self
 
 
 class SubmitBody(Strict):
@@ -37,11 +54,14 @@ class SubmitBody(Strict):
     timeout_ms: Annotated[int, Field(gt=0, le=365 * 24 * 3_600_000)] | None = None
     backoff_ms: Annotated[list[Ms], Field(max_length=100)] | None = None
     requires_approval: bool | None = None
+    approval: ApprovalTerms | None = None
 
     @model_validator(mode="after")
-    def _one_start(self) -> SubmitBody:
+    def _makes_sense(self) -> SubmitBody:
         if self.delay_ms is not None and self.run_at is not None:
             raise ValueError("give delay_ms or run_at, not both")
+        if self.approval is not None and self.requires_approval is False:
+            raise ValueError("approval is given, yet requires_approval is false")
         return self
 
 

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import jsonschema_rs
 import msgspec
 
+from onward.core.approval import WAITS, Approval, ask
 from onward.core.catalog import Catalog, Declared
 from onward.core.contract import Fate, Key
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NotFound
 from onward.core.policy import Overrides
-from onward.core.task import Instant, Task, encode, new_id
-from onward.surfaces.console.shapes import PRIORITIES, SubmitBody
+from onward.core.task import Instant, Json, Task, encode, new_id
+from onward.surfaces.console.shapes import PRIORITIES, ApprovalTerms, SubmitBody
 
 SCOPE = "console"
+STREAMS = "streams"
 
 
 class Submissions:
-    def __init__(self, dispatcher: Dispatcher, catalog: Catalog) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, catalog: Catalog, stream_types: Sequence[str] = ()
+    ) -> None:
         self._dispatcher = dispatcher
         self._catalog = catalog
+        self._stream_types = frozenset(stream_types)
         self._validators: dict[tuple[str, str], Any] = {}
 
     async def submit(self, body: SubmitBody, *, wait_ms: int) -> tuple[Task, bool]:
         """The task as it is now, and whether it is over."""
         service = await self._catalog.of(body.type)
         if service is not None:
-            self._check_payload(service, body)
-        task = _task(body, service, self._dispatcher.clock.now())
+            self._check_payload(service, body.type, body.payload)
+        task = self._routed(_task(body, service, self._dispatcher.clock.now()), service)
         key = _key(body)
         if wait_ms:
             receipt, ending = await self._dispatcher.submit_and_wait(
@@ -46,21 +52,37 @@ class Submissions:
             )
         return found, ending is not None
 
-    def _check_payload(self, service: Declared, body: SubmitBody) -> None:
-        schema = service.schema.get(body.type)
+    def _routed(self, task: Task, service: Declared | None) -> Task:
+        """Work for stream workers follows the stream protocol's rules of retry."""
+        queue = task.queue
+        if service is not None and service.via == STREAMS and queue == task.type:
+            queue = STREAMS
+        if queue != STREAMS and task.type not in self._stream_types:
+            return task
+        profile = task.profile if task.session is not None else STREAMS
+        return msgspec.structs.replace(task, queue=queue, profile=profile)
+
+    async def check(self, type_: str, payload: Any) -> None:
+        """A payload that was mended by hand is held to what any other is held to."""
+        service = await self._catalog.of(type_)
+        if service is not None:
+            self._check_payload(service, type_, payload)
+
+    def _check_payload(self, service: Declared, type_: str, payload: Any) -> None:
+        schema = service.schema.get(type_)
         if schema is None:
             return
         text = encode(schema)
-        validator = self._validators.get((body.type, text))
+        validator = self._validators.get((type_, text))
         if validator is None:
             validator = jsonschema_rs.validator_for(text)
             if len(self._validators) > 1_000:
                 self._validators.clear()
-            self._validators[body.type, text] = validator
-        for error in validator.iter_errors(body.payload):
+            self._validators[type_, text] = validator
+        for error in validator.iter_errors(payload):
             path = "".join(f"/{part}" for part in error.instance_path)
             raise Invalid(
-                f"payload does not fit {body.type!r}: {error.message}",
+                f"payload does not fit {type_!r}: {error.message}",
                 pointer=f"/payload{path}",
                 hint=f"GET /api/v2/services/{service.name} shows the schema",
             )
@@ -68,12 +90,11 @@ class Submissions:
 
 def _task(body: SubmitBody, service: Declared | None, now: Instant) -> Task:
     timeout_ms, max_retries = body.timeout_ms, body.max_retries
-    approval = body.requires_approval
+    payload = encode(body.payload)
+    asked = _asked(body, service, payload, now)
     if service is not None:
         timeout_ms = service.timeout_ms if timeout_ms is None else timeout_ms
         max_retries = service.max_retries if max_retries is None else max_retries
-        # A service's guard cannot be waved away by whoever submits.
-        approval = approval or service.requires_approval
     # With somebody to tell, the time allowed is told of and not enforced.
     told = body.session_id is not None
     backoff = None if body.backoff_ms is None else tuple(body.backoff_ms)
@@ -82,7 +103,7 @@ def _task(body: SubmitBody, service: Declared | None, now: Instant) -> Task:
         type=body.type,
         queue=body.queue or body.type,
         profile="session" if told else "console",
-        payload=encode(body.payload),
+        payload=payload,
         created_at=now,
         priority=PRIORITIES[body.priority],
         run_at=body.run_at if body.delay_ms is None else now + body.delay_ms,
@@ -91,7 +112,28 @@ def _task(body: SubmitBody, service: Declared | None, now: Instant) -> Task:
         overrides=Overrides(max_retries, backoff).encode(),
         session=body.session_id,
         key=body.idempotency_key,
-        waiting_for="approval" if approval else None,
+        waiting_for=None if asked is None else WAITS,
+        approval=None if asked is None else asked.encode(),
+    )
+
+
+def _asked(
+    body: SubmitBody, service: Declared | None, payload: Json, now: Instant
+) -> Approval | None:
+    """What a person is asked first, if anything."""
+    guarded = service is not None and service.requires_approval
+    # A service's guard cannot be waved away by whoever submits.
+    if not (guarded or body.requires_approval or body.approval):
+        return None
+    terms = body.approval or ApprovalTerms()
+    if guarded and terms.default == "approve":
+        # Nor waited out: a guard that expires into a yes, at a time of the submitter's, is none.
+        raise Invalid(
+            f"{body.type!r} is guarded by its service: only a person can approve it",
+            pointer="/approval/default",
+        )
+    return ask(
+        payload, now, expires_ms=terms.expires_ms, default=terms.default, reason=terms.reason
     )
 
 

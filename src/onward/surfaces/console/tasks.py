@@ -17,6 +17,7 @@ from onward.core.follow import follow
 from onward.core.task import FINAL, State, Task, TaskId, encode
 from onward.surfaces.console.explain import explain
 from onward.surfaces.console.shapes import (
+    Cursor,
     EventsShape,
     ExplainShape,
     RetryBody,
@@ -66,11 +67,9 @@ def build(dispatcher: Dispatcher, roster: Roster, submissions: Submissions) -> A
         queue: str | None = None,
         session: str | None = None,
         q: Annotated[str | None, Query(max_length=200)] = None,
-        cursor: str | None = None,
+        cursor: Cursor | None = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> Response:
-        if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
-            raise Invalid("this cursor is none of ours", pointer="cursor")
         query = LedgerQuery(
             states=frozenset(state or ()),
             type=type,

@@ -52,6 +52,7 @@ CREATE TABLE task (
     parent       TEXT,
     key          TEXT,
     waiting_for  TEXT,
+    approval     TEXT,
     overdue      INTEGER NOT NULL,
     place        INTEGER NOT NULL,
     mail         INTEGER NOT NULL DEFAULT 0
@@ -62,6 +63,10 @@ CREATE INDEX task_alarm ON task (due_at) WHERE due_at IS NOT NULL;
 -- The states a person looks for; none of them lies on the way of a task that goes well.
 CREATE INDEX task_trouble ON task (state, tid)
     WHERE state IN ('scheduled', 'waiting', 'failed', 'dead', 'canceled');
+CREATE INDEX task_waiting ON task (waiting_for, tid) WHERE waiting_for IS NOT NULL;
+CREATE INDEX task_approval ON task (json_extract(approval, '$.status'), tid)
+    WHERE approval IS NOT NULL;
+CREATE INDEX task_fingerprint ON task (fingerprint, tid) WHERE fingerprint IS NOT NULL;
 CREATE INDEX task_session ON task (session, tid) WHERE session IS NOT NULL;
 CREATE INDEX task_parent ON task (parent, tid) WHERE parent IS NOT NULL;
 
@@ -132,3 +137,8 @@ CREATE TABLE document (
     expires_at INTEGER,
     PRIMARY KEY (kind, key)
 ) STRICT, WITHOUT ROWID;
+
+-- The log as people ask for it; the same columns as the archive of a ledger that forgets.
+CREATE VIEW event_log AS
+SELECT t.id || ':' || e.n AS event_id, t.id AS task_id, e.n, e.generation, e.type, e.at, e.data
+FROM event e JOIN task t USING (tid);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 
@@ -27,6 +27,9 @@ class LocalBell:
         for topic in topics:
             for listener in self._listeners.get(topic, ()):
                 listener.ring()
+
+    def attach(self, hear: Callable[[Sequence[str]], None]) -> None:
+        """There are no other servers."""
 
     @asynccontextmanager
     async def listen(self, *topics: str) -> AsyncIterator[LocalListener]:

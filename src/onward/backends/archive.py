@@ -1,0 +1,348 @@
+"""What leaves a ledger that forgets (Redis) goes on living in SQL: its events and finished tasks.
+
+Archive is the file; Archiver reads the log into it, with a durable cursor; ArchivedStore answers
+from it what the ledger no longer knows. The ledger stays the truth: a task that it still has is
+never read from here. Nothing of this lies on the way of a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import apsw
+import msgspec
+import structlog
+
+from onward.backends.codec import FIELDS, from_row, to_row
+from onward.backends.sqlite.database import named
+from onward.backends.sqlite.store import matching
+from onward.core.clock import Clock
+from onward.core.contract import Backend, Page, Query, TaskStore
+from onward.core.errors import Invalid, LedgerUnavailable
+from onward.core.tail import BATCH, KIND, Tail
+from onward.core.task import FINAL, FINAL_EVENTS, Event, Instant, Task, TaskId, encode, new_id
+
+log = structlog.get_logger("onward.archive")
+
+T = TypeVar("T")
+Placed = tuple[int, Task]
+
+LEASE_MS = 5_000
+RENEW_MS = 1_500
+PAUSE_S = 0.1  # between two looks at the log: the archive may be late, but not in the way
+TIDY_MS = 3_600_000
+CHUNK = 500
+SCHEMA = 1
+
+# Each of these leaves a task finished, or changes one that is.
+TURNS = FINAL_EVENTS | {"task.dlq", "task.abandoned", "task.replayed", "task.late_result"}
+
+_SQL = named((files("onward.backends") / "archive.sql").read_text())
+_COLUMNS = ", ".join(FIELDS)
+_KEEP_TASKS = (
+    _SQL["keep_tasks"]
+    .replace("{columns}", _COLUMNS)
+    .replace("{values}", ", ".join(f"value ->> {at}" for at in range(len(FIELDS) + 1)))
+    .replace("{changes}", ", ".join(f"{name} = excluded.{name}" for name in FIELDS))
+)
+
+
+class Forgetful(TaskStore, Protocol):
+    """A ledger whose finished tasks leave it. It can say where each task stands among all."""
+
+    async def placed(self, query: Query) -> Sequence[Placed]: ...
+
+    async def places(self, ids: Sequence[TaskId]) -> Sequence[int | None]: ...
+
+    async def continue_after(self, place: int) -> None: ...
+
+
+class Archive:
+    """The file: one thread writes, one reads."""
+
+    def __init__(self, url: str) -> None:
+        scheme, _, rest = url.partition("://")
+        self.path = rest.removeprefix("/")
+        if scheme != "sqlite" or self.path in ("", ":memory:"):
+            raise Invalid(
+                f"no archive can be kept in {url!r}",
+                hint="use sqlite:///onward-archive.db, or an empty text for none",
+            )
+        try:
+            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            self._writer = _open(self.path)
+            self.name = _founded(self._writer)
+            self._reader = _open(self.path)
+        except (apsw.Error, OSError) as error:
+            raise LedgerUnavailable(
+                f"the archive {self.path} cannot be opened: {error}",
+                hint="name another file in ONWARD_ARCHIVE",
+            ) from error
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="onward-archive")
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="onward-archive-read")
+
+    async def keep(
+        self, events: Sequence[Event], over: Sequence[Placed], alive: Sequence[Task]
+    ) -> None:
+        """One batch of the log, with the tasks that it finished or called back to life."""
+        rows = encode([msgspec.structs.astuple(event) for event in events])
+        tasks = encode([(place, *to_row(task)) for place, task in over])
+        revived = encode([(task.id, task.rev) for task in alive])
+
+        def work() -> None:
+            with self._writer:
+                self._writer.execute(_SQL["keep_events"], (rows,))
+                self._writer.execute(_KEEP_TASKS, (tasks,))
+                self._writer.execute(_SQL["revive_tasks"], (revived,))
+
+        await self._run(self._writing, work)
+
+    async def get(self, ids: Sequence[TaskId]) -> Mapping[TaskId, Task]:
+        statement = _SQL["get"].replace("{columns}", _COLUMNS)
+        rows = await self._read(statement, (encode(ids),))
+        return {task.id: task for task in map(from_row, rows)}
+
+    async def find(self, query: Query, *, floor: int) -> Sequence[Placed]:
+        """Newest first, of those above `floor`."""
+        where, bindings = matching(query)
+        statement = _SQL["find"].replace("{columns}", _COLUMNS).replace("{where}", where)
+        bindings |= {"floor": floor, "limit": query.limit}
+        return [(row[-1], from_row(row)) for row in await self._read(statement, bindings)]
+
+    async def history(self, task: TaskId, after: int, limit: int) -> Sequence[Event]:
+        return [Event(*row) for row in await self._read(_SQL["history"], (task, after, limit))]
+
+    async def last_place(self) -> int:
+        ((place,),) = await self._read(_SQL["last_place"])
+        return int(place)
+
+    async def forget(self, profile: str, before: Instant) -> int:
+        """Some finished tasks that ended by then, and their events; returns how many."""
+
+        def work() -> int:
+            rows = self._writer.execute(_SQL["outlived"], (profile, before, CHUNK)).fetchall()
+            ids = encode([id for (id,) in rows])
+            with self._writer:
+                self._writer.execute(_SQL["forget_events"], (ids,))
+                self._writer.execute(_SQL["forget_tasks"], (ids,))
+            return len(rows)
+
+        return await self._run(self._writing, work)
+
+    async def close(self) -> None:
+        self._writing.shutdown()
+        self._reading.shutdown()
+        self._reader.close()
+        self._writer.close()
+
+    async def _read(self, statement: str, bindings: Any = ()) -> list[tuple[Any, ...]]:
+        return await self._run(
+            self._reading, lambda: self._reader.execute(statement, bindings).fetchall()
+        )
+
+    async def _run(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, work)
+        except apsw.Error as error:
+            log.error("the archive does not answer", path=self.path, error=repr(error))
+            raise LedgerUnavailable("the archive does not answer") from error
+
+
+def _open(path: str) -> apsw.Connection:
+    connection = apsw.Connection(path)
+    connection.set_busy_timeout(10_000)
+    connection.execute("PRAGMA journal_mode = wal")
+    # What the cursor has passed may leave the ledger: it must be on disk by then.
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _founded(connection: apsw.Connection) -> str:
+    """The file's name for itself, given when its tables were made."""
+    connection.execute("BEGIN IMMEDIATE")  # two servers may open a new file at once
+    found = connection.pragma("user_version")
+    if found not in (0, SCHEMA):
+        raise LedgerUnavailable(
+            f"the archive was written by another Onward (schema {found}, ours is {SCHEMA})",
+            hint="upgrade Onward, or name another file in ONWARD_ARCHIVE",
+        )
+    if found == 0:
+        connection.execute(_SQL["schema"])
+        connection.execute(_SQL["christen"], (new_id(),))
+        connection.pragma("user_version", SCHEMA)
+    ((name,),) = connection.execute(_SQL["name"]).fetchall()
+    connection.execute("COMMIT")
+    return str(name)
+
+
+class ArchivedStore:
+    """The ledger, and behind it what has left it."""
+
+    def __init__(self, ledger: Forgetful, archive: Archive) -> None:
+        self._ledger = ledger
+        self._archive = archive
+        self.insert, self.claim, self.extend = ledger.insert, ledger.claim, ledger.extend
+        self.apply, self.post, self.due = ledger.apply, ledger.post, ledger.due
+        self.position, self.counts, self.purge = ledger.position, ledger.counts, ledger.purge
+
+    async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        found = list(await self._ledger.get(ids))
+        missing = [id for id, task in zip(ids, found, strict=True) if task is None]
+        if missing:
+            archived = await self._archive.get(missing)
+            found = [task or archived.get(id) for id, task in zip(ids, found, strict=True)]
+        return found
+
+    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
+        page = await self._ledger.events(after=after, limit=limit, task=task)
+        if task is None or page.items:
+            return page
+        # Nothing more there: it has no more events, or it is gone. The archive is never ahead.
+        events = await self._archive.history(task, int(after or 0), limit)
+        return Page(events, str(events[-1].n) if events else page.next)
+
+    async def find(self, query: Query) -> Page[Task]:
+        if query.states and not query.states & FINAL:
+            return await self._ledger.find(query)
+        here = await self._ledger.placed(query)
+        # Below the last one that was read, nobody knows yet what the ledger has.
+        floor = here[-1][0] if len(here) > query.limit else -1
+        # One order for both, by place: a task that leaves the ledger between two pages is on one.
+        both = dict(here) | dict(await self._departed(query, floor))
+        newest = sorted(both.items(), reverse=True, key=lambda placed: placed[0])
+        more = len(newest) > query.limit
+        newest = newest[: query.limit]
+        return Page([task for _, task in newest], str(newest[-1][0]) if more else None)
+
+    async def _departed(self, query: Query, floor: int) -> Sequence[Placed]:
+        """Up to one more than asked for of those that the archive alone has."""
+        gone: list[Placed] = []
+        while len(gone) <= query.limit:
+            look = msgspec.structs.replace(query, limit=query.limit + 1)
+            rows = await self._archive.find(look, floor=floor)
+            places = await self._ledger.places([task.id for _, task in rows])
+            gone += [row for row, place in zip(rows, places, strict=True) if place is None]
+            if len(rows) <= query.limit:
+                break
+            query = msgspec.structs.replace(query, after=str(rows[-1][0]))
+        return gone
+
+
+class ArchivedBackend:
+    def __init__(self, ledger: Backend, tasks: Forgetful, archive: Archive) -> None:
+        self.ledger = ledger
+        self.forgetful = tasks
+        self.archive = archive
+        self.tasks = ArchivedStore(tasks, archive)
+        self.documents, self.effects, self.bell = ledger.documents, ledger.effects, ledger.bell
+        self.maintain = ledger.maintain
+
+    async def close(self) -> None:
+        await self.ledger.close()
+        await self.archive.close()
+
+
+class Archiver:
+    """Reads the log into the archive. Of the servers that share a file one does, others stand by.
+
+    The lease saves double work, no more: a batch that two write is written once.
+    """
+
+    def __init__(
+        self, backend: ArchivedBackend, clock: Clock, retention_ms: Mapping[str, int]
+    ) -> None:
+        self.name = f"archive:{backend.archive.name}"
+        self._backend = backend
+        self._archive = backend.archive
+        self._clock = clock
+        self._retention_ms = retention_ms
+        self._me = new_id()
+        self._tail: Tail | None = None
+        self._version = 0
+        self._renew_at: Instant = 0
+        self._tidy_at: Instant = 0
+
+    async def prepare(self) -> None:
+        """Before anything may be purged: from now on nothing leaves that has not been read."""
+        now = self._clock.now()
+        await self._backend.forgetful.continue_after(await self._archive.last_place())
+        await self._backend.documents.put(KIND, self.name, encode(""), now=now, expect=0)
+
+    async def project(self, events: Sequence[Event]) -> None:
+        turned = list(dict.fromkeys(event.task for event in events if event.type in TURNS))
+        ledger = self._backend.forgetful
+        tasks = [task for task in await ledger.get(turned) if task is not None] if turned else []
+        over = [task for task in tasks if task.state in FINAL]
+        places = await ledger.places([task.id for task in over])
+        await self._archive.keep(
+            events,
+            # One without a place was purged this moment: it had been read, by somebody, before.
+            [(place, task) for task, place in zip(over, places, strict=True) if place is not None],
+            [task for task in tasks if task.state not in FINAL],
+        )
+
+    async def run(self) -> None:
+        try:
+            async with self._backend.bell.listen("log") as listener:
+                while True:
+                    try:
+                        await self.step()
+                    except Exception as error:  # ledger or disk are away: the cursor stays
+                        log.warning("not archived", error=repr(error))
+                        await asyncio.sleep(1)
+                    await asyncio.sleep(PAUSE_S)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(1):
+                            await listener.wait()
+        finally:
+            if self._tail is not None:
+                with suppress(Exception):
+                    await self._backend.documents.delete("lease", self.name)
+
+    async def step(self) -> bool:
+        """Archive all there is; False: another server does."""
+        while await self._leads():
+            assert self._tail is not None  # noqa: S101 set by leading
+            if await self._tail.step() < BATCH:
+                await self._tidy()
+                return True
+        return False
+
+    async def _leads(self) -> bool:
+        now = self._clock.now()
+        if self._tail is not None and now < self._renew_at:
+            return True
+        kept = await self._backend.documents.put(
+            "lease",
+            self.name,
+            encode(self._me),
+            now=now,
+            expect=self._version,
+            expires_at=now + LEASE_MS,
+        )
+        if kept is None:
+            self._tail, self._version = None, 0  # somebody's; ours if it lapses
+            return False
+        if self._tail is None:
+            # Anew: whoever led before has moved the cursor.
+            self._tail = Tail(self._backend, self, self._clock)
+        self._version, self._renew_at = kept.version, now + RENEW_MS
+        return True
+
+    async def _tidy(self) -> None:
+        """Forget what has outlived its profile's retention."""
+        now = self._clock.now()
+        if now < self._tidy_at:
+            return
+        for profile, kept_ms in self._retention_ms.items():
+            while (
+                await self._archive.forget(profile, now - kept_ms) == CHUNK and await self._leads()
+            ):
+                await asyncio.sleep(0)
+        self._tidy_at = now + TIDY_MS

@@ -1,0 +1,108 @@
+"""Connections to Redis: one client for calls, never retried, and one for listening.
+
+redis-py retries ten times by default, and a write whose reply was lost would be written again: here
+a call that breaks is unknown, and said to be so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+import structlog
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, ConnectionError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from onward.core.errors import LedgerUnavailable
+
+log = structlog.get_logger("onward.redis")
+
+LIBRARY = (files("onward.backends.redis") / "ledger.lua").read_text()
+CALL_TIMEOUT_S = 10
+MOST_CONNECTIONS = 64
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+def connect(url: str, *, timeout_s: float | None = CALL_TIMEOUT_S) -> Redis:
+    pool = BlockingConnectionPool.from_url(
+        url,
+        max_connections=MOST_CONNECTIONS,
+        timeout=CALL_TIMEOUT_S,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=CALL_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+    )
+    return Redis.from_pool(pool)
+
+
+class Functions:
+    """The library in ledger.lua, called by name."""
+
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        self.redis = redis
+        self.prefix = prefix
+        self._loaded = False
+
+    async def call(self, name: str, *request: Any) -> Any:
+        """A function that answers in msgpack."""
+        return _decode(await self.call_plain(name, *request))
+
+    async def call_plain(self, name: str, *request: Any) -> Any:
+        if not self._loaded:
+            await self._load()
+        arguments = ("FCALL", f"onward_{name}", 1, self.prefix, _encode(request))
+        try:
+            return await self.redis.execute_command(*arguments)  # type: ignore[no-untyped-call]
+        except ResponseError as error:
+            if "Function not found" not in str(error):
+                raise refused(error) from error
+            await self._load()  # the server was restarted empty, or somebody flushed functions
+            return await self.command(*arguments)
+        except RedisError as error:
+            raise refused(error) from error
+
+    async def command(self, *arguments: Any) -> Any:
+        try:
+            return await self.redis.execute_command(*arguments)  # type: ignore[no-untyped-call]
+        except RedisError as error:
+            raise refused(error) from error
+
+    async def _load(self) -> None:
+        await self.command("FUNCTION", "LOAD", "REPLACE", LIBRARY)
+        self._loaded = True
+
+
+def refused(error: RedisError) -> Exception:
+    """What a caller is told; a fault in a script is ours and goes through as it is."""
+    text = str(error)
+    if isinstance(error, ConnectionError | RedisTimeoutError | BusyLoadingError):
+        log.warning("redis does not answer", error=text)
+        return LedgerUnavailable("the ledger does not answer")
+    for word in ("OOM", "MISCONF", "LOADING", "BUSY", "READONLY", "NOREPLICAS", "MASTERDOWN"):
+        if word in text:
+            log.error("redis refuses writes", error=text)
+            return LedgerUnavailable("the ledger takes no writes now")
+    return error
+
+
+_TELL_ONCE = """
+if redis.call('SET', KEYS[2], 1, 'NX', 'EX', ARGV[1]) then
+  redis.call('XADD', KEYS[1], '*', unpack(ARGV, 2))
+end
+"""
+
+
+async def tell_once(
+    redis: Redis, stream: str, marker: str, seconds: int, fields: Mapping[str, str]
+) -> None:
+    """Append an entry unless this marker says that it was appended before: both or neither."""
+    flat = [part for pair in fields.items() for part in pair]
+    await redis.eval(_TELL_ONCE, 2, stream, marker, str(seconds), *flat)

@@ -1,0 +1,239 @@
+"""The TaskStore on Redis: each method is one call of a function in ledger.lua."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from onward.backends.codec import FIELDS, LANES, PRIORITIES, merge_holds
+from onward.backends.redis.client import Functions
+from onward.core.contract import (
+    Ask,
+    Fate,
+    Hold,
+    Inserted,
+    Move,
+    Moved,
+    Page,
+    Pulse,
+    Query,
+    Receipt,
+    Submission,
+    Verdict,
+)
+from onward.core.task import STATES, Claimed, Event, Instant, Lane, Letter, State, Task, TaskId
+
+SEP = "\x1f"
+FAR = 1_000
+STEPS = 1_000  # tasks looked at in one call of `find`
+KEY_MEMORY_MS = 24 * 3_600_000
+POSTPONE_MS = 60_000
+
+VERDICTS = {verdict.value: verdict for verdict in Verdict}
+PULSES = {pulse.value: pulse for pulse in Pulse}
+FATES = {fate.value: fate for fate in Fate}
+
+
+def _whole(value: str) -> int:
+    return int(float(value)) if "e" in value or "." in value else int(value)
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "state": STATES.__getitem__,
+    "lane": LANES.__getitem__,
+    "priority": lambda value: PRIORITIES[int(value)],
+    "overdue": lambda value: value == "1",
+} | {
+    field.name: _whole
+    for field in msgspec.structs.fields(Task)
+    if field.type in (int, int | None) and field.name != "priority"
+}
+
+
+class RedisStore:
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+
+    async def insert(
+        self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
+    ) -> Inserted:
+        receipts, claimed = await self._functions.call("insert", now, submissions, hands)
+        return Inserted(
+            [Receipt(FATES[fate], task, running) for fate, task, running in receipts],
+            [_claimed(row) for row in claimed],
+        )
+
+    async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]:
+        return [_claimed(row) for row in await self._functions.call("claim", now, asks)]
+
+    async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
+        merged = merge_holds(holds)
+        answers = await self._functions.call("extend", now, merged)
+        pulses = {
+            (hold.task, hold.fence): PULSES[pulse]
+            for hold, pulse in zip(merged, answers, strict=True)
+        }
+        return [pulses[hold.task, hold.fence] for hold in holds]
+
+    async def apply(self, moves: Sequence[Move], *, now: Instant) -> Moved:
+        answer = await self._functions.call("apply", now, [_move(move) for move in moves])
+        return _moved(answer)
+
+    async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
+        return _moved(await self._functions.call("post", now, letters))
+
+    async def due(self, *, now: Instant, limit: int) -> Sequence[Task]:
+        return [_task(row) for row in await self._functions.call("due", now, limit)]
+
+    async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        rows = await self._functions.call("get", 0, ids)
+        return [_task(row) if row else None for row in rows]
+
+    async def find(self, query: Query) -> Page[Task]:
+        found = await self.placed(query)
+        more = len(found) > query.limit
+        found = found[: query.limit]
+        return Page([task for _, task in found], str(found[-1][0]) if more else None)
+
+    async def placed(self, query: Query) -> Sequence[tuple[int, Task]]:
+        """What `find` finds, each with its place at birth, and one more if there are more."""
+        found: list[tuple[int, Task]] = []
+        start = None if query.after is None else f"({query.after}"
+        while len(found) <= query.limit:
+            rows, stopped = await self._functions.call("find", 0, query, start, STEPS)
+            found += [(_whole(place), _task(row)) for place, row in rows]
+            if not stopped:
+                break
+            start = f"({stopped}"
+        return found[: query.limit + 1]
+
+    async def places(self, ids: Sequence[TaskId]) -> Sequence[int | None]:
+        """The place at birth of each; None: it is not here."""
+        if not ids:
+            return []
+        index = f"{self._functions.prefix}onward:index"
+        scores = await self._functions.command("ZMSCORE", index, *ids)
+        return [None if score is None else int(float(score)) for score in scores]
+
+    async def continue_after(self, place: int) -> None:
+        """An empty ledger goes on counting where an earlier one stopped."""
+        await self._functions.command("SET", f"{self._functions.prefix}onward:place", place, "NX")
+
+    async def position(self, task: TaskId) -> int | None:
+        return await self._functions.call("position", 0, task, FAR) or None
+
+    async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
+        key = f"{self._functions.prefix}metrics:queue:depths"
+        flat = await self._functions.command("HGETALL", key)
+        counts: Counter[tuple[str, Lane, State]] = Counter()
+        for name, count in _pairs(flat):
+            queue, lane, state = name.decode().rsplit(SEP, 2)
+            counts[queue, LANES.get(lane, Lane.PRIMARY), STATES[state]] += int(count)
+        return {key: count for key, count in counts.items() if count}
+
+    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
+        if task is not None:
+            return await self._history(task, int(after or 0), limit)
+        stream = f"{self._functions.prefix}onward:events"
+        if after == "$":
+            last = await self._functions.command("XREVRANGE", stream, "+", "-", "COUNT", 1)
+            return Page([], last[0][0].decode() if last else "0-0")
+        start = f"({after}" if after else "-"
+        rows = await self._functions.command("XRANGE", stream, start, "+", "COUNT", limit)
+        events = [_event(fields) for _, fields in rows]
+        return Page(events, rows[-1][0].decode() if rows else after)
+
+    async def _history(self, task: TaskId, after: int, limit: int) -> Page[Event]:
+        rows = await self._functions.call("history", 0, task, after, limit)
+        events: list[Event] = []
+        for n, packed in rows:
+            type_, generation, at, _, data = packed.split(SEP, 4)
+            events.append(Event(task, n, int(generation), type_, int(at), data or None))
+        return Page(events, str(events[-1].n) if events else str(after))
+
+    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
+        slowest = await self._slowest()
+        gone: int = await self._functions.call_plain(
+            "purge", now, ids, slowest, now + POSTPONE_MS, now + KEY_MEMORY_MS
+        )
+        return gone
+
+    async def _slowest(self) -> str | None:
+        """The log id that the slowest projector has reached."""
+        key = f"{self._functions.prefix}onward:doc:cursor"
+        cursors = [
+            msgspec.json.decode(value.split(SEP.encode(), 2)[2], type=str)
+            for _, value in _pairs(await self._functions.command("HGETALL", key))
+        ]
+        return (min(cursors, key=_log_order) or "0-0") if cursors else None
+
+
+def _pairs(flat: Any) -> list[tuple[bytes, bytes]]:
+    """HGETALL under either protocol."""
+    if isinstance(flat, dict):
+        return list(flat.items())
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _log_order(cursor: str) -> tuple[int, int]:
+    ms, _, n = (cursor or "0-0").partition("-")
+    return int(ms), int(n or 0)
+
+
+def _move(move: Move) -> dict[str, Any]:
+    """A move as the function takes it: what to set, and what to unset, told apart."""
+    packed: dict[str, Any] = {
+        "task": move.task,
+        "expect": move.expect,
+        "fence": move.fence,
+        "rev": move.rev,
+        "to": move.to,
+        "set": {name: value for name, value in move.changes.items() if value is not None},
+        "unset": [name for name, value in move.changes.items() if value is None],
+        "events": move.events,
+        "front": move.front,
+    }
+    for name in ("due_at", "due_by", "seen"):
+        value = getattr(move, name)
+        if value is not None:
+            packed[name] = value
+    if move.spawn:
+        packed["spawn"] = move.spawn
+    if move.letters:
+        packed["letters"] = move.letters
+    return packed
+
+
+def _moved(answer: Any) -> Moved:
+    verdicts, awake = answer
+    return Moved([VERDICTS[verdict] for verdict in verdicts], frozenset(awake))
+
+
+def _claimed(row: list[Any]) -> Claimed:
+    *fields, mail = row
+    fields[13] = LANES[fields[13]]
+    # Lua has no nil in a list; what may be absent comes as false.
+    fields[15:] = [None if value is False else value for value in fields[15:]]
+    claimed = Claimed(*fields)
+    if not mail:
+        return claimed
+    letters = tuple(Letter(to=claimed.id, name=name, body=body) for name, body in mail)
+    return msgspec.structs.replace(claimed, letters=letters)
+
+
+def _task(row: Mapping[str, str]) -> Task:
+    fields: dict[str, Any] = {}
+    for name in FIELDS:
+        value = row.get(name)
+        if value is not None:
+            reader = _READERS.get(name)
+            fields[name] = value if reader is None else reader(value)
+    return Task(**fields)
+
+
+def _event(fields: Mapping[bytes, bytes]) -> Event:
+    task, n, generation, type_, at, data = (value.decode() for value in fields.values())
+    return Event(task, int(n), int(generation), type_, _whole(at), data or None)

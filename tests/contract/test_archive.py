@@ -1,0 +1,307 @@
+"""What leaves a Redis ledger lives on in SQL: nothing lost, nothing twice, read as if still there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from onward.backends import open_backend
+from onward.backends.archive import TURNS, Archive, ArchivedBackend, Archiver
+from onward.backends.codec import FIELDS
+from onward.core import machine
+from onward.core.clock import ManualClock
+from onward.core.contract import Query
+from onward.core.errors import Invalid, LedgerUnavailable
+from onward.core.outcome import Failed, Succeeded
+from onward.core.task import Event, Fault, State, Task
+from tests.contract.desk import Desk
+from tests.servers import fresh_url
+from tests.support import NOW, PROFILES, ids
+
+BAD = Failed(Fault(kind="InvalidInput", message="no"))
+HOUR, MONTH = 3_600_000, 30 * 24 * 3_600_000
+FINISHED = frozenset({State.SUCCEEDED, State.FAILED})
+
+
+class Shelf(Desk):
+    """A desk with an archive behind it, and somebody who files."""
+
+    backend: ArchivedBackend
+
+    def __init__(self, folder: Path, clock: ManualClock, *, url: str | None = None) -> None:
+        self.file = folder / "archive.db"
+        self.url = url or fresh_url("valkey")
+        backend = open_backend(self.url, archive=f"sqlite:///{self.file}")
+        assert isinstance(backend, ArchivedBackend)
+        super().__init__(backend)
+        self.clock = clock
+        retention = {name: profile.retention_ms for name, profile in PROFILES.items()}
+        self.archiver = Archiver(backend, clock, retention)
+
+    async def file_all(self) -> None:
+        assert await self.archiver.step()
+
+    async def gone(self, **fields: Any) -> Task:
+        """A finished task that has left the ledger."""
+        task = await self.finished(**fields)
+        await self.file_all()
+        assert await self.store.purge([task.id], now=self.now) == 1
+        assert await self.backend.forgetful.get([task.id]) == [None]
+        return task
+
+    def select(self, statement: str) -> list[tuple[Any, ...]]:
+        connection = apsw.Connection(str(self.file), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            return connection.execute(statement).fetchall()
+        finally:
+            connection.close()
+
+    async def pages(self, limit: int, **query: Any) -> list[str]:
+        found: list[str] = []
+        after: str | None = None
+        for _ in range(100):
+            page = await self.store.find(Query(limit=limit, after=after, **query))
+            found += ids(page.items)
+            after = page.next
+            if after is None:
+                return found
+            assert after.isdigit()
+            assert len(page.items) == limit
+        raise AssertionError("the pages have no end")
+
+
+@pytest.fixture
+async def shelf(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Shelf]:
+    shelf = Shelf(tmp_path, clock)
+    await shelf.archiver.prepare()
+    yield shelf
+    await shelf.backend.close()
+
+
+@pytest.mark.contract("S1-9")
+async def test_every_event_is_in_the_event_log_once(shelf: Shelf) -> None:
+    await shelf.finished(id="good")
+    held = await shelf.running(id="bad")
+    await shelf.settle(held, BAD)
+    log = await shelf.log()
+    await shelf.file_all()
+    told = shelf.select(
+        "SELECT task_id, n, generation, type, at, data FROM event_log ORDER BY rowid"
+    )
+    assert [Event(*row) for row in told] == log
+    assert [row[3] for row in told if row[0] == "bad"] == [
+        "task.created",
+        "task.claimed",
+        "task.failed",
+        "task.dlq",
+    ]
+    await shelf.backend.documents.delete("cursor", shelf.archiver.name)
+    again = Archiver(shelf.backend, shelf.clock, {})
+    shelf.clock.advance(10_000)
+    assert await again.step(), "the whole log a second time"
+    assert shelf.select("SELECT count(*), count(DISTINCT event_id) FROM event_log") == [
+        (len(log), len(log))
+    ]
+
+
+async def test_what_the_archiver_missed_waits_for_it(
+    shelf: Shelf, tmp_path: Path, clock: ManualClock
+) -> None:
+    first = await shelf.finished()
+    await shelf.file_all()
+    second = await shelf.finished()
+    assert await shelf.store.purge([first.id, second.id], now=NOW) == 1, "nobody has read of it"
+    clock.advance(10_000)
+    later = Shelf(tmp_path, clock, url=shelf.url)
+    await later.archiver.prepare()
+    await later.file_all()
+    assert await later.store.purge([second.id], now=NOW) == 1
+    assert await later.store.get([first.id, second.id]) == [first, second]
+    assert later.select("SELECT count(*) FROM event_log") == [(6,)]
+    await later.backend.close()
+
+
+async def test_nothing_leaves_before_a_new_archive_has_read_it(shelf: Shelf) -> None:
+    task = await shelf.finished()
+    assert await shelf.store.purge([task.id], now=NOW) == 0
+    assert await shelf.task(task.id)
+
+
+@pytest.mark.contract("S2-5")
+async def test_a_task_that_left_is_read_from_the_archive(shelf: Shelf) -> None:
+    task = await shelf.gone(session="s", payload='["\\u0000 \U0001f600"]', priority=0)
+    assert await shelf.store.get(["nobody", task.id]) == [None, task]
+    assert await shelf.history(task.id) == ["task.created", "task.claimed", "task.succeeded"]
+    page = await shelf.store.events(after="1", limit=1, task=task.id)
+    assert ([event.n for event in page.items], page.next) == ([2], "2")
+    page = await shelf.store.events(after="3", limit=1, task=task.id)
+    assert (list(page.items), page.next) == ([], "3")
+    assert await shelf.pages(1, session="s") == [task.id]
+    assert await shelf.log() == [], "the stream keeps what the ledger keeps"
+
+
+async def test_the_columns_are_the_fields_of_a_task(shelf: Shelf) -> None:
+    columns = shelf.select("SELECT name FROM pragma_table_info('archived_task')")
+    assert [name for (name,) in columns] == ["tid", *FIELDS]
+
+
+async def test_every_event_that_touches_a_finished_task_is_known(shelf: Shelf) -> None:
+    over = {State.SUCCEEDED, State.FAILED, State.DEAD, State.CANCELED}
+    telling = {
+        frozenset(events)
+        for (before, after), events in machine.TRANSITIONS.items()
+        if before in over or after in over
+    }
+    assert all(events & TURNS for events in telling)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 50])
+async def test_pages_run_from_the_ledger_into_the_archive(shelf: Shelf, limit: int) -> None:
+    tasks = [
+        await shelf.gone(),
+        await shelf.finished(queue="b"),
+        await shelf.submit(queue="idle"),
+        await shelf.gone(),
+        await shelf.gone(),
+        await shelf.finished(queue="b"),
+        await shelf.submit(queue="idle"),
+        await shelf.gone(),
+    ]
+    await shelf.file_all()
+    newest = ids(tasks)[::-1]
+    assert await shelf.pages(limit) == newest
+    over = [task.id for task in tasks if task.queue != "idle"][::-1]
+    assert await shelf.pages(limit, states=FINISHED) == over
+    assert await shelf.pages(limit, queue="b") == ids([tasks[5], tasks[1]])
+    assert await shelf.pages(limit, states=frozenset({State.QUEUED})) == ids([tasks[6], tasks[2]])
+
+
+async def test_a_task_that_leaves_between_two_pages_is_shown_once(shelf: Shelf) -> None:
+    tasks = [await shelf.finished() for _ in range(4)]
+    await shelf.file_all()
+    page = await shelf.store.find(Query(limit=2))
+    await shelf.store.purge(ids(tasks), now=NOW)
+    rest = await shelf.store.find(Query(limit=2, after=page.next))
+    assert ids([*page.items, *rest.items]) == ids(tasks)[::-1]
+
+
+async def test_a_replayed_task_is_no_longer_shown_as_it_ended(shelf: Shelf) -> None:
+    held = await shelf.running()
+    await shelf.settle(held, BAD)
+    await shelf.file_all()
+    await shelf.apply(machine.replay(await shelf.task(held.id), shelf.now))
+    assert await shelf.pages(5, states=frozenset({State.DEAD})) == [], "before the archive knows"
+    await shelf.file_all()
+    assert shelf.select("SELECT count(*) FROM archived_task") == [(0,)]
+    (again,) = await shelf.claim()
+    await shelf.settle(again, Succeeded("2"))
+    await shelf.file_all()
+    await shelf.store.purge([held.id], now=NOW)
+    found = await shelf.task(held.id)
+    assert (found.state, found.generation, found.result) == (State.SUCCEEDED, 2, "2")
+
+
+async def test_a_late_word_on_a_finished_task_is_kept_too(shelf: Shelf) -> None:
+    task = await shelf.finished()
+    await shelf.file_all()
+    await shelf.apply(machine.remark(task, "task.late_result", None))
+    newest = await shelf.task(task.id)
+    await shelf.file_all()
+    await shelf.store.purge([task.id], now=NOW)
+    assert await shelf.task(task.id) == newest
+    assert (await shelf.history(task.id))[-1] == "task.late_result"
+
+
+async def test_one_server_archives_and_the_others_stand_by(
+    shelf: Shelf, tmp_path: Path, clock: ManualClock
+) -> None:
+    other = Shelf(tmp_path, clock, url=shelf.url)
+    await other.archiver.prepare()
+    assert other.archiver.name == shelf.archiver.name
+    assert await shelf.archiver.step()
+    assert not await other.archiver.step()
+    clock.advance(4_000)
+    assert await shelf.archiver.step(), "renewed"
+    clock.advance(4_000)
+    assert not await other.archiver.step()
+    task = await shelf.finished()
+    clock.advance(2_000)
+    assert await other.archiver.step(), "the lease has lapsed"
+    assert not await shelf.archiver.step()
+    assert await other.store.purge([task.id], now=NOW) == 1
+    assert await shelf.task(task.id) == task, "they share the file"
+    await other.backend.close()
+
+
+async def test_each_file_is_archived_in_full(
+    shelf: Shelf, tmp_path: Path, clock: ManualClock
+) -> None:
+    apart = Shelf(tmp_path / "apart", clock, url=shelf.url)
+    await apart.archiver.prepare()
+    task = await shelf.finished()
+    await shelf.file_all()
+    assert await shelf.store.purge([task.id], now=NOW) == 0, "the other file has not got it"
+    await apart.file_all()
+    assert await shelf.store.purge([task.id], now=NOW) == 1
+    assert await apart.task(task.id) == await shelf.task(task.id) == task
+    await apart.backend.close()
+
+
+async def test_the_archive_forgets_by_the_profile_but_never_the_dead(shelf: Shelf) -> None:
+    brief = await shelf.gone(profile="sync")
+    long = await shelf.gone()
+    dead = await shelf.running()
+    await shelf.settle(dead, BAD)
+    await shelf.file_all()
+    shelf.clock.advance(2 * HOUR)
+    await shelf.file_all()
+    assert await shelf.store.get([brief.id]) == [None]
+    assert await shelf.history(brief.id) == []
+    assert await shelf.store.get([long.id]) == [long]
+    shelf.clock.advance(MONTH)
+    await shelf.file_all()
+    assert await shelf.store.get([long.id]) == [None]
+    assert shelf.select("SELECT id FROM archived_task") == [(dead.id,)]
+
+
+async def test_a_ledger_that_was_emptied_goes_on_counting_after_its_archive(
+    shelf: Shelf, tmp_path: Path, clock: ManualClock
+) -> None:
+    old = [await shelf.gone() for _ in range(3)]
+    fresh = Shelf(tmp_path, clock)  # empties it
+    await fresh.archiver.prepare()
+    new = [await fresh.finished(queue="n") for _ in range(3)]
+    assert await fresh.pages(2) == ids([*old, *new])[::-1]
+    await fresh.backend.close()
+
+
+async def test_a_sqlite_ledger_has_the_same_event_log(tmp_path: Path, shelf: Shelf) -> None:
+    file = tmp_path / "ledger.db"
+    desk = Desk(open_backend(f"sqlite:///{file}"))
+    await desk.finished(id="same")
+    await desk.backend.close()
+    await shelf.finished(id="same")
+    await shelf.file_all()
+    columns = "event_id, task_id, n, generation, type, at, data"
+    theirs = shelf.select(f"SELECT {columns} FROM event_log ORDER BY n")
+    shelf.file = file
+    assert shelf.select(f"SELECT {columns} FROM event_log ORDER BY n") == theirs
+    assert theirs[0][:5] == ("same:1", "same", 1, 1, "task.created")
+
+
+def test_an_archive_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    for url in ("postgresql://h/db", "sqlite:///:memory:", "sqlite://", "file"):
+        with pytest.raises(Invalid, match="no archive can be kept"):
+            Archive(url)
+    (tmp_path / "note").write_text("no database " * 200)
+    with pytest.raises(LedgerUnavailable, match="cannot be opened"):
+        Archive(f"sqlite:///{tmp_path}/note")
+    newer = apsw.Connection(str(tmp_path / "newer.db"))
+    newer.pragma("user_version", 99)
+    newer.close()
+    with pytest.raises(LedgerUnavailable, match="another Onward"):
+        Archive(f"sqlite:///{tmp_path}/newer.db")
