@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import backlog, embedded, http, idle
-from bench.processes import ContenderFailed
+from bench.processes import ContenderFailed, end_tidily
 from bench.report import Machine, as_json, show
 from bench.rounds import Bench
 
@@ -31,6 +31,7 @@ def main() -> None:
         "--dir", type=Path, help="where the ledgers lie while it runs (a real disk)"
     )
     given = parser.parse_args()
+    end_tidily()
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)

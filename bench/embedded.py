@@ -44,7 +44,7 @@ def measure(bench: Bench) -> Measured:
         "raw inserts, claims and settles each batch in a transaction of its own, with event rows",
         "huey drains a full queue, quietly; its submitting is not counted, Onward's is",
         "huey syncs every commit (FULL) by default and knows no NORMAL: normal / huey is unlike",
-        f"raw SQLite itself, full, is {limit:.1f} × huey: no ledger on these tables can pass that",
+        f"raw SQLite itself, full, is {limit:.1f} × huey",
         "processor time is the whole process's: less noisy on a busy machine, but no goal",
     ]
     figures = [figure for group in found.values() for figure in group if figure.rounds]

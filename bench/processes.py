@@ -102,7 +102,13 @@ def until(ready: Any, *, what: str, process: subprocess.Popen[Any], within_s: fl
         time.sleep(0.02)
 
 
+def end_tidily() -> None:
+    """Make SIGTERM unwind us: whatever was started is ended, and no file is left behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 def _child() -> None:
+    end_tidily()
     name, _, function = sys.argv[1].partition(":")
     module = importlib.import_module(f"bench.contenders.{name}")
     answer = getattr(module, function)(**json.loads(sys.argv[2]))

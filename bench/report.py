@@ -16,6 +16,8 @@ import apsw
 from rich.console import Console
 from rich.table import Table
 
+QUIET_CORES = 0.2
+
 
 @dataclass
 class Figure:
@@ -112,6 +114,8 @@ def show(console: Console, measured: Sequence[Measured], machine: dict[str, Any]
         for note in one.notes:
             console.print(f"{one.name}: {note}", highlight=False)
     console.print("  ".join(f"{name} {value}" for name, value in machine.items()), highlight=False)
+    if machine["cores_used_by_others"] > QUIET_CORES:
+        console.print("[bold red]the machine was not quiet: measure again before believing this[/]")
 
 
 def _figures(measured: Sequence[Measured]) -> Table:

@@ -50,7 +50,13 @@ class Process:
 
 class Server(Process):
     def __init__(
-        self, folder: Path, *, port: int | None = None, up: bool = False, **env: Any
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        up: bool = False,
+        ledger: str | None = None,
+        **env: Any,
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -58,7 +64,7 @@ class Server(Process):
         self.log = folder / "server.log"
         super().__init__(
             *(sys.executable, "-m", "onward.cli", "up" if up else "serve"),
-            *("--port", str(self.port), "--ledger", f"sqlite:///{self.file}"),
+            *("--port", str(self.port), "--ledger", ledger or f"sqlite:///{self.file}"),
             env={name: str(value) for name, value in env.items()},
             log=self.log,
         )

@@ -7,6 +7,7 @@ event, settle with an event. No handler, no waiting caller, no counts, no leases
 from __future__ import annotations
 
 import time
+from importlib.resources import files
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,8 @@ import apsw
 import uuid_utils
 
 from bench.contenders.payload import PAYLOAD
-from bench.processes import ROOT
 
-SCHEMA = ROOT / "src/onward/backends/sqlite/migrations/0001_initial.sql"
+SCHEMA = files("onward.backends.sqlite") / "migrations/0001_initial.sql"
 BATCH = 100
 
 COLUMNS = (

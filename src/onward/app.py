@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -37,6 +37,7 @@ from onward.surfaces.console import page as console_page
 from onward.surfaces.console import services as console_services
 from onward.surfaces.console import tasks as console_tasks
 from onward.surfaces.console.submission import Submissions
+from onward.surfaces.express import Express
 from onward.surfaces.guard import Guard
 from onward.surfaces.streams.dead_letters import DeadLetters
 from onward.surfaces.sync import chat as sync_chat
@@ -53,6 +54,8 @@ log = structlog.get_logger("onward")
 
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from onward.workers.streams import Feed
 
 
@@ -108,6 +111,7 @@ class Onward:
         )
 
         self._feed: Feed | None = None
+        self._lines: Sequence[Redis] = ()
         self._redis = settings.redis or (
             None if settings.ledger.startswith("sqlite") else settings.ledger
         )
@@ -147,6 +151,8 @@ class Onward:
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._executor is not None:
             self._executor.close()
+        for line in self._lines:
+            await line.aclose()
         await self.roster.close()
         await self.backend.close()
 
@@ -201,14 +207,16 @@ class Onward:
     def _start_streams(self, url: str) -> None:
         """The doors that live on Redis streams, whatever the ledger is."""
         from onward.backends.redis.client import connect, tell_once
-        from onward.workers.streams import Feed, Lines, Rules
+        from onward.workers.channel import Lines
+        from onward.workers.streams import Feed, Rules
 
         settings = self.settings
-        calls = connect(url)
+        calls, blocking = connect(url), connect(url, timeout_s=None)
+        self._lines = (calls, blocking)
         self._feed = Feed(
             self.dispatcher,
             self.roster,
-            Lines(calls, connect(url, timeout_s=None)),
+            Lines(calls, blocking),
             StreamProtocol(),
             Rules(
                 types=settings.stream_types,
@@ -249,8 +257,10 @@ class Application:
             services=shipped.SERVICES if builtin_worker else None,
             groups=shipped.GROUPS if builtin_worker else None,
         )
-        self.web = _doors(self.onward)
-        self._guarded = Guard(self.web, allowed_hosts=settings.allowed_hosts)
+        door = Door(self.onward.dispatcher, self.onward.roster, settings)
+        self.web = _doors(self.onward, door)
+        busy = {("POST", sync_router.PATH): partial(sync_router.submit, door)}
+        self._guarded = Guard(Express(self.web, busy), allowed_hosts=settings.allowed_hosts)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self._guarded(scope, receive, send)
@@ -259,7 +269,7 @@ class Application:
         await self.onward.drain()
 
 
-def _doors(onward: Onward) -> FastAPI:
+def _doors(onward: Onward, door: Door) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with onward:
@@ -269,11 +279,10 @@ def _doors(onward: Onward) -> FastAPI:
         title="Onward",
         version=__version__,
         lifespan=lifespan,
+        docs_url=None,  # its page would come from somebody else's server
         redoc_url=None,
-        strict_content_type=False,  # a body is JSON or it is refused, whatever it calls itself
     )
     errors.install(web)
-    door = Door(onward.dispatcher, onward.roster, onward.settings)
     submissions = Submissions(onward.dispatcher, onward.catalog, onward.settings.stream_types)
     for router in (
         sync_router.build(door),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import resource
 import signal
@@ -15,18 +16,20 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import HANDLED_SIGNALS
 
 from onward import logs
+from onward.corked import Corked
 from onward.surfaces.guard import MAX_BODY
 from onward.surfaces.wire import error_body
 
 if TYPE_CHECKING:
-    from onward.settings import Settings
+    from onward.corked import Corked
+from onward.settings import Settings
 
 MAX_HEAD = 16 * 1024
 # A refused body is read on and thrown away this far, so that a caller who writes first and reads
@@ -48,6 +51,9 @@ def run(settings: Settings, *, builtin_worker: bool) -> None:
     # A plain handler that computes in a thread holds the interpreter for a whole interval: at the
     # default of 5 ms every database statement beside it would wait as long.
     sys.setswitchinterval(0.0005)
+    # A task in flight is a few dozen small objects that soon die: collecting after every 700 of them
+    # looks mostly at the living. Measured: a fifth of the cost of a task.
+    gc.set_threshold(50_000, 20, 50)
     _allow_files(settings.max_connections)
     app = build(settings, builtin_worker=builtin_worker)
     serve(app, settings, drain=app.drain)
@@ -103,7 +109,7 @@ class Connection(HttpToolsProtocol):
         self._doubtful = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, Corked(transport, self.loop)))
         if self._most is not None and len(self.connections) > self._most:
             self.close_with(503, "too_busy", "Too many connections")
 

@@ -15,7 +15,7 @@ Positive = Annotated[int, Field(gt=0)]
 _SCHEDULES = TypeAdapter(dict[str, list[Annotated[float, Field(ge=0)]]])
 
 
-def _env(name: str, default: Any) -> Any:
+def _env(name: str | AliasChoices, default: Any) -> Any:
     return Field(default, validation_alias=name)
 
 
@@ -25,9 +25,8 @@ class Settings(BaseSettings):
     host: str = _env("ONWARD_HOST", "127.0.0.1")
     port: Annotated[int, Field(ge=0, le=65535)] = _env("ONWARD_PORT", 8070)
     ledger: str = _env("ONWARD_LEDGER", "sqlite:///onward.db")
-    redis: str | None = Field(  # for the doors and workers that speak Redis streams
-        None, validation_alias=AliasChoices("ONWARD_REDIS", "REDIS_URL")
-    )
+    # For the doors and workers that speak Redis streams.
+    redis: str | None = _env(AliasChoices("ONWARD_REDIS", "REDIS_URL"), None)
     redis_prefix: str = _env("ONWARD_REDIS_PREFIX", "")  # "{onward}:" on a cluster
     # Of a Redis ledger: where its events and finished tasks go, "" for nowhere; when they leave it.
     archive: str = _env("ONWARD_ARCHIVE", "sqlite:///onward-archive.db")
@@ -42,7 +41,7 @@ class Settings(BaseSettings):
     header_timeout_ms: Positive = _env("ONWARD_HEADER_TIMEOUT_MS", 10_000)
     body_timeout_ms: Positive = _env("ONWARD_BODY_TIMEOUT_MS", 30_000)
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_ALLOWED_HOSTS", ())
-    builtin_slots: Positive = _env("ONWARD_BUILTIN_SLOTS", 64)
+    builtin_slots: Positive = _env("ONWARD_BUILTIN_SLOTS", 256)
     log_level: Literal["debug", "info", "warning", "error"] = _env("ONWARD_LOG_LEVEL", "info")
     log_json: bool = _env("ONWARD_LOG_JSON", False)
 

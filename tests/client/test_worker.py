@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from onward.client import frames
-from onward.client.context import LostTask, SocketContext
+from onward.client.context import LostTask, TaskContext
 from onward.client.http import Client, Options, TaskView
 from onward.client.wire import Wire
 from onward.client.worker import NameTaken, Worker
@@ -332,7 +332,7 @@ async def test_a_stale_attempt_has_no_effects(url: str, client: Client) -> None:
         async def send(self, frame: frames.Frame) -> None: ...
 
     link = Stale()
-    context = SocketContext(frames.Task(task_id=task.id, fence=7), link)
+    context = TaskContext(frames.Task(task_id=task.id, fence=7), link)
     done: list[bool] = []
 
     with pytest.raises(LostTask):

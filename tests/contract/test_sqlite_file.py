@@ -172,7 +172,7 @@ async def test_closing_waits_for_what_is_under_way(url: str) -> None:
 async def test_a_large_log_is_moved_into_the_file(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "CHECKPOINT_BYTES", 1)
+    monkeypatch.setattr(database, "CHECKPOINT_PAGES", 1)
     desk = Desk(open_backend(url))
     await desk.submit_some(20)
     path = tmp_path / "folder" / "onward.db"

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from onward.core.errors import Invalid
-from onward.surfaces.strict_json import parse, parse_object
+from onward.core.strict_json import parse, parse_object
 
 pytestmark = pytest.mark.contract("S0-9")
 

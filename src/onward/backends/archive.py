@@ -23,7 +23,7 @@ from onward.backends.codec import FIELDS, from_row, to_row
 from onward.backends.sqlite.database import named
 from onward.backends.sqlite.store import matching
 from onward.core.clock import Clock
-from onward.core.contract import Backend, Page, Query, TaskStore
+from onward.core.contract import Backend, Document, Page, Query, TaskStore
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.tail import BATCH, KIND, Tail
 from onward.core.task import FINAL, FINAL_EVENTS, Event, Instant, Task, TaskId, encode, new_id
@@ -318,16 +318,11 @@ class Archiver:
         now = self._clock.now()
         if self._tail is not None and now < self._renew_at:
             return True
-        kept = await self._backend.documents.put(
-            "lease",
-            self.name,
-            encode(self._me),
-            now=now,
-            expect=self._version,
-            expires_at=now + LEASE_MS,
-        )
+        kept = await self._renew(now)
+        if kept is None and self._version:
+            self._tail, self._version = None, 0  # lapsed: anybody's now, ours too
+            kept = await self._renew(now)
         if kept is None:
-            self._tail, self._version = None, 0  # somebody's; ours if it lapses
             return False
         if self._tail is None:
             # Anew: whoever led before has moved the cursor.
@@ -335,14 +330,22 @@ class Archiver:
         self._version, self._renew_at = kept.version, now + RENEW_MS
         return True
 
+    async def _renew(self, now: Instant) -> Document | None:
+        return await self._backend.documents.put(
+            "lease",
+            self.name,
+            encode(self._me),
+            now=now,
+            expect=self._version,
+            expires_at=now + LEASE_MS,
+        )
+
     async def _tidy(self) -> None:
         """Forget what has outlived its profile's retention."""
         now = self._clock.now()
         if now < self._tidy_at:
             return
         for profile, kept_ms in self._retention_ms.items():
-            while (
-                await self._archive.forget(profile, now - kept_ms) == CHUNK and await self._leads()
-            ):
-                await asyncio.sleep(0)
+            if await self._archive.forget(profile, now - kept_ms) == CHUNK:
+                return  # there may be more: at the next step
         self._tidy_at = now + TIDY_MS

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from onward import __version__
-from onward.cli import doctor, serve, submit, task, worker
+from onward.cli import approvals, dlq, doctor, serve, submit, task, worker
 
 app = typer.Typer(
     name="onward",
@@ -40,6 +40,8 @@ app.command()(serve.serve)
 app.command()(worker.worker)
 app.command()(submit.submit)
 app.add_typer(task.app, name="task")
+app.add_typer(dlq.app, name="dlq")
+app.add_typer(approvals.app, name="approvals")
 app.command()(doctor.doctor)
 
 

@@ -124,7 +124,7 @@ def _welcome(settings: Settings) -> None:
     )
     rows = [
         ("page", f"{url}/ui"),
-        ("API", f"{url}/docs"),
+        ("API", f"{url}/openapi.json"),
         ("ledger", settings.ledger),
         ("try", f"""onward submit countdown '{{"seconds": 3}}' --wait{server}"""),
         ("or", curl),

@@ -32,12 +32,14 @@ class Link(Protocol):
     """The connection that brought the task."""
 
     @property
-    def wire(self) -> Wire: ...
+    def wire(self) -> Wire:
+        """Where effects are noted; raises ServerNeeded if nobody has said where the server is."""
+        ...
 
     async def send(self, frame: frames.Frame) -> None: ...
 
 
-class SocketContext:
+class TaskContext:
     def __init__(self, task: frames.Task, link: Link) -> None:
         self.task_id = task.task_id
         self.attempt = task.attempt

@@ -74,6 +74,7 @@ class Result(Frame, frozen=True, kw_only=True, tag="taskResult"):
     status: int | None = None
     retryable: bool | None = None
     retry_after_ms: int | None = None
+    fence: int | None = None  # tells this attempt's answer from a late one of the same task
 
 
 class Progress(Frame, frozen=True, kw_only=True, tag="progress"):

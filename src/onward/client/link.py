@@ -13,41 +13,25 @@ from collections.abc import Mapping
 from concurrent.futures import Executor as Threads
 
 import msgspec
-from pydantic import ValidationError
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from onward.client import frames
-from onward.client.context import LostTask, SocketContext
+from onward.client.address import is_loopback, socket_url
+from onward.client.context import LostTask, TaskContext
+from onward.client.execution import Bench, Ended, Execution
 from onward.client.wire import Wire
+from onward.core.outcome import Failed
 from onward.core.task import Fault
-from onward.service import Refused, Service, TryAgain, fault_from
+from onward.service import Service
 
 log = logging.getLogger("onward.worker")
 
 ANSWER_S = 10.0
-EXPECTED = (Refused, TryAgain, ValidationError)  # a handler's way of saying no: no traceback
 
 
 class TooLarge(ValueError):
     pass
-
-
-class Execution:
-    def __init__(self, task: frames.Task, service: Service, link: SocketLink) -> None:
-        self.service = service
-        self.context = SocketContext(task, link)
-        self.job: asyncio.Task[None] | None = None
-
-    def cancel(self) -> None:
-        self.context.cancelled = True
-        # A plain function runs in a thread, which cannot be stopped: it has to look by itself.
-        if self.service.is_async and self.job is not None:
-            self.job.cancel()
-
-    def lose(self) -> None:
-        self.context.lost = True
-        self.cancel()
 
 
 class SocketLink:
@@ -62,9 +46,7 @@ class SocketLink:
         self.wire = wire
         self._socket = socket
         self._services = services
-        self._threads = threads
-        self._running: dict[str, Execution] = {}
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._bench = Bench(threads)
         self._ponged = asyncio.Event()
 
     async def register(self, frame: frames.Register) -> None:
@@ -88,8 +70,7 @@ class SocketLink:
                     continue
                 await self._take(frame)
         finally:
-            for execution in list(self._running.values()):
-                execution.lose()
+            self._bench.lose()
 
     async def drain(self, grace_ms: int) -> None:
         """Take nothing more, and finish what runs as far as the time allows."""
@@ -101,10 +82,9 @@ class SocketLink:
                 await self.send(frames.Ping())
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ponged.wait(), ANSWER_S)
-                while self._jobs:
-                    await asyncio.wait(self._jobs)
-        if self._jobs:
-            log.warning("time is over: %d running tasks go back to the server", len(self._jobs))
+                await self._bench.all_over()
+        if len(self._bench):
+            log.warning("time is over: %d running tasks go back to the server", len(self._bench))
 
     async def send(self, frame: frames.Frame) -> None:
         data = frames.encode(frame)
@@ -120,7 +100,7 @@ class SocketLink:
             case frames.Task():
                 await self._start(frame)
             case frames.Cancel():
-                execution = self._running.get(frame.task_id)
+                execution = self._bench.of(frame.task_id)
                 if execution is not None:
                     execution.cancel()
             case frames.Ping():
@@ -141,45 +121,21 @@ class SocketLink:
             )
             await self.send(frames.failed(task.task_id, fault))
             return
-        earlier = self._running.get(task.task_id)
-        if earlier is not None:
-            # The server gave up on an attempt that still runs here; its answer would be taken for
-            # the new one's.
-            earlier.lose()
-        execution = Execution(task, service, self)
-        self._running[task.task_id] = execution
-        execution.job = asyncio.get_running_loop().create_task(self._execute(task, execution))
-        self._jobs.add(execution.job)
-        execution.job.add_done_callback(self._jobs.discard)
+        execution = Execution(service, TaskContext(task, self))
 
-    async def _execute(self, task: frames.Task, execution: Execution) -> None:
-        context = execution.context
-        answer = await self._answer(task, execution)
-        if self._running.get(task.task_id) is execution:
-            del self._running[task.task_id]
-        if answer is None or context.lost:
-            log.info("task %s was taken back; what came of it is dropped", task.task_id)
-            return
-        with contextlib.suppress(LostTask):
-            await context.flush()
+        async def tell(ended: Ended) -> None:
             try:
-                await self.send(answer)
+                await self.send(_answer(task, ended))
             except TooLarge as error:
                 fault = Fault(kind="ResultTooLarge", message=str(error), retryable=False)
-                await self.send(frames.failed(task.task_id, fault))
+                await self.send(_answer(task, Failed(fault)))
 
-    async def _answer(self, task: frames.Task, execution: Execution) -> frames.Result | None:
-        context, service = execution.context, execution.service
-        try:
-            said = await service.call(bytes(task.payload).decode(), context, threads=self._threads)
-        except LostTask:
-            return None
-        except asyncio.CancelledError:
-            kind = "Canceled" if context.cancelled else "CancelledError"
-            fault = Fault(kind=kind, message="the task was canceled", retryable=False)
-            return frames.failed(task.task_id, fault)
-        except (Exception, SystemExit) as error:
-            trace = None if isinstance(error, EXPECTED) else error
-            log.warning("%s failed (%s)", service.name, type(error).__name__, exc_info=trace)
-            return frames.failed(task.task_id, fault_from(error))
-        return frames.Result(task_id=task.task_id, result=msgspec.Raw(said.encode()))
+        self._bench.begin(execution, bytes(task.payload).decode(), tell)
+
+
+def _answer(task: frames.Task, ended: Ended) -> frames.Result:
+    if isinstance(ended, Failed):
+        answer = frames.failed(task.task_id, ended.fault)
+    else:
+        answer = frames.Result(task_id=task.task_id, result=msgspec.Raw(ended.result.encode()))
+    return msgspec.structs.replace(answer, fence=task.fence)

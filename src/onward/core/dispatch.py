@@ -40,6 +40,7 @@ from onward.core.task import (
     FINAL,
     Claimed,
     Ending,
+    Fault,
     Instant,
     Json,
     Letter,
@@ -57,6 +58,7 @@ Decide = Callable[[Task, Instant], Move | None]
 
 CHUNK = 256  # moves in one call of the ledger
 NO_TASK = "no such task"
+ANEW = "submit it anew"
 TRIES = 5  # how often a decision is taken anew when the task has changed under it
 
 
@@ -140,7 +142,8 @@ class Dispatcher:
         ready: set[str] = set()
         for item, receipt in zip(batch, inserted.receipts, strict=True):
             if receipt.fate is Fate.FRESH:
-                self.tally["task.created"] += 1
+                for event, _ in item.events:
+                    self.tally[event] += 1
                 if item.task.state is State.QUEUED and not receipt.running:
                     ready.add(item.task.queue)
         self._announce(ready, ())
@@ -187,17 +190,32 @@ class Dispatcher:
         pulses = await self.backend.tasks.extend(holds, now=self.clock.now())
         self.backend.bell.ring(*{f"task:{hold.task}" for hold in holds if hold.notes}, "log")
         for hold, pulse in zip(holds, pulses, strict=True):
+            for event, _ in hold.notes:
+                self.tally[event] += 1
             if pulse is not Pulse.HELD:
                 self.hands.stop(hold.task, hold.fence, revoked=pulse is Pulse.LOST)
         return pulses
 
-    async def delivered(self, task: Claimed, worker: WorkerId, *, until: Instant) -> Claimed | None:
-        """An offered task has reached a worker: its clocks start. None: it is not ours any more."""
+    async def delivered(
+        self, news: Sequence[tuple[Claimed, WorkerId, Instant]]
+    ) -> Sequence[Claimed | None]:
+        """Offered tasks have reached a worker: their clocks start, with a lease until then.
+
+        None: this one has changed since; read it again.
+        """
         now = self.clock.now()
-        move = machine.delivered(task, worker, now, until)
-        if (await self._apply([move], now)).verdicts[0] is not Verdict.APPLIED:
-            return None
-        return msgspec.structs.replace(task, rev=task.rev + 1, worker=worker)
+        found: list[Claimed | None] = []
+        for at in range(0, len(news), CHUNK):
+            part = news[at : at + CHUNK]
+            moves = [machine.delivered(task, worker, now, until) for task, worker, until in part]
+            verdicts = (await self._apply(moves, now)).verdicts
+            found += [
+                msgspec.structs.replace(task, rev=task.rev + 1, worker=worker)
+                if verdict is Verdict.APPLIED
+                else None
+                for (task, worker, _), verdict in zip(part, verdicts, strict=True)
+            ]
+        return found
 
     async def beat(self) -> None:
         """Renew the lease of everything that is held in this process."""
@@ -247,8 +265,11 @@ class Dispatcher:
             else:
                 # Changed under us with the fence unchanged (a cancel, say): decide on what is now.
                 move = self._decide(task, outcome, now)
-            if (await self._apply([move], now)).verdicts[0] is Verdict.APPLIED:
+            verdict = (await self._apply([move], now)).verdicts[0]
+            if verdict is Verdict.APPLIED:
                 return Verdict.STALE if late else Verdict.APPLIED
+            if verdict is Verdict.GONE:
+                return verdict
         log.error("settlement given up", task=held.id, tries=TRIES)
         return Verdict.MOVED
 
@@ -344,6 +365,13 @@ class Dispatcher:
     def _abandon(self, found: Task, now: Instant) -> Move | None:
         return machine.abandon(found, now, self.profiles[found.profile])
 
+    async def give_up(self, task: TaskId, fault: Fault) -> Task:
+        """Whoever ran it last says that another try is of no use."""
+        return await self._intervene(
+            task,
+            lambda found, now: machine.given_up(found, fault, now, self.profiles[found.profile]),
+        )
+
     async def signal(self, task: TaskId, name: str, body: Json) -> None:
         now = self.clock.now()
         moved = await self.backend.tasks.post([Letter(to=task, name=name, body=body)], now=now)
@@ -360,8 +388,11 @@ class Dispatcher:
             move = decide(task, now)
             if move is None:
                 return task
-            if (await self._apply([move], now)).verdicts[0] is Verdict.APPLIED:
+            verdict = (await self._apply([move], now)).verdicts[0]
+            if verdict is Verdict.APPLIED:
                 return await self._get(id) or task
+            if verdict is Verdict.GONE:
+                raise Conflict("the task has left the ledger for the archive", hint=ANEW)
         raise Conflict("the task keeps changing; try again")
 
     async def _intervene_all(self, ids: Sequence[TaskId], decide: Decide) -> Mapping[TaskId, str]:

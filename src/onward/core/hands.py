@@ -144,6 +144,10 @@ class Hands:
         self._wake_if_hot()
         return homeless
 
+    def keep(self, seat: Seat, task: Claimed) -> None:
+        """Held already: since an earlier life of this seat, or by another way than a claim."""
+        self._held[task.id, task.fence] = (seat, task)
+
     def put_down(self, task: TaskId, fence: int) -> None:
         self._held.pop((task, fence), None)
 

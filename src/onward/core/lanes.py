@@ -35,7 +35,7 @@ _PRIORITY_TURNS = spread(tuple(WEIGHTS.values()))
 CYCLE = len(_PRIORITY_TURNS) * 10
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65_536)  # a few queues, some limits, every turn
 def wants(
     queues: tuple[str, ...], limit: int, turn: int, retry_tenths: int = int(RETRY_SHARE * 10)
 ) -> tuple[Want, ...]:

@@ -8,7 +8,6 @@ wakes its reader (waiting → queued).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import msgspec
 
@@ -42,6 +41,7 @@ from onward.core.task import (
     FINAL,
     Claimed,
     Fault,
+    Held,
     Instant,
     Json,
     Lane,
@@ -49,7 +49,6 @@ from onward.core.task import (
     Note,
     State,
     Task,
-    TaskId,
     WorkerId,
     encode,
 )
@@ -90,6 +89,8 @@ TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
     },
 }
 
+NEVER: Instant = 9 * 10**15  # of what runs and has no clock yet
+
 TIMED_OUT = Fault(kind="timeout", message="the time allowed for the task is over")
 ATTEMPT_TIMED_OUT = Fault(kind="TIMEOUT", message="the attempt took longer than its timeout")
 WORKER_LOST = Fault(kind="worker_lost", message="the worker went away while it ran the task")
@@ -97,39 +98,6 @@ UNDECIDED = Fault(kind="Rejected", message="nobody approved it in time", retryab
 POISON = Fault(
     kind="poison", message=f"{POISON_AFTER} workers in a row were lost while they ran the task"
 )
-
-
-class Held(Protocol):
-    """What a settlement needs to know; a Claimed has it, and so has a Task that was read again."""
-
-    @property
-    def id(self) -> TaskId: ...
-    @property
-    def fence(self) -> int: ...
-    @property
-    def rev(self) -> int: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def failures(self) -> int: ...
-    @property
-    def retries(self) -> int: ...
-    @property
-    def lost(self) -> int: ...
-    @property
-    def parent(self) -> TaskId | None: ...
-    @property
-    def worker(self) -> str | None: ...
-    @property
-    def lane(self) -> Lane: ...
-    @property
-    def expires_at(self) -> Instant | None: ...
-    @property
-    def cancel_by(self) -> Instant | None: ...
-    @property
-    def overrides(self) -> Json | None: ...
 
 
 def first(*instants: Instant | None) -> Instant | None:
@@ -219,7 +187,7 @@ def delivered(held: Claimed | Task, worker: WorkerId, now: Instant, until: Insta
         fence=held.fence,
         rev=held.rev,
         to=State.RUNNING,
-        due_at=first(until, attempt_by, held.expires_at),
+        due_at=first(until, attempt_by, held.expires_at, held.cancel_by),
         changes={
             "worker": worker,
             "started_at": now,
@@ -230,25 +198,31 @@ def delivered(held: Claimed | Task, worker: WorkerId, now: Instant, until: Insta
     )
 
 
-def adopted(task: Task, worker: WorkerId, until: Instant) -> Submission:
-    """A task that somebody else put on a transport: it enters the ledger already under way."""
+def adopted(task: Task, worker: WorkerId) -> Submission:
+    """A task that somebody else put on a transport: it enters the ledger as offered there."""
     notes: tuple[Note, ...] = (
         ("task.created", None),
         ("task.claimed", encode({"worker": worker, "attempt": 1})),
     )
-    running = msgspec.structs.replace(
+    offered = msgspec.structs.replace(
         task,
         state=State.RUNNING,
-        fence=1,
+        fence=max(1, task.fence),
         rev=1,
         attempt=1,
         worker=worker,
         started_at=task.created_at,
-        lease_until=until,
-        due_at=first(until, task.expires_at),
+        due_at=first(task.expires_at, NEVER),
         events=len(notes),
     )
-    return Submission(running, notes)
+    return Submission(offered, notes)
+
+
+def given_up(task: Task, fault: Fault, now: Instant, profile: Profile) -> Move | None:
+    """Whoever had it says that it is hopeless. None: it does not wait for another try."""
+    if task.state not in (State.SCHEDULED, State.QUEUED):
+        return None
+    return _fail(task, task.state, fault, now, profile)
 
 
 def lost(held: Held, now: Instant, profile: Profile, detail: Json | None = None) -> Move:

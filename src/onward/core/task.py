@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 import uuid_utils
@@ -127,6 +127,39 @@ class Claimed(msgspec.Struct, frozen=True):
     journal: Json | None
     cancel_by: Instant | None = None
     letters: Sequence[Letter] = ()
+
+
+class Held(Protocol):
+    """What a settlement needs to know; a Claimed has it, and so has a Task that was read again."""
+
+    @property
+    def id(self) -> TaskId: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def rev(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
+    @property
+    def retries(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+    @property
+    def parent(self) -> TaskId | None: ...
+    @property
+    def worker(self) -> str | None: ...
+    @property
+    def lane(self) -> Lane: ...
+    @property
+    def expires_at(self) -> Instant | None: ...
+    @property
+    def cancel_by(self) -> Instant | None: ...
+    @property
+    def overrides(self) -> Json | None: ...
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):

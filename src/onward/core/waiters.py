@@ -6,37 +6,40 @@ A waiter that goes away changes nothing: the task lives in the ledger, not in th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from onward.core.errors import TooBusy
 from onward.core.task import Ending, TaskId
+
+Answer: TypeAlias = "asyncio.Future[Ending | None]"
 
 
 class Waiters:
     def __init__(self, *, most: int = 10_000) -> None:
         self._most = most
         self._count = 0
-        self._waiting: dict[TaskId, list[asyncio.Future[Ending | None]]] = {}
+        self._waiting: dict[TaskId, list[Answer]] = {}
 
-    @contextmanager
-    def expect(self, task: TaskId) -> Iterator[asyncio.Future[Ending | None]]:
+    def expect(self, task: TaskId) -> Expectation:
+        """Subscribed within a `with`; too many at once are refused."""
         if self._count >= self._most:
             raise TooBusy(
                 f"{self._most} callers wait already",
                 hint="submit without waiting and poll, or try again shortly",
             )
-        future: asyncio.Future[Ending | None] = asyncio.get_running_loop().create_future()
+        return Expectation(self, task)
+
+    def _add(self, task: TaskId, future: Answer) -> None:
         self._count += 1
         self._waiting.setdefault(task, []).append(future)
-        try:
-            yield future
-        finally:
-            self._count -= 1
-            futures = self._waiting[task]
-            futures.remove(future)
-            if not futures:
-                del self._waiting[task]
+
+    def _remove(self, task: TaskId, future: Answer) -> None:
+        self._count -= 1
+        futures = self._waiting[task]
+        futures.remove(future)
+        if not futures:
+            del self._waiting[task]
 
     def end(self, ending: Ending) -> None:
         for future in self._waiting.get(ending.id, ()):
@@ -53,7 +56,23 @@ class Waiters:
         return self._count
 
 
-async def outcome_within(future: asyncio.Future[Ending | None], timeout_ms: int) -> Ending | None:
+class Expectation:
+    """One caller's wait for one task."""
+
+    def __init__(self, waiters: Waiters, task: TaskId) -> None:
+        self._waiters = waiters
+        self._task = task
+        self._future: Answer = asyncio.get_running_loop().create_future()
+
+    def __enter__(self) -> Answer:
+        self._waiters._add(self._task, self._future)  # noqa: SLF001 two halves of one thing
+        return self._future
+
+    def __exit__(self, *_: object) -> None:
+        self._waiters._remove(self._task, self._future)  # noqa: SLF001
+
+
+async def outcome_within(future: Answer, timeout_ms: int) -> Ending | None:
     """The ending, or None when the time is over first."""
     if future.done():
         return future.result()

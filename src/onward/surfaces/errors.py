@@ -40,14 +40,15 @@ CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "un
 def install(web: FastAPI) -> None:
     @web.exception_handler(OnwardError)
     async def ours(request: Request, error: OnwardError) -> Response:
-        return _refuse(request, STATUS.get(type(error), 500), error)
+        return refuse(request.url.path, _id_of(request), error)
 
     @web.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         if isinstance(error, BadBody):
-            return _refuse(request, 400, error.error)
+            return refuse(request.url.path, _id_of(request), error.error, status=400)
         code = CODES.get(error.status_code, "invalid_request")
-        response = _answer(request, error.status_code, code, str(error.detail))
+        where = (request.url.path, _id_of(request))
+        response = _answer(*where, error.status_code, code, str(error.detail))
         response.headers.update(error.headers or {})
         return response
 
@@ -58,25 +59,35 @@ def install(web: FastAPI) -> None:
         ]
         first = faults[0]
         text = f"{first['pointer']}: {first['message']}"
-        return _answer(request, 422, Invalid.code, text, errors=faults)
+        where = (request.url.path, _id_of(request))
+        return _answer(*where, 422, Invalid.code, text, errors=faults)
 
 
-def _refuse(request: Request, status: int, error: OnwardError) -> Response:
+def refuse(
+    path: str, request_id: str, error: OnwardError, *, status: int | None = None
+) -> Response:
+    """Our own errors, as the door that `path` belongs to says them."""
+    status = status or STATUS.get(type(error), 500)
     extra: dict[str, Any] = {}
     if error.hint is not None:
         extra["hint"] = error.hint
     if isinstance(error, Invalid) and error.pointer:
         extra["errors"] = [{"pointer": error.pointer, "message": str(error)}]
-    response = _answer(request, status, error.code, str(error), **extra)
+    response = _answer(path, request_id, status, error.code, str(error), **extra)
     if status == 503:
         response.headers["retry-after"] = str(getattr(error, "retry_after_s", 1))
     return response
 
 
-def _answer(request: Request, status: int, code: str, text: str, **extra: Any) -> Response:
-    request_id = getattr(request.state, "request_id", "")
-    kind, body = error_body(request.url.path, status, code, text, request_id, **extra)
+def _answer(
+    path: str, request_id: str, status: int, code: str, text: str, **extra: Any
+) -> Response:
+    kind, body = error_body(path, status, code, text, request_id, **extra)
     return Response(body, status, media_type=kind)
+
+
+def _id_of(request: Request) -> str:
+    return getattr(request.state, "request_id", "")
 
 
 def _pointer(where: Any) -> str:

@@ -7,10 +7,15 @@ from typing import Protocol
 
 import msgspec
 
+from onward.core import strict_json
+from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome, Succeeded
 from onward.core.task import Claimed, Fault, Instant, Json, Task, TaskId, encode
 
 Fields = Mapping[str, str]
+
+LONGEST_ID = 255
+TOLD_S = 7 * 24 * 3600
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -18,6 +23,7 @@ class Answer(msgspec.Struct, frozen=True):
     fence: int | None  # echoed by workers that can
     worker: str
     outcome: Outcome
+    given_up: bool = False  # the worker has made a dead letter of it itself
 
 
 class Dialect(Protocol):
@@ -43,7 +49,12 @@ class Dialect(Protocol):
 
     @property
     def id_field(self) -> str: ...
+    @property
+    def released(self) -> str:
+        """The consumer to whom a worker that leaves hands what it could not finish."""
+        ...
 
+    def cancel_key(self, task: TaskId) -> str: ...
     def groups(self) -> Sequence[tuple[str, str]]: ...
     def entry(self, task: Claimed) -> Fields: ...
     def answer(self, stream: str, fields: Fields) -> Answer | None: ...
@@ -60,7 +71,11 @@ class StreamProtocol:
     read = (tasks, results, dead)
     consumed = (results,)
     id_field = "task_id"
+    released = "onward:released"
     ours = "onward"  # `origin` of the dead letters that we write ourselves
+
+    def cancel_key(self, task: TaskId) -> str:
+        return f"onward:cancel:{task}"
 
     def groups(self) -> Sequence[tuple[str, str]]:
         return ((self.tasks, self.group), *((stream, self.own_group) for stream in self.read))
@@ -83,48 +98,82 @@ class StreamProtocol:
         task = fields.get("task_id")
         if not task or (stream == self.dead and fields.get("origin") == self.ours):
             return None
-        fence = fields.get("fence", "")
         return Answer(
             task,
-            int(fence) if fence.isdigit() else None,
+            _count(fields.get("fence", "")) or None,
             fields.get("worker", ""),
             self._outcome(stream, fields),
+            given_up=stream == self.dead,
         )
 
     def _outcome(self, stream: str, fields: Fields) -> Outcome:
         if stream == self.results and fields.get("status") == "succeeded":
-            return Succeeded(_json(fields.get("result", "null")))
+            return _succeeded(fields.get("result", "null"))
         retryable: bool | None = {"true": True, "1": True, "false": False, "0": False}.get(
             fields.get("retryable", "").lower()
         )
         if stream == self.dead:
             retryable = False  # the worker itself has given it up
-        kind = fields.get("error_type") or "Error"
-        return Failed(Fault(kind=kind, message=fields.get("error", "failed"), retryable=retryable))
+        return Failed(
+            Fault(
+                kind=fields.get("error_type") or "Error",
+                message=fields.get("error", "failed"),
+                retryable=retryable,
+                retry_after_ms=_count(fields.get("retry_after_ms", "")) or None,
+            )
+        )
 
     def adopt(self, fields: Fields, now: Instant) -> Task | None:
-        task = fields.get("task_id")
-        if not task:
+        task = fields.get("task_id", "")
+        if not 0 < len(task) <= LONGEST_ID or not task.isprintable():
             return None
-        failures = fields.get("retry_count", "0")
+        failures = _count(fields.get("retry_count", ""))
         return Task(
             id=task,
             type=fields.get("tool_name") or "unknown",
             queue=self.queue,
             profile=self.name,
-            payload=_json(fields.get("payload", "null")),
+            payload=_kept(fields.get("payload", "null")),
             created_at=now,
             queued_at=now,
             key=fields.get("idempotency_key") or None,
-            failures=int(failures) if failures.isdigit() else 0,
-            retries=int(failures) if failures.isdigit() else 0,
+            fence=_count(fields.get("fence", "")),
+            failures=failures,
+            retries=failures,
         )
 
 
+def told_key(task: TaskId, generation: int) -> str:
+    """Set once this death is on the stream of dead letters."""
+    return f"onward:told:{task}:{generation}"
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+
+
+def _succeeded(text: str) -> Outcome:
+    try:
+        return Succeeded(_json(text))
+    except Invalid as error:
+        return Failed(Fault(kind="ResultInvalid", message=f"result: {error}", retryable=False))
+
+
 def _json(text: str) -> Json:
-    """Text that should be JSON; if it is not, it is kept as a string."""
+    """Text that should be JSON; if it is none at all, it is kept as a string."""
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return encode(text)
+        text = encode(text)
+    except RecursionError:
+        pass  # said below, in our words
+    strict_json.parse(text.encode())  # somebody has to read it: held to what every door is held to
     return text
+
+
+def _kept(text: str) -> Json:
+    """The same, and what no ledger could keep as JSON is kept as text."""
+    try:
+        return _json(text)
+    except Invalid:
+        return encode(text.replace("\x00", "\ufffd"))

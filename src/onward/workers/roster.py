@@ -50,7 +50,9 @@ class Roster:
         self.server = new_id()
         self._here: dict[WorkerId, Member] = {}
         self._all: dict[WorkerId, Member] = {}
+        self._served: set[str] = set()
         self._watchers: list[Callable[[], None]] = []
+        self._beaten_at: Instant = 0
 
     def member(
         self, id: WorkerId, transport: str, queues: Sequence[str], slots: int, **more: bool
@@ -67,8 +69,15 @@ class Roster:
 
     async def join(self, member: Member) -> None:
         """Known to every server when this returns."""
-        await self._backend.documents.put(WORKER, member.id, encode(member), now=self._clock.now())
-        self._here[member.id] = self._all[member.id] = member
+        # Here before its row is there: a refresh in between would take the row for a leftover.
+        self._here[member.id] = member
+        try:
+            await self._write(member)
+        except BaseException:
+            if self._here.get(member.id) is member:
+                del self._here[member.id]
+            raise
+        self._all[member.id] = member
         self._changed()
 
     async def leave(self, member: Member) -> None:
@@ -101,10 +110,14 @@ class Roster:
         found: dict[WorkerId, Member] = {}
         for doc in await self._backend.documents.list(WORKER, now=now):
             member = _decode(doc.body)
-            if member.server in alive:
+            ours = member.server == self.server
+            if member.id in self._here if ours else member.server in alive:
                 found[member.id] = member
-            else:  # its server died without a word
+            else:  # its server died without a word, or it left us while the ledger was away
                 await self._backend.documents.delete(WORKER, doc.key)
+        for member in list(self._here.values()):
+            if member.id not in found:  # we were silent for long, and others took us for dead
+                await self._write(member)
         before, self._all = self._all, {**found, **self._here}
         if before.keys() != self._all.keys():
             self._changed()
@@ -114,6 +127,12 @@ class Roster:
         await self._backend.documents.put(
             SERVER, self.server, "{}", now=now, expires_at=now + SERVER_TTL_MS
         )
+        self._beaten_at = now
+
+    @property
+    def beating(self) -> bool:
+        """Whether the ledger has taken a write of ours lately."""
+        return self._clock.now() - self._beaten_at < SERVER_TTL_MS
 
     async def run(self) -> None:
         turn = 0
@@ -132,9 +151,13 @@ class Roster:
             await self.leave(member)
         await self._backend.documents.delete(SERVER, self.server)
 
+    async def _write(self, member: Member) -> None:
+        await self._backend.documents.put(WORKER, member.id, encode(member), now=self._clock.now())
+
     def _known(self, queue: str) -> bool:
-        return any(queue in member.queues for member in self._all.values())
+        return queue in self._served
 
     def _changed(self) -> None:
+        self._served = {queue for member in self._all.values() for queue in member.queues}
         for watcher in self._watchers:
             watcher()

@@ -15,9 +15,10 @@ import msgspec
 import structlog
 from msgspec import Meta, Raw
 
+from onward.core import strict_json
 from onward.core.contract import Hold, Pulse
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import OnwardError
+from onward.core.errors import Invalid, OnwardError
 from onward.core.outcome import Failed, Lost, Outcome, Succeeded
 from onward.core.task import Claimed, Fault, Note, TaskId, encode, new_id
 from onward.workers.roster import Member, Roster, group_of, group_queue
@@ -110,6 +111,7 @@ class Sockets:
         self.lease_ms = lease_ms
         self.declare = declare
         self._most = most
+        self._open = 0  # connections, registered or not
         self._sessions: dict[str, Session] = {}
         self._closing = False
 
@@ -117,12 +119,16 @@ class Sockets:
         """An ASGI endpoint: one WebSocket, from handshake to end."""
         await receive()
         await send({"type": "websocket.accept"})
-        if self._closing or len(self._sessions) >= self._most:
+        if self._closing or self._open >= self._most:
             reason = "going away" if self._closing else "too many workers"
             code = GOING_AWAY if self._closing else TOO_MANY
             await send({"type": "websocket.close", "code": code, "reason": reason})
             return
-        await Session(self, receive, send).run()
+        self._open += 1
+        try:
+            await Session(self, receive, send).run()
+        finally:
+            self._open -= 1
 
     async def enlist(self, session: Session, worker: str) -> None:
         """A second connection under a live name replaces the first, whose tasks are lost."""
@@ -184,6 +190,9 @@ class Session:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             await self._complain(str(error))
             return
+        except RecursionError:
+            await self._complain(strict_json.TOO_DEEP)
+            return
         await self._ON[type(frame)](self, frame)
 
     async def _on_progress(self, frame: Progress) -> None:
@@ -200,8 +209,10 @@ class Session:
         pass
 
     async def _on_drain(self, _: Drain) -> None:
-        if self._runner is not None:
+        if self._runner is not None and self._member is not None:
             self._runner.stop_claiming()
+            # It serves nobody new: whoever waits for such a worker must not count on it.
+            await self._sockets.roster.leave(self._member)
 
     async def _on_register(self, frame: Register) -> None:
         if self._member is not None:
@@ -217,11 +228,13 @@ class Session:
         try:
             await sockets.declare(frame.declare)
             await sockets.enlist(self, worker)
-            self._member = sockets.roster.member(worker, "socket", queues, frame.concurrency)
-            await sockets.roster.join(self._member)
+            member = sockets.roster.member(worker, "socket", queues, frame.concurrency)
+            await sockets.roster.join(member)
         except OnwardError as error:
+            sockets.dismiss(self, worker)
             await self._complain(str(error))
             return
+        self._member = member
         self._runner = Runner(
             sockets.dispatcher,
             self,
@@ -240,19 +253,7 @@ class Session:
         if execution is None or stale or execution.answer.done():
             await self._complain(f"task {frame.taskId} is not yours to answer")
             return
-        outcome: Outcome
-        if frame.error is None:
-            outcome = Succeeded(_text(frame.result))
-        else:
-            outcome = Failed(
-                Fault(
-                    kind=frame.errorType or "Error",
-                    message=frame.error,
-                    status=frame.status,
-                    retryable=frame.retryable,
-                    retry_after_ms=frame.retryAfterMs,
-                )
-            )
+        outcome = _outcome(frame)
         if execution.noted is not None:
             # What it said before the end must be in the log before the end is.
             await asyncio.wait([execution.noted])
@@ -347,6 +348,24 @@ class Session:
         Pong: _on_pong,
         Drain: _on_drain,
     }
+
+
+def _outcome(frame: TaskResult) -> Outcome:
+    if frame.error is not None:
+        return Failed(
+            Fault(
+                kind=frame.errorType or "Error",
+                message=frame.error,
+                status=frame.status,
+                retryable=frame.retryable,
+                retry_after_ms=frame.retryAfterMs,
+            )
+        )
+    try:
+        strict_json.parse(bytes(frame.result))
+    except Invalid as error:  # held to what every door is held to: somebody has to read it
+        return Failed(Fault(kind="ResultInvalid", message=f"result: {error}", retryable=False))
+    return Succeeded(_text(frame.result))
 
 
 def _text(raw: Raw) -> str:

@@ -15,7 +15,15 @@ import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, ConnectionError, RedisError, ResponseError
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from onward.core.errors import LedgerUnavailable
@@ -25,6 +33,7 @@ log = structlog.get_logger("onward.redis")
 LIBRARY = (files("onward.backends.redis") / "ledger.lua").read_text()
 CALL_TIMEOUT_S = 10
 MOST_CONNECTIONS = 64
+NO_WRITES = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -86,10 +95,10 @@ def refused(error: RedisError) -> Exception:
     if isinstance(error, ConnectionError | RedisTimeoutError | BusyLoadingError):
         log.warning("redis does not answer", error=text)
         return LedgerUnavailable("the ledger does not answer")
-    for word in ("OOM", "MISCONF", "LOADING", "BUSY", "READONLY", "NOREPLICAS", "MASTERDOWN"):
-        if word in text:
-            log.error("redis refuses writes", error=text)
-            return LedgerUnavailable("the ledger takes no writes now")
+    # Of some errors redis-py keeps the code in the class, of others in the text.
+    if isinstance(error, NO_WRITES) or text.startswith(("MISCONF", "BUSY", "NOREPLICAS")):
+        log.error("redis refuses writes", error=text)
+        return LedgerUnavailable("the ledger takes no writes now")
     return error
 
 

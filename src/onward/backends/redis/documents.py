@@ -69,8 +69,8 @@ class RedisEffects:
 
     async def finish(self, key: str, name: str, value: Json) -> None:
         found = await self._functions.command("HGET", self._name(key), name)
-        fence = found.decode().split(SEP, 1)[0] if found is not None else "0"
-        await self._functions.command("HSET", self._name(key), name, f"{fence}{SEP}{value}")
+        if found is not None and found.endswith(SEP.encode()):  # the first who knows has the word
+            await self._functions.command("HSET", self._name(key), name, found + value.encode())
 
     async def undo(self, key: str, name: str) -> None:
         found = await self._functions.command("HGET", self._name(key), name)

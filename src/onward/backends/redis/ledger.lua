@@ -606,7 +606,8 @@ local function purge(keys, args)
       else
         leave_place(id, h)
         for _, at in ipairs(logged) do call('XDEL', P .. 'onward:events', at) end
-        call('DEL', key, key .. ':payload', key .. ':result', key .. ':mail')
+        call('DEL', key, key .. ':payload', key .. ':result', key .. ':mail',
+          P .. 'onward:effects:' .. id)
         call('ZREM', P .. 'onward:alarms', id)
         call('ZREM', P .. 'onward:index', id)
         count(h.queue, h.lane, h.state, -1)
@@ -616,7 +617,7 @@ local function purge(keys, args)
     end
   end
   for _, skey in ipairs(call('ZRANGEBYSCORE', P .. 'onward:forget', '-inf', now, 'LIMIT', 0, 1000)) do
-    call('DEL', skey)
+    call('DEL', skey, P .. 'onward:effects:' .. string.match(skey, '|(.*)$'))
     call('ZREM', P .. 'onward:forget', skey)
   end
   add_up()

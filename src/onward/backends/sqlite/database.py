@@ -32,7 +32,7 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 CHUNKS = (64, 16, 4, 1)  # rows a statement: few prepared shapes, few trips into the library
-CHECKPOINT_BYTES = 16 << 20
+CHECKPOINT_PAGES = 4_000  # of 4 KiB, in the write-ahead log
 MEMORY = ":memory:"
 OLDEST = (3, 51, 3)  # before that, a reset of the write-ahead log could corrupt the file
 
@@ -97,6 +97,9 @@ class Database:
         self._unsynced: list[asyncio.Future[None]] = []
         self._syncing: asyncio.Future[None] | None = None
         self._broken: LedgerUnavailable | None = None
+        self._tidying = ThreadPoolExecutor(1, thread_name_prefix="onward-tidy")
+        self._log_pages = 0
+        self._writer.set_wal_hook(self._logged)
         self._checkpointing = False
         self.before_commit: Callable[[], None] = lambda: None
         self.after_rollback: Callable[[], None] = lambda: None
@@ -237,17 +240,21 @@ class Database:
 
     async def checkpoint(self) -> None:
         """Move the log into the file when it has grown; writers go on meanwhile."""
-        if self._log_file is None or self._checkpointing:
-            return
-        size = os.fstat(self._log_file).st_size
-        if size < CHECKPOINT_BYTES:
+        if self.memory or self._checkpointing or self._log_pages < CHECKPOINT_PAGES:
             return
         self._checkpointing = True
         try:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._thread, self._checkpoint)
+            await loop.run_in_executor(self._tidying, self._checkpoint)
         finally:
-            self._checkpointing = False
+            self._tidying = ThreadPoolExecutor(1, thread_name_prefix="onward-tidy")
+        self._log_pages = 0
+        self._writer.set_wal_hook(self._logged)
+        self._checkpointing = False
+
+    def _logged(self, _: apsw.Connection, __: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
 
     def _checkpoint(self) -> None:
         connection = apsw.Connection(self.path)
@@ -261,6 +268,7 @@ class Database:
         while self._syncing is not None:
             await asyncio.wait([self._syncing])
         self._thread.shutdown()
+        self._tidying.shutdown()
         self._readers.shutdown()
         for connection in {self._far_reader, self._reader, self._writer}:
             connection.close()

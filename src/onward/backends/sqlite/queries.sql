@@ -126,6 +126,12 @@ DELETE FROM task WHERE tid IN ({rows});
 -- :name date_keys
 UPDATE submission_key SET forget_at = ? WHERE task IN ({rows});
 
+-- :name purge_effects
+DELETE FROM effect WHERE key IN ({rows});
+
+-- :name forget_effects
+DELETE FROM effect WHERE key IN (SELECT key FROM submission_key WHERE forget_at <= ?);
+
 -- :name forget_keys
 DELETE FROM submission_key WHERE forget_at <= ?;
 
@@ -174,7 +180,7 @@ INSERT INTO effect (key, name, fence, begun_at) VALUES (?, ?, ?, ?) ON CONFLICT 
 SELECT fence, value FROM effect WHERE key = ? AND name = ?;
 
 -- :name finish_effect
-UPDATE effect SET value = ? WHERE key = ? AND name = ?;
+UPDATE effect SET value = ? WHERE key = ? AND name = ? AND value IS NULL;
 
 -- :name undo_effect
 DELETE FROM effect WHERE key = ? AND name = ? AND value IS NULL;

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from onward.backends.codec import FIELDS, LANES, PRIORITIES, from_row, merge_holds, to_row
+from onward.backends.codec import FIELDS, LANES, from_row, merge_holds, to_row
 from onward.backends.sqlite.database import QUERIES, Database, Row, sql
 from onward.core.approval import Status
 from onward.core.contract import (
@@ -71,6 +71,8 @@ class SqliteStore:
         self._tid = self._place = self._event = 0
         self._news: list[Row] = []  # event rows of this piece of work
         self._delta: Counter[TallyKey] = Counter()
+        self._queued: dict[str, int] = {}  # the tally of queued tasks, by queue alone
+        self._queued_delta: dict[str, int] = {}
         self._recall()
         database.before_commit = self._save
         database.after_rollback = self._recall
@@ -430,6 +432,9 @@ class SqliteStore:
             for name in ("purge_events", "purge_letters", "purge_tasks"):
                 self._db.run_list(name, tids)
             self._db.run_list("date_keys", [row[1] for row in gone], now + KEY_MEMORY_MS)
+            # Effects live as long as the key they are counted under: a task's own id, or one given.
+            self._db.run_list("purge_effects", [row[1] for row in gone])
+            self._db.run(QUERIES["forget_effects"], (now,))
             self._db.run(QUERIES["forget_keys"], (now,))
             for _, _, queue, state, _ in gone:
                 self._count(queue, STATES[state], "", 0, -1)
@@ -443,6 +448,7 @@ class SqliteStore:
     def _start(self) -> None:
         self._news = []
         self._delta = Counter()
+        self._queued_delta = {}
 
     def _finish(self) -> None:
         """Write this piece of work's events, and let its counts count."""
@@ -452,22 +458,21 @@ class SqliteStore:
             if change:
                 self._tally[key] += change
                 self._dirty.add(key)
-        self._delta = Counter()
+        for queue, change in self._queued_delta.items():
+            self._queued[queue] = self._queued.get(queue, 0) + change
+        self._delta, self._queued_delta = Counter(), {}
 
     def _count(self, queue: str, state: State, lane: str, priority: int, change: int) -> None:
         self._delta[tally_key(queue, state, lane, priority)] += change
+        if state is State.QUEUED:
+            self._queued_delta[queue] = self._queued_delta.get(queue, 0) + change
 
     def _ready(self, want: Want) -> int:
         key = (want.queue, "queued", want.lane, want.priority)
-        return self._tally[key] + self._delta[key]
+        return self._tally.get(key, 0) + self._delta.get(key, 0)
 
     def _depth(self, queue: str) -> int:
-        return sum(
-            counts.get((queue, "queued", lane, priority), 0)
-            for counts in (self._tally, self._delta)
-            for lane in LANES
-            for priority in PRIORITIES
-        )
+        return self._queued.get(queue, 0) + self._queued_delta.get(queue, 0)
 
     def _write_events(
         self, tid: int, last: int, generation: int, notes: Sequence[Note], now: Instant
@@ -491,6 +496,10 @@ class SqliteStore:
         self._dirty.clear()
         self._tid, self._place, self._event = self._db.run(QUERIES["counters"])[0]
         self._tally = Counter({row[:4]: row[4] for row in self._db.run(QUERIES["tallies"])})
+        self._queued = {}
+        for (queue, state, _, _), count in self._tally.items():
+            if state == State.QUEUED:
+                self._queued[queue] = self._queued.get(queue, 0) + count
 
 
 class _Hands:

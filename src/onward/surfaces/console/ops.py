@@ -28,7 +28,7 @@ def build(dispatcher: Dispatcher, roster: Roster, ready: Callable[[], bool]) -> 
 
     @router.get("/health")
     async def health() -> Response:
-        ledger = await _ledger(dispatcher)
+        ledger = await _ledger(dispatcher, roster)
         members = roster.members()
         well = ledger["status"] == "healthy"
         moment = datetime.fromtimestamp(dispatcher.clock.now() / 1000, UTC)
@@ -51,7 +51,8 @@ def build(dispatcher: Dispatcher, roster: Roster, ready: Callable[[], bool]) -> 
 
     @router.get("/ready")
     async def readiness() -> Response:
-        return answer({"ready": ready()}, 200 if ready() else 503)
+        takes_work = ready() and roster.beating
+        return answer({"ready": takes_work}, 200 if takes_work else 503)
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -62,11 +63,13 @@ def build(dispatcher: Dispatcher, roster: Roster, ready: Callable[[], bool]) -> 
     return router
 
 
-async def _ledger(dispatcher: Dispatcher) -> dict[str, Any]:
+async def _ledger(dispatcher: Dispatcher, roster: Roster) -> dict[str, Any]:
     try:
         await dispatcher.backend.tasks.due(now=0, limit=1)
     except Exception as error:
         return {"status": "unhealthy", "error": type(error).__name__}
+    if not roster.beating:
+        return {"status": "unhealthy", "error": "writes are refused"}
     return {"status": "healthy"}
 
 

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from onward.core.contract import TaskStore
 from onward.core.task import Event, Task, fault_of
+from onward.workers.dialects import TOLD_S, told_key
 
 STREAM = "stream:dlq"
-KEPT_S = 7 * 24 * 3600
 
 # (stream, marker key, seconds the marker lives, fields): append unless the marker is there.
 Tell = Callable[[str, str, int, Mapping[str, str]], Awaitable[None]]
@@ -27,8 +27,8 @@ class DeadLetters:
         for event, task in zip(deaths, tasks, strict=True):
             if task is None or task.generation != event.generation:
                 continue  # replayed since: it is no dead letter any more
-            marker = f"onward:told:{event.task}:{event.generation}"
-            await self._tell(STREAM, marker, KEPT_S, _letter(task, event))
+            marker = told_key(event.task, event.generation)
+            await self._tell(STREAM, marker, TOLD_S, _letter(task, event))
 
 
 def _letter(task: Task, event: Event) -> Mapping[str, str]:

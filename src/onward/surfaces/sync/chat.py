@@ -14,10 +14,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from onward.core import strict_json
 from onward.core.errors import Invalid, NoWorker, OnwardError, QueueFull, TooBusy
 from onward.core.follow import follow
 from onward.core.task import Ending, State, Task, encode
-from onward.surfaces import strict_json
 from onward.surfaces.sync.submission import Door, error_text
 
 RETRY_SAFE = {"x-should-retry": "true", "retry-after": "1"}

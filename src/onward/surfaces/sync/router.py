@@ -12,24 +12,22 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onward.core import strict_json
 from onward.core.errors import Invalid, NotFound, NoWorker, OnwardError, QueueFull, TooBusy
 from onward.core.task import Ending, State, Task, encode
-from onward.surfaces import strict_json
 from onward.surfaces.sync.submission import Door, error_text
 from onward.surfaces.vocabulary import SYNC, phase
 
+PATH = "/api/openai"
 NAME_LIMIT = 128
 
 
 def build(door: Door) -> APIRouter:
     router = APIRouter(tags=["dispatcher"])
 
-    @router.post("/api/openai", openapi_extra=_REQUEST)
-    async def submit(request: Request) -> Response:
-        try:
-            return await _submit(door, await request.body())
-        except OnwardError as error:
-            return refusal(error)
+    @router.post(PATH, openapi_extra=_REQUEST)
+    async def post(request: Request) -> Response:
+        return await submit(door, await request.body())
 
     @router.get("/api/task/{task_id}")
     async def status(task_id: str) -> Response:
@@ -43,6 +41,13 @@ def build(door: Door) -> APIRouter:
         return _json(404, b'{"error":"Task not found"}')
 
     return router
+
+
+async def submit(door: Door, raw: bytes) -> Response:
+    try:
+        return await _submit(door, raw)
+    except OnwardError as error:
+        return refusal(error)
 
 
 async def _submit(door: Door, raw: bytes) -> Response:

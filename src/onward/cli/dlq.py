@@ -1,0 +1,404 @@
+"""`onward dlq …`: look at what died, replay it, or give it up."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onward.cli.submit import _payload as read_payload
+from onward.cli.terminal import (
+    NOT_FOUND,
+    REFUSED,
+    USAGE,
+    AsJson,
+    Server,
+    TaskIdArgument,
+    ago,
+    console,
+    converse,
+    fail,
+    humane,
+    plain,
+    print_json,
+    state_mark,
+)
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from onward.client.http import Bulk, Client, DeadFilter, DeadGroup, TaskEvent, TaskView
+
+app = typer.Typer(help="Look at what died, replay it, or give it up.", no_args_is_help=True)
+
+CHUNK = 256  # ids a call: few enough that a bar moves
+MOST_IDS = 10_000  # that one call takes
+TOLD = 10  # refusals that are printed
+
+Fingerprint = Annotated[
+    str | None, typer.Option("--fingerprint", help="What died of this; see dlq list.")
+]
+Type = Annotated[str | None, typer.Option("--type")]
+Queue = Annotated[str | None, typer.Option("--queue")]
+Search = Annotated[str | None, typer.Option("--search", "-q", help="Text to look for.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Tasks that died.")]
+Every = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before many are changed.")]
+
+
+@app.command("list")
+def list_(
+    fingerprint: Fingerprint = None,
+    type: Type = None,
+    queue: Queue = None,
+    search: Search = None,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="Where to go on.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 20,
+    as_json: AsJson = False,
+    server: Server = None,
+) -> None:
+    """List what died, grouped by what it died of; with --fingerprint, the tasks of one group.
+
+    Examples:
+
+    [cyan]onward dlq list[/]
+
+    [cyan]onward dlq list --fingerprint InvalidInput:0a1b2c3d --json | jq -r '.items[].id'[/]
+    """
+    wanted = _filter(fingerprint, type, queue, search)
+    if fingerprint is not None:
+        page = converse(
+            server,
+            "list dead letters",
+            lambda client: client.dead_tasks(cursor=cursor, limit=limit, **wanted),
+        )
+        _shown(page, page.items, page.next, _tasks, as_json=as_json)
+        return
+    groups = converse(server, "list dead letters", lambda client: client.dead_letters(**wanted))
+    _shown(groups, groups.items, groups.next, _groups, as_json=as_json)
+
+
+@app.command()
+def show(id: TaskIdArgument, as_json: AsJson = False, server: Server = None) -> None:
+    """Show a dead letter: what it was to do, and everything that went wrong.
+
+    Example: [cyan]onward dlq show 01990000-…[/]
+    """
+
+    async def talk(client: Client) -> tuple[TaskView, tuple[TaskEvent, ...]]:
+        return await client.get(id), (await client.events(id)).items
+
+    task, events = converse(server, f"show dead letter {id}", talk)
+    if task.state != "dead":
+        fail(
+            NOT_FOUND,
+            f"{id} is no dead letter",
+            f"it is {task.state}",
+            f"onward task get {id}",
+        )
+    if as_json:
+        print_json(task)
+    else:
+        _card(task, events)
+
+
+@app.command()
+def replay(
+    ids: Ids = None,
+    fingerprint: Fingerprint = None,
+    type: Type = None,
+    queue: Queue = None,
+    search: Search = None,
+    every: Every = False,
+    payload: Annotated[
+        str | None,
+        typer.Option("--payload", metavar="JSON|@FILE|-", help="Mended, for one task."),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.001, help="So many start in a second.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    server: Server = None,
+) -> None:
+    """Run dead letters again, from the beginning, under their old ids. Exit code 4: some refused.
+
+    Examples:
+
+    [cyan]onward dlq replay 01990000-… --payload @mended.json[/]
+
+    [cyan]onward dlq replay --fingerprint InvalidInput:0a1b2c3d --rate 5 --yes[/]
+    """
+    wanted = _filter(fingerprint, type, queue, search)
+    _check_choice(ids, wanted, every)
+    if payload is not None and (ids is None or len(ids) != 1):
+        fail(USAGE, "a mended payload is for one task", "", "name one id with --payload")
+    given: dict[str, Any] = {} if payload is None else {"payload": read_payload(payload)}
+
+    async def talk(client: Client) -> Bulk:
+        if dry_run:
+            return await client.replay(ids, filter=None if ids else wanted, dry_run=True)
+        chosen = ids or await _chosen(client, wanted, "Replay", yes=yes)
+        if rate is None:
+            return await _in_chunks(chosen, "replaying", lambda part: client.replay(part, **given))
+        few = len(chosen) <= MOST_IDS
+        done = await client.replay(
+            chosen if few else None, filter=None if few else wanted, rate=rate, **given
+        )
+        await _watch_starts(client, chosen, rate)
+        return done
+
+    done = converse(server, "replay dead letters", talk)
+    _report(done, done.replayed or 0, "replayed", dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def abandon(
+    ids: Ids = None,
+    fingerprint: Fingerprint = None,
+    type: Type = None,
+    queue: Queue = None,
+    search: Search = None,
+    every: Every = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    server: Server = None,
+) -> None:
+    """Give dead letters up: nobody need look at them again. Exit code 4: some refused.
+
+    Example: [cyan]onward dlq abandon --type report --yes[/]
+    """
+    wanted = _filter(fingerprint, type, queue, search)
+    _check_choice(ids, wanted, every)
+
+    async def talk(client: Client) -> Bulk:
+        if dry_run:
+            return await client.abandon(ids, filter=None if ids else wanted, dry_run=True)
+        chosen = ids or await _chosen(client, wanted, "Abandon", yes=yes)
+        return await _in_chunks(chosen, "abandoning", client.abandon)
+
+    done = converse(server, "abandon dead letters", talk)
+    _report(done, done.abandoned or 0, "abandoned", dry_run=dry_run, as_json=as_json)
+
+
+def _filter(
+    fingerprint: str | None, type: str | None, queue: str | None, search: str | None
+) -> DeadFilter:
+    wanted: DeadFilter = {}
+    if fingerprint is not None:
+        wanted["fingerprint"] = fingerprint
+    if type is not None:
+        wanted["type"] = type
+    if queue is not None:
+        wanted["queue"] = queue
+    if search is not None:
+        wanted["q"] = search
+    return wanted
+
+
+def _check_choice(ids: list[str] | None, wanted: DeadFilter, every: bool) -> None:
+    then = "name ids, or say which with --fingerprint, --type, --queue or --search, or --all"
+    if not (ids or wanted or every):
+        fail(USAGE, "nothing is chosen", "this changes only what is named", then)
+    if ids and (wanted or every):
+        fail(USAGE, "both ids and a filter are given", "it must be one of them", then)
+
+
+async def _chosen(client: Client, wanted: DeadFilter, verb: str, *, yes: bool) -> list[str]:
+    """The oldest first, after a word with whoever sits there."""
+    ids: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = await client.dead_tasks(cursor=cursor, limit=1000, **wanted)
+        ids += [task.id for task in page.items]
+        cursor = page.next
+        if cursor is None:
+            break
+    if ids and not yes:
+        _confirm(f"{verb} {_letters(len(ids))}?")
+    return ids[::-1]
+
+
+def _confirm(question: str) -> None:
+    from rich.prompt import Confirm
+
+    try:
+        agreed = Confirm.ask(question, console=console(stderr=True), default=False)
+    except EOFError:
+        agreed = False  # a script that nobody sits before says --yes
+    if not agreed:
+        raise typer.Abort
+
+
+async def _in_chunks(
+    ids: Sequence[str], doing: str, call: Callable[[Sequence[str]], Awaitable[Bulk]]
+) -> Bulk:
+    parts: list[Bulk] = []
+    with _bar() as progress:
+        row = progress.add_task(doing, total=len(ids))
+        for at in range(0, max(1, len(ids)), CHUNK):
+            parts.append(await call(ids[at : at + CHUNK]))
+            progress.update(row, completed=min(at + CHUNK, len(ids)))
+    return _together(parts)
+
+
+def _together(parts: Sequence[Bulk]) -> Bulk:
+    from onward.client.http import Bulk
+
+    return Bulk(
+        matched=sum(part.matched for part in parts),
+        replayed=_sum(part.replayed for part in parts),
+        abandoned=_sum(part.abandoned for part in parts),
+        refused=tuple(refusal for part in parts for refusal in part.refused),
+    )
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+async def _watch_starts(client: Client, ids: Sequence[str], rate: float) -> None:
+    """The server keeps the pace by itself: this only shows it, to whoever has a terminal."""
+    if not sys.stderr.isatty():
+        return
+    started = 0
+    try:
+        with _bar() as progress:
+            row = progress.add_task("starting (Ctrl-C leaves it to the server)", total=len(ids))
+            while started < len(ids):
+                if (await client.get(ids[started])).state == "scheduled":
+                    await asyncio.sleep(min(1.0, 1 / rate))
+                    continue
+                started += 1
+                progress.update(row, completed=started)
+    except asyncio.CancelledError:
+        return
+
+
+def _bar() -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+def _report(done: Bulk, count: int, did: str, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(done)
+    elif dry_run:
+        console().print(f"{_letters(done.matched - len(done.refused))} would be {did}")
+    else:
+        console().print(f"{_letters(count)} {did}")
+        left = (done.until or 0) - int(time.time() * 1000)
+        if left > 0:
+            hint = f"the last one starts in {humane(left)}"
+            console(stderr=True).print(hint, style="bright_black")
+    for refusal in done.refused[:TOLD]:
+        console(stderr=True).print(
+            f"✗ {plain(refusal.id)}: {plain(refusal.reason)}", markup=False, style="red"
+        )
+    if len(done.refused) > TOLD:
+        console(stderr=True).print(f"… and {len(done.refused) - TOLD} more", style="red")
+    if done.refused:
+        raise typer.Exit(REFUSED)
+
+
+def _letters(count: int) -> str:
+    return "1 dead letter" if count == 1 else f"{count} dead letters"
+
+
+def _shown(
+    page: Any, items: Sequence[Any], more: str | None, table: Callable[..., Table], *, as_json: bool
+) -> None:
+    if as_json:
+        print_json(page)
+        return
+    if not items:
+        console(stderr=True).print("no dead letters", style="bright_black")
+        return
+    console().print(table(items))
+    if more is not None:
+        console(stderr=True).print(f"more: --cursor {more}", style="bright_black")
+
+
+def _groups(groups: Sequence[DeadGroup]) -> Table:
+    from rich.markup import escape
+
+    table = _table("fingerprint", "count", "last", "types", "about")
+    for group in groups:
+        table.add_row(
+            escape(plain(group.fingerprint)),
+            str(group.count),
+            ago(group.last_at),
+            escape(plain(", ".join(group.types))),
+            escape(plain(group.message)[:100]),
+        )
+    return table
+
+
+def _tasks(tasks: Sequence[TaskView]) -> Table:
+    from rich.markup import escape
+
+    table = _table("id", "type", "died", "attempts", "about")
+    for task in tasks:
+        table.add_row(
+            task.id,
+            escape(plain(task.type)),
+            ago(task.finished_at),
+            str(task.attempt),
+            escape(plain(task.reason)[:100]),
+        )
+    return table
+
+
+def _table(*names: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bright_black", pad_edge=False)
+    for name in names:
+        table.add_column(name, no_wrap=name != "about", overflow="fold")
+    return table
+
+
+def _card(task: TaskView, events: Sequence[TaskEvent]) -> None:
+    import msgspec
+    from rich.markup import escape
+    from rich.table import Table
+
+    rows = [
+        ("type", plain(task.type)),
+        ("queue", plain(task.queue)),
+        ("died", f"{ago(task.finished_at)}, in generation {task.generation}"),
+        ("payload", msgspec.json.encode(task.payload).decode()),
+    ]
+    for event in events:
+        error = event.data.get("error") if isinstance(event.data, dict) else None
+        if isinstance(error, dict):
+            why = f"{error.get('kind')}: {error.get('message')}"
+            rows.append((f"attempt {event.data.get('attempt', '?')}", plain(why)))
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bright_black")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, escape(value))
+    out = console()
+    out.print(f"{state_mark(task.state)}  [bright_black]{plain(task.id)}[/]")
+    out.print(table)
+    hint = f"onward dlq replay {task.id}   or   onward dlq abandon {task.id}"
+    console(stderr=True).print(hint, style="bright_black")

@@ -1,0 +1,109 @@
+"""A task while its handler runs, whichever way it came: called, asked to stop, answered or dropped.
+
+What a transport must add is how the answer goes back, and how it learns that the task is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Executor as Threads
+
+from pydantic import ValidationError
+
+from onward.client.context import LostTask, TaskContext
+from onward.core.outcome import Failed, Succeeded
+from onward.core.task import Fault, Json
+from onward.service import Refused, Service, TryAgain, fault_from
+
+log = logging.getLogger("onward.worker")
+
+EXPECTED = (Refused, TryAgain, ValidationError)  # a handler's way of saying no: no traceback
+
+Ended = Succeeded | Failed
+Tell = Callable[[Ended], Awaitable[None]]
+
+
+class Execution:
+    def __init__(self, service: Service, context: TaskContext) -> None:
+        self.service = service
+        self.context = context
+        self.job: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        self.context.cancelled = True
+        # A plain function runs in a thread, which cannot be stopped: it has to look by itself.
+        if self.service.is_async and self.job is not None:
+            self.job.cancel()
+
+    def lose(self) -> None:
+        self.context.lost = True
+        self.cancel()
+
+    async def call(self, payload: Json, threads: Threads) -> Ended | None:
+        """How it went; None: the task is in other hands by now, and nobody wants to know."""
+        try:
+            return Succeeded(await self.service.call(payload, self.context, threads=threads))
+        except LostTask:
+            return None
+        except asyncio.CancelledError:
+            kind = "Canceled" if self.context.cancelled else "CancelledError"
+            return Failed(Fault(kind=kind, message="the task was canceled", retryable=False))
+        except (Exception, SystemExit) as error:
+            trace = None if isinstance(error, EXPECTED) else error
+            name = self.service.name
+            log.warning("%s failed (%s)", name, type(error).__name__, exc_info=trace)
+            return Failed(fault_from(error))
+
+
+class Bench:
+    """What runs here, by task; at most one attempt of each counts."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._current: dict[str, Execution] = {}
+        self._jobs: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def of(self, task: str) -> Execution | None:
+        return self._current.get(task)
+
+    def begin(self, execution: Execution, payload: Json, tell: Tell) -> None:
+        task = execution.context.task_id
+        earlier = self._current.get(task)
+        if earlier is not None:
+            # The server gave up on an attempt that still runs here; its answer would be taken for
+            # the new one's.
+            earlier.lose()
+        self._current[task] = execution
+        execution.job = asyncio.get_running_loop().create_task(self._run(execution, payload, tell))
+        self._jobs.add(execution.job)
+        execution.job.add_done_callback(self._jobs.discard)
+
+    async def _run(self, execution: Execution, payload: Json, tell: Tell) -> None:
+        context = execution.context
+        ended = await execution.call(payload, self._threads)
+        if self._current.get(context.task_id) is execution:
+            del self._current[context.task_id]
+        if ended is None or context.lost:
+            log.info("task %s was taken back; what came of it is dropped", context.task_id)
+            return
+        with contextlib.suppress(LostTask):
+            await context.flush()
+            await tell(ended)
+
+    def lose(self, executions: Iterable[Execution] | None = None) -> None:
+        for execution in list(self._current.values() if executions is None else executions):
+            execution.lose()
+
+    async def one_over(self) -> None:
+        """Until something that runs has ended."""
+        await asyncio.wait(self._jobs, return_when=asyncio.FIRST_COMPLETED)
+
+    async def all_over(self) -> None:
+        while self._jobs:
+            await asyncio.wait(self._jobs)

@@ -1,0 +1,42 @@
+"""A transport that writes once a turn of the loop.
+
+A response's head and body, or all the frames that one worker is sent, leave in one system call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+AT_ONCE = 64 * 1024  # a larger backlog leaves at once, so that flow control sees it
+
+
+class Corked:
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._waiting: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        if not data:
+            return
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._size > AT_ONCE:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            waiting, self._waiting, self._size = self._waiting, [], 0
+            if not self._transport.is_closing():
+                self._transport.write(b"".join(waiting))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

@@ -1,0 +1,165 @@
+"""What must hold among the keys of a Redis ledger, whatever was done to its processes."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from typing import Any
+
+from onward.core.task import FINAL_EVENTS
+from tests.faults.invariants import OVER
+
+SEP = "\x1f"
+TASK_PARTS = (":payload", ":result", ":mail")
+
+# Keys that stay when every task is forgotten; each is one, however many tasks there were.
+PERMANENT = (
+    "onward:place",
+    "onward:events",
+    "onward:doc:*",
+    "metrics:tasks:by_state",
+    "stream:task",  # the stream workers' own three, with their groups
+    "stream:result",
+    "stream:dlq",
+)
+
+
+class Snapshot:
+    """All keys of a ledger that is at rest."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.keys: list[str] = sorted(key.decode() for key in client.scan_iter(count=1000))
+        self.tasks: dict[str, dict[str, str]] = {}
+        for key in self.keys:
+            if key.startswith("task:") and not key.endswith(TASK_PARTS):
+                fields = client.hgetall(key)
+                self.tasks[key.removeprefix("task:")] = {
+                    name.decode(): value.decode() for name, value in fields.items()
+                }
+
+    def state(self, id: str) -> str:
+        return self.tasks[id].get("state", "queued")
+
+    def scores(self, key: str) -> dict[str, float]:
+        return {member.decode(): score for member, score in self.client.zscan_iter(key)}
+
+    def log(self) -> list[tuple[str, str, int, int]]:
+        """Stream id, type, number and generation by task, in the order of the log."""
+        return [
+            (fields[b"t"].decode(), fields[b"y"].decode(), int(fields[b"n"]), int(fields[b"g"]))
+            for _, fields in self.client.xrange("onward:events")
+        ]
+
+
+def check_redis_invariants(
+    client: Any, accepted: Collection[str] = (), *, all_over: bool = True
+) -> None:
+    """Every accepted task is there and over, each generation ended once, counts count."""
+    found = Snapshot(client)
+    lost = [task for task in accepted if task not in found.tasks]
+    assert not lost, f"{len(lost)} accepted tasks are gone, {lost[0]} first"
+    if all_over:
+        open_ = [(id, found.state(id)) for id in found.tasks if found.state(id) not in OVER]
+        assert not open_, f"{len(open_)} tasks never ended: {open_[:3]}"
+    _check_parts(found)
+    _check_index(found)
+    _check_counts(found)
+    _check_queues(found)
+    _check_alarms(found)
+    _check_events(found)
+
+
+def check_only_permanent_keys(client: Any) -> None:
+    left = [
+        key
+        for key in Snapshot(client).keys
+        if not any(fnmatch.fnmatchcase(key, known) for known in PERMANENT)
+        and client.pttl(key) == -1  # what expires by itself is no leak
+    ]
+    assert not left, f"{len(left)} keys outlived their tasks: {left[:5]}"
+    assert client.xlen("onward:events") == 0
+    assert all(int(count) == 0 for count in client.hvals("metrics:tasks:by_state"))
+
+
+def _check_parts(found: Snapshot) -> None:
+    orphans = [
+        key
+        for key in found.keys
+        if key.startswith("task:")
+        and key.endswith(TASK_PARTS)
+        and key.removeprefix("task:").rpartition(":")[0] not in found.tasks
+    ]
+    assert not orphans, f"parts of tasks that are not there: {orphans[:3]}"
+
+
+def _check_index(found: Snapshot) -> None:
+    assert found.scores("onward:index").keys() == found.tasks.keys(), "the index is not the tasks"
+
+
+def _check_counts(found: Snapshot) -> None:
+    counted = Counter(found.state(id) for id in found.tasks)
+    by_state = {
+        state.decode(): int(count)
+        for state, count in found.client.hgetall("metrics:tasks:by_state").items()
+        if int(count)
+    }
+    assert by_state == counted, "metrics:tasks:by_state is not what a count gives"
+    by_queue = Counter(
+        SEP.join(
+            (
+                task["queue"],
+                task.get("lane", "primary") if found.state(id) == "queued" else "",
+                found.state(id),
+            )
+        )
+        for id, task in found.tasks.items()
+    )
+    depths = {
+        name.decode(): int(count)
+        for name, count in found.client.hgetall("metrics:queue:depths").items()
+    }
+    assert depths == by_queue, "metrics:queue:depths is not what a count gives"
+
+
+def _check_queues(found: Snapshot) -> None:
+    standing: Counter[str] = Counter()
+    for key in found.keys:
+        if key.startswith("tasks:pending:"):
+            standing.update(member.decode() for member in found.client.lrange(key, 0, -1))
+    queued = Counter(id for id in found.tasks if found.state(id) == "queued")
+    assert standing == queued, "the queues do not hold exactly the queued"
+    scheduled = {id for id in found.tasks if found.state(id) == "scheduled"}
+    assert found.scores("tasks:scheduled").keys() == scheduled
+    dead = [id for id in found.tasks if found.state(id) == "dead"]
+    letters = [id.decode() for id in found.client.lrange("dlq:tasks", 0, -1)]
+    assert sorted(letters) == sorted(dead), "the dead letters are not the dead"
+
+
+def _check_alarms(found: Snapshot) -> None:
+    alarms = found.scores("onward:alarms")
+    strangers = alarms.keys() - found.tasks.keys()
+    assert not strangers, f"alarms of tasks that are not there: {list(strangers)[:3]}"
+    for id, task in found.tasks.items():
+        due_at = task.get("due_at")
+        assert alarms.get(id) == (None if due_at is None else float(due_at)), (id, task)
+    asleep = [id for id in found.tasks if found.state(id) == "running" and id not in alarms]
+    assert not asleep, f"running without an alarm: {asleep[:3]}"
+
+
+def _check_events(found: Snapshot) -> None:
+    numbers: dict[str, list[int]] = defaultdict(list)
+    finals: Counter[tuple[str, int]] = Counter()
+    for task, type_, n, generation in found.log():
+        numbers[task].append(n)
+        finals[task, generation] += type_ in FINAL_EVENTS
+    assert numbers.keys() == found.tasks.keys(), "the log is not of the tasks"
+    for id, seen in numbers.items():
+        kept = int(found.tasks[id].get("events", 0))
+        assert seen == list(range(1, kept + 1)), f"event numbers of {id}: {seen} of {kept}"
+    twice = [key for key, count in finals.items() if count > 1]
+    assert not twice, f"generations that ended twice: {twice[:3]}"
+    for id, task in found.tasks.items():
+        if found.state(id) in OVER:
+            assert finals[id, int(task.get("generation", 1))] == 1, f"{id} is over without a word"

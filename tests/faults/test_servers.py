@@ -1,0 +1,258 @@
+"""Several servers on one Redis: which one a caller or a worker speaks to makes no difference."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from onward import Context, Worker
+from tests.faults.redis_invariants import check_redis_invariants
+from tests.processes import Server
+from tests.servers import RedisServer
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+LEASE_MS = 2_000
+WAIT_S = 20
+
+
+class Pair:
+    """Two servers that have nothing in common but a Redis and an archive."""
+
+    def __init__(self, folder: Path, redis: RedisServer) -> None:
+        self._folder = folder
+        self.redis = redis
+        self.a, self.b = self._serve("a"), self._serve("b")
+
+    def _serve(self, name: str) -> Server:
+        (self._folder / name).mkdir()
+        return Server(
+            self._folder / name,
+            ledger=self.redis.url,
+            ONWARD_ARCHIVE=f"sqlite:///{self._folder}/archive.db",
+            ONWARD_LEASE_MS=LEASE_MS,
+            MIN_TASK_TIMEOUT_MS=100,
+        )
+
+    def log(self) -> str:
+        return self.a.log.read_text() + self.b.log.read_text()
+
+
+@contextmanager
+def serving_pair(folder: Path) -> Iterator[Pair]:
+    redis = RedisServer("valkey")
+    try:
+        pair = Pair(folder, redis)
+        try:
+            pair.a.wait_ready()
+            pair.b.wait_ready()
+            yield pair
+        finally:
+            pair.a.kill()
+            pair.b.kill()
+        assert "Traceback" not in pair.log()
+    finally:
+        redis.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with serving_pair(tmp_path) as pair:
+        yield pair
+
+
+@asynccontextmanager
+async def working(url: str, **options: Any) -> AsyncIterator[Worker]:
+    """A worker on a socket: chores that say who did them, and the group `default`."""
+    worker = Worker(url, grace_ms=1_000, **options)
+
+    @worker.service
+    async def chore(ctx: Context, seconds: float = 0, n: int = 0) -> dict[str, Any]:
+        await ctx.progress(0.5, "half")
+        await asyncio.sleep(seconds)
+        return {"by": worker.id, "n": n, "attempt": ctx.attempt}
+
+    @worker.group()
+    async def chat(payload: Any) -> Any:
+        await asyncio.sleep(payload.get("data", {}).get("seconds", 0))
+        return {"by": worker.id}
+
+    serving = asyncio.create_task(worker.serve())
+    try:
+        await wait_until(lambda: worker.connected, WAIT_S)
+        yield worker
+    finally:
+        worker.drain()
+        await asyncio.wait([serving], timeout=WAIT_S)
+
+
+def http(server: Server) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(base_url=server.url, timeout=30)
+
+
+async def ended(client: httpx2.AsyncClient, task: str) -> dict[str, Any]:
+    response = await client.get(f"/api/v2/tasks/{task}", params={"wait_ms": WAIT_S * 1000})
+    found: dict[str, Any] = response.json()
+    assert found["state"] in ("succeeded", "failed", "dead", "canceled"), found
+    return found
+
+
+async def running(client: httpx2.AsyncClient, task: str) -> None:
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until:
+        if (await client.get(f"/api/v2/tasks/{task}")).json()["state"] == "running":
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{task} never ran")
+
+
+@pytest.mark.contract("S0-1")
+@pytest.mark.parametrize("swapped", [False, True])
+async def test_a_caller_and_a_worker_on_different_servers_meet(pair: Pair, swapped: bool) -> None:
+    here, there = (pair.b, pair.a) if swapped else (pair.a, pair.b)
+    async with http(here) as client, working(there.url, id="far") as far:
+        for _ in range(5):
+            said = await client.post("/api/openai", json={"data": {"n": 1}})
+            assert (said.status_code, said.json()["result"]) == (200, {"by": far.id})
+        began = time.monotonic()
+        await client.post("/api/openai", json={"data": {"n": 1}})
+        assert time.monotonic() - began < 0.5, "the bell carries it, not the second look"
+    check_redis_invariants(pair.redis.client)
+
+
+@pytest.mark.contract("S0-1", "S0-9")
+async def test_no_worker_is_said_only_when_no_server_has_one(pair: Pair) -> None:
+    async with http(pair.a) as client:
+
+        async def ask() -> httpx2.Response:
+            return await client.post("/api/openai", json={"data": {}, "timeout": 500})
+
+        async def refused(within_s: float) -> None:
+            """Whoever asks meanwhile is taken for a short while, and told that time is over."""
+            until = time.monotonic() + within_s
+            while (said := await ask()).status_code != 503:
+                assert said.status_code == 200 or said.json() == {"error": "Task timeout"}
+                assert time.monotonic() < until
+            assert said.json() == {"error": "No worker available"}
+
+        await refused(0)
+        async with working(pair.b.url):
+            assert (await ask()).status_code == 200, "as soon as it is registered"
+        await refused(3)
+        async with working(pair.b.url):
+            assert (await ask()).status_code == 200
+            pair.b.kill()
+            await refused(8)
+
+
+async def test_what_ran_on_a_killed_server_is_done_by_the_others_within_the_lease(
+    pair: Pair,
+) -> None:
+    async with http(pair.a) as client, working(pair.b.url, id="doomed"):
+        body = {"type": "chore", "payload": {"seconds": 60}}
+        native = (await client.post("/api/v2/tasks", json=body)).json()["id"]
+        door = (
+            await client.post("/api/openai", json={"data": {"seconds": 60}, "async": True})
+        ).json()["taskId"]
+        await running(client, native)
+        await running(client, door)
+        async with working(pair.a.url, id="heir"):
+            pair.b.kill()
+            began = time.monotonic()
+            until = began + LEASE_MS / 1000 + 1
+            while True:
+                found = (await client.get(f"/api/v2/tasks/{native}")).json()
+                if found["state"] == "running" and found["attempt"] == 2:
+                    break
+                assert time.monotonic() < until, found
+                await asyncio.sleep(0.02)
+            took = time.monotonic() - began
+            assert found["worker"] == "heir"
+            lost = await ended(client, door)
+            assert time.monotonic() < until
+            assert (lost["state"], lost["error"]["kind"]) == ("failed", "worker_lost")
+            status = (await client.get(f"/api/task/{door}")).json()
+            assert (status["status"], status["error"]) == ("failed", "Worker disconnected")
+            assert took > LEASE_MS / 1000 / 3, "not before the lease may have ended"
+            await client.post(f"/api/v2/tasks/{native}/cancel")
+            assert (await ended(client, native))["state"] == "canceled"
+    check_redis_invariants(pair.redis.client, [native, door])
+
+
+@pytest.mark.contract("N-3")
+async def test_an_idempotency_key_holds_on_every_server(pair: Pair) -> None:
+    body = {"type": "chore", "payload": {"n": 7}, "idempotency_key": "once"}
+    async with http(pair.a) as a, http(pair.b) as b:
+        answers = await asyncio.gather(
+            *[client.post("/api/v2/tasks", json=body) for client in (a, b) * 10]
+        )
+        assert {answer.status_code for answer in answers} <= {200, 202}
+        assert len({answer.json()["id"] for answer in answers}) == 1
+        other = await b.post("/api/v2/tasks", json={**body, "payload": {"n": 8}})
+        assert other.status_code == 422
+        async with working(pair.b.url):
+            await ended(a, answers[0].json()["id"])
+            again = await b.post("/api/v2/tasks", json=body, params={"wait_ms": 5000})
+            assert again.json()["result"]["attempt"] == 1
+    check_redis_invariants(pair.redis.client)
+
+
+@pytest.mark.contract("N-4")
+async def test_a_follower_sees_what_happens_on_the_other_server(pair: Pair) -> None:
+    async with http(pair.a) as client, working(pair.b.url):
+        body = {"type": "chore", "payload": {"seconds": 0.5}, "delay_ms": 300}
+        task = (await client.post("/api/v2/tasks", json=body)).json()["id"]
+        headers = {"accept": "text/event-stream"}
+        async with client.stream("GET", f"/api/v2/tasks/{task}/events", headers=headers) as stream:
+            seen = [
+                (json.loads(line[6:])["type"], time.time())
+                async for line in stream.aiter_lines()
+                if line.startswith("data: ")
+            ]
+        assert [type_ for type_, _ in seen] == [
+            "task.created",
+            "task.queued",
+            "task.claimed",
+            "task.progress",
+            "task.succeeded",
+        ]
+        events = (await client.get(f"/api/v2/tasks/{task}/events")).json()["items"]
+        late = [
+            when * 1000 - event["at"] for (_, when), event in zip(seen[1:], events[1:], strict=True)
+        ]
+        assert max(late) < 700, "live, not at the end"
+
+
+async def test_two_sweepers_fire_a_delay_once(pair: Pair) -> None:
+    tasks = 200
+    async with (
+        http(pair.a) as a,
+        http(pair.b) as b,
+        working(pair.a.url, concurrency=50),
+        working(pair.b.url, concurrency=50),
+    ):
+
+        async def submit(n: int) -> str:
+            body = {"type": "chore", "payload": {"n": n}, "delay_ms": 1_500}
+            client = a if n % 2 else b
+            return str((await client.post("/api/v2/tasks", json=body)).json()["id"])
+
+        accepted = await asyncio.gather(*[submit(n) for n in range(tasks)])
+        for at in range(0, tasks, 50):
+            over = await asyncio.gather(*[ended(b, task) for task in accepted[at : at + 50]])
+            assert {task["state"] for task in over} == {"succeeded"}
+            assert {task["attempt"] for task in over} == {1}
+    counted: dict[bytes, int] = {}
+    for _, fields in pair.redis.client.xrange("onward:events"):
+        counted[fields[b"y"]] = counted.get(fields[b"y"], 0) + 1
+    assert counted[b"task.queued"] == counted[b"task.claimed"] == tasks
+    check_redis_invariants(pair.redis.client, accepted)
