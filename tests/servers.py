@@ -1,6 +1,7 @@
 """Real servers for the tests: found or taken from a wheel, started once a process, never shared.
 
-Each listens on a unix socket in a folder of its own and dies with the test process, however that ends.
+Each listens on a unix socket in a folder of its own and dies with the test process, however it
+ends.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def submitters(
 
             async def caller() -> None:
                 while time.perf_counter() < until:
-                    _, ending = await dispatcher.submit_and_wait(_task(), timeout_ms=TIMEOUT_MS)
+                    _, ending = await dispatcher.submit_and_wait(new_task(), timeout_ms=TIMEOUT_MS)
                     assert ending is not None
                     assert ending.state == "succeeded"
 
@@ -74,7 +74,7 @@ def bulk(path: str, synchronous: str, seconds: float, slots: int) -> dict[str, A
                     if behind() >= AHEAD:
                         await asyncio.sleep(0)
                         continue
-                    await dispatcher.submit_all([_task() for _ in range(CHUNK)])
+                    await dispatcher.submit_all([new_task() for _ in range(CHUNK)])
                     submitted += CHUNK
 
             calling = asyncio.create_task(caller())
@@ -96,7 +96,7 @@ def idle(path: str, synchronous: str, samples: int, pause_ms: float) -> dict[str
         async with _engine(path, synchronous) as onward:
             for _ in range(samples + 20):
                 await asyncio.sleep(pause_ms / 1000)
-                task = _task()
+                task = new_task()
                 began = time.perf_counter()
                 _, ending = await onward.dispatcher.submit_and_wait(task, timeout_ms=TIMEOUT_MS)
                 took.append((time.perf_counter() - began) * 1000)
@@ -136,7 +136,7 @@ def steady(path: str, synchronous: str, seconds: float, backlog: int) -> dict[st
                     if missing < CHUNK // 4:
                         await asyncio.sleep(0)
                         continue
-                    await dispatcher.submit_all([_task() for _ in range(min(missing, CHUNK))])
+                    await dispatcher.submit_all([new_task() for _ in range(min(missing, CHUNK))])
 
             calling = asyncio.create_task(caller())
             rate = await _rate(dispatcher, seconds)
@@ -152,7 +152,7 @@ def steady(path: str, synchronous: str, seconds: float, backlog: int) -> dict[st
 async def _fill(path: str, synchronous: str, backlog: int) -> None:
     async with _engine(path, synchronous, serving=False) as onward:
         while (missing := backlog - await _queued(onward.dispatcher)) > 0:
-            await onward.dispatcher.submit_all([_task() for _ in range(min(missing, CHUNK))])
+            await onward.dispatcher.submit_all([new_task() for _ in range(min(missing, CHUNK))])
 
 
 async def _queued(dispatcher: Dispatcher) -> int:
@@ -235,7 +235,7 @@ async def _engine(
         yield onward
 
 
-def _task() -> Task:
+def new_task() -> Task:
     return Task(
         id=new_id(),
         type="noop",

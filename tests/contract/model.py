@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from onward.core.contract import Ask, Fate, Hold, Move, Pulse, Submission, Verdict
-from onward.core.machine import first
+from onward.core.moves import first
 from onward.core.task import FINAL, Instant, Lane, Letter, State, Task
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from onward.core import machine
+from onward.core import machine, moves
 from onward.core.approval import Status, ask
 from onward.core.contract import Move, Submission
 from onward.core.machine import TRANSITIONS
@@ -573,6 +573,6 @@ def test_a_remark_changes_nothing(state: State) -> None:
 
 
 def test_the_nearest_of_the_clocks_is_the_alarm() -> None:
-    assert machine.first() is None
-    assert machine.first(None, None) is None
-    assert machine.first(None, 7, 3, None, 5) == 3
+    assert moves.first() is None
+    assert moves.first(None, None) is None
+    assert moves.first(None, 7, 3, None, 5) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -12,7 +13,7 @@ OVER = ("succeeded", "failed", "dead", "canceled")
 
 def check_invariants(file: Path, accepted: Collection[str] = (), *, all_over: bool = True) -> None:
     """Every accepted task is there and over, each generation ended once, counts count."""
-    ledger = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+    ledger: Any = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         assert ledger.pragma("integrity_check") == "ok"
         states = dict(ledger.execute("SELECT id, state FROM task").fetchall())

@@ -46,7 +46,7 @@ class Snapshot:
         return {member.decode(): score for member, score in self.client.zscan_iter(key)}
 
     def log(self) -> list[tuple[str, str, int, int]]:
-        """Stream id, type, number and generation by task, in the order of the log."""
+        """Task, type, number and generation of every event, in the order of the log."""
         return [
             (fields[b"t"].decode(), fields[b"y"].decode(), int(fields[b"n"]), int(fields[b"g"]))
             for _, fields in self.client.xrange("onward:events")
@@ -151,9 +151,9 @@ def _check_alarms(found: Snapshot) -> None:
 def _check_events(found: Snapshot) -> None:
     numbers: dict[str, list[int]] = defaultdict(list)
     finals: Counter[tuple[str, int]] = Counter()
-    for task, type_, n, generation in found.log():
-        numbers[task].append(n)
-        finals[task, generation] += type_ in FINAL_EVENTS
+    for owner, type_, n, generation in found.log():
+        numbers[owner].append(n)
+        finals[owner, generation] += type_ in FINAL_EVENTS
     assert numbers.keys() == found.tasks.keys(), "the log is not of the tasks"
     for id, seen in numbers.items():
         kept = int(found.tasks[id].get("events", 0))

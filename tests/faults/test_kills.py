@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -19,7 +20,7 @@ WORKER = str(Path(__file__).with_name("worker_process.py"))
 
 
 async def submit_until(
-    server: Server, accepted: list[str], stop: asyncio.Event, *, path: str, body: dict[str, object]
+    server: Server, accepted: list[str], stop: asyncio.Event, *, path: str, body: dict[str, Any]
 ) -> None:
     """Keep submitting, and remember every id that was answered."""
     async with httpx2.AsyncClient(base_url=server.url, timeout=5) as http:
@@ -37,6 +38,7 @@ async def submit_until(
 async def drained(url: str, timeout: float = 60) -> None:
     """Until no task is queued, scheduled or running."""
     until = time.monotonic() + timeout
+    left: dict[str, Any] = {}
     async with httpx2.AsyncClient(base_url=url, timeout=10) as http:
         while time.monotonic() < until:
             queues = (await http.get("/api/v2/queues")).json()["items"]
@@ -54,7 +56,7 @@ async def drained(url: str, timeout: float = 60) -> None:
 @pytest.mark.contract("S0-2", "N-3")
 async def test_a_server_killed_under_load_loses_nothing_it_answered_for(tmp_path: Path) -> None:
     port = free_port()
-    env = {"ONWARD_LEASE_MS": 1000, "ONWARD_RETRY_SCHEDULES": '{"Default":[0.1]}'}
+    env: dict[str, Any] = {"ONWARD_LEASE_MS": 1000, "ONWARD_RETRY_SCHEDULES": '{"Default":[0.1]}'}
     accepted: list[str] = []
     stop = asyncio.Event()
     server = Server(tmp_path, port=port, up=True, **env).wait_ready()

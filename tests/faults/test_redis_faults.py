@@ -157,6 +157,7 @@ async def test_while_redis_is_away_every_door_says_so_and_it_comes_back_by_itsel
             ("GET", "/health", None),
         ]
         redis.kill()
+        answers: list[httpx2.Response] = []
         for _ in range(2):
             answers = [
                 await http.request(method, path, json=body)
@@ -207,7 +208,7 @@ async def test_a_worker_that_leaves_while_redis_is_away_is_not_counted_on_for_ev
 
         async def refused() -> bool:
             said = await http.post("/api/openai", json={"data": 1, "async": False, "timeout": 1})
-            return said.json() == {"error": "No worker available"}
+            return bool(said.json() == {"error": "No worker available"})
 
         await until(refused, 30)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ import httpx2
 import pytest
 
 from onward import Context, Worker
-from tests.faults.redis_invariants import check_redis_invariants
+from tests.faults.redis_invariants import Snapshot, check_redis_invariants
 from tests.processes import Server
 from tests.servers import RedisServer
 from tests.support import wait_until
@@ -154,6 +156,23 @@ async def test_no_worker_is_said_only_when_no_server_has_one(pair: Pair) -> None
             await refused(8)
 
 
+async def test_a_server_that_was_held_up_is_counted_on_again(pair: Pair) -> None:
+    async with http(pair.a) as client, working(pair.b.url):
+
+        async def answered(status: int) -> None:
+            until = time.monotonic() + 10
+            body = {"data": {}, "timeout": 500}
+            while (await client.post("/api/openai", json=body)).status_code != status:
+                assert time.monotonic() < until
+                await asyncio.sleep(0.1)
+
+        await answered(200)
+        pair.b.signal(signal.SIGSTOP)
+        await answered(503)  # taken for dead, and its workers struck off
+        pair.b.signal(signal.SIGCONT)
+        await answered(200)
+
+
 async def test_what_ran_on_a_killed_server_is_done_by_the_others_within_the_lease(
     pair: Pair,
 ) -> None:
@@ -251,8 +270,6 @@ async def test_two_sweepers_fire_a_delay_once(pair: Pair) -> None:
             over = await asyncio.gather(*[ended(b, task) for task in accepted[at : at + 50]])
             assert {task["state"] for task in over} == {"succeeded"}
             assert {task["attempt"] for task in over} == {1}
-    counted: dict[bytes, int] = {}
-    for _, fields in pair.redis.client.xrange("onward:events"):
-        counted[fields[b"y"]] = counted.get(fields[b"y"], 0) + 1
-    assert counted[b"task.queued"] == counted[b"task.claimed"] == tasks
+    told = Counter(type_ for _, type_, _, _ in Snapshot(pair.redis.client).log())
+    assert told["task.queued"] == told["task.claimed"] == tasks
     check_redis_invariants(pair.redis.client, accepted)

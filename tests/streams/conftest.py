@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-import redis.asyncio
-
-from tests.servers import fresh_url
 from tests.streams.street import Street, open_street
 
 
@@ -15,10 +12,3 @@ from tests.streams.street import Street, open_street
 async def street(request: pytest.FixtureRequest) -> AsyncIterator[Street]:
     async with open_street(request.param) as opened:
         yield opened
-
-
-@pytest.fixture
-async def valkey() -> AsyncIterator[redis.asyncio.Redis]:
-    client = redis.asyncio.Redis.from_url(fresh_url("valkey"))
-    yield client
-    await client.aclose()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
 
 import httpx2
 import redis.asyncio
@@ -17,13 +17,30 @@ from onward.settings import Settings
 from tests.servers import fresh_url
 
 TASKS, RESULTS, DEAD, GROUP = "stream:task", "stream:result", "stream:dlq", "cg:workers"
+OVER = ("succeeded", "failed", "dead", "canceled")
+
+T = TypeVar("T")
 
 
 class Street:
-    def __init__(self, http: httpx2.AsyncClient, line: redis.asyncio.Redis, app: Any) -> None:
-        self.http = http
-        self.redis = line
-        self.onward = app.onward
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        # Replies have too many types for their stubs to be of use here.
+        self.redis: Any = redis.asyncio.Redis.from_url(settings.redis or "", protocol=2)
+        self.http: httpx2.AsyncClient
+        self.app: Any
+        self._open = AsyncExitStack()
+
+    async def open(self) -> None:
+        self.app = build(self.settings)
+        transport = httpx2.ASGITransport(app=self.app)
+        await self._open.enter_async_context(self.app.web.router.lifespan_context(self.app.web))
+        self.http = await self._open.enter_async_context(
+            httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1")
+        )
+
+    async def shut(self) -> None:
+        await self._open.aclose()
 
     async def submit(self, **body: Any) -> str:
         response = await self.http.post("/api/v2/tasks", json={"type": "t", **body})
@@ -31,35 +48,58 @@ class Street:
         task: str = response.json()["id"]
         return task
 
+    async def cancel(self, task: str) -> None:
+        response = await self.http.post(f"/api/v2/tasks/{task}/cancel")
+        assert response.status_code == 200, response.text
+
     async def read(self, task: str) -> dict[str, Any]:
         body: dict[str, Any] = (await self.http.get(f"/api/v2/tasks/{task}")).json()
         return body
 
     async def over(self, task: str, timeout: float = 15) -> dict[str, Any]:
-        until = time.monotonic() + timeout
-        while time.monotonic() < until:
+        async def ended() -> dict[str, Any] | None:
             found = await self.read(task)
-            if found["state"] in ("succeeded", "failed", "dead", "canceled"):
-                return found
-            await asyncio.sleep(0.02)
-        raise AssertionError(f"not over: {await self.read(task)}")
+            return found if found.get("state") in OVER else None
+
+        return await self.until(ended, timeout)
+
+    async def phase(self, task: str, phase: str, timeout: float = 10) -> None:
+        async def reached() -> bool:
+            return bool((await self.read(task)).get("phase") == phase)
+
+        await self.until(reached, timeout)
 
     async def history(self, task: str) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = (
-            await self.http.get(f"/api/v2/tasks/{task}/events")
-        ).json()["items"]
+        items: list[dict[str, Any]] = (await self.http.get(f"/api/v2/tasks/{task}/events")).json()[
+            "items"
+        ]
         return items
 
-    async def take(self, consumer: str = "raw-1", timeout: float = 10) -> tuple[str, dict[str, str]]:
+    async def events(self, task: str, type: str) -> list[Any]:
+        return [event["data"] for event in await self.history(task) if event["type"] == type]
+
+    async def types(self, task: str) -> list[str]:
+        return [event["type"] for event in await self.history(task)]
+
+    async def take(
+        self, consumer: str = "raw-1", timeout: float = 10
+    ) -> tuple[str, dict[str, str]]:
         """XREADGROUP, as the protocol says: one entry."""
+        rows = await self.take_all(consumer, 1, timeout)
+        assert rows, "nothing was offered"
+        return rows[0]
+
+    async def take_all(
+        self, consumer: str = "raw-1", count: int = 1000, timeout: float = 10
+    ) -> list[tuple[str, dict[str, str]]]:
         until = time.monotonic() + timeout
         while time.monotonic() < until:
-            reply = await self.redis.xreadgroup(GROUP, consumer, {TASKS: ">"}, count=1, block=200)
+            reply = await self.redis.xreadgroup(
+                GROUP, consumer, {TASKS: ">"}, count=count, block=200
+            )
             if reply:
-                rows = reply[0][1] if isinstance(reply, list) else next(iter(reply.values()))[0]
-                entry, fields = rows[0]
-                return entry.decode(), {k.decode(): v.decode() for k, v in fields.items()}
-        raise AssertionError("nothing was offered")
+                return [(entry.decode(), text(fields)) for entry, fields in reply[0][1]]
+        return []
 
     async def answer(self, entry: str | None, task: str, **fields: Any) -> None:
         """Write the result, then acknowledge; only the protocol's own words."""
@@ -68,42 +108,81 @@ class Street:
         if entry is not None:
             await self.redis.xack(TASKS, GROUP, entry)
 
-    async def succeed(self, entry: str, fields: dict[str, str], result: Any = None) -> None:
-        await self.answer(entry, fields["task_id"], status="succeeded", result=json.dumps(result))
+    async def succeed(
+        self, entry: str, fields: dict[str, str], result: Any = None, **more: Any
+    ) -> None:
+        said = json.dumps(result)
+        await self.answer(entry, fields["task_id"], status="succeeded", result=said, **more)
 
     async def fail(self, entry: str, fields: dict[str, str], error: str, **more: Any) -> None:
         await self.answer(entry, fields["task_id"], status="failed", error=error, **more)
+
+    async def add_foreign(self, task: str, **fields: str) -> str:
+        """An entry from somebody who knows only the protocol."""
+        body = {
+            "task_id": task, "tool_name": "t", "payload": '{"n": 1}', "idempotency_key": task,
+            "retry_count": "0", "created_at": "1700000000", **fields,
+        }  # fmt: skip
+        entry: bytes = await self.redis.xadd(TASKS, body)
+        return entry.decode()
 
     async def pending(self) -> int:
         count: int = (await self.redis.xpending(TASKS, GROUP))["pending"]
         return count
 
-    async def until(self, check: Any, timeout: float = 10) -> Any:
+    async def letters(self) -> list[dict[str, str]]:
+        return [text(fields) for _, fields in await self.redis.xrange(DEAD)]
+
+    async def length(self, stream: str = TASKS) -> int:
+        count: int = await self.redis.xlen(stream)
+        return count
+
+    async def empty(self) -> None:
+        """Until nothing is on the stream, and nothing pending."""
+
+        async def gone() -> bool:
+            return await self.length() == 0 and await self.pending() == 0
+
+        await self.until(gone)
+
+    async def holds(self, check: Callable[[], Awaitable[Any]], seconds: float) -> None:
+        """All that time."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            assert await check()
+            await asyncio.sleep(0.05)
+
+    async def until(self, check: Callable[[], Awaitable[T | None]], timeout: float = 10) -> T:
         until = time.monotonic() + timeout
         while time.monotonic() < until:
             found = await check()
             if found:
                 return found
             await asyncio.sleep(0.02)
-        raise AssertionError("it never came to be")
+        raise AssertionError(f"it never came to be: {await self._state()}")
+
+    async def _state(self) -> Any:
+        tasks = (await self.http.get("/api/v2/tasks", params={"limit": 5})).json()["items"]
+        return [(task["id"], task["phase"], task["error"]) for task in tasks]
+
+
+def text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in fields.items()}
 
 
 @asynccontextmanager
 async def open_street(ledger: str = "sqlite", **settings: Any) -> AsyncIterator[Street]:
+    """On a ledger that is named: "sqlite" in memory, a SQLite URL, or "redis" for the streams' own."""
     url = fresh_url("valkey")
     settings.setdefault("visibility_timeout_s", 1.0)
     settings.setdefault("retry_schedules", {"protocol": [0.05]})
     settings.setdefault("drain_ms", 0)
     settings.setdefault("archive", "")
-    chosen = Settings(
-        ledger="sqlite:///:memory:" if ledger == "sqlite" else url, redis=url, **settings
-    )
-    app = build(chosen)
-    line = redis.asyncio.Redis.from_url(url)
-    transport = httpx2.ASGITransport(app=app)
-    async with (
-        app.web.router.lifespan_context(app.web),
-        httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http,
-        line,
-    ):
-        yield Street(http, line, app)
+    named = {"sqlite": "sqlite:///:memory:", "redis": url}
+    street = Street(Settings(ledger=named.get(ledger, ledger), redis=url, **settings))
+    await street.open()
+    try:
+        yield street
+    finally:
+        await street.shut()
+        await street.redis.aclose()

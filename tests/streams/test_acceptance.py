@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.streams.street import DEAD, TASKS, Street
+from tests.streams.street import Street
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S1-12")]
 
@@ -18,22 +18,14 @@ async def test_a_task_is_created_claimed_succeeded_acknowledged_and_gone(street:
     assert (fields["idempotency_key"], fields["retry_count"]) == ("k-1", "0")
     assert fields["created_at"].isdigit()
     assert await street.pending() == 1
-    await street.until(lambda: _running(street, task))
+    await street.phase(task, "running")
     await street.succeed(entry, fields, {"ok": True})
     done = await street.over(task)
     assert (done["state"], done["result"]) == ("succeeded", {"ok": True})
     types = [event["type"] for event in await street.history(task)]
     assert types == ["task.created", "task.claimed", "task.delivered", "task.succeeded"]
     assert await street.pending() == 0
-
-    async def gone() -> bool:
-        return await street.redis.xlen(TASKS) == 0
-
-    await street.until(gone)
-
-
-async def _running(street: Street, task: str) -> bool:
-    return bool((await street.read(task))["phase"] == "running")
+    await street.empty()
 
 
 @pytest.mark.contract("S1-7", "S1-9")
@@ -52,11 +44,7 @@ async def test_a_failing_task_is_retried_to_the_bound_and_then_a_dead_letter(
     assert types[-2:] == ["task.failed", "task.dlq"]
     assert await street.pending() == 0
 
-    async def letters() -> list[dict[bytes, bytes]]:
-        return [fields for _, fields in await street.redis.xrange(DEAD)]
-
-    (letter,) = await street.until(letters)
-    told = {name.decode(): value.decode() for name, value in letter.items()}
+    (told,) = await street.until(street.letters)
     assert told["failed_at"].isdigit()
     assert told == {
         "task_id": task, "tool_name": "t", "payload": '{"n":1}', "error": "smoke came out",
@@ -68,7 +56,7 @@ async def test_a_failing_task_is_retried_to_the_bound_and_then_a_dead_letter(
 async def test_a_stopped_workers_task_is_reclaimed_and_finished_by_another(street: Street) -> None:
     task = await street.submit(queue="streams")
     lost, _ = await street.take("dies")
-    await street.until(lambda: _running(street, task))
+    await street.phase(task, "running")
     entry, fields = await street.take("lives", timeout=10)
     assert entry != lost, "a fresh entry"
     assert (fields["task_id"], fields["retry_count"]) == (task, "0")

@@ -107,8 +107,11 @@ async def test_no_worker_is_a_503_with_a_message(house: House) -> None:
         await once.chat.completions.create(model="nobody", messages=HELLO)
     assert refused.value.status_code == 503
     assert refused.value.body == {
-        "message": "No worker available", "type": "service_unavailable", "param": None, "code": None,
-    }  # fmt: skip
+        "message": "No worker available",
+        "type": "service_unavailable",
+        "param": None,
+        "code": None,
+    }
 
 
 @pytest.mark.parametrize(

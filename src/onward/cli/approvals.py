@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onward.cli.submit import _payload as read_payload
+from onward.cli.submit import read_payload
 from onward.cli.terminal import AsJson, Server, ago, console, converse, humane, plain, print_json
 
 if TYPE_CHECKING:

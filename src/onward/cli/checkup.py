@@ -57,7 +57,12 @@ def examine(ledger: str | None, server: str | None) -> Iterator[Finding]:
             yield Finding(BAD, name, f"{wrong['input']!r}: {wrong['msg']}", f"correct {name}")
         return
     answer = _ask(server, settings)
-    yield from _ledger(settings.ledger, served=answer is not None)
+    if settings.ledger.startswith(("redis://", "rediss://", "unix://")):
+        from onward.cli.redis_checkup import examine_redis
+
+        yield from examine_redis(settings)
+    else:
+        yield from _ledger(settings.ledger, served=answer is not None)
     yield from _server(server, settings, answer)
 
 
@@ -98,7 +103,7 @@ def _sqlite() -> Finding:
 def _ledger(url: str, *, served: bool) -> Iterator[Finding]:
     scheme, _, rest = url.partition("://")
     if scheme != "sqlite":
-        yield Finding(BAD, "ledger", f"{url} is of no known kind", "use sqlite:///onward.db")
+        yield Finding(BAD, "ledger", f"{url} is of no known kind", "use sqlite:///… or redis://…")
         return
     name = rest.removeprefix("/")
     if name in ("", ":memory:"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onward.cli.submit import _payload as read_payload
+from onward.cli.submit import read_payload
 from onward.cli.terminal import (
     NOT_FOUND,
     REFUSED,

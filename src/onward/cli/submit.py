@@ -77,7 +77,7 @@ def submit(
     """
     from onward.cli import watching
 
-    body = _payload(payload)
+    body = read_payload(payload)
     options: Options = {"priority": priority.value}
     given: dict[str, Any] = {
         "queue": queue,
@@ -104,7 +104,7 @@ def submit(
         console(stderr=True).print(plain(hint), style="bright_black")
 
 
-def _payload(text: str) -> Any:
+def read_payload(text: str) -> Any:
     import msgspec
 
     try:

@@ -20,7 +20,17 @@ def worker(
     where: Annotated[
         str, typer.Argument(metavar="MODULE:ATTR", help="Where the Worker object is.")
     ],
-    via: Annotated[str, typer.Option("--via", help="How it is connected: socket.")] = "socket",
+    via: Annotated[
+        str, typer.Option("--via", help="How tasks come to it: socket, or streams (of a Redis).")
+    ] = "socket",
+    redis: Annotated[
+        str | None,
+        typer.Option(
+            "--redis",
+            envvar=["ONWARD_REDIS", "REDIS_URL"],
+            help="With --via streams: where, as in redis://127.0.0.1:6379.",
+        ),
+    ] = None,
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", min=1, help="Tasks at a time.")
     ] = None,
@@ -33,19 +43,30 @@ def worker(
     [cyan]onward worker examples/hello_worker.py:worker[/]
 
     [cyan]onward worker mypackage.jobs:worker --concurrency 4 --server http://10.0.0.5:8070[/]
+
+    [cyan]onward worker mypackage.jobs:worker --via streams --redis redis://10.0.0.5[/]
     """
     from onward.client.address import server_url
     from onward.client.worker import NameTaken
 
-    if via != "socket":
-        fail(USAGE, f"--via {via} is not known", "workers are connected by socket", "--via socket")
+    if via not in ("socket", "streams"):
+        fail(
+            USAGE, f"--via {via} is not known", "workers come by socket or streams", "--via socket"
+        )
+    if via == "streams" and redis is None:
+        fail(
+            USAGE, "--via streams needs a Redis", "none is named", "--redis redis://127.0.0.1:6379"
+        )
     found = _find(where)
     try:
-        found.url = server_url(server) if server is not None else found.url
+        if server is not None:
+            found.url, found.url_said = server_url(server), True
         found.concurrency = concurrency or found.concurrency
-        found.run()
+        found.run(redis=redis if via == "streams" else None)
     except ValueError as error:
         fail(USAGE, f"{where} cannot be run", str(error), "onward worker --help")
+    except ModuleNotFoundError as error:
+        fail(USAGE, "--via streams cannot be used", str(error), "pip install 'onward[redis]'")
     except NameTaken as error:
         fail(REFUSED, f"{where} has stopped", str(error), "give each worker an id of its own")
 

@@ -20,6 +20,11 @@ def server_url(url: str | None = None) -> str:
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
+def is_said(url: str | None = None) -> bool:
+    """Whether somebody has said where the server is."""
+    return bool(url or os.environ.get("ONWARD_URL"))
+
+
 def socket_url(url: str) -> str:
     return f"ws{url.removeprefix('http')}/ws/worker"
 

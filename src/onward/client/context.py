@@ -46,7 +46,7 @@ class TaskContext:
         self.key = task.key or task.task_id
         self.cancelled = False
         self.lost = False
-        self._fence = task.fence
+        self.fence = task.fence
         self._link = link
         self._held_back: frames.Progress | None = None
         self._next_progress = 0.0
@@ -114,7 +114,7 @@ class TaskContext:
     async def _begin(self, name: str) -> _Begun:
         wire = self._link.wire
         try:
-            request = wire.request("POST", self._path(name), body={"fence": self._fence})
+            request = wire.request("POST", self._path(name), body={"fence": self.fence})
             return await wire.ask(_Begun, request)
         except Unreachable:
             # Perhaps it was noted and only the answer lost. As it has not begun, the note goes, or
@@ -126,7 +126,7 @@ class TaskContext:
 
     async def _finish(self, name: str, value: bytes) -> None:
         wire = self._link.wire
-        body = {"fence": self._fence, "value": msgspec.Raw(value)}
+        body = {"fence": self.fence, "value": msgspec.Raw(value)}
         try:
             await wire.tell(wire.request("PUT", self._path(name), body=body))
         except ProblemError as error:
@@ -136,7 +136,7 @@ class TaskContext:
         # Should this fail too, the effect stays begun: a person must look, which is the safe side.
         with contextlib.suppress(Unreachable, ProblemError):
             wire = self._link.wire
-            await wire.tell(wire.request("DELETE", self._path(name), fence=self._fence))
+            await wire.tell(wire.request("DELETE", self._path(name), fence=self.fence))
 
     def _path(self, name: str) -> str:
         return f"/api/v2/tasks/{quote(self.task_id, safe='')}/effects/{quote(name, safe='')}"

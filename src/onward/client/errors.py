@@ -2,6 +2,7 @@
 
 OnwardError
 ├── Unreachable     nobody answers, or the connection was cut before the answer
+├── ServerNeeded    a stream worker's handler asked for what only the server can do
 ├── ProblemError    the server answered, and the answer is no
 ├── TaskFailed      the task is over, and did not succeed
 └── StillRunning    the task goes on, but the time to wait for it is over (also a TimeoutError)
@@ -32,6 +33,14 @@ class Unreachable(OnwardError):
             hint = "start one with `onward up`, or name yours in ONWARD_URL"
         super().__init__(f"{what}; {hint}", hint=hint)
         self.what = what
+
+
+class ServerNeeded(OnwardError):
+    code = "server_needed"
+
+    def __init__(self) -> None:
+        hint = "set ONWARD_URL to the server's address, as in http://127.0.0.1:8070"
+        super().__init__(f"ctx.once is noted at the server, and none is known; {hint}", hint=hint)
 
 
 class ProblemError(OnwardError):

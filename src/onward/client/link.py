@@ -1,4 +1,4 @@
-"""One connection of a worker: what it was sent, what of it runs, and the answers.
+"""A worker's socket to the server: what it was sent, what of it runs, and the answers.
 
 A task belongs to the connection that brought it. When that is gone the server has taken the task
 back, so its handler is told to stop and whatever it returns is dropped.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import Mapping
 from concurrent.futures import Executor as Threads
+from time import monotonic
 
 import msgspec
-from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from onward.client import frames
 from onward.client.address import is_loopback, socket_url
@@ -28,10 +30,85 @@ from onward.service import Service
 log = logging.getLogger("onward.worker")
 
 ANSWER_S = 10.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+STEADY_S = 1.0  # a connection that held this long was a good one: the next pause is short again
+REPLACED = 4001  # the server's close code for a connection whose name somebody else took
 
 
 class TooLarge(ValueError):
     pass
+
+
+class NameTaken(RuntimeError):
+    """Somebody else works under this worker's id."""
+
+
+class SocketLine:
+    """One connection after the other, for as long as the worker lives."""
+
+    def __init__(
+        self,
+        registration: frames.Register,
+        services: Mapping[str | None, Service],  # None: the handler of the group
+        *,
+        wire: Wire,
+        threads: Threads,
+    ) -> None:
+        self._registration = registration
+        self._services = services
+        self._wire = wire
+        self._threads = threads
+        self._link: SocketLink | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._link is not None
+
+    async def serve(self) -> None:
+        pause = FIRST_PAUSE_S
+        while True:
+            began = monotonic()
+            try:
+                await self._serve_one_connection()
+            except (OSError, WebSocketException, LostTask) as error:
+                if isinstance(error, ConnectionClosed) and error.rcvd is not None:
+                    self._give_way(error.rcvd.code)
+                if monotonic() - began > STEADY_S:
+                    pause = FIRST_PAUSE_S
+                wait = pause * random.uniform(0.5, 1)
+                log.warning("no connection (%s); trying again in %.1f s", error, wait)
+                await asyncio.sleep(wait)
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    async def drain(self, grace_ms: int) -> None:
+        if self._link is not None:
+            await self._link.drain(grace_ms)
+
+    def _give_way(self, code: int) -> None:
+        # Both of us coming back for ever would take every task from the other.
+        if code == REPLACED:
+            me = self._registration.worker_id
+            raise NameTaken(f"another worker has connected as {me!r}; this one stops")
+
+    async def _serve_one_connection(self) -> None:
+        url = self._wire.url
+        async with connect(
+            socket_url(url),
+            compression=None,  # costs more than it saves on small frames
+            max_size=None,  # the server bounds what it takes in; what it took must reach us
+            max_queue=256,
+            proxy=None if is_loopback(url) else True,
+        ) as socket:
+            link = SocketLink(socket, self._services, wire=self._wire, threads=self._threads)
+            await link.register(self._registration)
+            names = ", ".join(service.name for service in self._services.values())
+            me = self._registration.worker_id
+            log.info("connected to %s as %s, serving %s", url, me, names)
+            self._link = link
+            try:
+                await link.read()
+            finally:
+                self._link = None
 
 
 class SocketLink:

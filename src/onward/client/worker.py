@@ -1,7 +1,8 @@
-"""A worker in five lines: typed functions in, a socket to the server out.
+"""A worker in five lines: typed functions in, their tasks done.
 
-It connects for as long as it lives and takes what the server gives it. `run` is for a process of
-its own and answers signals; `serve` is for a program that has an event loop already.
+It takes what it is given for as long as it lives, over a socket to the server or, if told so, from
+Redis streams. `run` is for a process of its own and answers signals; `serve` is for a program that
+has an event loop already.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import secrets
 import signal
 import socket
@@ -19,15 +19,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import Any, TypedDict, TypeVar, Unpack, overload
-
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from onward.client import frames
-from onward.client.address import is_loopback, server_url, socket_url
-from onward.client.context import LostTask
-from onward.client.link import SocketLink
+from onward.client.address import is_said, server_url
+from onward.client.link import NameTaken, SocketLine
 from onward.client.wire import Wire
 from onward.service import Service
 
@@ -35,14 +31,22 @@ log = logging.getLogger("onward.worker")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-STEADY_S = 1.0  # a connection that held this long was a good one: the next pause is short again
 THREADS = "onward-handler"
-REPLACED = 4001  # the server's close code for a connection whose name somebody else took
+
+__all__ = ["NameTaken", "Worker"]
 
 
-class NameTaken(RuntimeError):
-    """Somebody else works under this worker's id."""
+class Line(Protocol):
+    """How tasks come to a worker, and answers go back."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    async def serve(self) -> None: ...
+
+    async def drain(self, grace_ms: int) -> None:
+        """Take nothing more, and finish what runs as far as the time allows."""
+        ...
 
 
 class ServiceOptions(TypedDict, total=False):
@@ -66,12 +70,13 @@ class Worker:
         if concurrency < 1:
             raise ValueError("a worker needs a concurrency of at least 1")
         self.url = server_url(url)
+        self.url_said = is_said(url)  # by somebody; else it is only where a server often is
         self.id = id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.concurrency = concurrency
         self.grace_ms = grace_ms
         self._group = group
         self._services: dict[str | None, Service] = {}
-        self._link: SocketLink | None = None
+        self._line: Line | None = None
         self._drain_asked = asyncio.Event()
 
     # What it can do.
@@ -111,14 +116,17 @@ class Worker:
 
     # Doing it.
 
-    def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once."""
+    def run(self, *, redis: str | None = None) -> None:
+        """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once.
+
+        With the URL of a Redis, tasks come from the streams there.
+        """
         logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%X")
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            runner.run(self._serve_until_signalled())
+            runner.run(self._serve_until_signalled(redis))
         _leave_stuck_threads()
 
-    async def serve(self) -> None:
+    async def serve(self, *, redis: str | None = None) -> None:
         """Serve until `drain` is called, then finish what runs."""
         if not self._services or (self._group is not None and None not in self._services):
             missing = "@worker.service" if self._group is None else "@worker.group()"
@@ -126,66 +134,43 @@ class Worker:
         threads = ThreadPoolExecutor(self.concurrency, thread_name_prefix=THREADS)
         wire = Wire(self.url)
         loop = asyncio.get_running_loop()
-        connected = loop.create_task(self._stay_connected(wire, threads))
         asked = loop.create_task(self._drain_asked.wait())
         try:
-            await asyncio.wait({connected, asked}, return_when=asyncio.FIRST_COMPLETED)
-            if self._link is not None:
-                await self._link.drain(self.grace_ms)
+            self._line = line = self._line_over(redis, wire, threads)
+            serving = loop.create_task(line.serve())
+            try:
+                await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+                await line.drain(self.grace_ms)
+            finally:
+                serving.cancel()
+                await asyncio.wait({serving})
         finally:
-            connected.cancel()
+            self._line = None
             asked.cancel()
-            await asyncio.wait({connected, asked})
             threads.shutdown(wait=False, cancel_futures=True)
             await wire.close()
-        if not connected.cancelled():
-            connected.result()
+        if not serving.cancelled():
+            serving.result()
+
+    def _line_over(self, redis: str | None, wire: Wire, threads: ThreadPoolExecutor) -> Line:
+        if redis is None:
+            return SocketLine(self._registration(), self._services, wire=wire, threads=threads)
+        from onward.client.streams import StreamLine
+
+        return StreamLine(
+            redis,
+            self._registration(),
+            self._services,
+            wire=wire if self.url_said else None,
+            threads=threads,
+        )
 
     @property
     def connected(self) -> bool:
-        return self._link is not None
+        return self._line is not None and self._line.connected
 
     def drain(self) -> None:
         self._drain_asked.set()
-
-    async def _stay_connected(self, wire: Wire, threads: ThreadPoolExecutor) -> None:
-        pause = FIRST_PAUSE_S
-        while not self._drain_asked.is_set():
-            began = monotonic()
-            try:
-                await self._serve_one_connection(wire, threads)
-            except (OSError, WebSocketException, LostTask) as error:
-                if isinstance(error, ConnectionClosed) and error.rcvd is not None:
-                    self._give_way(error.rcvd.code)
-                if monotonic() - began > STEADY_S:
-                    pause = FIRST_PAUSE_S
-                wait = pause * random.uniform(0.5, 1)
-                log.warning("no connection (%s); trying again in %.1f s", error, wait)
-                await asyncio.sleep(wait)
-                pause = min(pause * 2, LONGEST_PAUSE_S)
-
-    def _give_way(self, code: int) -> None:
-        # Both of us coming back for ever would take every task from the other.
-        if code == REPLACED:
-            raise NameTaken(f"another worker has connected as {self.id!r}; this one stops")
-
-    async def _serve_one_connection(self, wire: Wire, threads: ThreadPoolExecutor) -> None:
-        async with connect(
-            socket_url(self.url),
-            compression=None,  # costs more than it saves on small frames
-            max_size=None,  # the server bounds what it takes in; what it took must reach us
-            max_queue=256,
-            proxy=None if is_loopback(self.url) else True,
-        ) as socket:
-            link = SocketLink(socket, self._services, wire=wire, threads=threads)
-            await link.register(self._registration())
-            names = ", ".join(service.name for service in self._services.values())
-            log.info("connected to %s as %s, serving %s", self.url, self.id, names)
-            self._link = link
-            try:
-                await link.read()
-            finally:
-                self._link = None
 
     def _registration(self) -> frames.Register:
         named = [service for name, service in self._services.items() if name is not None]
@@ -197,12 +182,12 @@ class Worker:
             declare=[service.declaration() for service in named],
         )
 
-    async def _serve_until_signalled(self) -> None:
+    async def _serve_until_signalled(self, redis: str | None) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(NotImplementedError):  # Windows
                 loop.add_signal_handler(number, self._on_signal, number)
-        await self.serve()
+        await self.serve(redis=redis)
 
     def _on_signal(self, number: int) -> None:
         if self._drain_asked.is_set():

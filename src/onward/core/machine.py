@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from onward.core import moves
 from onward.core.approval import (
     EXPIRY,
     WAITS,
@@ -29,12 +30,10 @@ from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeed
 from onward.core.policy import (
     CANCEL_GRACE_MS,
     POISON_AFTER,
-    Overrides,
     Profile,
     Then,
     fingerprint,
     overrides_of,
-    retry_delay_ms,
     transient,
 )
 from onward.core.task import (
@@ -45,7 +44,6 @@ from onward.core.task import (
     Instant,
     Json,
     Lane,
-    Letter,
     Note,
     State,
     Task,
@@ -91,6 +89,7 @@ TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
 
 NEVER: Instant = 9 * 10**15  # of what runs and has no clock yet
 
+CANCELED: Note = ("task.canceled", None)
 TIMED_OUT = Fault(kind="timeout", message="the time allowed for the task is over")
 ATTEMPT_TIMED_OUT = Fault(kind="TIMEOUT", message="the attempt took longer than its timeout")
 WORKER_LOST = Fault(kind="worker_lost", message="the worker went away while it ran the task")
@@ -100,35 +99,21 @@ POISON = Fault(
 )
 
 
-def first(*instants: Instant | None) -> Instant | None:
-    """The nearest clock of those that are set."""
-    nearest: Instant | None = None
-    for instant in instants:
-        if instant is not None and (nearest is None or instant < nearest):
-            nearest = instant
-    return nearest
-
-
-def age_limit(profile: Profile, expires_at: Instant | None) -> Instant | None:
-    """The age clock as an alarm for work that is not running: telling can wait until it is."""
-    return None if profile.on_expiry is Then.TELL else expires_at
-
-
 def born(task: Task, profile: Profile) -> tuple[Task, tuple[Note, ...]]:
     """A submission as it goes into the ledger: first state, first alarm, first events."""
-    limit = age_limit(profile, task.expires_at)
+    limit = moves.age_limit(profile, task.expires_at)
     notes: tuple[Note, ...] = (("task.created", None),)
     if task.waiting_for == WAITS:
         asked = approval_of(task) or ask(task.payload, task.created_at)
         task = msgspec.structs.replace(task, approval=asked.encode())
         notes += (asked.requested(),)
-        state, due_at = State.WAITING, first(asked.expires_at, limit)
+        state, due_at = State.WAITING, moves.first(asked.expires_at, limit)
     elif task.waiting_for is not None:
         state, due_at = State.WAITING, limit
     elif task.run_at is not None and task.run_at > task.created_at:
-        state, due_at = State.SCHEDULED, first(task.run_at, limit)
+        state, due_at = State.SCHEDULED, moves.first(task.run_at, limit)
     else:
-        state, due_at = State.QUEUED, first(task.start_by, limit)
+        state, due_at = State.QUEUED, moves.first(task.start_by, limit)
     task = msgspec.structs.replace(
         task, state=state, due_at=due_at, queued_at=task.created_at, events=len(notes)
     )
@@ -144,10 +129,12 @@ def settle(
 ) -> Move:
     if held.cancel_by is not None:
         # A cancel that was accepted holds, whatever the worker came back with.
-        return _end(held, State.RUNNING, State.CANCELED, now, profile, {}, ("task.canceled", None))
+        return moves.end(
+            held, State.RUNNING, State.CANCELED, now, profile, {}, ("task.canceled", None)
+        )
     match outcome:
         case Succeeded(result):
-            return _end(
+            return moves.end(
                 held,
                 State.RUNNING,
                 State.SUCCEEDED,
@@ -159,9 +146,9 @@ def settle(
         case Failed(fault):
             return failed(held, fault, now, profile)
         case Parked():
-            return _park(held, outcome, now, profile, children)
+            return moves.park(held, outcome, now, profile, children)
         case Released():
-            return _requeue(
+            return moves.requeue(
                 held, now, profile, {"attempt": held.attempt - 1}, ("task.released", None)
             )
         case Lost(detail):
@@ -174,8 +161,8 @@ def failed(held: Held, fault: Fault, now: Instant, profile: Profile) -> Move:
     budget = profile.max_retries if overrides.max_retries is None else overrides.max_retries
     if not transient(fault) or held.retries >= budget:
         failures = {"failures": held.failures + 1}
-        return _fail(held, State.RUNNING, fault, now, profile, failures)
-    return _retry(held, fault, now, profile, overrides)
+        return moves.fail(held, State.RUNNING, fault, now, profile, failures)
+    return moves.retry(held, fault, now, profile, overrides)
 
 
 def delivered(held: Claimed | Task, worker: WorkerId, now: Instant, until: Instant) -> Move:
@@ -187,7 +174,7 @@ def delivered(held: Claimed | Task, worker: WorkerId, now: Instant, until: Insta
         fence=held.fence,
         rev=held.rev,
         to=State.RUNNING,
-        due_at=first(until, attempt_by, held.expires_at, held.cancel_by),
+        due_at=moves.first(until, attempt_by, held.expires_at, held.cancel_by),
         changes={
             "worker": worker,
             "started_at": now,
@@ -212,7 +199,7 @@ def adopted(task: Task, worker: WorkerId) -> Submission:
         attempt=1,
         worker=worker,
         started_at=task.created_at,
-        due_at=first(task.expires_at, NEVER),
+        due_at=moves.first(task.expires_at, NEVER),
         events=len(notes),
     )
     return Submission(offered, notes)
@@ -222,18 +209,18 @@ def given_up(task: Task, fault: Fault, now: Instant, profile: Profile) -> Move |
     """Whoever had it says that it is hopeless. None: it does not wait for another try."""
     if task.state not in (State.SCHEDULED, State.QUEUED):
         return None
-    return _fail(task, task.state, fault, now, profile)
+    return moves.fail(task, task.state, fault, now, profile)
 
 
 def lost(held: Held, now: Instant, profile: Profile, detail: Json | None = None) -> Move:
     """The worker went away. No retry is burned, but a task that takes its workers with it dies."""
     if profile.on_lost is Then.FAIL:
-        return _fail(held, State.RUNNING, WORKER_LOST, now, profile)
+        return moves.fail(held, State.RUNNING, WORKER_LOST, now, profile)
     if held.lost + 1 >= POISON_AFTER:
-        return _fail(held, State.RUNNING, POISON, now, profile)
+        return moves.fail(held, State.RUNNING, POISON, now, profile)
     detail = detail or encode({"from": held.worker, "attempt": held.attempt})
     note = ("task.reclaimed", detail)
-    return _requeue(held, now, profile, {"lost": held.lost + 1}, note)
+    return moves.requeue(held, now, profile, {"lost": held.lost + 1}, note)
 
 
 def on_due(task: Task, now: Instant, profile: Profile) -> Move | None:
@@ -247,10 +234,10 @@ def on_due(task: Task, now: Instant, profile: Profile) -> Move | None:
 def _struck(task: Task, now: Instant, profile: Profile) -> Move:
     if task.state is State.RUNNING:
         return _struck_running(task, now, profile)
-    limit = age_limit(profile, task.expires_at)
+    limit = moves.age_limit(profile, task.expires_at)
     if task.state is State.QUEUED or (limit is not None and limit <= now):
         changes = closing(task, Status.EXPIRED, now)
-        return _fail(task, task.state, TIMED_OUT, now, profile, changes)
+        return moves.fail(task, task.state, TIMED_OUT, now, profile, changes)
     if awaited(task):
         return _undecided(task, now, profile)
     event = "task.queued" if task.state is State.SCHEDULED else "task.woken"
@@ -260,7 +247,7 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
         fence=task.fence,
         rev=task.rev,
         to=State.QUEUED,
-        due_at=first(task.start_by, limit),
+        due_at=moves.first(task.start_by, limit),
         changes={"run_at": None, "waiting_for": None, "queued_at": now},
         events=((event, None),),
     )
@@ -270,42 +257,31 @@ def _struck_running(task: Task, now: Instant, profile: Profile) -> Move:
     def struck(at: Instant | None) -> bool:
         return at is not None and at <= now
 
-    nearest = first(task.lease_until, task.attempt_by, task.expires_at, task.cancel_by)
+    nearest = moves.first(task.lease_until, task.attempt_by, task.expires_at, task.cancel_by)
     if not struck(nearest):
         # A move set the alarm from a reading that a heartbeat has overtaken: no clock struck yet.
-        return _going_on(task, nearest)
+        return moves.going_on(task, nearest)
     if struck(task.expires_at) and profile.on_expiry is Then.TELL and not struck(task.cancel_by):
         return _tell(task, now)
     if task.cancel_by is not None:
         # Asked to stop and then lost, late or too old: handed to nobody else, and no failure.
-        return _end(task, task.state, State.CANCELED, now, profile, {}, ("task.canceled", None))
+        return moves.end(
+            task, task.state, State.CANCELED, now, profile, {}, ("task.canceled", None)
+        )
     if struck(task.expires_at):
-        return _fail(task, task.state, TIMED_OUT, now, profile)
+        return moves.fail(task, task.state, TIMED_OUT, now, profile)
     if struck(task.attempt_by):
         if profile.on_attempt_end is Then.FAIL:
-            return _fail(task, task.state, TIMED_OUT, now, profile)
+            return moves.fail(task, task.state, TIMED_OUT, now, profile)
         return failed(task, ATTEMPT_TIMED_OUT, now, profile)
     return lost(task, now, profile)
 
 
 def _tell(task: Task, now: Instant) -> Move:
     return msgspec.structs.replace(
-        _going_on(task, first(task.lease_until, task.attempt_by, task.cancel_by)),
+        moves.going_on(task, moves.first(task.lease_until, task.attempt_by, task.cancel_by)),
         changes={"overdue": 1, "expires_at": None},
         events=(("task.timeout", encode({"elapsed_ms": now - task.created_at})),),
-    )
-
-
-def _going_on(task: Task, due_at: Instant | None) -> Move:
-    return Move(
-        task=task.id,
-        expect=task.state,
-        fence=task.fence,
-        rev=task.rev,
-        to=task.state,
-        due_at=due_at,
-        changes={},
-        events=(),
     )
 
 
@@ -327,14 +303,16 @@ def cancel(task: Task, now: Instant, profile: Profile) -> Move | None:
             fence=task.fence,
             rev=task.rev,
             to=task.state,
-            due_at=first(task.due_at, cancel_by),
+            due_at=moves.first(task.due_at, cancel_by),
             changes={"cancel_by": cancel_by},
             events=(("task.canceling", None),),
         )
     if task.state in FINAL:
         return None
     changes = closing(task, Status.CANCELED, now)
-    return _end(task, task.state, State.CANCELED, now, profile, changes, ("task.canceled", None))
+    return moves.end(
+        task, task.state, State.CANCELED, now, profile, changes, ("task.canceled", None)
+    )
 
 
 def approve(
@@ -379,7 +357,7 @@ def _undecided(task: Task, now: Instant, profile: Profile) -> Move:
 def _let_go(
     task: Task, now: Instant, profile: Profile, said: Approval, payload: Json | None = None
 ) -> Move:
-    limit = age_limit(profile, task.expires_at)
+    limit = moves.age_limit(profile, task.expires_at)
     later = task.run_at if task.run_at is not None and task.run_at > now else None
     changes: dict[str, str | int | None] = {
         "approval": said.encode(),
@@ -391,7 +369,7 @@ def _let_go(
     if payload is not None:
         changes["payload"] = payload
     return msgspec.structs.replace(
-        _going_on(task, first(later, limit)),
+        moves.going_on(task, moves.first(later, limit)),
         to=State.QUEUED if later is None else State.SCHEDULED,
         changes=changes,
         events=(("approval.approved", said.said()),),
@@ -399,7 +377,7 @@ def _let_go(
 
 
 def _refuse(task: Task, now: Instant, profile: Profile, said: Approval, fault: Fault) -> Move:
-    return _end(
+    return moves.end(
         task,
         task.state,
         State.FAILED,
@@ -442,7 +420,9 @@ def replay(
         to, due_at = State.WAITING, asked.expires_at
         changes |= {"approval": asked.encode(), "waiting_for": WAITS}
         notes += (asked.requested(),)
-    return msgspec.structs.replace(_going_on(task, due_at), to=to, changes=changes, events=notes)
+    return msgspec.structs.replace(
+        moves.going_on(task, due_at), to=to, changes=changes, events=notes
+    )
 
 
 def abandon(task: Task, now: Instant, profile: Profile) -> Move | None:
@@ -473,131 +453,4 @@ def remark(task: Task, event: str, data: Json | None) -> Move:
         changes={},
         events=((event, data),),
         front=True,  # a queued task keeps its place
-    )
-
-
-def _end(
-    held: Held,
-    expect: State,
-    to: State,
-    now: Instant,
-    profile: Profile,
-    changes: dict[str, str | int | None],
-    *events: Note,
-) -> Move:
-    changes["finished_at"] = now
-    return Move(
-        task=held.id,
-        expect=expect,
-        fence=held.fence,
-        rev=held.rev,
-        to=to,
-        due_at=None if to is State.DEAD else now + profile.retention_ms,
-        changes=changes,
-        events=events,
-        letters=_to_parent(held, to),
-    )
-
-
-def _to_parent(held: Held, to: State) -> tuple[Letter, ...]:
-    if held.parent is None:
-        return ()
-    # The result stays in the child; a letter says only who it is from and how it went.
-    body = encode({"child": held.id, "ok": to is State.SUCCEEDED, "state": to})
-    return (Letter(to=held.parent, name="child", body=body),)
-
-
-def _fail(
-    held: Held,
-    expect: State,
-    fault: Fault,
-    now: Instant,
-    profile: Profile,
-    more: Mapping[str, str | int | None] | None = None,
-) -> Move:
-    note: Note = ("task.failed", encode({"error": fault, "attempt": held.attempt}))
-    changes: dict[str, str | int | None] = {
-        "error": fault.encode(),
-        "fingerprint": fingerprint(fault),
-        **(more or {}),
-    }
-    if profile.dead_letters:
-        dead: Note = ("task.dlq", encode({"reason": fault.kind}))
-        return _end(held, expect, State.DEAD, now, profile, changes, note, dead)
-    return _end(held, expect, State.FAILED, now, profile, changes, note)
-
-
-def _retry(held: Held, fault: Fault, now: Instant, profile: Profile, overrides: Overrides) -> Move:
-    delay = retry_delay_ms(profile, overrides, fault, task=held.id, retry=held.retries)
-    run_at = now + delay
-    limit = age_limit(profile, held.expires_at)
-    return Move(
-        task=held.id,
-        expect=State.RUNNING,
-        fence=held.fence,
-        rev=held.rev,
-        to=State.SCHEDULED if delay > 0 else State.QUEUED,
-        due_at=first(run_at, limit) if delay > 0 else limit,
-        changes={
-            "error": fault.encode(),
-            "failures": held.failures + 1,
-            "retries": held.retries + 1,
-            "lost": 0,
-            "lane": Lane.RETRY,
-            "run_at": run_at,
-            "queued_at": now,
-            "start_by": None,
-        },
-        events=(
-            (
-                "task.retrying",
-                encode({"error": fault, "attempt": held.attempt, "run_at": run_at}),
-            ),
-        ),
-    )
-
-
-def _requeue(
-    held: Held, now: Instant, profile: Profile, changes: dict[str, str | int | None], note: Note
-) -> Move:
-    """Back to the place in the queue that it came from."""
-    return Move(
-        task=held.id,
-        expect=State.RUNNING,
-        fence=held.fence,
-        rev=held.rev,
-        to=State.QUEUED,
-        due_at=age_limit(profile, held.expires_at),
-        changes={**changes, "worker": None, "queued_at": now, "start_by": None},
-        events=(note,),
-        front=True,
-    )
-
-
-def _park(
-    held: Held,
-    parked: Parked,
-    now: Instant,
-    profile: Profile,
-    children: tuple[Submission, ...],
-) -> Move:
-    return Move(
-        task=held.id,
-        expect=State.RUNNING,
-        fence=held.fence,
-        rev=held.rev,
-        to=State.WAITING,
-        due_at=first(parked.until, age_limit(profile, held.expires_at)),
-        changes={
-            "journal": parked.journal,
-            "waiting_for": parked.waiting_for,
-            "attempt": held.attempt - 1,  # whoever wakes it goes on with the same attempt
-            "lost": 0,
-            "worker": None,
-            "queued_at": now,
-            "start_by": None,
-        },
-        events=(("task.parked", encode({"waiting_for": parked.waiting_for})),),
-        seen=parked.seen,
-        spawn=children,
     )

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from onward.backends.codec import FIELDS, LANES, from_row, merge_holds, to_row
+from onward.backends.sqlite.books import Books
 from onward.backends.sqlite.database import QUERIES, Database, Row, sql
 from onward.core.approval import Status
 from onward.core.contract import (
@@ -31,7 +32,6 @@ from onward.core.contract import (
     Want,
 )
 from onward.core.task import (
-    FINAL_EVENTS,
     STATES,
     Claimed,
     Event,
@@ -56,26 +56,11 @@ TROUBLE = frozenset({State.SCHEDULED, State.WAITING, State.FAILED, State.DEAD, S
 TROUBLED = "state IN ('scheduled', 'waiting', 'failed', 'dead', 'canceled')"
 APPROVAL = "json_extract(approval, '$.status')"
 
-TallyKey = tuple[str, str, str, int]  # queue, state, and of queued tasks lane and priority
-
-
-def tally_key(queue: str, state: str, lane: str, priority: int) -> TallyKey:
-    return (queue, state, lane, priority) if state == "queued" else (queue, state, "", 0)
-
 
 class SqliteStore:
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._tally: Counter[TallyKey] = Counter()
-        self._dirty: set[TallyKey] = set()
-        self._tid = self._place = self._event = 0
-        self._news: list[Row] = []  # event rows of this piece of work
-        self._delta: Counter[TallyKey] = Counter()
-        self._queued: dict[str, int] = {}  # the tally of queued tasks, by queue alone
-        self._queued_delta: dict[str, int] = {}
-        self._recall()
-        database.before_commit = self._save
-        database.after_rollback = self._recall
+        self._books = Books(database)
 
     # Coming in.
 
@@ -83,7 +68,7 @@ class SqliteStore:
         self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
     ) -> Inserted:
         def work() -> Inserted:
-            self._start()
+            self._books.open()
             free = _Hands(hands)
             # Whoever stood in the queue before goes first; only then are the hands free for new
             # work, which may then be born running: one write instead of two.
@@ -96,7 +81,7 @@ class SqliteStore:
             rows: list[Row] = []
             receipts = [self._admit(one, free, rows, claimed, now) for one in submissions]
             self._insert_rows(rows)
-            self._finish()
+            self._books.close()
             return Inserted(receipts, claimed)
 
         return await self._db.write(work)
@@ -116,31 +101,29 @@ class SqliteStore:
             if known:
                 body, first = known[0]
                 return Receipt(Fate.KNOWN if body == key.body else Fate.REUSED, first)
-        depth = self._depth(task.queue)
+        depth = self._books.depth(task.queue)
         hand = free.take(task.queue) if task.state is State.QUEUED and not depth else None
         if hand is None and submission.cap is not None and depth >= submission.cap:
             return Receipt(Fate.FULL, task.id)
         if key is not None:
             self._db.run(QUERIES["keep_key"], (key.scope, key.key, key.body, task.id))
-        self._tid += 1
-        self._place += 1
-        tid, notes = self._tid, submission.events
+        tid, place, notes = self._books.next_tid(), self._books.next_place(), submission.events
         if hand is not None:
             task = _start_at_birth(task, hand, now)
             notes = (*notes, _claimed_note(hand.worker, 1))
             claimed.append(_claimed(task))
-        rows.append((tid, self._place, *to_row(task)))
-        self._write_events(tid, task.events, task.generation, notes, now)
-        self._count(task.queue, task.state, task.lane, task.priority, +1)
+        rows.append((tid, place, *to_row(task)))
+        self._books.write(tid, task.events, task.generation, notes, now)
+        self._books.count(task.queue, task.state, task.lane, task.priority, +1)
         return Receipt(Fate.FRESH, task.id, hand is not None)
 
     # Going out.
 
     async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]:
         def work() -> Sequence[Claimed]:
-            self._start()
+            self._books.open()
             claimed = [task for ask in asks for task in self._claim_for(ask, now)]
-            self._finish()
+            self._books.close()
             return claimed
 
         return await self._db.write(work)
@@ -151,7 +134,7 @@ class SqliteStore:
             limit = min(want.limit, ask.limit - len(found))
             if limit <= 0:
                 break
-            if self._ready(want) > 0:
+            if self._books.ready(want) > 0:
                 found += self._claim_lane(want, limit, ask, now)
         return found
 
@@ -171,8 +154,8 @@ class SqliteStore:
         )
         rows.sort(key=lambda row: row[3])
         mail = self._letters([row[0] for row in rows if row[2]])
-        self._count(want.queue, State.QUEUED, want.lane, want.priority, -len(rows))
-        self._count(want.queue, State.RUNNING, want.lane, want.priority, len(rows))
+        self._books.count(want.queue, State.QUEUED, want.lane, want.priority, -len(rows))
+        self._books.count(want.queue, State.RUNNING, want.lane, want.priority, len(rows))
         claimed: list[Claimed] = []
         for tid, events, _, _, *fields in rows:
             fields[13] = LANES[fields[13]]
@@ -180,7 +163,7 @@ class SqliteStore:
             if task.id in mail:
                 task = msgspec.structs.replace(task, letters=tuple(mail[task.id]))
             note = _claimed_note(ask.worker, task.attempt)
-            self._write_events(tid, events, task.generation, (note,), now)
+            self._books.write(tid, events, task.generation, (note,), now)
             claimed.append(task)
         return claimed
 
@@ -195,7 +178,7 @@ class SqliteStore:
 
     async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
         def work() -> Sequence[Pulse]:
-            self._start()
+            self._books.open()
             latest = merge_holds(holds)
             rows = [
                 (hold.task, hold.fence, hold.until, hold.progress, len(hold.notes))
@@ -213,8 +196,8 @@ class SqliteStore:
             for hold in latest:
                 row = found.get((hold.task, hold.fence))
                 if row is not None and hold.notes:
-                    self._write_events(row[0], row[1], row[2], hold.notes, now)
-            self._finish()
+                    self._books.write(row[0], row[1], row[2], hold.notes, now)
+            self._books.close()
             return pulses
 
         return await self._db.write(work)
@@ -223,12 +206,12 @@ class SqliteStore:
 
     async def apply(self, moves: Sequence[Move], *, now: Instant) -> Moved:
         def work() -> Moved:
-            self._start()
+            self._books.open()
             verdicts = [Verdict.GONE] * len(moves)
             awake: set[str] = set()
             for round_ in _rounds(moves):
                 self._apply_round(moves, round_, verdicts, awake, now)
-            self._finish()
+            self._books.close()
             return Moved(verdicts, frozenset(awake))
 
         return await self._db.write(work)
@@ -282,8 +265,7 @@ class SqliteStore:
                 *move.changes.values(),
             )
             if names and names[-1] == "place" and len(names) > len(move.changes):
-                self._place += 1
-                row = (*row, self._place)
+                row = (*row, self._books.next_place())
             rows.append(row)
         return {row[0]: row[1:] for row in self._db.run_rows("apply", rows, changes=changes)}
 
@@ -291,9 +273,9 @@ class SqliteStore:
         """What comes with an applied move: events, counts, children, letters read."""
         tid, events, generation, queue, lane, priority = row
         if move.to is not move.expect:
-            self._count(queue, move.expect, lane, priority, -1)
-            self._count(queue, move.to, lane, priority, +1)
-        self._write_events(tid, events, generation, move.events, now)
+            self._books.count(queue, move.expect, lane, priority, -1)
+            self._books.count(queue, move.to, lane, priority, +1)
+        self._books.write(tid, events, generation, move.events, now)
         if move.to is State.QUEUED:
             awake.add(queue)
         if move.spawn:
@@ -337,13 +319,13 @@ class SqliteStore:
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         def work() -> Moved:
-            self._start()
+            self._books.open()
             awake: set[str] = set()
             verdicts = [
                 Verdict.APPLIED if self._deliver(letter, awake, now) else Verdict.GONE
                 for letter in letters
             ]
-            self._finish()
+            self._books.close()
             return Moved(verdicts, frozenset(awake))
 
         return await self._db.write(work)
@@ -359,12 +341,12 @@ class SqliteStore:
         return True
 
     def _wake(self, tid: int, awake: set[str], now: Instant) -> None:
-        self._place += 1
-        woken = self._db.run(QUERIES["wake"], {"tid": tid, "place": self._place, "now": now})
+        place = self._books.next_place()
+        woken = self._db.run(QUERIES["wake"], {"tid": tid, "place": place, "now": now})
         for events, generation, queue, lane, priority in woken:
-            self._count(queue, State.WAITING, lane, priority, -1)
-            self._count(queue, State.QUEUED, lane, priority, +1)
-            self._write_events(tid, events, generation, (("task.woken", None),), now)
+            self._books.count(queue, State.WAITING, lane, priority, -1)
+            self._books.count(queue, State.QUEUED, lane, priority, +1)
+            self._books.write(tid, events, generation, (("task.woken", None),), now)
             awake.add(queue)
 
     # Looking.
@@ -396,7 +378,7 @@ class SqliteStore:
             return None
         queue, priority, lane, place = found[0]
         before = sum(
-            self._tally[queue, "queued", str(lane_), higher]
+            self._books.waiting(queue, lane_, higher)
             for higher in range(priority)
             for lane_ in Lane
         )
@@ -405,7 +387,7 @@ class SqliteStore:
 
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
         counts: Counter[tuple[str, Lane, State]] = Counter()
-        for (queue, state, lane, _), count in self._tally.items():
+        for (queue, state, lane, _), count in self._books.tally():
             counts[queue, LANES.get(lane, Lane.PRIMARY), STATES[state]] += count
         return {key: count for key, count in counts.items() if count}
 
@@ -420,7 +402,7 @@ class SqliteStore:
 
     async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
         def work() -> int:
-            self._start()
+            self._books.open()
             slowest = self._db.run(QUERIES["slowest_cursor"])[0][0]
             over = self._db.run_list("over", ids)
             unread = [row[0] for row in over if slowest is not None and (row[4] or 0) > slowest]
@@ -437,69 +419,11 @@ class SqliteStore:
             self._db.run(QUERIES["forget_effects"], (now,))
             self._db.run(QUERIES["forget_keys"], (now,))
             for _, _, queue, state, _ in gone:
-                self._count(queue, STATES[state], "", 0, -1)
-            self._finish()
+                self._books.count(queue, STATES[state], "", 0, -1)
+            self._books.close()
             return len(gone)
 
         return await self._db.write(work)
-
-    # Counting and numbering.
-
-    def _start(self) -> None:
-        self._news = []
-        self._delta = Counter()
-        self._queued_delta = {}
-
-    def _finish(self) -> None:
-        """Write this piece of work's events, and let its counts count."""
-        if self._news:
-            self._db.run_rows("insert_events", self._news)
-        for key, change in self._delta.items():
-            if change:
-                self._tally[key] += change
-                self._dirty.add(key)
-        for queue, change in self._queued_delta.items():
-            self._queued[queue] = self._queued.get(queue, 0) + change
-        self._delta, self._queued_delta = Counter(), {}
-
-    def _count(self, queue: str, state: State, lane: str, priority: int, change: int) -> None:
-        self._delta[tally_key(queue, state, lane, priority)] += change
-        if state is State.QUEUED:
-            self._queued_delta[queue] = self._queued_delta.get(queue, 0) + change
-
-    def _ready(self, want: Want) -> int:
-        key = (want.queue, "queued", want.lane, want.priority)
-        return self._tally.get(key, 0) + self._delta.get(key, 0)
-
-    def _depth(self, queue: str) -> int:
-        return self._queued.get(queue, 0) + self._queued_delta.get(queue, 0)
-
-    def _write_events(
-        self, tid: int, last: int, generation: int, notes: Sequence[Note], now: Instant
-    ) -> None:
-        """Events of one task; `last` is its count of events with these."""
-        n = last - len(notes)
-        for type_, data in notes:
-            n += 1
-            self._event += 1
-            final = generation if type_ in FINAL_EVENTS else None
-            self._news.append((self._event, tid, n, generation, type_, now, data, final))
-
-    def _save(self) -> None:
-        if self._dirty:
-            rows = [(*key, self._tally[key]) for key in self._dirty]
-            self._db.run_rows("save_tallies", rows)
-            self._dirty.clear()
-        self._db.run(QUERIES["save_counters"], (self._tid, self._place, self._event))
-
-    def _recall(self) -> None:
-        self._dirty.clear()
-        self._tid, self._place, self._event = self._db.run(QUERIES["counters"])[0]
-        self._tally = Counter({row[:4]: row[4] for row in self._db.run(QUERIES["tallies"])})
-        self._queued = {}
-        for (queue, state, _, _), count in self._tally.items():
-            if state == State.QUEUED:
-                self._queued[queue] = self._queued.get(queue, 0) + count
 
 
 class _Hands:

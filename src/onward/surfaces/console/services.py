@@ -13,12 +13,15 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
 from onward.core.catalog import Catalog, Declared
+from onward.core.contract import Hold
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, NotFound
-from onward.core.task import State, Task, TaskId, encode
+from onward.core.task import Note, State, Task, TaskId, encode
 from onward.surfaces.console.shapes import (
     BeginEffect,
+    ChunkBody,
     FinishEffect,
+    ProgressBody,
     ServiceBody,
     native_worker,
 )
@@ -70,6 +73,22 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog) -> APIRouter
         if task.state is not State.RUNNING or task.fence != fence:
             raise Conflict("this attempt no longer holds the task", hint="stop working on it")
         return task
+
+    async def note(task: Task, note: Note, progress: str | None = None) -> Response:
+        lease = dispatcher.clock.now() + dispatcher.profiles[task.profile].lease_ms
+        until = max(lease, task.lease_until or 0)
+        await dispatcher.extend(Hold(task.id, task.fence, until, progress, (note,)))
+        return Response(status_code=204)
+
+    @router.post("/tasks/{task_id}/progress", status_code=204)
+    async def progress(task_id: str, body: Annotated[ProgressBody, Body()]) -> Response:
+        task = await held(task_id, body.fence)
+        said = encode({"progress": body.progress, "message": body.message})
+        return await note(task, ("task.progress", said), said)
+
+    @router.post("/tasks/{task_id}/chunks", status_code=204)
+    async def chunk(task_id: str, body: Annotated[ChunkBody, Body()]) -> Response:
+        return await note(await held(task_id, body.fence), ("task.chunk", encode(body.data)))
 
     @router.post("/tasks/{task_id}/effects/{name}")
     async def begin(task_id: str, name: str, body: Annotated[BeginEffect, Body()]) -> Response:

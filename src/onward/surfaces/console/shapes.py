@@ -90,6 +90,17 @@ class FinishEffect(Strict):
     value: Any = None
 
 
+class ProgressBody(Strict):
+    fence: int
+    progress: Annotated[float, Field(ge=0, le=1)]
+    message: str | None = None
+
+
+class ChunkBody(Strict):
+    fence: int
+    data: Any = None
+
+
 class TaskShape(BaseModel):
     id: str
     type: str

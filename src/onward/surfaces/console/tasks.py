@@ -97,6 +97,8 @@ def build(dispatcher: Dispatcher, roster: Roster, submissions: Submissions) -> A
     async def retry(task_id: str, body: Annotated[RetryBody | None, Body()] = None) -> Response:
         given = body is not None and "payload" in body.model_fields_set
         payload = encode(body.payload) if body is not None and given else None
+        if body is not None and given:
+            await submissions.check((await find(task_id)).type, body.payload)
         return answer(native(await dispatcher.replay(task_id, payload=payload)))
 
     @router.get("/{task_id}/explain", response_model=ExplainShape)

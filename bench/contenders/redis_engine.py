@@ -1,0 +1,72 @@
+"""Onward on the Redis ledger: a process that submits, and a process that works."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvloop
+
+from bench.contenders.engine import CHUNK, TIMEOUT_MS, new_task, noop
+from bench.report import percentile
+from onward.app import Onward
+from onward.service import Service
+from onward.settings import Settings
+
+SLOTS = 256
+WARM = 20
+
+
+def submit(url: str, tasks: int) -> dict[str, Any]:
+    """Lists of tasks for a queue that nobody serves yet."""
+
+    async def measure() -> dict[str, Any]:
+        async with _engine(url, serving=False) as onward:
+            chunks = [[new_task() for _ in range(CHUNK)] for _ in range(tasks // CHUNK + 1)]
+            chunks[-1] = chunks[-1][: tasks % CHUNK]
+            began = time.perf_counter()
+            for chunk in chunks:
+                await onward.dispatcher.submit_all(chunk)
+            return {"rate": tasks / (time.perf_counter() - began)}
+
+    return uvloop.run(measure())
+
+
+def idle(url: str, samples: int, pause_ms: float, serving: bool) -> dict[str, Any]:
+    """One task at a time; done by this process, or by the one that works elsewhere."""
+
+    async def measure() -> dict[str, Any]:
+        took: list[float] = []
+        async with _engine(url, serving=serving) as onward:
+            for _ in range(samples + WARM):
+                await asyncio.sleep(pause_ms / 1000)
+                task = new_task()
+                began = time.perf_counter()
+                _, ending = await onward.dispatcher.submit_and_wait(task, timeout_ms=TIMEOUT_MS)
+                took.append((time.perf_counter() - began) * 1000)
+                assert ending is not None
+        timed = took[WARM:]
+        return {"p50": percentile(timed, 0.5), "p99": percentile(timed, 0.99)}
+
+    return uvloop.run(measure())
+
+
+@asynccontextmanager
+async def _engine(url: str, *, serving: bool, archive: str = "") -> AsyncIterator[Onward]:
+    settings = Settings(ledger=url, builtin_slots=SLOTS, archive=archive)
+    services = {"noop": Service(noop)} if serving else None
+    async with Onward(settings, services=services) as onward:
+        yield onward
+
+
+async def work(url: str, archive: str = "") -> None:
+    async with _engine(url, serving=True, archive=archive):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(work(*sys.argv[1:]))

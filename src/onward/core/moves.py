@@ -1,0 +1,183 @@
+"""How a move is put together: endings, failures, retries and returns, each field thought of once.
+
+machine.py decides which of these it is; nothing here looks at a task's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onward.core.contract import Move, Submission
+from onward.core.outcome import Parked
+from onward.core.policy import (
+    Overrides,
+    Profile,
+    Then,
+    fingerprint,
+    retry_delay_ms,
+)
+from onward.core.task import (
+    Fault,
+    Held,
+    Instant,
+    Lane,
+    Letter,
+    Note,
+    State,
+    Task,
+    encode,
+)
+
+
+def first(*instants: Instant | None) -> Instant | None:
+    """The nearest clock of those that are set."""
+    nearest: Instant | None = None
+    for instant in instants:
+        if instant is not None and (nearest is None or instant < nearest):
+            nearest = instant
+    return nearest
+
+
+def age_limit(profile: Profile, expires_at: Instant | None) -> Instant | None:
+    """The age clock as an alarm for work that is not running: telling can wait until it is."""
+    return None if profile.on_expiry is Then.TELL else expires_at
+
+
+def going_on(task: Task, due_at: Instant | None) -> Move:
+    return Move(
+        task=task.id,
+        expect=task.state,
+        fence=task.fence,
+        rev=task.rev,
+        to=task.state,
+        due_at=due_at,
+        changes={},
+        events=(),
+    )
+
+
+def end(
+    held: Held,
+    expect: State,
+    to: State,
+    now: Instant,
+    profile: Profile,
+    changes: dict[str, str | int | None],
+    *events: Note,
+) -> Move:
+    changes["finished_at"] = now
+    return Move(
+        task=held.id,
+        expect=expect,
+        fence=held.fence,
+        rev=held.rev,
+        to=to,
+        due_at=None if to is State.DEAD else now + profile.retention_ms,
+        changes=changes,
+        events=events,
+        letters=_to_parent(held, to),
+    )
+
+
+def _to_parent(held: Held, to: State) -> tuple[Letter, ...]:
+    if held.parent is None:
+        return ()
+    # The result stays in the child; a letter says only who it is from and how it went.
+    body = encode({"child": held.id, "ok": to is State.SUCCEEDED, "state": to})
+    return (Letter(to=held.parent, name="child", body=body),)
+
+
+def fail(
+    held: Held,
+    expect: State,
+    fault: Fault,
+    now: Instant,
+    profile: Profile,
+    more: Mapping[str, str | int | None] | None = None,
+) -> Move:
+    note: Note = ("task.failed", encode({"error": fault, "attempt": held.attempt}))
+    changes: dict[str, str | int | None] = {
+        "error": fault.encode(),
+        "fingerprint": fingerprint(fault),
+        **(more or {}),
+    }
+    if profile.dead_letters:
+        dead: Note = ("task.dlq", encode({"reason": fault.kind}))
+        return end(held, expect, State.DEAD, now, profile, changes, note, dead)
+    return end(held, expect, State.FAILED, now, profile, changes, note)
+
+
+def retry(held: Held, fault: Fault, now: Instant, profile: Profile, overrides: Overrides) -> Move:
+    delay = retry_delay_ms(profile, overrides, fault, task=held.id, retry=held.retries)
+    run_at = now + delay
+    limit = age_limit(profile, held.expires_at)
+    return Move(
+        task=held.id,
+        expect=State.RUNNING,
+        fence=held.fence,
+        rev=held.rev,
+        to=State.SCHEDULED if delay > 0 else State.QUEUED,
+        due_at=first(run_at, limit) if delay > 0 else limit,
+        changes={
+            "error": fault.encode(),
+            "failures": held.failures + 1,
+            "retries": held.retries + 1,
+            "lost": 0,
+            "lane": Lane.RETRY,
+            "run_at": run_at,
+            "queued_at": now,
+            "start_by": None,
+        },
+        events=(
+            (
+                "task.retrying",
+                encode({"error": fault, "attempt": held.attempt, "run_at": run_at}),
+            ),
+        ),
+    )
+
+
+def requeue(
+    held: Held, now: Instant, profile: Profile, changes: dict[str, str | int | None], note: Note
+) -> Move:
+    """Back to the place in the queue that it came from."""
+    return Move(
+        task=held.id,
+        expect=State.RUNNING,
+        fence=held.fence,
+        rev=held.rev,
+        to=State.QUEUED,
+        due_at=age_limit(profile, held.expires_at),
+        changes={**changes, "worker": None, "queued_at": now, "start_by": None},
+        events=(note,),
+        front=True,
+    )
+
+
+def park(
+    held: Held,
+    parked: Parked,
+    now: Instant,
+    profile: Profile,
+    children: tuple[Submission, ...],
+) -> Move:
+    return Move(
+        task=held.id,
+        expect=State.RUNNING,
+        fence=held.fence,
+        rev=held.rev,
+        to=State.WAITING,
+        due_at=first(parked.until, age_limit(profile, held.expires_at)),
+        changes={
+            "journal": parked.journal,
+            "waiting_for": parked.waiting_for,
+            "attempt": held.attempt - 1,  # whoever wakes it goes on with the same attempt
+            "lost": 0,
+            "worker": None,
+            "queued_at": now,
+            "start_by": None,
+        },
+        events=(("task.parked", encode({"waiting_for": parked.waiting_for})),),
+        seen=parked.seen,
+        spawn=children,
+    )

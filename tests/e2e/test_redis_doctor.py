@@ -1,0 +1,142 @@
+"""`onward doctor` before a real Redis: what it finds, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.backends.redis import RedisBackend
+from onward.cli import redis_checkup
+from onward.cli.checkup import BAD, GOOD, ODD, Finding
+from onward.cli.redis_checkup import examine_redis
+from onward.settings import Settings
+from tests.contract.desk import Desk
+from tests.e2e.test_cli import run
+from tests.servers import RedisServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.contract("N-1")]
+
+SOUND = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer("valkey", *SOUND)
+    yield server
+    server.close()
+
+
+def look(redis: RedisServer, **settings: Any) -> dict[str, Finding]:
+    chosen = Settings(ledger=redis.url, **settings)
+    return {finding.about: finding for finding in examine_redis(chosen)}
+
+
+def test_a_sound_redis_has_nothing_to_mend(redis: RedisServer) -> None:
+    found = look(redis)
+    assert {finding.mark for finding in found.values()} == {GOOD}, {
+        name: finding.found for name, finding in found.items()
+    }
+    assert found.keys() == {
+        "ledger",
+        "eviction",
+        "durability",
+        "memory",
+        "functions",
+        "redis clock",
+        "prefix",
+    }
+    assert "Valkey" in found["ledger"].found
+    assert found["functions"].found == "can be loaded"
+    assert redis.client.function_list() == [], "a doctor leaves nothing behind"
+    assert redis.client.dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "about", "mark", "says"),
+    [
+        ("appendfsync", "everysec", "durability", ODD, "up to two seconds"),
+        ("appendfsync", "no", "durability", BAD, "a power cut loses"),
+        ("appendonly", "no", "durability", BAD, "every task since the last snapshot"),
+        ("maxmemory-policy", "allkeys-lru", "eviction", ODD, "deletes tasks"),
+        ("maxmemory", "2mb", "memory", ODD, "used of 2 MiB"),
+    ],
+)
+def test_each_weakness_is_named_with_its_cure(
+    redis: RedisServer, setting: str, value: str, about: str, mark: str, says: str
+) -> None:
+    if setting == "maxmemory":  # a share of it, whatever an empty server takes
+        used = int(redis.client.info("memory")["used_memory"])
+        redis.client.config_set(setting, int(used / 0.8))
+        says = "used of"
+    else:
+        redis.client.config_set(setting, value)
+    finding = look(redis)[about]
+    assert (finding.mark, says in finding.found) == (mark, True), finding.found
+    assert finding.todo
+
+
+def test_eviction_with_a_limit_must_be_mended(redis: RedisServer) -> None:
+    redis.client.config_set("maxmemory-policy", "volatile-ttl")
+    redis.client.config_set("maxmemory", "512mb")
+    assert look(redis)["eviction"].mark == BAD
+    redis.client.config_set("maxmemory-policy", "noeviction")
+    used = int(redis.client.info("memory")["used_memory"])
+    redis.client.config_set("maxmemory", used + 1000)
+    assert look(redis)["memory"].mark == BAD
+
+
+def test_it_sees_a_ledger_its_functions_and_a_reader_that_fell_behind(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use() -> None:
+        backend = RedisBackend(redis.url)
+        await Desk(backend).submit()
+        await backend.documents.put("cursor", "archive:lost", '"0-0"', now=0)
+        await backend.close()
+
+    asyncio.run(use())
+    found = look(redis)
+    assert found["functions"].found == "loaded"
+    assert "a ledger is there" in found["prefix"].found
+    assert "archive" not in found
+    monkeypatch.setattr(redis_checkup, "BEHIND_S", -1)
+    assert "hdel onward:doc:cursor archive:lost" in look(redis)["archive"].todo
+    redis.client.function_load(
+        "#!lua name=onward\nredis.register_function('f', function() end)", True
+    )
+    assert look(redis)["functions"].mark == ODD
+
+
+def test_somebody_elses_keys_and_a_forbidding_acl_are_noticed(redis: RedisServer) -> None:
+    redis.client.set("theirs", 1)
+    assert look(redis)["prefix"].mark == ODD
+    assert look(redis, redis_prefix="{onward}:")["prefix"].mark == GOOD
+    redis.client.acl_setuser(
+        "narrow", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-function"]
+    )
+    settings = Settings(ledger=f"{redis.url}?username=narrow&password=secret")
+    found = {finding.about: finding for finding in examine_redis(settings)}
+    assert found["functions"].mark == BAD
+    assert "ACL" in found["functions"].todo
+
+
+def test_the_command_says_it_and_a_dead_redis_is_no_stack_trace(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    done = run("doctor", "--ledger", redis.url, cwd=tmp_path)
+    assert "appendfsync always" in done.stdout
+    redis.kill()
+    done = run("doctor", "--ledger", redis.url, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "start Redis" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_password_is_not_shown() -> None:
+    for url in ("redis://u:secret@h:1/0", "redis://:secret@h", "unix:///s?password=secret"):
+        assert "secret" not in redis_checkup._shown(url)
+    assert redis_checkup._shown("unix:///run/redis.sock") == "unix:///run/redis.sock"
