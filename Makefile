@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-fast lint type bench lock clean
+.PHONY: help install up servers test test-fast lint type bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -27,7 +27,14 @@ install: $(STAMP) ## set up .venv with everything in it
 up: $(STAMP) ## start server, built-in worker and page on http://127.0.0.1:8070/ui
 	@exec $(BIN)/onward up
 
-test: $(STAMP) lint type ## lint, types and the whole test suite
+# Valkey 9 comes in a wheel with the other packages; Redis 7, the oldest we promise, from Debian.
+servers: ## see to the servers that the tests start by themselves
+	@command -v redis-server >/dev/null || [ "$$(id -u)" != 0 ] || \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends redis-server; } || true
+	@command -v redis-server >/dev/null || \
+		echo "no redis-server here: tests on Redis 7 are left out (apt-get install redis-server)"
+
+test: $(STAMP) servers lint type ## lint, types and the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(STAMP) ## only the tests that need no processes of their own

@@ -22,7 +22,8 @@ PERSISTENCE = {
 
 
 class Valkey:
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, persistence: str) -> None:
+        self.persistence = persistence
         self.path = str(socket)
         self.url = f"unix://{socket}"
         self.client: Any = Redis(
@@ -33,7 +34,7 @@ class Valkey:
         self.client.ping()
 
     def empty(self) -> None:
-        self.client.flushall()
+        self.client.execute_command("FLUSHALL", "SYNC")  # or memory is still being given back
         self.client.function_flush()
 
     @property
@@ -50,7 +51,7 @@ def serving(folder: Path, persistence: str = "none") -> Iterator[Valkey]:
         *("--daemonize", "no", *PERSISTENCE[persistence]),
     ]
     with running(command):
-        server = Valkey(socket)
+        server = Valkey(socket, persistence)
         yield server
         server.client.close()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +14,7 @@ from typing import Any
 import uvloop
 
 from bench.contenders.engine import CHUNK, TIMEOUT_MS, new_task, noop
+from bench.processes import end_tidily
 from bench.report import percentile
 from onward.app import Onward
 from onward.service import Service
@@ -21,11 +24,11 @@ SLOTS = 256
 WARM = 20
 
 
-def submit(url: str, tasks: int) -> dict[str, Any]:
+def submit(tasks: int) -> dict[str, Any]:
     """Lists of tasks for a queue that nobody serves yet."""
 
     async def measure() -> dict[str, Any]:
-        async with _engine(url, serving=False) as onward:
+        async with _engine(serving=False) as onward:
             chunks = [[new_task() for _ in range(CHUNK)] for _ in range(tasks // CHUNK + 1)]
             chunks[-1] = chunks[-1][: tasks % CHUNK]
             began = time.perf_counter()
@@ -36,12 +39,12 @@ def submit(url: str, tasks: int) -> dict[str, Any]:
     return uvloop.run(measure())
 
 
-def idle(url: str, samples: int, pause_ms: float, serving: bool) -> dict[str, Any]:
-    """One task at a time; done by this process, or by the one that works elsewhere."""
+def idle(samples: int, pause_ms: float, serving: bool = False) -> dict[str, Any]:
+    """One task at a time; done by this process, or by one that works elsewhere."""
 
     async def measure() -> dict[str, Any]:
         took: list[float] = []
-        async with _engine(url, serving=serving) as onward:
+        async with _engine(serving=serving) as onward:
             for _ in range(samples + WARM):
                 await asyncio.sleep(pause_ms / 1000)
                 task = new_task()
@@ -56,17 +59,23 @@ def idle(url: str, samples: int, pause_ms: float, serving: bool) -> dict[str, An
 
 
 @asynccontextmanager
-async def _engine(url: str, *, serving: bool, archive: str = "") -> AsyncIterator[Onward]:
-    settings = Settings(ledger=url, builtin_slots=SLOTS, archive=archive)
+async def _engine(*, serving: bool, archive: str = "") -> AsyncIterator[Onward]:
+    settings = Settings(ledger=os.environ["BENCH_REDIS"], builtin_slots=SLOTS, archive=archive)
     services = {"noop": Service(noop)} if serving else None
     async with Onward(settings, services=services) as onward:
         yield onward
 
 
-async def work(url: str, archive: str = "") -> None:
-    async with _engine(url, serving=True, archive=archive):
+def worker(archive: bool = False) -> list[str]:
+    return [sys.executable, "-m", "bench.contenders.redis_engine", *(("archive",) if archive else ())]
+
+
+async def _work(archive: str) -> None:
+    async with _engine(serving=True, archive=archive):
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(work(*sys.argv[1:]))
+    with tempfile.TemporaryDirectory(prefix="onward-bench-") as folder:
+        end_tidily()
+        uvloop.run(_work(f"sqlite:////{folder}/archive.db" if sys.argv[1:] else ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,15 @@ async def test_a_sqlite_ledger_has_the_same_event_log(tmp_path: Path, shelf: She
     shelf.file = file
     assert shelf.select(statement) == theirs
     assert theirs[0][:5] == ("same:1", "same", 1, 1, "task.created")
+
+
+async def test_servers_that_make_a_new_file_at_once_make_one(tmp_path: Path) -> None:
+    for turn in range(10):
+        url = f"sqlite:///{tmp_path}/{turn}.db"
+        archives = await asyncio.gather(*[asyncio.to_thread(Archive, url) for _ in range(6)])
+        assert len({archive.name for archive in archives}) == 1
+        for archive in archives:
+            await archive.close()
 
 
 def test_an_archive_that_cannot_be_is_refused(tmp_path: Path) -> None:

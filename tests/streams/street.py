@@ -1,4 +1,4 @@
-"""A server whose tasks go over Redis streams, and workers written from the protocol's text alone."""
+"""A server whose tasks go over Redis streams; workers written from the text of the protocol."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_street(ledger: str = "sqlite", **settings: Any) -> AsyncIterator[Street]:
-    """On a ledger that is named: "sqlite" in memory, a SQLite URL, or "redis" for the streams' own."""
+    """The ledger: "sqlite" in memory, a SQLite URL, or "redis" for the one of the streams."""
     url = fresh_url("valkey")
     settings.setdefault("visibility_timeout_s", 1.0)
     settings.setdefault("retry_schedules", {"protocol": [0.05]})

@@ -8,6 +8,7 @@ never read from here. Nothing of this lies on the way of a task.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,7 +26,7 @@ from onward.backends.sqlite.store import matching
 from onward.core.clock import Clock
 from onward.core.contract import Backend, Document, Page, Query, TaskStore
 from onward.core.errors import Invalid, LedgerUnavailable
-from onward.core.tail import BATCH, KIND, Tail
+from onward.core.tail import KIND, Tail
 from onward.core.task import FINAL, FINAL_EVENTS, Event, Instant, Task, TaskId, encode, new_id
 
 log = structlog.get_logger("onward.archive")
@@ -35,10 +36,13 @@ Placed = tuple[int, Task]
 
 LEASE_MS = 5_000
 RENEW_MS = 1_500
+BATCH = 2_048  # events: beside a busy loop each batch costs a wait, whatever its size
+READ = 256  # tasks in one call of the ledger
 PAUSE_S = 0.1  # between two looks at the log: the archive may be late, but not in the way
 TIDY_MS = 3_600_000
 CHUNK = 500
 SCHEMA = 1
+BUSY_MS = 10_000
 
 # Each of these leaves a task finished, or changes one that is.
 TURNS = FINAL_EVENTS | {"task.dlq", "task.abandoned", "task.replayed", "task.late_result"}
@@ -156,8 +160,14 @@ class Archive:
 
 def _open(path: str) -> apsw.Connection:
     connection = apsw.Connection(path)
-    connection.set_busy_timeout(10_000)
-    connection.execute("PRAGMA journal_mode = wal")
+    connection.set_busy_timeout(BUSY_MS)
+    for _ in range(BUSY_MS // 50):
+        # Two servers may make a new file at once, and this one step does not wait its turn.
+        try:
+            connection.execute("PRAGMA journal_mode = wal")
+            break
+        except apsw.BusyError:
+            time.sleep(0.05)
     # What the cursor has passed may leave the ledger: it must be on disk by then.
     connection.execute("PRAGMA synchronous = FULL")
     return connection
@@ -277,7 +287,9 @@ class Archiver:
     async def project(self, events: Sequence[Event]) -> None:
         turned = list(dict.fromkeys(event.task for event in events if event.type in TURNS))
         ledger = self._backend.forgetful
-        tasks = [task for task in await ledger.get(turned) if task is not None] if turned else []
+        tasks: list[Task] = []
+        for at in range(0, len(turned), READ):
+            tasks += [task for task in await ledger.get(turned[at : at + READ]) if task is not None]
         over = [task for task in tasks if task.state in FINAL]
         places = await ledger.places([task.id for task in over])
         await self._archive.keep(
@@ -326,7 +338,7 @@ class Archiver:
             return False
         if self._tail is None:
             # Anew: whoever led before has moved the cursor.
-            self._tail = Tail(self._backend, self, self._clock)
+            self._tail = Tail(self._backend, self, self._clock, batch=BATCH)
         self._version, self._renew_at = kept.version, now + RENEW_MS
         return True
 

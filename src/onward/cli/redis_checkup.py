@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
 
 from onward.cli.checkup import BAD, GOOD, ODD, SKEW_BAD_S, SKEW_ODD_S, Finding
 
@@ -58,13 +58,8 @@ def examine_redis(settings: Settings) -> Iterator[Finding]:
 
 def _shown(url: str) -> str:
     """Without the password."""
-    parts = urlsplit(url)
-    if "password=" in parts.query:
-        parts = parts._replace(query="…")
-    if parts.password is not None:
-        host = parts.netloc.rpartition("@")[2]
-        parts = parts._replace(netloc=f"{parts.username or ''}:***@{host}")
-    return urlunsplit(parts)
+    url = re.sub(r"(?<=:)[^:@/]*(?=@)", "***", url)
+    return re.sub(r"(?<=password=)[^&]*", "***", url)
 
 
 def _version(url: str, info: Mapping[str, Any]) -> Finding:

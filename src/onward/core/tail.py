@@ -22,10 +22,13 @@ KIND = "cursor"
 
 
 class Tail:
-    def __init__(self, backend: Backend, projector: Projector, clock: Clock) -> None:
+    def __init__(
+        self, backend: Backend, projector: Projector, clock: Clock, *, batch: int | None = None
+    ) -> None:
         self._backend = backend
         self._projector = projector
         self._clock = clock
+        self._batch = batch or BATCH
         self._cursor: str | None = None
 
     async def step(self) -> int:
@@ -35,7 +38,7 @@ class Tail:
                 KIND, self._projector.name, now=self._clock.now()
             )
             self._cursor = "" if saved is None else msgspec.json.decode(saved.body, type=str)
-        page = await self._backend.tasks.events(after=self._cursor, limit=BATCH)
+        page = await self._backend.tasks.events(after=self._cursor, limit=self._batch)
         if page.items:
             await self._projector.project(page.items)
             self._cursor = page.next or self._cursor
@@ -49,7 +52,7 @@ class Tail:
         async with self._backend.bell.listen("log") as listener:
             while True:
                 try:
-                    while await self.step() == BATCH:
+                    while await self.step() == self._batch:
                         pass
                 except Exception as error:
                     log.warning(

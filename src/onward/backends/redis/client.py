@@ -6,6 +6,7 @@ a call that breaks is unknown, and said to be so.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
@@ -30,7 +31,8 @@ from onward.core.errors import LedgerUnavailable
 
 log = structlog.get_logger("onward.redis")
 
-LIBRARY = (files("onward.backends.redis") / "ledger.lua").read_text()
+_HERE = files("onward.backends.redis")
+LIBRARY = "".join((_HERE / part).read_text() for part in ("ledger.lua", "reading.lua"))
 CALL_TIMEOUT_S = 10
 MOST_CONNECTIONS = 64
 NO_WRITES = (OutOfMemoryError, ReadOnlyError, MasterDownError)
@@ -49,7 +51,28 @@ def connect(url: str, *, timeout_s: float | None = CALL_TIMEOUT_S) -> Redis:
         retry=Retry(NoBackoff(), 0),
         protocol=2,
     )
+    pool.connection_class = type("Bounded", (_Bounded, pool.connection_class), {})
     return Redis.from_pool(pool)
+
+
+class _Bounded:
+    """A connection whose sends are bounded by `asyncio.timeout`.
+
+    redis-py takes `asyncio.wait_for`, which makes a task for every send, and in Python 3.11 loses a
+    cancellation that comes just when the send is done: whoever was told to stop would go on.
+    """
+
+    socket_timeout: float | None
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        bound, self.socket_timeout = self.socket_timeout, None
+        try:
+            async with asyncio.timeout(bound):
+                await super().send_packed_command(command, check_health)  # type: ignore[misc]
+        except TimeoutError as error:
+            raise RedisTimeoutError("timeout writing to socket") from error
+        finally:
+            self.socket_timeout = bound
 
 
 class Functions:

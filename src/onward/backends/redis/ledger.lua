@@ -8,10 +8,10 @@
 --   task:{id}                     hash: the fields of core.task.Task that are not at their default,
 --                                 and the store's own: `place` (order in its queue and among all),
 --                                 `mail` (letters unread), `final` (last generation that ended),
---                                 `skey` (its idempotency key's key), `e1`, `e2` … (its events:
---                                 type, generation, instant, id in the log, data)
---   task:{id}:payload, :result    string, when longer than SHORT: a long value would cost the hash
---                                 its compact form
+--                                 `skey` (its idempotency key's key), `e1`, `e2` … (where in the
+--                                 log its events are)
+--   task:{id}:payload, :result    string, when longer than SHORT (its field is empty then): a long
+--                                 value would cost the hash its compact form
 --   task:{id}:mail                list of letters, name and body alternating
 --   tasks:pending:{lane}[:{queue}][:high|:low]
 --                                 list of ids, first in first out; the bare names are the queue HOME
@@ -35,13 +35,22 @@ local FOREVER = 9e15
 local LONG = { payload = true, result = true }
 local FINAL_EVENTS = { ['task.succeeded'] = true, ['task.failed'] = true, ['task.canceled'] = true }
 local LIVE = { scheduled = true, queued = true, running = true, waiting = true }
+local MOST = 1000 -- arguments of one command, an even number
 local LANES = { 'primary', 'retry' }
 local PRIORITIES = { [0] = ':high', [1] = '', [2] = ':low' }
 
 local P -- the prefix of this call
-local delta -- counts changed by this call, by queue, lane and state
+local call -- redis.call, which does not exist while loading
+local delta, queued, stored -- counts changed by this call, of queued tasks by queue, and as it was
+local batches, alarms -- what is written at the end of this call, many in one command
+local spare, last -- places taken but not given yet, and the last one given
 
-local function call(...) return redis.call(...) end -- redis.call does not exist while loading
+local function begin(keys, args)
+  P, call = keys[1], redis.call
+  delta, queued, stored, batches, alarms, spare = {}, {}, {}, {}, {}, 0
+  local request = cmsgpack.unpack(args[1])
+  return request[1], request
+end
 
 local function key_of(id) return P .. 'task:' .. id end
 
@@ -51,15 +60,18 @@ local function lane_key(queue, priority, lane)
   return name .. PRIORITIES[priority]
 end
 
-local function now_and(args)
-  local request = cmsgpack.unpack(args[1])
-  return request[1], request
+-- Items for a key, in the order given, by one command at the end of the call.
+local function later(command, key, item, other)
+  local batch = batches[command .. key]
+  if not batch then
+    batch = { command, key }
+    batches[command .. key] = batch
+  end
+  batch[#batch + 1] = item
+  if other then batch[#batch + 1] = other end
 end
 
-local function begin(keys)
-  P = keys[1]
-  delta = {}
-end
+local function set_alarm(id, due_at) alarms[id] = due_at or false end
 
 local function tally_of(queue, lane, state)
   return queue .. SEP .. (state == 'queued' and lane or '') .. SEP .. state
@@ -68,6 +80,16 @@ end
 local function count(queue, lane, state, change)
   local name = tally_of(queue, lane, state)
   delta[name] = (delta[name] or 0) + change
+  if state == 'queued' then queued[queue] = (queued[queue] or 0) + change end
+end
+
+local function depth(queue)
+  if not stored[queue] then
+    local lanes = call('HMGET', P .. 'metrics:queue:depths', tally_of(queue, 'primary', 'queued'),
+      tally_of(queue, 'retry', 'queued'))
+    stored[queue] = tonumber(lanes[1] or 0) + tonumber(lanes[2] or 0)
+  end
+  return stored[queue] + (queued[queue] or 0)
 end
 
 local function add_up()
@@ -86,34 +108,45 @@ local function add_up()
   end
 end
 
-local function depth(queue)
-  local total = 0
-  for _, lane in ipairs(LANES) do
-    local name = tally_of(queue, lane, 'queued')
-    total = total + (delta[name] or 0)
-      + tonumber(call('HGET', P .. 'metrics:queue:depths', name) or 0)
+-- Everything that was put off, and the answer.
+local function finish(answer)
+  for id, due_at in pairs(alarms) do
+    if due_at then later('ZADD', P .. 'onward:alarms', due_at, id)
+    else later('ZREM', P .. 'onward:alarms', id) end
   end
-  return total
+  for _, batch in pairs(batches) do
+    for at = 3, #batch, MOST do
+      call(batch[1], batch[2], unpack(batch, at, math.min(at + MOST - 1, #batch)))
+    end
+  end
+  return finish(answer)
 end
 
-local function next_place() return call('INCR', P .. 'onward:place') end
-
--- Events of one task, `n` counting on from `have`.
-local function write_events(id, key, have, generation, notes, now)
-  for _, note in ipairs(notes) do
-    have = have + 1
-    local type_, data = note[1], note[2] or ''
-    local at = call('XADD', P .. 'onward:events', '*', 't', id, 'n', have, 'g', generation,
-      'y', type_, 'a', now, 'd', data)
-    call('HSET', key, 'e' .. have,
-      table.concat({ type_, generation, string.format('%.0f', now), at, data }, SEP))
-    if FINAL_EVENTS[type_] then call('HSET', key, 'final', generation) end
-  end
+local function take_places(many)
+  last = call('INCRBY', P .. 'onward:place', many) - many
+  spare = many
 end
 
-local function set_alarm(id, due_at)
-  if due_at then call('ZADD', P .. 'onward:alarms', due_at, id)
-  else call('ZREM', P .. 'onward:alarms', id) end
+local function next_place()
+  if spare == 0 then take_places(1) end
+  spare, last = spare - 1, last + 1
+  return last
+end
+
+-- Into `flat`: the fields of a task's next events, `n` counting on from `have`.
+local function write_events(flat, id, have, generation, notes, now)
+  local at = #flat
+  for turn, note in ipairs(notes) do
+    local n = have + turn
+    flat[at + 1], flat[at + 2] = 'e' .. n, call('XADD', P .. 'onward:events', '*', 't', id, 'n', n,
+      'g', generation, 'y', note[1], 'a', now, 'd', note[2] or '')
+    at = at + 2
+    if FINAL_EVENTS[note[1]] then
+      flat[at + 1], flat[at + 2] = 'final', generation
+      at = at + 2
+    end
+  end
+  flat[at + 1], flat[at + 2] = 'events', have + #notes
 end
 
 -- Back to the place it was claimed from: behind those at the head that stood before it.
@@ -126,22 +159,20 @@ local function push_front(list, id, place)
   if behind then call('LINSERT', list, 'AFTER', behind, id) else call('LPUSH', list, id) end
 end
 
-local function set_fields(id, key, fields)
-  local flat = {}
+-- Into `flat`: names and values as HSET takes them.
+local function flatten(flat, key, fields)
+  local at = #flat
   for name, value in pairs(fields) do
-    if value == true then value = 1 end
-    if value ~= false and name ~= 'id' then
-      if LONG[name] and #value > SHORT then
+    if value and name ~= 'id' then
+      if value == true then value = 1
+      elseif LONG[name] and #value > SHORT then
         call('SET', key .. ':' .. name, value)
-        call('HDEL', key, name)
-      else
-        if LONG[name] then call('DEL', key .. ':' .. name) end
-        flat[#flat + 1] = name
-        flat[#flat + 1] = value
+        value = ''
       end
+      flat[at + 1], flat[at + 2] = name, value
+      at = at + 2
     end
   end
-  if #flat > 0 then call('HSET', key, unpack(flat)) end
 end
 
 local function unset_fields(key, names)
@@ -153,7 +184,8 @@ local function unset_fields(key, names)
 end
 
 local function long_field(key, name, inline)
-  return inline or call('GET', key .. ':' .. name) or nil
+  if inline == '' then return call('GET', key .. ':' .. name) or nil end
+  return inline or nil
 end
 
 local function number(value) return value and tonumber(value) or nil end
@@ -174,7 +206,7 @@ end
 
 local CLAIM_FIELDS = { 'fence', 'rev', 'type', 'queue', 'profile', 'payload', 'generation',
   'attempt', 'failures', 'retries', 'lost', 'lane', 'created_at', 'expires_at', 'attempt_ms',
-  'overrides', 'parent', 'key', 'journal', 'events', 'mail' }
+  'overrides', 'parent', 'key', 'journal', 'events', 'mail', 'lease_until', 'attempt_by' }
 
 -- One task into one worker's hands.
 local function hand_over(id, ask, now)
@@ -186,17 +218,16 @@ local function hand_over(id, ask, now)
   local until_ = ask.lease_ms and now + ask.lease_ms
   local attempt_by = until_ and attempt_ms and now + attempt_ms or nil -- only offered: no clock yet
   local due_at = least(until_, attempt_by, number(h[14]))
-  local fields = { 'state', 'running', 'fence', fence, 'rev', rev, 'attempt', attempt,
-    'events', have + 1, 'worker', ask.worker, 'started_at', now, 'due_at', due_at }
-  if until_ then fields[#fields + 1] = 'lease_until' fields[#fields + 1] = until_ end
-  if attempt_by then fields[#fields + 1] = 'attempt_by' fields[#fields + 1] = attempt_by end
-  call('HSET', key, unpack(fields))
-  if not until_ then call('HDEL', key, 'lease_until') end
-  if not attempt_by then call('HDEL', key, 'attempt_by') end
+  local flat = { 'state', 'running', 'fence', fence, 'rev', rev, 'attempt', attempt,
+    'worker', ask.worker, 'started_at', now, 'due_at', due_at }
+  if until_ then flat[15], flat[16] = 'lease_until', until_
+  elseif h[22] then call('HDEL', key, 'lease_until') end
+  if attempt_by then flat[17], flat[18] = 'attempt_by', attempt_by
+  elseif h[23] then call('HDEL', key, 'attempt_by') end
+  ask.said = ask.said or '{"worker":' .. cjson.encode(ask.worker) .. ',"attempt":'
+  write_events(flat, id, have, generation, { { 'task.claimed', ask.said .. attempt .. '}' } }, now)
+  call('HSET', key, unpack(flat))
   set_alarm(id, due_at)
-  write_events(id, key, have, generation,
-    { { 'task.claimed', '{"worker":' .. cjson.encode(ask.worker) .. ',"attempt":' .. attempt .. '}' } },
-    now)
   local letters = tonumber(h[21] or 0) > 0 and letters_of(key) or {}
   return { id, ask.worker, fence, rev, h[3], h[4], h[5], long_field(key, 'payload', h[6]),
     generation, attempt, tonumber(h[9] or 0), tonumber(h[10] or 0), tonumber(h[11] or 0),
@@ -231,7 +262,7 @@ end
 
 local function enqueue(id, task, place, front)
   local list = lane_key(task.queue, task.priority, task.lane)
-  if front then push_front(list, id, place) else call('RPUSH', list, id) end
+  if front then push_front(list, id, place) else later('RPUSH', list, id) end
 end
 
 -- One submission; returns its receipt: fate, task id, running.
@@ -255,10 +286,12 @@ local function admit(submission, asks, now, claimed)
     call('HSET', key_name, 'body', key.body, 'task', task.id)
     task.skey = key_name
   end
-  set_fields(task.id, name, task)
-  call('ZADD', P .. 'onward:index', place, task.id)
+  local flat = {}
+  flatten(flat, name, task)
+  write_events(flat, task.id, 0, task.generation or 1, submission.events, now)
+  call('HSET', name, unpack(flat))
+  later('ZADD', P .. 'onward:index', place, task.id)
   if task.due_at then set_alarm(task.id, task.due_at) end
-  write_events(task.id, name, 0, task.generation or 1, submission.events, now)
   if hand then
     hand.left = hand.left - 1
     claimed[#claimed + 1] = hand_over(task.id, hand, now)
@@ -275,8 +308,7 @@ local function admit(submission, asks, now, claimed)
 end
 
 local function insert(keys, args)
-  begin(keys)
-  local now, request = now_and(args)
+  local now, request = begin(keys, args)
   local submissions, asks = request[2], request[3]
   local claimed, receipts = {}, {}
   for _, ask in ipairs(asks) do
@@ -284,25 +316,22 @@ local function insert(keys, args)
     for _, want in ipairs(ask.wants) do ask.queues[want.queue] = true end
     ask.left = ask.left - claim_for(ask, now, claimed)
   end
+  take_places(#submissions)
   for at, submission in ipairs(submissions) do
     receipts[at] = admit(submission, asks, now, claimed)
   end
-  add_up()
-  return cmsgpack.pack({ receipts, claimed })
+  return finish({ receipts, claimed })
 end
 
 local function claim(keys, args)
-  begin(keys)
-  local now, request = now_and(args)
+  local now, request = begin(keys, args)
   local claimed = {}
   for _, ask in ipairs(request[2]) do claim_for(ask, now, claimed) end
-  add_up()
-  return cmsgpack.pack(claimed)
+  return finish(claimed)
 end
 
 local function extend(keys, args)
-  begin(keys)
-  local now, request = now_and(args)
+  local now, request = begin(keys, args)
   local pulses = {}
   for at, hold in ipairs(request[2]) do
     local key = key_of(hold.task)
@@ -313,30 +342,30 @@ local function extend(keys, args)
     else
       local due_at = least(hold['until'], number(h[3]), number(h[4]), number(h[5]))
       local have, notes = tonumber(h[6] or 0), hold.notes or {}
-      call('HSET', key, 'lease_until', hold['until'], 'due_at', due_at, 'events', have + #notes)
-      if hold.progress then call('HSET', key, 'progress', hold.progress) end
+      local flat = { 'lease_until', hold['until'], 'due_at', due_at }
+      if hold.progress then flat[5], flat[6] = 'progress', hold.progress end
+      write_events(flat, hold.task, have, tonumber(h[7] or 1), notes, now)
+      call('HSET', key, unpack(flat))
       set_alarm(hold.task, due_at)
-      write_events(hold.task, key, have, tonumber(h[7] or 1), notes, now)
       pulses[at] = h[5] and 'cancel' or 'held'
     end
   end
-  return cmsgpack.pack(pulses)
+  return finish(pulses)
 end
 
 local function wake(id, key, h, now, awake)
   -- Only a decision releases a task that waits for approval: a letter must not pass for one.
   if h.state ~= 'waiting' or h.waiting_for == 'approval' then return end
-  local place = next_place()
-  call('HSET', key, 'state', 'queued', 'rev', h.rev + 1, 'events', h.events + 1, 'place', place,
-    'queued_at', now)
+  local place, due_at = next_place(), number(call('HGET', key, 'expires_at'))
+  local flat = { 'state', 'queued', 'rev', h.rev + 1, 'place', place, 'queued_at', now }
+  if due_at then flat[9], flat[10] = 'due_at', due_at else call('HDEL', key, 'due_at') end
+  write_events(flat, id, h.events, h.generation, { { 'task.woken' } }, now)
+  call('HSET', key, unpack(flat))
   call('HDEL', key, 'waiting_for')
-  local due_at = number(call('HGET', key, 'expires_at'))
-  if due_at then call('HSET', key, 'due_at', due_at) else call('HDEL', key, 'due_at') end
   set_alarm(id, due_at)
   enqueue(id, h, place, false)
   count(h.queue, h.lane, 'waiting', -1)
   count(h.queue, h.lane, 'queued', 1)
-  write_events(id, key, h.events, h.generation, { { 'task.woken' } }, now)
   awake[h.queue] = true
 end
 
@@ -371,12 +400,9 @@ local function leave_place(id, h)
   end
 end
 
-local function take_place(id, key, h, move, now)
+local function take_place(id, h, move, now)
   if move.to == 'queued' then
-    if not move.front then
-      h.place = next_place()
-      call('HSET', key, 'place', h.place)
-    end
+    if not move.front then move.set.place = next_place() end
     enqueue(id, h, h.place, move.front)
   elseif move.to == 'scheduled' then
     call('ZADD', P .. 'tasks:scheduled', move.set.run_at or move.due_at, id)
@@ -410,15 +436,16 @@ local function move_on(move, now, awake)
     count(h.queue, h.lane, move.expect, -1)
     h.lane = move.set.lane or h.lane
     count(h.queue, h.lane, move.to, 1)
-    take_place(id, key, h, move, now)
+    take_place(id, h, move, now)
   end
-  move.set.state, move.set.rev, move.set.due_at = move.to, h.rev + 1, move.due_at
-  move.set.events = h.events + #move.events
-  set_fields(id, key, move.set)
+  local flat = { 'state', move.to, 'rev', h.rev + 1 }
+  if move.due_at then flat[5], flat[6] = 'due_at', move.due_at
+  else move.unset[#move.unset + 1] = 'due_at' end
+  flatten(flat, key, move.set)
+  write_events(flat, id, h.events, generation, move.events, now)
+  call('HSET', key, unpack(flat))
   unset_fields(key, move.unset)
-  if not move.due_at then call('HDEL', key, 'due_at') end
   set_alarm(id, move.due_at)
-  write_events(id, key, h.events, generation, move.events, now)
   if move.to == 'queued' then awake[h.queue] = true end
   for _, child in ipairs(move.spawn or {}) do
     local receipt = admit(child, {}, now, {})
@@ -447,126 +474,19 @@ local function names_of(set)
 end
 
 local function apply(keys, args)
-  begin(keys)
-  local now, request = now_and(args)
+  local now, request = begin(keys, args)
   local verdicts, awake = {}, {}
   for at, move in ipairs(request[2]) do verdicts[at] = move_on(move, now, awake) end
-  add_up()
-  return cmsgpack.pack({ verdicts, names_of(awake) })
+  return finish({ verdicts, names_of(awake) })
 end
 
 local function post(keys, args)
-  begin(keys)
-  local now, request = now_and(args)
+  local now, request = begin(keys, args)
   local verdicts, awake = {}, {}
   for at, letter in ipairs(request[2]) do
     verdicts[at] = deliver(letter, now, awake) and 'applied' or 'gone'
   end
-  add_up()
-  return cmsgpack.pack({ verdicts, names_of(awake) })
-end
-
--- A task as a map of strings, its events left out; false: no such task.
-local function read_task(id)
-  local key = key_of(id)
-  local flat = call('HGETALL', key)
-  if #flat == 0 then return false end
-  local task = { id = id }
-  for at = 1, #flat, 2 do
-    if not string.find(flat[at], '^e%d') then task[flat[at]] = flat[at + 1] end
-  end
-  task.payload = long_field(key, 'payload', task.payload)
-  if LIVE[task.state or 'queued'] == nil then
-    task.result = long_field(key, 'result', task.result)
-  end
-  return task
-end
-
-local function get(keys, args)
-  begin(keys)
-  local _, request = now_and(args)
-  local tasks = {}
-  for at, id in ipairs(request[2]) do tasks[at] = read_task(id) end
-  return cmsgpack.pack(tasks)
-end
-
-local function due(keys, args)
-  begin(keys)
-  local now, request = now_and(args)
-  local tasks = {}
-  for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'onward:alarms', '-inf', now, 'LIMIT', 0, request[2])) do
-    local task = read_task(id)
-    if task then tasks[#tasks + 1] = task end
-  end
-  return cmsgpack.pack(tasks)
-end
-
-local function holds(task, query)
-  local function within(set, value)
-    if not set or #set == 0 then return true end
-    for _, one in ipairs(set) do if one == value then return true end end
-    return false
-  end
-  if not within(query.states, task.state or 'queued') then return false end
-  if not within(query.profiles, task.profile) then return false end
-  for _, name in ipairs({ 'type', 'queue', 'session', 'parent', 'fingerprint', 'waiting_for' }) do
-    if query[name] and query[name] ~= task[name] then return false end
-  end
-  local said = query.approval and '"status":"' .. (query.approval == 'all' and '' or query.approval .. '"')
-  if said and not (task.approval and string.find(task.approval, said, 1, true)) then return false end
-  if query.text then
-    for _, name in ipairs({ 'id', 'type', 'payload', 'error' }) do
-      if task[name] and string.find(task[name], query.text, 1, true) then return true end
-    end
-    return false
-  end
-  return true
-end
-
--- Walks the index from a place downwards, at most `steps` tasks; returns what it found, each with its
--- birth place, and where it stopped (false: at the end).
-local function find(keys, args)
-  begin(keys)
-  local _, request = now_and(args)
-  local query, from, steps = request[2], request[3] or '+inf', request[4]
-  local flat = call('ZREVRANGEBYSCORE', P .. 'onward:index', from, '-inf', 'WITHSCORES', 'LIMIT', 0, steps)
-  local found, stopped = {}, false
-  for at = 1, #flat, 2 do
-    local task = read_task(flat[at])
-    if task and holds(task, query) then found[#found + 1] = { flat[at + 1], task } end
-    if #found > query.limit then break end
-    if at == 2 * steps - 1 then stopped = flat[at + 1] end
-  end
-  return cmsgpack.pack({ found, stopped })
-end
-
-local function position(keys, args)
-  begin(keys)
-  local _, request = now_and(args)
-  local id, far = request[2], request[3]
-  local h = head_of(key_of(id))
-  if not h or h.state ~= 'queued' then return cmsgpack.pack(false) end
-  local before = 0
-  for higher = 0, h.priority - 1 do
-    for _, lane in ipairs(LANES) do
-      before = before + call('LLEN', lane_key(h.queue, higher, lane))
-    end
-  end
-  local at = call('LPOS', lane_key(h.queue, h.priority, h.lane), id, 'MAXLEN', far)
-  return cmsgpack.pack(math.min(before + (at or far), far) + 1)
-end
-
-local function history(keys, args)
-  begin(keys)
-  local _, request = now_and(args)
-  local id, after, limit = request[2], request[3], request[4]
-  local key = key_of(id)
-  local have = tonumber(call('HGET', key, 'events') or 0)
-  local events = {}
-  for n = after + 1, math.min(have, after + limit) do
-    events[#events + 1] = { n, call('HGET', key, 'e' .. n) or '' }
-  end
-  return cmsgpack.pack(events)
+  return finish({ verdicts, names_of(awake) })
 end
 
 local function behind(a, b) -- log ids: is a before b?
@@ -576,43 +496,34 @@ local function behind(a, b) -- log ids: is a before b?
   return am < bm or (am == bm and as < bs)
 end
 
--- Where in the log a task's events are.
-local function log_ids(key, events)
-  local logged = {}
-  for n = 1, events do
-    local _, _, at = string.find(call('HGET', key, 'e' .. n) or '',
-      '^[^' .. SEP .. ']*' .. SEP .. '%d+' .. SEP .. '%d+' .. SEP .. '([%d-]+)')
-    logged[#logged + 1] = at
-  end
-  return logged
+local function forget(id, key, h)
+  local skey = call('HGET', key, 'skey')
+  leave_place(id, h)
+  for n = 1, h.events do later('XDEL', P .. 'onward:events', call('HGET', key, 'e' .. n)) end
+  call('DEL', key, key .. ':payload', key .. ':result', key .. ':mail', P .. 'onward:effects:' .. id)
+  set_alarm(id, nil)
+  later('ZREM', P .. 'onward:index', id)
+  count(h.queue, h.lane, h.state, -1)
+  return skey
 end
 
 local function purge(keys, args)
-  begin(keys)
-  local now, request = now_and(args)
+  local now, request = begin(keys, args)
   local ids, slowest, postpone_until, forget_at = request[2], request[3], request[4], request[5]
   local gone = 0
   for _, id in ipairs(ids) do
     local key = key_of(id)
     local h = head_of(key)
     if h and not LIVE[h.state] then
-      local logged, skey = log_ids(key, h.events), call('HGET', key, 'skey')
-      if slowest and #logged > 0 and behind(slowest, logged[#logged]) then
-        -- Somebody has not read its events yet: it stays a while, out of the sweep's way.
-        if h.state ~= 'dead' then
-          call('HSET', key, 'due_at', postpone_until)
-          set_alarm(id, postpone_until)
-        end
-      else
-        leave_place(id, h)
-        for _, at in ipairs(logged) do call('XDEL', P .. 'onward:events', at) end
-        call('DEL', key, key .. ':payload', key .. ':result', key .. ':mail',
-          P .. 'onward:effects:' .. id)
-        call('ZREM', P .. 'onward:alarms', id)
-        call('ZREM', P .. 'onward:index', id)
-        count(h.queue, h.lane, h.state, -1)
-        if skey then call('ZADD', P .. 'onward:forget', forget_at, skey) end
+      local logged = call('HGET', key, 'e' .. h.events)
+      if not (slowest and logged and behind(slowest, logged)) then
+        local skey = forget(id, key, h)
+        if skey then later('ZADD', P .. 'onward:forget', forget_at, skey) end
         gone = gone + 1
+      elseif h.state ~= 'dead' then
+        -- Somebody has not read its events yet: it stays a while, out of the sweep's way.
+        call('HSET', key, 'due_at', postpone_until)
+        set_alarm(id, postpone_until)
       end
     end
   end
@@ -620,14 +531,12 @@ local function purge(keys, args)
     call('DEL', skey, P .. 'onward:effects:' .. string.match(skey, '|(.*)$'))
     call('ZREM', P .. 'onward:forget', skey)
   end
-  add_up()
-  return gone
+  return finish(gone)
 end
 
 -- A document is stored as version, expiry and body; `expect` is the version it must have now.
 local function put_document(keys, args)
-  begin(keys)
-  local now, request = now_and(args)
+  local now, request = begin(keys, args)
   local name, field = P .. 'onward:doc:' .. request[2], request[3]
   local body, expect, expires_at = request[4], request[5], request[6]
   local version = 0
@@ -653,8 +562,3 @@ register('apply', apply, 'allow-oom')
 register('post', post, 'allow-oom')
 register('purge', purge, 'allow-oom')
 register('put_document', put_document, 'allow-oom')
-register('get', get, 'no-writes')
-register('due', due, 'no-writes')
-register('find', find, 'no-writes')
-register('position', position, 'no-writes')
-register('history', history, 'no-writes')

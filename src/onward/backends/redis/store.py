@@ -148,15 +148,15 @@ class RedisStore:
 
     async def _history(self, task: TaskId, after: int, limit: int) -> Page[Event]:
         rows = await self._functions.call("history", 0, task, after, limit)
-        events: list[Event] = []
-        for n, packed in rows:
-            type_, generation, at, _, data = packed.split(SEP, 4)
-            events.append(Event(task, n, int(generation), type_, int(at), data or None))
+        events = [
+            Event(task, n, generation, type_, at, data or None)
+            for n, generation, type_, at, data in rows
+        ]
         return Page(events, str(events[-1].n) if events else str(after))
 
     async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
         slowest = await self._slowest()
-        gone: int = await self._functions.call_plain(
+        gone: int = await self._functions.call(
             "purge", now, ids, slowest, now + POSTPONE_MS, now + KEY_MEMORY_MS
         )
         return gone
