@@ -233,7 +233,7 @@ def _names(alias: object) -> str:
 
 
 def _written(default: object) -> str:
-    if default is None or default == ():
+    if default is None or default in ((), ""):
         return "none"
     return msgspec.json.encode(default).decode().strip('"')
 

@@ -21,7 +21,7 @@ from onward.backends import open_backend
 from onward.backends.archive import ArchivedBackend, Archiver
 from onward.core.alarm import Alarm
 from onward.core.catalog import Catalog
-from onward.core.clock import Clock, SystemClock
+from onward.core.clock import Clock, SharedClock
 from onward.core.dispatch import Dispatcher
 from onward.core.policy import kept_at_most, profiles
 from onward.core.tail import Tail
@@ -71,7 +71,7 @@ class Onward:
         groups: Mapping[str, Service] | None = None,
     ) -> None:
         self.settings = settings
-        self.clock = clock or SystemClock()
+        self.clock = clock or SharedClock(lambda: self.backend.ahead_ms)
         self._services = services or {}
         self._groups = groups or {}
         self._background: list[asyncio.Task[None]] = []
@@ -118,6 +118,7 @@ class Onward:
 
     async def start(self) -> None:
         settings = self.settings
+        await self.backend.maintain()
         self.backend.bell.attach(self.dispatcher.hear)
         if self._archiver is not None:
             await self._archiver.prepare()

@@ -38,6 +38,10 @@ class Street:
         self.http = await self._open.enter_async_context(
             httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1")
         )
+        await self.until(self._on_duty)
+
+    async def _on_duty(self) -> bool:
+        return self.app.onward._feed._offers.seat is not None
 
     async def shut(self) -> None:
         await self._open.aclose()
@@ -171,9 +175,11 @@ def text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def open_street(ledger: str = "sqlite", **settings: Any) -> AsyncIterator[Street]:
+async def open_street(
+    ledger: str = "sqlite", *, redis_url: str | None = None, **settings: Any
+) -> AsyncIterator[Street]:
     """The ledger: "sqlite" in memory, a SQLite URL, or "redis" for the one of the streams."""
-    url = fresh_url("valkey")
+    url = redis_url or fresh_url("valkey")
     settings.setdefault("visibility_timeout_s", 1.0)
     settings.setdefault("retry_schedules", {"protocol": [0.05]})
     settings.setdefault("drain_ms", 0)

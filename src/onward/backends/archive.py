@@ -24,7 +24,8 @@ from onward.backends.codec import FIELDS, from_row, to_row
 from onward.backends.sqlite.database import named
 from onward.backends.sqlite.store import matching
 from onward.core.clock import Clock
-from onward.core.contract import Backend, Document, Page, Query, TaskStore
+from onward.core.contract import Backend, Page, Query, TaskStore
+from onward.core.duty import Duty
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.tail import KIND, Tail
 from onward.core.task import FINAL, FINAL_EVENTS, Event, Instant, Task, TaskId, encode, new_id
@@ -34,8 +35,6 @@ log = structlog.get_logger("onward.archive")
 T = TypeVar("T")
 Placed = tuple[int, Task]
 
-LEASE_MS = 5_000
-RENEW_MS = 1_500
 BATCH = 2_048  # events: beside a busy loop each batch costs a wait, whatever its size
 READ = 256  # tasks in one call of the ledger
 PAUSE_S = 0.1  # between two looks at the log: the archive may be late, but not in the way
@@ -253,6 +252,10 @@ class ArchivedBackend:
         self.documents, self.effects, self.bell = ledger.documents, ledger.effects, ledger.bell
         self.maintain = ledger.maintain
 
+    @property
+    def ahead_ms(self) -> int:
+        return self.ledger.ahead_ms
+
     async def close(self) -> None:
         await self.ledger.close()
         await self.archive.close()
@@ -272,10 +275,8 @@ class Archiver:
         self._archive = backend.archive
         self._clock = clock
         self._retention_ms = retention_ms
-        self._me = new_id()
+        self._duty = Duty(backend.documents, clock, self.name, new_id())
         self._tail: Tail | None = None
-        self._version = 0
-        self._renew_at: Instant = 0
         self._tidy_at: Instant = 0
 
     async def prepare(self) -> None:
@@ -313,9 +314,8 @@ class Archiver:
                         async with asyncio.timeout(1):
                             await listener.wait()
         finally:
-            if self._tail is not None:
-                with suppress(Exception):
-                    await self._backend.documents.delete("lease", self.name)
+            with suppress(Exception):
+                await self._duty.give_up()
 
     async def step(self) -> bool:
         """Archive all there is; False: another server does."""
@@ -327,30 +327,13 @@ class Archiver:
         return False
 
     async def _leads(self) -> bool:
-        now = self._clock.now()
-        if self._tail is not None and now < self._renew_at:
-            return True
-        kept = await self._renew(now)
-        if kept is None and self._version:
-            self._tail, self._version = None, 0  # lapsed: anybody's now, ours too
-            kept = await self._renew(now)
-        if kept is None:
+        if not await self._duty.mine():
+            self._tail = None
             return False
         if self._tail is None:
             # Anew: whoever led before has moved the cursor.
             self._tail = Tail(self._backend, self, self._clock, batch=BATCH)
-        self._version, self._renew_at = kept.version, now + RENEW_MS
         return True
-
-    async def _renew(self, now: Instant) -> Document | None:
-        return await self._backend.documents.put(
-            "lease",
-            self.name,
-            encode(self._me),
-            now=now,
-            expect=self._version,
-            expires_at=now + LEASE_MS,
-        )
 
     async def _tidy(self) -> None:
         """Forget what has outlived its profile's retention."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 from onward.backends.redis.bell import RedisBell
 from onward.backends.redis.client import Functions, connect
 from onward.backends.redis.documents import RedisDocuments, RedisEffects
 from onward.backends.redis.store import RedisStore
+
+MEASURE_EVERY_S = 10.0
+WORTH_MS = 5  # less is the measuring itself
 
 
 class RedisBackend:
@@ -18,8 +23,21 @@ class RedisBackend:
         self.effects = RedisEffects(self.functions)
         self.bell = RedisBell(self.redis, self._listening, prefix)
 
+        self.ahead_ms = 0
+        self._measure_at = 0.0
+
     async def maintain(self) -> None:
-        pass
+        if time.monotonic() >= self._measure_at:
+            self.ahead_ms = await self._measure()
+            self._measure_at = time.monotonic() + MEASURE_EVERY_S
+
+    async def _measure(self) -> int:
+        """Redis said its time somewhere between asking and hearing: in the middle, we assume."""
+        asked = time.time()
+        seconds, microseconds = await self.functions.command("TIME")
+        said = int(seconds) + int(microseconds) / 1e6
+        ahead_ms = round((said - (asked + time.time()) / 2) * 1000)
+        return ahead_ms if abs(ahead_ms) >= WORTH_MS else 0
 
     async def close(self) -> None:
         await self.bell.close()

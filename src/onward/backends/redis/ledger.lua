@@ -119,7 +119,8 @@ local function finish(answer)
       call(batch[1], batch[2], unpack(batch, at, math.min(at + MOST - 1, #batch)))
     end
   end
-  return finish(answer)
+  add_up()
+  return cmsgpack.pack(answer)
 end
 
 local function take_places(many)
@@ -499,7 +500,7 @@ end
 local function forget(id, key, h)
   local skey = call('HGET', key, 'skey')
   leave_place(id, h)
-  for n = 1, h.events do later('XDEL', P .. 'onward:events', call('HGET', key, 'e' .. n)) end
+  for n = 1, h.events do later('XDEL', P .. 'onward:events', call('HGET', key, 'e' .. n) or '0-0') end
   call('DEL', key, key .. ':payload', key .. ':result', key .. ':mail', P .. 'onward:effects:' .. id)
   set_alarm(id, nil)
   later('ZREM', P .. 'onward:index', id)

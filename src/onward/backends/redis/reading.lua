@@ -31,26 +31,33 @@ local function due(keys, args)
   return cmsgpack.pack(tasks)
 end
 
-local function holds(task, query)
-  local function within(set, value)
-    if not set or #set == 0 then return true end
-    for _, one in ipairs(set) do if one == value then return true end end
+local SIEVE = { 'state', 'profile', 'type', 'queue', 'session', 'parent', 'fingerprint',
+  'waiting_for', 'approval' }
+
+local function within(set, value)
+  if not set or #set == 0 then return true end
+  for _, one in ipairs(set) do if one == value then return true end end
+  return false
+end
+
+-- Told from a few fields, because most tasks are only passed by.
+local function might_hold(id, query)
+  local h = call('HMGET', key_of(id), unpack(SIEVE))
+  if not (h[2] and within(query.states, h[1] or 'queued') and within(query.profiles, h[2])) then
     return false
   end
-  if not within(query.states, task.state or 'queued') then return false end
-  if not within(query.profiles, task.profile) then return false end
-  for _, name in ipairs({ 'type', 'queue', 'session', 'parent', 'fingerprint', 'waiting_for' }) do
-    if query[name] and query[name] ~= task[name] then return false end
+  for at = 3, 8 do
+    if query[SIEVE[at]] and query[SIEVE[at]] ~= h[at] then return false end
   end
   local said = query.approval and '"status":"' .. (query.approval == 'all' and '' or query.approval .. '"')
-  if said and not (task.approval and string.find(task.approval, said, 1, true)) then return false end
-  if query.text then
-    for _, name in ipairs({ 'id', 'type', 'payload', 'error' }) do
-      if task[name] and string.find(task[name], query.text, 1, true) then return true end
-    end
-    return false
+  return not said or (h[9] and string.find(h[9], said, 1, true) ~= nil)
+end
+
+local function mentions(task, text)
+  for _, name in ipairs({ 'id', 'type', 'payload', 'error' }) do
+    if task[name] and string.find(task[name], text, 1, true) then return true end
   end
-  return true
+  return false
 end
 
 -- Walks the index from a place downwards, at most `steps` tasks; returns what it found, each with its
@@ -61,8 +68,10 @@ local function find(keys, args)
   local flat = call('ZREVRANGEBYSCORE', P .. 'onward:index', from, '-inf', 'WITHSCORES', 'LIMIT', 0, steps)
   local found, stopped = {}, false
   for at = 1, #flat, 2 do
-    local task = read_task(flat[at])
-    if task and holds(task, query) then found[#found + 1] = { flat[at + 1], task } end
+    if might_hold(flat[at], query) then
+      local task = read_task(flat[at])
+      if not query.text or mentions(task, query.text) then found[#found + 1] = { flat[at + 1], task } end
+    end
     if #found > query.limit then break end
     if at == 2 * steps - 1 then stopped = flat[at + 1] end
   end

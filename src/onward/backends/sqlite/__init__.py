@@ -9,6 +9,8 @@ from onward.backends.sqlite.store import SqliteStore
 
 
 class SqliteBackend:
+    ahead_ms = 0  # its clock is ours
+
     def __init__(self, path: str, *, durable: bool = True) -> None:
         self.database = Database(path, durable=durable)
         self.tasks = SqliteStore(self.database)

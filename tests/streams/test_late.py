@@ -1,0 +1,240 @@
+"""Workers that fall silent, come back, or never answer: reclaim, fences and late results."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from tests.streams.street import GROUP, RESULTS, TASKS, Street, open_street
+
+pytestmark = pytest.mark.slow
+
+FINAL = ("task.succeeded", "task.failed", "task.canceled")
+
+
+async def finals(street: Street, task: str) -> list[str]:
+    return [type for type in await street.types(task) if type in FINAL]
+
+
+async def recorded(street: Street, task: str, type: str, count: int = 1) -> list[Any]:
+    async def found() -> list[Any] | None:
+        events = await street.events(task, type)
+        return events if len(events) >= count else None
+
+    return await street.until(found)
+
+
+@pytest.mark.contract("S1-2", "S1-13")
+async def test_a_worker_that_knows_only_the_protocols_words_is_understood(street: Street) -> None:
+    task = await street.submit(queue="streams", payload=[1, 2])
+    entry, fields = await street.take()
+    await street.redis.xadd(RESULTS, {"task_id": task, "status": "succeeded", "result": "[3]"})
+    await street.redis.xack(TASKS, GROUP, entry)
+    assert (await street.over(task))["result"] == [3]
+    await street.empty()
+    assert await street.length(RESULTS) == 0, "results are taken from the stream once settled"
+    assert fields["fence"] == "1"
+
+
+@pytest.mark.contract("S1-2")
+@pytest.mark.parametrize("result", ["plain words", "{not json", '{"deep": [1]}'])
+async def test_a_result_that_is_no_json_is_kept_as_text(street: Street, result: str) -> None:
+    task = await street.submit(queue="streams")
+    entry, fields = await street.take()
+    await street.answer(entry, fields["task_id"], status="succeeded", result=result)
+    found = (await street.over(task))["result"]
+    assert found == ({"deep": [1]} if result[-1] == "}" else result)
+
+
+@pytest.mark.contract("S1-2")
+async def test_answers_that_nobody_can_read_stop_nothing_behind_them(street: Street) -> None:
+    task = await street.submit(queue="streams")
+    entry, fields = await street.take()
+    await street.redis.xadd(RESULTS, {b"\xff\xfe": b"\xff", "task_id": b"\xff\x00"})
+    await street.redis.xadd(RESULTS, {"no": "task"})
+    await street.redis.xadd(RESULTS, {"task_id": task, "fence": "9" * 40, "status": "?"})
+    bad = "[" * 5000
+    await street.answer(entry, task, status="succeeded", result=bad, fence=fields["fence"])
+    dead = await street.over(task)
+    assert dead["state"] in ("dead", "succeeded")
+    again = await street.submit(queue="streams")
+    entry, fields = await street.take()
+    await street.succeed(entry, fields)
+    assert (await street.over(again))["state"] == "succeeded"
+
+
+@pytest.mark.contract("S1-3", "S1-6", "S1-13")
+@pytest.mark.parametrize("with_fence", [True, False], ids=["fence", "no-fence"])
+async def test_a_zombies_result_before_anybody_took_the_task_again_is_only_recorded(
+    street: Street, with_fence: bool
+) -> None:
+    task = await street.submit(queue="streams")
+    entry, fields = await street.take("zombie")
+    await recorded(street, task, "task.reclaimed")
+    await street.phase(task, "offered")
+
+    echoed = {"fence": fields["fence"]} if with_fence else {}
+    await street.succeed(entry, fields, "too late", **echoed)
+    (late,) = await recorded(street, task, "task.late_result")
+    assert late == {"worker": "raw", "fence": 1}
+    assert (await street.read(task))["phase"] == "offered"
+
+    entry, fields = await street.take("heir")
+    assert fields["fence"] == "2"
+    await street.succeed(entry, fields, "in time")
+    assert (await street.over(task))["result"] == "in time"
+    assert await finals(street, task) == ["task.succeeded"]
+    await street.empty()
+
+
+@pytest.mark.contract("S1-3", "S1-13")
+async def test_a_zombies_fenced_result_does_not_count_for_the_attempt_that_runs(
+    street: Street,
+) -> None:
+    task = await street.submit(queue="streams")
+    old, first = await street.take("zombie")
+    entry, fields = await street.take("heir")
+    await street.phase(task, "running")
+    await street.fail(old, first, "too late", fence=first["fence"], retryable="false")
+    await recorded(street, task, "task.late_result")
+    assert (await street.read(task))["phase"] == "running"
+    await street.succeed(entry, fields, "in time", fence=fields["fence"])
+    assert (await street.over(task))["result"] == "in time"
+    assert await finals(street, task) == ["task.succeeded"]
+
+
+@pytest.mark.contract("S1-3", "S1-13")
+@pytest.mark.parametrize("with_fence", [True, False], ids=["fence", "no-fence"])
+async def test_a_zombies_result_after_the_end_is_only_recorded(
+    street: Street, with_fence: bool
+) -> None:
+    task = await street.submit(queue="streams")
+    old, first = await street.take("zombie")
+    entry, fields = await street.take("heir")
+    await street.succeed(entry, fields, "in time")
+    await street.over(task)
+    await street.succeed(old, first, "late", **({"fence": first["fence"]} if with_fence else {}))
+    await recorded(street, task, "task.late_result")
+    assert (await street.read(task))["result"] == "in time"
+    assert await finals(street, task) == ["task.succeeded"]
+    await street.empty()
+
+
+@pytest.mark.contract("S1-6", "S1-13")
+async def test_a_workers_own_claim_is_noticed_and_logged(street: Street) -> None:
+    task = await street.submit(queue="streams")
+    entry, fields = await street.take("first")
+    await street.phase(task, "running")
+    await asyncio.sleep(0.3)
+    await street.redis.xclaim(TASKS, GROUP, "second", 200, [entry])
+    (reclaimed,) = await recorded(street, task, "task.reclaimed")
+    assert reclaimed == {"from": "first", "to": "second", "message_id": entry}
+    await street.succeed(entry, fields)
+    assert (await street.over(task))["state"] == "succeeded"
+    await street.empty()
+
+
+@pytest.mark.contract("S1-4", "S1-13")
+async def test_a_task_acknowledged_without_a_result_is_lost_after_the_lease(
+    street: Street,
+) -> None:
+    task = await street.submit(queue="streams")
+    lost, fields = await street.take()
+    await street.phase(task, "running")
+    await street.redis.xack(TASKS, GROUP, lost)
+    assert await street.take_all(timeout=0.6) == [], "its answer may be on the way"
+    entry, fields = await street.take("other")
+    assert (fields["task_id"], fields["retry_count"], fields["fence"]) == (task, "0", "2")
+    await street.succeed(entry, fields)
+    done = await street.over(task)
+    assert (done["state"], done["failures"]) == ("succeeded", 0)
+    await street.empty()
+
+
+@pytest.mark.contract("S1-4", "S1-13")
+async def test_a_result_that_comes_after_the_acknowledgement_counts(street: Street) -> None:
+    task = await street.submit(queue="streams")
+    entry, _ = await street.take()
+    await street.redis.xack(TASKS, GROUP, entry)
+    await asyncio.sleep(0.6)
+    await street.answer(None, task, status="succeeded", result="1")
+    assert (await street.over(task))["result"] == 1
+    assert "task.reclaimed" not in await street.types(task)
+
+
+@pytest.mark.contract("S1-6")
+async def test_five_lost_deliveries_are_poison(street: Street) -> None:
+    task = await street.submit(queue="streams")
+    for turn in range(5):
+        _, fields = await street.take(f"dies-{turn}")
+        assert (fields["task_id"], fields["retry_count"]) == (task, "0")
+    dead = await street.over(task)
+    assert (dead["state"], dead["error"]["kind"], dead["failures"]) == ("dead", "poison", 0)
+    assert await finals(street, task) == ["task.failed"]
+    await street.until(street.letters)
+    await street.empty()
+
+
+@pytest.mark.contract("S1-6")
+async def test_a_stale_entry_behind_fifteen_hundred_fresh_ones_is_reclaimed(
+    street: Street,
+) -> None:
+    pipe = street.redis.pipeline()
+    for n in range(1_500):
+        pipe.xadd(TASKS, {"task_id": f"f-{n}", "tool_name": "t"})
+    await pipe.execute()
+    task = await street.submit(queue="streams")
+    await street.phase(task, "offered")
+    taken = await street.take_all("alive", 2_000)
+    assert len(taken) == 1_501
+    last, fields = taken[-1]
+    assert fields["task_id"] == task
+    fresh: list[Any] = [entry for entry, _ in taken[:-1]]
+
+    async def reclaimed() -> bool:
+        await street.redis.xclaim(TASKS, GROUP, "alive", 0, fresh, justid=True)
+        rows = await street.redis.xpending_range(TASKS, GROUP, last, last, 1)
+        return not rows
+
+    await street.until(reclaimed, timeout=8)
+    assert await street.pending() == 1_500
+    assert await street.events(task, "task.reclaimed")
+
+
+@pytest.mark.contract("S1-6")
+async def test_a_server_without_xautoclaim_is_reclaimed_from_by_hand(
+    street: Street, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def unknown(*_: Any, **__: Any) -> None:
+        asked.append(1)
+        raise ResponseError("unknown command 'XAUTOCLAIM', with args beginning with: ")
+
+    monkeypatch.setattr("redis.asyncio.Redis.xautoclaim", unknown)
+    task = await street.submit(queue="streams")
+    lost, _ = await street.take("dies")
+    entry, fields = await street.take("lives")
+    await street.succeed(entry, fields)
+    assert (await street.over(task))["state"] == "succeeded"
+    (reclaimed,) = await street.events(task, "task.reclaimed")
+    assert reclaimed == {"from": "dies", "to": "onward", "message_id": lost}
+    assert asked
+    await street.empty()
+
+
+@pytest.mark.contract("S1-6")
+async def test_names_of_workers_long_gone_are_forgotten_once_they_own_nothing() -> None:
+    async with open_street() as street:
+        task = await street.submit(queue="streams")
+        entry, fields = await street.take("busy")
+        await street.redis.xgroup_createconsumer(TASKS, GROUP, "idle")
+        await street.app.onward._feed._channel.dismiss(0)
+        names = {one["name"] for one in await street.redis.xinfo_consumers(TASKS, GROUP)}
+        assert b"busy" in names
+        assert b"idle" not in names
+        await street.succeed(entry, fields)
+        assert (await street.over(task))["state"] == "succeeded"

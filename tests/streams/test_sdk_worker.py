@@ -1,0 +1,410 @@
+"""The SDK's worker over streams, against a real server and a real Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from onward.client.errors import ServerNeeded
+from onward.client.http import Client, Options, TaskView
+from onward.client.worker import Worker
+from onward.service import Context, PlainContext, Refused
+from tests.client.conftest import served
+from tests.servers import fresh_url
+from tests.streams.street import GROUP, RESULTS, TASKS
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.contract("S1-13")]
+
+OVER: Options = {"queue": "streams", "backoff_ms": [1]}
+
+
+class Site:
+    """A server, a Valkey, and workers on its streams."""
+
+    def __init__(self, url: str, client: Client, redis_url: str, stack: AsyncExitStack) -> None:
+        self.url = url
+        self.client = client
+        self.redis_url = redis_url
+        self.redis: Any = redis.asyncio.Redis.from_url(redis_url, protocol=2)
+        self._stack = stack
+
+    async def start(self, worker: Worker) -> asyncio.Task[None]:
+        serving = asyncio.create_task(worker.serve(redis=self.redis_url))
+
+        async def stop() -> None:
+            serving.cancel()
+            with suppress(asyncio.CancelledError):
+                await serving
+
+        self._stack.push_async_callback(stop)
+        await wait_until(lambda: worker.connected or serving.done())
+        if serving.done():
+            serving.result()
+        return serving
+
+    async def ended(self, type: str, payload: Any = None, **options: Any) -> TaskView:
+        task = await self.client.submit(type, payload or {}, **{**OVER, **options})
+        return await self.client.wait(task.id, timeout_ms=10_000)
+
+    async def running(self, task: str) -> None:
+        async with asyncio.timeout(5):
+            while (await self.client.get(task)).phase != "running":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def types(self, task: str) -> list[str]:
+        return [event.type for event in (await self.client.events(task)).items]
+
+    async def consumers(self) -> dict[str, int]:
+        rows = await self.redis.xinfo_consumers(TASKS, GROUP)
+        return {row["name"].decode(): row["pending"] for row in rows}
+
+
+@pytest.fixture
+async def site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    monkeypatch.setenv("VISIBILITY_TIMEOUT_S", "1")
+    monkeypatch.delenv("ONWARD_URL", raising=False)
+    url = fresh_url("valkey")
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(
+            served(redis=url, visibility_timeout_s=1.0, drain_ms=0)
+        )
+        client = await stack.enter_async_context(Client(server))
+        here = Site(server, client, url, stack)
+        stack.push_async_callback(here.redis.aclose)
+        yield here
+
+
+@pytest.mark.contract("N-1", "N-7", "N-11")
+async def test_typed_functions_do_their_tasks_and_are_declared(site: Site) -> None:
+    worker = Worker(site.url)
+
+    @worker.service
+    async def greet(name: str) -> str:
+        return f"hello {name}"
+
+    @worker.service(name="math.add")
+    def add(numbers: list[int]) -> dict[str, Any]:
+        return {"sum": sum(numbers), "thread": threading.current_thread().name}
+
+    await site.start(worker)
+    assert (await site.ended("greet", {"name": "Ada"})).result == "hello Ada"
+    answer = (await site.ended("math.add", {"numbers": [1, 2]})).result
+    assert (answer["sum"], answer["thread"][:14]) == (3, "onward-handler")
+
+    async def is_declared() -> bool:
+        task = await site.client.submit("greet", {"name": "Bob"})
+        return (await site.client.get(task.id)).queue == "streams"
+
+    for _ in range(50):
+        if await is_declared():
+            break
+        await asyncio.sleep(0.05)
+    task = await site.client.submit("greet", {"name": "Eve"})
+    assert (await site.client.wait(task.id, timeout_ms=5_000)).result == "hello Eve"
+
+
+async def test_a_payload_that_does_not_fit_is_a_dead_letter_at_once(site: Site) -> None:
+    worker = Worker()
+
+    @worker.service
+    async def greet(name: str) -> str:
+        return name
+
+    @worker.service
+    async def picky() -> None:
+        raise Refused("never")
+
+    await site.start(worker)
+    for type, kind in (("greet", "SchemaInvalid"), ("picky", "Refused")):
+        dead = await site.ended(type, {"nome": 1} if type == "greet" else {})
+        assert (dead.state, dead.attempt) == ("dead", 1)
+        assert dead.error is not None
+        assert dead.error["kind"] == kind
+
+
+async def test_failures_are_retried_with_the_next_attempt(site: Site) -> None:
+    worker = Worker()
+    attempts = []
+
+    @worker.service
+    async def flaky(ctx: Context) -> str:
+        attempts.append((ctx.attempt, ctx.key))
+        if ctx.attempt < 3:
+            raise RuntimeError("not yet")
+        return "now"
+
+    await site.start(worker)
+    done = await site.ended("flaky", idempotency_key="k-1")
+    assert done.result == "now"
+    assert attempts == [(1, "k-1"), (2, "k-1"), (3, "k-1")]
+
+
+async def test_a_type_it_does_not_serve_is_refused_for_now(site: Site) -> None:
+    worker = Worker()
+
+    @worker.service
+    async def mine() -> None: ...
+
+    await site.start(worker)
+    dead = await site.ended("others", max_retries=1)
+    assert dead.error is not None
+    assert (dead.state, dead.attempt, dead.error["kind"]) == ("dead", 2, "UnknownService")
+
+
+@pytest.mark.contract("S1-5")
+async def test_heartbeats_keep_a_long_task_and_add_no_entry(site: Site) -> None:
+    worker = Worker()
+
+    @worker.service
+    async def slow() -> str:
+        await asyncio.sleep(3)
+        return "done"
+
+    await site.start(worker)
+    task = await site.client.submit("slow", **OVER)
+    lengths = set()
+    while (await site.client.get(task.id)).state != "succeeded":
+        lengths.add((await site.redis.xlen(TASKS), await site.redis.xlen(RESULTS)))
+        await asyncio.sleep(0.05)
+    assert lengths <= {(0, 0), (1, 0), (1, 1)}
+    types = await site.types(task.id)
+    assert "task.reclaimed" not in types
+
+
+async def test_it_takes_no_more_than_it_has_hands_for(site: Site) -> None:
+    worker = Worker(concurrency=2)
+    running, most = 0, 0
+
+    @worker.service
+    async def work() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.2)
+        running -= 1
+
+    await site.start(worker)
+    tasks = [await site.client.submit("work", **OVER) for _ in range(8)]
+    pending = set()
+    while (await site.client.get(tasks[-1].id)).state != "succeeded":
+        pending.add((await site.redis.xpending(TASKS, GROUP))["pending"])
+        await asyncio.sleep(0.02)
+    assert most == 2
+    assert max(pending) <= 2
+
+
+@pytest.mark.contract("S1-3")
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_canceled_task_is_stopped_within_a_second_or_two(site: Site, kind: str) -> None:
+    worker = Worker()
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    if kind == "async":
+
+        @worker.service(name="long")
+        async def long() -> None:
+            try:
+                await asyncio.sleep(30)
+            finally:
+                stopped.set()
+    else:
+
+        @worker.service(name="long")
+        def plain(ctx: PlainContext) -> None:
+            while not ctx.cancelled:
+                threading.Event().wait(0.05)
+            loop.call_soon_threadsafe(stopped.set)
+
+    await site.start(worker)
+    task = await site.client.submit("long", **OVER)
+    await site.running(task.id)
+    await site.client.cancel(task.id)
+    await asyncio.wait_for(stopped.wait(), 3)
+    done = await site.client.wait(task.id, timeout_ms=3_000)
+    assert done.state == "canceled"
+
+
+async def _stolen(site: Site, task: str) -> str:
+    """Somebody else claims the entry from under the worker."""
+    ((entry, _),) = await site.redis.xrange(TASKS)
+    await site.redis.xclaim(TASKS, GROUP, "thief", 0, [entry])
+    return str(entry.decode())
+
+
+@pytest.mark.contract("S1-5")
+async def test_a_beat_for_an_entry_that_is_somebody_elses_takes_nothing_back(site: Site) -> None:
+    worker = Worker()
+    began, stopped = asyncio.Event(), asyncio.Event()
+
+    @worker.service
+    async def long(ctx: Context) -> str:
+        began.set()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            stopped.set()
+        return "never"
+
+    await site.start(worker)
+    task = await site.client.submit("long", **OVER)
+    await asyncio.wait_for(began.wait(), 3)
+    entry = await _stolen(site, task.id)
+    await asyncio.wait_for(stopped.wait(), 3)
+    (row,) = await site.redis.xpending_range(TASKS, GROUP, entry, entry, 1)
+    assert row["consumer"] == b"thief"
+    assert await site.redis.xlen(RESULTS) == 0, "what came of it is dropped"
+
+
+@pytest.mark.contract("S1-4")
+async def test_an_answer_for_an_entry_that_is_somebody_elses_is_dropped_and_acks_nothing(
+    site: Site,
+) -> None:
+    worker = Worker()
+    began, go, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @worker.service
+    def quick(ctx: PlainContext) -> str:
+        loop.call_soon_threadsafe(began.set)
+        asyncio.run_coroutine_threadsafe(go.wait(), loop).result()
+        loop.call_soon_threadsafe(over.set)
+        return "stale"
+
+    loop = asyncio.get_running_loop()
+    await site.start(worker)
+    task = await site.client.submit("quick", **OVER)
+    await asyncio.wait_for(began.wait(), 3)
+    line: Any = worker._line
+    line._taken.clear()  # so that no heartbeat finds out before the answer does
+    entry = await _stolen(site, task.id)
+    go.set()
+    await asyncio.wait_for(over.wait(), 3)
+    await wait_until(lambda: len(line._bench) == 0)
+    (row,) = await site.redis.xpending_range(TASKS, GROUP, entry, entry, 1)
+    assert row["consumer"] == b"thief"
+    assert (await site.client.get(task.id)).state == "running"
+
+
+@pytest.mark.contract("S1-13", "N-7")
+async def test_a_drained_worker_finishes_what_it_can_and_leaves_no_name(site: Site) -> None:
+    worker = Worker(id="drains")
+    began = asyncio.Event()
+
+    @worker.service
+    async def work() -> str:
+        began.set()
+        await asyncio.sleep(0.5)
+        return "done"
+
+    serving = await site.start(worker)
+    task = await site.client.submit("work", **OVER)
+    await asyncio.wait_for(began.wait(), 3)
+    worker.drain()
+    await asyncio.wait_for(serving, 5)
+    assert (await site.client.wait(task.id, timeout_ms=2_000)).result == "done"
+    assert not [name for name in await site.consumers() if name.startswith("drains")]
+
+
+@pytest.mark.contract("S1-13", "N-7")
+async def test_what_a_drained_worker_cannot_finish_goes_back_at_once_and_unburned(
+    site: Site,
+) -> None:
+    worker = Worker(id="drains", grace_ms=100)
+    began = asyncio.Event()
+
+    @worker.service
+    async def work() -> str:
+        began.set()
+        await asyncio.sleep(60)
+        return "never"
+
+    serving = await site.start(worker)
+    task = await site.client.submit("work", **OVER)
+    await asyncio.wait_for(began.wait(), 3)
+    await site.running(task.id)
+    worker.drain()
+    await asyncio.wait_for(serving, 5)
+    heir = Worker(id="heir")
+
+    @heir.service(name="work")
+    async def again(ctx: Context) -> int:
+        return ctx.attempt
+
+    await site.start(heir)
+    assert (await site.client.wait(task.id, timeout_ms=3_000)).result == 1
+    types = await site.types(task.id)
+    assert "task.released" in types
+    assert "task.reclaimed" not in types
+
+
+@pytest.mark.contract("S1-8", "N-7")
+async def test_progress_parts_and_effects_go_to_a_server_that_is_named(site: Site) -> None:
+    worker = Worker(site.url)
+    charged = []
+
+    @worker.service
+    async def pay(ctx: Context) -> Any:
+        await ctx.progress(0.25, "a quarter")
+        await ctx.emit({"part": 1})
+        receipt = await ctx.once("charge", lambda: charged.append(1) or "r-1")
+        if ctx.attempt == 1:
+            raise RuntimeError("after the charge")
+        return receipt
+
+    await site.start(worker)
+    done = await site.ended("pay")
+    assert (done.result, charged) == ("r-1", [1])
+    page = await site.client.events(done.id)
+    events = {event.type: event.data for event in page.items}
+    assert events["task.progress"] == {"progress": 0.25, "message": "a quarter"}
+    assert events["task.chunk"] == {"part": 1}
+
+
+@pytest.mark.contract("S1-8", "N-7")
+async def test_without_a_server_progress_is_dropped_and_once_says_what_to_set(site: Site) -> None:
+    worker = Worker()
+    seen: list[str] = []
+
+    @worker.service
+    async def pay(ctx: Context) -> str:
+        await ctx.progress(0.5)
+        await ctx.emit("part")
+        try:
+            await ctx.once("charge", lambda: 1)
+        except ServerNeeded as error:
+            seen.append(str(error))
+        return "paid"
+
+    await site.start(worker)
+    assert (await site.ended("pay")).result == "paid"
+    assert "ONWARD_URL" in seen[0]
+
+
+async def test_a_worker_survives_a_deleted_group(site: Site) -> None:
+    worker = Worker()
+
+    @worker.service
+    async def echo(n: int) -> int:
+        return n
+
+    await site.start(worker)
+    assert (await site.ended("echo", {"n": 1})).result == 1
+    await site.redis.xgroup_destroy(TASKS, GROUP)
+    assert (await site.ended("echo", {"n": 2})).result == 2
+
+
+def test_a_group_cannot_be_served_over_streams() -> None:
+    worker = Worker()
+
+    @worker.group("g")
+    async def group(payload: Any) -> None: ...
+
+    with pytest.raises(ValueError, match="over streams, services only"):
+        asyncio.run(worker.serve(redis="redis://127.0.0.1:1"))
