@@ -67,7 +67,12 @@ async def _engine(*, serving: bool, archive: str = "") -> AsyncIterator[Onward]:
 
 
 def worker(archive: bool = False) -> list[str]:
-    return [sys.executable, "-m", "bench.contenders.redis_engine", *(("archive",) if archive else ())]
+    return [
+        sys.executable,
+        "-m",
+        "bench.contenders.redis_engine",
+        *(("archive",) if archive else ()),
+    ]
 
 
 async def _work(archive: str) -> None:

@@ -11,5 +11,5 @@ worker = Worker(concurrency=40)
 
 @worker.service
 async def chore(n: int, ctx: Context) -> dict[str, int]:
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.3)
     return {"n": n, "attempt": ctx.attempt}

@@ -44,7 +44,7 @@ class Crew:
         )
 
     async def strike(self, turn: int) -> None:
-        if turn % 4 == 2:
+        if turn % 3 == 1:
             # Paused past the visibility timeout with its hands full: a zombie when it wakes.
             self.strikes["stop"] += 1
             self.members[0].signal(signal.SIGSTOP)
@@ -109,15 +109,17 @@ async def test_workers_killed_and_stopped_all_the_while_lose_nothing_and_end_not
             crew = Crew(redis.url, tmp_path / "worker.log")
             try:
                 async with httpx2.AsyncClient(base_url=server.url, timeout=20) as http:
-                    await submit_all(http, accepted)
+                    submitting = asyncio.create_task(submit_all(http, accepted))
                     for turn in range(60):
                         await asyncio.sleep(1)
                         found = await states(http)
-                        if found["succeeded"] + found["dead"] == TASKS_IN_ALL:
+                        over = found["succeeded"] + found["dead"] == TASKS_IN_ALL
+                        if over and submitting.done():
                             break
                         await crew.strike(turn)
+                    await submitting
                     assert found["succeeded"] == TASKS_IN_ALL, (found, crew.strikes)
-                    assert min(crew.strikes["kill"], crew.strikes["stop"]) >= 1
+                    assert min(crew.strikes["kill"], crew.strikes["stop"]) >= 3
                 await cleared(redis.client)
             finally:
                 crew.dismiss()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
+from onward.core.errors import LedgerUnavailable
 from tests.streams.street import GROUP, RESULTS, TASKS, Street, open_street
 
 pytestmark = pytest.mark.slow
@@ -163,6 +164,31 @@ async def test_a_result_that_comes_after_the_acknowledgement_counts(street: Stre
     await street.answer(None, task, status="succeeded", result="1")
     assert (await street.over(task))["result"] == 1
     assert "task.reclaimed" not in await street.types(task)
+
+
+@pytest.mark.contract("S1-4")
+async def test_an_answer_that_the_ledger_could_not_take_is_read_again(
+    street: Street, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await street.submit(queue="streams")
+    entry, fields = await street.take()
+    dispatcher = street.app.onward.dispatcher
+    settle = dispatcher.settle
+    refused: list[Any] = []
+
+    async def away(*said: Any) -> Any:
+        if len(refused) < 2:
+            refused.append(said)
+            raise LedgerUnavailable("away for a moment")
+        return await settle(*said)
+
+    monkeypatch.setattr(dispatcher, "settle", away)
+    await street.succeed(entry, fields, "kept")
+    assert (await street.over(task))["result"] == "kept"
+    assert len(refused) == 2
+    assert "task.reclaimed" not in await street.types(task)
+    await street.empty()
+    assert await street.length(RESULTS) == 0
 
 
 @pytest.mark.contract("S1-6")

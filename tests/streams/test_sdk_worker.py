@@ -35,8 +35,8 @@ class Site:
         self.redis: Any = redis.asyncio.Redis.from_url(redis_url, protocol=2)
         self._stack = stack
 
-    async def start(self, worker: Worker) -> asyncio.Task[None]:
-        serving = asyncio.create_task(worker.serve(redis=self.redis_url))
+    async def start(self, worker: Worker) -> None:
+        self.serving = serving = asyncio.create_task(worker.serve(redis=self.redis_url))
 
         async def stop() -> None:
             serving.cancel()
@@ -47,7 +47,6 @@ class Site:
         await wait_until(lambda: worker.connected or serving.done())
         if serving.done():
             serving.result()
-        return serving
 
     async def ended(self, type: str, payload: Any = None, **options: Any) -> TaskView:
         task = await self.client.submit(type, payload or {}, **{**OVER, **options})
@@ -303,11 +302,11 @@ async def test_a_drained_worker_finishes_what_it_can_and_leaves_no_name(site: Si
         await asyncio.sleep(0.5)
         return "done"
 
-    serving = await site.start(worker)
+    await site.start(worker)
     task = await site.client.submit("work", **OVER)
     await asyncio.wait_for(began.wait(), 3)
     worker.drain()
-    await asyncio.wait_for(serving, 5)
+    await asyncio.wait_for(site.serving, 5)
     assert (await site.client.wait(task.id, timeout_ms=2_000)).result == "done"
     assert not [name for name in await site.consumers() if name.startswith("drains")]
 
@@ -325,12 +324,12 @@ async def test_what_a_drained_worker_cannot_finish_goes_back_at_once_and_unburne
         await asyncio.sleep(60)
         return "never"
 
-    serving = await site.start(worker)
+    await site.start(worker)
     task = await site.client.submit("work", **OVER)
     await asyncio.wait_for(began.wait(), 3)
     await site.running(task.id)
     worker.drain()
-    await asyncio.wait_for(serving, 5)
+    await asyncio.wait_for(site.serving, 5)
     heir = Worker(id="heir")
 
     @heir.service(name="work")
@@ -349,11 +348,15 @@ async def test_progress_parts_and_effects_go_to_a_server_that_is_named(site: Sit
     worker = Worker(site.url)
     charged = []
 
+    def charge() -> str:
+        charged.append(1)
+        return "r-1"
+
     @worker.service
     async def pay(ctx: Context) -> Any:
         await ctx.progress(0.25, "a quarter")
         await ctx.emit({"part": 1})
-        receipt = await ctx.once("charge", lambda: charged.append(1) or "r-1")
+        receipt = await ctx.once("charge", charge)
         if ctx.attempt == 1:
             raise RuntimeError("after the charge")
         return receipt

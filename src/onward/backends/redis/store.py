@@ -185,25 +185,30 @@ def _log_order(cursor: str) -> tuple[int, int]:
 
 def _move(move: Move) -> dict[str, Any]:
     """A move as the function takes it: what to set, and what to unset, told apart."""
+    given: dict[str, str | int] = {}
+    unset: list[str] = []
+    for name, value in move.changes.items():
+        if value is None:
+            unset.append(name)
+        else:
+            given[name] = value
     packed: dict[str, Any] = {
         "task": move.task,
         "expect": move.expect,
         "fence": move.fence,
         "rev": move.rev,
         "to": move.to,
-        "set": {name: value for name, value in move.changes.items() if value is not None},
-        "unset": [name for name, value in move.changes.items() if value is None],
+        "set": given,
+        "unset": unset,
         "events": move.events,
-        "front": move.front,
     }
+    # What is at its default stays away: most moves carry none of these.
     for name in ("due_at", "due_by", "seen"):
         value = getattr(move, name)
         if value is not None:
             packed[name] = value
-    if move.spawn:
-        packed["spawn"] = move.spawn
-    if move.letters:
-        packed["letters"] = move.letters
+    if move.front or move.spawn or move.letters:
+        packed |= {"front": move.front, "spawn": move.spawn, "letters": move.letters}
     return packed
 
 

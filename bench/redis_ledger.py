@@ -104,7 +104,13 @@ def _goals(figures: _Figures, peers: dict[str, Peer]) -> list[Goal]:
         Goal(f"{ONWARD}, submitting and draining / raw", cycle / figures.median(RAW), OF_RAW),
         Goal(f"{ONWARD}, draining / raw", rate / figures.median(f"{RAW}, draining"), OF_RAW),
         *(
-            Goal(f"idle, {where}, p50", figures.median(_idle_name(ONWARD, where)), IDLE_MS, True, "ms")
+            Goal(
+                f"idle, {where}, p50",
+                figures.median(_idle_name(ONWARD, where)),
+                IDLE_MS,
+                True,
+                "ms",
+            )
             for where in (OWN, APART)
         ),
         Goal(f"{ONWARD}, bulk submitting", submitting, SUBMIT, unit="tasks/s"),
@@ -117,8 +123,11 @@ def _throughput(name: str, peer: Peer, figures: _Figures) -> None:
     empty = server.memory
     with _at(server):
         said = call(f"{peer.module}:submit", tasks=tasks)
-        figures.add(f"{name}, {'bulk' if peer.own or tasks > 10_000 else 'one by one'}",
-                    "submitted/s", said["rate"])
+        figures.add(
+            f"{name}, {'bulk' if peer.own or tasks > 10_000 else 'one by one'}",
+            "submitted/s",
+            said["rate"],
+        )
         queued = server.memory
         with running(call(f"{peer.module}:worker", **peer.given)) as worker:
             until(lambda: peer.left(server.client, tasks) < tasks - 20, what=name, process=worker)
