@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 from bench.processes import ContenderFailed, call, cpu_s, running, until
@@ -31,20 +32,25 @@ class Peer:
     server: Valkey
     idle: bool = False
     own: bool = False
+    bulk: bool = False  # it can be handed many at once
     given: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def worker(self) -> list[str]:
+        command: list[str] = call(f"{self.module}:worker", **self.given)
+        return command
 
 
 def measure(bench: Bench) -> Measured:
     with ExitStack() as stack:
         plain = stack.enter_context(serving(bench.scratch / "valkey"))
         everysec = stack.enter_context(serving(bench.scratch / "valkey-aof", "everysec"))
+        ours = partial(Peer, "redis_engine", left=_onward, own=True, bulk=True)
         peers = {
-            ONWARD: Peer("redis_engine", TASKS, _onward, plain, idle=True, own=True),
-            f"{ONWARD}, AOF everysec": Peer("redis_engine", TASKS, _onward, everysec, own=True),
-            f"{ONWARD} and its archive": Peer(
-                "redis_engine", TASKS, _onward, plain, own=True, given={"archive": True}
-            ),
-            "BullMQ": Peer("bullmq_peer", 12_000, _bullmq, plain, idle=True),
+            ONWARD: ours(TASKS, server=plain, idle=True),
+            f"{ONWARD}, AOF everysec": ours(TASKS // 2, server=everysec),
+            f"{ONWARD} and its archive": ours(TASKS // 2, server=plain, given={"archive": True}),
+            "BullMQ": Peer("bullmq_peer", 10_000, _bullmq, plain, idle=True, bulk=True),
             "huey": Peer("huey_redis", 4_000, _huey, plain, idle=True),
             "dramatiq": Peer("dramatiq_peer", 2_500, _dramatiq, plain),
             "Celery": Peer("celery_peer", 600, _celery, plain),
@@ -123,13 +129,10 @@ def _throughput(name: str, peer: Peer, figures: _Figures) -> None:
     empty = server.memory
     with _at(server):
         said = call(f"{peer.module}:submit", tasks=tasks)
-        figures.add(
-            f"{name}, {'bulk' if peer.own or tasks > 10_000 else 'one by one'}",
-            "submitted/s",
-            said["rate"],
-        )
+        how = "bulk" if peer.bulk else "one by one"
+        figures.add(f"{name}, {how}", "submitted/s", said["rate"])
         queued = server.memory
-        with running(call(f"{peer.module}:worker", **peer.given)) as worker:
+        with running(peer.worker) as worker:
             until(lambda: peer.left(server.client, tasks) < tasks - 20, what=name, process=worker)
             before, began, cpu = peer.left(server.client, tasks), time.perf_counter(), cpu_s(worker)
             while left := peer.left(server.client, tasks):
@@ -152,7 +155,7 @@ def _idle(name: str, peer: Peer, figures: _Figures) -> None:
         if peer.own:
             said = call(f"{peer.module}:idle", **given, serving=True)
             figures.add(_idle_name(name, OWN), "ms", said["p50"])
-        with running(call(f"{peer.module}:worker", **peer.given)):
+        with running(peer.worker):
             said = call(f"{peer.module}:idle", **given)
             figures.add(_idle_name(name, APART), "ms", said["p50"])
 

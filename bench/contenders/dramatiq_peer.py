@@ -35,4 +35,7 @@ def submit(tasks: int) -> dict[str, Any]:
 
 def worker() -> list[str]:
     command = str(Path(sys.executable).parent / "dramatiq")
-    return [command, "bench.contenders.dramatiq_peer", "--processes", "1", "--threads", "2"]
+    return [
+        *("env", "dramatiq_queue_prefetch=200"),
+        *(command, "bench.contenders.dramatiq_peer", "--processes", "1", "--threads", "2"),
+    ]

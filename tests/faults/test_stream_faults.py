@@ -80,6 +80,7 @@ async def states(http: httpx2.AsyncClient) -> dict[str, int]:
 
 async def cleared(client: Any) -> None:
     until = time.monotonic() + 10
+    left: tuple[int, ...] = (-1,)
     while time.monotonic() < until:
         pending = client.xpending(TASKS, GROUP)["pending"]
         left = (pending, client.xlen(TASKS), client.xlen(RESULTS))
@@ -109,6 +110,7 @@ async def test_workers_killed_and_stopped_all_the_while_lose_nothing_and_end_not
             crew = Crew(redis.url, tmp_path / "worker.log")
             try:
                 async with httpx2.AsyncClient(base_url=server.url, timeout=20) as http:
+                    found: dict[str, int] = {}
                     submitting = asyncio.create_task(submit_all(http, accepted))
                     for turn in range(60):
                         await asyncio.sleep(1)

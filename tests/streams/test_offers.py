@@ -185,7 +185,7 @@ async def test_entries_that_somebody_trimmed_are_offered_again(ledger: str) -> N
         tasks = [await street.submit(queue="streams") for _ in range(5)]
         await street.phase(tasks[2], "offered")
         await street.redis.xtrim(TASKS, maxlen=0, approximate=False)
-        done = set()
+        done: set[str] = set()
         while len(done) < 5:
             entry, fields = await street.take()
             done.add(fields["task_id"])
@@ -229,7 +229,7 @@ async def test_a_redis_that_lost_everything_is_fed_anew_from_the_ledger(tmp_path
             server.start()
             await street.until(lambda: _has_group(street))
             done = await street.submit(queue="streams")
-            seen = []
+            seen: list[str] = []
             while len(seen) < 2:
                 entry, fields = await street.take(timeout=15)
                 assert entry != runs

@@ -112,7 +112,7 @@ class Collector:
         return [row.entry for row in rows if row.entry not in later]
 
     async def _answered(self, answer: Answer) -> None:
-        offer = self._offers.of(answer.task)
+        offer = await self._offers.find(answer.task)
         if offer is not None:
             held = offer.claimed
             fence = await self._fence_of(offer) if answer.fence is None else answer.fence
@@ -121,9 +121,7 @@ class Collector:
             if task is None:
                 return
             held = claimed(task)
-            # Without a fence it can only mean an attempt that went over the stream.
-            streamed = task.state is State.RUNNING and not self._runs_natively(task)
-            fence = answer.fence or (task.fence if streamed else -1)
+            fence = answer.fence or self._last_streamed(task)
         if answer.given_up:
             await self._given_up(answer, held, fence)
         else:
@@ -161,6 +159,11 @@ class Collector:
             return fence
         return fence - 1  # nobody has taken this one yet: it answers an earlier one
 
+    def _last_streamed(self, task: Task) -> int:
+        """The same for a task that is not on the stream now: the attempt that was seen there."""
+        seen = task.state is State.RUNNING and task.lease_until is not None
+        return task.fence if seen and not self._runs_natively(task) else -1
+
     def _runs_natively(self, task: Task) -> bool:
         return any(member.id == task.worker for member in self._roster.members())
 
@@ -192,8 +195,10 @@ class Collector:
         if self._offers.at(row.entry) is not None:
             return True
         # Put there by us a moment ago: read here before the reply to writing it.
-        key = (row.fields.get(self._dialect.id_field, ""), row.fields.get("fence", ""))
-        return key in self._offers.coming
+        fields = row.fields
+        return self._offers.is_coming(
+            fields.get(self._dialect.id_field, ""), fields.get("fence", "")
+        )
 
     async def _meet(self, rows: Sequence[Row]) -> None:
         ids = [row.fields.get(self._dialect.id_field, "") for row in rows]

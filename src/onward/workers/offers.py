@@ -6,7 +6,9 @@ one from the stream and the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from onward.core.coalesce import Coalescer
 from onward.core.contract import Verdict
@@ -36,8 +38,29 @@ class Offers:
         self._dropping = Coalescer(channel.drop)
         self._by_task: dict[TaskId, Offer] = {}
         self._by_entry: dict[str, Offer] = {}
-        self.coming: set[tuple[TaskId, str]] = set()  # (task, fence) on their way to the stream
+        self._coming: dict[TaskId, tuple[str, asyncio.Event]] = {}  # on their way to the stream
         self.seat: Seat | None = None  # set while this server is on duty
+
+    @contextmanager
+    def coming(self, task: Claimed) -> Iterator[None]:
+        """While its entry is being written: others may read it before we know its name."""
+        mine = (str(task.fence), asyncio.Event())
+        self._coming[task.id] = mine
+        try:
+            yield
+        finally:
+            mine[1].set()
+            # Released because Redis was away, it may have been claimed and be coming once more.
+            if self._coming.get(task.id) is mine:
+                del self._coming[task.id]
+
+    def is_coming(self, task: TaskId, fence: str) -> bool:
+        return task in self._coming and self._coming[task][0] == fence
+
+    async def find(self, task: TaskId) -> Offer | None:
+        if task in self._coming:
+            await self._coming[task][1].wait()
+        return self.of(task)
 
     def of(self, task: TaskId) -> Offer | None:
         return self._by_task.get(task)

@@ -158,23 +158,20 @@ class Feed:
         self._spawn(self._offer(task, self._offers.seat))
 
     async def _offer(self, task: Claimed, seat: Seat | None) -> None:
-        coming = (task.id, str(task.fence))
-        self._offers.coming.add(coming)
-        try:
-            entry = await self._adding.one(self._dialect.entry(task))
-        except AWAY as error:
-            # If the entry did get through, its fence is older than the one of the next offer.
-            log.warning("not offered", task=task.id, error=repr(error))
-            if seat is not None and seat is self._offers.seat:
-                self._dispatcher.hands.free(seat)
-            await self._dispatcher.settle(task, Released())
-            return
-        finally:
-            self._offers.coming.discard(coming)
-        if seat is self._offers.seat:  # else whoever is on duty now reads it from the stream
-            offer = Offer(entry, task)
-            offer.seat = seat
-            self._offers.keep(offer)
+        with self._offers.coming(task):
+            try:
+                entry = await self._adding.one(self._dialect.entry(task))
+            except AWAY as error:
+                # If the entry did get through, its fence is older than the one of the next offer.
+                log.warning("not offered", task=task.id, error=repr(error))
+                if seat is not None and seat is self._offers.seat:
+                    self._dispatcher.hands.free(seat)
+                await self._dispatcher.settle(task, Released())
+                return
+            if seat is self._offers.seat:  # else whoever is on duty now reads it from the stream
+                offer = Offer(entry, task)
+                offer.seat = seat
+                self._offers.keep(offer)
 
     def _stop(self, task: Claimed, revoked: bool) -> None:
         offer = self._offers.of(task.id)
