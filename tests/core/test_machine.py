@@ -119,6 +119,7 @@ def decisions(task: Task, profile: Profile) -> Iterator[tuple[str, Move | None]]
         )
         yield "settle", machine.settle(at_once, Failed(BUSY), NOW, profile)
         yield "delivered", machine.delivered(task, "w", NOW, FUTURE)
+    yield "given up", machine.given_up(task, BUSY, NOW, profile)
     yield "clock", machine.on_due(task, NOW, profile)
     yield "cancel", machine.cancel(task, NOW, profile)
     yield "approve", machine.approve(task, NOW, profile, payload='{"mended":1}')

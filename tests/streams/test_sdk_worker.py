@@ -17,7 +17,7 @@ from onward.client.worker import Worker
 from onward.service import Context, PlainContext, Refused
 from tests.client.conftest import served
 from tests.servers import fresh_url
-from tests.streams.street import GROUP, RESULTS, TASKS
+from tests.streams.street import DEAD, GROUP, RESULTS, TASKS, text
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S1-13")]
@@ -401,6 +401,38 @@ async def test_a_worker_survives_a_deleted_group(site: Site) -> None:
     assert (await site.ended("echo", {"n": 1})).result == 1
     await site.redis.xgroup_destroy(TASKS, GROUP)
     assert (await site.ended("echo", {"n": 2})).result == 2
+
+
+@pytest.mark.contract("S1-2", "S1-4")
+async def test_it_serves_whoever_speaks_the_protocol_without_any_server_of_ours() -> None:
+    url = fresh_url("valkey")
+    line: Any = redis.asyncio.Redis.from_url(url, protocol=2)
+    worker = Worker(id="alone")
+
+    @worker.service
+    async def echo(n: int) -> int:
+        return n
+
+    serving = asyncio.create_task(worker.serve(redis=url))
+    await line.xadd(TASKS, {"task_id": "a", "tool_name": "echo", "payload": '{"n": 7}'})
+    await line.xadd(TASKS, {"tool_name": "echo"})
+    for stream in (RESULTS, DEAD):
+        async with asyncio.timeout(5):
+            while not await line.xlen(stream):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    ((_, answer),) = await line.xrange(RESULTS)
+    said = text(answer)
+    assert (said["task_id"], said["status"], said["result"]) == ("a", "succeeded", "7")
+    assert said["worker"].startswith("alone:")
+    assert said["finished_at"].isdigit()
+    assert "fence" not in said, "nobody gave it one"
+    ((_, letter),) = await line.xrange(DEAD)
+    assert text(letter)["error"] == "an entry without task_id"
+    assert (await line.xpending(TASKS, GROUP))["pending"] == 0
+    worker.drain()
+    await asyncio.wait_for(serving, 5)
+    assert await line.xinfo_consumers(TASKS, GROUP) == []
+    await line.aclose()
 
 
 def test_a_group_cannot_be_served_over_streams() -> None:

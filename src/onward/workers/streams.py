@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -174,9 +175,12 @@ class Feed:
                 self._offers.keep(offer)
 
     def _stop(self, task: Claimed, revoked: bool) -> None:
-        offer = self._offers.of(task.id)
+        self._spawn(self._take_back(task, revoked))
+
+    async def _take_back(self, task: Claimed, revoked: bool) -> None:
+        offer = await self._offers.find(task.id)
         if offer is not None and offer.claimed.fence == task.fence:
-            self._spawn(self._offers.forget(offer) if revoked else self._withdraw(offer))
+            await (self._offers.forget(offer) if revoked else self._withdraw(offer))
 
     async def _withdraw(self, offer: Offer) -> None:
         """Take an entry back that nobody has taken; one that is under way can only be asked for."""
@@ -198,11 +202,12 @@ class Feed:
 
     async def sweep(self) -> None:
         """Who has what, whose heartbeat has stopped, and what was lost on the way."""
+        looked = monotonic()
         # In this order: what is delivered after the first look must not pass for acknowledged.
         delivered = await self._channel.last_delivered()
         pending = await self._channel.pending()
         await self._look_at(pending, delivered)
-        await self._reclaim(pending)
+        await self._reclaim(pending, looked)
         await self._serve(delivered)
         if self._sweeps % REREAD == 0:
             await self._reread()
@@ -270,20 +275,28 @@ class Feed:
                 offer, Lost(_reclaimed(offer.consumer, OURSELVES, offer.entry))
             )
 
-    async def _reclaim(self, pending: Mapping[str, Taken]) -> None:
+    async def _reclaim(self, pending: Mapping[str, Taken], looked: float) -> None:
         """Take over what has been idle for too long; it is offered again as a fresh entry."""
-        for entry in sorted(await self._channel.claim_idle(self._visibility_ms)):
+        idle = sorted(await self._channel.claim_idle(self._visibility_ms))
+        since_ms = (monotonic() - looked) * 1000
+        for entry in idle:
             offer = self._offers.at(entry)
             if offer is None:
                 await self._offers.drop([entry])
-                continue
-            before = pending.get(entry)
-            silent = before.consumer if before is not None else offer.consumer
-            if silent == self._dialect.released:
+            elif self._was_handed_back(pending.get(entry), since_ms):
                 await self._offers.settle(offer, Released())
-                continue
-            log.info("reclaimed", task=offer.claimed.id, worker=silent)
-            await self._offers.settle(offer, Lost(_reclaimed(silent, OURSELVES, entry)))
+            else:
+                before = pending[entry].consumer
+                silent = offer.consumer if before == OURSELVES else before
+                log.info("reclaimed", task=offer.claimed.id, worker=silent)
+                await self._offers.settle(offer, Lost(_reclaimed(silent, OURSELVES, entry)))
+
+    def _was_handed_back(self, before: Taken | None, since_ms: float) -> bool:
+        if before is None or before.consumer == self._dialect.released:
+            return True
+        # A worker that left after we looked has made its entry look idle; a silent one's was.
+        alive = before.idle_ms + since_ms < self._visibility_ms
+        return alive and before.consumer != OURSELVES
 
     async def _serve(self, delivered: Order) -> None:
         if EVERY in self._rules.types:
