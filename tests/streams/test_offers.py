@@ -91,10 +91,10 @@ async def test_a_delivered_task_that_is_canceled_stays_its_workers_until_it_answ
     await street.cancel(task)
 
     async def asked() -> bool:
-        return bool(await street.redis.exists(f"onward:cancel:{task}"))
+        return bool(await street.redis.exists(f"onward:cancel:{task}:1"))
 
     await street.until(asked)
-    assert 0 < await street.redis.ttl(f"onward:cancel:{task}") <= 60
+    assert 0 < await street.redis.ttl(f"onward:cancel:{task}:1") <= 60
     assert await street.pending() == 1, "not taken from under it"
     await street.succeed(entry, fields)
     assert (await street.over(task))["state"] == "canceled", "a cancel that was accepted holds"

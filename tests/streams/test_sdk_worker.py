@@ -231,6 +231,26 @@ async def test_a_canceled_task_is_stopped_within_a_second_or_two(site: Site, kin
     assert done.state == "canceled"
 
 
+@pytest.mark.contract("S1-3", "S1-10")
+async def test_a_cancel_does_not_reach_the_replay_that_follows_it(site: Site) -> None:
+    worker = Worker()
+    runs = []
+
+    @worker.service
+    async def work() -> str:
+        runs.append(1)
+        await asyncio.sleep(30 if len(runs) == 1 else 1.5)
+        return "done"
+
+    await site.start(worker)
+    task = await site.client.submit("work", **OVER)
+    await site.running(task.id)
+    await site.client.cancel(task.id)
+    assert (await site.client.wait(task.id, timeout_ms=5_000)).state == "canceled"
+    await site.client.retry(task.id)
+    assert (await site.client.wait(task.id, timeout_ms=8_000)).result == "done"
+
+
 async def _stolen(site: Site, task: str) -> str:
     """Somebody else claims the entry from under the worker."""
     ((entry, _),) = await site.redis.xrange(TASKS)

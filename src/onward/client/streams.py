@@ -1,7 +1,7 @@
 """A worker's way over Redis streams: the task queue protocol, with an owner check on every step.
 
 Keys: `stream:task` and its group `cg:workers` (read), `stream:result` (answers), `stream:dlq` (what
-cannot even be answered), `onward:cancel:{task}` (somebody asks it to stop). An entry may be taken
+cannot even be answered), `onward:cancel:{task}:{fence}` (it should stop). An entry may be taken
 from us at any moment after a silence; XACK and XCLAIM do not ask whose it is, so a script does.
 """
 
@@ -94,6 +94,8 @@ class Taken:
         self.entry = entry
         self.task = task
         self.execution = execution
+        # An entry of somebody who gives no fence is adopted under the first.
+        self.cancel_key = WORDS.cancel_key(task, execution.context.fence or 1)
         self.heard_at = monotonic()  # when the server last took us for its owner
 
 
@@ -356,7 +358,7 @@ class StreamLine:
 
     async def _renew(self, held: list[Taken]) -> None:
         began = monotonic()
-        keys = [WORDS.tasks, *(WORDS.cancel_key(taken.task) for taken in held)]
+        keys = [WORDS.tasks, *(taken.cancel_key for taken in held)]
         entries = [taken.entry for taken in held]
         words = await self._calls.eval(_BEAT, len(keys), *keys, WORDS.group, self._name, *entries)
         for taken, word in zip(held, words, strict=True):
@@ -368,7 +370,7 @@ class StreamLine:
                 _cancel(taken)
 
     async def _look(self, held: list[Taken]) -> None:
-        asked = await self._calls.mget([WORDS.cancel_key(taken.task) for taken in held])
+        asked = await self._calls.mget([taken.cancel_key for taken in held])
         for taken, word in zip(held, asked, strict=True):
             if word is not None:
                 _cancel(taken)

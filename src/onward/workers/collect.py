@@ -21,7 +21,7 @@ from onward.core.outcome import Failed
 from onward.core.task import Claimed, State, Task, TaskId
 from onward.workers.channel import OURSELVES, Channel, Row, order
 from onward.workers.dialects import TOLD_S, Answer, Fields, told_key
-from onward.workers.offers import Offer, Offers, claimed
+from onward.workers.offers import Offer, Offers, claimed, net_ms
 from onward.workers.roster import Roster
 
 log = structlog.get_logger("onward.streams")
@@ -235,7 +235,7 @@ class Collector:
         offer = Offer(entry, claimed(task))
         if task.lease_until is not None and self._offers.of(task.id) is None:
             offer.consumer = task.worker
-            offer.until = task.lease_until - self._visibility_ms
+            offer.until = task.lease_until - net_ms(self._visibility_ms)
         return self._offers.keep(offer)
 
     async def _adopt(self, foreign: Mapping[TaskId, tuple[str | None, Fields]]) -> None:

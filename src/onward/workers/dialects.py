@@ -54,7 +54,7 @@ class Dialect(Protocol):
         """The consumer to whom a worker that leaves hands what it could not finish."""
         ...
 
-    def cancel_key(self, task: TaskId) -> str: ...
+    def cancel_key(self, task: TaskId, fence: int) -> str: ...
     def groups(self) -> Sequence[tuple[str, str]]: ...
     def entry(self, task: Claimed) -> Fields: ...
     def answer(self, stream: str, fields: Fields) -> Answer | None: ...
@@ -74,8 +74,9 @@ class StreamProtocol:
     released = "onward:released"
     ours = "onward"  # `origin` of the dead letters that we write ourselves
 
-    def cancel_key(self, task: TaskId) -> str:
-        return f"onward:cancel:{task}"
+    def cancel_key(self, task: TaskId, fence: int) -> str:
+        """Of one attempt: what was asked of it must not stop the replay that follows."""
+        return f"onward:cancel:{task}:{fence}"
 
     def groups(self) -> Sequence[tuple[str, str]]:
         return ((self.tasks, self.group), *((stream, self.own_group) for stream in self.read))

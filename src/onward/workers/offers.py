@@ -19,6 +19,12 @@ from onward.core.task import Claimed, Instant, Task, TaskId
 from onward.workers.channel import Channel
 
 
+def net_ms(visibility_ms: int) -> int:
+    """By how much the ledger's own lease outlasts the stream's: a net under it, for when nobody
+    sweeps. It must not strike before a sweep that is merely slow, which knows who was silent."""
+    return visibility_ms + 10_000
+
+
 class Offer:
     """One entry on the stream, and the claim behind it."""
 

@@ -27,7 +27,7 @@ from onward.core.task import Claimed, Instant, Json, State, encode
 from onward.workers.channel import OURSELVES, Channel, Lines, Order, Taken, order
 from onward.workers.collect import AWAY, PAGE, Collector
 from onward.workers.dialects import Dialect
-from onward.workers.offers import Offer, Offers, claimed
+from onward.workers.offers import Offer, Offers, claimed, net_ms
 from onward.workers.roster import Roster, group_of
 
 log = structlog.get_logger("onward.streams")
@@ -63,6 +63,7 @@ class Feed:
         self._dialect = dialect
         self._rules = rules
         self._visibility_ms = rules.visibility_ms
+        self._net_ms = net_ms(rules.visibility_ms)
         self._channel = Channel(lines, dialect)
         self._offers = Offers(dispatcher, self._channel)
         self._collector = Collector(
@@ -187,7 +188,8 @@ class Feed:
         if offer.entry is None or await self._channel.withdraw(offer.entry):
             await self._offers.settle(offer, Released())
         else:
-            await self._channel.mark(self._dialect.cancel_key(offer.claimed.id), STOP_S)
+            key = self._dialect.cancel_key(offer.claimed.id, offer.claimed.fence)
+            await self._channel.mark(key, STOP_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def guarded() -> None:
@@ -241,7 +243,7 @@ class Feed:
         untils = [now - taken.idle_ms + self._visibility_ms for _, taken in arrived]
         replies = await self._dispatcher.delivered(
             [
-                (offer.claimed, taken.consumer, until + self._visibility_ms)
+                (offer.claimed, taken.consumer, until + self._net_ms)
                 for (offer, taken), until in zip(arrived, untils, strict=True)
             ]
         )
@@ -262,7 +264,7 @@ class Feed:
             await self._hold(offer, until)
 
     async def _hold(self, offer: Offer, until: Instant, *notes: tuple[str, Json]) -> None:
-        claimed, lease = offer.claimed, until + self._visibility_ms
+        claimed, lease = offer.claimed, until + self._net_ms
         await self._dispatcher.extend(Hold(claimed.id, claimed.fence, lease, None, notes))
         offer.until = until
 
