@@ -168,11 +168,9 @@ def failed(held: Held, fault: Fault, now: Instant, profile: Profile) -> Move:
 def delivered(held: Claimed | Task, worker: WorkerId, now: Instant, until: Instant) -> Move:
     """An offered task has reached a worker: from now on it runs, and its clocks with it."""
     attempt_by = None if held.attempt_ms is None else now + held.attempt_ms
-    return Move(
-        task=held.id,
-        expect=State.RUNNING,
-        fence=held.fence,
-        rev=held.rev,
+    return moves.guarded(
+        held,
+        State.RUNNING,
         to=State.RUNNING,
         due_at=moves.first(until, attempt_by, held.expires_at, held.cancel_by),
         changes={
@@ -241,11 +239,9 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
     if awaited(task):
         return _undecided(task, now, profile)
     event = "task.queued" if task.state is State.SCHEDULED else "task.woken"
-    return Move(
-        task=task.id,
-        expect=task.state,
-        fence=task.fence,
-        rev=task.rev,
+    return moves.guarded(
+        task,
+        task.state,
         to=State.QUEUED,
         due_at=moves.first(task.start_by, limit),
         changes={"run_at": None, "waiting_for": None, "queued_at": now},
@@ -297,11 +293,9 @@ def cancel(task: Task, now: Instant, profile: Profile) -> Move | None:
         if task.cancel_by is not None:
             return None
         cancel_by = now + CANCEL_GRACE_MS
-        return Move(
-            task=task.id,
-            expect=task.state,
-            fence=task.fence,
-            rev=task.rev,
+        return moves.guarded(
+            task,
+            task.state,
             to=task.state,
             due_at=moves.first(task.due_at, cancel_by),
             changes={"cancel_by": cancel_by},
@@ -429,11 +423,9 @@ def abandon(task: Task, now: Instant, profile: Profile) -> Move | None:
     """A dead letter nobody will replay. Its final event was written when it died."""
     if task.state is not State.DEAD:
         return None
-    return Move(
-        task=task.id,
-        expect=task.state,
-        fence=task.fence,
-        rev=task.rev,
+    return moves.guarded(
+        task,
+        task.state,
         to=State.FAILED,
         due_at=now + profile.retention_ms,
         changes={},
@@ -443,11 +435,9 @@ def abandon(task: Task, now: Instant, profile: Profile) -> Move | None:
 
 def remark(task: Task, event: str, data: Json | None) -> Move:
     """Write an event beside the task's life without changing it: a late result, say."""
-    return Move(
-        task=task.id,
-        expect=task.state,
-        fence=task.fence,
-        rev=task.rev,
+    return moves.guarded(
+        task,
+        task.state,
         to=task.state,
         due_at=task.due_at,
         changes={},

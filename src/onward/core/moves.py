@@ -6,6 +6,7 @@ machine.py decides which of these it is; nothing here looks at a task's state.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypedDict, Unpack
 
 from onward.core.contract import Move, Submission
 from onward.core.outcome import Parked
@@ -29,6 +30,15 @@ from onward.core.task import (
 )
 
 
+class Rest(TypedDict, total=False):
+    """What few moves have besides."""
+
+    front: bool
+    seen: int | None
+    spawn: tuple[Submission, ...]
+    letters: tuple[Letter, ...]
+
+
 def first(*instants: Instant | None) -> Instant | None:
     """The nearest clock of those that are set."""
     nearest: Instant | None = None
@@ -38,17 +48,39 @@ def first(*instants: Instant | None) -> Instant | None:
     return nearest
 
 
+def guarded(
+    held: Held,
+    expect: State,
+    *,
+    to: State,
+    due_at: Instant | None,
+    changes: Mapping[str, str | int | None],
+    events: tuple[Note, ...],
+    **more: Unpack[Rest],
+) -> Move:
+    """A move that holds only for the task as it was read: its state, its fence and its rev."""
+    return Move(
+        task=held.id,
+        expect=expect,
+        fence=held.fence,
+        rev=held.rev,
+        to=to,
+        due_at=due_at,
+        changes=changes,
+        events=events,
+        **more,
+    )
+
+
 def age_limit(profile: Profile, expires_at: Instant | None) -> Instant | None:
     """The age clock as an alarm for work that is not running: telling can wait until it is."""
     return None if profile.on_expiry is Then.TELL else expires_at
 
 
 def going_on(task: Task, due_at: Instant | None) -> Move:
-    return Move(
-        task=task.id,
-        expect=task.state,
-        fence=task.fence,
-        rev=task.rev,
+    return guarded(
+        task,
+        task.state,
         to=task.state,
         due_at=due_at,
         changes={},
@@ -66,11 +98,9 @@ def end(
     *events: Note,
 ) -> Move:
     changes["finished_at"] = now
-    return Move(
-        task=held.id,
-        expect=expect,
-        fence=held.fence,
-        rev=held.rev,
+    return guarded(
+        held,
+        expect,
         to=to,
         due_at=None if to is State.DEAD else now + profile.retention_ms,
         changes=changes,
@@ -111,11 +141,9 @@ def retry(held: Held, fault: Fault, now: Instant, profile: Profile, overrides: O
     delay = retry_delay_ms(profile, overrides, fault, task=held.id, retry=held.retries)
     run_at = now + delay
     limit = age_limit(profile, held.expires_at)
-    return Move(
-        task=held.id,
-        expect=State.RUNNING,
-        fence=held.fence,
-        rev=held.rev,
+    return guarded(
+        held,
+        State.RUNNING,
         to=State.SCHEDULED if delay > 0 else State.QUEUED,
         due_at=first(run_at, limit) if delay > 0 else limit,
         changes={
@@ -141,11 +169,9 @@ def requeue(
     held: Held, now: Instant, profile: Profile, changes: dict[str, str | int | None], note: Note
 ) -> Move:
     """Back to the place in the queue that it came from."""
-    return Move(
-        task=held.id,
-        expect=State.RUNNING,
-        fence=held.fence,
-        rev=held.rev,
+    return guarded(
+        held,
+        State.RUNNING,
         to=State.QUEUED,
         due_at=age_limit(profile, held.expires_at),
         changes={**changes, "worker": None, "queued_at": now, "start_by": None},
@@ -161,11 +187,9 @@ def park(
     profile: Profile,
     children: tuple[Submission, ...],
 ) -> Move:
-    return Move(
-        task=held.id,
-        expect=State.RUNNING,
-        fence=held.fence,
-        rev=held.rev,
+    return guarded(
+        held,
+        State.RUNNING,
         to=State.WAITING,
         due_at=first(parked.until, age_limit(profile, held.expires_at)),
         changes={
