@@ -224,6 +224,7 @@ class Onward:
                 visibility_ms=int(settings.visibility_timeout_s * 1000),
                 credits=settings.stream_credits,
             ),
+            self.catalog,
         )
         self._feed.start()
         letters = DeadLetters(self.backend.tasks, partial(tell_once, calls))

@@ -360,3 +360,19 @@ async def test_a_service_declared_via_streams_gets_its_tasks_there(ledger: str) 
         assert json.loads(fields["payload"]) == {"name": "Ada"}
         await street.succeed(entry, fields, "Ada")
         assert (await street.over(task))["result"] == "Ada"
+
+
+@LEDGERS
+@pytest.mark.contract("R-2", "N-11")
+async def test_a_type_declared_for_the_stream_stays_off_it_while_somebody_serves_it_natively(
+    ledger: str,
+) -> None:
+    async with open_street(ledger) as street:
+        await _join(street, "greet")
+        service = {"name": "greeter", "task_types": ["greet"], "via": "streams"}
+        declared = await street.http.post("/api/v2/services", json=service)
+        assert declared.status_code == 201, declared.text
+        task = await street.submit(type="greet")
+        assert await street.take_all(timeout=1.5) == []
+        found = await street.read(task)
+        assert (found["queue"], found["phase"]) == ("greet", "queued")

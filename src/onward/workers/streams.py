@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from onward.core.catalog import Catalog
 from onward.core.coalesce import Coalescer
 from onward.core.contract import Hold, Query
 from onward.core.dispatch import Dispatcher
@@ -55,7 +56,10 @@ class Feed:
         lines: Lines,
         dialect: Dialect,
         rules: Rules,
+        catalog: Catalog,
     ) -> None:
+        self._catalog = catalog
+        self._declared: Sequence[str] = ()  # types of services that are to be done by stream
         self._dispatcher = dispatcher
         self._tasks = dispatcher.backend.tasks
         self._clock = dispatcher.clock
@@ -148,7 +152,7 @@ class Feed:
 
     def _queues(self) -> list[str]:
         """Never a type that somebody serves natively."""
-        named = [name for name in self._rules.types if name != EVERY]
+        named = [*self._declared, *(name for name in self._rules.types if name != EVERY)]
         if EVERY in self._rules.types:
             named += [name for name in self._waiting_queues if group_of(name) is None]
         free = [name for name in named if not self._roster.served_by_others(name)]
@@ -301,6 +305,12 @@ class Feed:
         return alive and before.consumer != OURSELVES
 
     async def _serve(self, delivered: Order) -> None:
+        self._declared = [
+            type_
+            for service in await self._catalog.all()
+            if service.via == self._dialect.name
+            for type_ in service.task_types
+        ]
         if EVERY in self._rules.types:
             counts = await self._tasks.counts()
             queued = {q for (q, _, state), n in counts.items() if n and state is State.QUEUED}

@@ -54,13 +54,11 @@ class Submissions:
 
     def _routed(self, task: Task, service: Declared | None) -> Task:
         """Work for stream workers follows the stream protocol's rules of retry."""
-        queue = task.queue
-        if service is not None and service.via == STREAMS and queue == task.type:
-            queue = STREAMS
-        if queue != STREAMS and task.type not in self._stream_types:
+        declared = service is not None and service.via == STREAMS
+        if task.queue != STREAMS and task.type not in self._stream_types and not declared:
             return task
         profile = task.profile if task.session is not None else STREAMS
-        return msgspec.structs.replace(task, queue=queue, profile=profile)
+        return msgspec.structs.replace(task, profile=profile)
 
     async def check(self, type_: str, payload: Any) -> None:
         """A payload that was mended by hand is held to what any other is held to."""
