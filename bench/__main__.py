@@ -1,4 +1,4 @@
-"""`python -m bench [embedded] [http] [idle] [backlog] [redis]`: measure, show figures and goals."""
+"""`python -m bench [embedded] [http] [idle] [backlog] [redis] [flows]`: measure, show figures and goals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import backlog, embedded, http, idle, redis_ledger
+from bench import backlog, embedded, flows, http, idle, redis_ledger
 from bench.processes import ContenderFailed, end_tidily
 from bench.report import Machine, as_json, show
 from bench.rounds import Bench
@@ -20,6 +20,7 @@ MEASUREMENTS = {
     "idle": idle.measure,
     "backlog": backlog.measure,
     "redis": redis_ledger.measure,
+    "flows": flows.measure,
 }
 
 

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from onward.core import machine
 from onward.core.clock import ManualClock
-from onward.core.contract import Ask, Want
+from onward.core.contract import Ask, Move, Want
 from onward.core.policy import BY_ERROR, Profile, Then, profiles
 from onward.core.task import Lane, Priority, Task, new_id
 
@@ -60,3 +61,8 @@ async def wait_until(predicate: Callable[[], object], timeout: float = 5.0) -> N
 
 def ids(tasks: Sequence[Any]) -> list[str]:
     return [task.id for task in tasks]
+
+
+def replay(task: Task, now: int, **more: Any) -> Move | None:
+    """Replayed by the rules of its own profile."""
+    return machine.replay(task, now, PROFILES[task.profile], **more)

@@ -7,7 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field, TypeAdapter, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from onward.core.policy import BY_ERROR, Schedule
+from onward.core.breaker import Rules as BreakerRules
+from onward.core.lanes import RetryShare
+from onward.core.policy import AGENTS, BY_ERROR, PROTOCOL, Schedule
+from onward.workers.push_address import Hosts
 
 Ms = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(gt=0)]
@@ -24,7 +27,7 @@ class Settings(BaseSettings):
 
     host: str = _env("ONWARD_HOST", "127.0.0.1")
     port: Annotated[int, Field(ge=0, le=65535)] = _env("ONWARD_PORT", 8070)
-    ledger: str = _env("ONWARD_LEDGER", "sqlite:///onward.db")
+    ledger: str = _env(AliasChoices("ONWARD_LEDGER", "SCHEDULER_DB"), "sqlite:///onward.db")
     # For the doors and workers that speak Redis streams.
     redis: str | None = _env(AliasChoices("ONWARD_REDIS", "REDIS_URL"), None)
     redis_prefix: str = _env("ONWARD_REDIS_PREFIX", "")  # "{onward}:" on a cluster
@@ -60,15 +63,69 @@ class Settings(BaseSettings):
     heartbeat_interval_s: Annotated[float, Field(gt=0)] = _env("HEARTBEAT_INTERVAL_S", 30)
     max_retries: Annotated[int, Field(ge=0)] = _env("MAX_RETRIES", 3)
 
+    # The tasks door: lanes, age and breaker.
+    retry_ratio: Annotated[float, Field(ge=0, le=1)] = _env("DEFAULT_RETRY_RATIO", 0.3)
+    retry_queue_warning: Positive = _env("RETRY_QUEUE_WARNING", 1_000)
+    retry_queue_critical: Positive = _env("RETRY_QUEUE_CRITICAL", 5_000)
+    max_task_age_s: Annotated[float, Field(gt=0)] = _env("MAX_TASK_AGE", 3_600)
+    circuit_failure_threshold: Annotated[float, Field(gt=0, le=1)] = _env(
+        "CIRCUIT_FAILURE_THRESHOLD", 0.5
+    )
+    circuit_volume_threshold: Positive = _env("CIRCUIT_VOLUME_THRESHOLD", 10)
+    circuit_timeout_s: Annotated[float, Field(gt=0)] = _env("CIRCUIT_TIMEOUT", 60)
+
+    # The summariser: any OpenAI-compatible endpoint; without a key it works offline.
+    openrouter_api_key: str = Field(default="", validation_alias="OPENROUTER_API_KEY", repr=False)
+    openrouter_base_url: str = _env("OPENROUTER_BASE_URL", "https://openrouter.ai/api/v1")
+    openrouter_model: str = _env("OPENROUTER_MODEL", "meta-llama/llama-3.2-90b-text-preview")
+    openrouter_timeout_s: Annotated[float, Field(gt=0)] = _env("OPENROUTER_TIMEOUT", 30)
+
+    # Celery workers: None is the ledger's own Redis.
+    celery_broker_url: str | None = _env("CELERY_BROKER_URL", None)
+    celery_result_backend: str | None = _env("CELERY_RESULT_BACKEND", None)
+    # Besides the shipped services, as module:attr: functions, Celery tasks, SDK workers.
+    celery_services: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_CELERY_SERVICES", ())
+
+    # Workers that are called. A silent one is not chosen; hosts are names, addresses, networks.
+    worker_ttl_ms: Positive = _env("WORKER_TTL_MS", 15_000)
+    worker_hosts: Annotated[tuple[str, ...], NoDecode] = _env(
+        "ONWARD_WORKER_HOSTS", ("127.0.0.0/8", "::1", "localhost")
+    )
+    push_slots: Positive = _env("ONWARD_PUSH_SLOTS", 8)  # calls at a time to one worker
+    push_timeout_ms: Positive = _env("ONWARD_PUSH_TIMEOUT_MS", 600_000)
+
     # Seconds by error class, as JSON: {"Default": [5, 15, 60]}. What is not named stays as it is.
     retry_schedules: Annotated[dict[str, list[float]], NoDecode] = _env(
         "ONWARD_RETRY_SCHEDULES", {}
     )
 
-    @field_validator("allowed_hosts", "stream_types", mode="before")
+    @field_validator(
+        "allowed_hosts", "stream_types", "celery_services", "worker_hosts", mode="before"
+    )
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
+
+    @field_validator("ledger")
+    @classmethod
+    def _a_file_is_sqlite(cls, value: str) -> str:
+        """SCHEDULER_DB names a file and no URL. A bare word is more likely a slip than a file."""
+        is_file = "://" not in value and any(sign in value for sign in "./\\:")
+        return f"sqlite:///{value}" if is_file else value
+
+    @field_validator("worker_hosts", mode="after")
+    @classmethod
+    def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        Hosts(value)
+        return value
+
+    @field_validator("openrouter_base_url")
+    @classmethod
+    def _an_address(cls, value: str) -> str:
+        scheme, _, rest = value.partition("://")
+        if scheme not in ("http", "https") or not rest.strip("/"):
+            raise ValueError("an address like https://openrouter.ai/api/v1 is wanted")
+        return value
 
     @field_validator("retry_schedules", mode="before")
     @classmethod
@@ -79,7 +136,23 @@ class Settings(BaseSettings):
     def _sensible(self) -> Settings:
         if self.min_task_timeout_ms > self.max_task_timeout_ms:
             raise ValueError("MIN_TASK_TIMEOUT_MS is greater than MAX_TASK_TIMEOUT_MS")
+        if self.retry_queue_warning > self.retry_queue_critical:
+            raise ValueError("RETRY_QUEUE_WARNING is greater than RETRY_QUEUE_CRITICAL")
         return self
+
+    def breaker(self) -> BreakerRules:
+        return BreakerRules(
+            failure_share=self.circuit_failure_threshold,
+            volume=self.circuit_volume_threshold,
+            pause_ms=int(self.circuit_timeout_s * 1000),
+        )
+
+    def retry_share(self) -> RetryShare:
+        return RetryShare(
+            normal=self.retry_ratio,
+            warning=self.retry_queue_warning,
+            critical=self.retry_queue_critical,
+        )
 
     def schedules(self) -> dict[str, Schedule]:
         named = {
@@ -91,4 +164,5 @@ class Settings(BaseSettings):
 
 
 def _jitter(name: str) -> tuple[float, float]:
-    return BY_ERROR["Default"].jitter if name != "protocol" else (0.0, 0.0)
+    named = {"protocol": PROTOCOL, "agents": AGENTS}
+    return named.get(name, BY_ERROR["Default"]).jitter

@@ -11,6 +11,8 @@ from onward.core.contract import Ask, Fate, Hold, Move, Pulse, Submission, Verdi
 from onward.core.moves import first
 from onward.core.task import FINAL, Instant, Lane, Letter, State, Task
 
+AHEAD = 10**12
+
 
 class Row:
     def __init__(self, task: Task, number: int) -> None:
@@ -119,7 +121,7 @@ class Model:
             changes["overdue"] = bool(changes["overdue"])
         row.set(state=move.to, due_at=move.due_at, events=len(move.events), **changes)
         if move.to is State.QUEUED and not move.front:
-            row.place = self._next()
+            row.place = self._next() - (AHEAD if move.ahead else 0)
         return Verdict.APPLIED
 
     def post(self, letter: Letter, now: Instant) -> Verdict:

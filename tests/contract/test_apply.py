@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from onward.core import machine
+from onward.core import machine, moves
 from onward.core.contract import Key, Moved, Verdict
 from onward.core.outcome import Failed, Lost, Parked, Released, Succeeded
 from onward.core.policy import Overrides
 from onward.core.task import FINAL_EVENTS, Fault, Lane, State
 from tests.contract.desk import Desk, submission
-from tests.support import NOW, PROFILES, a_task, an_ask, ids
+from tests.support import NOW, PROFILES, a_task, an_ask, ids, replay
 
 BUSY = Failed(Fault(kind="ServiceUnavailable", message="try later"))
 BAD = Failed(Fault(kind="InvalidInput", message="no"))
@@ -226,7 +226,7 @@ async def test_each_generation_ends_once(desk: Desk) -> None:
     held = await desk.running()
     await desk.settle(held, BAD)
     for generation in (2, 3):
-        move = machine.replay(await desk.task(held.id), desk.now)
+        move = replay(await desk.task(held.id), desk.now)
         moved = await desk.apply(move)
         assert moved == Moved([Verdict.APPLIED], frozenset({"q"}))
         (held,) = await desk.claim()
@@ -248,7 +248,7 @@ async def test_an_abandoned_letter_is_over_without_a_second_end(desk: Desk) -> N
 async def test_a_stale_worker_of_an_earlier_generation_cannot_settle(desk: Desk) -> None:
     stale = await desk.running()
     await desk.settle(stale, BAD)
-    await desk.apply(machine.replay(await desk.task(stale.id), desk.now))
+    await desk.apply(replay(await desk.task(stale.id), desk.now))
     assert await desk.settle(stale, Succeeded("1")) is Verdict.MOVED
     await desk.claim()
     assert await desk.settle(stale, Succeeded("1")) is Verdict.STALE
@@ -359,3 +359,18 @@ async def test_a_timer_wakes_a_parked_task(desk: Desk) -> None:
     desk.now += 50
     assert await desk.intervene(due, machine.on_due) is Verdict.APPLIED
     assert (await desk.claim())[0].journal == PARKED.journal
+
+
+async def test_a_promoted_task_goes_before_everybody_in_its_lane(desk: Desk) -> None:
+    tasks = await desk.submit_some(4)
+    for id in (tasks[2].id, tasks[3].id):
+        found = await desk.task(id)
+        ahead = msgspec.structs.replace(moves.going_on(found, None), ahead=True)
+        assert (await desk.apply(ahead)).verdicts == [Verdict.APPLIED]
+    assert await desk.store.position(tasks[2].id) == 1
+    order = [tasks[2].id, tasks[3].id, tasks[0].id, tasks[1].id]
+    (first,) = await desk.claim()
+    assert first.id == order[0]
+    assert await desk.settle(first, Released()) is Verdict.APPLIED, "back to where it stood"
+    assert ids(await desk.claim(limit=9)) == order
+    assert (await desk.store.counts()) == {("q", Lane.PRIMARY, State.RUNNING): 4}

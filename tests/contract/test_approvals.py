@@ -13,7 +13,7 @@ from onward.core.contract import Moved, Query, Verdict
 from onward.core.outcome import Failed, Parked, Succeeded
 from onward.core.task import Fault, State, Task
 from tests.contract.desk import Desk, submission
-from tests.support import NOW, PROFILES, a_task, ids
+from tests.support import NOW, PROFILES, a_task, ids, replay
 
 HOUR = 3_600_000
 BAD = Failed(Fault(kind="InvalidInput", message="no"))
@@ -142,7 +142,7 @@ async def test_a_replay_that_must_be_approved_waits_in_a_new_generation(desk: De
     task = await asked(desk)
     await desk.intervene(task, machine.reject)
     rejected = await desk.task(task.id)
-    await desk.apply(machine.replay(rejected, desk.now, payload="[1]"))
+    await desk.apply(replay(rejected, desk.now, payload="[1]"))
     again = await desk.task(task.id)
     assert (again.state, again.generation, again.payload) == (State.WAITING, 2, "[1]")
     assert again.fingerprint is None
@@ -159,9 +159,7 @@ async def test_a_replay_at_a_rate_stands_in_the_ledger(desk: Desk) -> None:
         held = await desk.running()
         await desk.settle(held, BAD)
         dead.append(await desk.task(held.id))
-    moves = [
-        machine.replay(task, desk.now, run_at=NOW + turn * 500) for turn, task in enumerate(dead)
-    ]
+    moves = [replay(task, desk.now, run_at=NOW + turn * 500) for turn, task in enumerate(dead)]
     assert (await desk.apply(*moves)).verdicts == [Verdict.APPLIED] * 3
     assert ids(await desk.claim(limit=3)) == [dead[0].id]
     assert ids(await desk.store.due(now=NOW + 999, limit=10)) == [dead[1].id]
@@ -173,7 +171,7 @@ async def test_two_replays_of_one_death_are_one_generation(desk: Desk) -> None:
     held = await desk.running()
     await desk.settle(held, BAD)
     dead = await desk.task(held.id)
-    moved = await desk.apply(machine.replay(dead, NOW), machine.replay(dead, NOW))
+    moved = await desk.apply(replay(dead, NOW), replay(dead, NOW))
     assert moved.verdicts == [Verdict.APPLIED, Verdict.MOVED]
     assert (await desk.task(held.id)).generation == 2
 

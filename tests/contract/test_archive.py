@@ -21,7 +21,7 @@ from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Event, Fault, State, Task
 from tests.contract.desk import Desk
 from tests.servers import fresh_url
-from tests.support import NOW, PROFILES, ids
+from tests.support import NOW, PROFILES, ids, replay
 
 BAD = Failed(Fault(kind="InvalidInput", message="no"))
 HOUR, MONTH = 3_600_000, 30 * 24 * 3_600_000
@@ -198,7 +198,7 @@ async def test_a_replayed_task_is_no_longer_shown_as_it_ended(shelf: Shelf) -> N
     held = await shelf.running()
     await shelf.settle(held, BAD)
     await shelf.file_all()
-    await shelf.apply(machine.replay(await shelf.task(held.id), shelf.now))
+    await shelf.apply(replay(await shelf.task(held.id), shelf.now))
     assert await shelf.pages(5, states=frozenset({State.DEAD})) == [], "before the archive knows"
     await shelf.file_all()
     assert shelf.select("SELECT count(*) FROM archived_task") == [(0,)]

@@ -30,7 +30,7 @@ from onward.core.task import FINAL, FINAL_EVENTS, Claimed, Fault, Lane, Letter, 
 from tests.contract.desk import Desk
 from tests.contract.ledgers import LEDGERS
 from tests.contract.model import Model
-from tests.support import LEASE_MS, NOW, PROFILES, a_task, an_ask, ids
+from tests.support import LEASE_MS, NOW, PROFILES, a_task, an_ask, ids, replay
 
 # One ledger walks far; the others, slower, only need to show that they walk the same way.
 EXAMPLES = {"sqlite-memory": 550}
@@ -178,7 +178,7 @@ class LedgerMachine(RuleBasedStateMachine):
             task = rows[-1 - at % len(rows)].task
         if verb == "replay":
             later = self.desk.now + 20_000 if at % 2 else None
-            self.apply(machine.replay(task, self.desk.now, run_at=later))
+            self.apply(replay(task, self.desk.now, run_at=later))
         else:
             decide = getattr(machine, verb)
             self.apply(decide(task, self.desk.now, PROFILES[task.profile]))

@@ -11,7 +11,7 @@ from onward.core.outcome import Failed, Lost, Parked, Released
 from onward.core.policy import Overrides
 from onward.core.task import Event, Fault, Lane, Priority, State, Task
 from tests.contract.desk import Desk, submission
-from tests.support import LEASE_MS, NOW, a_task, ids
+from tests.support import LEASE_MS, NOW, a_task, ids, replay
 
 BAD = Failed(Fault(kind="InvalidInput", message="no such needle"))
 NO_DELAY = Overrides(backoff_ms=(0,)).encode()
@@ -190,7 +190,7 @@ async def test_counts_are_those_of_a_recount(desk: Desk) -> None:
     await desk.settle(three, BAD)
     await check()
     await desk.post(parent.id, "1")
-    await desk.apply(machine.replay(await desk.task(three.id), desk.now))
+    await desk.apply(replay(await desk.task(three.id), desk.now))
     await check()
     retried = await desk.running(queue="r", overrides=NO_DELAY)
     await desk.settle(retried, Failed(Fault(kind="Odd", message="")))
@@ -260,7 +260,7 @@ async def test_the_numbers_of_a_task_have_no_gaps(desk: Desk) -> None:
     await desk.intervene(await desk.task(held.id), machine.cancel)
     assert await desk.settle(held, Released()) == "moved"
     await desk.settle(await desk.task(held.id), Released())
-    await desk.apply(machine.replay(await desk.task(held.id), desk.now))
+    await desk.apply(replay(await desk.task(held.id), desk.now))
     await desk.apply(machine.remark(await desk.task(held.id), "task.late_result", None))
     (held,) = await desk.claim()
     await desk.settle(held, BAD)

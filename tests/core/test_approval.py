@@ -12,7 +12,7 @@ from onward.core.approval import Approval, Status, approval_of, ask, digest_of
 from onward.core.contract import Move
 from onward.core.policy import Profile
 from onward.core.task import Lane, State, Task, fault_of
-from tests.support import NOW, PROFILES, a_task
+from tests.support import NOW, PROFILES, a_task, replay
 
 CONSOLE, SYNC = PROFILES["console"], PROFILES["sync"]
 HOUR = 3_600_000
@@ -187,7 +187,7 @@ def test_what_was_refused_or_stopped_is_asked_about_again() -> None:
         after(task, machine.on_due(task, NOW + HOUR, CONSOLE)),
         after(approved, machine.cancel(approved, NOW, CONSOLE)),
     ):
-        move = machine.replay(over, later)
+        move = replay(over, later)
         again = after(over, move)
         assert (again.state, again.generation, again.lane) == (State.WAITING, 2, Lane.RETRY)
         assert list(notes(move)) == ["task.replayed", "approval.requested"]
@@ -199,9 +199,9 @@ def test_what_was_refused_or_stopped_is_asked_about_again() -> None:
 def test_an_approval_covers_the_payload_it_was_given_for_and_no_other() -> None:
     approved = after(task := asked(), machine.approve(task, NOW, CONSOLE))
     dead = msgspec.structs.replace(approved, state=State.DEAD)
-    assert after(dead, machine.replay(dead, NOW)).state is State.QUEUED
-    assert after(dead, machine.replay(dead, NOW, payload="{}")).state is State.QUEUED
-    mended = after(dead, machine.replay(dead, NOW, payload='{"to":"me"}'))
+    assert after(dead, replay(dead, NOW)).state is State.QUEUED
+    assert after(dead, replay(dead, NOW, payload="{}")).state is State.QUEUED
+    mended = after(dead, replay(dead, NOW, payload='{"to":"me"}'))
     assert (mended.state, record(mended).digest) == (State.WAITING, digest_of('{"to":"me"}'))
 
 
@@ -209,7 +209,7 @@ def test_a_yes_by_default_is_nobodys_word_and_is_not_carried_over() -> None:
     task = asked(terms={"expires_ms": HOUR, "default": "approve"})
     let_go = after(task, machine.on_due(task, NOW + HOUR, CONSOLE))
     dead = msgspec.structs.replace(let_go, state=State.DEAD)
-    assert after(dead, machine.replay(dead, NOW + HOUR)).state is State.WAITING
+    assert after(dead, replay(dead, NOW + HOUR)).state is State.WAITING
 
 
 # Replay at a rate.
@@ -218,8 +218,8 @@ def test_a_yes_by_default_is_nobodys_word_and_is_not_carried_over() -> None:
 @pytest.mark.contract("N-5")
 def test_a_replay_may_be_put_off_in_the_ledger_itself() -> None:
     dead = a_task(state=State.DEAD, run_at=NOW - 5)
-    later = after(dead, machine.replay(dead, NOW, run_at=NOW + 10))
+    later = after(dead, replay(dead, NOW, run_at=NOW + 10))
     assert (later.state, later.lane, later.run_at) == (State.SCHEDULED, Lane.RETRY, NOW + 10)
     assert later.due_at == NOW + 10
-    at_once = after(dead, machine.replay(dead, NOW, run_at=NOW))
+    at_once = after(dead, replay(dead, NOW, run_at=NOW))
     assert (at_once.state, at_once.run_at, at_once.due_at) == (State.QUEUED, None, None)

@@ -76,6 +76,49 @@ def queues_of(ask: Ask) -> set[str]:
     return {want.queue for want in ask.wants}
 
 
+def test_a_bounded_queue_gives_no_more_than_its_bound() -> None:
+    office = Office()
+    office.seat("w", "q", "other", slots=8)
+    office.hands.bound("q", 2)
+    asks = office.hands.ask_hot()
+    by_queue = {tuple(sorted(queues_of(ask))): ask.limit for ask in asks}
+    assert by_queue[("q",)] == 2
+    assert by_queue[("other",)] == 6
+    bounded = next(ask for ask in asks if queues_of(ask) == {"q"})
+    found = [claimed("w"), claimed("w")]
+    office.hands.give_back([ask for ask in asks if ask is not bounded], ())
+    office.hands.give_back([bounded], found)
+    assert office.hands.ask_hot() == [], "two are in hand"
+    assert office.hands.lend({"q": 5}) == []
+    office.hands.put_down(found[0].id, 1)
+    office.hands.rung(["q"])
+    assert [(ask.limit, queues_of(ask)) for ask in office.hands.ask_hot()] == [(1, {"q"})]
+
+
+def test_a_bound_that_grows_goes_claiming() -> None:
+    office = Office()
+    office.seat("w", slots=4)
+    office.hands.bound("q", 0)
+    assert office.hands.ask_hot() == []
+    office.wakes = 0
+    office.hands.bound("q", 1)
+    assert office.wakes > 0
+    assert [ask.limit for ask in office.hands.ask_hot()] == [1]
+    office.hands.bound("q", None)
+    assert [ask.limit for ask in office.hands.ask_hot()] == [3]
+
+
+def test_what_was_asked_for_before_the_bound_is_handed_back() -> None:
+    office = Office()
+    seat = office.seat("w", slots=2)
+    asks = office.hands.ask_hot()
+    office.hands.bound("q", 0)
+    late = claimed("w")
+    assert office.hands.give_back(asks, [late]) == [late]
+    assert office.delivered["w"] == []
+    assert seat.free == 2
+
+
 def test_a_worker_who_sits_down_is_asked_for_at_once() -> None:
     office = Office()
     office.seat("w", "a", "b", slots=3)

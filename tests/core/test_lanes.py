@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.core.lanes import CYCLE, WEIGHTS, spread, wants
+from onward.core.lanes import CYCLE, WEIGHTS, RetryShare, spread, wants
 from onward.core.task import Lane, Priority
 
 Stock = Counter[tuple[str, Priority, Lane]]
@@ -17,10 +17,10 @@ queues = st.lists(st.sampled_from("abcdefghij"), min_size=1, max_size=10, unique
 limits = st.integers(1, 40)
 
 
-def take(names: tuple[str, ...], limit: int, turn: int, stock: Stock, tenths: int = 3) -> Stock:
+def take(names: tuple[str, ...], limit: int, turn: int, stock: Stock, tenths: float = 3) -> Stock:
     """What a ledger gives for these wants: each in order, until the limit."""
     taken: Stock = Counter()
-    for want in wants(names, limit, turn, tenths):
+    for want in wants(names, limit, turn, tenths / 10):
         lane = (want.queue, want.priority, want.lane)
         got = min(want.limit, limit - taken.total(), stock[lane] - taken[lane])
         taken[lane] += got
@@ -44,6 +44,19 @@ def test_over_a_cycle_everybody_has_exactly_their_share(limit: int, tenths: int)
     assert by_priority == {p: total * weight // 21 for p, weight in WEIGHTS.items()}
     assert by_lane[Lane.RETRY] * 10 == total * tenths
     assert by_priority.total() == total
+
+
+@pytest.mark.contract("S3-8", "S2-11")
+@given(limit=limits, tenths=st.integers(0, 10), priority=st.sampled_from(Priority))
+def test_lanes_share_within_whichever_priority_has_work(
+    limit: int, tenths: int, priority: Priority
+) -> None:
+    stock = Counter({("q", priority, lane): 10**9 for lane in Lane})
+    taken: Counter[Lane] = Counter()
+    for turn in range(CYCLE):
+        for (_, _, lane), got in take(("q",), limit, turn, stock, tenths).items():
+            taken[lane] += got
+    assert taken[Lane.RETRY] * 10 == limit * CYCLE * tenths
 
 
 @given(
@@ -92,6 +105,36 @@ def test_turns_are_spread_as_evenly_as_the_weights_allow(weights: list[int]) -> 
         led[index] += 1
         for which, weight in enumerate(weights):
             assert abs(led[which] - at * weight / sum(weights)) < len(weights)
+
+
+@pytest.mark.contract("S3-8")
+@pytest.mark.parametrize(
+    ("waiting", "share"),
+    [(0, 0.3), (999, 0.3), (1_000, 0.2), (5_000, 0.2), (5_001, 0.1), (10**9, 0.1)],
+)
+def test_the_more_retries_wait_the_less_they_take_from_new_work(waiting: int, share: float) -> None:
+    assert RetryShare().of(waiting) == share
+    assert RetryShare(normal=0.6).of(waiting) == pytest.approx(share * 2)
+
+
+@given(
+    limit=limits,
+    share=st.floats(0, 1),
+    waiting=st.integers(0, 10_000),
+    warning=st.integers(1, 5_000),
+)
+def test_new_work_keeps_the_rest_of_the_slots(
+    limit: int, share: float, waiting: int, warning: int
+) -> None:
+    part = RetryShare(normal=share, warning=warning).of(waiting)
+    assert 0 <= part <= share + 0.001
+    retries = sum(
+        got
+        for turn in range(CYCLE)
+        for (_, _, lane), got in take(("q",), limit, turn, plenty(("q",)), part * 10).items()
+        if lane is Lane.RETRY
+    )
+    assert abs(retries - limit * CYCLE * part) <= limit * CYCLE * 0.0005 + 1
 
 
 def test_a_worker_without_queues_wants_nothing() -> None:

@@ -137,3 +137,18 @@ def test_two_deaths_of_the_same_kind_share_a_fingerprint() -> None:
     assert death(f"no user {first}") == death(f"no user {second}")
     assert death("no row") != death("no file")
     assert death("no row") != death("no row", kind="Other")
+
+
+@pytest.mark.contract("S2-8")
+def test_work_of_a_session_is_tried_again_after_1_2_and_4_seconds_give_or_take_a_fifth() -> None:
+    session = PROFILES["session"]
+    for retry, seconds in enumerate((1, 2, 4)):
+        delays = {
+            retry_delay_ms(session, NONE, fault("UNAVAILABLE"), task=f"t{at}", retry=retry)
+            for at in range(200)
+        }
+        assert min(delays) >= seconds * 800
+        assert max(delays) <= seconds * 1200
+        assert len(delays) > 50
+    late = retry_delay_ms(session, NONE, fault("UNAVAILABLE"), task="t", retry=50)
+    assert late <= 60_000

@@ -27,6 +27,18 @@ async def test_everybody_who_waits_for_a_task_is_told() -> None:
     assert (len(waiters), waiters.waited_for()) == (0, [])
 
 
+async def test_a_ring_is_believed_only_by_who_waited_before_the_task_was_born() -> None:
+    waiters = Waiters()
+    with waiters.expect("t", unborn=True) as first, waiters.expect("t") as later:
+        assert waiters.of(["t", "u"]) == ["t"]
+        waiters.told(ENDING)
+        assert await outcome_within(first, 0) == ENDING
+        assert not later.done(), "it may be about a life before a replay"
+        assert waiters.of(["t"]) == ["t"], "so somebody must look"
+        waiters.end(ENDING)
+        assert waiters.of(["t"]) == []
+
+
 async def test_an_ending_nobody_waits_for_is_nothing_to_tell() -> None:
     Waiters().end(ENDING)
 

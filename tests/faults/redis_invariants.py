@@ -132,6 +132,9 @@ def _check_queues(found: Snapshot) -> None:
     assert standing == queued, "the queues do not hold exactly the queued"
     scheduled = {id for id in found.tasks if found.state(id) == "scheduled"}
     assert found.scores("tasks:scheduled").keys() == scheduled
+    running = {id for id in found.tasks if found.state(id) == "running"}
+    known = {id.decode() for id in found.client.smembers("onward:running")}
+    assert known == running, "onward:running is not what runs"
     dead = [id for id in found.tasks if found.state(id) == "dead"]
     letters = [id.decode() for id in found.client.lrange("dlq:tasks", 0, -1)]
     assert sorted(letters) == sorted(dead), "the dead letters are not the dead"

@@ -26,7 +26,7 @@ from tests.faults.redis_invariants import check_only_permanent_keys, check_redis
 from tests.faults.test_kills import drained
 from tests.processes import Server
 from tests.servers import RedisServer
-from tests.support import NOW, PROFILES, a_task, wait_until
+from tests.support import NOW, PROFILES, a_task, replay, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -328,7 +328,7 @@ async def test_no_key_outlives_its_task(tmp_path: Path, redis: RedisServer) -> N
         if fate == "abandoned":
             await desk.intervene(await desk.task(dead.id), machine.abandon)
         elif fate == "replayed":
-            await desk.apply(machine.replay(await desk.task(dead.id), NOW))
+            await desk.apply(replay(await desk.task(dead.id), NOW))
             (again,) = await desk.claim(fate)
             await desk.settle(again, Succeeded("1"))
     for fields in ({"run_at": NOW + 5}, {"waiting_for": "event"}, {"priority": 0}, {"priority": 2}):

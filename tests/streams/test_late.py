@@ -215,7 +215,11 @@ async def test_a_stale_entry_behind_fifteen_hundred_fresh_ones_is_reclaimed(
         pipe.xadd(TASKS, {"task_id": f"f-{n}", "tool_name": "t"})
     await pipe.execute()
     task = await street.submit(queue="streams")
-    await street.phase(task, "offered")
+
+    async def all_there() -> bool:  # claimed, and also put there
+        return await street.length() == 1_501
+
+    await street.until(all_there)
     taken = await street.take_all("alive", 2_000)
     assert len(taken) == 1_501
     last, fields = taken[-1]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+from onward.core.contract import Hear
 
 
 class LocalListener:
@@ -28,7 +30,7 @@ class LocalBell:
             for listener in self._listeners.get(topic, ()):
                 listener.ring()
 
-    def attach(self, hear: Callable[[Sequence[str]], None]) -> None:
+    def attach(self, hear: Hear) -> None:
         """There are no other servers."""
 
     @asynccontextmanager

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from onward.core.outcome import Outcome
 from onward.core.task import (
     Claimed,
+    Ending,
     Event,
     Instant,
     Json,
@@ -30,6 +31,8 @@ from onward.core.task import (
 )
 
 T = TypeVar("T")
+# Queues with new work, and tasks that have ended: how, or None where that was not told.
+Hear: TypeAlias = Callable[[Sequence[str], Mapping[TaskId, Ending | None]], None]
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -60,6 +63,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Note, ...]
     due_by: Instant | None = None  # clock-driven moves: refuse if the task is due later by now
     front: bool = False  # to queued: back to the place it was claimed from, not to the end
+    ahead: bool = False  # to queued: before everybody in its lane
     seen: int | None = None  # letters read so far, deleted here; waiting with more means queued
     spawn: tuple[Submission, ...] = ()  # children, born in the same transaction
     letters: tuple[Letter, ...] = ()  # posted in the same transaction
@@ -255,8 +259,8 @@ class Bell(Protocol):
 
     def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]: ...
 
-    def attach(self, hear: Callable[[Sequence[str]], None]) -> None:
-        """From now on, `hear` is told of topics that were rung on other servers."""
+    def attach(self, hear: Hear) -> None:
+        """From now on, `hear` is told what happens on other servers."""
         ...
 
 

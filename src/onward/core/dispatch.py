@@ -17,6 +17,7 @@ import structlog
 
 from onward.core import machine
 from onward.core.approval import Word, approval_of
+from onward.core.breaker import Rules as BreakerRules
 from onward.core.clock import Clock
 from onward.core.coalesce import Coalescer
 from onward.core.contract import (
@@ -34,8 +35,10 @@ from onward.core.contract import (
 )
 from onward.core.errors import Conflict, KeyReused, NotFound, QueueFull
 from onward.core.hands import Hands
+from onward.core.lanes import RETRY_SHARE, RetryShare
 from onward.core.outcome import Failed, Outcome, Parked, Released, Succeeded
 from onward.core.policy import Profile
+from onward.core.pressure import Pressure
 from onward.core.task import (
     FINAL,
     Claimed,
@@ -70,13 +73,20 @@ class Dispatcher:
         clock: Clock,
         *,
         waiters: Waiters | None = None,
+        breaker: BreakerRules | None = None,
+        retry_share: RetryShare = RETRY_SHARE,
     ) -> None:
         self.backend = backend
         self.clock = clock
         self.profiles = profiles
         self.hands = Hands(wake=self._go_claiming)
+        self.pressure = Pressure(
+            backend, profiles, clock, self.hands, breaker=breaker, retry_share=retry_share
+        )
         self.waiters = Waiters() if waiters is None else waiters
         self.tally: Counter[str] = Counter()  # events written through this process, by type
+        # Waited for before the first task with a session is written, and then no more.
+        self.before_sessions: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._submissions = Coalescer(self._insert)
         self._settlements = Coalescer(self._settle)
         self._holds = Coalescer(self._extend)
@@ -100,7 +110,7 @@ class Dispatcher:
         self, task: Task, *, timeout_ms: int, cap: int | None = None, key: Key | None = None
     ) -> tuple[Receipt, Ending | None]:
         # Subscribed before the task exists: an ending cannot slip in between.
-        with self.waiters.expect(task.id) as future:
+        with self.waiters.expect(task.id, unborn=True) as future:
             receipt = await self.submit(task, cap=cap, key=key)
             if receipt.fate is Fate.FRESH:
                 return receipt, await outcome_within(future, timeout_ms)
@@ -111,6 +121,9 @@ class Dispatcher:
         return Submission(born, events, cap, key)
 
     async def _insert(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
+        if self.before_sessions is not None and any(item.task.session for item in batch):
+            await self.before_sessions()
+            self.before_sessions = None
         asking = self._asking
         receipts = list(await self._insert_once(batch))
         if asking:
@@ -242,6 +255,7 @@ class Dispatcher:
         for index, verdict in enumerate(verdicts):
             if verdict is not Verdict.APPLIED:
                 verdicts[index] = await self._settle_again(*batch[index])
+        self.pressure.note(batch, verdicts)
         return verdicts
 
     def _decide(self, task: Claimed | Task, outcome: Outcome, now: Instant) -> Move:
@@ -306,8 +320,10 @@ class Dispatcher:
                 moves.append(move)
         if moves:
             moved = await self._apply(moves, now)
+            read = {task.id: task for task in tasks}
             for move, verdict in zip(moves, moved.verdicts, strict=True):
                 if verdict is Verdict.APPLIED and move.expect is State.RUNNING is not move.to:
+                    self.pressure.note_lateness(read[move.task], move)
                     self.hands.stop(move.task, move.fence, revoked=True)
         if over:
             await self.backend.tasks.purge(over, now=now)
@@ -343,7 +359,7 @@ class Dispatcher:
         return await self._intervene(task, decide)
 
     async def replay(self, task: TaskId, *, payload: Json | None = None) -> Task:
-        return await self._intervene(task, _Replay(payload))
+        return await self._intervene(task, _Replay(self.profiles, payload))
 
     async def replay_all(
         self, ids: Sequence[TaskId], *, payload: Json | None = None, every_ms: float = 0
@@ -354,7 +370,7 @@ class Dispatcher:
         """
         now = self.clock.now()
         starts = {id: now + int(turn * every_ms) for turn, id in enumerate(ids)}
-        return await self._intervene_all(ids, _dead_only(_Replay(payload, starts)))
+        return await self._intervene_all(ids, _dead_only(_Replay(self.profiles, payload, starts)))
 
     async def abandon(self, task: TaskId) -> Task:
         return await self._intervene(task, _dead_only(self._abandon))
@@ -432,10 +448,12 @@ class Dispatcher:
                 return Ending.of(found)
             return await outcome_within(future, timeout_ms)
 
-    def hear(self, topics: Sequence[str]) -> None:
+    def hear(self, queues: Sequence[str], ended: Mapping[TaskId, Ending | None]) -> None:
         """Something happened on another server: look for work, and for what is waited for here."""
-        self.hands.rung(topic.removeprefix("queue:") for topic in topics if topic[:6] == "queue:")
-        ended = [topic[5:] for topic in topics if topic[:5] == "task:"]
+        self.hands.rung(queues)
+        for ending in ended.values():
+            if ending is not None:
+                self.waiters.told(ending)
         waited = self.waiters.of(ended)
         if waited:
             self.spawn(self._look_for_endings(waited))
@@ -465,8 +483,12 @@ class _Replay:
     """Decides on one generation only: of two who replay the same death, one is refused."""
 
     def __init__(
-        self, payload: Json | None, starts: Mapping[TaskId, Instant] | None = None
+        self,
+        profiles: Mapping[str, Profile],
+        payload: Json | None,
+        starts: Mapping[TaskId, Instant] | None = None,
     ) -> None:
+        self._profiles = profiles
         self._payload = payload
         self._starts = starts or {}
         self._seen: dict[TaskId, int] = {}
@@ -475,7 +497,8 @@ class _Replay:
         if self._seen.setdefault(found.id, found.generation) != found.generation:
             raise Conflict("somebody else has replayed it meanwhile")
         run_at = self._starts.get(found.id)
-        move = machine.replay(found, now, payload=self._payload, run_at=run_at)
+        profile = self._profiles[found.profile]
+        move = machine.replay(found, now, profile, payload=self._payload, run_at=run_at)
         if move is None:
             raise Conflict(f"a task that is {found.state} cannot be retried")
         return move

@@ -14,7 +14,7 @@ from onward.core import lanes
 from onward.core.contract import Ask, Hold
 from onward.core.task import Claimed, Instant, TaskId, WorkerId
 
-MOST_PER_CLAIM = 256
+MOST_PER_CLAIM = 128  # half of the usual slots: while one half is settled, the other is claimed
 
 
 class Seat:
@@ -44,9 +44,14 @@ class Hands:
         self._seats: dict[WorkerId, Seat] = {}
         self._idle: dict[str, dict[Seat, None]] = {}  # by queue; least recently used first
         self._hot: set[str] = set()
-        self._lent: dict[int, Seat] = {}  # by the identity of an ask that is under way
+        # By the identity of an ask that is under way: whose slots, and which bounded queue's.
+        self._lent: dict[int, tuple[Seat, str | None]] = {}
         self._held: dict[tuple[TaskId, int], tuple[Seat, Claimed]] = {}
         self._turn = 0
+        self._bounds: dict[str, int] = {}  # by queue: how many may be in hand at a time
+        self._in_hand: Counter[str] = Counter()  # by queue: tasks that are held
+        self._out: Counter[str] = Counter()  # by bounded queue: slots that are asked for
+        self._share: Callable[[Sequence[str]], float] = _usual_share
 
     def sit(self, seat: Seat, slots: int) -> None:
         self._seats[seat.worker] = seat
@@ -70,6 +75,20 @@ class Hands:
         seat.free += slots
         self._list(seat)
 
+    def bound(self, queue: str, most: int | None) -> None:
+        """From now on at most so many tasks of this queue may be in hand here at a time."""
+        before = self._bounds.get(queue)
+        if most is None:
+            self._bounds.pop(queue, None)
+        else:
+            self._bounds[queue] = most
+        if before is not None and (most is None or most > before):
+            self.rung([queue])
+
+    def share_by(self, share: Callable[[Sequence[str]], float]) -> None:
+        """How much of its slots a worker of these queues gives to retries."""
+        self._share = share
+
     def served(self, queue: str) -> bool:
         return any(queue in seat.queues for seat in self._seats.values())
 
@@ -87,7 +106,7 @@ class Hands:
         """Free slots for work that is just coming in."""
         asks: list[Ask] = []
         for queue, count in needs.items():
-            need = count
+            need = self._room(queue, count)
             idle = self._idle.get(queue)
             while need > 0 and idle:
                 seat = next(iter(idle))
@@ -103,11 +122,12 @@ class Hands:
         left = MOST_PER_CLAIM
         for queue in [queue for queue in self._hot if self._idle.get(queue)]:
             idle = self._idle[queue]
-            while left > 0 and idle:
+            while idle and (most := self._room(queue, left)) > 0:
                 seat = next(iter(idle))
-                take = min(seat.free, left)
+                take = min(seat.free, most)
                 left -= take
-                wanted = tuple(name for name in seat.queues if name in self._hot)
+                # A bounded queue is asked for alone: what it gives is counted against its bound.
+                wanted = (queue,) if queue in self._bounds else self._wanted(seat)
                 asked.update(wanted)
                 asks.append(self._ask(seat, take, wanted))
         self._hot -= asked
@@ -126,7 +146,10 @@ class Hands:
         for ask in asks:
             # Not looked up by name: a second connection may have taken the name over meanwhile, and
             # it has its own slots.
-            seat = seats[ask.worker] = self._lent.pop(id(ask))
+            seat, bounded = self._lent.pop(id(ask))
+            seats[ask.worker] = seat
+            if bounded is not None:
+                self._out[bounded] -= ask.limit
             got = min(left[ask.worker], ask.limit)
             left[ask.worker] -= got
             if got == ask.limit and not lent:
@@ -136,20 +159,27 @@ class Hands:
         homeless: list[Claimed] = []
         for task in claimed:
             seat = seats[task.worker]
-            if seat.gone:
+            # Asked for before its queue was bounded: a breaker that has opened meanwhile holds.
+            if seat.gone or self._room(task.queue, 1) < 1:
+                if not seat.gone:
+                    self.free(seat)
                 homeless.append(task)
                 continue
-            self._held[task.id, task.fence] = (seat, task)
+            self.keep(seat, task)
             seat.deliver(task)
         self._wake_if_hot()
         return homeless
 
     def keep(self, seat: Seat, task: Claimed) -> None:
         """Held already: since an earlier life of this seat, or by another way than a claim."""
+        if (task.id, task.fence) not in self._held:
+            self._in_hand[task.queue] += 1
         self._held[task.id, task.fence] = (seat, task)
 
     def put_down(self, task: TaskId, fence: int) -> None:
-        self._held.pop((task, fence), None)
+        entry = self._held.pop((task, fence), None)
+        if entry is not None:
+            self._in_hand[entry[1].queue] -= 1
 
     def stop(self, task: TaskId, fence: int, *, revoked: bool) -> None:
         """Tell whoever holds this task here to stop."""
@@ -157,7 +187,7 @@ class Hands:
         if entry is not None:
             seat, claimed = entry
             if revoked:
-                del self._held[task, fence]
+                self.put_down(task, fence)
             seat.stop(claimed, revoked)
 
     def holds(self, now: Instant) -> list[Hold]:
@@ -176,9 +206,21 @@ class Hands:
         self._unlist(seat)
         self._list(seat)
         self._turn = (self._turn + 1) % lanes.CYCLE
-        ask = Ask(seat.worker, take, lanes.wants(queues, take, self._turn), seat.lease_ms)
-        self._lent[id(ask)] = seat
+        wants = lanes.wants(queues, take, self._turn, self._share(queues))
+        ask = Ask(seat.worker, take, wants, seat.lease_ms)
+        bounded = queues[0] if queues and queues[0] in self._bounds else None
+        if bounded is not None:
+            self._out[bounded] += take
+        self._lent[id(ask)] = (seat, bounded)
         return ask
+
+    def _wanted(self, seat: Seat) -> tuple[str, ...]:
+        return tuple(q for q in seat.queues if q in self._hot and q not in self._bounds)
+
+    def _room(self, queue: str, most: int) -> int:
+        """How many more of this queue may be taken now, of so many."""
+        bound = self._bounds.get(queue)
+        return most if bound is None else min(most, bound - self._in_hand[queue] - self._out[queue])
 
     def _list(self, seat: Seat) -> None:
         if seat.free > 0 and not seat.gone:
@@ -197,3 +239,7 @@ class Hands:
             if queue in self._hot and self._idle.get(queue):
                 self._wake()
                 return
+
+
+def _usual_share(_: Sequence[str]) -> float:
+    return lanes.RETRY_SHARE.normal

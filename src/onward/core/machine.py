@@ -26,7 +26,7 @@ from onward.core.approval import (
     open_approval,
 )
 from onward.core.contract import Move, Submission
-from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
+from onward.core.outcome import Canceled, Failed, Lost, Outcome, Parked, Released, Succeeded
 from onward.core.policy import (
     CANCEL_GRACE_MS,
     POISON_AFTER,
@@ -44,6 +44,7 @@ from onward.core.task import (
     Instant,
     Json,
     Lane,
+    Letter,
     Note,
     State,
     Task,
@@ -58,6 +59,7 @@ TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
     (S.SCHEDULED, S.CANCELED): frozenset({"task.canceled"}),
     (S.SCHEDULED, S.FAILED): frozenset({"task.failed"}),
     (S.SCHEDULED, S.DEAD): frozenset({"task.failed", "task.dlq"}),
+    (S.QUEUED, S.QUEUED): frozenset({"task.promoted", "task.canceling"}),
     (S.QUEUED, S.RUNNING): frozenset({"task.claimed"}),
     (S.QUEUED, S.CANCELED): frozenset({"task.canceled"}),
     (S.QUEUED, S.FAILED): frozenset({"task.failed"}),
@@ -71,6 +73,7 @@ TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
     (S.RUNNING, S.CANCELED): frozenset({"task.canceled"}),
     (S.RUNNING, S.RUNNING): frozenset({"task.canceling", "task.timeout", "task.delivered"}),
     (S.WAITING, S.QUEUED): frozenset({"task.woken", "approval.approved"}),
+    (S.WAITING, S.WAITING): frozenset({"task.canceling"}),
     (S.WAITING, S.SCHEDULED): frozenset({"approval.approved"}),
     (S.WAITING, S.CANCELED): frozenset({"task.canceled"}),
     (S.WAITING, S.FAILED): frozenset({"approval.rejected", "task.failed"}),
@@ -89,6 +92,7 @@ TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
 
 NEVER: Instant = 9 * 10**15  # of what runs and has no clock yet
 
+CANCEL = "cancel"  # the name of the letter that asks a task to end itself
 CANCELED: Note = ("task.canceled", None)
 TIMED_OUT = Fault(kind="timeout", message="the time allowed for the task is over")
 ATTEMPT_TIMED_OUT = Fault(kind="TIMEOUT", message="the attempt took longer than its timeout")
@@ -101,6 +105,8 @@ POISON = Fault(
 
 def born(task: Task, profile: Profile) -> tuple[Task, tuple[Note, ...]]:
     """A submission as it goes into the ledger: first state, first alarm, first events."""
+    if task.expires_at is None and profile.age_ms is not None:
+        task = msgspec.structs.replace(task, expires_at=task.created_at + profile.age_ms)
     limit = moves.age_limit(profile, task.expires_at)
     notes: tuple[Note, ...] = (("task.created", None),)
     if task.waiting_for == WAITS:
@@ -128,23 +134,14 @@ def settle(
     children: tuple[Submission, ...] = (),
 ) -> Move:
     if held.cancel_by is not None:
-        # A cancel that was accepted holds, whatever the worker came back with.
-        return moves.end(
-            held, State.RUNNING, State.CANCELED, now, profile, {}, ("task.canceled", None)
-        )
+        outcome = _despite_cancel(outcome, profile)
     match outcome:
-        case Succeeded(result):
-            return moves.end(
-                held,
-                State.RUNNING,
-                State.SUCCEEDED,
-                now,
-                profile,
-                {"result": result, "error": None, "lost": 0},
-                ("task.succeeded", None),
-            )
-        case Failed(fault):
-            return failed(held, fault, now, profile)
+        case Succeeded():
+            return _succeeded(held, outcome, now, profile)
+        case Failed(fault, journal, notes):
+            return failed(held, fault, now, profile, journal, notes)
+        case Canceled():
+            return _stopped(held, outcome, now, profile)
         case Parked():
             return moves.park(held, outcome, now, profile, children)
         case Released():
@@ -155,13 +152,53 @@ def settle(
             return lost(held, now, profile, detail)
 
 
-def failed(held: Held, fault: Fault, now: Instant, profile: Profile) -> Move:
+def _succeeded(held: Held, outcome: Succeeded, now: Instant, profile: Profile) -> Move:
+    changes: dict[str, str | int | None] = {"result": outcome.result, "error": None, "lost": 0}
+    if outcome.journal is not None:
+        changes["journal"] = outcome.journal
+    note: Note = ("task.succeeded", None)
+    return moves.end(
+        held, State.RUNNING, State.SUCCEEDED, now, profile, changes, *outcome.notes, note
+    )
+
+
+def _despite_cancel(outcome: Outcome, profile: Profile) -> Outcome:
+    """A cancel that was accepted holds, whatever the worker came back with."""
+    if profile.winds_down and isinstance(outcome, Succeeded):
+        # Its last step was made before it could read the cancel: it reads it now, and undoes.
+        return Released()
+    if profile.winds_down and isinstance(outcome, Parked | Released | Lost):
+        return outcome
+    if isinstance(outcome, Succeeded | Failed | Canceled):
+        return Canceled(outcome.journal, outcome.notes)
+    return Canceled()
+
+
+def _stopped(held: Held, outcome: Canceled, now: Instant, profile: Profile) -> Move:
+    changes: dict[str, str | int | None] = {}
+    if outcome.journal is not None:
+        changes["journal"] = outcome.journal
+    return moves.end(
+        held, State.RUNNING, State.CANCELED, now, profile, changes, *outcome.notes, CANCELED
+    )
+
+
+def failed(
+    held: Held,
+    fault: Fault,
+    now: Instant,
+    profile: Profile,
+    journal: Json | None = None,
+    notes: tuple[Note, ...] = (),
+) -> Move:
     """An attempt failed: another try if the fault and the budget allow it, else the end."""
     overrides = overrides_of(held.overrides)
     budget = profile.max_retries if overrides.max_retries is None else overrides.max_retries
     if not transient(fault) or held.retries >= budget:
-        failures = {"failures": held.failures + 1}
-        return moves.fail(held, State.RUNNING, fault, now, profile, failures)
+        more: dict[str, str | int | None] = {"failures": held.failures + 1}
+        if journal is not None:
+            more["journal"] = journal
+        return moves.fail(held, State.RUNNING, fault, now, profile, more, notes)
     return moves.retry(held, fault, now, profile, overrides)
 
 
@@ -233,7 +270,10 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
     if task.state is State.RUNNING:
         return _struck_running(task, now, profile)
     limit = moves.age_limit(profile, task.expires_at)
-    if task.state is State.QUEUED or (limit is not None and limit <= now):
+    over = moves.first(limit, task.start_by if task.state is State.QUEUED else None)
+    if task.state is State.QUEUED and (over is None or over > now):
+        return _promoted(task, over)
+    if over is not None and over <= now:
         changes = closing(task, Status.EXPIRED, now)
         return moves.fail(task, task.state, TIMED_OUT, now, profile, changes)
     if awaited(task):
@@ -243,10 +283,16 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
         task,
         task.state,
         to=State.QUEUED,
-        due_at=moves.first(task.start_by, limit),
+        due_at=moves.patience(profile, task.lane, task.start_by, task.expires_at),
         changes={"run_at": None, "waiting_for": None, "queued_at": now},
         events=((event, None),),
     )
+
+
+def _promoted(task: Task, due_at: Instant | None) -> Move:
+    """A retry that would age out where it stands goes ahead of the others of its lane."""
+    move = moves.going_on(task, due_at)
+    return msgspec.structs.replace(move, ahead=True, events=(("task.promoted", None),))
 
 
 def _struck_running(task: Task, now: Instant, profile: Profile) -> Move:
@@ -259,11 +305,9 @@ def _struck_running(task: Task, now: Instant, profile: Profile) -> Move:
         return moves.going_on(task, nearest)
     if struck(task.expires_at) and profile.on_expiry is Then.TELL and not struck(task.cancel_by):
         return _tell(task, now)
-    if task.cancel_by is not None:
+    if task.cancel_by is not None and not profile.winds_down:
         # Asked to stop and then lost, late or too old: handed to nobody else, and no failure.
-        return moves.end(
-            task, task.state, State.CANCELED, now, profile, {}, ("task.canceled", None)
-        )
+        return moves.end(task, task.state, State.CANCELED, now, profile, {}, CANCELED)
     if struck(task.expires_at):
         return moves.fail(task, task.state, TIMED_OUT, now, profile)
     if struck(task.attempt_by):
@@ -289,9 +333,22 @@ def _clocked(move: Move, now: Instant) -> Move:
 
 def cancel(task: Task, now: Instant, profile: Profile) -> Move | None:
     """None: there is nothing left to cancel."""
+    if task.cancel_by is not None and task.state not in FINAL:
+        return None
+    if profile.winds_down and task.fence and task.state in (S.QUEUED, S.RUNNING, S.WAITING):
+        # The letter, not the flag, is what it sees: one that comes while a step is under way keeps
+        # the step from parking.
+        return moves.guarded(
+            task,
+            task.state,
+            to=task.state,
+            due_at=task.due_at,
+            changes={"cancel_by": NEVER},
+            events=(("task.canceling", None),),
+            front=True,
+            letters=(Letter(to=task.id, name=CANCEL, body="null"),),
+        )
     if task.state is State.RUNNING:
-        if task.cancel_by is not None:
-            return None
         cancel_by = now + CANCEL_GRACE_MS
         return moves.guarded(
             task,
@@ -304,9 +361,7 @@ def cancel(task: Task, now: Instant, profile: Profile) -> Move | None:
     if task.state in FINAL:
         return None
     changes = closing(task, Status.CANCELED, now)
-    return moves.end(
-        task, task.state, State.CANCELED, now, profile, changes, ("task.canceled", None)
-    )
+    return moves.end(task, task.state, State.CANCELED, now, profile, changes, CANCELED)
 
 
 def approve(
@@ -389,21 +444,36 @@ def _refuse(task: Task, now: Instant, profile: Profile, said: Approval, fault: F
 
 
 def replay(
-    task: Task, now: Instant, *, payload: Json | None = None, run_at: Instant | None = None
+    task: Task,
+    now: Instant,
+    profile: Profile,
+    *,
+    payload: Json | None = None,
+    run_at: Instant | None = None,
 ) -> Move | None:
-    """From the beginning again, as a new generation. None: it is not over, or it went well."""
+    """From the beginning again, as a new generation. None: it is not over, or it went well.
+
+    One that waits for its next try has that try now, with its retries before it again.
+    """
+    if task.state is State.SCHEDULED and task.failures and payload is None and run_at is None:
+        return _at_once(task, now, profile)
     if task.state not in (State.DEAD, State.FAILED, State.CANCELED):
         return None
     later = run_at if run_at is not None and run_at > now else None
-    to, due_at = (State.QUEUED, None) if later is None else (State.SCHEDULED, later)
+    expires_at = None if profile.age_ms is None else (later or now) + profile.age_ms
+    if later is None:
+        to, due_at = State.QUEUED, moves.patience(profile, Lane.RETRY, None, expires_at)
+    else:
+        to, due_at = State.SCHEDULED, later
     notes: tuple[Note, ...] = (("task.replayed", encode({"generation": task.generation + 1})),)
     changes: dict[str, str | int | None] = {
         **dict.fromkeys(("result", "error", "fingerprint", "finished_at", "worker"), None),
-        **dict.fromkeys(("expires_at", "start_by", "cancel_by", "waiting_for"), None),
+        **dict.fromkeys(("start_by", "cancel_by", "waiting_for"), None),
         **dict.fromkeys(("journal", "progress"), None),
         **dict.fromkeys(("attempt", "failures", "retries", "lost", "overdue"), 0),
         "generation": task.generation + 1,
         "lane": Lane.RETRY,
+        "expires_at": expires_at,
         "run_at": later,
         "queued_at": now,
     }
@@ -416,6 +486,17 @@ def replay(
         notes += (asked.requested(),)
     return msgspec.structs.replace(
         moves.going_on(task, due_at), to=to, changes=changes, events=notes
+    )
+
+
+def _at_once(task: Task, now: Instant, profile: Profile) -> Move:
+    return moves.guarded(
+        task,
+        task.state,
+        to=State.QUEUED,
+        due_at=moves.patience(profile, task.lane, None, task.expires_at),
+        changes={"run_at": None, "retries": 0, "queued_at": now},
+        events=(("task.queued", None),),
     )
 
 

@@ -34,6 +34,7 @@ class Rest(TypedDict, total=False):
     """What few moves have besides."""
 
     front: bool
+    ahead: bool
     seen: int | None
     spawn: tuple[Submission, ...]
     letters: tuple[Letter, ...]
@@ -75,6 +76,16 @@ def guarded(
 def age_limit(profile: Profile, expires_at: Instant | None) -> Instant | None:
     """The age clock as an alarm for work that is not running: telling can wait until it is."""
     return None if profile.on_expiry is Then.TELL else expires_at
+
+
+def patience(
+    profile: Profile, lane: Lane, start_by: Instant | None, expires_at: Instant | None
+) -> Instant | None:
+    """The alarm of queued work: when it has waited too long, or is an old retry to be put ahead."""
+    limit = age_limit(profile, expires_at)
+    if limit is None or lane is not Lane.RETRY or profile.promote_ms is None:
+        return first(start_by, limit)
+    return first(start_by, limit - profile.promote_ms)
 
 
 def going_on(task: Task, due_at: Instant | None) -> Move:
@@ -124,6 +135,7 @@ def fail(
     now: Instant,
     profile: Profile,
     more: Mapping[str, str | int | None] | None = None,
+    notes: tuple[Note, ...] = (),
 ) -> Move:
     note: Note = ("task.failed", encode({"error": fault, "attempt": held.attempt}))
     changes: dict[str, str | int | None] = {
@@ -133,19 +145,22 @@ def fail(
     }
     if profile.dead_letters:
         dead: Note = ("task.dlq", encode({"reason": fault.kind}))
-        return end(held, expect, State.DEAD, now, profile, changes, note, dead)
-    return end(held, expect, State.FAILED, now, profile, changes, note)
+        return end(held, expect, State.DEAD, now, profile, changes, *notes, note, dead)
+    return end(held, expect, State.FAILED, now, profile, changes, *notes, note)
 
 
 def retry(held: Held, fault: Fault, now: Instant, profile: Profile, overrides: Overrides) -> Move:
     delay = retry_delay_ms(profile, overrides, fault, task=held.id, retry=held.retries)
     run_at = now + delay
-    limit = age_limit(profile, held.expires_at)
+    if delay > 0:
+        to, due_at = State.SCHEDULED, first(run_at, age_limit(profile, held.expires_at))
+    else:
+        to, due_at = State.QUEUED, patience(profile, Lane.RETRY, None, held.expires_at)
     return guarded(
         held,
         State.RUNNING,
-        to=State.SCHEDULED if delay > 0 else State.QUEUED,
-        due_at=first(run_at, limit) if delay > 0 else limit,
+        to=to,
+        due_at=due_at,
         changes={
             "error": fault.encode(),
             "failures": held.failures + 1,
@@ -173,7 +188,7 @@ def requeue(
         held,
         State.RUNNING,
         to=State.QUEUED,
-        due_at=age_limit(profile, held.expires_at),
+        due_at=patience(profile, held.lane, None, held.expires_at),
         changes={**changes, "worker": None, "queued_at": now, "start_by": None},
         events=(note,),
         front=True,
@@ -201,7 +216,7 @@ def park(
             "queued_at": now,
             "start_by": None,
         },
-        events=(("task.parked", encode({"waiting_for": parked.waiting_for})),),
+        events=(*parked.notes, ("task.parked", encode({"waiting_for": parked.waiting_for}))),
         seen=parked.seen,
         spawn=children,
     )

@@ -7,15 +7,26 @@ from typing import TypeAlias
 
 import msgspec
 
-from onward.core.task import Fault, Instant, Json, Task
+from onward.core.task import Fault, Instant, Json, Note, Task
 
 
 class Succeeded(msgspec.Struct, frozen=True):
     result: Json
+    journal: Json | None = None
+    notes: tuple[Note, ...] = ()  # events that belong to this step, before the one that ends it
 
 
 class Failed(msgspec.Struct, frozen=True):
     fault: Fault
+    journal: Json | None = None
+    notes: tuple[Note, ...] = ()
+
+
+class Canceled(msgspec.Struct, frozen=True):
+    """It was asked to stop, and has put its things in order."""
+
+    journal: Json | None = None
+    notes: tuple[Note, ...] = ()
 
 
 class Parked(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +37,7 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
     waiting_for: str
     until: Instant | None = None
     spawn: Sequence[Task] = ()  # children; the Dispatcher sees to their birth
+    notes: tuple[Note, ...] = ()
 
 
 class Released(msgspec.Struct, frozen=True):
@@ -38,4 +50,4 @@ class Lost(msgspec.Struct, frozen=True):
     detail: Json | None = None  # what the log should say of it, if more than which worker it was
 
 
-Outcome: TypeAlias = Succeeded | Failed | Parked | Released | Lost
+Outcome: TypeAlias = Succeeded | Failed | Canceled | Parked | Released | Lost

@@ -25,6 +25,14 @@ class Then(StrEnum):
     TELL = "tell"  # say so once; the work goes on
 
 
+class Trips(StrEnum):
+    """Which failures of a task speak against the service that it was sent to; see breaker.py."""
+
+    NEVER = "never"
+    OUTAGE = "outage"  # what says that it is away or overrun; a bare error is the handler's own
+    ANY = "any"  # whatever is worth another try
+
+
 class Schedule(msgspec.Struct, frozen=True):
     delays_ms: tuple[int, ...]  # the last one repeats
     jitter: tuple[float, float] = (0.0, 0.0)  # as a share of the delay, from … to
@@ -40,6 +48,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     on_attempt_end: Then = Then.RETRY
     on_expiry: Then = Then.DIE
     on_lost: Then = Then.RETRY
+    age_ms: int | None = None  # from birth or replay to its end, all together
+    promote_ms: int | None = None  # a retry that has so little of its age left goes first
+    trips: Trips = Trips.OUTAGE
+    winds_down: bool = False  # asked to cancel, it is woken and ends itself, in its own time
 
 
 class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,6 +59,7 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
 
     max_retries: int | None = None
     backoff_ms: tuple[int, ...] | None = None
+    tries_each: int | None = None  # attempts on one worker before another is chosen
 
     def encode(self) -> Json | None:
         return None if self == _NONE else msgspec.json.encode(self).decode()
@@ -79,10 +92,16 @@ BY_ERROR: Mapping[str, Schedule] = {
 
 
 PROTOCOL = Schedule((60_000, 300_000, 900_000))
+AGENTS = Schedule((1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 50_000), (-0.2, 0.2))  # ≤ 60 s
+AT_ONCE = Schedule((0,))
 
 
 def profiles(
-    *, lease_ms: int, max_retries: int = 3, schedules: Mapping[str, Schedule] = BY_ERROR
+    *,
+    lease_ms: int,
+    max_retries: int = 3,
+    schedules: Mapping[str, Schedule] = BY_ERROR,
+    age_ms: int = 3_600_000,
 ) -> Mapping[str, Profile]:
     hour, month = 3_600_000, 30 * 24 * 3_600_000
     return {
@@ -98,6 +117,7 @@ def profiles(
                 on_attempt_end=Then.FAIL,
                 on_expiry=Then.FAIL,
                 on_lost=Then.FAIL,
+                trips=Trips.NEVER,
             ),
             Profile(
                 name="console",
@@ -112,11 +132,42 @@ def profiles(
                 schedules={"Default": schedules.get("protocol", PROTOCOL)},
                 lease_ms=lease_ms,
                 retention_ms=month,
+                trips=Trips.NEVER,
+            ),
+            Profile(
+                name="tasks",
+                max_retries=max_retries,
+                schedules=schedules,
+                lease_ms=lease_ms,
+                retention_ms=month,
+                age_ms=age_ms,
+                promote_ms=age_ms // 5,
+                trips=Trips.ANY,
+            ),
+            Profile(
+                name="flow",
+                max_retries=0,
+                schedules=schedules,
+                lease_ms=lease_ms,
+                retention_ms=month,
+                dead_letters=False,
+                on_expiry=Then.FAIL,
+                trips=Trips.NEVER,
+                winds_down=True,
+            ),
+            Profile(
+                name="node",
+                max_retries=0,
+                schedules={"Default": AT_ONCE},
+                lease_ms=lease_ms,
+                retention_ms=month,
+                dead_letters=False,
+                on_expiry=Then.FAIL,
             ),
             Profile(
                 name="session",
                 max_retries=3,
-                schedules=schedules,
+                schedules={"Default": schedules.get("agents", AGENTS)},
                 lease_ms=lease_ms,
                 retention_ms=month,
                 on_expiry=Then.TELL,
@@ -155,6 +206,13 @@ def error_class(fault: Fault) -> str:
     if fault.status in (408, 504):
         return "NetworkTimeout"
     return "ServiceUnavailable" if fault.status is not None and fault.status >= 500 else "Default"
+
+
+def speaks_against(fault: Fault, profile: Profile) -> bool:
+    """Whether a failure is a sign that the service is away, rather than the task's own."""
+    if profile.trips is Trips.NEVER or not transient(fault):
+        return False
+    return profile.trips is Trips.ANY or error_class(fault) != "Default"
 
 
 def retry_delay_ms(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import uuid_utils
@@ -201,7 +201,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: int | None = None
     retryable: bool | None = None
     retry_after_ms: int | None = None
-    details: msgspec.Raw | None = None
+    details: Any = None  # JSON. Not `Raw | None`: msgspec would read nothing but null there
 
     def encode(self) -> Json:
         return msgspec.json.encode(self).decode()

@@ -19,35 +19,50 @@ class Waiters:
     def __init__(self, *, most: int = 10_000) -> None:
         self._most = most
         self._count = 0
-        self._waiting: dict[TaskId, list[Answer]] = {}
+        self._waiting: dict[TaskId, list[Expectation]] = {}
 
-    def expect(self, task: TaskId) -> Expectation:
+    def expect(self, task: TaskId, *, unborn: bool = False) -> Expectation:
         """Subscribed within a `with`; too many at once are refused."""
         if self._count >= self._most:
             raise TooBusy(
                 f"{self._most} callers wait already",
                 hint="submit without waiting and poll, or try again shortly",
             )
-        return Expectation(self, task)
+        return Expectation(self, task, unborn)
 
-    def _add(self, task: TaskId, future: Answer) -> None:
+    def _add(self, expectation: Expectation) -> None:
         self._count += 1
-        self._waiting.setdefault(task, []).append(future)
+        self._waiting.setdefault(expectation.task, []).append(expectation)
 
-    def _remove(self, task: TaskId, future: Answer) -> None:
+    def _remove(self, expectation: Expectation) -> None:
         self._count -= 1
-        futures = self._waiting[task]
-        futures.remove(future)
-        if not futures:
-            del self._waiting[task]
+        expectations = self._waiting[expectation.task]
+        expectations.remove(expectation)
+        if not expectations:
+            del self._waiting[expectation.task]
 
     def end(self, ending: Ending) -> None:
-        for future in self._waiting.get(ending.id, ()):
-            if not future.done():
-                future.set_result(ending)
+        """As the ledger has it."""
+        for expectation in self._waiting.get(ending.id, ()):
+            expectation.meet(ending)
+
+    def told(self, ending: Ending) -> None:
+        """As another server's ring says, which the ledger wrote with the move.
+
+        It is good enough for those who waited before the task was born: the first ending is theirs.
+        To others a ring that lags behind could tell of a life before a replay: they read the row.
+        """
+        for expectation in self._waiting.get(ending.id, ()):
+            if expectation.unborn:
+                expectation.meet(ending)
 
     def of(self, tasks: Iterable[TaskId]) -> Sequence[TaskId]:
-        return [task for task in tasks if task in self._waiting]
+        """Those of them that somebody still waits for."""
+        return [
+            task
+            for task in tasks
+            if not all(expectation.met for expectation in self._waiting.get(task, ()))
+        ]
 
     def waited_for(self) -> Sequence[TaskId]:
         return list(self._waiting)
@@ -59,17 +74,26 @@ class Waiters:
 class Expectation:
     """One caller's wait for one task."""
 
-    def __init__(self, waiters: Waiters, task: TaskId) -> None:
+    def __init__(self, waiters: Waiters, task: TaskId, unborn: bool) -> None:
+        self.task = task
+        self.unborn = unborn  # waited for since before the task was in the ledger
         self._waiters = waiters
-        self._task = task
         self._future: Answer = asyncio.get_running_loop().create_future()
 
     def __enter__(self) -> Answer:
-        self._waiters._add(self._task, self._future)  # noqa: SLF001 two halves of one thing
+        self._waiters._add(self)  # noqa: SLF001 two halves of one thing
         return self._future
 
     def __exit__(self, *_: object) -> None:
-        self._waiters._remove(self._task, self._future)  # noqa: SLF001
+        self._waiters._remove(self)  # noqa: SLF001
+
+    def meet(self, ending: Ending) -> None:
+        if not self._future.done():
+            self._future.set_result(ending)
+
+    @property
+    def met(self) -> bool:
+        return self._future.done()
 
 
 async def outcome_within(future: Answer, timeout_ms: int) -> Ending | None:

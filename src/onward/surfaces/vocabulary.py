@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from onward.core.task import Lane, State, Task
+from onward.core.task import FINAL, Lane, State, Task
 
 
 class Phase(StrEnum):
@@ -31,6 +31,8 @@ class Phase(StrEnum):
 
 
 def phase(task: Task) -> Phase:
+    if task.cancel_by is not None and task.state not in FINAL:
+        return Phase.CANCELING
     match task.state:
         case State.SCHEDULED:
             return Phase.BACKING_OFF if task.failures else Phase.SCHEDULED
@@ -39,8 +41,6 @@ def phase(task: Task) -> Phase:
                 return Phase.RETRYING
             return Phase.REQUEUED if task.fence else Phase.QUEUED
         case State.RUNNING:
-            if task.cancel_by is not None:
-                return Phase.CANCELING
             if task.lease_until is None:
                 return Phase.OFFERED
             return Phase.OVERDUE if task.overdue else Phase.RUNNING

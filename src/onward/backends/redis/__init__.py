@@ -15,13 +15,12 @@ WORTH_MS = 5  # less is the measuring itself
 
 class RedisBackend:
     def __init__(self, url: str, *, prefix: str = "") -> None:
-        self.redis = connect(url)
-        self._listening = connect(url, timeout_s=None)
-        self.functions = Functions(self.redis, prefix)
+        self._redis = connect(url, timeout_s=None)  # a listener waits for as long as it takes
+        self.functions = Functions(self._redis, prefix)
         self.tasks = RedisStore(self.functions)
         self.documents = RedisDocuments(self.functions)
         self.effects = RedisEffects(self.functions)
-        self.bell = RedisBell(self.redis, self._listening, prefix)
+        self.bell = RedisBell(self.functions, self._redis)
 
         self.ahead_ms = 0
         self._measure_at = 0.0
@@ -41,5 +40,5 @@ class RedisBackend:
 
     async def close(self) -> None:
         await self.bell.close()
-        await self.redis.aclose()
-        await self._listening.aclose()
+        await self.functions.close()
+        await self._redis.aclose()

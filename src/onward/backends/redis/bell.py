@@ -1,14 +1,14 @@
-"""The bell over pub/sub: what rings here is heard on every server that shares the ledger.
+"""The bell over pub/sub: what happens on one server is heard on all that share the ledger.
 
-Rings of one turn of the loop go out as one message, and only while somebody else listens.
+Nothing is published from here. The ledger's functions tell what they have done, in the call that
+did it; this is the ear for it, and the bell of our own process.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import msgspec
 import structlog
@@ -16,91 +16,97 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from onward.backends.local_bell import LocalBell, LocalListener
-from onward.core.task import new_id
+from onward.backends.redis.client import Functions
+from onward.core.contract import Hear
+from onward.core.task import Ending, Instant, Json, State, TaskId, new_id
 
 log = structlog.get_logger("onward.bell")
 
-ALONE_FOR_S = 1.0  # how long "nobody else listens" is believed
+AGAIN_S = 0.5
+
+
+class _Ended(msgspec.Struct, array_like=True):
+    id: TaskId
+    state: State | None = None  # None: it is too long to be told
+    result: Json | None = None
+    error: Json | None = None
+    at: Instant = 0
+
+
+class _News(msgspec.Struct, array_like=True):
+    """One message, as `ring` in ledger.lua writes it."""
+
+    sender: str
+    queues: Sequence[str]  # with new work
+    tasks: Sequence[TaskId]  # with new events
+    endings: Sequence[_Ended]
+
+
+_decode = msgspec.msgpack.Decoder(_News).decode
+
+
+def _ending(ended: _Ended) -> Ending | None:
+    if ended.state is None:
+        return None
+    return Ending(ended.id, ended.state, ended.result, ended.error, ended.at)
 
 
 class RedisBell:
-    def __init__(self, redis: Redis, listening: Redis, prefix: str) -> None:
-        self._redis = redis
+    def __init__(self, functions: Functions, listening: Redis) -> None:
+        self._functions = functions
         self._listening = listening
-        self._channel = f"{prefix}onward:bell"
+        self._channel = f"{functions.prefix}onward:bell"
         self._local = LocalBell()
         self._me = new_id()
-        self._topics: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._hear: Callable[[Sequence[str]], None] = lambda topics: None
-        self._others = True
-        self._publishing = False
+        self._receiving: asyncio.Task[None] | None = None
 
     def ring(self, *topics: str) -> None:
         self._local.ring(*topics)
-        if not self._others:
-            return
-        self._topics.update(topics)
-        if not self._publishing:
-            self._publishing = True
-            self._spawn(self._publish())
 
     def listen(self, *topics: str) -> AbstractAsyncContextManager[LocalListener]:
         return self._local.listen(*topics)
 
-    def attach(self, hear: Callable[[Sequence[str]], None]) -> None:
-        self._hear = hear
-        self._spawn(self._receive())
-        self._spawn(self._count())
+    def attach(self, hear: Hear) -> None:
+        self._receiving = asyncio.get_running_loop().create_task(self._receive(hear))
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.wait([self._receiving])
 
-    async def _publish(self) -> None:
-        try:
-            while self._topics:
-                topics, self._topics = self._topics, set()
-                message = msgspec.msgpack.encode([self._me, list(topics)])
-                with suppress(RedisError, OSError):  # a lost ring costs latency, nothing else
-                    await self._redis.publish(self._channel, message)
-        finally:
-            self._publishing = False
-
-    async def _receive(self) -> None:
+    async def _receive(self, hear: Hear) -> None:
         while True:
             try:
                 async with self._subscribed() as messages:
-                    async for data in messages:
-                        sender, topics = msgspec.msgpack.decode(data)
-                        if sender != self._me:
-                            self._others = True
-                            self._local.ring(*topics)
-                            self._hear(topics)
+                    async for said in messages:
+                        self._pass_on(said, hear)
             except (RedisError, OSError) as error:
                 log.warning("bell lost", error=repr(error))
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(AGAIN_S)
+
+    def _pass_on(self, said: bytes, hear: Hear) -> None:
+        try:
+            news = _decode(said)
+        except msgspec.MsgspecError as error:  # of another version, perhaps: a ring may be lost
+            log.warning("ring not understood", error=str(error))
+            return
+        if news.sender != self._me:
+            topics = [f"queue:{queue}" for queue in news.queues]
+            topics += [f"task:{task}" for task in news.tasks]
+            self._local.ring(*topics, "log")
+            hear(news.queues, {ended.id: _ending(ended) for ended in news.endings})
 
     @asynccontextmanager
     async def _subscribed(self) -> AsyncIterator[AsyncIterator[bytes]]:
         async with self._listening.pubsub(ignore_subscribe_messages=True) as pubsub:
             await pubsub.subscribe(self._channel)
+            self._functions.voice = self._me
 
             async def messages() -> AsyncIterator[bytes]:
                 async for message in pubsub.listen():
                     yield message["data"]
 
-            yield messages()
-
-    async def _count(self) -> None:
-        while True:
-            with suppress(RedisError, OSError):
-                counted = await self._redis.pubsub_numsub(self._channel)
-                self._others = counted[0][1] > 1
-            await asyncio.sleep(ALONE_FOR_S)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            try:
+                yield messages()
+            finally:
+                self._functions.voice = ""

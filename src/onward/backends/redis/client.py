@@ -1,19 +1,22 @@
-"""Connections to Redis: one client for calls, never retried, and one for listening.
+"""Connections to Redis, and the ledger's functions called over them, never retried.
 
 redis-py retries ten times by default, and a write whose reply was lost would be written again: here
-a call that breaks is unknown, and said to be so.
+a call that breaks is unknown, and said to be so. The ledger's calls take redis-py's connections and
+leave its client and pool aside: those cost more than the call.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from typing import Any
 
 import msgspec
 import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -32,7 +35,7 @@ from onward.core.errors import LedgerUnavailable
 log = structlog.get_logger("onward.redis")
 
 _HERE = files("onward.backends.redis")
-LIBRARY = "".join((_HERE / part).read_text() for part in ("ledger.lua", "reading.lua"))
+LIBRARY = "".join((_HERE / part).read_text() for part in ("ledger.lua", "moves.lua", "reading.lua"))
 CALL_TIMEOUT_S = 10
 MOST_CONNECTIONS = 64
 NO_WRITES = (OutOfMemoryError, ReadOnlyError, MasterDownError)
@@ -66,6 +69,9 @@ class _Bounded:
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         bound, self.socket_timeout = self.socket_timeout, None
+        if bound is None:
+            await super().send_packed_command(command, check_health)  # type: ignore[misc]
+            return
         try:
             async with asyncio.timeout(bound):
                 await super().send_packed_command(command, check_health)  # type: ignore[misc]
@@ -76,11 +82,14 @@ class _Bounded:
 
 
 class Functions:
-    """The library in ledger.lua, called by name."""
+    """The library of ledger.lua, called by name; and plain commands, answered as they come."""
 
     def __init__(self, redis: Redis, prefix: str) -> None:
-        self.redis = redis
+        self._pool = redis.connection_pool
+        self._free: list[AbstractConnection] = []
+        self._most = asyncio.Semaphore(MOST_CONNECTIONS)
         self.prefix = prefix
+        self.voice = ""  # by which we know our own rings; empty while we do not listen
         self._loaded = False
 
     async def call(self, name: str, *request: Any) -> Any:
@@ -90,9 +99,9 @@ class Functions:
     async def call_plain(self, name: str, *request: Any) -> Any:
         if not self._loaded:
             await self._load()
-        arguments = ("FCALL", f"onward_{name}", 1, self.prefix, _encode(request))
+        arguments = ("FCALL", f"onward_{name}", 1, self.prefix, _encode(request), self.voice)
         try:
-            return await self.redis.execute_command(*arguments)  # type: ignore[no-untyped-call]
+            return await self._send(arguments)
         except ResponseError as error:
             if "Function not found" not in str(error):
                 raise refused(error) from error
@@ -103,13 +112,45 @@ class Functions:
 
     async def command(self, *arguments: Any) -> Any:
         try:
-            return await self.redis.execute_command(*arguments)  # type: ignore[no-untyped-call]
+            return await self._send(arguments)
         except RedisError as error:
             raise refused(error) from error
+
+    async def close(self) -> None:
+        for connection in self._free:
+            await connection.disconnect()
+
+    async def _send(self, arguments: Sequence[Any]) -> Any:
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S), self._most:
+                connection = self._free.pop() if self._free else self._connection()
+                try:
+                    await _drop_if_closed(connection)
+                    packed = connection.pack_command(*arguments)
+                    await connection.send_packed_command(packed, check_health=False)
+                    reply = await connection.read_response()
+                finally:  # one that broke, or was left in the middle, has been disconnected
+                    self._free.append(connection)
+        except TimeoutError as error:
+            raise RedisTimeoutError("no answer in time") from error
+        return reply
+
+    def _connection(self) -> AbstractConnection:
+        made: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        return made
 
     async def _load(self) -> None:
         await self.command("FUNCTION", "LOAD", "REPLACE", LIBRARY)
         self._loaded = True
+
+
+async def _drop_if_closed(connection: AbstractConnection) -> None:
+    """What the other end has closed meanwhile is connected anew, before anything is sent."""
+    if connection.is_connected:
+        with suppress(ConnectionError):
+            if not await connection.can_read():
+                return
+        await connection.disconnect()
 
 
 def refused(error: RedisError) -> Exception:

@@ -1,4 +1,4 @@
--- What is only read. The second half of the library: ledger.lua comes before it.
+-- What is only read. The last part of the library: ledger.lua and moves.lua come before it.
 
 -- A task as a map of strings, its events left out; false: no such task.
 local function read_task(id)
@@ -60,12 +60,52 @@ local function mentions(task, text)
   return false
 end
 
--- Walks the index from a place downwards, at most `steps` tasks; returns what it found, each with its
--- birth place, and where it stopped (false: at the end).
+-- States whose tasks stand somewhere by themselves, and how to read them all.
+local STAND = {
+  running = function() return call('SMEMBERS', P .. 'onward:running') end,
+  scheduled = function() return call('ZRANGE', P .. 'tasks:scheduled', 0, -1) end,
+  dead = function() return call('LRANGE', P .. 'dlq:tasks', 0, -1) end,
+}
+
+-- The ids of all tasks in these states; nil if they are too many, or stand among others.
+local function standing(states, most)
+  if not states or #states == 0 then return nil end
+  local many, apart, ids = 0, true, {}
+  for _, state in ipairs(states) do
+    many = many + tonumber(call('HGET', P .. 'metrics:tasks:by_state', state) or 0)
+    apart = apart and STAND[state]
+  end
+  if many == 0 then return ids end
+  if not apart or many > most then return nil end
+  for _, state in ipairs(states) do
+    for _, id in ipairs(STAND[state]()) do ids[#ids + 1] = id end
+  end
+  return ids
+end
+
+-- What to look at, newest first: ids and birth places by turns, `steps` of each at most.
+local function candidates(query, after, steps)
+  local index, ids = P .. 'onward:index', standing(query.states, steps)
+  if not ids then
+    local from = after and '(' .. after or '+inf'
+    return call('ZREVRANGEBYSCORE', index, from, '-inf', 'WITHSCORES', 'LIMIT', 0, steps)
+  end
+  if #ids == 0 then return ids end
+  local found, flat = {}, {}
+  for at, place in ipairs(call('ZMSCORE', index, unpack(ids))) do
+    if not after or tonumber(place) < tonumber(after) then found[#found + 1] = { ids[at], place } end
+  end
+  table.sort(found, function(a, b) return tonumber(a[2]) > tonumber(b[2]) end)
+  for at, one in ipairs(found) do flat[2 * at - 1], flat[2 * at] = one[1], one[2] end
+  return flat
+end
+
+-- Looks at `steps` tasks at most, from a place downwards; returns what it found, each with its birth
+-- place, and where it stopped (false: at the end).
 local function find(keys, args)
   local _, request = begin(keys, args)
-  local query, from, steps = request[2], request[3] or '+inf', request[4]
-  local flat = call('ZREVRANGEBYSCORE', P .. 'onward:index', from, '-inf', 'WITHSCORES', 'LIMIT', 0, steps)
+  local query, steps = request[2], request[4]
+  local flat = candidates(query, request[3], steps)
   local found, stopped = {}, false
   for at = 1, #flat, 2 do
     if might_hold(flat[at], query) then
@@ -81,7 +121,7 @@ end
 local function position(keys, args)
   local _, request = begin(keys, args)
   local id, far = request[2], request[3]
-  local h = head_of(key_of(id))
+  local h = whole_head_of(key_of(id))
   if not h or h.state ~= 'queued' then return cmsgpack.pack(false) end
   local before = 0
   for higher = 0, h.priority - 1 do

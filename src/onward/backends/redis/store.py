@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -101,13 +101,13 @@ class RedisStore:
     async def placed(self, query: Query) -> Sequence[tuple[int, Task]]:
         """What `find` finds, each with its place at birth, and one more if there are more."""
         found: list[tuple[int, Task]] = []
-        start = None if query.after is None else f"({query.after}"
+        start = query.after
         while len(found) <= query.limit:
             rows, stopped = await self._functions.call("find", 0, query, start, STEPS)
             found += [(_whole(place), _task(row)) for place, row in rows]
             if not stopped:
                 break
-            start = f"({stopped}"
+            start = stopped
         return found[: query.limit + 1]
 
     async def places(self, ids: Sequence[TaskId]) -> Sequence[int | None]:
@@ -171,11 +171,9 @@ class RedisStore:
         return (min(cursors, key=_log_order) or "0-0") if cursors else None
 
 
-def _pairs(flat: Any) -> list[tuple[bytes, bytes]]:
-    """HGETALL under either protocol."""
-    if isinstance(flat, dict):
-        return list(flat.items())
-    return list(zip(flat[::2], flat[1::2], strict=True))
+def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """HGETALL as it comes."""
+    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def _log_order(cursor: str) -> tuple[int, int]:
@@ -183,12 +181,15 @@ def _log_order(cursor: str) -> tuple[int, int]:
     return int(ms), int(n or 0)
 
 
+_COUNTS = frozenset({"attempt", "failures", "retries", "lost"})  # kept unless they are 0
+
+
 def _move(move: Move) -> dict[str, Any]:
     """A move as the function takes it: what to set, and what to unset, told apart."""
     given: dict[str, str | int] = {}
     unset: list[str] = []
     for name, value in move.changes.items():
-        if value is None:
+        if value is None or (value == 0 and name in _COUNTS):
             unset.append(name)
         else:
             given[name] = value
@@ -207,8 +208,13 @@ def _move(move: Move) -> dict[str, Any]:
         value = getattr(move, name)
         if value is not None:
             packed[name] = value
-    if move.front or move.spawn or move.letters:
-        packed |= {"front": move.front, "spawn": move.spawn, "letters": move.letters}
+    if move.front or move.ahead or move.spawn or move.letters:
+        packed |= {
+            "front": move.front,
+            "ahead": move.ahead,
+            "spawn": move.spawn,
+            "letters": move.letters,
+        }
     return packed
 
 
@@ -218,11 +224,9 @@ def _moved(answer: Any) -> Moved:
 
 
 def _claimed(row: list[Any]) -> Claimed:
-    *fields, mail = row
-    fields[13] = LANES[fields[13]]
-    # Lua has no nil in a list; what may be absent comes as false.
-    fields[15:] = [None if value is False else value for value in fields[15:]]
-    claimed = Claimed(*fields)
+    mail = row.pop()
+    row[13] = LANES[row[13]]
+    claimed = Claimed(*row)
     if not mail:
         return claimed
     letters = tuple(Letter(to=claimed.id, name=name, body=body) for name, body in mail)
@@ -239,6 +243,14 @@ def _task(row: Mapping[str, str]) -> Task:
     return Task(**fields)
 
 
-def _event(fields: Mapping[bytes, bytes]) -> Event:
-    task, n, generation, type_, at, data = (value.decode() for value in fields.values())
-    return Event(task, int(n), int(generation), type_, _whole(at), data or None)
+def _event(fields: Sequence[bytes]) -> Event:
+    """Names and values by turns, in the order in which `record` in ledger.lua wrote them."""
+    _, task, _, n, _, generation, _, type_, _, at, _, data = fields
+    return Event(
+        task.decode(),
+        int(n),
+        int(generation),
+        type_.decode(),
+        _whole(at.decode()),
+        data.decode() or None,
+    )

@@ -29,11 +29,12 @@ RETURNING tid, events, mail, place, id, worker, fence, rev, type, queue, profile
 -- The guard: a move decided on another state, an older fence or an older rev changes nothing, and a
 -- clock's move changes nothing if a heartbeat has set the alarm later than the clock that struck.
 UPDATE task SET
-    state = m.column5, rev = rev + 1, due_at = m.column6, events = events + m.column7{changes}
+    state = m.column5, rev = rev + 1, due_at = m.column6, events = events + m.column7,
+    mail = mail - m.column9{changes}
 FROM (VALUES {rows}) AS m
 WHERE task.id = m.column1 AND state = m.column2 AND fence = m.column3 AND rev = m.column4
     AND (m.column8 IS NULL OR task.due_at <= m.column8)
-RETURNING id, tid, events, generation, queue, lane, priority;
+RETURNING id, tid, events, generation, queue, lane, priority, mail;
 
 -- :name look
 SELECT id, state, fence, rev FROM task WHERE id IN ({rows});
@@ -48,27 +49,31 @@ FROM (VALUES {rows}) AS m
 WHERE task.id = m.column1 AND fence = m.column2 AND state = 'running'
 RETURNING id, fence, tid, events, generation, cancel_by IS NOT NULL;
 
--- :name addressee
-SELECT tid, state, mail, queue, lane, priority, events, generation FROM task WHERE id = ?;
+-- :name addressees
+SELECT id, tid, state = 'waiting' FROM task
+WHERE state IN ('scheduled', 'queued', 'running', 'waiting') AND id IN ({rows});
 
--- :name post_letter
-INSERT INTO letter (tid, n, name, body)
-VALUES (:tid, 1 + ifnull((SELECT max(n) FROM letter WHERE tid = :tid), 0), :name, :body);
+-- :name post_letters
+INSERT INTO letter (tid, n, name, body) VALUES {rows};
 
 -- :name count_mail
-UPDATE task SET mail = mail + ? WHERE tid = ?;
+UPDATE task SET mail = mail + m.column2 FROM (VALUES {rows}) AS m WHERE tid = m.column1;
 
 -- :name wake
 -- Not out of an approval: a signal or a child's end would otherwise do what only a person may.
 UPDATE task SET
     state = 'queued', rev = rev + 1, events = events + 1, due_at = expires_at, waiting_for = NULL,
-    place = :place, queued_at = :now
-WHERE tid = :tid AND state = 'waiting' AND mail > 0 AND waiting_for IS NOT 'approval'
-RETURNING events, generation, queue, lane, priority;
+    place = m.column2, queued_at = m.column3
+FROM (VALUES {rows}) AS m
+WHERE tid = m.column1 AND state = 'waiting' AND waiting_for IS NOT 'approval'
+RETURNING tid, events, generation, queue, lane, priority;
 
 -- :name letters
 SELECT t.id, l.name, l.body FROM letter l JOIN task t USING (tid)
 WHERE l.tid IN ({rows}) ORDER BY l.tid, l.n;
+
+-- :name burn_all_letters
+DELETE FROM letter WHERE tid IN ({rows});
 
 -- :name burn_letters
 DELETE FROM letter WHERE tid = :tid

@@ -7,7 +7,7 @@ the file (`tally`), because this process is the file's only writer.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -49,6 +49,7 @@ COLUMNS = ", ".join(FIELDS)
 FAR = 1_000  # positions beyond are not counted
 KEY_MEMORY_MS = 24 * 3_600_000
 POSTPONE_MS = 60_000
+AHEAD = 2**52  # less than any place given otherwise
 FOREVER = 9_000_000_000_000_000  # later than any clock
 
 # An index on some rows only is used if the query says in the index's own words that it means them.
@@ -234,6 +235,9 @@ class SqliteStore:
             done.update(self._apply_shape(names, [moves[index] for index in members]))
         refused: list[int] = []
         applied: list[Move] = []
+        born: list[Row] = []
+        read: list[int] = []  # tasks whose letters are all read
+        awoken: list[int] = []
         for index in indexes:
             row = done.get(moves[index].task)
             if row is None:
@@ -241,16 +245,19 @@ class SqliteStore:
                 continue
             verdicts[index] = Verdict.APPLIED
             applied.append(moves[index])
-            self._follow(moves[index], row, awake, now)
+            self._follow(moves[index], row, born, awake, now)
+            self._read(moves[index], row, read, awoken)
+        self._insert_rows(born)
+        self._db.run_list("burn_all_letters", read)
+        self._wake(awoken, awake, now)
         # After everybody's own events: a child's letter may wake a parent that is parked in this
         # batch, and the log must tell of the parking first.
-        for letter in [letter for move in applied for letter in move.letters]:
-            self._deliver(letter, awake, now)
+        self._deliver([letter for move in applied for letter in move.letters], awake, now)
         if refused:
             self._explain(moves, refused, verdicts)
 
     def _apply_shape(self, names: tuple[str, ...], moves: Sequence[Move]) -> Mapping[TaskId, Row]:
-        changes = "".join(f", {name} = m.column{at}" for at, name in enumerate(names, start=9))
+        changes = "".join(f", {name} = m.column{at}" for at, name in enumerate(names, start=10))
         rows: list[Row] = []
         for move in moves:
             row: Row = (
@@ -262,38 +269,38 @@ class SqliteStore:
                 move.due_at,
                 len(move.events),
                 move.due_by,
+                move.seen or 0,
                 *move.changes.values(),
             )
             if names and names[-1] == "place" and len(names) > len(move.changes):
-                row = (*row, self._books.next_place())
+                place = self._books.next_place()
+                row = (*row, place - AHEAD if move.ahead else place)
             rows.append(row)
         return {row[0]: row[1:] for row in self._db.run_rows("apply", rows, changes=changes)}
 
-    def _follow(self, move: Move, row: Row, awake: set[str], now: Instant) -> None:
-        """What comes with an applied move: events, counts, children, letters read."""
-        tid, events, generation, queue, lane, priority = row
+    def _follow(self, move: Move, row: Row, born: list[Row], awake: set[str], now: Instant) -> None:
+        """What comes with an applied move: events, counts, children."""
+        tid, events, generation, queue, lane, priority, _ = row
         if move.to is not move.expect:
             self._books.count(queue, move.expect, lane, priority, -1)
             self._books.count(queue, move.to, lane, priority, +1)
         self._books.write(tid, events, generation, move.events, now)
         if move.to is State.QUEUED:
             awake.add(queue)
-        if move.spawn:
-            self._bear(move.spawn, awake, now)
-        if move.seen is not None:
-            self._db.run(QUERIES["burn_letters"], {"tid": tid, "seen": move.seen})
-            self._db.run(QUERIES["count_mail"], (-move.seen, tid))
-            if move.to is State.WAITING:
-                # Compare-and-park: a letter that came after the claim must not wait for another.
-                self._wake(tid, awake, now)
-
-    def _bear(self, children: Sequence[Submission], awake: set[str], now: Instant) -> None:
-        rows: list[Row] = []
-        for child in children:
-            receipt = self._admit(child, _Hands(()), rows, [], now)
+        for child in move.spawn:
+            receipt = self._admit(child, _Hands(()), born, [], now)
             if receipt.fate is Fate.FRESH and child.task.state is State.QUEUED:
                 awake.add(child.task.queue)
-        self._insert_rows(rows)
+
+    def _read(self, move: Move, row: Row, read: list[int], awoken: list[int]) -> None:
+        """Letters that were seen are burned; one that came later keeps the task from parking."""
+        tid, unread = row[0], row[-1]
+        if move.seen and not unread:
+            read.append(tid)
+        elif move.seen:
+            self._db.run(QUERIES["burn_letters"], {"tid": tid, "seen": move.seen})
+        if move.seen is not None and move.to is State.WAITING and unread:
+            awoken.append(tid)
 
     def _insert_rows(self, rows: Sequence[Row]) -> None:
         if rows:
@@ -321,29 +328,34 @@ class SqliteStore:
         def work() -> Moved:
             self._books.open()
             awake: set[str] = set()
-            verdicts = [
-                Verdict.APPLIED if self._deliver(letter, awake, now) else Verdict.GONE
-                for letter in letters
-            ]
+            alive = self._deliver(letters, awake, now)
             self._books.close()
+            verdicts = [
+                Verdict.APPLIED if letter.to in alive else Verdict.GONE for letter in letters
+            ]
             return Moved(verdicts, frozenset(awake))
 
         return await self._db.write(work)
 
-    def _deliver(self, letter: Letter, awake: set[str], now: Instant) -> bool:
-        rows = self._db.run(QUERIES["addressee"], (letter.to,))
-        if not rows or rows[0][1] not in ("scheduled", "queued", "running", "waiting"):
-            return False
-        tid = rows[0][0]
-        self._db.run(QUERIES["post_letter"], {"tid": tid, "name": letter.name, "body": letter.body})
-        self._db.run(QUERIES["count_mail"], (1, tid))
-        self._wake(tid, awake, now)
-        return True
+    def _deliver(
+        self, letters: Sequence[Letter], awake: set[str], now: Instant
+    ) -> Collection[TaskId]:
+        """Into the inboxes of those who live; returns who they are."""
+        found = self._db.run_list("addressees", list({letter.to for letter in letters}))
+        alive = {id: tid for id, tid, _ in found}
+        rows = [
+            (alive[letter.to], self._books.next_place(), letter.name, letter.body)
+            for letter in letters
+            if letter.to in alive
+        ]
+        self._db.run_rows("post_letters", rows)
+        self._db.run_rows("count_mail", list(Counter(row[0] for row in rows).items()))
+        self._wake([tid for _, tid, waiting in found if waiting], awake, now)
+        return alive
 
-    def _wake(self, tid: int, awake: set[str], now: Instant) -> None:
-        place = self._books.next_place()
-        woken = self._db.run(QUERIES["wake"], {"tid": tid, "place": place, "now": now})
-        for events, generation, queue, lane, priority in woken:
+    def _wake(self, tids: Sequence[int], awake: set[str], now: Instant) -> None:
+        rows = [(tid, self._books.next_place(), now) for tid in tids]
+        for tid, events, generation, queue, lane, priority in self._db.run_rows("wake", rows):
             self._books.count(queue, State.WAITING, lane, priority, -1)
             self._books.count(queue, State.QUEUED, lane, priority, +1)
             self._books.write(tid, events, generation, (("task.woken", None),), now)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from onward.core.task import Instant, Task, fault_of
+from onward.core.breaker import Circuit, Reading
+from onward.core.machine import NEVER
+from onward.core.pauses import Pause
+from onward.core.task import Instant, State, Task, fault_of
 from onward.surfaces.vocabulary import Phase, phase
 from onward.workers.roster import group_of
 
@@ -18,9 +21,22 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None = None
 
 
-def explain(task: Task, now: Instant, *, served: bool, position: int | None) -> Explanation:
+def explain(
+    task: Task,
+    now: Instant,
+    *,
+    served: bool,
+    position: int | None,
+    shut: Reading | None = None,  # the service's breaker, if no work goes there
+    paused: Pause | None = None,
+) -> Explanation:
     now_in = phase(task)
-    reason, sentence, eta, hint = _reason(now_in, task, now, served=served, position=position)
+    if paused is not None and task.state is State.QUEUED:
+        reason, sentence, eta, hint = _paused(task, paused)
+    elif shut is not None and task.state is State.QUEUED:
+        reason, sentence, eta, hint = _left_alone(task, shut, now)
+    else:
+        reason, sentence, eta, hint = _reason(now_in, task, now, served=served, position=position)
     return Explanation(
         id=task.id, phase=now_in, reason=reason, sentence=sentence, eta=eta, hint=hint
     )
@@ -53,6 +69,27 @@ def _reason(
             return _underway_or_over(now_in, task, now, why)
 
 
+def _paused(task: Task, paused: Pause) -> _Reason:
+    by = f" by {paused.by}" if paused.by else ""
+    why = f": {paused.reason}" if paused.reason else ""
+    sentence = f"Queue {task.queue!r} was paused{by}{why}."
+    return "queue_paused", sentence, None, f"POST /api/v2/queues/{task.queue}/resume lets it go on"
+
+
+def _left_alone(task: Task, shut: Reading, now: Instant) -> _Reason:
+    failed = f"{shut.failures} of its last {shut.calls} calls failed"
+    if shut.state is Circuit.HALF_OPEN:
+        sentence = (
+            f"Service {task.queue!r} was down ({failed}); one task is trying whether it is back."
+        )
+        return "breaker_half_open", sentence, None, None
+    sentence = (
+        f"Service {task.queue!r} seems to be down: {failed}. The task is parked, burns no attempt, "
+        f"and the service is tried again in {_span(shut.until, now)}."
+    )
+    return "breaker_open", sentence, shut.until, "GET /health shows every breaker"
+
+
 def _queued(task: Task, *, served: bool, position: int | None) -> _Reason:
     if not served:
         group = group_of(task.queue)
@@ -76,6 +113,8 @@ def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Rea
             sentence = f"It is past its time; worker {task.worker} is still running it."
             return "overdue", sentence, None, None
         case Phase.CANCELING:
+            if task.cancel_by == NEVER:
+                return "canceling", "It was canceled, and puts its things in order.", None, None
             sentence = f"Worker {task.worker} was asked to stop."
             return "canceling", sentence, task.cancel_by, None
         case Phase.SUCCEEDED:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,40 +12,55 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 from onward import __version__
+from onward.core.breaker import Breakers, Circuit
 from onward.core.dispatch import Dispatcher
 from onward.core.task import Lane, State
 from onward.surfaces.route import answer
+from onward.surfaces.wire import iso
 from onward.workers.roster import Roster
 
+_DEGREES = {Circuit.CLOSED: 0, Circuit.HALF_OPEN: 1, Circuit.OPEN: 2}
 Counts = Mapping[tuple[str, Lane, State], int]
+Ping = Callable[[], Awaitable[Any]]
+
+PROBE_S = 2  # whoever asks about our health will not wait for a store that hangs
 
 
-def build(dispatcher: Dispatcher, roster: Roster, ready: Callable[[], bool]) -> APIRouter:
+def build(
+    dispatcher: Dispatcher,
+    roster: Roster,
+    ready: Callable[[], bool],
+    ping_redis: Ping | None = None,
+    also: Sequence[Collector] = (),
+) -> APIRouter:
     router = APIRouter(tags=["health"])
 
     @router.get("/health")
     async def health() -> Response:
         ledger = await _ledger(dispatcher, roster)
+        redis = {"status": "not_configured"} if ping_redis is None else await _probe(ping_redis)
         members = roster.members()
         well = ledger["status"] == "healthy"
-        moment = datetime.fromtimestamp(dispatcher.clock.now() / 1000, UTC)
+        # Without the Redis of the stream workers every other door still does its work.
+        limping = well and redis["status"] == "unhealthy"
         body = {
-            "status": "healthy" if well else "unhealthy",
+            "status": "degraded" if limping else "healthy" if well else "unhealthy",
             "version": __version__,
             "components": {
                 "ledger": ledger,
-                "redis": {"status": "not_configured"},
+                "redis": redis,
                 "workers": {
                     "status": "healthy" if members else "none",
                     "connected": len(members),
                     "by_transport": Counter(member.transport for member in members),
                 },
-                "circuit_breaker": {"status": "not_configured"},
+                "circuit_breaker": _breakers(dispatcher.pressure.breakers),
             },
-            "timestamp": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "timestamp": iso(dispatcher.clock.now()),
         }
         return answer(body, 200 if well else 503)
 
@@ -58,18 +73,48 @@ def build(dispatcher: Dispatcher, roster: Roster, ready: Callable[[], bool]) -> 
     async def metrics() -> Response:
         registry = CollectorRegistry()
         registry.register(_Reading(dispatcher, roster, await dispatcher.backend.tasks.counts()))
+        for collector in also:
+            registry.register(collector)
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
 
 
-async def _ledger(dispatcher: Dispatcher, roster: Roster) -> dict[str, Any]:
+def _breakers(breakers: Breakers) -> dict[str, Any]:
+    """Closed, unless some service is being left alone."""
+    readings = breakers.readings()
+    states = {reading.state for reading in readings.values()}
+    worst = next(
+        (state for state in (Circuit.OPEN, Circuit.HALF_OPEN) if state in states), Circuit.CLOSED
+    )
+    return {
+        "status": worst,
+        "services": {
+            queue: {
+                "state": reading.state,
+                "since": iso(reading.since),
+                "until": iso(reading.until),
+                "failures": reading.failures,
+                "calls": reading.calls,
+            }
+            for queue, reading in readings.items()
+        },
+    }
+
+
+async def _ledger(dispatcher: Dispatcher, roster: Roster) -> dict[str, str]:
+    found = await _probe(lambda: dispatcher.backend.tasks.due(now=0, limit=1))
+    if found["status"] == "healthy" and not roster.beating:
+        return {"status": "unhealthy", "error": "writes are refused"}
+    return found
+
+
+async def _probe(ping: Ping) -> dict[str, str]:
     try:
-        await dispatcher.backend.tasks.due(now=0, limit=1)
+        async with asyncio.timeout(PROBE_S):
+            await ping()
     except Exception as error:
         return {"status": "unhealthy", "error": type(error).__name__}
-    if not roster.beating:
-        return {"status": "unhealthy", "error": "writes are refused"}
     return {"status": "healthy"}
 
 
@@ -100,4 +145,25 @@ class _Reading:
         waiting.add_metric([], len(self._dispatcher.waiters))
         held = GaugeMetricFamily("onward_held", "Tasks in the hands of this server's workers")
         held.add_metric([], self._dispatcher.hands.busy())
-        return [events, tasks, workers, waiting, held]
+        return [events, tasks, workers, waiting, held, *self._pressure()]
+
+    def _pressure(self) -> Iterable[Metric]:
+        breakers = self._dispatcher.pressure.breakers
+        state = GaugeMetricFamily(
+            "onward_breaker_state", "0 closed, 1 half open, 2 open", labels=["service"]
+        )
+        for queue, reading in sorted(breakers.readings().items()):
+            state.add_metric([queue], _DEGREES[reading.state])
+        opened = CounterMetricFamily(
+            "onward_breaker_opened", "Times a breaker opened here", labels=["service"]
+        )
+        for queue, count in sorted(breakers.opened.items()):
+            opened.add_metric([queue], count)
+        share = GaugeMetricFamily("onward_retry_share", "Of the slots, what retries may take")
+        retries = sum(
+            count
+            for (_, lane, stored), count in self._counts.items()
+            if lane is Lane.RETRY and stored is State.QUEUED
+        )
+        share.add_metric([], self._dispatcher.pressure.retry_share.of(retries))
+        return [state, opened, share]

@@ -1,8 +1,7 @@
-"""/api/v2/services, /workers, /queues and the effects of running tasks (N-5, N-11)."""
+"""/api/v2/services, /workers and the effects of running tasks (N-5, N-11)."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -61,10 +60,6 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog) -> APIRouter
     @router.get("/workers")
     async def workers() -> Response:
         return answer({"items": [native_worker(one) for one in roster.members()], "next": None})
-
-    @router.get("/queues")
-    async def queues() -> Response:
-        return answer({"items": await _queues(dispatcher, roster), "next": None})
 
     async def held(task_id: TaskId, fence: int) -> Task:
         task = (await dispatcher.backend.tasks.get([task_id]))[0]
@@ -160,17 +155,3 @@ def _service(service: Declared) -> Mapping[str, Any]:
         "timeout_ms": service.timeout_ms,
         "max_retries": service.max_retries,
     }
-
-
-async def _queues(dispatcher: Dispatcher, roster: Roster) -> Sequence[Mapping[str, Any]]:
-    by_queue: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(State, 0))
-    for (queue, _, state), count in (await dispatcher.backend.tasks.counts()).items():
-        by_queue[queue][state] += count
-    served: dict[str, int] = defaultdict(int)
-    for member in roster.members():
-        for queue in member.queues:
-            served[queue] += 1
-    return [
-        {"name": queue, "states": by_queue[queue], "workers": served.get(queue, 0)}
-        for queue in sorted({*by_queue, *served})
-    ]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Body, Header, Query
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from onward.core.contract import Page
 from onward.core.contract import Query as LedgerQuery
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NotFound, TooBusy
@@ -17,7 +20,7 @@ from onward.core.follow import follow
 from onward.core.task import FINAL, State, Task, TaskId, encode
 from onward.surfaces.console.explain import explain
 from onward.surfaces.console.shapes import (
-    Cursor,
+    CURSOR,
     EventsShape,
     ExplainShape,
     RetryBody,
@@ -34,6 +37,31 @@ from onward.workers.roster import Roster
 
 WaitMs = Annotated[int, Query(ge=0, le=600_000)]
 MOST_FOLLOWERS = 1_000
+
+
+class Wanted(BaseModel):
+    """Which tasks of all there are. Named ones are looked up, whatever else is said."""
+
+    state: list[State] = []
+    type: str | None = None
+    queue: str | None = None
+    session: str | None = None
+    q: Annotated[str | None, Field(max_length=200)] = None
+    id: Annotated[list[str], Field(max_length=100)] = []
+    brief: bool = False
+    cursor: Annotated[str | None, Field(pattern=CURSOR)] = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+    def query(self) -> LedgerQuery:
+        return LedgerQuery(
+            states=frozenset(self.state),
+            type=self.type,
+            queue=self.queue,
+            session=self.session,
+            text=self.q or None,
+            after=self.cursor,
+            limit=self.limit,
+        )
 
 
 def build(dispatcher: Dispatcher, roster: Roster, submissions: Submissions) -> APIRouter:
@@ -58,33 +86,26 @@ def build(dispatcher: Dispatcher, roster: Roster, submissions: Submissions) -> A
         task, over = await submissions.submit(body, wait_ms=wait_ms)
         over = over or task.state in FINAL
         headers = {"location": f"/api/v2/tasks/{task.id}"}
+        shut = dispatcher.pressure.breakers.shut(task.queue)
+        if not over and shut is not None:
+            wait_s = max(1, math.ceil((shut.until - dispatcher.clock.now()) / 1000))
+            headers["retry-after"] = str(wait_s)
         return answer(native(task), 200 if over else 202, headers)
 
     @router.get("", response_model=TasksShape)
-    async def listing(
-        state: Annotated[list[State] | None, Query()] = None,
-        type: str | None = None,
-        queue: str | None = None,
-        session: str | None = None,
-        q: Annotated[str | None, Query(max_length=200)] = None,
-        cursor: Cursor | None = None,
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    ) -> Response:
-        query = LedgerQuery(
-            states=frozenset(state or ()),
-            type=type,
-            queue=queue,
-            session=session,
-            text=q or None,
-            after=cursor,
-            limit=limit,
-        )
-        return answer(native_page(await store.find(query)))
+    async def listing(wanted: Annotated[Wanted, Query()]) -> Response:
+        if wanted.id:
+            found = await store.get(list(dict.fromkeys(wanted.id)))
+            page = Page([task for task in found if task is not None], None)
+        else:
+            page = await store.find(wanted.query())
+        return answer(native_page(page, brief=wanted.brief))
 
     @router.get("/{task_id}", response_model=TaskShape)
     async def read(task_id: str, wait_ms: WaitMs = 0) -> Response:
         task = await find(task_id)
-        if wait_ms and task.state not in FINAL:
+        shut = dispatcher.pressure.breakers.shut(task.queue)
+        if wait_ms and task.state not in FINAL and shut is None:
             await dispatcher.wait(task_id, timeout_ms=wait_ms)
             task = await find(task_id)
         return answer(native(task))
@@ -105,8 +126,12 @@ def build(dispatcher: Dispatcher, roster: Roster, submissions: Submissions) -> A
     async def why(task_id: str) -> Response:
         task = await find(task_id)
         position = await store.position(task_id)
-        served = await roster.serves(task.queue)
-        return answer(explain(task, dispatcher.clock.now(), served=served, position=position))
+        served = dispatcher.hands.served(task.queue) or await roster.serves(task.queue)
+        shut = dispatcher.pressure.breakers.shut(task.queue)
+        paused = dispatcher.pressure.pauses.paused().get(task.queue)
+        now = dispatcher.clock.now()
+        said = explain(task, now, served=served, position=position, shut=shut, paused=paused)
+        return answer(said)
 
     @router.get("/{task_id}/events", response_model=EventsShape)
     async def events(

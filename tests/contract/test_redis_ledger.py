@@ -1,0 +1,324 @@
+"""What only the Redis ledger has: its ring, its own indexes, its connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from redis.exceptions import ResponseError
+
+from onward.backends.redis import RedisBackend, client, store
+from onward.core import machine
+from onward.core.contract import Query
+from onward.core.errors import LedgerUnavailable
+from onward.core.outcome import Failed, Released, Succeeded
+from onward.core.task import Ending, Fault, State, TaskId
+from tests.contract.desk import Desk, submission
+from tests.servers import FLAVOURS, fresh_url, shared
+from tests.support import NOW, a_task, an_ask, replay, wait_until
+
+NO_MORE = Failed(Fault(kind="Boom", message="no", retryable=False))
+
+
+@pytest.fixture(params=FLAVOURS)
+def flavour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def backend(flavour: str) -> AsyncIterator[RedisBackend]:
+    backend = RedisBackend(fresh_url(flavour))
+    yield backend
+    await backend.close()
+
+
+@pytest.fixture
+def desk(backend: RedisBackend) -> Desk:
+    return Desk(backend)
+
+
+# The ring.
+
+
+class Ear:
+    """Another server, and what it hears."""
+
+    def __init__(self) -> None:
+        self.queues: list[str] = []
+        self.ended: dict[TaskId, Ending | None] = {}
+
+    def hear(self, queues: Sequence[str], ended: Mapping[TaskId, Ending | None]) -> None:
+        self.queues += queues
+        self.ended |= ended
+
+
+@asynccontextmanager
+async def listening(
+    flavour: str, *ears: Ear, to: RedisBackend | None = None
+) -> AsyncIterator[None]:
+    """Each ear is a server of its own, unless it is to be that of a given one."""
+    backends = [to or RedisBackend(shared(flavour).url) for _ in ears]
+    channel = "onward:bell"
+    before = shared(flavour).client.pubsub_numsub(channel)[0][1]
+    for backend, ear in zip(backends, ears, strict=True):
+        backend.bell.attach(ear.hear)
+    await wait_until(
+        lambda: shared(flavour).client.pubsub_numsub(channel)[0][1] == before + len(ears)
+    )
+    yield
+    for backend in backends:
+        if backend is not to:
+            await backend.close()
+
+
+@pytest.mark.contract("N-4")
+async def test_another_server_hears_of_new_work_and_how_it_ended(desk: Desk, flavour: str) -> None:
+    ear = Ear()
+    async with listening(flavour, ear):
+        held = await desk.running(queue="q")
+        await desk.settle(held, Succeeded('"done"'))
+        failing = await desk.running(queue="r")
+        await desk.settle(failing, NO_MORE)
+        await wait_until(lambda: len(ear.ended) == 2)
+    assert {"q", "r"} <= set(ear.queues)
+    assert ear.ended[held.id] == Ending(held.id, State.SUCCEEDED, '"done"', None, NOW)
+    row = await desk.task(failing.id)
+    assert ear.ended[failing.id] == Ending.of(row)
+
+
+async def test_a_long_result_is_not_told_only_that_it_is_there(desk: Desk, flavour: str) -> None:
+    ear = Ear()
+    async with listening(flavour, ear):
+        held = await desk.running()
+        await desk.settle(held, Succeeded(f'"{"x" * 1_000}"'))
+        await wait_until(lambda: held.id in ear.ended)
+    assert ear.ended == {held.id: None}
+
+
+async def test_nobody_is_told_of_an_end_that_is_none(desk: Desk, flavour: str) -> None:
+    ear = Ear()
+    async with listening(flavour, ear):
+        held = await desk.running(queue="q")
+        await desk.settle(held, Released())  # back in its queue
+        (again,) = await desk.claim("q")
+        dead = await desk.settle(again, NO_MORE)
+        await wait_until(lambda: held.id in ear.ended)
+        ear.ended.clear()
+        task = await desk.task(held.id)
+        await desk.intervene(task, machine.abandon)
+        await desk.submit(queue="last")
+        await wait_until(lambda: "last" in ear.queues)
+    assert dead == "applied"
+    assert ear.ended == {}, "it had ended before"
+
+
+async def test_a_server_does_not_hear_itself(
+    backend: RedisBackend, desk: Desk, flavour: str
+) -> None:
+    own, other = Ear(), Ear()
+    async with listening(flavour, own, to=backend), listening(flavour, other):
+        await desk.finished(queue="q")
+        await wait_until(lambda: bool(other.ended))
+        await Desk(backend).submit(queue="last")
+        await wait_until(lambda: "last" in other.queues)
+    assert (own.queues, own.ended) == ([], {})
+
+
+async def test_who_is_alone_tells_nobody(backend: RedisBackend, desk: Desk, flavour: str) -> None:
+    redis = shared(flavour).client
+    redis.config_resetstat()
+    await desk.finished()
+    async with listening(flavour, Ear(), to=backend):
+        await desk.finished()
+    assert "cmdstat_publish" not in redis.info("commandstats")
+
+
+async def test_followers_on_another_server_are_woken(desk: Desk, flavour: str) -> None:
+    elsewhere = RedisBackend(shared(flavour).url)
+    async with listening(flavour, Ear(), to=elsewhere):
+        task = await desk.submit(queue="q")
+        async with elsewhere.bell.listen(f"task:{task.id}") as listener, asyncio.timeout(5):
+            (held,) = await desk.claim("q")
+            await listener.wait()
+            await desk.hold(held, ("task.progress", "1"))
+            await listener.wait()
+            await desk.post(task.id, "1")
+            await listener.wait()
+            await desk.settle(held, Succeeded("1"))
+            await listener.wait()
+    await elsewhere.close()
+
+
+async def test_who_may_not_publish_can_work_all_the_same(desk: Desk, flavour: str) -> None:
+    server = shared(flavour)
+    server.client.execute_command(  # type: ignore[no-untyped-call]
+        *("ACL", "SETUSER", "quiet", "on", ">secret", "~*", "+@all", "resetchannels")
+    )
+    quiet = RedisBackend(f"unix://quiet:secret@{server.socket}")
+    try:
+        async with listening(flavour, Ear()):
+            over = await Desk(quiet).finished()
+    finally:
+        await quiet.close()
+        server.client.acl_deluser("quiet")
+    assert (await desk.task(over.id)).state is State.SUCCEEDED
+
+
+async def test_a_ring_that_nobody_understands_is_passed_over(desk: Desk, flavour: str) -> None:
+    ear = Ear()
+    async with listening(flavour, ear):
+        shared(flavour).client.publish("onward:bell", b"\xc1 what?")
+        await desk.submit(queue="q")
+        await wait_until(lambda: ear.queues == ["q"])
+
+
+# Its own indexes.
+
+
+async def found(desk: Desk, *states: State, queue: str | None = None) -> list[TaskId]:
+    query = Query(states=frozenset(states), queue=queue)
+    return [task.id for task in (await desk.store.find(query)).items]
+
+
+@pytest.mark.parametrize("steps", [1_000, 2], ids=["by themselves", "among all"])
+async def test_tasks_of_a_state_are_found_newest_first_a_page_at_a_time(
+    desk: Desk, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "STEPS", steps)
+    held = [await desk.running(queue=f"r{n}") for n in range(5)]
+    await desk.submit(queue="r1")
+    dead = await desk.running()
+    await desk.settle(dead, NO_MORE)
+    later = await desk.submit(run_at=NOW + 60_000)
+    await desk.finished()
+    newest_first = [task.id for task in reversed(held)]
+    assert await found(desk, State.RUNNING) == newest_first
+    assert await found(desk, State.DEAD) == [dead.id]
+    assert await found(desk, State.SCHEDULED, State.DEAD) == [later.id, dead.id]
+    assert await found(desk, State.RUNNING, queue="r1") == [held[1].id]
+    assert await found(desk, State.CANCELED) == []
+    pages: list[TaskId] = []
+    after: str | None = None
+    while True:
+        query = Query(states=frozenset({State.RUNNING}), after=after, limit=2)
+        page = await desk.store.find(query)
+        pages += [task.id for task in page.items]
+        after = page.next
+        if after is None:
+            break
+    assert pages == newest_first
+
+
+async def test_few_running_tasks_are_found_without_a_walk(desk: Desk, flavour: str) -> None:
+    held = await desk.running()
+    for _ in range(50):
+        await desk.finished()
+    redis = shared(flavour).client
+    redis.config_resetstat()
+    assert await found(desk, State.RUNNING) == [held.id]
+    assert await found(desk, State.FAILED) == [], "there are none, and the counts say so"
+    assert redis.info("commandstats")["cmdstat_hmget"]["calls"] == 1
+
+
+async def test_what_runs_is_known_however_it_came_and_went(desk: Desk, flavour: str) -> None:
+    redis = shared(flavour).client
+
+    def running() -> set[str]:
+        return {id.decode() for id in redis.smembers("onward:running") if isinstance(id, bytes)}
+
+    adopted = machine.adopted(a_task(), "stream")
+    await desk.insert(adopted)
+    born = submission(a_task(queue="b"))
+    await desk.insert(born, hands=(an_ask("b"),))
+    claimed = await desk.running(queue="c")
+    assert running() == {adopted.task.id, born.task.id, claimed.id}
+    await desk.settle(claimed, Released())
+    await desk.settle(await desk.task(born.task.id), NO_MORE)
+    await desk.settle(await desk.task(adopted.task.id), Succeeded("1"))
+    assert running() == set()
+
+
+async def test_a_task_born_with_a_past_is_claimed_with_it(desk: Desk) -> None:
+    """As one that was brought over from elsewhere: nobody has moved it here yet."""
+    task = a_task(queue="q", attempt=2, failures=2, retries=1, journal="7")
+    await desk.insert(submission(task))
+    (claimed,) = await desk.claim("q")
+    assert (claimed.attempt, claimed.failures, claimed.retries) == (3, 2, 1)
+    assert (claimed.journal, claimed.rev) == ("7", 1)
+
+
+async def test_counts_that_are_back_at_nothing_are_not_kept(desk: Desk, flavour: str) -> None:
+    held = await desk.running()
+    await desk.settle(held, Released())
+    fields = shared(flavour).client.hgetall(f"task:{held.id}")
+    assert b"attempt" not in fields
+    assert (await desk.task(held.id)).attempt == 0
+
+
+async def test_many_long_payloads_come_with_one_claim(desk: Desk) -> None:
+    payloads = {f"t{n}": f'"{n}{"x" * (0 if n % 3 else 100)}"' for n in range(600)}
+    await desk.insert(*[submission(a_task(id=id, payload=text)) for id, text in payloads.items()])
+    claimed = await desk.claim("q", limit=600)
+    assert {task.id: task.payload for task in claimed} == payloads
+
+
+async def test_one_final_event_a_generation_is_the_ledgers_own_law(desk: Desk) -> None:
+    over = await desk.finished()
+    with pytest.raises(ResponseError, match="a second final event"):
+        await desk.apply(machine.remark(over, "task.succeeded", None))
+    dead = await desk.running()
+    await desk.settle(dead, NO_MORE)
+    await desk.apply(replay(await desk.task(dead.id), NOW))
+    (again,) = await desk.claim("q")
+    await desk.settle(again, Succeeded("1"))
+    assert (await desk.history(dead.id)).count("task.succeeded") == 1
+    with pytest.raises(ResponseError, match="a second final event"):
+        await desk.apply(machine.remark(await desk.task(dead.id), "task.failed", None))
+
+
+# Its connections.
+
+
+async def test_a_connection_that_was_closed_meanwhile_costs_nobody_a_call(
+    desk: Desk, flavour: str
+) -> None:
+    await desk.submit()
+    redis = shared(flavour).client
+    for turn in range(3):
+        await asyncio.gather(*[desk.all() for _ in range(4)])  # several connections
+        redis.client_kill_filter(_type="normal", skipme=True)
+        await wait_until(lambda: len(redis.client_list()) == 1)
+        await asyncio.sleep(0)  # the loop looks at its sockets, and sees them closed
+        await asyncio.sleep(0)
+        await desk.submit(queue=f"q{turn}")
+    assert len(await desk.all()) == 4
+
+
+async def test_a_redis_that_does_not_answer_is_said_to_be_away(
+    desk: Desk, flavour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.submit()
+    monkeypatch.setattr(client, "CALL_TIMEOUT_S", 0.05)
+    redis = shared(flavour).client
+    redis.client_pause(300)
+    with pytest.raises(LedgerUnavailable):
+        await desk.submit(queue="late")
+    redis.client_unpause()
+    monkeypatch.undo()
+    assert (await desk.submit(queue="after")).state is State.QUEUED, "and not the late reply"
+
+
+async def test_a_caller_who_goes_away_leaves_no_reply_for_the_next(
+    desk: Desk, flavour: str
+) -> None:
+    await desk.submit()
+    redis = shared(flavour).client
+    redis.client_pause(300)
+    going = asyncio.ensure_future(desk.store.counts())
+    await asyncio.sleep(0.02)
+    going.cancel()
+    await asyncio.wait([going])
+    redis.client_unpause()
+    assert len(await desk.all()) == 1

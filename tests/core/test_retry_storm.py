@@ -1,0 +1,133 @@
+"""A service goes down for ten minutes under load: what the lanes and the breaker make of it.
+
+Simulated time on a real ledger in memory: forty slots, a second a call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from onward.backends import open_backend
+from onward.core.alarm import Alarm
+from onward.core.breaker import Rules
+from onward.core.clock import ManualClock
+from onward.core.contract import Backend
+from onward.core.dispatch import Dispatcher
+from onward.core.hands import Seat
+from onward.core.outcome import Failed, Succeeded
+from onward.core.task import Claimed, Fault, Lane, State
+from tests.support import NOW, PROFILES, a_task, wait_until
+
+SLOTS, CALL_MS, TICK_MS = 40, 1_000, 250
+SECOND, MINUTE = 1_000, 60_000
+DOWN = Failed(Fault(kind="ServiceUnavailable", message="down", status=503))
+NEVER = Rules(volume=10**9)
+
+
+class Town:
+    """One service with a worker of so many slots, and the clock."""
+
+    def __init__(self, backend: Backend, rules: Rules) -> None:
+        self.clock = ManualClock()
+        self.desk = Dispatcher(backend, PROFILES, self.clock, breaker=rules)
+        self.down = False
+        self.started: list[tuple[int, Lane, bool]] = []  # when, from which lane, breaker shut
+        self._alarm = Alarm(self.desk)
+        self._running: list[tuple[int, Claimed]] = []
+        self._seat = Seat(
+            "w", ["q"], lease_ms=10**9, deliver=self._deliver, stop=lambda task, revoked: None
+        )
+        self.desk.hands.sit(self._seat, SLOTS)
+
+    def _deliver(self, task: Claimed) -> None:
+        reading = self.desk.pressure.breakers.shut("q")
+        shut = reading is not None and reading.state == "open"
+        self.started.append((self.clock.now(), task.lane, shut))
+        self._running.append((self.clock.now() + CALL_MS, task))
+
+    async def submit(self, count: int) -> None:
+        now = self.clock.now()
+        await self.desk.submit_all([a_task(profile="tasks", created_at=now) for _ in range(count)])
+
+    async def live(self, ms: int, *, arrivals_a_second: int = 0) -> None:
+        for _ in range(ms // TICK_MS):
+            self.clock.advance(TICK_MS)
+            now = self.clock.now()
+            if (now - NOW) % SECOND == 0:
+                await self.desk.pressure.weigh()
+                await self.desk.reread()
+                if arrivals_a_second:
+                    await self.submit(arrivals_a_second)
+            await self._alarm.sweep()
+            over = [task for until, task in self._running if until <= now]
+            self._running = [item for item in self._running if item[0] > now]
+            outcome = DOWN if self.down else Succeeded("1")
+            settled = [self.desk.settle_soon(task, outcome) for task in over]
+            self.desk.hands.free(self._seat, len(over))
+            for future in settled:
+                await future
+            await wait_until(lambda: self.desk._claiming is None)
+
+    async def counts(self) -> Counter[State]:
+        by_state: Counter[State] = Counter()
+        for (_, _, state), count in (await self.desk.backend.tasks.counts()).items():
+            by_state[state] += count
+        return by_state
+
+    def starts(self, since: int) -> Counter[int]:
+        return Counter((at - since) // SECOND for at, _, _ in self.started if at >= since)
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[Backend]:
+    opened = open_backend("sqlite:///:memory:")
+    yield opened
+    await opened.close()
+
+
+@pytest.mark.slow
+@pytest.mark.contract("S3-11")
+async def test_nothing_is_burned_while_open_and_no_herd_runs_on_release(backend: Backend) -> None:
+    town = Town(backend, Rules())
+    await town.live(10 * SECOND, arrivals_a_second=16)
+    town.down = True
+    await town.live(10 * MINUTE, arrivals_a_second=16)
+    outage = [shut for at, _, shut in town.started if at > NOW + 10 * SECOND]
+    assert sum(outage) == 0, "not one task was started while it was open"
+    # Until half of the last minute's calls had failed, and then a probe a minute.
+    went_well = (await town.counts())[State.SUCCEEDED]
+    assert len(outage) <= went_well + SLOTS + 10
+    assert (await town.counts())[State.DEAD] == 0
+    queued = (await town.counts())[State.QUEUED]
+    assert queued > 9_000, "the work is parked where it was"
+    town.down = False
+    released = town.clock.now()
+    await town.live(6 * MINUTE, arrivals_a_second=16)
+    starts = town.starts(released)
+    begun = [starts[second] for second in range(min(starts), max(starts))]
+    assert max(begun) / (sum(begun) / len(begun)) <= 3, begun
+    assert max(begun) <= SLOTS
+    while (await town.counts())[State.QUEUED]:
+        await town.live(MINUTE)
+    assert (await town.counts())[State.SUCCEEDED] == town.desk.tally["task.created"]
+
+
+@pytest.mark.slow
+@pytest.mark.contract("S3-8")
+async def test_new_work_keeps_its_slots_in_a_storm_of_retries(backend: Backend) -> None:
+    town = Town(backend, NEVER)
+    await town.submit(10_000)
+    town.down = True
+    await town.live(10 * MINUTE)  # everything fails again and again, whatever is left
+    town.down = False
+    waiting = await backend.tasks.counts()
+    retries = waiting["q", Lane.RETRY, State.QUEUED] + waiting["q", Lane.PRIMARY, State.SCHEDULED]
+    assert retries > 3_000
+    released = town.clock.now()
+    await town.live(2 * MINUTE, arrivals_a_second=2 * SLOTS)
+    lanes = Counter(lane for at, lane, _ in town.started if at > released)
+    assert lanes[Lane.PRIMARY] / lanes.total() >= 0.7
+    assert lanes[Lane.RETRY] / lanes.total() >= 0.09, "and retries are not starved"
