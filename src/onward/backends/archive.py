@@ -121,6 +121,17 @@ class Archive:
     async def history(self, task: TaskId, after: int, limit: int) -> Sequence[Event]:
         return [Event(*row) for row in await self._read(_SQL["history"], (task, after, limit))]
 
+    async def erase(self, ids: Sequence[TaskId]) -> None:
+        """Whatever their age: somebody wants these gone."""
+        text = encode(ids)
+
+        def work() -> None:
+            with self._writer:
+                self._writer.execute(_SQL["forget_events"], (text,))
+                self._writer.execute(_SQL["forget_tasks"], (text,))
+
+        await self._run(self._writing, work)
+
     async def last_place(self) -> int:
         ((place,),) = await self._read(_SQL["last_place"])
         return int(place)
@@ -207,6 +218,12 @@ class ArchivedStore:
             archived = await self._archive.get(missing)
             found = [task or archived.get(id) for id, task in zip(ids, found, strict=True)]
         return found
+
+    async def erase(self, ids: Sequence[TaskId], *, now: Instant) -> None:
+        """Finished tasks, from both: what the ledger must still keep stays in both for now."""
+        await self._ledger.purge(ids, now=now)
+        kept = {task.id for task in await self._ledger.get(ids) if task is not None}
+        await self._archive.erase([id for id in ids if id not in kept])
 
     async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
         page = await self._ledger.events(after=after, limit=limit, task=task)

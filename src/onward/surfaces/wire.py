@@ -1,11 +1,14 @@
-"""What every door's answers have in common: the shape of an error, chosen by the path."""
+"""What every door's answers have in common: the shape of an error, chosen by the path; instants."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+
+from onward.core.task import Instant
 
 INTERNAL = "Internal error"  # all that anybody outside learns of a fault of ours
 
@@ -22,7 +25,8 @@ def error_body(
     kind = "application/json"
     body: dict[str, Any]
     if _under(path, "/api/v1"):
-        body = {"detail": message}
+        hint = extra.get("hint")  # one text is all that this door's clients read
+        body = {"detail": f"{message}; {hint}" if hint else message}
     elif _under(path, "/v1"):
         fault = "server_error" if status >= 500 else "invalid_request_error"
         body = {"error": {"message": message, "type": fault, "param": None, "code": code}}
@@ -40,6 +44,11 @@ def error_body(
             **extra,
         }
     return kind, msgspec.json.encode(body)
+
+
+def iso(at: Instant) -> str:
+    moment = datetime.fromtimestamp(at / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _under(path: str, door: str) -> bool:

@@ -6,16 +6,16 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-import jsonschema_rs
 import msgspec
 
 from onward.core.approval import WAITS, Approval, ask
-from onward.core.catalog import Catalog, Declared
+from onward.core.catalog import Declared
 from onward.core.contract import Fate, Key
+from onward.core.declared import Declarations, as_declared
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import Invalid, NotFound
+from onward.core.errors import NotFound
 from onward.core.policy import Overrides
-from onward.core.task import Instant, Json, Task, encode, new_id
+from onward.core.task import Instant, Json, Task, TaskId, encode, new_id
 from onward.surfaces.console.shapes import PRIORITIES, ApprovalTerms, SubmitBody
 
 SCOPE = "console"
@@ -24,21 +24,18 @@ STREAMS = "streams"
 
 class Submissions:
     def __init__(
-        self, dispatcher: Dispatcher, catalog: Catalog, stream_types: Sequence[str] = ()
+        self, dispatcher: Dispatcher, declarations: Declarations, stream_types: Sequence[str] = ()
     ) -> None:
         self._dispatcher = dispatcher
-        self._catalog = catalog
+        self._declarations = declarations
         self._stream_types = frozenset(stream_types)
-        self._validators: dict[tuple[str, str], Any] = {}
 
     async def submit(self, body: SubmitBody, *, wait_ms: int) -> tuple[Task, bool]:
         """The task as it is now, and whether it is over."""
-        service = await self._catalog.of(body.type)
-        if service is not None:
-            self._check_payload(service, body.type, body.payload)
-        task = self._routed(_task(body, service, self._dispatcher.clock.now()), service)
+        task = await self._made(body)
         key = _key(body)
-        if wait_ms:
+        # Nobody waits for a service that is being left alone: it is accepted, and told when to ask.
+        if wait_ms and self._dispatcher.pressure.breakers.shut(task.queue) is None:
             receipt, ending = await self._dispatcher.submit_and_wait(
                 task, timeout_ms=wait_ms, key=key
             )
@@ -52,6 +49,15 @@ class Submissions:
             )
         return found, ending is not None
 
+    async def hand_in(self, body: SubmitBody, key: Key) -> TaskId:
+        """Under a key that is not the caller's: of all who use it, the first one's task."""
+        return (await self._dispatcher.submit(await self._made(body), key=key)).task
+
+    async def _made(self, body: SubmitBody) -> Task:
+        service = await self._declarations.fitting(body.type, body.payload)
+        task = as_declared(_task(body, self._dispatcher.clock.now()), service)
+        return self._routed(task, service)
+
     def _routed(self, task: Task, service: Declared | None) -> Task:
         """Work for stream workers follows the stream protocol's rules of retry."""
         declared = service is not None and service.via == STREAMS
@@ -62,37 +68,13 @@ class Submissions:
 
     async def check(self, type_: str, payload: Any) -> None:
         """A payload that was mended by hand is held to what any other is held to."""
-        service = await self._catalog.of(type_)
-        if service is not None:
-            self._check_payload(service, type_, payload)
-
-    def _check_payload(self, service: Declared, type_: str, payload: Any) -> None:
-        schema = service.schema.get(type_)
-        if schema is None:
-            return
-        text = encode(schema)
-        validator = self._validators.get((type_, text))
-        if validator is None:
-            validator = jsonschema_rs.validator_for(text)
-            if len(self._validators) > 1_000:
-                self._validators.clear()
-            self._validators[type_, text] = validator
-        for error in validator.iter_errors(payload):
-            path = "".join(f"/{part}" for part in error.instance_path)
-            raise Invalid(
-                f"payload does not fit {type_!r}: {error.message}",
-                pointer=f"/payload{path}",
-                hint=f"GET /api/v2/services/{service.name} shows the schema",
-            )
+        await self._declarations.fitting(type_, payload)
 
 
-def _task(body: SubmitBody, service: Declared | None, now: Instant) -> Task:
-    timeout_ms, max_retries = body.timeout_ms, body.max_retries
+def _task(body: SubmitBody, now: Instant) -> Task:
+    timeout_ms = body.timeout_ms
     payload = encode(body.payload)
-    asked = _asked(body, service, payload, now)
-    if service is not None:
-        timeout_ms = service.timeout_ms if timeout_ms is None else timeout_ms
-        max_retries = service.max_retries if max_retries is None else max_retries
+    asked = _asked(body, payload, now)
     # With somebody to tell, the time allowed is told of and not enforced.
     told = body.session_id is not None
     backoff = None if body.backoff_ms is None else tuple(body.backoff_ms)
@@ -107,7 +89,7 @@ def _task(body: SubmitBody, service: Declared | None, now: Instant) -> Task:
         run_at=body.run_at if body.delay_ms is None else now + body.delay_ms,
         expires_at=now + timeout_ms if told and timeout_ms is not None else None,
         attempt_ms=None if told else timeout_ms,
-        overrides=Overrides(max_retries, backoff).encode(),
+        overrides=Overrides(body.max_retries, backoff).encode(),
         session=body.session_id,
         key=body.idempotency_key,
         waiting_for=None if asked is None else WAITS,
@@ -115,21 +97,11 @@ def _task(body: SubmitBody, service: Declared | None, now: Instant) -> Task:
     )
 
 
-def _asked(
-    body: SubmitBody, service: Declared | None, payload: Json, now: Instant
-) -> Approval | None:
-    """What a person is asked first, if anything."""
-    guarded = service is not None and service.requires_approval
-    # A service's guard cannot be waved away by whoever submits.
-    if not (guarded or body.requires_approval or body.approval):
+def _asked(body: SubmitBody, payload: Json, now: Instant) -> Approval | None:
+    """What a person is asked first, if the submission says so."""
+    if not (body.requires_approval or body.approval):
         return None
     terms = body.approval or ApprovalTerms()
-    if guarded and terms.default == "approve":
-        # Nor waited out: a guard that expires into a yes, at a time of the submitter's, is none.
-        raise Invalid(
-            f"{body.type!r} is guarded by its service: only a person can approve it",
-            pointer="/approval/default",
-        )
     return ask(
         payload, now, expires_ms=terms.expires_ms, default=terms.default, reason=terms.reason
     )

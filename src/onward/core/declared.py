@@ -1,0 +1,86 @@
+"""What a declared service says of each submission of its types, whichever door it came by.
+
+Its schema is asked before anything is accepted; its defaults stand in for what was left open. A
+guard (`requires_approval`) is no default: nobody who submits can wave it away.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+from onward.core.approval import WAITS, approval_of, ask
+from onward.core.catalog import Catalog, Declared
+from onward.core.errors import Invalid
+from onward.core.policy import overrides_of
+from onward.core.task import Task, encode
+
+MOST_VALIDATORS = 1_000
+
+
+class Declarations:
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._validators: dict[tuple[str, str], Any] = {}
+
+    async def fitting(self, type_: str, payload: Any) -> Declared | None:
+        """The service of this type, if one is declared. Invalid: the payload does not fit it."""
+        service = await self._catalog.of(type_)
+        if service is not None:
+            self._check(service, type_, payload)
+        return service
+
+    def _check(self, service: Declared, type_: str, payload: Any) -> None:
+        schema = service.schema.get(type_)
+        if schema is None:
+            return
+        text = encode(schema)
+        validator = self._validators.get((type_, text))
+        if validator is None:
+            validator = jsonschema_rs.validator_for(text)
+            if len(self._validators) >= MOST_VALIDATORS:
+                self._validators.clear()
+            self._validators[type_, text] = validator
+        for error in validator.iter_errors(payload):
+            path = "".join(f"/{part}" for part in error.instance_path)
+            raise Invalid(
+                f"payload{path} does not fit {type_!r}: {error.message}",
+                pointer=f"/payload{path}",
+                hint=f"GET /api/v2/services/{service.name} shows the schema",
+            )
+
+
+def as_declared(task: Task, service: Declared | None) -> Task:
+    """What the submission left open, filled in from its service."""
+    if service is None:
+        return task
+    changes: dict[str, Any] = {}
+    overrides = overrides_of(task.overrides)
+    if service.max_retries is not None and overrides.max_retries is None:
+        changes["overrides"] = msgspec.structs.replace(
+            overrides, max_retries=service.max_retries
+        ).encode()
+    if service.timeout_ms is not None and task.attempt_ms is None and task.expires_at is None:
+        if task.session is None:
+            changes["attempt_ms"] = service.timeout_ms
+        else:  # with somebody to tell, the time allowed is told of and not enforced
+            changes["expires_at"] = task.created_at + service.timeout_ms
+    if service.requires_approval:
+        changes |= _guarded(task)
+    return msgspec.structs.replace(task, **changes)
+
+
+def _guarded(task: Task) -> dict[str, Any]:
+    asked = approval_of(task)
+    if asked is None:
+        asked = ask(task.payload, task.created_at)
+    elif asked.default == "approve":
+        # A guard cannot be waited out: one that expires into a yes, at a time of the submitter's,
+        # is none.
+        raise Invalid(
+            f"{task.type!r} is guarded by its service: only a person can approve it",
+            pointer="/approval/default",
+        )
+    return {"waiting_for": WAITS, "approval": asked.encode()}
