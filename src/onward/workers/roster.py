@@ -7,7 +7,7 @@ miss in the cache is looked up in the ledger before anybody is told that there i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import structlog
@@ -28,6 +28,13 @@ def group_queue(group: str) -> str:
 
 def group_of(queue: str) -> str | None:
     return queue.removeprefix("group:") if queue.startswith("group:") else None
+
+
+def is_service(queue: str) -> bool:
+    """What workers may offer by name. Runs of flows are the server's own: whoever claimed one could
+    end it with a result of their making.
+    """
+    return not queue.startswith(("group:", "flow:"))
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +59,7 @@ class Roster:
         self._all: dict[WorkerId, Member] = {}
         self._served: set[str] = set()
         self._watchers: list[Callable[[], None]] = []
+        self._others: list[Callable[[], Awaitable[Sequence[Member]]]] = []
         self._beaten_at: Instant = 0
 
     def member(
@@ -91,6 +99,10 @@ class Roster:
     def watch(self, watcher: Callable[[], None]) -> None:
         self._watchers.append(watcher)
 
+    def consult(self, others: Callable[[], Awaitable[Sequence[Member]]]) -> None:
+        """Members who belong to no server; asked for with each refresh."""
+        self._others.append(others)
+
     async def serves(self, queue: str) -> bool:
         if self._known(queue):
             return True
@@ -104,6 +116,11 @@ class Roster:
         return sorted(self._all.values(), key=lambda member: member.since)
 
     async def refresh(self) -> None:
+        free = {
+            f"{member.transport}:{member.id}": member
+            for others in self._others
+            for member in await others()
+        }
         now = self._clock.now()
         alive = {doc.key for doc in await self._backend.documents.list(SERVER, now=now)}
         alive.add(self.server)
@@ -118,8 +135,8 @@ class Roster:
         for member in list(self._here.values()):
             if member.id not in found:  # we were silent for long, and others took us for dead
                 await self._write(member)
-        before, self._all = self._all, {**found, **self._here}
-        if before.keys() != self._all.keys():
+        before, self._all = self._all, {**free, **found, **self._here}
+        if before != self._all:
             self._changed()
 
     async def beat(self) -> None:

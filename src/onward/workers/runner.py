@@ -46,6 +46,14 @@ class Runner:
     def serve(self, queues: Iterable[str]) -> None:
         self._dispatcher.hands.rearrange(self.seat, queues)
 
+    def resize(self, slots: int) -> None:
+        """So many from now on; what runs beyond that is finished."""
+        if slots != self._slots:
+            more, self._slots = slots - self._slots, slots
+            self._dispatcher.hands.free(self.seat, more)
+            # With fewer it may have none free, or less than none: then it must not be asked.
+            self.serve(self.seat.queues)
+
     def stop_claiming(self) -> None:
         self._dispatcher.hands.leave(self.seat)
 

@@ -21,7 +21,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, OnwardError
 from onward.core.outcome import Failed, Lost, Outcome, Succeeded
 from onward.core.task import Claimed, Fault, Note, TaskId, encode, new_id
-from onward.workers.roster import Member, Roster, group_of, group_queue
+from onward.workers.roster import Member, Roster, group_of, group_queue, is_service
 from onward.workers.runner import Runner
 
 log = structlog.get_logger("onward.socket")
@@ -220,7 +220,7 @@ class Session:
             return
         worker = frame.workerId or new_id()
         queues = [group_queue(frame.group)] if frame.group is not None else []
-        queues += [name for name in frame.services if group_of(name) is None]
+        queues += filter(is_service, frame.services)
         if not queues:
             await self._complain("register with a group, or with services, or both")
             return

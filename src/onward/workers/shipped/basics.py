@@ -1,4 +1,4 @@
-"""The services that come with the server, so that a first task has somebody to do it."""
+"""Services to begin with: an echo, something to watch, and an answer for a group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from onward.service import Context, Service
+from onward.service import Context
 
 
 async def echo(payload: Any) -> Any:
@@ -38,7 +38,3 @@ async def answer(payload: Any, ctx: Context) -> Any:
         for word in reply.split(" "):
             await ctx.emit(word if reply.startswith(word) else f" {word}")
     return reply
-
-
-SERVICES = {service.name: service for service in (Service(echo), Service(countdown))}
-GROUPS = {"default": Service(answer)}
