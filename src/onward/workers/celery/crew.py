@@ -1,0 +1,274 @@
+"""Who works in a Celery process: a ledger, the services, and one shift at a time.
+
+Lives on one event loop and knows nothing of Celery. It claims only when it is told that there is
+work, and never more than it runs; leases, retries and endings are the Dispatcher's, as everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+import structlog
+
+from onward.backends import open_backend
+from onward.core.alarm import Alarm
+from onward.core.catalog import Catalog, Declared
+from onward.core.clock import SharedClock
+from onward.core.dispatch import Dispatcher
+from onward.core.errors import OnwardError
+from onward.core.outcome import Outcome
+from onward.core.policy import Profile, kept_at_most, profiles
+from onward.core.task import Claimed, State, TaskId
+from onward.service import Service
+from onward.settings import Settings
+from onward.workers.local import LocalExecutor
+from onward.workers.roster import Roster
+from onward.workers.runner import Runner
+
+log = structlog.get_logger("onward.celery")
+
+TRANSPORT = "celery"
+SHIFT_S = 2.0  # then nothing more is claimed, so that the next message may be for another queue
+THREADS = 64  # for plain functions; a process of the thread pool runs many
+GOODBYE_S = 2.0
+LOOK_S = (0.001, 0.02)  # how often a shift looks whether it is over: at first, and at last
+
+
+class Shift:
+    """One wake-up's worth of work: task after task of one queue, until there is none."""
+
+    def __init__(self, dispatcher: Dispatcher, executor: LocalExecutor, **seat: Any) -> None:
+        self._executor = executor
+        self._runner = Runner(dispatcher, self, slots=1, **seat)
+        self._begun = False
+        self._leaving: asyncio.Task[None] | None = None
+
+    async def execute(self, task: Claimed) -> Outcome:
+        self._begun = True
+        return await self._executor.execute(task)
+
+    def cancel(self, task: TaskId) -> None:
+        self._executor.cancel(task)
+
+    async def begin(self) -> bool:
+        """Whether there was anything to do."""
+        self._runner.start()
+        await self._look(lambda: self._begun)
+        return self._begun
+
+    async def finish(self) -> None:
+        """Go on until the queue is empty or the time is over; the last task takes what it takes."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + SHIFT_S
+        await self._look(lambda: loop.time() >= end)
+        self._runner.stop_claiming()
+        await self._look(lambda: not self._runner.busy)
+
+    async def leave(self, grace_ms: int) -> None:
+        """Whoever says so first says how long it may take."""
+        if self._leaving is None:
+            drain = self._runner.drain(grace_ms)
+            self._leaving = asyncio.get_running_loop().create_task(drain)
+        await asyncio.shield(self._leaving)
+
+    async def _look(self, enough: Callable[[], bool]) -> None:
+        """Until that holds, or there is nothing to do, or we are told to leave."""
+        pause, longest = LOOK_S
+        while self._leaving is None and not enough():
+            await asyncio.sleep(pause)
+            if self._idle():
+                await asyncio.sleep(0)  # a slot that became free just now is offered in a moment
+                if self._idle():
+                    return
+            pause = min(pause * 1.3, longest)
+
+    def _idle(self) -> bool:
+        """The slot is free, so it has been offered, and nobody had anything for it."""
+        return not self._runner.busy and self._runner.seat.free > 0
+
+
+class Seating(msgspec.Struct, frozen=True, kw_only=True):
+    """Who we are in the roster."""
+
+    name: str
+    queues: tuple[str, ...]
+    slots: int
+
+
+class Crew:
+    def __init__(
+        self,
+        settings: Settings,
+        url: str,
+        services: Mapping[str, Service],
+        seating: Seating,
+    ) -> None:
+        self._settings = settings
+        self._services = services
+        self._seating = seating
+        self._backend = open_backend(url, prefix=settings.redis_prefix)
+        self._clock = SharedClock(lambda: self._backend.ahead_ms)
+        self._dispatcher = Dispatcher(
+            self._backend,
+            _rules(settings),
+            self._clock,
+            breaker=settings.breaker(),
+            retry_share=settings.retry_share(),
+        )
+        self._alarm = Alarm(self._dispatcher, every_ms=1000)
+        self._roster = Roster(self._backend, self._clock)
+        self._executor = LocalExecutor(
+            self._dispatcher, services, groups={}, lease_ms=settings.lease_ms, threads=THREADS
+        )
+        self._shifts: dict[int, Shift] = {}
+        self._background: list[asyncio.Task[None]] = []
+        self._closing = False
+
+    async def open(self) -> None:
+        """Returns at once; a ledger that is away is waited for in the background."""
+        self._run(self._join())
+        self._every(self._settings.lease_ms / 3000, self._dispatcher.beat)
+        self._every(1, self._backend.maintain)
+
+    async def close(self, grace_ms: int) -> None:
+        """What does not finish in time goes back unburned."""
+        self._closing = True
+        await asyncio.gather(*(shift.leave(grace_ms) for shift in list(self._shifts.values())))
+        await self._let_calls_end()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self._executor.close()
+        for service in self._services.values():
+            await service.close()
+        try:
+            await self._roster.close()
+        except OnwardError as error:  # its row goes by itself when we are silent
+            log.warning("not signed off", error=str(error))
+        await self._backend.close()
+
+    async def begin(self, queue: str) -> tuple[int, int] | None:
+        """Start a shift; its number, and how many tasks wait besides. None: there is no work."""
+        if self._closing:
+            return None
+        if queue not in self._services:
+            log.warning("woken for a queue that is not served here", queue=queue)
+            return None
+        await self._backend.maintain()  # before the first claim our clock must be the ledger's
+        await self._weigh()
+        number = next(n for n in range(len(self._shifts) + 1) if n not in self._shifts)
+        shift = self._shifts[number] = Shift(
+            self._dispatcher,
+            self._executor,
+            worker=f"{self._seating.name}.{number}" if number else self._seating.name,
+            queues=(queue,),
+            lease_ms=self._settings.lease_ms,
+        )
+        try:
+            if await shift.begin():
+                return number, (await self._waiting()).get(queue, 0)
+        except BaseException:
+            await self._end(number)
+            raise
+        await self._end(number)
+        return None
+
+    async def finish(self, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        # While it is busy here there may be nobody left to take the sweep's message.
+        meanwhile = [loop.create_task(self._alarm.run()), loop.create_task(self._keep_weighing())]
+        try:
+            await self._shifts[number].finish()
+        finally:
+            for task in meanwhile:
+                task.cancel()
+            await self._end(number)
+        await self._weigh()  # what this shift has found out about the service, the others hear now
+
+    async def sweep(self) -> Mapping[str, int]:
+        """All that is due. Returns how many tasks wait, by queue, of those served by Celery."""
+        await self._backend.maintain()
+        await self._alarm.sweep()
+        members = [member for member in self._roster.members() if member.transport == TRANSPORT]
+        served = {queue for member in members for queue in member.queues}
+        return {queue: n for queue, n in (await self._waiting()).items() if queue in served}
+
+    async def _weigh(self) -> None:
+        """Who is asleep does not: so the probe of a failing service goes to somebody awake."""
+        await self._dispatcher.pressure.weigh()
+
+    async def _keep_weighing(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            try:
+                await self._weigh()
+            except OnwardError as error:
+                log.warning("not weighed", error=str(error))
+
+    async def _waiting(self) -> Mapping[str, int]:
+        waiting: dict[str, int] = {}
+        for (queue, _, state), count in (await self._backend.tasks.counts()).items():
+            if state is State.QUEUED:
+                waiting[queue] = waiting.get(queue, 0) + count
+        return waiting
+
+    async def _let_calls_end(self) -> None:
+        """The loop is ours alone: what runs on it besides is a call that somebody waits for."""
+        calls = asyncio.all_tasks() - {asyncio.current_task(), *self._background}
+        if calls:
+            _, late = await asyncio.wait(calls, timeout=GOODBYE_S)
+            for call in late:
+                call.cancel()
+
+    async def _end(self, number: int) -> None:
+        shift = self._shifts.pop(number)
+        await shift.leave(0)
+
+    async def _join(self) -> None:
+        while True:
+            try:
+                await self._backend.maintain()
+                await self._declare()
+                await self._roster.beat()
+                name, queues, slots = msgspec.structs.astuple(self._seating)
+                await self._roster.join(self._roster.member(name, TRANSPORT, queues, slots))
+                break
+            except Exception as error:
+                log.warning("not signed on", error=repr(error))
+                await asyncio.sleep(1)
+        await self._roster.run()
+
+    async def _declare(self) -> None:
+        catalog = Catalog(self._backend, self._clock)
+        for service in self._services.values():
+            try:
+                await catalog.declare(msgspec.convert(service.declaration(), Declared))
+            except OnwardError as error:
+                log.warning("not declared", service=service.name, error=str(error))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._background.append(asyncio.get_running_loop().create_task(work))
+
+    def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def loop() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    await work()
+                except Exception as error:  # the ledger is away: the next round tries again
+                    log.warning("background work failed", work=work.__qualname__, error=repr(error))
+
+        self._run(loop())
+
+
+def _rules(settings: Settings) -> Mapping[str, Profile]:
+    rules = profiles(
+        lease_ms=settings.lease_ms,
+        max_retries=settings.max_retries,
+        schedules=settings.schedules(),
+        age_ms=int(settings.max_task_age_s * 1000),
+    )
+    return kept_at_most(rules, settings.redis_keep_ms) if settings.archive else rules

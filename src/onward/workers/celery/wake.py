@@ -1,0 +1,101 @@
+"""Wake-ups from a server: when a bell rings for a queue that Celery workers serve, they are told.
+
+Of several servers one tells. Sending blocks, so it is done in a thread; rings meanwhile become one
+message more. A failure is said once and costs latency only: the workers' own sweep is the net.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import structlog
+
+from onward.core.clock import Clock
+from onward.core.contract import Backend
+from onward.core.duty import Duty
+from onward.settings import Settings
+from onward.workers.roster import Roster
+
+log = structlog.get_logger("onward.celery")
+
+Send = Callable[[str], None]
+
+AGAIN_S = 1.0
+BROKER_TIMEOUT_S = 3
+
+
+class WakeUps:
+    def __init__(
+        self, backend: Backend, roster: Roster, clock: Clock, connect: Callable[[], Send]
+    ) -> None:
+        self._bell = backend.bell
+        self._roster = roster
+        self._duty = Duty(backend.documents, clock, "celery:wake", roster.server)
+        self._connect = connect
+        self._send: Send | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="onward-wake")
+        self._listening: dict[str, asyncio.Task[None]] = {}
+        self._failing = False
+
+    def start(self) -> None:
+        self._roster.watch(self._look)
+        self._look()
+
+    async def close(self) -> None:
+        listening = list(self._listening.values())
+        for task in listening:
+            task.cancel()
+        await asyncio.gather(*listening, return_exceptions=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        with suppress(Exception):
+            await self._duty.give_up()
+
+    def _look(self) -> None:
+        """Nothing is loaded and nobody listened to before there is a Celery worker."""
+        members = [member for member in self._roster.members() if member.transport == "celery"]
+        served = {queue for member in members for queue in member.queues}
+        for queue in served - self._listening.keys():
+            listening = asyncio.get_running_loop().create_task(self._listen(queue))
+            self._listening[queue] = listening
+        for queue in self._listening.keys() - served:
+            self._listening.pop(queue).cancel()
+
+    async def _listen(self, queue: str) -> None:
+        async with self._bell.listen(f"queue:{queue}") as listener:
+            while True:
+                await listener.wait()
+                try:
+                    if await self._duty.mine():
+                        await self._wake(queue)
+                        self._failing = False
+                        continue
+                except Exception as error:
+                    if not self._failing:
+                        log.warning("celery workers not woken", error=repr(error))
+                    self._failing = True
+                await asyncio.sleep(AGAIN_S)
+
+    async def _wake(self, queue: str) -> None:
+        def send() -> None:
+            if self._send is None:
+                self._send = self._connect()
+            self._send(queue)
+
+        await asyncio.get_running_loop().run_in_executor(self._thread, send)
+
+
+def sender(settings: Settings) -> Callable[[], Send]:
+    """Connects when it is first needed: who has no Celery workers need not have Celery."""
+
+    def connect() -> Send:
+        from onward.workers.celery.wiring import celery_app, wake
+
+        app = celery_app(
+            settings, socket_timeout=BROKER_TIMEOUT_S, socket_connect_timeout=BROKER_TIMEOUT_S
+        )
+        return lambda queue: wake(app, queue)
+
+    return connect

@@ -1,0 +1,226 @@
+"""The crew of one process, without Celery around it: what a wake-up does to the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onward import TryAgain
+from onward.core.task import State
+from onward.service import Service
+from onward.settings import Settings
+from onward.workers.celery import crew
+from onward.workers.celery.crew import Crew, Seating
+from onward.workers.celery.host import Host
+from onward.workers.celery.wiring import DEFAULT_QUEUE, wake_queue
+from tests.celery.town import Town, town, until
+from tests.faults.redis_invariants import check_redis_invariants
+from tests.servers import RedisServer
+from tests.support import wait_until
+
+pytestmark = pytest.mark.contract("S3-13")
+
+
+class Doings:
+    """Services that a test looks at from outside."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.go = threading.Event()
+        self.stopped = threading.Event()
+
+    def quick(self, n: int = 0) -> int:
+        self.done.append(n)
+        return n
+
+    def slow(self, n: int = 0) -> int:
+        self.done.append(n)
+        self.go.wait(10)
+        return n
+
+    async def patient(self) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            self.stopped.set()
+
+    def broken(self) -> None:
+        self.done.append(0)
+        raise TryAgain("down")
+
+
+class Shop:
+    def __init__(self, here: Town, doings: Doings, **settings: Any) -> None:
+        self.town = here
+        self.passed_on = 0
+        services = {
+            name: Service(getattr(doings, name)) for name in ("quick", "slow", "patient", "broken")
+        }
+        chosen = Settings(ledger=here.redis.url, archive="", **settings)
+        seating = Seating(name="celery@test/1", queues=tuple(services), slots=1)
+        self.host = Host(lambda: Crew(chosen, here.redis.url, services, seating))
+
+    async def work(self, queue: str) -> None:
+        def pass_on() -> None:
+            self.passed_on += 1
+
+        await asyncio.to_thread(self.host.work, queue, pass_on)
+
+    async def sweep(self) -> dict[str, int]:
+        return dict(await asyncio.to_thread(self.host.sweep))
+
+    async def close(self, grace_ms: int = 0) -> None:
+        await asyncio.to_thread(self.host.close, grace_ms)
+
+
+@pytest.fixture
+def doings() -> Iterator[Doings]:
+    doings = Doings()
+    yield doings
+    doings.go.set()
+
+
+@pytest.fixture
+async def shop(redis: RedisServer, doings: Doings) -> AsyncIterator[Shop]:
+    redis.client.flushall()
+    async with town(redis) as here:
+        shop = Shop(here, doings, lease_ms=600, retry_schedules={"Default": [60.0]})
+
+        async def signed_on() -> bool:
+            return await here.workers() == ["celery@test/1"]
+
+        await until(signed_on)
+        yield shop
+        doings.go.set()
+        await shop.close()
+
+
+async def test_one_wake_up_does_all_that_waits_and_wakes_one_other(
+    shop: Shop, doings: Doings
+) -> None:
+    ids = [await shop.town.submit("quick", {"n": n}) for n in range(5)]
+    await shop.work("quick")
+    assert doings.done == [0, 1, 2, 3, 4]
+    assert shop.passed_on == 1
+    check_redis_invariants(shop.town.redis.client, ids)
+
+
+async def test_the_last_one_wakes_nobody_and_neither_does_an_empty_queue(
+    shop: Shop, doings: Doings
+) -> None:
+    await shop.town.submit("quick", {"n": 1})
+    await shop.work("quick")
+    await shop.work("quick")
+    assert (doings.done, shop.passed_on) == ([1], 0)
+
+
+async def test_a_queue_that_is_not_served_here_is_left_alone(shop: Shop) -> None:
+    id = await shop.town.submit("elsewhere", {})
+    await shop.work("elsewhere")
+    assert (await shop.town.get(id)).fence == 0
+
+
+async def test_after_a_while_a_shift_takes_nothing_more_but_ends_what_it_has(
+    shop: Shop, doings: Doings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "SHIFT_S", 0.1)
+    ids = [await shop.town.submit("slow", {"n": n}) for n in range(3)]
+    working = asyncio.create_task(shop.work("slow"))
+    await wait_until(lambda: doings.done == [0])
+    await asyncio.sleep(0.3)  # its time is over, its task is not
+    assert not working.done()
+    doings.go.set()
+    await working
+    states = [(await shop.town.get(id)).state for id in ids]
+    assert states == [State.SUCCEEDED, State.QUEUED, State.QUEUED]
+    assert [(await shop.town.get(id)).fence for id in ids] == [1, 0, 0]
+
+
+async def test_work_that_is_no_longer_ours_is_stopped(shop: Shop, doings: Doings) -> None:
+    id = await shop.town.submit("patient", {})
+    working = asyncio.create_task(shop.work("patient"))
+    await shop.town.until(id, State.RUNNING)
+    await shop.town.dispatcher.cancel(id)
+    await wait_until(doings.stopped.is_set)
+    await working
+    assert (await shop.town.get(id)).state is State.CANCELED
+
+
+async def test_who_closes_hands_back_what_does_not_end_in_time(shop: Shop, doings: Doings) -> None:
+    id = await shop.town.submit("slow", {})
+    working = asyncio.create_task(shop.work("slow"))
+    await wait_until(lambda: doings.done == [0])
+    await shop.close(grace_ms=50)
+    await working
+    task = await shop.town.get(id)
+    assert (task.state, task.attempt, task.lost) == (State.QUEUED, 0, 0)
+    assert await shop.town.workers() == []
+
+
+async def test_what_ends_in_time_is_not_handed_back(shop: Shop, doings: Doings) -> None:
+    id = await shop.town.submit("slow", {})
+    working = asyncio.create_task(shop.work("slow"))
+    await wait_until(lambda: doings.done == [0])
+    closing = asyncio.create_task(shop.close(grace_ms=5_000))
+    await asyncio.sleep(0.1)
+    assert not closing.done()
+    doings.go.set()
+    await asyncio.gather(working, closing)
+    assert (await shop.town.get(id)).state is State.SUCCEEDED
+
+
+@pytest.mark.contract("S3-11")
+async def test_a_service_that_is_down_is_left_alone_and_nobody_is_woken_in_vain(
+    shop: Shop, doings: Doings
+) -> None:
+    for _ in range(14):
+        await shop.town.submit("broken", {}, profile="tasks")
+    await shop.work("broken")
+    tried = len(doings.done)
+    assert tried < 14, "no breaker opened"
+    before = shop.passed_on
+    await shop.work("broken")
+    assert (len(doings.done), shop.passed_on) == (tried, before)
+
+
+def test_wake_ups_that_nobody_takes_do_not_pile_up(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis.client.flushall()
+    monkeypatch.setenv("ONWARD_LEDGER", redis.url)
+    name = "onward.workers.celery.celery"
+    application = import_module(name)
+    try:
+        application._serve(conf=application.app.conf)
+        waiting = {"echo": 60, "countdown": 2}
+        monkeypatch.setattr(application._here, "_host", SimpleNamespace(sweep=lambda: waiting))
+        monkeypatch.setattr(application._here, "_pid", os.getpid())
+        names = [*map(wake_queue, ("echo", "countdown", "summarize")), DEFAULT_QUEUE]
+        lying = []
+        for _ in range(3):
+            application._sweep()
+            lying.append([redis.client.llen(f"onward:celery:{name}") for name in names])
+        assert lying == [[16, 2, 0, 0]] * 3
+    finally:
+        application.app.close()
+        del sys.modules[name]
+
+
+async def test_a_sweep_says_where_work_waits_that_celery_workers_could_do(shop: Shop) -> None:
+    later = shop.town.dispatcher.clock.now() + 50
+    await shop.town.submit("quick", {}, run_at=later)
+    await shop.town.submit("quick", {})
+    await shop.town.submit("elsewhere", {})
+
+    async def swept() -> bool:
+        return await shop.sweep() == {"quick": 2}
+
+    await until(swept)
