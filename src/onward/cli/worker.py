@@ -21,7 +21,8 @@ def worker(
         str, typer.Argument(metavar="MODULE:ATTR", help="Where the Worker object is.")
     ],
     via: Annotated[
-        str, typer.Option("--via", help="How tasks come to it: socket, or streams (of a Redis).")
+        str,
+        typer.Option("--via", help="How tasks come to it: socket, streams (of a Redis) or http."),
     ] = "socket",
     redis: Annotated[
         str | None,
@@ -31,6 +32,14 @@ def worker(
             help="With --via streams: where, as in redis://127.0.0.1:6379.",
         ),
     ] = None,
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen",
+            envvar="WORKER_URL",
+            help="With --via http: the URL to listen at; another port if that one is taken.",
+        ),
+    ] = "http://127.0.0.1:8080",
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", min=1, help="Tasks at a time.")
     ] = None,
@@ -45,14 +54,15 @@ def worker(
     [cyan]onward worker mypackage.jobs:worker --concurrency 4 --server http://10.0.0.5:8070[/]
 
     [cyan]onward worker mypackage.jobs:worker --via streams --redis redis://10.0.0.5[/]
+
+    [cyan]onward worker mypackage.jobs:worker --via http --listen http://127.0.0.1:8080[/]
     """
     from onward.client.address import server_url
     from onward.client.worker import NameTaken
 
-    if via not in ("socket", "streams"):
-        fail(
-            USAGE, f"--via {via} is not known", "workers come by socket or streams", "--via socket"
-        )
+    if via not in ("socket", "streams", "http"):
+        ways = "workers come by socket, streams or http"
+        fail(USAGE, f"--via {via} is not known", ways, "--via socket")
     if via == "streams" and redis is None:
         fail(
             USAGE, "--via streams needs a Redis", "none is named", "--redis redis://127.0.0.1:6379"
@@ -62,7 +72,10 @@ def worker(
         if server is not None:
             found.url, found.url_said = server_url(server), True
         found.concurrency = concurrency or found.concurrency
-        found.run(redis=redis if via == "streams" else None)
+        if via == "http":
+            run_called(found, listen)
+        else:
+            found.run(redis=redis if via == "streams" else None)
     except ValueError as error:
         fail(USAGE, f"{where} cannot be run", str(error), "onward worker --help")
     except ModuleNotFoundError as error:
@@ -71,13 +84,23 @@ def worker(
         fail(REFUSED, f"{where} has stopped", str(error), "give each worker an id of its own")
 
 
+def run_called(worker: Worker, listen: str) -> None:
+    """Listen, be registered, be called."""
+    from onward.client.http_worker import NotAccepted
+
+    try:
+        worker.run(listen=listen)
+    except NotAccepted as error:
+        fail(REFUSED, f"{worker.url} does not take this worker", str(error), "onward worker --help")
+
+
 def _find(where: str) -> Worker:
     from onward.client.worker import Worker
 
     module, _, name = where.rpartition(":")
     if not module:
         module, name = where, "worker"
-    found: Any = getattr(_load(module), name, None)
+    found: Any = getattr(load_module(module), name, None)
     if not isinstance(found, Worker):
         fail(
             USAGE,
@@ -88,7 +111,7 @@ def _find(where: str) -> Worker:
     return found
 
 
-def _load(module: str) -> ModuleType:
+def load_module(module: str) -> ModuleType:
     try:
         if module.endswith(".py"):
             return _load_file(Path(module))

@@ -1,8 +1,8 @@
 """A worker in five lines: typed functions in, their tasks done.
 
-It takes what it is given for as long as it lives, over a socket to the server or, if told so, from
-Redis streams. `run` is for a process of its own and answers signals; `serve` is for a program that
-has an event loop already.
+It takes what it is given for as long as it lives: over a socket to the server or, if told so, from
+Redis streams or as an HTTP server that is called. `run` is for a process of its own and answers
+signals; `serve` is for a program that has an event loop already.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
@@ -78,6 +78,7 @@ class Worker:
         self._services: dict[str | None, Service] = {}
         self._line: Line | None = None
         self._drain_asked = asyncio.Event()
+        self.on_registered: Callable[[str], None] | None = None  # told where it listens
 
     # What it can do.
 
@@ -114,19 +115,26 @@ class Worker:
 
         return add
 
+    @property
+    def services(self) -> Mapping[str, Service]:
+        """What it does, by name, for whoever runs the same functions by other means."""
+        return {name: service for name, service in self._services.items() if name is not None}
+
     # Doing it.
 
-    def run(self, *, redis: str | None = None) -> None:
+    def run(self, *, redis: str | None = None, listen: str | None = None) -> None:
         """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once.
 
-        With the URL of a Redis, tasks come from the streams there.
+        With the URL of a Redis, tasks come from the streams there; with a URL to listen at, the
+        server calls us.
         """
         logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%X")
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each call of ours
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            runner.run(self._serve_until_signalled(redis))
+            runner.run(self._serve_until_signalled(redis, listen))
         _leave_stuck_threads()
 
-    async def serve(self, *, redis: str | None = None) -> None:
+    async def serve(self, *, redis: str | None = None, listen: str | None = None) -> None:
         """Serve until `drain` is called, then finish what runs."""
         if not self._services or (self._group is not None and None not in self._services):
             missing = "@worker.service" if self._group is None else "@worker.group()"
@@ -136,7 +144,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         asked = loop.create_task(self._drain_asked.wait())
         try:
-            self._line = line = self._line_over(redis, wire, threads)
+            self._line = line = self._line_over(redis, listen, wire, threads)
             serving = loop.create_task(line.serve())
             try:
                 await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -152,7 +160,17 @@ class Worker:
         if not serving.cancelled():
             serving.result()
 
-    def _line_over(self, redis: str | None, wire: Wire, threads: ThreadPoolExecutor) -> Line:
+    def _line_over(
+        self, redis: str | None, listen: str | None, wire: Wire, threads: ThreadPoolExecutor
+    ) -> Line:
+        if listen is not None:
+            from onward.client.http_worker import HttpLine
+
+            line = HttpLine(
+                listen, self._registration(), self._services, wire=wire, threads=threads
+            )
+            line.on_registered = self.on_registered
+            return line
         if redis is None:
             return SocketLine(self._registration(), self._services, wire=wire, threads=threads)
         from onward.client.streams import StreamLine
@@ -182,12 +200,12 @@ class Worker:
             declare=[service.declaration() for service in named],
         )
 
-    async def _serve_until_signalled(self, redis: str | None) -> None:
+    async def _serve_until_signalled(self, redis: str | None, listen: str | None) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(NotImplementedError):  # Windows
                 loop.add_signal_handler(number, self._on_signal, number)
-        await self.serve(redis=redis)
+        await self.serve(redis=redis, listen=listen)
 
     def _on_signal(self, number: int) -> None:
         if self._drain_asked.is_set():

@@ -1,0 +1,343 @@
+"""A worker that is called: it listens for `POST /exec/<service>` and registers where it listens.
+
+A task belongs to the request that brought it. When the caller hangs up it has given the task to
+somebody else, so the handler is told to stop and whatever it returns is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor as Threads
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from onward.client import frames
+from onward.client.context import TaskContext
+from onward.client.errors import ProblemError, Unreachable
+from onward.client.execution import Bench, Ended, Execution
+from onward.client.listening import bind, server_of
+from onward.client.wire import Wire
+from onward.core import strict_json
+from onward.core.errors import Invalid, OnwardError
+from onward.core.outcome import Failed
+from onward.core.task import Fault, Json, new_id
+from onward.service import Service
+
+log = logging.getLogger("onward.worker")
+
+LARGEST_ANSWER = 1 << 20
+SOONEST_S = 1.0  # between two heartbeats, however the load changes
+LINGER_S = 1.2  # other servers hear within a second that we leave; until then they may call
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+
+
+class NotAccepted(RuntimeError):
+    """The server does not take a worker at this URL."""
+
+
+class HttpLine:
+    def __init__(
+        self,
+        url: str,
+        registration: frames.Register,
+        services: Mapping[str | None, Service],
+        *,
+        wire: Wire,
+        threads: Threads,
+    ) -> None:
+        if None in services:
+            raise ValueError("a worker group is served over a socket; over HTTP, services only")
+        self._services = services
+        self._registration = registration
+        self._wire = wire
+        self._bench = Bench(threads)
+        self._limit = asyncio.Semaphore(registration.concurrency)
+        self._beat_s = _ttl_ms() / 3000
+        self._socket, self.url = bind(url)
+        self._load = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._changed = asyncio.Event()
+        self._draining = False
+        self.connected = False
+        self.on_registered: Callable[[str], None] | None = None
+
+    async def serve(self) -> None:
+        server = server_of(self._app())
+        serving = asyncio.get_running_loop().create_task(server.serve([self._socket]))
+        try:
+            await self._declare()
+            await self._stay_registered()
+            # Draining: until we are cut off; the server behind the shield still has to close.
+            await asyncio.shield(serving)
+        finally:
+            self._bench.lose()
+            server.should_exit = True
+            await asyncio.wait({serving})
+            self._socket.close()
+
+    async def drain(self, grace_ms: int) -> None:
+        """Say that we leave, then finish what runs, and what is called before everybody knows."""
+        self._draining = True
+        self._changed.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_ms / 1000):
+                if self.connected and await self._tell_leaving():
+                    await asyncio.sleep(LINGER_S)
+                await self._idle.wait()
+        if self._load:
+            log.warning("time is over: %d running tasks go back to the server", self._load)
+
+    # Being known.
+
+    async def _stay_registered(self) -> None:
+        pause = FIRST_PAUSE_S
+        while not self._draining:
+            try:
+                await self._beat() if self.connected else await self._register()
+                pause = FIRST_PAUSE_S
+            except (Unreachable, ProblemError) as error:
+                log.warning("not registered (%s); trying again in %.1f s", error, pause)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+                continue
+            if self.connected:
+                await self._until_next_beat()
+
+    async def _register(self) -> None:
+        me = self._registration
+        body = {
+            "id": me.worker_id,
+            "url": self.url,
+            "services": me.services,
+            "load": self._load,
+            "slots": me.concurrency,
+        }
+        request = self._wire.request("POST", "/workers/register", body=body)
+        answer = await self._wire.tell(request, even=400)
+        if answer.status_code == 400:
+            raise NotAccepted(_error_of(answer.content) or "the server does not say why")
+        self.connected = True
+        names = ", ".join(me.services)
+        log.info("registered %s with %s, serving %s", self.url, self._wire.url, names)
+        if self.on_registered is not None:
+            self.on_registered(self.url)
+
+    async def _beat(self) -> None:
+        body = {"id": self._registration.worker_id, "load": self._load}
+        request = self._wire.request("POST", "/workers/heartbeat", body=body)
+        answer = await self._wire.tell(request, even=404)
+        if answer.status_code == 404:
+            log.info("the server has forgotten this worker")
+            self.connected = False
+
+    async def _until_next_beat(self) -> None:
+        """A third of the TTL, or as soon as there is another load to tell of."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._beat_s):
+                await self._changed.wait()
+                if not self._draining:
+                    await asyncio.sleep(SOONEST_S)
+        self._changed.clear()
+
+    async def _tell_leaving(self) -> bool:
+        body = {"id": self._registration.worker_id}
+        request = self._wire.request("POST", "/workers/deregister", body=body)
+        try:
+            await self._wire.tell(request, even=404)
+        except (Unreachable, ProblemError) as error:  # then our silence will say it
+            log.warning("the server was not told that this worker leaves (%s)", error)
+            return False
+        return True
+
+    async def _declare(self) -> None:
+        for service in self._registration.declare:
+            try:
+                await self._wire.tell(self._wire.request("POST", "/api/v2/services", body=service))
+            except OnwardError as error:
+                log.warning("%s is not declared: %s", service["name"], error)
+                return
+
+    # Being called.
+
+    def _app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/exec/{service:path}", self._exec, methods=["POST"]),
+                Route("/cancel", self._cancel, methods=["POST"]),
+                Route("/health", self._health),
+            ]
+        )
+
+    async def _exec(self, request: Request) -> Response:
+        service = self._services.get(request.path_params["service"])
+        if service is None:
+            return _refuse(404, f"this worker has no service {request.path_params['service']!r}")
+        try:
+            payload = _payload(await _body(request), request)
+        except Invalid as error:
+            return _refuse(400, str(error))
+        except ClientDisconnect:
+            return _refuse(400, "the body broke off")
+        self._count(+1)
+        try:
+            async with self._limit:
+                return await self._run(service, payload, request)
+        finally:
+            self._count(-1)
+
+    def _count(self, more: int) -> None:
+        self._load += more
+        self._changed.set()
+        self._idle.clear() if self._load else self._idle.set()
+
+    async def _run(self, service: Service, payload: Json, request: Request) -> Response:
+        call = Call(request, self._wire)
+        execution = Execution(service, TaskContext(call.task, call))
+        answers: list[Ended] = []
+
+        async def tell(ended: Ended) -> None:
+            answers.append(ended)
+
+        self._bench.begin(execution, payload, tell)
+        assert execution.job is not None  # noqa: S101 it has just begun
+        gone = asyncio.get_running_loop().create_task(_hung_up(request))
+        try:
+            await asyncio.wait({execution.job, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+        if not answers:
+            # The caller hung up, or called again with a newer attempt: nobody waits for this one.
+            execution.lose()
+            return _refuse(409, "this attempt no longer holds the task")
+        return _answer(answers[0])
+
+    async def _cancel(self, request: Request) -> Response:
+        try:
+            task = strict_json.parse_object(await _body(request)).get("task_id")
+        except Invalid as error:
+            return _refuse(400, str(error))
+        execution = self._bench.of(str(task))
+        if execution is not None:
+            execution.cancel()
+        return _json(200, msgspec.json.encode({"canceled": execution is not None}))
+
+    async def _health(self, _: Request) -> Response:
+        said = {"status": "healthy", "services": self._registration.services, "load": self._load}
+        return _json(200, msgspec.json.encode(said))
+
+
+class Call:
+    """The request that brought a task: what its handler says on the way goes to the server."""
+
+    def __init__(self, request: Request, wire: Wire) -> None:
+        said = request.headers
+        self.wire = wire
+        self._known = "x-onward-task" in said  # else somebody else called, and no server knows it
+        self.task = frames.Task(
+            task_id=said.get("x-onward-task") or new_id(),
+            attempt=_count(said.get("x-onward-attempt"), 1),
+            fence=_count(said.get("x-onward-fence"), 0),
+            key=said.get("idempotency-key", "").rpartition(":")[0] or None,
+        )
+
+    async def send(self, frame: frames.Frame) -> None:
+        said: dict[str, Any]
+        match frame:
+            case frames.Progress():
+                path, said = "progress", {"progress": frame.progress, "message": frame.message}
+            case frames.Chunk():
+                path, said = "chunks", {"data": frame.data}
+            case _:
+                return
+        if not self._known:
+            return
+        where = f"/api/v2/tasks/{quote(self.task.task_id, safe='')}/{path}"
+        body = {**said, "fence": self.task.fence}
+        try:
+            await self.wire.tell(self.wire.request("POST", where, body=body))
+        except (Unreachable, ProblemError) as error:
+            log.debug("%s of %s not told: %s", path, self.task.task_id, error)
+
+
+def _ttl_ms() -> int:
+    said = os.environ.get("WORKER_TTL_MS") or "15000"
+    if not said.isdigit() or not int(said):
+        raise ValueError(f"WORKER_TTL_MS cannot be read: {said!r} is no number of milliseconds")
+    return int(said)
+
+
+async def _body(request: Request) -> bytes:
+    # A page in somebody's browser can reach this machine, too; it cannot hide that it is one.
+    if "origin" in request.headers:
+        raise Invalid("a web page may not call a worker")
+    said = bytearray()
+    async for part in request.stream():
+        said += part
+        if len(said) > frames.LARGEST:
+            raise Invalid(f"the body is larger than {frames.LARGEST} bytes")
+    return bytes(said)
+
+
+def _payload(body: bytes, request: Request) -> Json:
+    """What was submitted: a flow's input and params as they came, any other out of its wrapping."""
+    strict_json.parse_object(body)
+    if request.headers.get("x-onward-payload") != "input":
+        return body.decode()
+    return bytes(msgspec.json.decode(body, type=dict[str, msgspec.Raw])["input"]).decode()
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _answer(ended: Ended) -> Response:
+    if isinstance(ended, Failed):
+        return _failed(ended.fault)
+    body = b'{"result":' + ended.result.encode() + b',"error":""}'
+    if len(body) > LARGEST_ANSWER:
+        text = f"{len(body):,} bytes; at most {LARGEST_ANSWER:,} can be sent"
+        return _failed(Fault(kind="ResultTooLarge", message=text, retryable=False))
+    return _json(200, body)
+
+
+def _failed(fault: Fault) -> Response:
+    said = {
+        "result": None,
+        "error": fault.message or fault.kind,
+        "errorType": fault.kind,
+        "status": fault.status,
+        "retryable": fault.retryable,
+        "retryAfterMs": fault.retry_after_ms,
+    }
+    return _json(200, msgspec.json.encode(said))
+
+
+def _refuse(status: int, error: str) -> Response:
+    return _json(status, msgspec.json.encode({"result": None, "error": error}))
+
+
+def _json(status: int, body: bytes) -> Response:
+    return Response(body, status, media_type="application/json")
+
+
+def _error_of(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=dict[str, str]).get("error", "")
+    except msgspec.DecodeError:
+        return ""
+
+
+def _count(text: str | None, otherwise: int) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() else otherwise

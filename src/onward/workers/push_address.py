@@ -1,0 +1,161 @@
+"""Which URLs the server may be told to call, and the addresses behind them.
+
+A worker names its own URL, so whoever can register could have the server knock at any door that it
+can reach. Hence a list of allowed hosts, names looked up once, and the addresses found then kept
+and called ever after. What `ipaddress` calls global or private is never asked: its answers differ
+between releases, and an address within an address slips past them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from onward.core.errors import Invalid
+
+Ip: TypeAlias = IPv4Address | IPv6Address
+Resolve: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
+
+LOOKUP_S = 2.0
+MOST_ADDRESSES = 4
+SETTING = "ONWARD_WORKER_HOSTS"
+
+# IPv6 that carries an IPv4 address inside: whoever routes it decides where it ends up.
+_CARRIERS = [IPv6Network(net) for net in ("64:ff9b::/32", "2002::/16", "2001::/32", "::/96")]
+_NOBODY = [ip_network(net) for net in ("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3")]
+_NOBODY += [ip_network(net) for net in ("::/128", "fe80::/10", "ff00::/8")]
+
+_url = re.compile(r"[A-Za-z0-9.:/_~\[\]-]+").fullmatch
+_netloc = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d{1,5})?").fullmatch
+_name = re.compile(r"(?=.{1,253}$)(?!-)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?").fullmatch
+# How some resolvers read a host whose last part is a number: as an address, in octal or as a whole.
+_numeric = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)\.?").fullmatch
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A URL that may be called, and where exactly."""
+
+    url: str
+    host: str
+    addresses: tuple[str, ...]
+
+
+async def look_up(host: str) -> Sequence[str]:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]) for *_, sockaddr in found]
+
+
+class Hosts:
+    """The list: names, addresses and networks."""
+
+    def __init__(self, allowed: Iterable[str], *, resolve: Resolve = look_up) -> None:
+        self._resolve = resolve
+        self._names: set[str] = set()
+        self._nets: list[IPv4Network | IPv6Network] = []
+        for entry in allowed:
+            self._allow(entry.strip().lower())
+
+    def _allow(self, entry: str) -> None:
+        try:
+            self._nets.append(ip_network(entry.strip("[]"), strict=False))
+        except ValueError:
+            if _numeric(entry) or not _name(entry):
+                raise ValueError(
+                    f"{entry!r} is no host name, address or network (10.0.0.0/8)"
+                ) from None
+            self._names.add(entry.rstrip("."))
+
+    async def place(self, url: str) -> Place:
+        """Checked now and kept: what its name means later is of no interest. Invalid if refused."""
+        parts = _parts(url)
+        host = (parts.hostname or "").rstrip(".")
+        addresses = [_literal(host)] if _is_literal(host) else await self._addresses_of(host)
+        if not self.admit(host, [str(address) for address in addresses]):
+            raise Invalid(
+                f"url: {host} is not among the hosts that workers may be on",
+                hint=f"name it in {SETTING} of the server",
+            )
+        # IPv4 first: "localhost" is both, and most workers listen on 127.0.0.1 only.
+        addresses.sort(key=lambda address: address.version)
+        pinned = tuple(dict.fromkeys(map(str, addresses)))[:MOST_ADDRESSES]
+        path = parts.path.rstrip("/")
+        return Place(f"{parts.scheme}://{parts.netloc.lower()}{path}", host, pinned)
+
+    def admit(self, host: str, addresses: Sequence[str]) -> bool:
+        """Asked again for what was registered under an earlier list. Every address must pass."""
+        by_name = host in self._names
+        return bool(addresses) and all(self._reachable(ip_address(a), by_name) for a in addresses)
+
+    def _reachable(self, address: Ip, by_name: bool) -> bool:
+        if any(address in net for net in self._nets):
+            return True
+        # Who allows a name allows what it stands for, except where no worker can be: a name that
+        # is pointed at 169.254.169.254 asks for the machine's own secrets.
+        return by_name and not any(address in net for net in _NOBODY)
+
+    async def _addresses_of(self, host: str) -> list[Ip]:
+        try:
+            async with asyncio.timeout(LOOKUP_S):
+                found = await self._resolve(host)
+        except (OSError, TimeoutError, UnicodeError):
+            found = ()
+        if not found:
+            raise Invalid(f"url: nobody knows a host {host!r}")
+        return [_plain(ip_address(address.partition("%")[0])) for address in found]
+
+
+def _parts(url: str) -> SplitResult:
+    for sign, what in (("@", "user name or password"), ("#", "fragment"), ("?", "query")):
+        if sign in url:
+            raise Invalid(f"url: it must not have a {what}; write http://host:port")
+    # Before anything reads it: no two readers agree on blanks, backslashes and full-width digits.
+    if len(url) > 512 or not _url(url):
+        raise Invalid("url: write http://host:port, and a path of plain letters if you need one")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise Invalid("url: write http://host:port; this host or port cannot be read") from None
+    if parts.scheme not in ("http", "https"):
+        raise Invalid("url: it must begin with http:// or https://")
+    if port == 0 or not _netloc(parts.netloc.lower()):
+        raise Invalid("url: write http://host:port; this host or port cannot be read")
+    if any(part in (".", "..") for part in parts.path.split("/")):
+        raise Invalid("url: its path must not contain . or ..")
+    return parts
+
+
+def _is_literal(host: str) -> bool:
+    if ":" in host:
+        return True
+    if not _numeric(host):
+        if not _name(host):
+            raise Invalid(f"url: {host!r} is no host name")
+        return False
+    return True
+
+
+def _literal(host: str) -> Ip:
+    try:
+        return _plain(ip_address(host))
+    except ValueError:
+        raise Invalid("url: write the address as four plain numbers, as in 127.0.0.1") from None
+
+
+def _plain(address: Ip) -> Ip:
+    """The address itself, out of the form in which IPv6 writes an IPv4 one."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if int(address) > 1 and any(address in net for net in _CARRIERS):
+        raise Invalid(f"url: {address} has another address within; name that one")
+    return address
