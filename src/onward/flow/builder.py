@@ -1,0 +1,315 @@
+"""Flows in Python: a small builder that compiles to the JSON definition, and nothing more.
+
+flow = Flow("review")
+fetch = flow.executor("fetch", service="fetch", input=params.url, output="doc")
+route = flow.choice("route", {"long": shared.doc.size > 10_000}, default="short")
+fetch >> route
+route - "long" >> flow.executor("summarize", service="summarize", output="text")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack
+
+import msgspec
+
+from onward.flow import definition
+from onward.flow.parts import Definition, Mode, Strategy
+
+
+class Ref:
+    """A path, written as Python: `shared.doc.size`, `params["a key"]`. Compared, it is a Cond."""
+
+    __slots__ = ("_path",)
+    __hash__ = None  # type: ignore[assignment]  # == makes a condition
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Ref:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Ref(f"{self._path}.{name}")
+
+    def __getitem__(self, key: str | int) -> Ref:
+        return Ref(f"{self._path}.{key}")
+
+    def __str__(self) -> str:
+        return self._path
+
+    def __eq__(self, other: object) -> Cond:  # type: ignore[override]
+        return self._compared("eq", other)
+
+    def __ne__(self, other: object) -> Cond:  # type: ignore[override]
+        return self._compared("ne", other)
+
+    def __gt__(self, other: object) -> Cond:
+        return self._compared("gt", other)
+
+    def __lt__(self, other: object) -> Cond:
+        return self._compared("lt", other)
+
+    def __ge__(self, other: object) -> Cond:
+        return self._compared("ge", other)
+
+    def __le__(self, other: object) -> Cond:
+        return self._compared("le", other)
+
+    def _compared(self, name: str, other: object) -> Cond:
+        return Cond({name: [self._path, _operand(other)]})
+
+
+class Cond:
+    """An expression that can be joined to others by `&`, `|` and `~`."""
+
+    __slots__ = ("expr",)
+
+    def __init__(self, expr: Mapping[str, Any]) -> None:
+        self.expr = expr
+
+    def __and__(self, other: Cond) -> Cond:
+        return Cond({"and": [self.expr, other.expr]})
+
+    def __or__(self, other: Cond) -> Cond:
+        return Cond({"or": [self.expr, other.expr]})
+
+    def __invert__(self) -> Cond:
+        return Cond({"not": self.expr})
+
+    def __bool__(self) -> bool:
+        raise TypeError("a condition is decided by the engine; join conditions by & | ~")
+
+
+params, shared, given = Ref("$params"), Ref("$shared"), Ref("$input")
+
+
+def exists(path: Ref) -> Cond:
+    return Cond({"exists": str(path)})
+
+
+def within(item: object, container: object) -> Cond:
+    """The item is in the list, the text or the keys of the object."""
+    return Cond({"in": [_operand(item), _operand(container)]})
+
+
+def _operand(value: object) -> object:
+    if isinstance(value, Ref):
+        return str(value)
+    if isinstance(value, str) and value.startswith("$"):
+        return "$" + value  # a text as it stands: paths are Refs here
+    return [_operand(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+Path: TypeAlias = str | Ref
+Test: TypeAlias = Cond | Mapping[str, Any]
+
+
+class Options(TypedDict, total=False):
+    """What any node may have. `input` and `output` take a key or a map of them."""
+
+    input: Path | Mapping[str, Path]
+    output: str | Mapping[str, str]
+    params: Mapping[str, Any]
+    action: str
+    action_key: Path
+    default: str
+    error: str  # the shared key that tells a failure's kind and message
+    description: str
+    undo: str | Mapping[str, Any]  # a service, or the whole `compensate`
+
+
+class Tries(Options, total=False):
+    """What a node that makes calls may have besides."""
+
+    retries: int
+    wait_ms: int
+    workers: int
+    worker_delay_ms: int
+    by_load: bool
+    timeout_ms: int
+
+
+class Fan(Tries, total=False):
+    concurrent: bool
+    max_parallel: int
+    on_failure: Strategy
+
+
+class Step:
+    """A node of a flow. `a >> b` draws the default edge, `a - "word" >> b` that of an action."""
+
+    def __init__(self, flow: Flow, key: str) -> None:
+        self.flow = flow
+        self.key = key
+
+    def __rshift__(self, target: Target) -> Target:
+        return Branch(self, "default") >> target
+
+    def __sub__(self, action: str) -> Branch:
+        return Branch(self, action)
+
+
+class Branch:
+    def __init__(self, step: Step, action: str) -> None:
+        self.step = step
+        self.action = action
+
+    def __rshift__(self, target: Target) -> Target:
+        if target.flow is not self.step.flow:
+            raise ValueError(f"{self.step.key!r} and {target.key!r} are nodes of two flows")
+        target.flow.edge(self.step.key, self.action, target.key)
+        return target
+
+
+Target = TypeVar("Target", bound=Step)
+
+
+class Flow:
+    def __init__(
+        self, name: str | None = None, *, max_steps: int | None = None, description: str = ""
+    ) -> None:
+        self._head = {"name": name, "description": description, "max_steps": max_steps}
+        self._start: str | None = None
+        self._nodes: dict[str, dict[str, Any]] = {}
+        self._edges: list[dict[str, str]] = []
+
+    def executor(self, key: str, service: str, **options: Unpack[Tries]) -> Step:
+        return self._node("executor", key, {"service": service}, options)
+
+    def local(self, key: str, service: str, **options: Unpack[Tries]) -> Step:
+        return self._node("local", key, {"service": service}, options)
+
+    def choice(self, key: str, cases: Mapping[str, Test], **options: Unpack[Options]) -> Step:
+        """The first case that holds names the action; `default=` does if none does."""
+        listed = [
+            {"action": action, "expr": test.expr if isinstance(test, Cond) else test}
+            for action, test in cases.items()
+        ]
+        return self._node("choice", key, {"choice_cases": listed}, options)
+
+    def parallel(self, key: str, services: Sequence[str], **options: Unpack[Fan]) -> Step:
+        return self._node("parallel", key, {"parallel_services": list(services)}, options)
+
+    def foreach(self, key: str, service: str, **options: Unpack[Fan]) -> Step:
+        return self._node("foreach", key, {"service": service}, options)
+
+    def subflow(self, key: str, flow: Flow, **options: Unpack[Options]) -> Step:
+        return self._node("subflow", key, {"subflow": flow.definition()}, options)
+
+    def flow_ref(
+        self, key: str, flow: str, *, version: int | None = None, **options: Unpack[Tries]
+    ) -> Step:
+        return self._node("flow_ref", key, _params(flow=flow, version=version), options)
+
+    def timer(self, key: str, delay_ms: int | Path, **options: Unpack[Options]) -> Step:
+        return self._node("timer", key, _params(delay_ms=delay_ms), options)
+
+    def wait_event(
+        self,
+        key: str,
+        signal: Path | None = None,
+        *,
+        within_ms: int | Path | None = None,
+        **options: Unpack[Options],
+    ) -> Step:
+        own = _params(signal_key=signal, timeout_ms=within_ms)
+        return self._node("wait_event", key, own, options)
+
+    def approval(
+        self,
+        key: str,
+        decision: Path | None = None,
+        *,
+        reason: str | None = None,
+        within_ms: int | Path | None = None,
+        from_data: bool | None = None,
+        **options: Unpack[Options],
+    ) -> Step:
+        """A person is asked; `decision` is the shared key that gets their word."""
+        own = _params(
+            approval_key=decision, reason=reason, timeout_ms=within_ms, from_data=from_data
+        )
+        return self._node("approval", key, own, options)
+
+    def start(self, step: Step) -> None:
+        """Where a run begins; otherwise at the node that was made first."""
+        self._start = step.key
+
+    def edge(self, source: str, action: str, target: str) -> None:
+        self._edges.append({"from": source, "action": action, "to": target})
+
+    def definition(self) -> dict[str, Any]:
+        head = {name: value for name, value in self._head.items() if value}
+        return {**head, "start": self._start, "nodes": dict(self._nodes), "edges": self._edges[:]}
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self.definition()).decode()
+
+    def check(self) -> Definition:
+        """Read as the server reads it; raises with every flaw, each naming its node."""
+        return definition.parse(self.definition())
+
+    def _node(
+        self, kind: str, key: str, own: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> Step:
+        if key in self._nodes:
+            raise ValueError(f"there is a node {key!r} already")
+        node = {"kind": kind, **_written(options)}
+        given_params = node.get("params", {})
+        node |= own
+        if given_params:
+            node["params"] = {**given_params, **own.get("params", {})}
+        self._nodes[key] = node
+        self._start = self._start or key
+        return Step(self, key)
+
+
+# Our words on the left, where they go in the definition on the right.
+_FIELDS = {
+    "default": "default_action",
+    "retries": "max_retries",
+    "wait_ms": "wait_ms",
+    "workers": "max_attempts",
+    "worker_delay_ms": "attempt_delay_ms",
+    "by_load": "weighted_by_load",
+    "timeout_ms": "timeout_ms",
+    "max_parallel": "max_parallel",
+    "on_failure": "failure_strategy",
+    "description": "description",
+    "params": "params",
+}
+_POST = {"action": "action_static", "action_key": "action_key", "error": "error_key"}
+
+
+def _written(options: Mapping[str, Any]) -> dict[str, Any]:
+    node = {_FIELDS[name]: _plain(each) for name, each in options.items() if name in _FIELDS}
+    if (value := options.get("input")) is not None:
+        node["prep"] = {_keyed("input", value): _plain(value)}
+    post = {_POST[name]: _plain(each) for name, each in options.items() if name in _POST}
+    if (value := options.get("output")) is not None:
+        post[_keyed("output", value)] = _plain(value)
+    if post:
+        node["post"] = post
+    if "concurrent" in options:
+        mode: Mode = "concurrent" if options["concurrent"] else "sequential"
+        node["parallel_mode"] = mode
+    if (undo := options.get("undo")) is not None:
+        node["compensate"] = {"service": undo} if isinstance(undo, str) else _plain(undo)
+    return node
+
+
+def _keyed(what: Literal["input", "output"], value: object) -> str:
+    return f"{what}_map" if isinstance(value, Mapping) else f"{what}_key"
+
+
+def _params(**values: object) -> dict[str, Any]:
+    return {"params": {name: _plain(each) for name, each in values.items() if each is not None}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Ref):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,375 @@
+"""The flow engine: (definition, state, news, answers, now) → Step. Pure: no clock, store or chance.
+
+It goes through as many nodes as it can, until one waits or the run ends. What a node does is its
+kind's word (nodes/); here is decided what follows: what is written, which edge is taken, what a
+failure or a cancel leads to. The same arguments give the same step, child ids included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from onward.core.task import Fault, Instant, TaskId
+from onward.flow import state as states
+from onward.flow.levels import Level, located
+from onward.flow.nodes import KINDS
+from onward.flow.nodes.kind import Done, Fell, Inside, Missing, Visit, Waits, World
+from onward.flow.notes import finished, started
+from onward.flow.parts import DEFAULT, Definition, Node
+from onward.flow.scope import ABSENT, Scope, descend, outputs, prepare, reserved
+from onward.flow.state import CALLS, Failure, Frame, Passed, RunState, Stashed, Undo, Undoing
+from onward.flow.step import (
+    Answer,
+    Call,
+    Cancel,
+    Canceled,
+    ChildEnded,
+    Completed,
+    End,
+    Failed,
+    News,
+    Note,
+    Signal,
+    Step,
+)
+
+INLINE_STEPS = 500  # nodes entered in one advance; then others have their turn
+STOP_GRACE_MS = 10_000  # how long a canceled run waits for its children to stop
+MAX_SIGNALS = 256  # kept for nodes that are not there yet
+
+NO_ANSWER = Fault(kind="failed", message="it ended without saying why")
+
+
+def advance(
+    definition: Definition,
+    state: RunState,
+    *,
+    run_id: str,
+    params: Mapping[str, Any],
+    now: Instant,
+    news: Sequence[News] = (),
+    results: Mapping[TaskId, Answer] | None = None,
+) -> Step:
+    """Go on as far as possible. `state` is left as it is; the step has the next one."""
+    ended = {each.child: each.ok for each in reversed(news) if isinstance(each, ChildEnded)}
+    world = World(run_id, now, ended, results or {}, state.children)
+    walk = _Walk(definition, states.copy(state), params, world)
+    try:
+        return walk.through(news)
+    except Missing as missing:
+        return Step(state=state, need=missing.children)
+
+
+class _Walk:
+    def __init__(
+        self, definition: Definition, state: RunState, params: Mapping[str, Any], world: World
+    ) -> None:
+        self.definition = definition
+        self.state = state
+        self.params = params
+        self.world = world
+        self.notes: list[Note] = []
+        self.levels = [Level(definition, params, ABSENT, "")]
+        for frame in state.frames[:-1]:
+            self.levels.append(self.levels[-1].inside(frame.node, frame.shared))
+
+    def through(self, news: Iterable[News]) -> Step:
+        self._hear(news)
+        until_pause = INLINE_STEPS
+        while True:
+            if self.state.canceling and not self.state.winding_up:
+                self._halt()
+            if self.state.winding_up:
+                return self._wind_up()
+            if self.frame.seq == 0:
+                if until_pause == 0:
+                    return self._step(Waits("timer", self.world.now))
+                until_pause -= 1
+            step = self._look()
+            if step is not None:
+                return step
+
+    def _hear(self, news: Iterable[News]) -> None:
+        for each in news:
+            if isinstance(each, Cancel):
+                self.state.canceling = True
+            elif isinstance(each, Signal):
+                name = each.name.removeprefix("$shared.")
+                self.state.signals.append(Stashed(name, each.value))
+
+    @property
+    def frame(self) -> Frame:
+        return self.state.frames[-1]
+
+    @property
+    def level(self) -> Level:
+        return self.levels[-1]
+
+    def _visit(self) -> Visit:
+        frame, level = self.frame, self.level
+        node = level.graph.nodes[frame.node]
+        return Visit(
+            node=node,
+            path=level.path + node.key,
+            seq=frame.seq,
+            graph=level.graph,
+            scope=level.scope(node, frame.shared),
+            records=frame.records,
+            record_key=f"{KINDS[node.kind].RECORD}:{node.key}",
+            signals=self.state.signals,
+            world=self.world,
+            top=len(self.levels) == 1,
+        )
+
+    def _look(self) -> Step | None:
+        """One look at the node where the run stands. None: it stands at another one now."""
+        fresh = self.frame.seq == 0
+        if fault := self._barred(fresh):
+            self._fail(fault)
+            return None
+        if fresh:
+            self.state.step_count += 1
+            self.frame.seq = self.state.step_count
+        visit = self._visit()
+        kind = KINDS[visit.node.kind]
+        match kind.enter(visit) if fresh else kind.resume(visit):
+            case Waits() as waits:
+                if fresh:
+                    self.notes.append(started(visit))
+                return self._step(waits)
+            case Inside(shared):
+                self.notes.append(started(visit))
+                self._descend(visit, shared)
+            case Done() as done:
+                return self._done(visit, done, fresh)
+            case Fell() as fell:
+                self._fell(visit, fell, fresh)
+        return None
+
+    def _barred(self, fresh: bool) -> Fault | None:
+        """Why no node can be looked at here."""
+        if self.frame.node not in self.level.graph.nodes:
+            return Fault(kind="NoSuchNode", message="the definition has no such node")
+        limit = self.definition.max_steps
+        if fresh and self.state.step_count >= limit:
+            return Fault(kind="StepLimit", message=f"more than {limit} steps")
+        return None
+
+    def _descend(self, visit: Visit, shared: Mapping[str, Any]) -> None:
+        self.levels.append(self.level.inside(visit.node.key, self.frame.shared))
+        self.state.frames.append(Frame(node=self.level.graph.start, shared=dict(shared)))
+
+    def _done(self, visit: Visit, done: Done, fresh: bool) -> Step | None:
+        """The node is over, and with the last node of a subflow the subflow too."""
+        while True:
+            written = self._write({**outputs(visit.node.post, done.result), **done.writes})
+            scope = visit.scope.with_input(done.result)
+            action = done.action or _action(visit.node, scope, written)
+            self._remember(visit, done.result)
+            self.notes.append(finished(visit, "ok", action, output=done.result, fresh=fresh))
+            if self._leave(visit, action):
+                return None
+            if len(self.state.frames) == 1:
+                self.state.undo.clear()  # it went well; a journal that is kept need not be long
+                return self._ended(Completed(self.frame.shared))
+            done, fresh = Done(self._ascend()), False
+            visit = self._visit()
+
+    def _fell(self, visit: Visit, fell: Fell, fresh: bool) -> None:
+        """The node failed: along its own edge for that, or the subflow around it failed too."""
+        node = visit.path
+        while True:
+            self._write({**outputs(visit.node.post, fell.result), **fell.writes})
+            if fell.result:
+                self._remember(visit, fell.result)  # of several calls some went well
+            action = visit.failure_action(fell.fault)
+            self.notes.append(finished(visit, "error", action, fault=fell.fault, fresh=fresh))
+            if action is not None:
+                self._tell(visit.node, fell.fault, node)
+                self._leave(visit, action)
+                return
+            if len(self.state.frames) == 1:
+                self._fail(fell.fault, node)
+                return
+            self._ascend()
+            fell, fresh = Fell(fell.fault), False
+            visit = self._visit()
+
+    def _tell(self, node: Node, fault: Fault, path: str) -> None:
+        if node.post.error_key is not None:
+            told = {"kind": fault.kind, "message": fault.message, "node": path}
+            self._write({node.post.error_key: told})
+
+    def _write(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        # The definition was read strictly; a run that began under laxer rules is held to the same.
+        self.frame.shared.update({key: value for key, value in values.items() if not reserved(key)})
+        return self.frame.shared
+
+    def _remember(self, visit: Visit, result: Any) -> None:
+        """What must be undone should the run fail later."""
+        undo = visit.node.compensate
+        if undo is None:
+            return
+        value = result
+        if undo.prep is not None:
+            value = prepare(undo.prep, Scope(visit.scope.params, self.frame.shared, result))
+        self.state.undo.append(Undo(visit.path, None if value is ABSENT else value))
+
+    def _leave(self, visit: Visit, action: str) -> bool:
+        """Along the edge. False: there is none, the graph is over."""
+        self.frame.last = self.state.last_action = action
+        if visit.record_key.startswith(CALLS + ":"):
+            del self.frame.records[visit.record_key]
+        target = self.level.graph.successor(visit.node.key, action)
+        if target is None:
+            return False
+        self.frame.node, self.frame.seq = target, 0
+        return True
+
+    def _ascend(self) -> Mapping[str, Any]:
+        """Back to the subflow's node in the graph around it."""
+        inner = self.state.frames.pop()
+        self.levels.pop()
+        node = self.level.graph.nodes[self.frame.node]
+        self.frame.passed[node.key] = Passed(inner.node, inner.last, node.post.output_key or "")
+        return inner.shared
+
+    def _fail(self, fault: Fault, node: str | None = None) -> None:
+        path = node or self.level.path + self.frame.node
+        self.state.failure = Failure(fault.kind, fault.message, path)
+        self.state.winding_up = True
+
+    def _halt(self) -> None:
+        """A cancel was asked for: what is out is told to stop, and no further node is entered."""
+        state = self.state
+        state.winding_up = True
+        if self.frame.node not in self.level.graph.nodes:
+            return
+        visit = self._visit()
+        if visit.seq:  # a record of an earlier visit is nobody's business now
+            visit.hear()
+            visit.stop()
+            state.stop_by = self.world.now + STOP_GRACE_MS
+        visit.seq = visit.seq or state.step_count + 1
+        self.notes.append(finished(visit, "canceled", None))
+
+    def _wind_up(self) -> Step:
+        """Wait for what was stopped, undo what was done, last things first; then it is over."""
+        state = self.state
+        if state.stop_by is not None:
+            visit = self._visit()
+            visit.hear()
+            if visit.record.open and self.world.now < state.stop_by:
+                return self._step(Waits("children", state.stop_by))
+            state.stop_by = None
+            self._remember_so_far(visit)
+        if state.undoing is not None:
+            ok = self.world.ended.get(state.undoing.child)
+            if ok is None:
+                return self._step(Waits("children"))
+            self._undone(state.undoing, ok)
+        while state.undo:
+            if self._undo(state.undo.pop()):
+                return self._step(Waits("children"))
+        return self._ended(self._last_word())
+
+    def _last_word(self) -> End:
+        failure = self.state.failure
+        if self.state.canceling or failure is None:
+            return Canceled()
+        return Failed(failure.kind, failure.message, failure.node)
+
+    def _remember_so_far(self, visit: Visit) -> None:
+        """Calls that went well before they could be stopped have had their effect."""
+        if visit.node.compensate is None or visit.node.kind == "approval":
+            return
+        done = visit.answers(visit.record.done())
+        values = [each.value for each in done if each.fault is None]
+        single = visit.record_key.startswith(CALLS + ":")
+        if values:
+            self._remember(visit, values[0] if single else values)
+
+    def _undo(self, undo: Undo) -> bool:
+        """False: the definition does not say how (any more)."""
+        at = located(self.definition, undo.node, self.params)
+        if at is None or at.node.compensate is None:
+            return False
+        node, how = at.node, at.node.compensate
+        self.state.step_count += 1
+        call = Call(
+            id=self.world.child(self.world.number()),
+            kind="service",
+            purpose="compensation",
+            node=undo.node,
+            seq=self.state.step_count,
+            service=how.service,
+            input=undo.input,
+            params={**at.params, **how.params},
+            tries=node.max_retries + 1,
+            workers=node.max_attempts,
+            wait_ms=node.wait_ms,
+            attempt_delay_ms=node.attempt_delay_ms,
+            weighted_by_load=node.weighted_by_load,
+            timeout_ms=node.timeout_ms,
+        )
+        self.world.calls.append(call)
+        self.state.undoing = Undoing(undo.node, call.id, call.seq)
+        told = {"seq": call.seq, "node": call.node, "kind": call.purpose, "child": call.id}
+        self.notes.append(Note("node.started", told))
+        return True
+
+    def _undone(self, undoing: Undoing, ok: bool) -> None:
+        told: dict[str, Any] = {"seq": undoing.seq, "node": undoing.node, "kind": "compensation"}
+        told |= {"status": "ok" if ok else "error", "child": undoing.child}
+        if not ok:
+            (answer,) = self.world.answers([undoing.child])
+            fault = answer.fault or NO_ANSWER
+            told["error"] = {"kind": fault.kind, "message": fault.message}
+        self.notes.append(Note("node.finished", told))
+        self.state.undoing = None
+
+    def _step(self, waits: Waits) -> Step:
+        return self._made(waiting_for=waits.what, until=waits.until)
+
+    def _ended(self, end: End) -> Step:
+        return self._made(end=end)
+
+    def _made(self, **how: Any) -> Step:
+        self.state.children = self.world.numbers
+        # Those that nobody waits for yet. The oldest stay: a flood must not wash out what was kept.
+        for signal in self.state.signals[MAX_SIGNALS:]:
+            self.notes.append(Note("signal.dropped", {"name": signal.name}))
+        del self.state.signals[MAX_SIGNALS:]
+        world = self.world
+        return Step(
+            state=self.state,
+            calls=tuple(world.calls),
+            stop=tuple(world.stop),
+            notes=tuple(self.notes),
+            **how,
+        )
+
+
+def _action(node: Node, result: Scope, shared: Mapping[str, Any]) -> str:
+    """Which action a node that went well takes, if its kind does not say."""
+    post = node.post
+    if post.action_static is not None:
+        return post.action_static
+    if post.action_key is not None:
+        found = descend(result.input, post.action_key)
+        if found is ABSENT:
+            found = msgspec.structs.replace(result, shared=shared).find(post.action_key)
+        if (word := _word(found)) is not None:
+            return word
+    return node.default_action or DEFAULT
+
+
+def _word(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    return value if isinstance(value, str) and value else None

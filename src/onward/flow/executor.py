@@ -1,0 +1,288 @@
+"""Carries out runs: letters in, one advance of the engine, a move out. The flow package's only I/O.
+
+A run is a task of its own profile. It is claimed when it has news, goes as far as it can, and parks
+with its children born in the same move, so that a server killed at any line leaves either the step
+before or the step after. Approving is a person's: the child that asks is a waiting task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from onward.core import outcome as outcomes
+from onward.core.approval import WAITS, Status, approval_of, ask
+from onward.core.catalog import Catalog, Declared
+from onward.core.declared import as_declared
+from onward.core.dispatch import Dispatcher
+from onward.core.errors import Conflict, NotFound
+from onward.core.machine import CANCEL
+from onward.core.outcome import Outcome, Parked, Succeeded
+from onward.core.policy import Overrides
+from onward.core.task import (
+    Claimed,
+    Fault,
+    Instant,
+    Letter,
+    State,
+    Task,
+    TaskId,
+    encode,
+    fault_of,
+)
+from onward.flow import engine, state
+from onward.flow.catalog import Flows
+from onward.flow.parts import Definition
+from onward.flow.runs import (
+    NODE,
+    PROFILE,
+    QUESTION,
+    QUEUE,
+    SIGNAL,
+    Asked,
+    Called,
+    Place,
+    Start,
+    new_run,
+    start_of,
+    unpublished_run,
+)
+from onward.flow.state import RunState
+from onward.flow.step import (
+    Answer,
+    Call,
+    Cancel,
+    Canceled,
+    ChildEnded,
+    Completed,
+    Failed,
+    News,
+    Signal,
+    Step,
+)
+
+MAX_NESTED = 16  # runs started by runs
+MOST_DELAYS = 1_000
+CHUNK = 256
+
+
+class FlowExecutor:
+    def __init__(self, dispatcher: Dispatcher, flows: Flows, catalog: Catalog) -> None:
+        self._dispatcher = dispatcher
+        self._flows = flows
+        self._catalog = catalog
+
+    def cancel(self, task: TaskId) -> None:
+        """A step is over in no time; a run learns of a cancel by letter."""
+
+    async def execute(self, task: Claimed) -> Outcome:
+        if task.type == QUESTION and task.profile == NODE:
+            return await self._decided(task)
+        if task.profile != PROFILE:
+            fault = Fault(kind="InvalidInput", message=f"{QUEUE!r} takes only runs of flows")
+            return outcomes.Failed(fault)
+        start = start_of(task.payload)
+        try:
+            definition = await self._definition(start)
+        except NotFound as error:
+            return outcomes.Failed(Fault(kind="NotFound", message=str(error)))
+        before = (
+            state.begin(definition, start.shared, at=start.at or None)
+            if task.journal is None
+            else state.decode(task.journal)
+        )
+        news = [_news(letter) for letter in task.letters]
+        now = self._dispatcher.clock.now()
+        results: dict[TaskId, Answer] = {}
+        while True:
+            step = engine.advance(
+                definition,
+                before,
+                run_id=_scope(task),
+                params=start.params,
+                now=now,
+                news=news,
+                results=results,
+            )
+            if not step.need:
+                break
+            results.update(await self._answers(step.need))
+        if step.stop:
+            await self._stop(step.stop)
+        children = [await self._child(call, task, start, now) for call in step.calls]
+        return _outcome(step, len(task.letters), children)
+
+    async def _definition(self, start: Start) -> Definition:
+        if not start.version:
+            raise NotFound(f"no flow {start.flow!r} with a version")
+        if start.depth > MAX_NESTED:
+            raise NotFound(f"flows start each other more than {MAX_NESTED} deep")
+        return (await self._flows.read(start.version)).definition
+
+    async def _decided(self, question: Claimed) -> Outcome:
+        """Nobody claims a question before a person has said yes to it: who that was is the rest."""
+        (found,) = await self._dispatcher.backend.tasks.get([question.id])
+        asked = None if found is None else approval_of(found)
+        if asked is None or asked.status is not Status.APPROVED:
+            return outcomes.Failed(Fault(kind="Rejected", message="nobody approved it"))
+        said = {"by": asked.by, "comment": asked.comment}
+        return Succeeded(encode({name: text for name, text in said.items() if text is not None}))
+
+    async def _answers(self, ids: Sequence[TaskId]) -> Mapping[TaskId, Answer]:
+        found: dict[TaskId, Answer] = {}
+        for at in range(0, len(ids), CHUNK):
+            part = ids[at : at + CHUNK]
+            tasks = await self._dispatcher.backend.tasks.get(part)
+            found.update(zip(part, map(_answer, tasks), strict=True))
+        return found
+
+    async def _stop(self, children: Sequence[TaskId]) -> None:
+        """Asked before the step is written: should we die in between, they are asked again."""
+
+        async def stop(child: TaskId) -> None:
+            with suppress(Conflict, NotFound):  # over already
+                await self._dispatcher.cancel(child)
+
+        await asyncio.gather(*map(stop, children))
+
+    async def _child(self, call: Call, run: Claimed, start: Start, now: Instant) -> Task:
+        if call.kind == "flow":
+            return await self._subrun(call, run, start, now)
+        if call.kind == "approval":
+            payload = encode(
+                Asked(run=run.id, node=call.node, input=call.input, params=call.params)
+            )
+            return Task(
+                id=call.id,
+                type=QUESTION,
+                queue=QUEUE,
+                profile=NODE,
+                payload=payload,
+                created_at=now,
+                parent=run.id,
+                waiting_for=WAITS,
+                approval=ask(payload, now, expires_ms=call.timeout_ms, reason=call.reason).encode(),
+            )
+        service = call.service or ""
+        declared = await self._catalog.of(service)
+        task = Task(
+            id=call.id,
+            type=service,
+            queue=service,
+            profile=NODE,
+            payload=encode(shaped(call, declared)),
+            created_at=now,
+            parent=run.id,
+            attempt_ms=call.timeout_ms,
+            overrides=_budget(call),
+            journal=encode(
+                Place(
+                    node=call.node,
+                    seq=call.seq,
+                    index=call.index,
+                    purpose=call.purpose,
+                    generation=run.generation,
+                )
+            ),
+        )
+        return as_declared(task, declared)
+
+    async def _subrun(self, call: Call, run: Claimed, start: Start, now: Instant) -> Task:
+        given = Start(
+            flow=call.flow or "",
+            params=dict(call.params),
+            shared=call.input if isinstance(call.input, dict) else {},
+            depth=start.depth + 1,
+        )
+        try:
+            published = await self._flows.pick(given.flow, call.version)
+        except NotFound:  # said by the child itself, so that the node fails as any other does
+            return unpublished_run(call.id, given, now, parent=run.id)
+        return new_run(call.id, published, now, given, parent=run.id)
+
+
+def shaped(call: Call, declared: Declared | None) -> Any:
+    """A call as its service wants it: flow workers take input and params, ours their arguments."""
+    schema = None if declared is None else declared.schema.get(call.service or "")
+    if not isinstance(schema, Mapping):
+        return Called(input=call.input, params=call.params)
+    names = schema.get("properties")
+    if not isinstance(names, Mapping) or not names:
+        return call.input
+    if "input" in names:
+        return Called(input=call.input, params=call.params)
+    known = {name: value for name, value in call.params.items() if name in names}
+    if isinstance(call.input, Mapping):
+        return {**known, **call.input}
+    first = next(iter(schema.get("required") or names))
+    return known if call.input is None else {**known, first: call.input}
+
+
+def _scope(task: Claimed) -> str:
+    """What the ids of children begin with: a replayed run has children of its own."""
+    return task.id if task.generation == 1 else f"{task.id}-g{task.generation}"
+
+
+def _news(letter: Letter) -> News:
+    body = msgspec.json.decode(letter.body)
+    if letter.name == CANCEL:
+        return Cancel()
+    if letter.name == SIGNAL:
+        return Signal(body["name"], body["value"])
+    return ChildEnded(body["child"], body["ok"])
+
+
+def _answer(child: Task | None) -> Answer:
+    if child is None:
+        return Answer(fault=Fault(kind="Missing", message="its record is gone"))
+    if child.state is State.SUCCEEDED:
+        return Answer(value=msgspec.json.decode(child.result or "null"))
+    fault = fault_of(child.error)
+    if fault is None or child.state is State.CANCELED:
+        return Answer(fault=Fault(kind="canceled", message="it was canceled"))
+    asked = approval_of(child)
+    if asked is not None and asked.status is Status.EXPIRED:
+        fault = Fault(kind="timeout", message="nobody decided in time")
+    return Answer(fault=fault)
+
+
+def _budget(call: Call) -> str | None:
+    """Calls of one worker, then of the next: as many, and as far apart, as the node says."""
+    total = call.tries * call.workers
+    round_of = [call.wait_ms] * (call.tries - 1) + [call.attempt_delay_ms]
+    delays = (round_of * min(call.workers, MOST_DELAYS // len(round_of) + 1))[: total - 1]
+    return Overrides(
+        max_retries=total - 1, backoff_ms=tuple(delays) or None, tries_each=call.tries
+    ).encode()
+
+
+def _outcome(step: Step, seen: int, children: Sequence[Task]) -> Outcome:
+    notes = tuple((note.type, encode(note.data)) for note in step.notes)
+    match step.end:
+        case None:
+            return Parked(
+                seen=seen,
+                journal=state.encode(step.state),
+                waiting_for=step.waiting_for or "children",
+                until=step.until,
+                spawn=children,
+                notes=notes,
+            )
+        case Completed(shared):
+            return Succeeded(encode(shared), state.encode(_without_shared(step.state)), notes)
+        case Failed(kind, message, node):
+            where = f"node {node!r}: " if node else ""
+            fault = Fault(kind=kind, message=f"{where}{message}", retryable=False)
+            return outcomes.Failed(fault, state.encode(step.state), notes)
+        case Canceled():
+            return outcomes.Canceled(state.encode(step.state), notes)
+
+
+def _without_shared(last: RunState) -> RunState:
+    """It is the run's result, and need not be kept twice."""
+    first, *rest = last.frames
+    return msgspec.structs.replace(last, frames=[msgspec.structs.replace(first, shared={}), *rest])

@@ -1,0 +1,79 @@
+"""Many calls of one node, a window of them at a time: what parallel and foreach have in common.
+
+The record counts; items come from the input each time, results from the children once, at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from onward.core.task import Fault
+from onward.flow.nodes.kind import Done, Fell, Verdict, Visit, Waits
+from onward.flow.step import Answer
+
+WINDOW = 64
+MAX_CALLS = 100_000
+
+Job: TypeAlias = Callable[[int], tuple[str, Any]]  # index → service, input
+
+
+def begin(visit: Visit, total: int, job: Job) -> Verdict:
+    if total > MAX_CALLS:
+        return wrong(f"{total} calls are more than {MAX_CALLS}", kind="LimitExceeded")
+    node = visit.node
+    record = visit.begin(total)
+    record.mode, record.strategy = node.parallel_mode, node.failure_strategy
+    record.max = 1 if record.mode == "sequential" else node.max_parallel or WINDOW
+    return go_on(visit, job)
+
+
+def go_on(visit: Visit, job: Job) -> Verdict:
+    record = visit.record
+    visit.hear()
+    if record.failed and record.strategy == "fail_fast":
+        return _cut_short(visit)
+    while record.next < record.total and len(record.open) < record.max:
+        service, value = job(record.next)
+        visit.call("service", service, value)
+    if record.open:
+        return Waits("children")
+    return Done(_gathered(visit))
+
+
+def _cut_short(visit: Visit) -> Verdict:
+    """No more is begun and what is out is stopped; what went well so far is the result.
+
+    The failure leads on like a success, unless the definition has an edge for it.
+    """
+    record = visit.record
+    first = min(record.failed)
+    done = record.done()
+    answers = dict(zip([first, *done], visit.answers([first, *done]), strict=True))
+    visit.stop()
+    result = successes(answers[index] for index in done)
+    fault = answers[first].fault or Fault(kind="failed", message=f"call {first} failed")
+    if visit.failure_action(fault) is not None:
+        return Fell(fault, result)
+    return Done(result)
+
+
+def _gathered(visit: Visit) -> Any:
+    record = visit.record
+    if record.strategy != "collect_errors":
+        return successes(visit.answers(record.done()))
+    answers = visit.answers(range(record.total))
+    errors = [
+        {"index": index, "kind": answer.fault.kind, "message": answer.fault.message}
+        for index, answer in enumerate(answers)
+        if answer.fault is not None
+    ]
+    return {"results": successes(answers), "errors": errors}
+
+
+def successes(answers: Iterable[Answer]) -> list[Any]:
+    return [answer.value for answer in answers if answer.fault is None]
+
+
+def wrong(message: str, kind: str = "InvalidInput") -> Fell:
+    return Fell(Fault(kind=kind, message=message, retryable=False))

@@ -1,0 +1,21 @@
+"""subflow: a graph inside the node, with a shared state of its own; that state is the result."""
+
+from __future__ import annotations
+
+from onward.flow.nodes.kind import Flaws, Inside, Verdict, Visit
+from onward.flow.parts import Node
+from onward.flow.scope import own
+
+RECORD = ""
+
+
+def check(node: Node) -> Flaws:
+    if node.subflow is None:
+        yield "subflow", "is missing"
+
+
+def enter(visit: Visit) -> Verdict:
+    return Inside(own(visit.scope.input))
+
+
+resume = enter  # the run stands inside it, never on it

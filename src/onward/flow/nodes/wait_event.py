@@ -1,0 +1,60 @@
+"""wait_event: goes on once its path holds something true, or a signal for it has come.
+
+A signal fits by the node's key (or path), or by the shared key that `params.signal_key` names; its
+value is then written there. Whatever the value, a signal is an answer: null releases it too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onward.core.task import Fault
+from onward.flow.nodes.kind import (
+    Done,
+    Fell,
+    Flaws,
+    Verdict,
+    Visit,
+    Waits,
+    key_path,
+    key_path_flaws,
+    span_flaws,
+)
+from onward.flow.parts import Node
+from onward.flow.scope import shared_key
+
+RECORD = "we"
+
+
+def check(node: Node) -> Flaws:
+    yield from key_path_flaws(node, "signal_key")
+    yield from span_flaws(node, "timeout_ms")
+
+
+def enter(visit: Visit) -> Verdict:
+    visit.begin()
+    return resume(visit)
+
+
+def resume(visit: Visit) -> Verdict:
+    path = key_path(visit.node, "signal_key")
+    key = shared_key(path)
+    signal = visit.take_signal([visit.node.key, visit.path] + ([] if key is None else [key]))
+    if signal is not None:
+        return Done(signal.value, writes={} if key is None else {key: signal.value})
+    value: Any = None if path is None else visit.scope.find(path)
+    if value:
+        return Done(value)
+    return _waits(visit)
+
+
+def _waits(visit: Visit) -> Verdict:
+    timeout_ms = visit.span_ms("timeout_ms")
+    if isinstance(timeout_ms, Fault):
+        return Fell(timeout_ms)
+    if timeout_ms is None:
+        return Waits("event")
+    until = visit.record.start + timeout_ms
+    if visit.now < until:
+        return Waits("event", until)
+    return Fell(Fault(kind="timeout", message=f"no event within {timeout_ms} ms"))

@@ -1,0 +1,120 @@
+"""What a run is made of in the ledger: its task, and the tasks that it bears. Records, and reading.
+
+A run's payload says how it began, its journal where it stands, its result what it ended with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from onward.core.task import Instant, State, Task, TaskId, encode
+from onward.flow import state as states
+from onward.flow.catalog import Published
+from onward.flow.state import RunState
+
+PROFILE, NODE = "flow", "node"
+QUEUE = "flow:runs"
+QUESTION = "flow:approval"  # the type of a child that asks a person
+SIGNAL = "signal"  # the name of the letter that brings one
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The payload of a run."""
+
+    version: str = ""  # "": there was none to be found, and the run says so
+    flow: str = ""
+    params: dict[str, Any] = {}
+    shared: dict[str, Any] = {}
+    at: str = ""  # the node that it begins with
+    forked_from: str | None = None
+    depth: int = 0
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The payload of a question to a person: what they see before they decide."""
+
+    run: TaskId
+    node: str
+    input: Any = None
+    params: Mapping[str, Any] = {}
+
+
+class Called(msgspec.Struct, frozen=True, kw_only=True):
+    """The payload of a call, as the worker protocol of flows has it."""
+
+    input: Any
+    params: Mapping[str, Any]
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where in its run a call belongs; kept as the journal of the call's task."""
+
+    node: str
+    seq: int
+    index: int = 0
+    purpose: str = "node"
+    generation: int = 1
+
+
+_decode_start = msgspec.json.Decoder(Start).decode
+_decode_place = msgspec.json.Decoder(Place).decode
+
+
+def start_of(payload: str) -> Start:
+    try:
+        return _decode_start(payload)
+    except msgspec.DecodeError:  # replayed with a payload of somebody's own: it fails, readably
+        return Start()
+
+
+def place_of(child: Task) -> Place | None:
+    """None: not the call of a service."""
+    if child.journal is None or child.profile != NODE or child.type == QUESTION:
+        return None
+    return _decode_place(child.journal)
+
+
+def memory_of(run: Task) -> RunState | None:
+    """None: it has not made its first step."""
+    return None if run.journal is None else states.decode(run.journal)
+
+
+def shared_of(run: Task) -> dict[str, Any]:
+    """The shared state as it is now, with the engine's records beside it."""
+    memory = memory_of(run)
+    if memory is None:
+        return start_of(run.payload).shared
+    if run.state is State.SUCCEEDED and run.result is not None:
+        memory.frames[0].shared = msgspec.json.decode(run.result)
+    return states.visible(memory)
+
+
+def node_of(run: Task) -> str:
+    """The path of the node at which it stands, or will begin."""
+    memory = memory_of(run)
+    return start_of(run.payload).at if memory is None else states.current_node(memory)
+
+
+def new_run(id: TaskId, published: Published, now: Instant, start: Start, **more: Any) -> Task:
+    """`start` says the rest; which flow, and where it begins, follows from what is published."""
+    version, definition = published
+    begun = msgspec.structs.replace(
+        start, version=version.id, flow=version.name, at=start.at or definition.start
+    )
+    return unpublished_run(id, begun, now, **more)
+
+
+def unpublished_run(id: TaskId, start: Start, now: Instant, **more: Any) -> Task:
+    """Without a version it fails when it is claimed, and says why."""
+    return Task(
+        id=id,
+        type=f"flow:{start.flow}",
+        queue=QUEUE,
+        profile=PROFILE,
+        payload=encode(start),
+        created_at=now,
+        **more,
+    )

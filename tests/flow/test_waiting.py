@@ -1,0 +1,213 @@
+"""timer and wait_event: what they wait for, until when, and what releases them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onward.flow import engine
+from onward.flow.scope import shared_key
+from onward.flow.step import Completed, Failed, Signal
+from tests.flow.world import Run, call, chain, edge, play
+from tests.support import NOW
+
+
+def timer(delay_ms: Any, **more: Any) -> dict[str, Any]:
+    return {"kind": "timer", "params": {"delay_ms": delay_ms}, **more}
+
+
+def event(**params: Any) -> dict[str, Any]:
+    return {"kind": "wait_event", "params": params, "post": {"action_static": "next"}}
+
+
+@pytest.mark.contract("S4-7")
+def test_a_timer_goes_on_when_its_time_is_over_and_not_before() -> None:
+    node = timer(3000, prep={"input_key": "x"}, post={"action_static": "next", "output_key": "y"})
+    run = Run(chain(("t", node)), shared={"x": 1})
+    step = run.go()
+    assert (step.waiting_for, step.until, step.calls) == ("timer", NOW + 3000, ())
+    assert run.rt == {"tm:t": {"start": NOW}}
+    assert run.later(2999).until == NOW + 3000
+    run.later(1)
+    assert run.end == Completed({"x": 1, "y": 1})
+    about = {"seq": 1, "node": "t", "kind": "timer"}
+    assert [(note.type, note.data) for note in run.notes] == [
+        ("node.started", {**about, "input": 1}),
+        ("node.finished", {**about, "status": "ok", "action": "next"}),
+    ]
+    assert run.trail() == [("t", "ok", "next")]
+    assert run.rt == {"tm:t": {"start": NOW}}
+
+
+def test_a_timer_that_is_due_at_once_takes_no_time() -> None:
+    for delay_ms in (0, "$params.none"):
+        run = Run(chain(("t", timer(delay_ms))), params={"none": 0})
+        run.go()
+        assert (run.end, len(run.notes)) == (Completed({}), 1)
+
+
+@pytest.mark.contract("S4-7")
+def test_a_delay_may_be_given_by_a_path() -> None:
+    run = Run(chain(("t", timer("$params.pause"))), params={"pause": 40.0})
+    assert run.go().until == NOW + 40
+
+
+@pytest.mark.parametrize("pause", [-1, 1.5, True, "5", [1], 10**18])
+def test_a_path_to_no_duration_fails_the_timer(pause: Any) -> None:
+    run = play(chain(("t", timer("$params.pause"))), params={"pause": pause})
+    assert run.end == Failed("InvalidInput", "params.delay_ms is no duration in ms", "t")
+
+
+def test_a_path_to_nothing_fails_the_timer() -> None:
+    end = play(chain(("t", timer("$params.pause")))).end
+    assert end == Failed("InvalidInput", "params.delay_ms leads to nothing", "t")
+
+
+def test_large_values_are_left_out_of_the_log() -> None:
+    node = timer(0, prep={"input_key": "$params.x"})
+    for large in ("x" * 5_000, [["x"] * 50] * 50, {"k" * 5_000: 1}):
+        (note,) = play(chain(("t", node)), params={"x": large}).notes
+        assert "input" not in note.data
+        assert note.data["cut"] is True
+
+
+def test_each_visit_of_a_timer_waits_anew() -> None:
+    flow = chain(("t", timer(100)), ("n", call()))
+    flow["edges"].append(edge("n", "default", "t"))
+    run = play(flow | {"max_steps": 5})
+    assert run.now == NOW + 300
+
+
+@pytest.mark.contract("S4-7", "S4-10")
+def test_an_event_is_waited_for_until_its_signal_comes() -> None:
+    run = Run(chain(("w", event(signal_key="$shared.flag", timeout_ms=60_000))))
+    step = run.go()
+    assert (step.waiting_for, step.until) == ("event", NOW + 60_000)
+    assert run.rt == {"we:w": {"start": NOW}}
+    run.signal("flag", {"by": "ann"})
+    assert run.end == Completed({"flag": {"by": "ann"}})
+    assert run.notes[-1].data["output"] == {"by": "ann"}
+
+
+@pytest.mark.contract("S4-10")
+@pytest.mark.parametrize("name", ["w", "flag", "$shared.flag"])
+@pytest.mark.parametrize("value", [None, False, 0, "", "go"])
+def test_a_signal_releases_by_node_or_key_whatever_its_value(name: str, value: Any) -> None:
+    run = Run(chain(("w", event(signal_key="$shared.flag"))))
+    run.go()
+    run.signal(name, value)
+    assert run.end == Completed({"flag": value})
+
+
+@pytest.mark.contract("S4-10")
+def test_a_signal_for_somebody_else_releases_nobody() -> None:
+    run = Run(chain(("w", event(signal_key="$shared.flag"))))
+    run.go()
+    assert run.signal("flags").waiting_for == "event"
+    assert run.signal("_rt").waiting_for == "event"
+    assert run.shared == {}
+
+
+@pytest.mark.contract("S4-10")
+@pytest.mark.parametrize("signal_key", ["$params.go", "$input.go", "$shared", None])
+def test_a_key_that_is_not_shared_is_no_name_for_a_signal(signal_key: str | None) -> None:
+    run = Run(chain(("w", event(signal_key=signal_key))))
+    run.go(Signal("go", 1), Signal("", 1))
+    assert run.end is None
+    run.signal("w", 1)
+    assert run.end == Completed({})
+
+
+def test_what_belongs_to_the_engine_is_no_shared_key() -> None:
+    assert [shared_key(path) for path in ("a.b", "$shared.a", "_rt", "$shared._rt.x", None)] == [
+        "a.b",
+        "a",
+        None,
+        None,
+        None,
+    ]
+
+
+@pytest.mark.contract("S4-10")
+def test_a_signal_that_came_too_early_is_kept_and_used_once() -> None:
+    nodes = [("a", call()), ("w1", event(signal_key="flag")), ("w2", event(signal_key="other"))]
+    flow = chain(*nodes, ("w3", event()))
+    run = Run(flow)
+    run.go(Signal("w3", 3), Signal("flag", 1))
+    run.go(run.work("run-0"))
+    assert run.state.frames[0].node == "w2"
+    run.signal("other", 2)
+    assert run.end == Completed({"flag": 1, "other": 2})
+    again = Run(chain(("w", event(signal_key="f")), ("u", event(signal_key="f"))))
+    again.go(Signal("f", False))
+    assert again.end is None
+    assert again.state.frames[0].node == "u"
+
+
+@pytest.mark.contract("S4-10")
+@pytest.mark.parametrize(
+    ("signal_key", "released"),
+    [
+        ("$shared.flag", True),
+        ("flag", True),
+        ("$params.go", True),
+        ("$input.ready", True),
+        ("$shared.no", False),
+        ("$shared.gone", False),
+    ],
+)
+def test_a_path_that_holds_something_true_is_enough(signal_key: str, released: bool) -> None:
+    node = event(signal_key=signal_key) | {"prep": {"input_key": "$params.given"}}
+    run = Run(
+        chain(("w", node)),
+        shared={"flag": "up", "no": 0},
+        params={"go": 1, "given": {"ready": True}},
+    )
+    run.go()
+    assert (run.end is not None) is released
+
+
+@pytest.mark.contract("S4-10")
+def test_an_earlier_node_can_raise_the_flag() -> None:
+    flow = chain(
+        ("a", call("echo", prep={"input_key": "$params.on"}, post={"output_key": "flag"})),
+        ("w", event(signal_key="$shared.flag")),
+    )
+    assert play(flow, params={"on": True}).end == Completed({"flag": True})
+
+
+@pytest.mark.contract("S4-6", "S4-7")
+def test_an_event_that_does_not_come_takes_the_timeout_edge() -> None:
+    node = event(signal_key="flag", timeout_ms=500) | {"post": {"error_key": "why"}}
+    flow = chain(("w", node), ("well", call()), ("late", call()))
+    flow["edges"] = [edge("w", "default", "well"), edge("w", "timeout", "late")]
+    run = play(flow)
+    assert run.trail() == [("w", "error", "timeout"), ("late", "ok", "default")]
+    assert run.shared["why"]["kind"] == "timeout"
+    flow["edges"] = [edge("w", "default", "well")]
+    assert play(flow).end == Failed("timeout", "no event within 500 ms", "w")
+
+
+def test_a_signal_in_the_last_moment_is_not_too_late() -> None:
+    run = Run(chain(("w", event(signal_key="flag", timeout_ms=500))))
+    run.go()
+    run.now += 500
+    run.signal("flag", 1)
+    assert run.end == Completed({"flag": 1})
+
+
+def test_signals_that_nobody_waits_for_are_bounded_and_the_oldest_stay() -> None:
+    run = Run(chain(("a", call()), ("w", event(signal_key="flag"))))
+    run.go(Signal("flag", "first"))
+    run.go(*(Signal("noise", n) for n in range(engine.MAX_SIGNALS)))
+    assert [note.data for note in run.notes if note.type == "signal.dropped"] == [{"name": "noise"}]
+    run.go(run.work("run-0"))
+    assert run.end == Completed({"flag": "first"})
+
+
+def test_a_full_stash_does_not_keep_a_signal_from_the_node_that_waits() -> None:
+    run = Run(chain(("w", event(signal_key="flag"))))
+    run.go(*(Signal("noise", n) for n in range(engine.MAX_SIGNALS)))
+    run.signal("flag", 1)
+    assert run.end == Completed({"flag": 1})
