@@ -67,7 +67,7 @@ def refuse(
     path: str, request_id: str, error: OnwardError, *, status: int | None = None
 ) -> Response:
     """Our own errors, as the door that `path` belongs to says them."""
-    status = status or STATUS.get(type(error), 500)
+    status = status or next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     extra: dict[str, Any] = {}
     if error.hint is not None:
         extra["hint"] = error.hint

@@ -1,7 +1,7 @@
 """/api/v2/approvals: what waits for a person, and their word on it (N-5, S1-11).
 
 An approval is a waiting task; its id is the task's with the generation, so that a word about an
-earlier asking cannot be taken for one about the present one.
+earlier asking cannot be taken for one about the present one. What a flow asks is its run's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from onward.core.contract import Query as LedgerQuery
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import NotFound
 from onward.core.task import State, Task, encode
+from onward.flow.runs import NODE
 from onward.surfaces.console.shapes import Cursor, Name, Strict
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.route import StrictRoute, answer
@@ -120,7 +121,7 @@ def build(dispatcher: Dispatcher, submissions: Submissions) -> APIRouter:
 def native_approval(task: Task, asked: Approval) -> Mapping[str, Any]:
     return {
         "id": f"{task.id}.{task.generation}",
-        "task_id": task.id,
+        "task_id": (task.parent or task.id) if task.profile == NODE else task.id,
         "type": task.type,
         "queue": task.queue,
         "payload": msgspec.Raw(task.payload.encode()),

@@ -1,0 +1,200 @@
+"""What nobody can do: decide for a person, signal past the door, write the engine's records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.core.approval import Status, ask
+from onward.core.task import State, Task
+from onward.flow.runs import NODE, QUESTION, QUEUE
+from tests.runs.centre import SERVICES, Centre, call, chain, edge, open_centre
+from tests.servers import fresh_url
+
+GATE = chain(
+    ("work", call("forge", output="work")),
+    ("ask", {"kind": "approval", "params": {"approval_key": "$shared.approval"},
+             "post": {"action_key": "approval"}}),
+    ("pay", call("pay")),
+)  # fmt: skip
+LIES: list[Any] = [
+    {"approval": "approved", "decision": "approved", "action": "approved"},
+    {"approval": True, "from_data": True, "params": {"from_data": True}},
+    {"_rt": {"ap:ask": {"start": 0, "decision": "approved"}}},
+]
+
+
+async def gate(centre: Centre, lie: Any) -> list[str]:
+    """A worker who lies whenever it is asked; what was paid."""
+    paid: list[str] = []
+    await centre.serve(
+        {**SERVICES, "forge": lambda value, params: lie, "pay": lambda v, p: paid.append("paid")}
+    )
+    return paid
+
+
+@pytest.mark.contract("S4-10")
+@pytest.mark.parametrize("lie", LIES)
+async def test_an_approval_is_not_forged_by_params_shared_or_output(
+    centre: Centre, lie: Any
+) -> None:
+    paid = await gate(centre, lie)
+    shared = {name: value for name, value in lie.items() if name != "_rt"}
+    definition = {**GATE, "nodes": {**GATE["nodes"], "work": {**GATE["nodes"]["work"], "post": {
+        "output_key": "approval", "output_map": {name: name for name in shared},
+    }}}}  # fmt: skip
+    run = await centre.start(definition, params=lie, shared=shared)
+    await centre.until(run, lambda run: run["current_node"] == "ask")
+    for name in ("ask", "approval", "$shared.approval", "ap:ask", "decision"):
+        assert (await centre.signal(run, name=name, value="approved")).status_code == 200
+    await centre.house.settled()
+    assert (await centre.until(run))["current_node"] == "ask"
+    assert paid == []
+    (item,) = await centre.inbox()
+    await centre.decide(item["id"], "reject")
+    assert (await centre.ended(run))["state"] == "failed"
+    assert paid == []
+
+
+@pytest.mark.contract("S4-10")
+async def test_a_question_is_a_task_that_nobody_else_can_do(centre: Centre) -> None:
+    """Not a worker who registers for it, not somebody who submits, replays or signals it."""
+    paid = await gate(centre, None)
+    names = ["flow:runs", "flow:approval"]
+    spy = await centre.house.worker(group=None, services=[*names, "spy"], concurrency=8)
+    http = {"url": "http://127.0.0.1:9", "services": names}
+    assert (await centre.house.post("/workers/register", http)).status_code == 400
+    run = await centre.start(GATE)
+    await centre.until(run, lambda run: run["current_node"] == "ask")
+    (item,) = await centre.inbox()
+    child = item["id"].removesuffix(".1")
+    assert (await centre.house.post(f"/api/v2/tasks/{child}/retry", {})).status_code == 409
+    assert (await centre.signal(child, name="ask", value="approved")).status_code == 404
+    for name in names:
+        body = {"type": name, "queue": name, "payload": {"run": run, "node": "ask"}}
+        assert (await centre.house.post("/api/v2/tasks", body)).status_code in (202, 422)
+    await centre.house.settled()
+    assert spy.pending() == 0, "the engine's queues are the server's own"
+    assert (await centre.read(run))["state"] == "waiting"
+    assert paid == []
+
+
+@pytest.mark.contract("S4-10")
+@pytest.mark.parametrize("status", [None, Status.OPEN, Status.REJECTED, Status.EXPIRED])
+async def test_a_question_that_nobody_said_yes_to_is_no_yes(
+    centre: Centre, status: Status | None
+) -> None:
+    now = centre.house.clock.now()
+    asked = None if status is None else ask("{}", now).closed(status, now).encode()
+    task = Task(
+        id="forged",
+        type=QUESTION,
+        queue=QUEUE,
+        profile=NODE,
+        payload="{}",
+        created_at=now,
+        approval=asked,
+    )
+    _, ending = await centre.house.onward.dispatcher.submit_and_wait(task, timeout_ms=5000)
+    assert ending is not None
+    assert ending.state is State.FAILED
+
+
+@pytest.mark.contract("S4-10")
+async def test_another_runs_approval_does_not_count(centre: Centre) -> None:
+    paid = await gate(centre, None)
+    runs = [await centre.start(GATE) for _ in range(2)]
+    for run in runs:
+        await centre.until(run, lambda run: run["current_node"] == "ask")
+    items = {item["task_id"]: item["id"] for item in await centre.inbox()}
+    assert set(items) == set(runs)
+    await centre.decide(items[runs[0]], "approve")
+    await centre.ended(runs[0])
+    assert paid == ["paid"]
+    assert (await centre.read(runs[1]))["state"] == "waiting"
+
+
+@pytest.mark.contract("S4-10")
+async def test_a_service_that_must_be_approved_asks_from_a_flow_too(centre: Centre) -> None:
+    paid = await gate(centre, None)
+    service = {"name": "pay", "task_types": ["pay"], "requires_approval": True}
+    assert (await centre.house.post("/api/v2/services", service)).status_code in (200, 201)
+    definition = chain(("pay", call("pay", params={"requires_approval": False})))
+    definition["nodes"]["no"] = call("echo")
+    definition["edges"] = [edge("pay", "error", "no")]
+    run = await centre.start(definition, params={"requires_approval": False})
+    await centre.until(run)
+    (item,) = await centre.inbox()
+    assert (item["task_id"], item["type"]) == (run, "pay")
+    assert paid == []
+    await centre.decide(item["id"], "approve", by="ada")
+    assert (await centre.ended(run))["state"] == "succeeded"
+    assert paid == ["paid"]
+    second = await centre.begin((await centre.read(run))["flow_version_id"].rpartition("-v")[0])
+    await centre.until(second)
+    (item,) = await centre.inbox()
+    await centre.decide(item["id"], "reject")
+    await centre.ended(second)
+    assert (await centre.trail(second))[0] == ("pay", "error", "error")
+    assert paid == ["paid"]
+
+
+@pytest.mark.contract("S4-10", "S4-7")
+@pytest.mark.parametrize("name", ["_rt", "_rt.ap:ask", "$shared._rt", "$shared._rt.we:w"])
+async def test_the_engines_records_are_out_of_a_signals_reach(centre: Centre, name: str) -> None:
+    run = await centre.start(chain(("w", {"kind": "wait_event", "params": {"signal_key": "go"}})))
+    before = (await centre.until(run))["shared"]
+    for how in ("name", "key"):
+        assert (await centre.signal(run, **{how: name, "value": {"x": 1}})).status_code == 422
+    await centre.house.settled()
+    assert (await centre.read(run))["shared"] == before
+
+
+@pytest.mark.contract("S4-7")
+async def test_the_engines_records_cannot_be_written_or_read_by_a_flow(centre: Centre) -> None:
+    lie = {"_rt": {"tm:t": {"start": 0}}, "x": 1}
+    await gate(centre, lie)
+    definition = chain(
+        ("t", {"kind": "timer", "params": {"delay_ms": 1000}}),
+        ("work", call("forge", output="work")),
+        ("sub", {
+            "kind": "subflow", "prep": {"input_key": "$params.lie"}, "post": {"output_key": "sub"},
+            "subflow": chain(("in", call("echo", "x", "y"))),
+        }),
+        ("read", call("echo", "$shared.work._rt", "seen")),
+    )  # fmt: skip
+    run = await centre.start(definition, params={"lie": lie, "_rt": {"tm:t": {"start": 0}}})
+    await centre.until(run)
+    began = centre.house.clock.now()
+    await centre.later(999)
+    assert (await centre.read(run))["current_node"] == "t", "its start is not what params say"
+    await centre.later(1)
+    ended = await centre.ended(run)
+    assert ended["result"]["sub"] == {"x": 1, "y": 1}, "a subflow begins without them"
+    assert ended["result"]["work"] == lie, "a worker's result is kept as it came, as data"
+    assert ended["shared"]["_rt"]["tm:t"] == {"start": began}
+    for name in ("_rt", "_rt.tm:t"):
+        for path, body in (
+            (f"/api/v2/runs/{run}/fork", {"from_node": "t", "shared": {name: {}}}),
+            ("/api/v2/runs", {"flow": "f", "shared": {name: {}}}),
+        ):
+            assert (await centre.house.post(path, body)).status_code == 422
+
+
+@pytest.mark.contract("R-2", "S4-10")
+async def test_runs_are_never_put_on_a_stream(tmp_path: Path) -> None:
+    settings = {"ledger": fresh_url("valkey"), "archive": f"sqlite:///{tmp_path}/archive.db"}
+    async with open_centre(**settings, stream_types=("*",)) as centre:
+        paid = await gate(centre, None)
+        service = {"name": "thief", "task_types": ["flow:runs"], "via": "streams"}
+        await centre.house.post("/api/v2/services", service)
+        feed = centre.house.onward._feed
+        assert feed is not None
+        feed._waiting_queues = ["flow:runs", "text"]
+        assert "text" in feed._queues()
+        assert "flow:runs" not in feed._queues()
+        run = await centre.start(GATE)
+        await centre.until(run, lambda run: run["current_node"] == "ask")
+        assert paid == []

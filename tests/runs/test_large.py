@@ -1,0 +1,107 @@
+"""Runs with much to tell, and runs of which part is forgotten."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from onward.core.task import State
+from onward.surfaces.flows import rows
+from tests.runs.centre import Centre, call, chain
+
+MANY = 2_000
+FAN = {
+    "kind": "foreach",
+    "service": "add",
+    "prep": {"input_key": "$params.items"},
+    "post": {"output_key": "out"},
+    "parallel_mode": "concurrent",
+    "max_parallel": 50,
+}
+
+
+@pytest.mark.contract("S4-9", "S4-11")
+@pytest.mark.slow
+async def test_two_thousand_items_are_told_in_reasonable_time(any_centre: Centre) -> None:
+    centre = any_centre
+    await centre.serve(concurrency=50)
+    run = await centre.start(chain(("f", FAN)), params={"items": list(range(MANY))})
+    response = await centre.house.get(f"/api/v2/runs/{run}?wait_ms=100000")
+    assert response.json()["result"] == {"out": list(range(1, MANY + 1))}
+    began = time.monotonic()
+    told = await centre.node_runs(run)
+    assert time.monotonic() - began < 10, "on two busy cores; about a second when idle"
+    assert [row["prep_json"] for row in told] == [str(n) for n in range(MANY)]
+    assert {row["status"] for row in told} == {"ok"}
+    assert [row["action"] for row in told[-2:]] == ["", "default"]
+    began = time.monotonic()
+    assert len((await centre.house.get("/tasks")).json()) == 1
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.contract("S4-11")
+async def test_past_a_bound_only_the_last_attempt_of_each_call_is_told(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "MOST_READ", 2)
+    monkeypatch.setattr(rows, "PAGE", 2)
+    worker = await centre.serve()
+    node = {**FAN, "service": "odd", "failure_strategy": "ignore_errors", "max_retries": 1}
+    run = await centre.run(chain(("f", node)), params={"items": [1, 2, 3, 4]})
+    assert await centre.trail(
+        run["id"], "prep_json", "attempt_no", "status", "error_text", "worker_id"
+    ) == [
+        ("1", 1, "error", "1 is odd", worker.id),
+        ("1", 2, "error", "1 is odd", worker.id),
+        ("2", 1, "ok", "", worker.id),
+        ("3", 1, "error", "3 is odd", worker.id),
+        ("4", 1, "ok", "", worker.id),
+    ]
+
+
+@pytest.mark.contract("S4-3")
+async def test_a_run_whose_calls_are_forgotten_is_still_told(centre: Centre) -> None:
+    await centre.serve()
+    run = await centre.run(
+        chain(("a", call("add", "$params.n", "n")), ("f", FAN)), params={"n": 1, "items": [1, 2]}
+    )
+    store, now = centre.house.onward.backend.tasks, centre.house.clock.now()
+    assert await store.purge([f"{run['id']}-{n}" for n in range(3)], now=now) == 3
+    assert await centre.trail(run["id"]) == [("a", "ok", "default"), ("f", "ok", "default")]
+    assert (await centre.read(run["id"]))["result"] == run["result"]
+
+
+@pytest.mark.contract("S4-9")
+async def test_a_result_that_is_gone_before_it_is_gathered_is_a_failed_call(centre: Centre) -> None:
+    await centre.serve()
+    node = {**FAN, "service": "held", "max_parallel": 1, "failure_strategy": "collect_errors"}
+    run = await centre.start(chain(("f", node)), params={"items": [1, 2]})
+    await centre.until(run, lambda run: centre.held)
+    await centre.release(centre.held[0], "one")
+    await centre.until(run, lambda run: len(centre.seen) == 2 and centre.held)
+    store, now = centre.house.onward.backend.tasks, centre.house.clock.now()
+    assert await store.purge([f"{run}-0"], now=now) == 1
+    await centre.release(centre.held[0], "two")
+    assert (await centre.ended(run))["result"] == {
+        "out": {
+            "results": ["two"],
+            "errors": [{"index": 0, "kind": "Missing", "message": "its record is gone"}],
+        }
+    }
+
+
+@pytest.mark.contract("S4-3")
+async def test_many_runs_are_listed_and_found_by_word(centre: Centre) -> None:
+    flow = await centre.publish(chain(("t", {"kind": "timer", "params": {"delay_ms": 0}})))
+    waiting = await centre.publish(chain(("w", {"kind": "wait_event"})), "waiting")
+    oldest = await centre.begin(waiting)
+    runs = [await centre.begin(flow) for _ in range(150)]
+    for run in runs:
+        await centre.ended(run)
+    assert len((await centre.house.get("/tasks")).json()) == 100
+    assert len((await centre.house.get("/tasks?limit=1000")).json()) == 151
+    (row,) = (await centre.house.get("/tasks?status=running")).json()
+    assert row["id"] == oldest
+    (found,) = (await centre.house.get(f"/api/v2/runs?state={State.WAITING}")).json()["items"]
+    assert found["id"] == oldest

@@ -1,0 +1,248 @@
+"""Nodes that wait: for the clock, for an event, for a person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.runs.centre import Centre, call, chain, edge
+
+HOUR = 3_600_000
+
+
+def event(**params: Any) -> dict[str, Any]:
+    return {"kind": "wait_event", "params": params, "post": {"output_key": "said"}}
+
+
+def question(**params: Any) -> dict[str, Any]:
+    return {"kind": "approval", "params": params}
+
+
+@pytest.mark.contract("S4-7", "S4-3")
+async def test_a_timer_goes_on_when_its_time_has_come(centre: Centre) -> None:
+    node = {
+        "kind": "timer",
+        "params": {"delay_ms": 3000},
+        "prep": {"input_key": "$params.x"},
+        "post": {"action_static": "next", "output_key": "kept"},
+    }
+    began = centre.house.clock.now()
+    run = await centre.start({"start": "t", "nodes": {"t": node}}, params={"x": [1]})
+    await centre.until(run)
+    assert await centre.rt(run) == {"tm:t": {"start": began}}
+    ((status, finished),) = await centre.trail(run, "status", "finished_at")
+    assert (status, finished) == ("running", None)
+    assert (await centre.row(run))["status"] == "running"
+    await centre.later(2999)
+    assert (await centre.read(run))["state"] == "waiting"
+    await centre.later(1)
+    assert (await centre.ended(run))["result"] == {"kept": [1]}
+    assert await centre.trail(run, "status", "action", "started_at", "finished_at") == [
+        ("ok", "next", began, began + 3000)
+    ]
+
+
+@pytest.mark.contract("S4-10", "S4-7")
+@pytest.mark.parametrize(
+    "how", [{"name": "w"}, {"key": "flag"}, {"name": "flag"}, {"key": "$shared.flag"}]
+)
+async def test_a_signal_reaches_its_node_by_name_and_by_key(
+    centre: Centre, how: dict[str, str]
+) -> None:
+    run = await centre.start(chain(("w", event(signal_key="$shared.flag"))))
+    await centre.until(run)
+    assert await centre.rt(run) == {"we:w": {"start": centre.house.clock.now()}}
+    response = await centre.signal(run, **how, value={"n": 5})
+    assert response.status_code == 200
+    assert response.json()["id"] == run
+    assert (await centre.ended(run))["result"] == {"flag": {"n": 5}, "said": {"n": 5}}
+    ((output,),) = await centre.trail(run, "exec_output_json")
+    assert output == '{"n":5}'
+
+
+@pytest.mark.contract("S4-10")
+async def test_a_signal_for_somebody_else_wakes_nobody(centre: Centre) -> None:
+    run = await centre.start(chain(("w", event(signal_key="flag"))))
+    await centre.until(run)
+    await centre.signal(run, name="other")
+    await centre.house.settled()
+    assert (await centre.until(run))["current_node"] == "w"
+    await centre.signal(run, key="flag", value=None)
+    assert (await centre.ended(run))["result"] == {"flag": None, "said": None}
+
+
+@pytest.mark.contract("S4-10")
+async def test_a_signal_may_come_before_its_node(centre: Centre) -> None:
+    await centre.serve()
+    run = await centre.start(chain(("a", call("held")), ("w", event(signal_key="flag"))))
+    await centre.until(run, lambda run: centre.held)
+    await centre.signal(run, key="flag", value="early")
+    await centre.house.settled()
+    assert (await centre.until(run))["current_node"] == "a"
+    await centre.release(centre.held[0])
+    assert (await centre.ended(run))["result"] == {"flag": "early", "said": "early"}
+
+
+@pytest.mark.contract("S4-10")
+async def test_an_event_may_be_an_earlier_nodes_work(centre: Centre) -> None:
+    await centre.serve()
+    run = await centre.run(
+        chain(("a", call("echo", "$params.x", "flag")), ("w", event(signal_key="$shared.flag"))),
+        params={"x": "yes"},
+    )
+    assert run["result"] == {"flag": "yes", "said": "yes"}
+
+
+@pytest.mark.contract("S4-10", "S4-6")
+@pytest.mark.parametrize(("way", "state"), [("timeout", "succeeded"), (None, "failed")])
+async def test_an_event_that_does_not_come_takes_the_edge_timeout(
+    centre: Centre, way: str | None, state: str
+) -> None:
+    await centre.serve()
+    definition = chain(("w", event(signal_key="flag", timeout_ms=60_000)), ("after", call("echo")))
+    definition["nodes"]["late"] = call("upper", "$params.x", "late")
+    if way:
+        definition["edges"].append(edge("w", way, "late"))
+    run = await centre.start(definition, params={"x": "a"})
+    await centre.until(run)
+    await centre.later(59_999)
+    assert (await centre.read(run))["current_node"] == "w"
+    await centre.later(1)
+    ended = await centre.ended(run)
+    assert ended["state"] == state
+    assert ended["result"] == ({"late": "A"} if way else None)
+    first = (await centre.trail(run))[0]
+    assert first == ("w", "error", way or "")
+
+
+@pytest.mark.contract("S4-10")
+async def test_a_signal_to_a_run_that_is_over_or_unknown(centre: Centre) -> None:
+    run = await centre.start(chain(("w", event(signal_key="flag"))))
+    await centre.until(run)
+    for body in ({}, {"name": "a", "key": "b"}, {"name": ""}, {"name": "w", "else": 1}):
+        assert (await centre.signal(run, **body)).status_code == 422
+    await centre.signal(run, name="w")
+    await centre.ended(run)
+    over = await centre.signal(run, name="w")
+    assert (over.status_code, over.json()["code"]) == (409, "conflict")
+    assert (await centre.signal("nobody", name="w")).status_code == 404
+    assert (await centre.signal(f"{run}-0", name="w")).status_code == 404
+
+
+@pytest.mark.contract("S4-10", "S4-7", "N-5")
+async def test_a_person_is_asked_by_the_inbox_and_approves(centre: Centre) -> None:
+    await centre.serve()
+    ask = {**question(approval_key="$shared.approval", reason="over the limit"), "prep": {
+        "input_key": "$params.sum",
+    }, "post": {"output_key": "word"}}  # fmt: skip
+    run = await centre.start(chain(("ask", ask), ("pay", call("echo", "$params.sum", "paid"))),
+                             params={"sum": 5})  # fmt: skip
+    await centre.until(run)
+    (item,) = await centre.inbox()
+    assert item["id"] == f"{run}-0.1"
+    assert item["task_id"] == run
+    assert (item["status"], item["reason"]) == ("open", "over the limit")
+    assert item["payload"]["node"] == "ask"
+    assert (item["payload"]["run"], item["payload"]["input"]) == (run, 5)
+    assert (await centre.row(run))["status"] == "running"
+    assert await centre.trail(run, "node_key", "status") == [("ask", "running")]
+
+    done = await centre.decide(item["id"], "approve", by="ada", comment="fine")
+    assert (done.status_code, done.json()["status"], done.json()["task_id"]) == (
+        200,
+        "approved",
+        run,
+    )
+    ended = await centre.ended(run)
+    assert ended["result"] == {
+        "approval": "approved",
+        "paid": 5,
+        "word": {"decision": "approved", "by": "ada", "comment": "fine"},
+    }
+    assert (await centre.rt(run))["ap:ask"]["decision"] == "approved"
+    for verb in ("approve", "reject"):
+        assert (await centre.decide(item["id"], verb)).status_code == 409
+    assert await centre.inbox() == []
+    assert [each["task_id"] for each in await centre.inbox("approved")] == [run]
+
+
+@pytest.mark.contract("S4-10", "N-5")
+@pytest.mark.parametrize("edge_there", [True, False])
+async def test_a_rejection_takes_its_edge_or_fails_the_run(
+    centre: Centre, edge_there: bool
+) -> None:
+    await centre.serve()
+    definition = chain(("ask", question(approval_key="ok")), ("pay", call("echo", output="paid")))
+    definition["nodes"]["no"] = call("upper", "$shared.ok", "no")
+    if edge_there:
+        definition["edges"].append(edge("ask", "rejected", "no"))
+    run = await centre.start(definition)
+    await centre.until(run)
+    (item,) = await centre.inbox()
+    assert (await centre.decide(item["id"], "reject", comment="never")).status_code == 200
+    ended = await centre.ended(run)
+    if edge_there:
+        assert (ended["state"], ended["result"]) == (
+            "succeeded",
+            {"ok": "rejected", "no": "REJECTED"},
+        )
+    else:
+        assert (ended["state"], ended["error"]["kind"]) == ("failed", "Rejected")
+        assert ended["error"]["message"] == "node 'ask': never"
+    assert [service for service, _, _ in centre.seen] == ["upper"] * edge_there
+    assert (await centre.decide(item["id"], "approve")).status_code == 409
+
+
+@pytest.mark.contract("S4-10")
+async def test_nobody_decides_in_time(centre: Centre) -> None:
+    await centre.serve()
+    definition = chain(("ask", question(timeout_ms=HOUR)), ("pay", call("echo")))
+    definition["nodes"]["late"] = call("upper", "$params.x", "late")
+    definition["edges"].append(edge("ask", "timeout", "late"))
+    run = await centre.start(definition, params={"x": "a"})
+    await centre.until(run)
+    (item,) = await centre.inbox()
+    assert item["expires_at"] == centre.house.clock.now() + HOUR
+    centre.house.clock.advance(HOUR)
+    # Faster than the sweep: past its time nobody can say yes any more.
+    assert (await centre.decide(item["id"], "approve")).status_code == 409
+    await centre.later(0)
+    ended = await centre.ended(run)
+    assert (ended["state"], ended["result"]) == ("succeeded", {"late": "A"})
+    assert (await centre.trail(run))[0] == ("ask", "error", "timeout")
+    assert await centre.inbox() == []
+
+
+@pytest.mark.contract("S4-10")
+@pytest.mark.parametrize(
+    ("brought", "way"), [("approved", "yes"), (True, "yes"), ("rejected", "no"), (False, "no")]
+)
+async def test_a_decision_made_elsewhere_counts_only_if_the_definition_says_so(
+    centre: Centre, brought: Any, way: str
+) -> None:
+    await centre.serve()
+
+    def flow(**params: Any) -> dict[str, Any]:
+        return {
+            "start": "fetch",
+            "nodes": {
+                "fetch": call("echo", "$params.word", "word"),
+                "ask": question(approval_key="$shared.word", **params),
+                "yes": call("echo"),
+                "no": call("echo"),
+            },
+            "edges": [
+                edge("fetch", "default", "ask"),
+                edge("ask", "approved", "yes"),
+                edge("ask", "rejected", "no"),
+            ],
+        }
+
+    run = await centre.run(flow(from_data=True), params={"word": brought})
+    assert run["state"] == "succeeded"
+    assert (await centre.trail(run["id"]))[-1][0] == way
+    assert await centre.inbox() == []
+    asked = await centre.start(flow(), params={"word": brought})
+    await centre.until(asked, lambda run: run["current_node"] == "ask")
+    assert [item["task_id"] for item in await centre.inbox()] == [asked]
