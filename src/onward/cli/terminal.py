@@ -100,8 +100,17 @@ def print_json_line(value: Any) -> None:
     print(msgspec.json.encode(value).decode(), flush=True)
 
 
-def converse(server: str | None, doing: str, talk: Callable[[Client], Awaitable[T]]) -> T:
-    """One conversation with the server; whatever goes wrong in it ends the command."""
+def converse(
+    server: str | None,
+    doing: str,
+    talk: Callable[[Client], Awaitable[T]],
+    *,
+    look: str = "onward task list",
+) -> T:
+    """One conversation with the server; whatever goes wrong in it ends the command.
+
+    `look` shows what there is, to somebody who has asked for what there is not.
+    """
     import asyncio
 
     from onward.client.errors import ProblemError, StillRunning, Unreachable
@@ -119,7 +128,7 @@ def converse(server: str | None, doing: str, talk: Callable[[Client], Awaitable[
         fail(TIMED_OUT, str(error), "the time to wait is over; the task goes on", error.hint or "")
     except ProblemError as error:
         why = error.detail or error.title
-        fail(_code_of(error), f"cannot {doing}", why, _next_step(error, server))
+        fail(_code_of(error), f"cannot {doing}", why, _next_step(error, server, look))
     except ValueError as error:
         fail(USAGE, f"cannot {doing}", str(error), "look at --server and ONWARD_URL")
 
@@ -132,11 +141,11 @@ def _code_of(error: ProblemError) -> int:
     return {404: NOT_FOUND, 504: TIMED_OUT, 500: FAILED}.get(error.status, REFUSED)
 
 
-def _next_step(error: ProblemError, server: str | None) -> str:
+def _next_step(error: ProblemError, server: str | None, look: str) -> str:
     from onward.client.address import server_url
 
     if error.status in (404, 409):
-        return "onward task list"
+        return look
     # The server speaks HTTP to everybody; here, somebody has a shell.
     hint = re.sub(r"^GET (/\S+)", rf"curl -s {server_url(server)}\1  #", error.hint or "")
     return hint or ("onward doctor" if error.status >= 500 else "onward --help")

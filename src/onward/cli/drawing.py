@@ -1,0 +1,119 @@
+"""A flow's graph in colours and signs; whatever a colour says, a sign or a word says too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onward.cli import layout
+from onward.cli.terminal import plain
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from onward.client.flows import NodeView
+    from onward.flow.parts import Definition
+
+DIM = "bright_black"
+KIND_MARKS: Mapping[str, str] = {
+    "executor": "●",
+    "local": "●",
+    "choice": "◆",
+    "parallel": "≡",
+    "foreach": "≡",
+    "subflow": "▣",
+    "flow_ref": "▷",
+    "timer": "◷",
+    "wait_event": "‖",
+    "approval": "?",
+}
+
+
+class Look(msgspec.Struct, frozen=True):
+    """How a node is shown: its sign, and what stands right of it, in columns."""
+
+    mark: str
+    style: str = ""
+    cells: Sequence[str | Text] = ()
+
+
+def still(node: NodeView) -> Look:
+    """A node that nobody runs."""
+    from rich.text import Text
+
+    what = plain(node.what)
+    kind = Text(node.kind, style=DIM)
+    said = "" if what in ("", node.kind) else what
+    style = "cyan" if node.start else ""
+    return Look(KIND_MARKS.get(node.kind, "●"), style, (kind, said))
+
+
+def picture(
+    nodes: Sequence[NodeView],
+    look: Callable[[NodeView], Look] = still,
+    *,
+    taken: layout.Taken = frozenset(),
+    airy: bool = True,
+) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    looks = {node.key: look(node) for node in nodes}
+    columns = max((len(each.cells) for each in looks.values()), default=0)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    for _ in range(columns):
+        table.add_column()
+    for line in layout.lay_out(nodes, taken, airy=airy):
+        text = Text.assemble(
+            (line.rails, DIM), (_unsteered(line.edge), "bold green" if line.taken else DIM)
+        )
+        if line.note:
+            text.append(line.note, style="yellow")
+        if line.leads_to is not None:
+            text.append(f"{line.arrow} {_name(line.leads_to)}", style=DIM)
+        if line.node is None:
+            table.add_row(text)
+            continue
+        shown = looks[line.node.key]
+        text.append(f"{shown.mark} {_name(line.node.key)}", style=shown.style or "default")
+        table.add_row(text, *map(_cell, shown.cells))
+    return table
+
+
+def _cell(value: str | Text) -> Text:
+    """Cut where the terminal ends: a second line would tear the rails."""
+    from rich.text import Text
+
+    text = Text(value) if isinstance(value, str) else value
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _name(path: str) -> str:
+    return plain(path.rpartition("/")[2])
+
+
+def _unsteered(edge: str) -> str:
+    """An action is somebody's word: no control characters, but the blank at the end is ours."""
+    return plain(edge) + (" " if edge.endswith(" ") else "")
+
+
+def nodes_of(definition: Definition) -> list[NodeView]:
+    from onward.client.flows import EdgeView, NodeView
+    from onward.flow import graph
+
+    return [
+        NodeView(
+            key=row.path,
+            kind=row.kind,
+            what=row.what,
+            depth=row.depth,
+            start=row.start,
+            edges=tuple(EdgeView(action, to) for action, to in row.leads_to),
+        )
+        for row in graph.outline(definition)
+    ]

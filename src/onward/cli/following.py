@@ -1,0 +1,256 @@
+"""Following a run until it is over: a live graph on a terminal, a line for each step elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, nullcontext, suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from onward.cli import watching
+from onward.cli.portrait import Portrait
+from onward.cli.terminal import (
+    FAILED,
+    INTERRUPTED,
+    console,
+    converse,
+    fail,
+    humane,
+    plain,
+    print_json,
+    state_mark,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from onward.client.flows import RunView
+    from onward.client.http import Client, Explanation, TaskEvent
+    from onward.flow.parts import Definition
+
+CALM_S = 0.1  # between two readings
+GENTLE = 3  # times as long as a reading took: one with thousands of calls is not read all the time
+LONGEST_S = 1.0
+MOST_PAGES = 20
+
+
+class Heard:
+    """What only a run's events tell: the tasks that do its calls, and which of them undo one."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, str] = {}  # by the node's path
+        self.undoing: set[str] = set()
+
+    def note(self, event: TaskEvent) -> None:
+        data: Any = event.data if isinstance(event.data, dict) else {}
+        if event.type != "node.started" or not data.get("child"):
+            return
+        if data.get("kind") == "compensation":
+            self.undoing.add(str(data["child"]))
+        else:
+            self.calls[str(data.get("node"))] = str(data["child"])
+
+
+def begun(
+    server: str | None,
+    doing: str,
+    start: Callable[[Client], Awaitable[RunView]],
+    *,
+    look: str,
+    watch: bool,
+    wait: bool,
+    timeout: int | None,
+    as_json: bool,
+) -> None:
+    """A run is started; then it is followed as far as somebody asked for, and told of."""
+
+    async def talk(client: Client) -> RunView:
+        run = await start(client)
+        if watch or wait:
+            quiet = not watch
+            return await until_over(client, run.id, timeout_ms=timeout, quiet=quiet)
+        return run
+
+    run = converse(server, doing, talk, look=look)
+    if watch or wait:
+        report(run, as_json=as_json, seen=watch and sys.stderr.isatty())
+    elif as_json:
+        print_json(run)
+    else:
+        print(run.id)
+        hint = f"{run.state}; onward run watch {run.id}"
+        console(stderr=True).print(plain(hint), style="bright_black")
+
+
+async def until_over(client: Client, id: str, *, timeout_ms: int | None, quiet: bool) -> RunView:
+    """However it ends; `quiet` shows no graph. Ctrl-C leaves the run alone."""
+    from onward.client.errors import StillRunning
+
+    try:
+        if quiet:
+            with console(stderr=True).status("running …") if sys.stderr.isatty() else nullcontext():
+                return await client.runs.wait(id, timeout_ms)
+        follow = _live if sys.stderr.isatty() else _told
+        async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+            return await follow(client, id)
+    except TimeoutError as error:
+        late = error if isinstance(error, StillRunning) else StillRunning(await client.get(id))
+        late.hint = f"onward run watch {id}"
+        raise late from None
+    except asyncio.CancelledError:
+        out = console(stderr=True)
+        out.print(f"the run goes on; onward run watch {id}", style="bright_black")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+async def read(client: Client, id: str) -> Portrait:
+    """A run as it is now, and what it waits for."""
+    run = await client.runs.get(id)
+    heard, after = Heard(), 0
+    for _ in range(MOST_PAGES):
+        page = await client.events(id, after)
+        for event in page.items:
+            heard.note(event)
+            after = event.n
+        if page.next is None:
+            break
+    definition = await _definition(client, run)
+    return Portrait(run, definition, await _waits(client, run, heard), heard.undoing)
+
+
+async def _live(client: Client, id: str) -> RunView:
+    from rich.live import Live
+
+    out = console(stderr=True)
+    portrait = Portrait(await client.runs.get(id))
+
+    def drawn() -> RenderableType:
+        return portrait.whole(airy=2 * len(portrait.run.nodes) + 6 < out.height)
+
+    def show(newer: Portrait) -> None:
+        nonlocal portrait
+        portrait = newer
+
+    with Live(console=out, get_renderable=drawn, refresh_per_second=8):
+        return await _followed(client, portrait, show)
+
+
+async def _followed(client: Client, first: Portrait, show: Callable[[Portrait], None]) -> RunView:
+    """Read anew after each event, and once a second: what a call does is in no event of the run."""
+    id = first.run.id
+    definition = await _definition(client, first.run)
+    heard = Heard()
+    bell = asyncio.Event()
+
+    async def listen() -> None:
+        async with aclosing(client.stream(id)) as events:
+            async for event in events:
+                heard.note(event)
+                bell.set()
+
+    listening = asyncio.create_task(listen())
+    try:
+        while True:
+            bell.clear()
+            began = monotonic()
+            portrait = await _reading(client, id, listening, definition, heard)
+            if portrait is not None:
+                show(portrait)
+                if portrait.run.over:
+                    return portrait.run
+            await asyncio.sleep(max(CALM_S, GENTLE * (monotonic() - began)))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(bell.wait(), LONGEST_S)
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+async def _reading(
+    client: Client,
+    id: str,
+    listening: asyncio.Task[None],
+    definition: Definition | None,
+    heard: Heard,
+) -> Portrait | None:
+    """None: nobody answers. The listener bears with a server that restarts; we go by its word."""
+    from onward.client.errors import Unreachable
+
+    try:
+        run = await client.runs.get(id)
+        return Portrait(run, definition, await _waits(client, run, heard), heard.undoing)
+    except Unreachable:
+        if listening.done():
+            raise
+        return None
+
+
+async def _told(client: Client, id: str) -> RunView:
+    out = console(stderr=True)
+    began = (await client.get(id)).created_at
+    async with aclosing(client.stream(id)) as events:
+        async for event in events:
+            if (line := _line(event)) is not None:
+                out.print(f"{humane(event.at - began):>8}  {line}", markup=False)
+    return await client.runs.wait(id)
+
+
+def _line(event: TaskEvent) -> str | None:
+    data: Any = event.data if isinstance(event.data, dict) else {}
+    node = plain(str(data.get("node", "")))
+    undoing = "undo " if data.get("kind") == "compensation" else ""
+    if event.type == "node.started":
+        return f"● {undoing}{node}"
+    if event.type != "node.finished":
+        return None
+    mark = {"ok": "✓", "error": "✗"}.get(data.get("status", ""), "–")
+    action = str(data.get("action") or "")
+    way = f"  → {plain(action)}" if action not in ("", "default") else ""
+    fault = data.get("error")
+    why = f"  {plain(str(fault.get('message', '')))}" if isinstance(fault, dict) else ""
+    return f"{mark} {undoing}{node}{way}{why}"
+
+
+async def _waits(client: Client, run: RunView, heard: Heard) -> Explanation | None:
+    from onward.client.errors import ProblemError
+
+    call = heard.calls.get(run.current_node or "")
+    if run.over or call is None:
+        return None
+    try:
+        return await client.explain(call)
+    except ProblemError:  # it has been cleared away since
+        return None
+
+
+async def _definition(client: Client, run: RunView) -> Definition | None:
+    from onward.core.errors import OnwardError
+    from onward.flow.definition import parse
+
+    if not run.version:
+        return None
+    try:
+        return parse((await client.flows.get(run.flow, run.version)).definition)
+    except OnwardError:  # without it, bars lack their ends; nothing worse
+        return None
+
+
+def report(run: RunView, *, as_json: bool, seen: bool = False) -> None:
+    """The end of it, in the exit code too; `seen`: its graph shows how it ended."""
+    if as_json:
+        print_json(run)
+        raise typer.Exit(watching.exit_code(run))
+    took = humane((run.finished_at or run.created_at) - run.created_at)
+    if run.state != "succeeded":
+        why = run.reason if run.state != "canceled" else "somebody canceled it"
+        again = f"onward run fork {run.id} --from {run.current_node or 'NODE'}"
+        then = f"onward run show {run.id}   or   {again}"
+        fail(FAILED, f"{run.flow} {run.state} after {took}", why, then)
+    if not seen:
+        line = f"{state_mark(run.state)} in {took}  [bright_black]{plain(run.id)}[/]"
+        console(stderr=True).print(line)
+    print_json(run.result)

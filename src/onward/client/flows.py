@@ -1,0 +1,242 @@
+"""Flows and their runs, as a client sees them: `client.flows` and `client.runs`.
+
+A run is a task, so whatever waits for tasks or follows them (`client.wait`, `client.stream`) takes
+a run's id as well. Speaks /api/v2/flows and /api/v2/runs; decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from urllib.parse import quote
+
+import msgspec
+
+from onward.client.errors import TaskFailed
+from onward.client.http import LONG_POLL_MS, TaskView
+from onward.core.task import State, new_id
+
+if TYPE_CHECKING:
+    from onward.client.http import Client
+    from onward.client.wire import Wire
+    from onward.flow.builder import Flow
+
+
+class EdgeView(msgspec.Struct, frozen=True):
+    action: str
+    to: str
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node to be drawn; `key` is its path, with the subflows that it lies in."""
+
+    key: str
+    kind: str
+    what: str = ""
+    depth: int = 0
+    start: bool = False
+    status: str | None = None
+    edges: tuple[EdgeView, ...] = ()
+
+
+class FlawView(msgspec.Struct, frozen=True, kw_only=True):
+    node: str | None = None
+    field: str = ""
+    message: str = ""
+
+
+class VersionBrief(msgspec.Struct, frozen=True, kw_only=True):
+    version_id: str
+    version: int
+    status: str
+    published_at: int
+
+
+class FlowView(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow with its newest version, or with the one that was asked for; 0: it has none yet."""
+
+    name: str
+    version: int
+    id: str = ""
+    created_at: int = 0
+    version_id: str = ""
+    published_at: int = 0
+    definition: Any = None
+    warnings: tuple[FlawView, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
+    mermaid: str = ""
+    versions: tuple[VersionBrief, ...] = ()
+
+
+class FlowPage(msgspec.Struct, frozen=True):
+    items: tuple[FlowView, ...]
+    next: str | None = None
+
+
+class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt of one node."""
+
+    id: str
+    node_key: str
+    attempt_no: int = 1
+    status: str = ""
+    action: str = ""
+    exec_input_json: str = ""
+    exec_output_json: str = ""
+    error_text: str = ""
+    worker_id: str = ""
+    worker_url: str = ""
+    started_at: int = 0
+    finished_at: int | None = None
+
+
+class RunView(TaskView, frozen=True, kw_only=True):
+    flow: str = ""
+    flow_version_id: str = ""
+    params: Mapping[str, Any] = {}
+    shared: Mapping[str, Any] = {}
+    current_node: str | None = None
+    last_action: str | None = None
+    step_count: int = 0
+    forked_from: str | None = None
+    waiting_for: str | None = None
+    nodes: tuple[NodeView, ...] = ()
+    mermaid: str = ""
+    node_runs: tuple[NodeRun, ...] = ()
+
+    @property
+    def version(self) -> int:
+        """Which version of its flow it runs. 0: none was to be found."""
+        number = self.flow_version_id.rpartition("-v")[2]
+        return int(number) if number.isdecimal() else 0
+
+
+class RunPage(msgspec.Struct, frozen=True):
+    items: tuple[RunView, ...]
+    next: str | None = None
+
+
+class RunOptions(TypedDict, total=False):
+    """What can be said about a run besides its flow and params."""
+
+    shared: Mapping[str, Any]
+    version: int
+    request_id: str
+
+
+class RunFilter(TypedDict, total=False):
+    flow: str | None
+    state: str | None
+    cursor: str | None
+    limit: int | None
+
+
+class Flows:
+    def __init__(self, client: Client, wire: Wire) -> None:
+        self._client = client
+        self._wire = wire
+
+    async def list(self) -> FlowPage:
+        return await self._wire.ask(FlowPage, self._wire.request("GET", _FLOWS))
+
+    async def get(self, flow: str, version: int | None = None) -> FlowView:
+        path = _flow(flow) if version is None else _flow(flow, "versions", str(version))
+        return await self._wire.ask(FlowView, self._wire.request("GET", path))
+
+    async def publish(self, flow: str | Flow, definition: Any = None) -> FlowView:
+        """The next version of the flow of this name, which is made if there is none.
+
+        Takes a name and a definition, or a flow of the builder that has a name.
+        """
+        name: Any = flow
+        if not isinstance(flow, str):
+            definition = flow.definition()
+            name = definition.get("name")
+        body = {"name": name, "definition": definition}
+        return await self._wire.ask(FlowView, self._wire.request("POST", _FLOWS, body=body))
+
+    async def start(
+        self,
+        flow: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        wait_ms: int = 0,
+        **options: Unpack[RunOptions],
+    ) -> RunView:
+        """The run is taken when this returns; with `wait_ms`, perhaps it is over already."""
+        # With a request id the same run comes back, so it may be sent again after a cut.
+        key = options.get("request_id") or new_id()
+        body = {"flow": flow, "params": params or {}, **options, "request_id": key}
+        request = self._wire.request("POST", _RUNS, body=body, key=key, wait_ms=wait_ms)
+        return await self._wire.ask(RunView, request)
+
+    async def run(
+        self,
+        flow: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        wait_ms: int | None = None,
+        **options: Unpack[RunOptions],
+    ) -> dict[str, Any]:
+        """Start, wait, and return the final shared state; TaskFailed if there is none."""
+        began = monotonic()
+        first = LONG_POLL_MS if wait_ms is None else min(wait_ms, LONG_POLL_MS)
+        run: TaskView = await self.start(flow, params, wait_ms=first, **options)
+        if not run.over:
+            spent = int((monotonic() - began) * 1000)
+            left = None if wait_ms is None else max(0, wait_ms - spent)
+            run = await self._client.wait(run.id, left)
+        if run.state != State.SUCCEEDED:
+            raise TaskFailed(run)
+        return dict(run.result)
+
+
+class Runs:
+    def __init__(self, client: Client, wire: Wire) -> None:
+        self._client = client
+        self._wire = wire
+
+    async def list(self, **filter: Unpack[RunFilter]) -> RunPage:
+        return await self._wire.ask(RunPage, self._wire.request("GET", _RUNS, **filter))
+
+    async def get(self, id: str) -> RunView:
+        """With its graph and every attempt of its nodes."""
+        return await self._wire.ask(RunView, self._wire.request("GET", _run(id)))
+
+    async def wait(self, id: str, timeout_ms: int | None = None) -> RunView:
+        """Until it is over, however it ends; StillRunning when the time is over first."""
+        await self._client.wait(id, timeout_ms)
+        return await self.get(id)
+
+    async def signal(self, id: str, name: str, value: Any = True) -> RunView:
+        """`name` is the node that waits, or the shared key that it waits for."""
+        body = {"name": name, "value": value}
+        return await self._wire.ask(
+            RunView, self._wire.request("POST", _run(id, "signal"), body=body)
+        )
+
+    async def cancel(self, id: str) -> RunView:
+        return await self._wire.ask(RunView, self._wire.request("POST", _run(id, "cancel")))
+
+    async def fork(
+        self, id: str, from_node: str, shared: Mapping[str, Any] | None = None
+    ) -> RunView:
+        """A new run of the same version from this node on, with this shared state or its own."""
+        body: dict[str, Any] = {"from_node": from_node}
+        if shared is not None:
+            body["shared"] = shared
+        return await self._wire.ask(
+            RunView, self._wire.request("POST", _run(id, "fork"), body=body)
+        )
+
+
+_FLOWS, _RUNS = "/api/v2/flows", "/api/v2/runs"
+
+
+def _flow(flow: str, *rest: str) -> str:
+    return "/".join((_FLOWS, quote(flow, safe=""), *rest))
+
+
+def _run(id: str, *rest: str) -> str:
+    return "/".join((_RUNS, quote(id, safe=""), *rest))
