@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 from onward import __version__
-from onward.cli import approvals, dlq, doctor, serve, submit, task, worker
+from onward.cli import (
+    approvals,
+    demo,
+    dlq,
+    doctor,
+    exec_worker,
+    flow,
+    run,
+    schedule,
+    serve,
+    submit,
+    task,
+    worker,
+)
 
 app = typer.Typer(
     name="onward",
@@ -38,10 +51,15 @@ def _onward(
 app.command()(serve.up)
 app.command()(serve.serve)
 app.command()(worker.worker)
+app.command("exec-worker")(exec_worker.exec_worker)
 app.command()(submit.submit)
 app.add_typer(task.app, name="task")
+app.add_typer(flow.app, name="flow")
+app.add_typer(run.app, name="run")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(approvals.app, name="approvals")
+app.add_typer(schedule.app, name="schedule")
+app.add_typer(demo.app, name="demo")
 app.command()(doctor.doctor)
 
 

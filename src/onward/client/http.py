@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from functools import cached_property
 from time import monotonic
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -19,6 +20,10 @@ from onward.client.address import server_url
 from onward.client.errors import StillRunning, TaskFailed, Unreachable
 from onward.client.wire import Patience, Wire
 from onward.core.task import FINAL, FINAL_EVENTS, State, new_id
+
+if TYPE_CHECKING:
+    from onward.client.flows import Flows, Runs
+    from onward.client.schedules import Schedules
 
 LONG_POLL_MS = 20_000
 EARLY_S = 0.05  # a server that ends a long poll at once is not asked again at once
@@ -195,6 +200,24 @@ class Client:
 
     async def close(self) -> None:
         await self._wire.close()
+
+    @cached_property
+    def flows(self) -> Flows:
+        from onward.client.flows import Flows
+
+        return Flows(self, self._wire)
+
+    @cached_property
+    def runs(self) -> Runs:
+        from onward.client.flows import Runs
+
+        return Runs(self, self._wire)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        from onward.client.schedules import Schedules
+
+        return Schedules(self._wire)
 
     # Work goes in.
 

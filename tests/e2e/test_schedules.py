@@ -1,0 +1,160 @@
+"""Schedules from a shell, and two servers that share a ledger: real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward import Client
+from onward.client.schedules import ScheduleView
+from tests.processes import Server, serving
+from tests.servers import RedisServer
+
+pytestmark = pytest.mark.slow
+
+ONWARD = [sys.executable, "-m", "onward.cli"]
+
+
+class Shell:
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        env = {**kept, "PYTHONWARNINGS": "error", "ONWARD_URL": self.server.url}
+        return subprocess.run(
+            [*ONWARD, "schedule", *arguments],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    with serving(tmp_path_factory.mktemp("schedules"), up=True) as server:
+        yield Shell(server)
+
+
+@pytest.mark.contract("N-1", "N-5", "S2-11")
+def test_a_schedule_from_a_shell(shell: Shell) -> None:
+    rule = ("--cron", "30 9 * * MON-FRI", "--tz", "Europe/Berlin")
+    added = shell.run("add", "report", "echo", '{"n": 1}', *rule)
+    assert added.returncode == 0, added.stderr
+    assert added.stdout.startswith("report  ")
+    assert " 09:30 CE" in added.stdout, "in its own zone"
+    assert ", in " in added.stdout, "and how far away"
+    assert shell.run("add", "report", "echo", '{"n": 1}', *rule).returncode == 0
+    other = shell.run("add", "report", "echo", "--every", "5m")
+    assert (other.returncode, "--replace" in other.stderr) == (4, True)
+    replaced = shell.json("add", "report", "echo", "[2]", "--every", "5m", "--replace")
+    assert (replaced["every_ms"], replaced["payload"]) == (300_000, [2])
+
+    once = shell.json("add", "launch", "echo", "--at", "2999-01-31T09:00", "--tz", "Asia/Tokyo")
+    assert once["run_at"] == datetime(2999, 1, 31, tzinfo=UTC).timestamp() * 1000
+    table = shell.run("list").stdout
+    assert "Every 5 minutes" in table
+    assert "Thu 2999-01-31 09:00 JST" in table
+    assert [item["name"] for item in shell.json("list")["items"]] == ["launch", "report"]
+
+    assert shell.run("pause", "report").stdout == "report  paused\n"
+    assert "paused" in shell.run("list").stdout
+    done = shell.run("trigger", "report", "--wait", "--json")
+    assert (done.returncode, json.loads(done.stdout)["result"]) == (0, [2])
+    card = shell.run("show", "report").stdout
+    assert "triggered" in card
+    assert json.loads(done.stdout)["id"] in card
+    assert shell.json("resume", "report")["paused"] is False
+    assert shell.run("remove", "report").stdout == "report removed\n"
+    gone = shell.run("show", "report")
+    assert (gone.returncode, "onward schedule list" in gone.stderr) == (3, True)
+    assert shell.json("remove", "launch") == {"name": "launch", "removed": True}
+    assert "no schedules" in shell.run("list").stderr
+
+
+@pytest.mark.contract("N-1")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--cron", "61 * * * *"), "bad minute"),
+        (("--every", "10ms"), "greater than or equal to 1000"),
+        (("--at", "tomorrow"), "--at tomorrow is no time"),
+        (("--at", "2030-01-01", "--tz", "Mars/Base"), "no time zone 'Mars/Base'"),
+        (("--cron", "@daily", "--tz", "Europe/Berln"), "did you mean Europe/Berlin?"),
+        ((), "exactly one of cron, every_ms and run_at"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    shell: Shell, arguments: tuple[str, ...], said: str
+) -> None:
+    done = shell.run("add", "wrong", "echo", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+@pytest.mark.contract("N-1")
+@pytest.mark.parametrize("command", ["list", "add", "show", "pause", "resume", "trigger", "remove"])
+def test_every_command_has_help(shell: Shell, command: str) -> None:
+    done = shell.run(command, "--help")
+    assert done.returncode == 0
+    assert f"onward schedule {command}" in done.stdout.partition("Example")[2]
+
+
+@pytest.mark.contract("S2-11")
+async def test_two_servers_run_each_instant_once_and_one_alone_goes_on(tmp_path: Path) -> None:
+    redis = RedisServer("valkey")
+    try:
+        with (
+            serving(_folder(tmp_path, "a"), up=True, ledger=redis.url, ONWARD_ARCHIVE="") as first,
+            serving(_folder(tmp_path, "b"), up=True, ledger=redis.url, ONWARD_ARCHIVE="") as second,
+        ):
+            async with Client(first.url) as client:
+                await client.schedules.create("tick", type="echo", every_ms=1_000, missed="all")
+            async with Client(second.url) as client:
+                await _until(client, lambda found, _: _seconds(found) >= 3)
+                first.kill()
+                await _until(client, lambda found, _: _seconds(found) >= 6)
+                await client.schedules.pause("tick")
+                # What was under way is written down in a moment; a second task never goes away.
+                await _until(client, lambda found, tasks: _seconds(found) == tasks)
+    finally:
+        redis.close()
+
+
+def _seconds(found: ScheduleView) -> float:
+    """From its birth to the last instant that it ran for."""
+    return 0 if found.last_run_at is None else (found.last_run_at - found.created_at) / 1000
+
+
+async def _until(client: Client, holds: Callable[[ScheduleView, int], bool]) -> None:
+    """Until it holds for the schedule and the number of its tasks."""
+    deadline = time.monotonic() + 20
+    while True:
+        found = await client.schedules.get("tick")
+        if holds(found, len((await client.list(type="echo", limit=1000)).items)):
+            return
+        assert time.monotonic() < deadline, "waited in vain"
+        await asyncio.sleep(0.05)
+
+
+def _folder(place: Path, name: str) -> Path:
+    folder = place / name
+    folder.mkdir()
+    return folder
