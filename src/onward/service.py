@@ -31,6 +31,14 @@ class TryAgain(Exception):
         self.after_ms = after_ms
 
 
+class CallFailed(Exception):
+    """Raise it in a handler that knows exactly what went wrong: with status, class or a wait."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
 class EffectUnknown(Refused):
     """An earlier attempt began this effect and never said how it went: a person must look."""
 
@@ -167,6 +175,9 @@ class Service:
             value = await loop.run_in_executor(threads, lambda: self.function(**arguments))
         return self._result.dump_json(value, by_alias=True).decode()
 
+    async def close(self) -> None:
+        """Whoever ran it will call it no more: let go of what it holds."""
+
 
 def _parameters(
     function: Callable[..., Any], hints: Mapping[str, Any]
@@ -203,6 +214,8 @@ def fault_from(error: BaseException) -> Fault:
                 message=f"{where}: {first['msg']}" if where else first["msg"],
                 details=msgspec.Raw(details.encode()),
             )
+        case CallFailed():
+            return error.fault
         case Refused():
             return Fault(kind=type(error).__name__, message=str(error), retryable=False)
         case TryAgain():
