@@ -15,7 +15,7 @@
 --   task:{id}:mail                list of letters, name and body alternating
 --   tasks:pending:{lane}[:{queue}][:high|:low]
 --                                 list of ids, first in first out; the bare names are the queue HOME
---   tasks:scheduled               zset of ids by run_at
+--   tasks:scheduled               zset of ids by run_at, in seconds
 --   dlq:tasks, dlq:task:{id}      list of dead tasks' ids, and a hash of why each died
 --   metrics:queue:depths          hash: how many by queue, lane (of queued tasks only) and state
 --   metrics:tasks:by_state        hash: how many by state
@@ -360,7 +360,7 @@ local function admit(submission, asks, now, claimed, owed)
     return { 'full', task.id, false }
   end
   local place, name = next_place(), key_of(task.id)
-  task.place = place
+  task.place, task.state = place, state -- a default too: redis-cli should show it
   if key then
     call('HSET', key_name, 'body', key.body, 'task', task.id)
     task.skey = key_name
@@ -386,7 +386,7 @@ local function admit(submission, asks, now, claimed, owed)
       enqueue(task.id, { queue = queue, priority = priority, lane = lane }, place, false)
       tell_ready(queue)
     elseif state == 'scheduled' then
-      call('ZADD', P .. 'tasks:scheduled', task.run_at, task.id)
+      call('ZADD', P .. 'tasks:scheduled', task.run_at / 1000, task.id)
     end
     if state ~= 'queued' then tell_of(task.id) end
   end

@@ -87,7 +87,7 @@ local function take_place(id, h, move, now)
     if not move.front then move.set.place = next_place() - (move.ahead and AHEAD or 0) end
     enqueue(id, h, move.set.place or h.place, move.front or move.ahead)
   elseif move.to == 'scheduled' then
-    call('ZADD', P .. 'tasks:scheduled', move.set.run_at or move.due_at, id)
+    call('ZADD', P .. 'tasks:scheduled', (move.set.run_at or move.due_at) / 1000, id)
   elseif move.to == 'dead' then
     call('RPUSH', P .. 'dlq:tasks', id)
     call('HSET', P .. 'dlq:task:' .. id, 'task_id', id, 'queue', h.queue,
