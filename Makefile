@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install up servers test test-fast lint type bench lock clean
+.PHONY: help install up ui servers page-tools test test-fast lint type bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -27,6 +27,12 @@ install: $(STAMP) ## set up .venv with everything in it
 up: $(STAMP) ## start server, built-in worker and page on http://127.0.0.1:8070/ui
 	@exec $(BIN)/onward up
 
+# The built page is committed: only those who change web/ need Node (20.19 or later).
+ui: $(STAMP) ## build the page from web/ into the package
+	@cd web && npm ci --silent
+	$(BIN)/python web/openapi.py
+	cd web && npm run -s types && npm run -s check && npm run -s build
+
 # Valkey 9 comes in a wheel with the other packages; Redis 7, the oldest we promise, from Debian.
 servers: ## see to the servers that the tests start by themselves
 	@command -v redis-server >/dev/null || [ "$$(id -u)" != 0 ] || \
@@ -34,7 +40,15 @@ servers: ## see to the servers that the tests start by themselves
 	@command -v redis-server >/dev/null || \
 		echo "no redis-server here: tests on Redis 7 are left out (apt-get install redis-server)"
 
-test: $(STAMP) servers lint type ## lint, types and the whole test suite
+page-tools: ## see to what the page's tests need: a browser, and Node to rebuild it
+	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; } || true
+	@command -v chromium >/dev/null || \
+		echo "no chromium here: tests in a browser are left out (apt-get install chromium)"
+	@if ! command -v npm >/dev/null; then echo "no Node here: the page is not rebuilt and compared"; \
+	elif [ ! web/node_modules/.package-lock.json -nt web/package-lock.json ]; then (cd web && npm ci --silent) || echo "the page is not rebuilt and compared (Node 20.19 or later)"; fi
+
+test: $(STAMP) servers page-tools lint type ## lint, types and the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(STAMP) ## only the tests that need no processes of their own

@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from onward.core.breaker import Circuit, Reading
+from onward.core.dispatch import Dispatcher
 from onward.core.machine import NEVER
 from onward.core.pauses import Pause
 from onward.core.task import Instant, State, Task, fault_of
 from onward.surfaces.vocabulary import Phase, phase
-from onward.workers.roster import group_of
+from onward.workers.roster import Roster, group_of
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +40,19 @@ def explain(
         reason, sentence, eta, hint = _reason(now_in, task, now, served=served, position=position)
     return Explanation(
         id=task.id, phase=now_in, reason=reason, sentence=sentence, eta=eta, hint=hint
+    )
+
+
+async def explained(task: Task, dispatcher: Dispatcher, roster: Roster) -> Explanation:
+    """The same, with what there is to know about its queue looked up."""
+    pressure = dispatcher.pressure
+    return explain(
+        task,
+        dispatcher.clock.now(),
+        served=dispatcher.hands.served(task.queue) or await roster.serves(task.queue),
+        position=await dispatcher.backend.tasks.position(task.id),
+        shut=pressure.breakers.shut(task.queue),
+        paused=pressure.pauses.paused().get(task.queue),
     )
 
 

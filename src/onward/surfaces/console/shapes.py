@@ -18,7 +18,8 @@ Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f
 Key = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[\x20-\x7e]+$")]
 Ms = Annotated[int, Field(ge=0, le=10 * 365 * 24 * 3_600_000)]
 # What `find` of any ledger gives out as a cursor is a number; nobody else's text gets that far.
-Cursor = Annotated[str, Query(pattern=r"^[0-9]{1,18}$")]
+CURSOR = r"^[0-9]{1,18}$"
+Cursor = Annotated[str, Query(pattern=CURSOR)]
 PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 PRIORITY_WORDS = {priority: word for word, priority in PRIORITIES.items()}
 
@@ -191,8 +192,11 @@ def native(task: Task) -> Mapping[str, Any]:
     }
 
 
-def native_page(page: Page[Task]) -> Mapping[str, Any]:
-    return {"items": [native(task) for task in page.items], "next": page.next}
+def native_page(page: Page[Task], *, brief: bool = False) -> Mapping[str, Any]:
+    items = [native(task) for task in page.items]
+    if brief:  # a list of megabytes helps nobody who only looks at the rows
+        items = [{**item, "payload": None, "result": None} for item in items]
+    return {"items": items, "next": page.next}
 
 
 def native_event(event: Event) -> Mapping[str, Any]:

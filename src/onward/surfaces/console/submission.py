@@ -20,6 +20,7 @@ from onward.surfaces.console.shapes import PRIORITIES, ApprovalTerms, SubmitBody
 
 SCOPE = "console"
 STREAMS = "streams"
+AGENTS, AGENT_STREAM = "agents", "agent-stream"
 
 
 class Submissions:
@@ -59,12 +60,15 @@ class Submissions:
         return self._routed(task, service)
 
     def _routed(self, task: Task, service: Declared | None) -> Task:
-        """Work for stream workers follows the stream protocol's rules of retry."""
-        declared = service is not None and service.via == STREAMS
-        if task.queue != STREAMS and task.type not in self._stream_types and not declared:
-            return task
-        profile = task.profile if task.session is not None else STREAMS
-        return msgspec.structs.replace(task, profile=profile)
+        """Work for those who read a stream follows the rules of that stream's protocol."""
+        if task.session is not None:
+            return task  # a session's rules are the agents' own
+        via = None if service is None else service.via
+        if task.queue == AGENTS or via == AGENT_STREAM:
+            return _as_agents(task)
+        if task.queue == STREAMS or task.type in self._stream_types or via == STREAMS:
+            return msgspec.structs.replace(task, profile=STREAMS)
+        return task
 
     async def check(self, type_: str, payload: Any) -> None:
         """A payload that was mended by hand is held to what any other is held to."""
@@ -97,6 +101,12 @@ def _task(body: SubmitBody, now: Instant) -> Task:
     )
 
 
+def _as_agents(task: Task) -> Task:
+    """The time allowed counts from its birth, and is told of on the stream."""
+    told_at = None if task.attempt_ms is None else task.created_at + task.attempt_ms
+    return msgspec.structs.replace(task, profile="session", expires_at=told_at, attempt_ms=None)
+
+
 def _asked(body: SubmitBody, payload: Json, now: Instant) -> Approval | None:
     """What a person is asked first, if the submission says so."""
     if not (body.requires_approval or body.approval):
@@ -112,4 +122,10 @@ def _key(body: SubmitBody) -> Key | None:
         return None
     said = body.model_dump(exclude={"idempotency_key"}, exclude_unset=True)
     digest = hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
-    return Key(SCOPE, body.idempotency_key, digest)
+    return Key(_scope(body.session_id), body.idempotency_key, digest)
+
+
+def _scope(session: str | None) -> str:
+    """A session's keys are its own: it learns nothing of another's by guessing one."""
+    # Hashed, because a name may hold any sign, also one that parts a scope from its key.
+    return SCOPE if session is None else f"{SCOPE}:{hashlib.sha256(session.encode()).hexdigest()}"

@@ -18,7 +18,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NotFound, TooBusy
 from onward.core.follow import follow
 from onward.core.task import FINAL, State, Task, TaskId, encode
-from onward.surfaces.console.explain import explain
+from onward.surfaces.console.explain import explained
 from onward.surfaces.console.shapes import (
     CURSOR,
     EventsShape,
@@ -124,14 +124,7 @@ def build(dispatcher: Dispatcher, roster: Roster, submissions: Submissions) -> A
 
     @router.get("/{task_id}/explain", response_model=ExplainShape)
     async def why(task_id: str) -> Response:
-        task = await find(task_id)
-        position = await store.position(task_id)
-        served = dispatcher.hands.served(task.queue) or await roster.serves(task.queue)
-        shut = dispatcher.pressure.breakers.shut(task.queue)
-        paused = dispatcher.pressure.pauses.paused().get(task.queue)
-        now = dispatcher.clock.now()
-        said = explain(task, now, served=served, position=position, shut=shut, paused=paused)
-        return answer(said)
+        return answer(await explained(await find(task_id), dispatcher, roster))
 
     @router.get("/{task_id}/events", response_model=EventsShape)
     async def events(

@@ -1,0 +1,139 @@
+"""The last quarter of an hour, for charts: rates, depths and durations in steps of five seconds.
+
+Kept in memory, by each server for what went through it. A step costs one look at counts that are
+kept anyway and, if anything happened, one short read of the log. Never an answer to anything but
+"how does it look?".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from onward.core.dispatch import Dispatcher
+from onward.core.task import FINAL_EVENTS, Instant, Lane, State, Task
+
+STEP_MS = 5_000
+KEPT = 180  # steps: fifteen minutes
+READ = 500  # events looked at in one step; what is beyond them is not sampled
+SAMPLED = 32  # endings of which the durations are looked up
+WINDOW = 12  # steps that a percentile is taken over: one of them alone has too few endings
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """Rates are a second's; durations are in ms, None where nothing has ended."""
+
+    at: Instant
+    created: float = 0
+    succeeded: float = 0
+    failed: float = 0
+    retried: float = 0
+    canceled: float = 0
+    primary: int = 0  # queued, by lane
+    retry: int = 0
+    running: int = 0
+    scheduled: int = 0
+    waiting: int = 0
+    run_p50: int | None = None
+    run_p95: int | None = None
+    wait_p95: int | None = None
+
+    def looks_like(self, other: Point | None) -> bool:
+        return other is not None and msgspec.structs.replace(other, at=self.at) == self
+
+
+_RATES = {
+    "created": "task.created",
+    "succeeded": "task.succeeded",
+    "failed": "task.failed",
+    "retried": "task.retrying",
+    "canceled": "task.canceled",
+}
+
+
+class History:
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._points: deque[Point] = deque(maxlen=KEPT)
+        self._tally: Mapping[str, int] = {}
+        self._sampled_at: Instant | None = None
+        self._cursor = "$"
+        self._durations: deque[Sequence[tuple[int, int]]] = deque(maxlen=WINDOW)  # (waited, ran)
+
+    @property
+    def last(self) -> Point | None:
+        return self._points[-1] if self._points else None
+
+    def columns(self) -> Mapping[str, Sequence[Any]]:
+        return {
+            name: [getattr(point, name) for point in self._points]
+            for name in Point.__struct_fields__
+        }
+
+    async def sample(self) -> None:
+        now = self._dispatcher.clock.now()
+        tally = dict(self._dispatcher.tally)
+        before, self._tally = self._tally, tally
+        seconds = (now - self._sampled_at) / 1000 if self._sampled_at is not None else 0
+        self._sampled_at = now
+        looks = tally != before or self._cursor == "$"  # the first look finds the log's end
+        self._durations.append(await self._ended() if looks else ())
+        self._points.append(
+            Point(
+                at=now,
+                **_rates(before, tally, seconds),
+                **await self._depths(),
+                **_percentiles([pair for step in self._durations for pair in step]),
+            )
+        )
+
+    async def _depths(self) -> Mapping[str, int]:
+        depths = dict.fromkeys(("primary", "retry", "running", "scheduled", "waiting"), 0)
+        for (_, lane, state), count in (await self._dispatcher.backend.tasks.counts()).items():
+            if state is State.QUEUED:
+                depths["retry" if lane is Lane.RETRY else "primary"] += count
+            elif state.value in depths:
+                depths[state.value] += count
+        return depths
+
+    async def _ended(self) -> Sequence[tuple[int, int]]:
+        """How long some of those that ended in this step had waited and run."""
+        store = self._dispatcher.backend.tasks
+        page = await store.events(after=self._cursor, limit=READ)
+        self._cursor = page.next or self._cursor
+        if len(page.items) == READ:  # too much to follow: go on from the end
+            self._cursor = (await store.events(after="$", limit=1)).next or self._cursor
+        ended = [event.task for event in page.items if event.type in FINAL_EVENTS][-SAMPLED:]
+        return [pair for task in await store.get(ended) if task and (pair := _durations(task))]
+
+
+def _rates(
+    before: Mapping[str, int], after: Mapping[str, int], seconds: float
+) -> Mapping[str, Any]:
+    if not seconds:
+        return {}
+    return {
+        name: round((after.get(event, 0) - before.get(event, 0)) / seconds, 2)
+        for name, event in _RATES.items()
+    }
+
+
+def _durations(task: Task) -> tuple[int, int] | None:
+    if task.started_at is None or task.finished_at is None:
+        return None
+    ready = max(task.queued_at or task.created_at, task.run_at or 0)
+    return max(0, task.started_at - ready), task.finished_at - task.started_at
+
+
+def _percentiles(pairs: Sequence[tuple[int, int]]) -> Mapping[str, int]:
+    if not pairs:
+        return {}
+    waited, ran = (sorted(column) for column in zip(*pairs, strict=True))
+    return {"run_p50": _at(ran, 0.5), "run_p95": _at(ran, 0.95), "wait_p95": _at(waited, 0.95)}
+
+
+def _at(ranked: Sequence[int], share: float) -> int:
+    return ranked[min(len(ranked) - 1, int(len(ranked) * share))]

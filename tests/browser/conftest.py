@@ -1,0 +1,135 @@
+"""A real browser against a real server. Whatever a page complains of fails its test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize, sync_playwright
+
+from tests.processes import Process, Server
+
+WIDE: ViewportSize = {"width": 1280, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    # Of a module, not of the session: its event loop would be in the way of other modules' tests.
+    found = os.environ.get("ONWARD_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip("no Chromium here (apt-get install chromium, or set ONWARD_CHROMIUM)")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+class Site:
+    """A server with a worker beside it, and pages of it."""
+
+    def __init__(self, folder: Path, browser: Browser) -> None:
+        self._folder = folder
+        self._browser = browser
+        self.server = Server(folder, up=True, ONWARD_DRAIN_MS=500)
+        self._worker: Process | None = None
+        self.complaints: list[str] = []
+        self.server.wait_ready()
+        self.url = self.server.url
+
+    def start_worker(self) -> None:
+        self._worker = Process(
+            *(sys.executable, "-m", "onward.cli", "worker", "tests.browser.services:worker"),
+            env={"ONWARD_URL": self.url},
+            log=self._folder / "worker.log",
+        )
+
+    def restart(self) -> None:
+        self.server = Server(self._folder, up=True, port=self.server.port, ONWARD_DRAIN_MS=500)
+        self.server.wait_ready()
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+        self.server.kill()
+
+    def post(self, path: str, body: Any) -> Any:
+        answer = httpx2.post(f"{self.url}{path}", json=body, timeout=30)
+        assert answer.status_code < 300, answer.text
+        return answer.json()
+
+    def get(self, path: str) -> Any:
+        return httpx2.get(f"{self.url}{path}", timeout=30).json()
+
+    def submit(self, type_: str, payload: Any = None, **more: Any) -> str:
+        id: str = self.post("/api/v2/tasks", {"type": type_, "payload": payload, **more})["id"]
+        return id
+
+    def until(self, predicate: Callable[[], object], timeout: float = 15) -> None:
+        ends = time.monotonic() + timeout
+        while not predicate():
+            assert time.monotonic() < ends, "it did not come about"
+            time.sleep(0.02)
+
+    @contextmanager
+    def page(
+        self, path: str = "/", *, size: ViewportSize = WIDE, dark: bool = False
+    ) -> Iterator[Page]:
+        context = self._browser.new_context(
+            viewport=size, color_scheme="dark" if dark else "light", reduced_motion="reduce"
+        )
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+        page.on("console", self._console)
+        page.goto(f"{self.url}/ui{path}")
+        try:
+            yield page
+        finally:
+            context.close()
+
+    def _console(self, message: ConsoleMessage) -> None:
+        # A server that is away is not the page's fault; everything else in red is.
+        if message.type == "error" and "net::ERR_" not in message.text:
+            self.complaints.append(message.text)
+
+
+@pytest.fixture
+def site(tmp_path: Path, browser: Browser) -> Iterator[Site]:
+    opened = Site(tmp_path, browser)
+    try:
+        yield opened
+    finally:
+        opened.close()
+    assert opened.complaints == []
+
+
+@pytest.fixture
+def axe() -> Callable[[Page], list[str]]:
+    """The serious findings of axe on a page, each with the elements that it is about."""
+    found = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+    if not found.exists():
+        pytest.skip("axe is not installed (cd web && npm ci)")
+    source = found.read_text()
+
+    def look(page: Page) -> list[str]:
+        page.evaluate(source)  # not as a script element: the policy would refuse it
+        report = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [
+            f"{one['id']}: {', '.join(node['html'] for node in one['nodes'][:3])}"
+            for one in report["violations"]
+            if one["impact"] in ("serious", "critical")
+        ]
+
+    return look

@@ -1,0 +1,262 @@
+"""The page in a real browser: what people do with it all day."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import PHONE, Site
+
+pytestmark = [pytest.mark.slow, pytest.mark.contract("N-8", "S3-15"), pytest.mark.timeout(180)]
+
+
+def _scrolled(page: Page) -> int:
+    """To the end of what there is so far; how many rows that is."""
+    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    told = page.locator("main p[aria-live]").inner_text()
+    return int(told.split()[0].replace(",", ""))
+
+
+def badge(page: Page, word: str) -> None:
+    expect(page.locator("h1 .badge")).to_contain_text(word)
+
+
+def test_a_task_is_handed_in_watched_and_done(site: Site) -> None:
+    with site.page("/playground?door=native") as page:
+        page.get_by_label("Body").fill('{"type": "countdown", "payload": {"seconds": 2}}')
+        page.get_by_role("button", name="Send").click()
+        page.locator(".card", has_text="Answer").locator("p a.mono").click()
+        expect(page).to_have_url(re.compile("/ui/tasks/"))
+        badge(page, "running")
+        badge(page, "succeeded")  # without anybody loading the page anew
+        expect(page.locator(".log")).to_contain_text("task.succeeded")
+        expect(page.locator(".waterfall")).to_contain_text("attempt 1")
+        expect(page.get_by_role("region", name="result")).to_contain_text("seconds")
+
+
+def test_a_text_is_summarised_at_the_tasks_door(site: Site) -> None:
+    with site.page("/playground") as page:
+        page.get_by_label("Text to summarise").fill("Whales sing. They sing for hours in the dark.")
+        page.get_by_role("button", name="Summarise", exact=True).last.click()
+        expect(page.locator("blockquote")).to_contain_text("sing")
+        assert site.get("/api/v1/tasks/?status=COMPLETED")[0]["content"]
+
+
+def test_a_dead_letter_is_mended_and_replayed(site: Site) -> None:
+    site.start_worker()
+    id = site.submit("picky", {"good": False}, max_retries=0)
+    with site.page("/dead-letters") as page:
+        group = page.locator("li .card", has_text="this is not good")
+        group.get_by_role("button", name="Show the tasks").click()
+        group.get_by_role("button", name=f"Edit and replay {id}").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Payload").fill('{"good": tru')
+        expect(dialog.get_by_role("button", name="Replay with this payload")).to_be_disabled()
+        dialog.get_by_label("Payload").fill('{"good": true}')
+        dialog.get_by_role("button", name="Dry run").click()
+        expect(dialog).to_contain_text("1 would be replayed")
+        assert site.get(f"/api/v2/tasks/{id}")["state"] == "dead"
+        dialog.get_by_role("button", name="Replay with this payload").click()
+        expect(page.get_by_text("Nothing is dead")).to_be_visible()
+    site.until(lambda: site.get(f"/api/v2/tasks/{id}")["state"] == "succeeded")
+    with site.page(f"/tasks/{id}") as page:
+        badge(page, "succeeded")
+        expect(page.locator(".waterfall")).to_contain_text("↻2")
+
+
+def test_a_failed_task_is_retried_with_another_payload_from_its_own_page(site: Site) -> None:
+    site.start_worker()
+    id = site.submit("picky", {"good": False, "big": 9007199254740993}, max_retries=0)
+    with site.page(f"/tasks/{id}") as page:
+        badge(page, "dead")
+        # A number that no double can hold is shown, and sent back, as it was written.
+        expect(page.get_by_role("region", name="payload")).to_contain_text("9007199254740993")
+        page.get_by_role("button", name="Retry").click()
+        field = page.get_by_role("dialog").get_by_label("Payload")
+        field.fill(field.input_value().replace("false", "true"))
+        page.get_by_role("button", name="Retry with this payload").click()
+        badge(page, "succeeded")
+    assert site.get(f"/api/v2/tasks/{id}")["payload"] == {"good": True, "big": 9007199254740993}
+
+
+def test_what_is_copied_from_a_task_hands_it_in_again(site: Site) -> None:
+    payload = {"it's": 'a "quoted" $HOME `thing`', "n": 9007199254740993, "none": None, "ok": True}
+    id = site.submit("echo", payload)
+    with site.page(f"/tasks/{id}") as page:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        for name, command in (("curl", ["bash", "-c"]), ("Python", [sys.executable, "-c"])):
+            page.get_by_role("button", name=name).click()
+            expect(page.locator(".toast").last).to_contain_text("Copied a")
+            program = page.evaluate("navigator.clipboard.readText()")
+            subprocess.run([*command, program], check=True, timeout=30, stdout=subprocess.DEVNULL)
+    made = site.get("/api/v2/tasks?type=echo")["items"]
+    assert [task["result"] for task in made] == [payload] * 3
+
+
+def test_a_list_of_a_hundred_thousand_scrolls(tmp_path: Path, browser: Browser) -> None:
+    heap = [sys.executable, "-m", "tests.browser.heap", str(tmp_path / "ledger.db"), "100000"]
+    subprocess.run(heap, check=True, timeout=60)
+    site = Site(tmp_path, browser)
+    try:
+        with site.page("/tasks") as page:
+            expect(page.get_by_role("button", name="queued 100,000")).to_be_visible()
+            for wanted in (1_000, 5_000, 20_000):
+                site.until(lambda: _scrolled(page) >= wanted, timeout=40)  # noqa: B023
+                assert page.locator(".virtual .task-row").count() < 120
+            page.evaluate("scrollTo(0, 0)")
+            expect(page.locator(".virtual .task-row[aria-rowindex='1']")).to_be_visible()
+    finally:
+        site.close()
+    assert site.complaints == []
+
+
+def test_many_tasks_are_canceled_at_once(site: Site) -> None:
+    ids = [site.submit("nobody-does-this", {"n": n}) for n in range(12)]
+    other = site.submit("nor-this")
+    with site.page("/tasks?q=type%3Anobody-does-this") as page:
+        rows = page.locator(".virtual .task-row")
+        expect(rows).to_have_count(12)
+        page.get_by_role("checkbox", name="Select all that are loaded").check()
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        page.get_by_role("button", name="Yes, cancel").click()
+        expect(page.locator(".bulk")).to_contain_text("12 of 12 canceled")
+        expect(rows.locator(".badge", has_text="canceled")).to_have_count(12)
+    assert {site.get(f"/api/v2/tasks/{id}")["state"] for id in ids} == {"canceled"}
+    assert site.get(f"/api/v2/tasks/{other}")["state"] == "queued"
+
+
+def test_all_that_match_means_also_those_not_loaded(site: Site) -> None:
+    for n in range(230):
+        site.submit("heap", {"n": n})
+    with site.page("/tasks?q=type%3Aheap") as page:
+        page.locator(".virtual .task-row").first.get_by_role("checkbox").check()
+        page.get_by_role("button", name="All that match").click()
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        page.get_by_role("button", name="Yes, cancel").click()
+        expect(page.locator(".bulk")).to_contain_text("230 of 230 canceled")
+    assert not site.get("/api/v2/tasks?state=queued")["items"]
+
+
+def test_lists_and_numbers_change_by_themselves(site: Site) -> None:
+    with site.page("/tasks") as page:
+        expect(page.get_by_text("No tasks yet")).to_be_visible()
+        expect(page.get_by_text("onward submit")).to_be_visible()
+        site.submit("countdown", {"seconds": 3})
+        row = page.locator(".virtual .task-row")
+        expect(row.locator(".badge")).to_contain_text("running")
+        expect(row.locator(".badge")).to_contain_text("succeeded")
+        expect(page.get_by_role("button", name="succeeded 1")).to_be_visible()
+        page.get_by_role("button", name="pause live updates").click()
+        site.submit("echo")
+        site.until(lambda: len(site.get("/api/v2/tasks?state=succeeded")["items"]) == 2)
+        expect(row).to_have_count(1)
+        page.get_by_role("button", name="resume live updates").click()
+        expect(row).to_have_count(2)
+
+
+def test_a_server_that_goes_away_is_noticed_and_its_return_too(site: Site) -> None:
+    with site.page("/tasks") as page:
+        site.submit("echo", {"before": True})
+        expect(page.locator(".virtual .task-row")).to_have_count(1)
+        site.server.kill()
+        expect(page.get_by_role("alert")).to_contain_text("does not answer")
+        expect(page.locator(".virtual .task-row")).to_have_count(1)  # what was there stays
+        site.restart()
+        expect(page.get_by_role("alert")).to_have_count(0)
+        expect(page.get_by_text("The server was restarted")).to_be_visible()
+        site.submit("echo", {"after": True})
+        expect(page.locator(".virtual .task-row")).to_have_count(2)
+
+
+def test_an_approval_is_given_by_key(site: Site) -> None:
+    ids = [site.submit("echo", {"n": n}, requires_approval=True) for n in range(2)]
+    with site.page("/approvals") as page:
+        expect(page.locator("li .card")).to_have_count(2)
+        page.keyboard.press("j")
+        page.keyboard.press("a")
+        expect(page.locator("li .card")).to_have_count(1)
+        page.get_by_role("textbox", name="Comment").fill("not this one")
+        page.get_by_role("button", name="Reject", exact=True).click()
+        expect(page.get_by_text("Nothing waits for you")).to_be_visible()
+    # The newest stands first.
+    site.until(lambda: site.get(f"/api/v2/tasks/{ids[1]}")["state"] == "succeeded")
+    assert site.get(f"/api/v2/tasks/{ids[0]}")["state"] == "failed"
+
+
+def test_a_queue_is_paused_and_resumed(site: Site) -> None:
+    site.submit("echo")
+    with site.page("/queues") as page:
+        row = page.locator("tbody tr", has=page.get_by_role("link", name="echo", exact=True))
+        row.get_by_role("button", name="Pause").click()
+        page.get_by_label("Why").fill("new codec")
+        page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+        expect(row).to_contain_text("new codec")
+        id = site.submit("echo", {"waits": True})
+        expect(row).to_contain_text("1")
+        assert site.get(f"/api/v2/tasks/{id}")["state"] == "queued"
+        row.get_by_role("button", name="Resume").click()
+        site.until(lambda: site.get(f"/api/v2/tasks/{id}")["state"] == "succeeded")
+        expect(row).not_to_contain_text("new codec")
+
+
+def test_the_keyboard_is_enough(site: Site) -> None:
+    ids = [site.submit("echo", {"n": n}) for n in range(3)]
+    with site.page("/") as page:
+        expect(page.locator(".tile").first).to_be_visible()
+        page.keyboard.press("g")
+        page.keyboard.press("t")
+        expect(page.get_by_role("heading", name="Tasks")).to_be_visible()
+        expect(page.locator(".virtual .task-row")).to_have_count(3)
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        page.keyboard.press("x")
+        expect(page.locator(".bulk")).to_contain_text("1 selected")
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile(ids[1]))
+        page.keyboard.press("Control+k")
+        expect(page.get_by_role("combobox")).to_be_focused()
+        page.keyboard.type("dead let")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="Dead letters")).to_be_visible()
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_contain_text("select the row")
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        page.keyboard.press("g")
+        page.keyboard.press("t")
+        expect(page.get_by_role("searchbox")).to_be_visible()
+        page.keyboard.press("/")
+        page.keyboard.type("state:dead")
+        expect(page).to_have_url(re.compile(r"q=state%3Adead"))
+        expect(page.get_by_text("No task is like that")).to_be_visible()
+
+
+def test_the_address_holds_the_view(site: Site) -> None:
+    site.submit("echo")
+    with site.page("/tasks") as page:
+        page.get_by_role("button", name="succeeded").click()
+        expect(page).to_have_url(re.compile(r"q=state%3Asucceeded"))
+        page.reload()
+        expect(page.get_by_role("button", name="succeeded")).to_have_attribute(
+            "aria-pressed", "true"
+        )
+        page.locator(".task-what a").click()
+        badge(page, "succeeded")
+        page.go_back()
+        expect(page).to_have_url(re.compile(r"q=state%3Asucceeded"))
+
+
+def test_a_phone_has_all_of_it(site: Site) -> None:
+    site.submit("echo")
+    with site.page("/tasks", size=PHONE) as page:
+        expect(page.locator(".virtual .task-row")).to_have_count(1)
+        page.get_by_role("button", name="Menu").click()
+        page.get_by_role("link", name="Queues").click()
+        expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0

@@ -1,0 +1,131 @@
+// One stream from the server keeps the whole page true. It pauses by hand, and by itself while nobody looks.
+import { useEffect, useRef, useSyncExternalStore } from "react";
+import type { Change, Point, Snapshot } from "./types";
+
+export type LiveStatus = "connecting" | "live" | "paused" | "gone";
+
+export interface LiveView {
+  status: LiveStatus;
+  now: Change | null;
+  points: readonly Point[];
+  restarted: number; // how often another server has answered than before
+}
+
+type Listener = (changed: readonly string[] | null) => void;
+
+const SILENT_MS = 25_000; // the server says something every ten seconds
+const RETRY_MS = [500, 1000, 2000, 3000];
+const HIDDEN_MS = 5_000; // a glance at another tab costs no reconnect
+const KEPT = 180;
+
+let view: LiveView = { status: "connecting", now: null, points: [], restarted: 0 };
+let source: EventSource | null = null;
+let retry = 0;
+let timer: number | undefined;
+let watchdog: number | undefined;
+let hiding: number | undefined;
+let paused = false;
+const viewers = new Set<() => void>();
+const listeners = new Set<Listener>();
+
+function show(part: Partial<LiveView>): void {
+  view = { ...view, ...part };
+  for (const viewer of viewers) viewer();
+}
+
+function disconnect(): void {
+  source?.close();
+  source = null;
+  clearTimeout(timer);
+  clearTimeout(watchdog);
+}
+
+function connect(): void {
+  disconnect();
+  const mine = (source = new EventSource("/api/v2/live"));
+  const heard = (): void => {
+    clearTimeout(watchdog);
+    watchdog = window.setTimeout(lost, SILENT_MS);
+  };
+  const lost = (): void => {
+    if (source !== mine) return;
+    disconnect();
+    show({ status: retry ? "gone" : view.status === "live" ? "connecting" : "gone" });
+    timer = window.setTimeout(connect, RETRY_MS[Math.min(retry++, RETRY_MS.length - 1)]);
+  };
+  mine.onerror = lost;
+  mine.addEventListener("alive", heard);
+  mine.addEventListener("snapshot", (event) => {
+    heard();
+    retry = 0;
+    const { history, step_ms: _, ...now } = JSON.parse(event.data as string) as Snapshot;
+    const other = view.now !== null && view.now.server !== now.server;
+    show({
+      status: "live",
+      now: { ...now, point: null },
+      points: rows(history),
+      restarted: view.restarted + (other ? 1 : 0),
+    });
+    tell(null);
+  });
+  mine.addEventListener("change", (event) => {
+    heard();
+    const now = JSON.parse(event.data as string) as Change;
+    const points = now.point ? [...view.points, now.point].slice(-KEPT) : view.points;
+    show({ status: "live", now, points });
+    tell(now.changed);
+  });
+}
+
+function rows(columns: Snapshot["history"]): Point[] {
+  const names = Object.keys(columns) as (keyof Point)[];
+  return columns.at.map((_, index) => Object.fromEntries(names.map((name) => [name, columns[name][index]])) as unknown as Point);
+}
+
+function tell(changed: readonly string[] | null): void {
+  for (const listener of listeners) listener(changed);
+}
+
+export function setPaused(value: boolean): void {
+  paused = value;
+  if (value) {
+    disconnect();
+    show({ status: "paused" });
+  } else {
+    retry = 0;
+    show({ status: "connecting" });
+    connect();
+  }
+}
+
+export function startLive(): void {
+  connect();
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(hiding);
+    if (document.hidden) hiding = window.setTimeout(disconnect, HIDDEN_MS);
+    else if (!paused && source === null) connect();
+  });
+}
+
+export function useLive(): LiveView {
+  return useSyncExternalStore(
+    (viewer) => {
+      viewers.add(viewer);
+      return () => viewers.delete(viewer);
+    },
+    () => view,
+  );
+}
+
+/** Called with the ids of tasks that something happened to; null: any may have changed. */
+export function useChanges(listener: Listener): void {
+  const latest = useRef(listener);
+  latest.current = listener;
+  useEffect(() => {
+    const call: Listener = (changed) => latest.current(changed);
+    listeners.add(call);
+    return () => {
+      listeners.delete(call);
+    };
+  }, []);
+}

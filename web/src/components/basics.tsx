@@ -1,0 +1,201 @@
+// The small things that every view is made of.
+import { useState } from "react";
+import type { ReactNode } from "react";
+import { Problem } from "../api/client";
+import type { Task } from "../api/types";
+import { ago, full, span, useNow } from "../lib/time";
+import { Link } from "../routes";
+import { phaseWord } from "../words";
+import { Icon } from "./icon";
+import type { IconName } from "./icon";
+import { say } from "./toasts";
+
+/** The head of a page: what it is, and what may be done here. */
+export function Head({ title, children, lead }: { title: ReactNode; children?: ReactNode; lead?: ReactNode }): ReactNode {
+  return (
+    <header className="head">
+      <div>
+        <h1>{title}</h1>
+        {lead && <p className="faint">{lead}</p>}
+      </div>
+      {children && <div className="head-acts">{children}</div>}
+    </header>
+  );
+}
+
+export function Card({ title, children, acts, className = "" }: { title?: ReactNode; children: ReactNode; acts?: ReactNode; className?: string }): ReactNode {
+  return (
+    <section className={`card ${className}`}>
+      {(title || acts) && (
+        <div className="card-head">
+          <h2>{title}</h2>
+          {acts && <div className="card-acts">{acts}</div>}
+        </div>
+      )}
+      {children}
+    </section>
+  );
+}
+
+/** A phase or state: a word, a colour and a shape. */
+export function Badge({ phase, progress }: { phase: string; progress?: number | null }): ReactNode {
+  const { label, tone, icon } = phaseWord(phase);
+  return (
+    <span className={`badge tone-${tone}`}>
+      <Icon name={icon} size={12} />
+      {label}
+      {progress != null && ` ${Math.round(progress * 100)} %`}
+    </span>
+  );
+}
+
+export function Ago({ at }: { at: number | null }): ReactNode {
+  const now = useNow();
+  if (at === null) return <span className="faint">–</span>;
+  return (
+    <time dateTime={new Date(at).toISOString()} title={full(at)}>
+      {ago(at, now)}
+    </time>
+  );
+}
+
+/** How long it has run, or ran. */
+export function Took({ task }: { task: Task }): ReactNode {
+  const now = useNow();
+  if (!task.started_at) return null;
+  const end = task.finished_at ?? (task.state === "running" ? now : null);
+  return end === null ? null : span(Math.max(0, end - task.started_at));
+}
+
+function copyBySelecting(text: string): boolean {
+  const box = document.createElement("textarea");
+  box.value = text;
+  document.body.append(box);
+  box.select();
+  const done = document.execCommand("copy");
+  box.remove();
+  return done;
+}
+
+export function copyText(text: string, what = "Copied"): void {
+  const refused = (): void => say("The browser did not let us copy", { bad: true });
+  // Without https only this machine's own pages have a clipboard; others get the old way.
+  if ("clipboard" in navigator) navigator.clipboard.writeText(text).then(() => say(what), refused);
+  else if (copyBySelecting(text)) say(what);
+  else refused();
+}
+
+export function Copy({ text, label = "Copy", said = "Copied" }: { text: string; label?: string; said?: string }): ReactNode {
+  return (
+    <button type="button" className="plain" aria-label={label} title={label} onClick={() => copyText(text, said)}>
+      <Icon name="copy" size={14} />
+    </button>
+  );
+}
+
+/** An id, short enough to read; the whole of it to copy. */
+export function Id({ id, to }: { id: string; to?: string }): ReactNode {
+  const short = id.length > 18 ? `${id.slice(0, 8)}…${id.slice(-6)}` : id;
+  return to ? (
+    <Link to={to} className="mono" title={id}>
+      {short}
+    </Link>
+  ) : (
+    <span className="mono" title={id}>
+      {short} <Copy text={id} label="Copy id" />
+    </span>
+  );
+}
+
+/** Nothing here: says so, and shows the command that changes it. */
+export function Empty({ icon = "dots", title, children, command }: { icon?: IconName; title: string; children?: ReactNode; command?: string }): ReactNode {
+  return (
+    <div className="empty">
+      <Icon name={icon} size={28} />
+      <p className="empty-title">{title}</p>
+      {children && <div className="faint">{children}</div>}
+      {command && <Command text={command} />}
+    </div>
+  );
+}
+
+export function Command({ text }: { text: string }): ReactNode {
+  return (
+    <div className="command">
+      <code>{text}</code>
+      <Copy text={text} label="Copy command" />
+    </div>
+  );
+}
+
+export function Skeleton({ rows = 4 }: { rows?: number }): ReactNode {
+  return (
+    <div className="skeleton" role="status" aria-label="Loading">
+      {Array.from({ length: rows }, (_, row) => (
+        <span key={row} />
+      ))}
+    </div>
+  );
+}
+
+export function ProblemBox({ error, again }: { error: Error; again?: () => void }): ReactNode {
+  const gone = error instanceof Problem && error.status === 404;
+  return (
+    <div className="problem" role="alert">
+      <Icon name={gone ? "search" : "warn"} size={20} />
+      <div>
+        <p>{error.message}</p>
+        {error instanceof Problem && error.hint && <p className="faint small">{error.hint}</p>}
+      </div>
+      {again && (
+        <button type="button" onClick={again}>
+          Try again
+        </button>
+      )}
+    </div>
+  );
+}
+
+interface Loaded<T> {
+  data: T | undefined;
+  error: Error | null;
+  refetch: () => unknown;
+}
+
+/** The three ends of a question: not yet, not at all, and here it is. */
+export function Loading<T>({ from, children, rows = 4 }: { from: Loaded<T>; children: (data: T) => ReactNode; rows?: number }): ReactNode {
+  if (from.data !== undefined) return children(from.data);
+  if (from.error) return <ProblemBox error={from.error} again={() => void from.refetch()} />;
+  return <Skeleton rows={rows} />;
+}
+
+export function Tabs<T extends string>({ value, options, onChange, label }: { value: T; options: readonly (readonly [T, string])[]; onChange: (value: T) => void; label: string }): ReactNode {
+  return (
+    <div className="tabs" role="group" aria-label={label}>
+      {options.map(([name, text]) => (
+        <button key={name} type="button" aria-pressed={name === value} onClick={() => onChange(name)}>
+          {text}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+/** A button that asks once more before it does something that cannot be undone. */
+export function Sure({ children, sure, onSure, className = "", disabled = false }: { children: ReactNode; sure: string; onSure: () => void; className?: string; disabled?: boolean }): ReactNode {
+  const [asked, setAsked] = useState(false);
+  return (
+    <button
+      type="button"
+      className={`${className} ${asked ? "danger" : ""}`}
+      disabled={disabled}
+      onBlur={() => setAsked(false)}
+      onClick={() => {
+        setAsked(!asked);
+        if (asked) onSure();
+      }}
+    >
+      {asked ? sure : children}
+    </button>
+  );
+}

@@ -1,0 +1,148 @@
+// A definition to write: drawn as it stands, with everything that is wrong at the node it belongs to.
+import { useEffect, useMemo, useRef, useState } from "react";
+import type { ReactNode } from "react";
+import { parse, post } from "../api/client";
+import { useAction } from "../api/data";
+import type { Drawn, Flaw, Flow, Validated } from "../api/types";
+import { atNodes, outlineOf } from "../lib/definition";
+import { Card } from "./basics";
+import { FlowGraph } from "./graph";
+import { Icon } from "./icon";
+import { faultOf, pretty } from "./json";
+
+const EXAMPLE = {
+  description: "A list is summed; a large sum is shown to a person before it goes on.",
+  start: "total",
+  nodes: {
+    total: { kind: "executor", service: "sum", prep: { input_key: "$params.prices" }, post: { output_key: "total" } },
+    large: { kind: "choice", choice_cases: [{ action: "ask", expr: { gt: ["$shared.total", 100] } }] },
+    ask: { kind: "approval", params: { reason: "More than 100: go on?" } },
+    label: { kind: "executor", service: "transform", params: { op: "upper" }, prep: { input_key: "$params.label" }, post: { output_key: "label" } },
+  },
+  edges: [
+    { from: "total", to: "large" },
+    { from: "large", action: "ask", to: "ask" },
+    { from: "large", to: "label" },
+    { from: "ask", action: "approved", to: "label" },
+  ],
+};
+const PAUSE_MS = 350; // after the last key
+
+export function FlowEditor({ flow, definition, after }: { flow: Pick<Flow, "id" | "name"> | null; definition: unknown; after: (made: Drawn) => void }): ReactNode {
+  const [name, setName] = useState(flow?.name ?? "");
+  const [text, setText] = useState(() => pretty(definition ?? EXAMPLE));
+  const [chosen, choose] = useState("");
+  const box = useRef<HTMLTextAreaElement>(null);
+  const broken = faultOf(text);
+  const read = useMemo(() => (broken === null ? parse(text) : null), [text, broken]);
+  const nodes = useMemo(() => outlineOf(read), [read]);
+  const checked = useChecked(broken === null ? text : null);
+  const publish = useAction(
+    () => (flow ? post<Drawn>(`/api/v2/flows/${encodeURIComponent(flow.id)}/versions`, { definition: read }) : post<Drawn>("/api/v2/flows", { name, definition: read })),
+    { done: (made) => `${made.name} is published as version ${made.version}`, after },
+  );
+  const faults = atNodes(checked?.faults ?? [], read);
+  /** To where it is written, as near as its name tells. */
+  const show = (node: string | null): void => {
+    choose(node ?? "");
+    const at = node === null ? -1 : text.indexOf(`${JSON.stringify(node.split("/").at(-1))}:`);
+    if (at < 0 || !box.current) return;
+    box.current.focus();
+    box.current.setSelectionRange(at, at + JSON.stringify(node!.split("/").at(-1)).length);
+    box.current.scrollTop = (text.slice(0, at).split("\n").length - 4) * 18.85;
+  };
+  return (
+    <form
+      onSubmit={(event) => {
+        event.preventDefault();
+        publish.run();
+      }}
+    >
+      <div className="row">
+        {!flow && (
+          <label className="field grow">
+            <span>Name</span>
+            <input value={name} required maxLength={200} onChange={(event) => setName(event.target.value)} />
+          </label>
+        )}
+        <button className="primary push" disabled={publish.busy || broken !== null || faults.length > 0 || (!flow && !name)}>
+          <Icon name="check" /> {flow ? "Publish a new version" : "Publish"}
+        </button>
+      </div>
+      <div className="grid-2">
+        <label className="field">
+          <span>Definition</span>
+          <textarea ref={box} className="mono" rows={30} spellCheck={false} value={text} aria-invalid={broken !== null || faults.length > 0} onChange={(event) => setText(event.target.value)} />
+          {broken && <span className="fault">{broken}</span>}
+        </label>
+        <div className="stack">
+          {broken === null && checked && <Found faults={faults} warnings={checked.warnings} show={show} />}
+          <Card title="As it stands">
+            <FlowGraph nodes={nodes} label="The flow as written" flaws={faults} doubts={checked?.warnings ?? []} chosen={chosen} choose={show} />
+          </Card>
+        </div>
+      </div>
+    </form>
+  );
+}
+
+/** What the server says of it, once the writer pauses. null: not asked yet. */
+function useChecked(text: string | null): Validated | null {
+  const [checked, setChecked] = useState<Validated | null>(null);
+  useEffect(() => {
+    if (text === null) return;
+    let wanted = true;
+    const later = setTimeout(() => {
+      post<Validated>("/api/v2/flows/validate", { definition: parse(text) }).then(
+        (answer) => wanted && setChecked(answer),
+        () => wanted && setChecked(null), // publishing will say it
+      );
+    }, PAUSE_MS);
+    return () => {
+      wanted = false;
+      clearTimeout(later);
+    };
+  }, [text]);
+  return checked;
+}
+
+function Found({ faults, warnings, show }: { faults: readonly Flaw[]; warnings: readonly Flaw[]; show: (node: string | null) => void }): ReactNode {
+  if (!faults.length && !warnings.length)
+    return (
+      <div className="notice tone-good" role="status">
+        <Icon name="check" /> Nothing is wrong with it.
+      </div>
+    );
+  return (
+    <div className="stack-tight" role="status">
+      <FlawList flaws={faults} word={faults.length === 1 ? "fault" : "faults"} tone="bad" show={show} />
+      <FlawList flaws={warnings} word="to think about" tone="wait" show={show} />
+    </div>
+  );
+}
+
+export function FlawList({ flaws, word, tone, show }: { flaws: readonly Flaw[]; word: string; tone: "bad" | "wait"; show: (node: string | null) => void }): ReactNode {
+  if (!flaws.length) return null;
+  return (
+    <div className={`notice tone-${tone}`}>
+      <Icon name="warn" />
+      <div className="grow">
+        <b>
+          {flaws.length} {word}
+        </b>
+        <ul className="flaws">
+          {flaws.map((flaw) => (
+            <li key={`${flaw.node} ${flaw.field} ${flaw.message}`}>
+              {flaw.node !== null && (
+                <button type="button" className="plain" onClick={() => show(flaw.node)}>
+                  {flaw.node}
+                </button>
+              )}
+              {flaw.message}
+            </li>
+          ))}
+        </ul>
+      </div>
+    </div>
+  );
+}

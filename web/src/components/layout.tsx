@@ -1,0 +1,158 @@
+// What stays while pages change: navigation, the state of the connection, keys.
+import { Suspense, useEffect, useRef, useState } from "react";
+import type { ReactNode } from "react";
+import { useData } from "../api/data";
+import { setPaused, useLive } from "../api/live";
+import type { Approval, Page } from "../api/types";
+import { goFirst, useKeys } from "../lib/keys";
+import { number, setServerTime } from "../lib/time";
+import { useTheme } from "../lib/kept";
+import type { Theme } from "../lib/kept";
+import { PAGES } from "../pages";
+import { go, Link, usePlace } from "../routes";
+import { Skeleton } from "./basics";
+import { Icon } from "./icon";
+import { Help, Palette } from "./palette";
+import { say, Toasts } from "./toasts";
+
+const GROUPS = ["watch", "act", "more"] as const;
+const THEMES: readonly [Theme, "screen" | "sun" | "moon"][] = [
+  ["system", "screen"],
+  ["light", "sun"],
+  ["dark", "moon"],
+];
+
+export function Layout({ children, title }: { children: ReactNode; title: string }): ReactNode {
+  const [asking, setAsking] = useState<"palette" | "help" | null>(null);
+  const [menu, setMenu] = useState(false);
+  const { path } = usePlace();
+  const main = useRef<HTMLElement>(null);
+  const was = useRef(path);
+  useEffect(() => setMenu(false), [path]);
+  useEffect(() => {
+    document.title = `${title} · Onward`;
+    if (was.current !== path) main.current?.focus({ preventScroll: true }); // a reader is told of the new page
+    was.current = path;
+  }, [path, title]);
+  useKeys({
+    "mod+k": () => setAsking("palette"),
+    "?": () => setAsking("help"),
+    g: goFirst,
+    "/": () => {
+      const box = document.querySelector<HTMLInputElement>("input[type=search]");
+      if (box) box.focus();
+      else setAsking("palette");
+    },
+    ...Object.fromEntries(PAGES.flatMap((page) => (page.nav ? [[`g ${page.nav.key}`, () => go(page.path)]] : []))),
+  });
+  return (
+    <div className="shell">
+      <a className="skip" href="#main">
+        Skip to the page
+      </a>
+      <header className="top">
+        <button type="button" className="plain only-small" aria-label="Menu" aria-expanded={menu} onClick={() => setMenu(!menu)}>
+          <Icon name="menu" size={20} />
+        </button>
+        <Link to="/" className="brand">
+          <svg width="26" height="26" viewBox="0 0 32 32" aria-hidden="true">
+            <rect width="32" height="32" rx="8" />
+            <path d="M8 9l7 7-7 7M17 9l7 7-7 7" />
+          </svg>
+          Onward
+        </Link>
+        <button type="button" className="finder" onClick={() => setAsking("palette")}>
+          <Icon name="search" />
+          <span>Go to…</span>
+          <kbd aria-hidden="true">Ctrl K</kbd>
+        </button>
+        <LiveControl />
+      </header>
+      <Nav open={menu} path={path} help={() => setAsking("help")} />
+      <main id="main" ref={main} tabIndex={-1}>
+        <Gone />
+        <Suspense fallback={<Skeleton rows={6} />}>{children}</Suspense>
+      </main>
+      {asking === "palette" && <Palette onClose={() => setAsking(null)} />}
+      {asking === "help" && <Help onClose={() => setAsking(null)} />}
+      <Toasts />
+    </div>
+  );
+}
+
+function Nav({ open, path, help }: { open: boolean; path: string; help: () => void }): ReactNode {
+  const live = useLive();
+  const [theme, setTheme] = useTheme();
+  const waiting = live.now?.states.waiting ?? 0;
+  const asked = useData<Page<Approval>>(waiting ? "/api/v2/approvals?limit=100" : null, (changed) => changed === null, waiting);
+  const approvals = waiting ? (asked.data?.items.length ?? 0) : 0;
+  return (
+    <nav className={open ? "side open" : "side"} aria-label="Pages">
+      {GROUPS.map((group) => (
+        <ul key={group}>
+          {PAGES.map(({ nav, title, path: where }) => {
+            if (nav?.group !== group) return null;
+            const here = where === "/" ? path === "/" : path === where || path.startsWith(`${where}/`);
+            const count = nav.count?.(live, approvals);
+            return (
+              <li key={where}>
+                <Link to={where} aria-current={here ? "page" : undefined}>
+                  <Icon name={nav.icon} />
+                  <span className="grow">{title}</span>
+                  {!!count && <span className="count">{number(count)}</span>}
+                </Link>
+              </li>
+            );
+          })}
+        </ul>
+      ))}
+      <div className="side-foot">
+        <div className="tabs" role="group" aria-label="Theme">
+          {THEMES.map(([name, icon]) => (
+            <button key={name} type="button" aria-pressed={theme === name} aria-label={`${name} theme`} title={`${name} theme`} onClick={() => setTheme(name)}>
+              <Icon name={icon} size={14} />
+            </button>
+          ))}
+        </div>
+        <button type="button" className="plain" onClick={help} aria-label="Keys" title="Keys">
+          <kbd>?</kbd>
+        </button>
+      </div>
+    </nav>
+  );
+}
+
+const SAID = { live: "Live", connecting: "Connecting", paused: "Paused", gone: "No answer" } as const;
+
+function LiveControl(): ReactNode {
+  const { status, now, restarted } = useLive();
+  const before = useRef(restarted);
+  useEffect(() => {
+    if (now) setServerTime(now.at);
+  }, [now]);
+  useEffect(() => {
+    if (restarted > before.current) say("The server was restarted; the page is up to date again");
+    before.current = restarted;
+  }, [restarted]);
+  const paused = status === "paused";
+  return (
+    <button type="button" className={`live live-${status}`} onClick={() => setPaused(!paused)} aria-label={paused ? "Paused: resume live updates" : `${SAID[status]}: pause live updates`}>
+      <span className="dot" />
+      <span className="live-word">{SAID[status]}</span>
+      <Icon name={paused ? "play" : "pause"} size={14} />
+    </button>
+  );
+}
+
+function Gone(): ReactNode {
+  const { status, now } = useLive();
+  if (status !== "gone") return null;
+  return (
+    <div className="banner" role="alert">
+      <Icon name="warn" />
+      <span>
+        <strong>The server does not answer.</strong> {now ? "What you see is from before." : "Is it running?"} The page goes on by itself when it is back.
+      </span>
+    </div>
+  );
+}

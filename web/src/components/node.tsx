@@ -1,0 +1,273 @@
+// One node of one run: how it stands, every attempt of it, and what may be done at it.
+import { useState } from "react";
+import type { ReactNode } from "react";
+import { parse, post } from "../api/client";
+import { useAction, useData } from "../api/data";
+import type { Approval, FlowNode, NodeRun, Run } from "../api/types";
+import { callsOf, decoded, isOver, ofRun, ownShared } from "../lib/run";
+import type { Step } from "../lib/run";
+import { useIdentity } from "../lib/kept";
+import { clock, span, useNow } from "../lib/time";
+import { go, Link } from "../routes";
+import { atIt, NODES } from "../words";
+import { Ago, Card } from "./basics";
+import { Dialog } from "./dialog";
+import type { NodeLook } from "./graph";
+import { leadsTo } from "./graph";
+import { Icon } from "./icon";
+import { faultOf, Json, JsonEdit, pretty } from "./json";
+
+const SHOWN = 20;
+
+export function NodePanel({ run, node, look, steps }: { run: Run; node: FlowNode; look: NodeLook; steps: readonly Step[] }): ReactNode {
+  const [forking, setForking] = useState(false);
+  const rows = run.node_runs.filter((row) => row.node_key === node.key);
+  const word = NODES[look.state];
+  const here = look.current && !isOver(run);
+  const step = steps.at(-1);
+  return (
+    <Card
+      className="node-panel"
+      title={
+        <span className="row">
+          {node.key}
+          <span className={`badge tone-${word.tone}`}>
+            <Icon name={word.icon} size={12} />
+            {word.label}
+          </span>
+        </span>
+      }
+      acts={
+        !node.key.includes("/") && (
+          <button type="button" onClick={() => setForking(true)} title="A new run that begins here; this one stays as it is">
+            <Icon name="redo" size={14} /> Fork from here
+          </button>
+        )
+      }
+    >
+      <div className="stack">
+        <p className="faint small">
+          {[node.kind, node.what].filter(Boolean).join(" · ")}
+          {node.edges.length > 0 && ` → ${leadsTo(node)}`}
+        </p>
+        {here && node.kind === "approval" && step?.child && <Decide run={run} child={step.child} />}
+        {here && node.kind === "wait_event" && <SignalForm run={run} node={node} />}
+        {step && (node.kind === "foreach" || node.kind === "parallel") && <Fan step={step} rows={rows} />}
+        {step?.child && node.kind === "flow_ref" && (
+          <p>
+            <Link to={`/runs/${encodeURIComponent(step.child)}`}>The run of {node.what}</Link>
+          </p>
+        )}
+        {step?.error && rows.at(-1)?.error_text !== step.error && <p className="fault">{step.error}</p>}
+        <NodeRuns run={run} node={node} rows={rows} step={step} />
+      </div>
+      {forking && <Fork run={run} node={node.key} onClose={() => setForking(false)} />}
+    </Card>
+  );
+}
+
+function Fan({ step, rows }: { step: Step; rows: readonly NodeRun[] }): ReactNode {
+  const { done, failed, begun } = callsOf(rows);
+  const total = Math.max(step.total ?? 0, step.calls, begun);
+  return (
+    <div className="stack-tight">
+      <progress value={done + failed} max={Math.max(total, 1)} aria-label={`${done + failed} of ${total} items`} />
+      <p className="small">
+        {done} of {total} done{failed > 0 && `, ${failed} failed`}
+        {begun - done - failed > 0 && `, ${begun - done - failed} running`}
+      </p>
+    </div>
+  );
+}
+
+function NodeRuns({ run, node, rows, step }: { run: Run; node: FlowNode; rows: readonly NodeRun[]; step: Step | undefined }): ReactNode {
+  const [most, setMost] = useState(SHOWN);
+  const now = useNow();
+  if (!rows.length)
+    return step?.child && !isOver(run) ? (
+      <p>
+        <Link to={`/tasks/${encodeURIComponent(step.child)}`}>Its call</Link> has not begun yet.
+      </p>
+    ) : (
+      <p className="faint">The run has not been here.</p>
+    );
+  return (
+    <ol className="node-runs" aria-label="Runs of this node">
+      {rows.slice(-most).map((row, index, shown) => (
+        <li key={row.id}>
+          <Attempt row={row} run={run} node={node} now={now} open={index === shown.length - 1} />
+        </li>
+      ))}
+      {rows.length > most && (
+        <li>
+          <button type="button" className="plain" onClick={() => setMost(most + 200)}>
+            {rows.length - most} earlier ones
+          </button>
+        </li>
+      )}
+    </ol>
+  );
+}
+
+function Attempt({ row, run, node, now, open }: { row: NodeRun; run: Run; node: FlowNode; now: number; open: boolean }): ReactNode {
+  const word = NODES[row.status === "running" ? atIt(node.kind) : row.status];
+  const call = row.id.slice(0, row.id.lastIndexOf(":"));
+  return (
+    <details open={open}>
+      <summary>
+        <span className={`badge tone-${word.tone}`}>
+          <Icon name={word.icon} size={12} />
+          {word.label}
+        </span>
+        <span className="grow">{call === run.id ? "" : `attempt ${row.attempt_no}`}</span>
+        {row.action && row.action !== "default" && <span className="faint small">→ {row.action}</span>}
+        <span className="faint small num">{row.started_at !== null && span((row.finished_at ?? Math.max(now, row.started_at)) - row.started_at)}</span>
+      </summary>
+      <div className="stack-tight">
+        <dl className="facts">
+          {row.worker_id && (
+            <div>
+              <dt>worker</dt>
+              <dd className="mono small">{row.worker_id}</dd>
+            </div>
+          )}
+          {row.worker_url && (
+            <div>
+              <dt>at</dt>
+              <dd className="mono small">{row.worker_url}</dd>
+            </div>
+          )}
+          {row.started_at !== null && (
+            <div>
+              <dt>began</dt>
+              <dd>{clock(row.started_at)}</dd>
+            </div>
+          )}
+          {call !== run.id && (
+            <div>
+              <dt>call</dt>
+              <dd>
+                <Link to={`/tasks/${encodeURIComponent(call)}`}>its task</Link>
+              </dd>
+            </div>
+          )}
+        </dl>
+        {row.error_text && <p className="fault">{row.error_text}</p>}
+        {row.exec_input_json && (
+          <div>
+            <h3 className="faint">Input</h3>
+            <Json value={decoded(row.exec_input_json)} label={`input of attempt ${row.attempt_no}`} />
+          </div>
+        )}
+        {row.exec_output_json && (
+          <div>
+            <h3 className="faint">Output</h3>
+            <Json value={decoded(row.exec_output_json)} label={`output of attempt ${row.attempt_no}`} />
+          </div>
+        )}
+      </div>
+    </details>
+  );
+}
+
+/** A person's word, where the run waits for it. */
+function Decide({ run, child }: { run: Run; child: string }): ReactNode {
+  const approval = useData<Approval>(`/api/v2/approvals/${encodeURIComponent(child)}`, ofRun(run.id));
+  const [by, setBy] = useIdentity();
+  const [comment, setComment] = useState("");
+  const decide = useAction(
+    (word: "approve" | "reject") =>
+      post(`/api/v2/approvals/${encodeURIComponent(approval.data!.id)}/${word}`, {
+        digest: approval.data!.digest, // what was shown is what is decided on
+        ...(by && { by }),
+        ...(comment && { comment }),
+      }),
+    { done: "Decided" },
+  );
+  if (approval.data?.status !== "open") return null;
+  const { payload, reason, expires_at } = approval.data;
+  const input = (payload as { input?: unknown } | null)?.input;
+  return (
+    <form className="decide" onSubmit={(event) => event.preventDefault()}>
+      {reason && <p>{reason}</p>}
+      {input != null && <Json value={input} label="what is decided on" />}
+      {expires_at !== null && (
+        <p className="faint small">
+          Nobody's word counts any more <Ago at={expires_at} />.
+        </p>
+      )}
+      <div className="fields">
+        <label className="field">
+          <span>Comment</span>
+          <input value={comment} maxLength={4000} placeholder="goes into the record" onChange={(event) => setComment(event.target.value)} />
+        </label>
+        <label className="field">
+          <span>Your name</span>
+          <input value={by} maxLength={128} onChange={(event) => setBy(event.target.value)} />
+        </label>
+      </div>
+      <div className="dialog-acts">
+        <button type="button" disabled={decide.busy} onClick={() => decide.run("reject")}>
+          <Icon name="cross" /> Reject
+        </button>
+        <button type="button" className="primary" disabled={decide.busy} onClick={() => decide.run("approve")}>
+          <Icon name="check" /> Approve
+        </button>
+      </div>
+    </form>
+  );
+}
+
+function SignalForm({ run, node }: { run: Run; node: FlowNode }): ReactNode {
+  const [text, setText] = useState("true");
+  const signal = useAction(() => post(`/api/v2/runs/${encodeURIComponent(run.id)}/signal`, { name: node.key, value: parse(text) }), { done: "Signalled" });
+  return (
+    <form
+      className="decide"
+      onSubmit={(event) => {
+        event.preventDefault();
+        signal.run();
+      }}
+    >
+      <p>The run waits here for a signal{node.what && <> ({node.what})</>}.</p>
+      <JsonEdit label="Value" value={text} onChange={setText} rows={2} />
+      <div className="dialog-acts">
+        <button className="primary" disabled={signal.busy || faultOf(text) !== null}>
+          <Icon name="chat" /> Send the signal
+        </button>
+      </div>
+    </form>
+  );
+}
+
+function Fork({ run, node, onClose }: { run: Run; node: string; onClose: () => void }): ReactNode {
+  const before = pretty(ownShared(run.shared));
+  const [text, setText] = useState(before);
+  const fork = useAction(() => post<Run>(`/api/v2/runs/${encodeURIComponent(run.id)}/fork`, { from_node: node, ...(text === before ? {} : { shared: parse(text) }) }), {
+    done: "Forked: this is the new run",
+    after: (made) => go(`/runs/${encodeURIComponent(made.id)}`),
+  });
+  return (
+    <Dialog title={`Fork from ${node}`} onClose={onClose} wide>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          fork.run();
+        }}
+      >
+        <p className="faint">A new run of the same version, with the same parameters, begins at {node}. This one stays as it is.</p>
+        <JsonEdit label="Shared state it begins with" value={text} onChange={setText} rows={12} />
+        <div className="dialog-acts">
+          {text !== before && (
+            <button type="button" onClick={() => setText(before)}>
+              Undo the edit
+            </button>
+          )}
+          <button className="primary" disabled={fork.busy || faultOf(text) !== null}>
+            <Icon name="redo" /> Fork
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}

@@ -1,0 +1,123 @@
+// Everything by its name: pages, actions, and a task by a piece of its id. And the list of keys.
+import { useEffect, useState } from "react";
+import type { ReactNode } from "react";
+import { get, url } from "../api/client";
+import { setPaused } from "../api/live";
+import type { Page, Task } from "../api/types";
+import { PAGES } from "../pages";
+import { go, to } from "../routes";
+import { STATES } from "../words";
+import { Badge } from "./basics";
+import { Dialog } from "./dialog";
+import { Icon } from "./icon";
+import type { IconName } from "./icon";
+
+interface Choice {
+  name: string;
+  icon?: IconName;
+  task?: Task;
+  act: () => void;
+}
+
+const FIXED: readonly Choice[] = [
+  ...PAGES.flatMap((page) => (page.nav ? [{ name: page.title, icon: page.nav.icon, act: () => go(page.path) }] : [])),
+  ...STATES.map((state) => ({ name: `Tasks that are ${state}`, icon: "list" as const, act: () => go(to("/tasks", { q: `state:${state}` })) })),
+  { name: "Pause live updates", icon: "pause", act: () => setPaused(true) },
+  { name: "Resume live updates", icon: "play", act: () => setPaused(false) },
+];
+
+export function Palette({ onClose }: { onClose: () => void }): ReactNode {
+  const [text, setText] = useState("");
+  const [at, setAt] = useState(0);
+  const [tasks, setTasks] = useState<Task[]>([]);
+  const wanted = text.trim().toLowerCase();
+  useEffect(() => {
+    if (wanted.length < 3) return setTasks([]);
+    const stop = new AbortController();
+    const later = setTimeout(() => {
+      get<Page<Task>>(url("/api/v2/tasks", { q: wanted, limit: 6, brief: true }), stop.signal).then(
+        (page) => setTasks(page.items),
+        () => setTasks([]),
+      );
+    }, 150);
+    return () => {
+      clearTimeout(later);
+      stop.abort();
+    };
+  }, [wanted]);
+  const choices: Choice[] = [
+    ...FIXED.filter((choice) => choice.name.toLowerCase().includes(wanted)),
+    ...tasks.map((task) => ({ name: `${task.type}  ${task.id}`, task, act: () => go(`/tasks/${task.id}`) })),
+    ...(wanted ? [{ name: `Search tasks for “${text.trim()}”`, icon: "search" as const, act: () => go(to("/tasks", { q: text.trim() })) }] : []),
+  ];
+  const row = Math.min(at, choices.length - 1);
+  const choose = (choice: Choice | undefined): void => {
+    if (!choice) return;
+    onClose();
+    choice.act();
+  };
+  return (
+    <Dialog title="Go to" onClose={onClose}>
+      <input
+        role="combobox"
+        aria-expanded="true"
+        aria-controls="choices"
+        aria-activedescendant={`choice-${row}`}
+        aria-label="Page, action or task"
+        placeholder="Page, action, or a piece of a task"
+        value={text}
+        onChange={(event) => {
+          setText(event.target.value);
+          setAt(0);
+        }}
+        onKeyDown={(event) => {
+          if (event.key === "ArrowDown") setAt(Math.min(row + 1, choices.length - 1));
+          else if (event.key === "ArrowUp") setAt(Math.max(row - 1, 0));
+          else if (event.key === "Enter") choose(choices[row]);
+          else return;
+          event.preventDefault();
+        }}
+      />
+      <ul id="choices" role="listbox" aria-label="Choices" className="choices">
+        {choices.map((choice, index) => (
+          <li key={choice.name} id={`choice-${index}`} role="option" aria-selected={index === row} onClick={() => choose(choice)} onMouseMove={() => setAt(index)}>
+            {choice.icon && <Icon name={choice.icon} />}
+            <span className="grow clip">{choice.name}</span>
+            {choice.task && <Badge phase={choice.task.phase} />}
+          </li>
+        ))}
+      </ul>
+    </Dialog>
+  );
+}
+
+const KEYS: readonly (readonly [string, string])[] = [
+  ["/", "search"],
+  ["j  k", "next, previous row"],
+  ["Enter", "open the row"],
+  ["x", "select the row"],
+  ["a  r", "approve, reject (in the inbox)"],
+  ["Ctrl K", "go anywhere"],
+  ["?", "this list"],
+  ["Esc", "close"],
+  ...PAGES.flatMap((page) => (page.nav ? [[`g ${page.nav.key}`, page.title.toLowerCase()] as const] : [])),
+];
+
+export function Help({ onClose }: { onClose: () => void }): ReactNode {
+  return (
+    <Dialog title="Keys" onClose={onClose}>
+      <dl className="keys">
+        {KEYS.map(([key, does]) => (
+          <div key={key}>
+            <dt>
+              {key.split(/\s+/).map((part) => (
+                <kbd key={part}>{part}</kbd>
+              ))}
+            </dt>
+            <dd>{does}</dd>
+          </div>
+        ))}
+      </dl>
+    </Dialog>
+  );
+}

@@ -1,0 +1,54 @@
+// What is written into the search box: `state:dead type:report queue:gpu session:s1` and a text to look for.
+import { STATES } from "../words";
+import type { State } from "../api/types";
+
+export interface Search {
+  states: readonly State[];
+  type: string;
+  queue: string;
+  session: string;
+  text: string;
+  fault: string | null;
+}
+
+const WORDS = /(\w+):("[^"]*"|\S+)|"[^"]*"|\S+/g;
+
+export function parseSearch(text: string): Search {
+  const found: { states: State[]; type: string; queue: string; session: string } = { states: [], type: "", queue: "", session: "" };
+  const rest: string[] = [];
+  let fault: string | null = null;
+  for (const match of text.matchAll(WORDS)) {
+    const [whole, name, quoted = ""] = match;
+    const value = quoted.replace(/^"|"$/g, "");
+    if (name === "state") {
+      for (const word of value.split(",")) {
+        if ((STATES as readonly string[]).includes(word)) found.states.push(word as State);
+        else fault = `No state is called ${word}: ${STATES.join(", ")}`;
+      }
+    } else if (name === "type" || name === "queue" || name === "session") found[name] = value;
+    else rest.push(whole.replace(/^"|"$/g, ""));
+  }
+  return { ...found, text: rest.join(" "), fault };
+}
+
+export function formatSearch({ states, type, queue, session, text }: Partial<Search>): string {
+  const quote = (value: string): string => (/[\s"]/.test(value) ? `"${value.replaceAll('"', "")}"` : value);
+  return [
+    ...(states?.length ? [`state:${states.join(",")}`] : []),
+    ...(type ? [`type:${quote(type)}`] : []),
+    ...(queue ? [`queue:${quote(queue)}`] : []),
+    ...(session ? [`session:${quote(session)}`] : []),
+    ...(text ? [text] : []),
+  ].join(" ");
+}
+
+export function searchParams(search: Search): Record<string, string | readonly string[]> {
+  const { states, type, queue, session, text } = search;
+  return { state: states, type, queue, session, q: text };
+}
+
+/** The address of a list. Every number on the page leads to one. */
+export function tasksAt(search: Partial<Search>): string {
+  const q = formatSearch(search);
+  return q ? `/tasks?${new URLSearchParams({ q }).toString()}` : "/tasks";
+}

@@ -1,0 +1,287 @@
+import { useRef, useState } from "react";
+import type { ReactNode } from "react";
+import { parse, post, url } from "../api/client";
+import { useAction, useData } from "../api/data";
+import { useLive } from "../api/live";
+import type { Abandoned, DeadGroup, Page, Replayed, Task } from "../api/types";
+import { Ago, Card, Empty, Head, Id, Loading, Sure } from "../components/basics";
+import { Dialog } from "../components/dialog";
+import { Icon } from "../components/icon";
+import { faultOf, Json, JsonEdit, pretty } from "../components/json";
+import { useRowKeys } from "../lib/keys";
+import { tasksAt } from "../lib/search";
+import { number, span, useNow } from "../lib/time";
+import { Link, useParam } from "../routes";
+
+/** What a bulk request is about: a whole group, or some tasks of it. */
+interface Chosen {
+  what: string;
+  count: number;
+  wanted: { ids: string[] } | { filter: { fingerprint?: string } };
+  sample: Task | null;
+}
+
+interface Under {
+  what: string;
+  count: number;
+  from: number;
+  until: number;
+}
+
+export default function DeadLetters(): ReactNode {
+  const { now } = useLive();
+  const dead = now?.states.dead ?? 0;
+  // A group costs a look at every dead letter in it: read again when their number changed, not at every move.
+  const groups = useData<Page<DeadGroup>>("/api/v2/dead-letters", (changed) => changed === null, dead);
+  const [open, setOpen] = useParam("group");
+  const [replaying, setReplaying] = useState<Chosen | null>(null);
+  const [under, setUnder] = useState<readonly Under[]>([]);
+  const items = useSteady(groups.data?.items ?? []);
+  const [at] = useRowKeys(items.length, (index) => setOpen(items[index]!.fingerprint));
+  const all: Chosen = { what: "all dead letters", count: items.reduce((sum, group) => sum + group.count, 0), wanted: { filter: {} }, sample: null };
+  return (
+    <>
+      <Head title="Dead letters" lead="What failed for good, grouped by what it died of. Mend the cause, then replay.">
+        {items.length > 1 && (
+          <button type="button" onClick={() => setReplaying(all)}>
+            <Icon name="redo" /> Replay all
+          </button>
+        )}
+      </Head>
+      <div className="stack">
+        {under.map((one) => (
+          <Progress key={one.from} under={one} onClose={() => setUnder(under.filter((other) => other !== one))} />
+        ))}
+        <Loading from={groups}>
+          {() =>
+            items.length ? (
+              <ul className="stack">
+                {items.map((group, index) => (
+                  <li key={group.fingerprint}>
+                    <Group group={group} at={index === at} open={group.fingerprint === open} toggle={() => setOpen(group.fingerprint === open ? "" : group.fingerprint)} replay={setReplaying} />
+                  </li>
+                ))}
+              </ul>
+            ) : (
+              <Empty icon="check" title="Nothing is dead" command={`onward submit countdown '{"seconds": "many"}'`}>
+                A task dies when its retries are used up, or when trying again cannot help.
+              </Empty>
+            )
+          }
+        </Loading>
+      </div>
+      {replaying && (
+        <Replay
+          chosen={replaying}
+          onClose={() => setReplaying(null)}
+          onPaced={(paced) => setUnder([...under, paced])}
+        />
+      )}
+    </>
+  );
+}
+
+/** Groups stay where they are while somebody looks; new ones come first. The server sorts by the last death. */
+function useSteady(groups: readonly DeadGroup[]): readonly DeadGroup[] {
+  const places = useRef(new Map<string, number>());
+  for (const group of [...groups].reverse()) {
+    if (!places.current.has(group.fingerprint)) places.current.set(group.fingerprint, places.current.size);
+  }
+  const place = (group: DeadGroup): number => places.current.get(group.fingerprint) ?? 0;
+  return [...groups].sort((one, other) => place(other) - place(one));
+}
+
+function Group({ group, at, open, toggle, replay }: { group: DeadGroup; at: boolean; open: boolean; toggle: () => void; replay: (chosen: Chosen) => void }): ReactNode {
+  const abandon = useAction(() => post<Abandoned>("/api/v2/dead-letters/abandon", { filter: { fingerprint: group.fingerprint } }), {
+    done: (out) => `${number(out.abandoned)} abandoned`,
+  });
+  return (
+    <Card className={at ? "at" : ""}>
+      <div className="group">
+        <button type="button" className="plain" aria-expanded={open} aria-label={`${open ? "Hide" : "Show"} the tasks that died of ${group.kind}`} onClick={toggle}>
+          <Icon name={open ? "down" : "right"} />
+        </button>
+        <span className="tile-number">{number(group.count)}</span>
+        <div className="grow">
+          <p className="clamp">
+            <b className="tone-bad-text">{group.kind || "unknown"}</b> {group.message}
+          </p>
+          <p className="faint small">
+            {group.types.map((type) => (
+              <Link key={type} to={tasksAt({ type, states: ["dead"] })} className="spaced">
+                {type}
+              </Link>
+            ))}
+            last <Ago at={group.last_at} />
+            {group.count > 1 && (
+              <>
+                , first <Ago at={group.first_at} />
+              </>
+            )}
+          </p>
+        </div>
+        <div className="row">
+          <Sure sure={`Give up ${number(group.count)}, really?`} onSure={() => abandon.run()} disabled={abandon.busy}>
+            Abandon
+          </Sure>
+          <button
+            type="button"
+            className="primary"
+            onClick={() => replay({ what: `${group.kind} (${number(group.count)})`, count: group.count, wanted: { filter: { fingerprint: group.fingerprint } }, sample: group.sample })}
+          >
+            <Icon name="redo" /> Replay
+          </button>
+        </div>
+      </div>
+      {open && <Members group={group} replay={replay} />}
+    </Card>
+  );
+}
+
+function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen) => void }): ReactNode {
+  const tasks = useData<Page<Task>>(url("/api/v2/dead-letters", { fingerprint: group.fingerprint, limit: 50 }), (changed) => changed === null, group.count);
+  return (
+    <div className="stack members">
+      <div>
+        <h3>Payload of the newest</h3>
+        <Json value={group.sample.payload} label="sample payload" />
+      </div>
+      <Loading from={tasks}>
+        {({ items, next }) => (
+          <div className="scroll" tabIndex={0} role="region" aria-label="Tasks of this group">
+            <table>
+              <thead>
+                <tr>
+                  <th>Task</th>
+                  <th>Type</th>
+                  <th>Error</th>
+                  <th className="num">Attempts</th>
+                  <th className="num">Died</th>
+                  <th>
+                    <span className="sr">Action</span>
+                  </th>
+                </tr>
+              </thead>
+              <tbody>
+                {items.map((task) => (
+                  <tr key={task.id}>
+                    <td>
+                      <Id id={task.id} to={`/tasks/${encodeURIComponent(task.id)}`} />
+                    </td>
+                    <td>{task.type}</td>
+                    <td className="small">{task.error?.message}</td>
+                    <td className="num">{task.attempt}</td>
+                    <td className="num">
+                      <Ago at={task.finished_at} />
+                    </td>
+                    <td className="right">
+                      <button type="button" onClick={() => replay({ what: `${task.type} …${task.id.slice(-6)}`, count: 1, wanted: { ids: [task.id] }, sample: task })}>
+                        Edit and replay<span className="sr"> {task.id}</span>
+                      </button>
+                    </td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+            {next && (
+              <p className="faint small">
+                The 50 newest. <Link to={tasksAt({ states: ["dead"] })}>All dead tasks</Link>
+              </p>
+            )}
+          </div>
+        )}
+      </Loading>
+    </div>
+  );
+}
+
+function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => void; onPaced: (under: Under) => void }): ReactNode {
+  const before = chosen.sample && chosen.count === 1 ? pretty(chosen.sample.payload) : null;
+  const [text, setText] = useState(before);
+  const [rate, setRate] = useState("");
+  const edited = text !== null && text !== before;
+  const body = (dry: boolean): unknown => ({
+    ...chosen.wanted,
+    ...(edited ? { payload: parse(text) } : {}),
+    ...(rate ? { rate: Number(rate) } : {}),
+    ...(dry ? { dry_run: true } : {}),
+  });
+  const now = useNow();
+  const dry = useAction(() => post<Replayed>("/api/v2/dead-letters/replay", body(true)));
+  const replay = useAction(() => post<Replayed>("/api/v2/dead-letters/replay", body(false)), {
+    done: (out) => `${number(out.replayed)} on their way again${out.refused.length ? `, ${out.refused.length} refused` : ""}`,
+    after: (out) => {
+      if (out.until !== null && out.until - now > 2000) onPaced({ what: chosen.what, count: out.replayed, from: now, until: out.until });
+      onClose();
+    },
+  });
+  const broken = (edited && faultOf(text) !== null) || (rate !== "" && !(Number(rate) > 0));
+  return (
+    <Dialog title={`Replay ${chosen.what}`} onClose={onClose} wide>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          replay.run();
+        }}
+      >
+        {text === null ? (
+          <p className="row">
+            <span className="faint">Each is run again with its own payload.</span>
+            {chosen.sample && (
+              <button type="button" className="plain link" onClick={() => setText(pretty(chosen.sample!.payload))}>
+                Give all of them another payload
+              </button>
+            )}
+          </p>
+        ) : (
+          <JsonEdit label={chosen.count > 1 ? `Payload, for all ${number(chosen.count)}` : "Payload"} value={text} onChange={setText} rows={12} />
+        )}
+        {chosen.count > 1 && (
+          <label className="field">
+            <span>Starts a second (empty: all at once)</span>
+            <input className="narrow" type="number" min="0.01" max="10000" step="any" value={rate} onChange={(event) => setRate(event.target.value)} />
+            {Number(rate) > 0 && <span className="faint small">It takes {span((chosen.count / Number(rate)) * 1000)} until the last one starts.</span>}
+          </label>
+        )}
+        {dry.result && (
+          <p className="notice tone-idle" role="status">
+            <Icon name="check" />
+            <span>
+              Dry run: {number(dry.result.matched - dry.result.refused.length)} would be replayed
+              {dry.result.refused.length > 0 && `, ${dry.result.refused.length} refused: ${dry.result.refused[0]!.reason}`}. Nothing was changed.
+            </span>
+          </p>
+        )}
+        <div className="dialog-acts">
+          <button type="button" disabled={dry.busy || broken} onClick={() => dry.run()}>
+            Dry run
+          </button>
+          <button className="primary" disabled={replay.busy || broken}>
+            <Icon name="redo" /> {edited ? "Replay with this payload" : "Replay"}
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+/** A replay at a rate: each task is scheduled for its own instant, so the clock tells how far it is. */
+function Progress({ under, onClose }: { under: Under; onClose: () => void }): ReactNode {
+  const now = useNow();
+  const share = Math.min(1, (now - under.from) / Math.max(1, under.until - under.from));
+  return (
+    <Card>
+      <div className="row" role="status">
+        <span className="grow">
+          Replaying {under.what}: {number(Math.min(under.count, Math.floor(share * under.count) + 1))} of {number(under.count)} started
+          {share < 1 && <span className="faint">, the last one in {span(under.until - now)}</span>}
+        </span>
+        <progress value={share} max={1} aria-label="Replay" />
+        <Link to={tasksAt({ states: ["scheduled"] })}>still to come</Link>
+        <button type="button" className="plain" aria-label="Dismiss" onClick={onClose}>
+          <Icon name="cross" />
+        </button>
+      </div>
+    </Card>
+  );
+}

@@ -1,0 +1,215 @@
+import { useState } from "react";
+import type { ReactNode } from "react";
+import { useData } from "../api/data";
+import type { Drawn, FlowShown, FlowVersion } from "../api/types";
+import { Ago, Card, Empty, Head, Loading, ProblemBox, Skeleton, Tabs } from "../components/basics";
+import { FlawList, FlowEditor } from "../components/floweditor";
+import { FlowGraph, leadsTo } from "../components/graph";
+import { Icon } from "../components/icon";
+import { Json } from "../components/json";
+import { RunForm } from "../components/runform";
+import { diffOf, nodeAt } from "../lib/definition";
+import { useKeys } from "../lib/keys";
+import type { ViewProps } from "../pages";
+import { Link, setParams, useParam } from "../routes";
+import { RunList } from "./Runs";
+
+const TABS = [
+  ["graph", "Graph"],
+  ["definition", "Definition"],
+  ["versions", "Versions"],
+  ["runs", "Runs"],
+  ["edit", "Edit"],
+] as const;
+
+export default function Flow({ params }: ViewProps): ReactNode {
+  const path = `/api/v2/flows/${encodeURIComponent(params.flow!)}`;
+  const flow = useData<FlowShown>(path, (changed) => changed === null);
+  const [number] = useParam("version");
+  const older = useData<Drawn>(number && Number(number) !== flow.data?.version ? `${path}/versions/${encodeURIComponent(number)}` : null, (changed) => changed === null);
+  if (flow.error && !flow.data)
+    return (
+      <>
+        <Head title="Flow" />
+        <ProblemBox error={flow.error} again={() => void flow.refetch()} />
+        <p>
+          <Link to="/flows">All flows</Link>
+        </p>
+      </>
+    );
+  if (!flow.data) return <Skeleton rows={8} />;
+  if (older.error) return <ProblemBox error={older.error} again={() => setParams({ version: "" })} />;
+  const newest = flow.data.definition === undefined ? null : (flow.data as FlowShown & Drawn);
+  const asked = number && Number(number) !== flow.data.version ? older.data : newest;
+  return asked === undefined ? <Skeleton rows={8} /> : <Shown key={flow.data.id} flow={flow.data} drawn={asked} path={path} />;
+}
+
+function Shown({ flow, drawn, path }: { flow: FlowShown; drawn: Drawn | null; path: string }): ReactNode {
+  const [tab, setTab] = useParam("tab", drawn ? "graph" : "edit");
+  const [running, setRunning] = useState(false);
+  useKeys(drawn ? { r: () => setRunning(true), e: () => setTab("edit") } : {});
+  return (
+    <>
+      <Head title={flow.name} lead={drawn ? <Said drawn={drawn} newest={flow.version} /> : "No version is published yet."}>
+        {flow.versions.length > 1 && (
+          <label className="row">
+            <span className="faint">version</span>
+            <select className="narrow" value={drawn?.version ?? ""} onChange={(event) => setParams({ version: Number(event.target.value) === flow.version ? "" : event.target.value })}>
+              {flow.versions.map(({ version }) => (
+                <option key={version}>{version}</option>
+              ))}
+            </select>
+          </label>
+        )}
+        {drawn && (
+          <button type="button" className="primary" onClick={() => setRunning(true)}>
+            <Icon name="play" /> Run
+          </button>
+        )}
+      </Head>
+      <div className="stack">
+        <Tabs label="Shown" value={tab as (typeof TABS)[number][0]} options={TABS} onChange={setTab} />
+        {tab === "edit" ? (
+          <FlowEditor key={drawn?.version_id ?? ""} flow={flow} definition={drawn?.definition ?? null} after={() => setParams({ tab: "", version: "" })} />
+        ) : tab === "runs" ? (
+          <RunList flow={flow.name} />
+        ) : !drawn ? (
+          <Empty icon="graph" title="No version is published" />
+        ) : tab === "versions" ? (
+          <Versions versions={flow.versions} path={path} />
+        ) : tab === "definition" ? (
+          <Card>
+            <Json value={drawn.definition} label="definition" />
+          </Card>
+        ) : (
+          <Graph drawn={drawn} />
+        )}
+      </div>
+      {running && drawn && <RunForm flow={flow.name} version={drawn.version} definition={drawn.definition} onClose={() => setRunning(false)} />}
+    </>
+  );
+}
+
+function Said({ drawn, newest }: { drawn: Drawn; newest: number }): ReactNode {
+  const { description } = drawn.definition as { description?: unknown };
+  return (
+    <>
+      {typeof description === "string" && `${description} `}Version {drawn.version}
+      {drawn.version !== newest && ` (the newest is ${newest})`}, published <Ago at={drawn.published_at} />.
+    </>
+  );
+}
+
+function Graph({ drawn }: { drawn: Drawn }): ReactNode {
+  const [picked, pick] = useParam("node");
+  const node = drawn.nodes.find((one) => one.key === picked) ?? drawn.nodes[0];
+  return (
+    <>
+      <FlawList flaws={drawn.warnings} word="to think about" tone="wait" show={(key) => pick(key ?? "")} />
+      <div className="run-grid">
+        <Card title="Graph">
+          <FlowGraph nodes={drawn.nodes} label={`Graph of ${drawn.name}`} doubts={drawn.warnings} chosen={node?.key ?? ""} choose={pick} />
+        </Card>
+        {node && (
+          <Card title={node.key} className="node-panel">
+            <div className="stack">
+              <p className="faint small">
+                {[node.kind, node.what].filter(Boolean).join(" · ")}
+                {node.edges.length > 0 && ` → ${leadsTo(node)}`}
+              </p>
+              <Json value={nodeAt(drawn.definition, node.key)} label={`definition of ${node.key}`} />
+            </div>
+          </Card>
+        )}
+      </div>
+    </>
+  );
+}
+
+const CONTEXT = 3;
+
+function Versions({ versions, path }: { versions: readonly FlowVersion[]; path: string }): ReactNode {
+  const newest = versions[0]!.version;
+  const [from, setFrom] = useParam("from", String(Math.max(newest - 1, 1)));
+  const [until, setUntil] = useParam("until", String(newest));
+  const before = useData<Drawn>(`${path}/versions/${encodeURIComponent(from)}`, (changed) => changed === null);
+  const after = useData<Drawn>(`${path}/versions/${encodeURIComponent(until)}`, (changed) => changed === null);
+  const choice = (label: string, value: string, set: (value: string) => void): ReactNode => (
+    <label className="row">
+      <span className="faint">{label}</span>
+      <select className="narrow" value={value} onChange={(event) => set(event.target.value)}>
+        {versions.map(({ version }) => (
+          <option key={version}>{version}</option>
+        ))}
+      </select>
+    </label>
+  );
+  return (
+    <>
+      <Card className="flush">
+        <div className="scroll" tabIndex={0} role="region" aria-label="Versions">
+          <table>
+            <thead>
+              <tr>
+                <th>Version</th>
+                <th>Status</th>
+                <th className="num">Published</th>
+              </tr>
+            </thead>
+            <tbody>
+              {versions.map((one) => (
+                <tr key={one.version}>
+                  <td>
+                    <button type="button" className="plain" onClick={() => setParams({ tab: "", version: one.version === newest ? "" : String(one.version) })}>
+                      {one.version}
+                    </button>
+                  </td>
+                  <td>{one.status}</td>
+                  <td className="num">
+                    <Ago at={one.published_at} />
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      </Card>
+      {newest > 1 && (
+        <Card
+          title="What changed"
+          acts={
+            <>
+              {choice("from", from, setFrom)}
+              {choice("to", until, setUntil)}
+            </>
+          }
+        >
+          <Loading from={before}>{(old) => <Loading from={after}>{(now) => <Diff before={old.definition} after={now.definition} />}</Loading>}</Loading>
+        </Card>
+      )}
+    </>
+  );
+}
+
+function Diff({ before, after }: { before: unknown; after: unknown }): ReactNode {
+  const lines = diffOf(before, after);
+  const near = lines.map((_, index) => lines.slice(Math.max(0, index - CONTEXT), index + CONTEXT + 1).some((line) => line.sign !== " "));
+  if (!near.includes(true)) return <p className="faint">Nothing: the two are the same.</p>;
+  return (
+    <div className="diff" role="region" aria-label="Changes" tabIndex={0}>
+      {lines.map((line, index) =>
+        near[index] ? (
+          <div key={index} className={line.sign === "+" ? "diff-new" : line.sign === "-" ? "diff-old" : ""}>
+            <span aria-hidden="true">{line.sign} </span>
+            {line.sign !== " " && <span className="sr">{line.sign === "+" ? "added: " : "removed: "}</span>}
+            {line.text}
+          </div>
+        ) : near[index - 1] ? (
+          <div key={index} className="faint">
+            ⋯
+          </div>
+        ) : null,
+      )}
+    </div>
+  );
+}

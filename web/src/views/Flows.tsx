@@ -1,0 +1,83 @@
+import type { ReactNode } from "react";
+import { useData } from "../api/data";
+import type { Flow, Page } from "../api/types";
+import { Ago, Card, Empty, Head, Loading } from "../components/basics";
+import { FlowEditor } from "../components/floweditor";
+import { Icon } from "../components/icon";
+import { useRowKeys } from "../lib/keys";
+import { flowAt } from "../lib/run";
+import { go, Link, setParams, to, useParam } from "../routes";
+
+export default function Flows(): ReactNode {
+  const [writing, setWriting] = useParam("new");
+  const flows = useData<Page<Flow>>("/api/v2/flows");
+  const items = flows.data?.items ?? [];
+  const [at] = useRowKeys(writing ? 0 : items.length, (index) => go(flowAt(items[index]!.name, items[index]!.id)));
+  if (writing)
+    return (
+      <>
+        <Head title="New flow" lead="What is wrong is said as you write. Publishing makes version 1.">
+          <button type="button" onClick={() => setWriting("")}>
+            All flows
+          </button>
+        </Head>
+        <FlowEditor flow={null} definition={null} after={(made) => go(flowAt(made.name, made.flow_id))} />
+      </>
+    );
+  return (
+    <>
+      <Head title="Flows" lead="Work in several steps: services called in order, in parallel, with people asked in between.">
+        <Link to="/runs" className="button">
+          <Icon name="play" /> Runs
+        </Link>
+        <button type="button" className="primary" onClick={() => setParams({ new: "1" })}>
+          <Icon name="graph" /> New flow
+        </button>
+      </Head>
+      <Loading from={flows}>
+        {(page) =>
+          page.items.length ? (
+            <Card className="flush">
+              <div className="scroll" tabIndex={0} role="region" aria-label="Flows">
+                <table>
+                  <thead>
+                    <tr>
+                      <th>Flow</th>
+                      <th className="num">Version</th>
+                      <th className="num">Made</th>
+                      <th>
+                        <span className="sr">Runs</span>
+                      </th>
+                    </tr>
+                  </thead>
+                  <tbody>
+                    {page.items.map((flow, index) => (
+                      <tr key={flow.id} className={index === at ? "at" : ""}>
+                        <td>
+                          <Link to={flowAt(flow.name, flow.id)}>{flow.name}</Link>
+                        </td>
+                        <td className="num">{flow.version || <span className="faint">none</span>}</td>
+                        <td className="num">
+                          <Ago at={flow.created_at} />
+                        </td>
+                        <td className="right">
+                          <Link to={to("/runs", { flow: flow.name })}>
+                            Runs<span className="sr"> of {flow.name}</span>
+                          </Link>
+                        </td>
+                      </tr>
+                    ))}
+                  </tbody>
+                </table>
+              </div>
+            </Card>
+          ) : (
+            <Empty icon="graph" title="No flow is published" command="onward demo flow">
+              Write one here, publish one with <code>onward flow apply</code>, or look at the demo:
+            </Empty>
+          )
+        }
+      </Loading>
+    </>
+  );
+}

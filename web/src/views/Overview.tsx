@@ -1,0 +1,207 @@
+import type { ReactNode } from "react";
+import { useLive } from "../api/live";
+import type { Change, State } from "../api/types";
+import { Card, Command, Empty, Head, Skeleton } from "../components/basics";
+import { Chart } from "../components/chart";
+import type { Line } from "../components/chart";
+import { Icon } from "../components/icon";
+import { tasksAt } from "../lib/search";
+import { ago, number, rate, span, useNow } from "../lib/time";
+import { Link } from "../routes";
+import { phaseWord } from "../words";
+
+const THROUGHPUT: readonly Line[] = [
+  { key: "created", label: "in", colour: 1 },
+  { key: "succeeded", label: "succeeded", colour: 2, fill: true },
+];
+const TROUBLE: readonly Line[] = [
+  { key: "failed", label: "failed for good", colour: 3, fill: true },
+  { key: "retried", label: "retried", colour: 4 },
+];
+const DEPTH: readonly Line[] = [
+  { key: "primary", label: "new", colour: 1, fill: true },
+  { key: "retry", label: "retries", colour: 4 },
+  { key: "running", label: "running", colour: 2 },
+];
+const DURATIONS: readonly Line[] = [
+  { key: "run_p50", label: "median", colour: 2 },
+  { key: "run_p95", label: "p95", colour: 1 },
+  { key: "wait_p95", label: "waited, p95", colour: 4 },
+];
+const TILES: readonly State[] = ["queued", "running", "scheduled", "waiting", "succeeded", "failed", "dead", "canceled"];
+
+export default function Overview(): ReactNode {
+  const { now, points } = useLive();
+  return (
+    <>
+      <Head title="Overview" />
+      {now === null ? (
+        <Skeleton rows={8} />
+      ) : (
+        <div className="stack">
+          <Tiles now={now} />
+          {!Object.keys(now.states).length && (
+            <Card>
+              <Empty icon="bolt" title="Nothing has happened here yet" command={`onward submit countdown '{"seconds": 3}' --wait`}>
+                Hand in a first task and watch it, here or in the <Link to="/playground">Playground</Link>:
+              </Empty>
+            </Card>
+          )}
+          <div className="grid-2">
+            <Card>
+              <Chart title="Throughput, a second" points={points} lines={THROUGHPUT} show={rate} />
+            </Card>
+            <Card>
+              <Chart title="Failures, a second" points={points} lines={TROUBLE} show={rate} />
+            </Card>
+            <Card>
+              <Chart title="Depth by lane" points={points} lines={DEPTH} show={number} />
+            </Card>
+            <Card>
+              <Chart title="Run time" points={points} lines={DURATIONS} show={span} />
+            </Card>
+          </div>
+          <div className="grid-2">
+            <Queues now={now} />
+            <div className="stack">
+              <Workers now={now} />
+              <Breakers now={now} />
+            </div>
+          </div>
+        </div>
+      )}
+    </>
+  );
+}
+
+function Tiles({ now }: { now: Change }): ReactNode {
+  return (
+    <ul className="tiles">
+      {TILES.map((state) => {
+        const { label, tone, icon } = phaseWord(state);
+        const count = now.states[state] ?? 0;
+        const to = state === "dead" ? "/dead-letters" : tasksAt({ states: [state] });
+        return (
+          <li key={state}>
+            <Link to={to} className={`tile ${count ? "" : "none"}`}>
+              <span className="tile-number">{number(count)}</span>
+              <span className={`dot-${tone}`}>
+                <Icon name={icon} size={13} /> {label}
+              </span>
+            </Link>
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+function Queues({ now }: { now: Change }): ReactNode {
+  const busiest = Object.entries(now.queues).slice(0, 8);
+  const cell = (queue: string, state: State): ReactNode => {
+    const count = now.queues[queue]?.[state] ?? 0;
+    return <td className="num">{count ? <Link to={tasksAt({ states: [state], queue })}>{number(count)}</Link> : <span className="faint">0</span>}</td>;
+  };
+  return (
+    <Card title="Busiest queues" acts={<Link to="/queues">All queues</Link>} className="flush">
+      {busiest.length ? (
+        <div className="scroll" tabIndex={0} role="region" aria-label="Busiest queues">
+          <table>
+            <thead>
+              <tr>
+                <th>Queue</th>
+                <th className="num">queued</th>
+                <th className="num">running</th>
+                <th className="num">scheduled</th>
+                <th className="num">dead</th>
+              </tr>
+            </thead>
+            <tbody>
+              {busiest.map(([queue]) => (
+                <tr key={queue}>
+                  <td>
+                    <Link to={tasksAt({ queue })}>{queue}</Link> {now.paused.includes(queue) && <span className="badge tone-wait">paused</span>}
+                  </td>
+                  {cell(queue, "queued")}
+                  {cell(queue, "running")}
+                  {cell(queue, "scheduled")}
+                  {cell(queue, "dead")}
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      ) : (
+        <Empty icon="layers" title="No queue has seen a task" />
+      )}
+    </Card>
+  );
+}
+
+function Workers({ now }: { now: Change }): ReactNode {
+  const transports = Object.entries(now.workers).sort((one, other) => other[1] - one[1]);
+  return (
+    <Card title="Workers" acts={<Link to="/workers">All workers</Link>}>
+      {transports.length ? (
+        <dl className="facts">
+          {transports.map(([transport, count]) => (
+            <div key={transport}>
+              <dt>{transport}</dt>
+              <dd className="big">
+                <Link to={`/workers?transport=${encodeURIComponent(transport)}`}>{number(count)}</Link>
+              </dd>
+            </div>
+          ))}
+          <div>
+            <dt>tasks in hand, of slots</dt>
+            <dd className="big">
+              <Link to={tasksAt({ states: ["running"] })}>{number(now.busy)}</Link> <span className="faint">/ {number(now.slots)}</span>
+            </dd>
+          </div>
+          <div>
+            <dt>share that retries may take</dt>
+            <dd className="big">{Math.round(now.retry_share * 100)} %</dd>
+          </div>
+        </dl>
+      ) : (
+        <>
+          <p className="faint">Nobody is connected; tasks wait until somebody is.</p>
+          <Command text="onward worker module:attr" />
+        </>
+      )}
+    </Card>
+  );
+}
+
+function Breakers({ now }: { now: Change }): ReactNode {
+  const time = useNow();
+  const told = Object.entries(now.breakers).filter(([, breaker]) => breaker.state !== "closed");
+  return (
+    <Card title="Circuit breakers">
+      {told.length ? (
+        <ul className="stack">
+          {told.map(([queue, breaker]) => (
+            <li key={queue} className="row">
+              <span className={`badge tone-${breaker.state === "open" ? "bad" : "wait"}`}>
+                <Icon name="bolt" size={12} />
+                {breaker.state === "open" ? "open" : "trying"}
+              </span>
+              <Link to={tasksAt({ queue })}>{queue}</Link>
+              <span className="faint small">
+                {breaker.failures} of {breaker.calls} calls failed; next try {ago(breaker.until, time)}
+              </span>
+            </li>
+          ))}
+        </ul>
+      ) : (
+        <p className="row">
+          <span className="badge tone-good">
+            <Icon name="check" size={12} />
+            all closed
+          </span>
+          <span className="faint">Every service is given work.</span>
+        </p>
+      )}
+    </Card>
+  );
+}

@@ -1,0 +1,206 @@
+import { useState } from "react";
+import type { ReactNode } from "react";
+import { parse, raw } from "../api/client";
+import { of, useAction, useData } from "../api/data";
+import type { Page, Service, Task } from "../api/types";
+import { Badge, Card, Command, Empty, Head, Id, ProblemBox, Tabs } from "../components/basics";
+import { Icon } from "../components/icon";
+import { faultOf, Json, JsonEdit, pretty } from "../components/json";
+import { asCurl } from "../lib/code";
+import { useParam } from "../routes";
+
+interface Door {
+  label: string;
+  lead: string;
+  path: string;
+  body: unknown;
+  idAt: readonly string[]; // where its answer holds the task's id
+}
+
+const TEXT =
+  "People hand off work. A chat back end hands a prompt to a machine behind a firewall. An agent hands a report to a service. " +
+  "A back end hands ten thousand texts to be summarised. Each of these is another system today. Onward is one of them all: one core, many doors.";
+
+const DOORS: Record<string, Door> = {
+  summarize: {
+    label: "Summarise",
+    lead: "The tasks door: hand in a text, watch it being summarised.",
+    path: "/api/v1/tasks/summarize/",
+    body: { content: TEXT },
+    idAt: ["task_id"],
+  },
+  native: {
+    label: "Task",
+    lead: "The native door. With ?wait_ms= the answer waits for the end; the task never depends on it.",
+    path: "/api/v2/tasks",
+    body: { type: "countdown", payload: { seconds: 5 } },
+    idAt: ["id"],
+  },
+  dispatcher: {
+    label: "Dispatcher",
+    lead: "Hand in and wait, or poll: a worker group on a WebSocket does it.",
+    path: "/api/openai",
+    body: { group: "default", messages: [{ role: "user", content: "Hello?" }], async: false },
+    idAt: ["taskId"],
+  },
+  chat: {
+    label: "Chat",
+    lead: "What an OpenAI client sends; the model is a worker group.",
+    path: "/v1/chat/completions",
+    body: { model: "default", messages: [{ role: "user", content: "Hello?" }] },
+    idAt: ["id"],
+  },
+};
+
+interface Answer {
+  status: number;
+  ms: number;
+  text: string;
+  task: string | null;
+}
+
+export default function Playground(): ReactNode {
+  const [name, setName] = useParam("door", "summarize");
+  const door = DOORS[name] ?? DOORS.summarize!;
+  return (
+    <>
+      <Head title="Playground" lead={door.lead} />
+      <div className="stack">
+        <Tabs label="Door" value={name} options={Object.entries(DOORS).map(([key, { label }]) => [key, label] as const)} onChange={setName} />
+        <Try key={name} door={door} simple={door === DOORS.summarize} native={door === DOORS.native} />
+      </div>
+    </>
+  );
+}
+
+function Try({ door, simple, native }: { door: Door; simple: boolean; native: boolean }): ReactNode {
+  const [path, setPath] = useState(door.path);
+  const [body, setBody] = useState(pretty(door.body));
+  const send = useAction(() => hand(door, path, body), { quiet: true });
+  const services = useData<Page<Service>>(native ? "/api/v2/services" : null, () => false);
+  const types = services.data?.items.flatMap((service) => service.task_types) ?? [];
+  return (
+    <div className="grid-2">
+      <Card title="Request">
+        <form
+          onSubmit={(event) => {
+            event.preventDefault();
+            send.run();
+          }}
+        >
+          {simple ? (
+            <label className="field">
+              <span>Text to summarise</span>
+              <textarea rows={10} required value={contentOf(body)} onChange={(event) => setBody(pretty({ content: event.target.value }))} />
+            </label>
+          ) : (
+            <>
+              <label className="field">
+                <span>Path</span>
+                <input className="mono" value={path} onChange={(event) => setPath(event.target.value)} required pattern="/.*" />
+              </label>
+              {types.length > 0 && (
+                <div className="row small">
+                  <span className="faint">declared types:</span>
+                  {types.map((type) => (
+                    <button key={type} type="button" className="pill" onClick={() => setBody(withType(body, type))}>
+                      {type}
+                    </button>
+                  ))}
+                </div>
+              )}
+              <JsonEdit label="Body" value={body} onChange={setBody} rows={12} />
+            </>
+          )}
+          <div className="row">
+            <button className="primary" disabled={send.busy || faultOf(body) !== null}>
+              <Icon name="play" /> {send.busy ? "Waiting for the answer…" : simple ? "Summarise" : "Send"}
+            </button>
+          </div>
+          <Command text={asCurl("POST", path, compact(body))} />
+        </form>
+      </Card>
+      <Card title="Answer">
+        {send.error && <ProblemBox error={send.error} />}
+        {send.result ? <Shown answer={send.result} simple={simple} /> : !send.error && <Empty icon="flask" title="Send it, and the answer is shown here" />}
+      </Card>
+    </div>
+  );
+}
+
+async function hand(door: Door, path: string, body: string): Promise<Answer> {
+  const answer = await raw("POST", path, body);
+  return { ...answer, task: idIn(answer.text, door.idAt) };
+}
+
+function Shown({ answer, simple }: { answer: Answer; simple: boolean }): ReactNode {
+  const good = answer.status < 300;
+  let value: unknown = answer.text;
+  try {
+    value = parse(answer.text);
+  } catch {
+    // an event stream, say: shown as it is
+  }
+  return (
+    <div className="stack">
+      <p className="row">
+        <span className={`badge tone-${good ? "good" : "bad"}`}>
+          <Icon name={good ? "check" : "cross"} size={12} />
+          {answer.status}
+        </span>
+        <span className="faint">after {Math.round(answer.ms)} ms</span>
+      </p>
+      {typeof value === "string" ? <p className="json pre">{value}</p> : <Json value={value} label="answer" />}
+      {answer.task && <Watched id={answer.task} summary={simple} />}
+    </div>
+  );
+}
+
+/** The task that came of it, as it goes on. */
+function Watched({ id, summary }: { id: string; summary: boolean }): ReactNode {
+  const task = useData<Task>(`/api/v2/tasks/${encodeURIComponent(id)}`, of(id));
+  if (!task.data) return null;
+  const { result } = task.data;
+  const told = summary && typeof result === "object" && result !== null && "summary" in result ? (result as { summary: unknown }).summary : null;
+  return (
+    <div className="stack">
+      <p className="row">
+        <Badge phase={task.data.phase} progress={task.data.state === "running" ? task.data.progress : null} />
+        <Id id={id} to={`/tasks/${encodeURIComponent(id)}`} />
+      </p>
+      {typeof told === "string" && <blockquote>{told}</blockquote>}
+      {task.data.state === "succeeded" && <Json value={result} label="result" />}
+      {task.data.error && task.data.state !== "succeeded" && <p className="tone-bad-text">{task.data.error.message}</p>}
+    </div>
+  );
+}
+
+function idIn(text: string, names: readonly string[]): string | null {
+  try {
+    const body = JSON.parse(text) as Record<string, unknown>;
+    for (const name of names) {
+      const value = body[name];
+      if (typeof value === "string") return value.replace(/^chatcmpl-/, "");
+    }
+  } catch {
+    // no JSON, no id
+  }
+  return null;
+}
+
+function contentOf(body: string): string {
+  const { content } = JSON.parse(body) as { content: string };
+  return content;
+}
+
+function withType(body: string, type: string): string {
+  try {
+    return pretty({ ...(parse(body) as object), type });
+  } catch {
+    return pretty({ type, payload: {} });
+  }
+}
+
+function compact(body: string): string {
+  return faultOf(body) === null ? JSON.stringify(parse(body)) : body;
+}

@@ -1,0 +1,152 @@
+import { useState } from "react";
+import type { ReactNode } from "react";
+import { post } from "../api/client";
+import { useAction, useData } from "../api/data";
+import type { Page, Queue, State } from "../api/types";
+import { Card, Empty, Head, Loading } from "../components/basics";
+import { Dialog } from "../components/dialog";
+import { Icon } from "../components/icon";
+import { useIdentity } from "../lib/kept";
+import { tasksAt } from "../lib/search";
+import { ago, number, useNow } from "../lib/time";
+import { Link } from "../routes";
+
+const COLUMNS: readonly State[] = ["queued", "running", "scheduled", "waiting", "succeeded", "failed", "dead"];
+
+export default function Queues(): ReactNode {
+  const queues = useData<Page<Queue>>("/api/v2/queues");
+  const [pausing, setPausing] = useState<Queue | null>(null);
+  return (
+    <>
+      <Head title="Queues" lead="A paused queue takes work and hands out none; what runs goes on." />
+      <Loading from={queues}>
+        {({ items }) =>
+          items.length ? (
+            <Card className="flush">
+              <div className="scroll" tabIndex={0} role="region" aria-label="Queues">
+                <table>
+                  <thead>
+                    <tr>
+                      <th>Queue</th>
+                      <th>
+                        <span className="sr">Action</span>
+                      </th>
+                      {COLUMNS.map((state) => (
+                        <th key={state} className="num">
+                          {state}
+                        </th>
+                      ))}
+                      <th className="num">workers</th>
+                      <th className="num">slots</th>
+                    </tr>
+                  </thead>
+                  <tbody>
+                    {items.map((queue) => (
+                      <Row key={queue.name} queue={queue} pause={() => setPausing(queue)} />
+                    ))}
+                  </tbody>
+                </table>
+              </div>
+            </Card>
+          ) : (
+            <Empty icon="layers" title="No queue yet" command={`onward submit echo '{"hello": "world"}'`}>
+              A queue is there as soon as a task is in it, or a worker serves it.
+            </Empty>
+          )
+        }
+      </Loading>
+      {pausing && <Pause queue={pausing} onClose={() => setPausing(null)} />}
+    </>
+  );
+}
+
+function Row({ queue, pause }: { queue: Queue; pause: () => void }): ReactNode {
+  const now = useNow();
+  const resume = useAction(() => post(`/api/v2/queues/${encodeURIComponent(queue.name)}/resume`), { done: `${queue.name} hands out work again` });
+  const { paused, breaker } = queue;
+  const waits = queue.queued > 0 && queue.workers === 0;
+  return (
+    <tr>
+      <td>
+        <Link to={tasksAt({ queue: queue.name })}>{queue.name}</Link>
+        <div className="row small">
+          {paused && (
+            <span className="badge tone-wait">
+              <Icon name="pause" size={12} />
+              paused{paused.by && ` by ${paused.by}`}
+            </span>
+          )}
+          {paused?.reason && <span className="faint">{paused.reason}</span>}
+          {breaker && breaker.state !== "closed" && (
+            <span className="badge tone-bad">
+              <Icon name="bolt" size={12} />
+              breaker {breaker.state === "open" ? "open" : "trying"}, next try {ago(breaker.until, now)}
+            </span>
+          )}
+          {waits && (
+            <span className="badge tone-bad">
+              <Icon name="warn" size={12} />
+              no worker serves it
+            </span>
+          )}
+        </div>
+      </td>
+      <td>
+        {paused ? (
+          <button type="button" onClick={() => resume.run()} disabled={resume.busy}>
+            <Icon name="play" size={14} /> Resume<span className="sr"> {queue.name}</span>
+          </button>
+        ) : (
+          <button type="button" onClick={pause}>
+            <Icon name="pause" size={14} /> Pause<span className="sr"> {queue.name}</span>
+          </button>
+        )}
+      </td>
+      {COLUMNS.map((state) => {
+        const count = queue.states[state];
+        return (
+          <td key={state} className="num">
+            {count ? <Link to={tasksAt({ queue: queue.name, states: [state] })}>{number(count)}</Link> : <span className="faint">0</span>}
+            {state === "queued" && queue.retrying > 0 && <div className="faint small">{number(queue.retrying)} again</div>}
+          </td>
+        );
+      })}
+      <td className="num">{number(queue.workers)}</td>
+      <td className="num">{number(queue.slots)}</td>
+    </tr>
+  );
+}
+
+function Pause({ queue, onClose }: { queue: Queue; onClose: () => void }): ReactNode {
+  const [by, setBy] = useIdentity();
+  const [reason, setReason] = useState("");
+  const pause = useAction(
+    () => post(`/api/v2/queues/${encodeURIComponent(queue.name)}/pause`, { ...(by && { by }), ...(reason && { reason }) }),
+    { done: `${queue.name} is paused`, after: onClose },
+  );
+  return (
+    <Dialog title={`Pause ${queue.name}`} onClose={onClose}>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          pause.run();
+        }}
+      >
+        <p className="faint">It goes on taking work and hands out none until somebody resumes it.</p>
+        <label className="field">
+          <span>Why (for others who wonder)</span>
+          <input value={reason} maxLength={1000} onChange={(event) => setReason(event.target.value)} />
+        </label>
+        <label className="field">
+          <span>Your name</span>
+          <input value={by} maxLength={200} onChange={(event) => setBy(event.target.value)} />
+        </label>
+        <div className="dialog-acts">
+          <button className="primary" disabled={pause.busy}>
+            Pause
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}

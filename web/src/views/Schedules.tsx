@@ -1,0 +1,144 @@
+import { useState } from "react";
+import type { ReactNode } from "react";
+import { post } from "../api/client";
+import { useAction, useData } from "../api/data";
+import type { Page, Schedule, Task } from "../api/types";
+import { Ago, Card, Empty, Head, Loading } from "../components/basics";
+import { Icon } from "../components/icon";
+import { ScheduleForm } from "../components/scheduleform";
+import { useKeys, useRowKeys } from "../lib/keys";
+import { scheduleApi, scheduleAt } from "../lib/schedule";
+import { go, Link } from "../routes";
+
+export default function Schedules(): ReactNode {
+  const schedules = useData<Page<Schedule>>("/api/v2/schedules?limit=1000");
+  const [adding, setAdding] = useState(false);
+  const items = schedules.data?.items ?? [];
+  const [at] = useRowKeys(items.length, (index) => go(scheduleAt(items[index]!.name)));
+  useKeys({ n: () => setAdding(true) });
+  return (
+    <>
+      <Head title="Schedules" lead="Work that runs once at a time, at intervals, or by cron.">
+        <button type="button" className="primary" onClick={() => setAdding(true)}>
+          <Icon name="calendar" /> New schedule
+        </button>
+      </Head>
+      <Loading from={schedules}>
+        {(page) =>
+          page.items.length ? (
+            <Card className="flush">
+              <div className="scroll" tabIndex={0} role="region" aria-label="Schedules">
+                <table className="cards">
+                  <thead>
+                    <tr>
+                      <th>Schedule</th>
+                      <th>Runs</th>
+                      <th>When</th>
+                      <th className="num">Next</th>
+                      <th className="num wide-only">Last</th>
+                      <th>
+                        <span className="sr">Actions</span>
+                      </th>
+                    </tr>
+                  </thead>
+                  <tbody>
+                    {page.items.map((schedule, index) => (
+                      <Row key={schedule.name} schedule={schedule} at={index === at} />
+                    ))}
+                  </tbody>
+                </table>
+              </div>
+            </Card>
+          ) : (
+            <Empty icon="calendar" title="Nothing is scheduled" command={`onward schedule add nightly echo '{"hello": "night"}' --cron "0 3 * * *"`} />
+          )
+        }
+      </Loading>
+      {adding && <ScheduleForm schedule={null} onClose={() => setAdding(false)} />}
+    </>
+  );
+}
+
+function Row({ schedule, at }: { schedule: Schedule; at: boolean }): ReactNode {
+  return (
+    <tr className={at ? "at" : ""}>
+      <td>
+        <Link to={scheduleAt(schedule.name)}>{schedule.name}</Link>
+        {schedule.paused && (
+          <div>
+            <Paused />
+          </div>
+        )}
+      </td>
+      <td>
+        <RunsWhat schedule={schedule} />
+      </td>
+      <td>
+        {schedule.description}
+        {schedule.cron && (
+          <div className="faint small">
+            <code>{schedule.cron}</code> {schedule.timezone}
+          </div>
+        )}
+      </td>
+      <td className="num">
+        <Ago at={schedule.paused ? null : schedule.next_run_at} />
+      </td>
+      <td className="num wide-only">
+        <Ago at={schedule.last_run_at} />
+        {schedule.last_outcome && <div className="faint small">{schedule.last_outcome}</div>}
+      </td>
+      <td className="right">
+        <ScheduleActs schedule={schedule} />
+      </td>
+    </tr>
+  );
+}
+
+export function Paused(): ReactNode {
+  return (
+    <span className="badge tone-wait">
+      <Icon name="pause" size={12} />
+      paused
+    </span>
+  );
+}
+
+export function RunsWhat({ schedule }: { schedule: Schedule }): ReactNode {
+  return schedule.flow !== null ? (
+    <>
+      <Icon name="graph" size={12} /> <Link to={`/flows/${encodeURIComponent(schedule.flow)}`}>{schedule.flow}</Link>
+    </>
+  ) : (
+    <>{schedule.type}</>
+  );
+}
+
+/** Where the work that it made is shown. */
+export function workAt(schedule: Schedule, id: string): string {
+  return `/${schedule.flow === null ? "tasks" : "runs"}/${encodeURIComponent(id)}`;
+}
+
+export function ScheduleActs({ schedule }: { schedule: Schedule }): ReactNode {
+  const path = scheduleApi(schedule.name);
+  const trigger = useAction(() => post<Task>(`${path}/trigger`), { done: "Triggered", after: (task) => go(workAt(schedule, task.id)) });
+  const pause = useAction(() => post(`${path}/pause`), { done: `${schedule.name} rests` });
+  const resume = useAction(() => post(`${path}/resume`), { done: `${schedule.name} goes on` });
+  const named = <span className="sr"> {schedule.name}</span>;
+  return (
+    <span className="row acts">
+      <button type="button" onClick={() => trigger.run()} disabled={trigger.busy} title="Run it now, beside its times">
+        <Icon name="bolt" size={14} /> Trigger{named}
+      </button>
+      {schedule.paused ? (
+        <button type="button" onClick={() => resume.run()} disabled={resume.busy}>
+          <Icon name="play" size={14} /> Resume{named}
+        </button>
+      ) : (
+        <button type="button" onClick={() => pause.run()} disabled={pause.busy}>
+          <Icon name="pause" size={14} /> Pause{named}
+        </button>
+      )}
+    </span>
+  );
+}

@@ -1,0 +1,275 @@
+import { useState } from "react";
+import type { ReactNode } from "react";
+import { parse, post } from "../api/client";
+import { of, useAction, useData } from "../api/data";
+import type { Explanation, Task as TaskShape, TaskEvent } from "../api/types";
+import { Ago, Badge, Card, Copy, copyText, Head, Id, ProblemBox, Skeleton, Sure, Took } from "../components/basics";
+import { Dialog } from "../components/dialog";
+import { Icon } from "../components/icon";
+import { faultOf, Json, JsonEdit, pretty } from "../components/json";
+import { Attempts, Waterfall } from "../components/waterfall";
+import { taskAsCurl, taskAsPython } from "../lib/code";
+import { useEvents } from "../lib/events";
+import { lifeOf } from "../lib/life";
+import { useKeys } from "../lib/keys";
+import { tasksAt } from "../lib/search";
+import { ago, clock, full, useNow } from "../lib/time";
+import type { ViewProps } from "../pages";
+import { Link } from "../routes";
+import { eventTone, may, phaseWord } from "../words";
+
+export default function Task({ params }: ViewProps): ReactNode {
+  const id = params.id!;
+  const task = useData<TaskShape>(`/api/v2/tasks/${encodeURIComponent(id)}`, of(id));
+  if (task.error && task.data?.id !== id)
+    return (
+      <>
+        <Head title="Task" />
+        <ProblemBox error={task.error} again={() => void task.refetch()} />
+        <p>
+          <Link to="/tasks">All tasks</Link>
+        </p>
+      </>
+    );
+  if (task.data?.id !== id) return <Skeleton rows={8} />;
+  return <Shown key={id} task={task.data} />;
+}
+
+function Shown({ task }: { task: TaskShape }): ReactNode {
+  const events = useEvents(task.id);
+  const life = lifeOf(events ?? [], task.run_at);
+  return (
+    <>
+      <Head
+        title={
+          <>
+            {task.type} <Badge phase={task.phase} progress={task.state === "running" ? task.progress : null} />
+          </>
+        }
+        lead={
+          <span className="mono">
+            {task.id} <Copy text={task.id} label="Copy id" />
+          </span>
+        }
+      >
+        <Acts task={task} />
+      </Head>
+      <div className="stack">
+        {task.state !== "succeeded" && <Why task={task} />}
+        {task.state === "running" && task.progress !== null && (
+          <div className="row">
+            <progress className="grow" value={task.progress} max={1} aria-label="Progress" />
+            <span className="faint">{task.progress_message}</span>
+          </div>
+        )}
+        <Card>
+          <Facts task={task} />
+        </Card>
+        <Card title="Timeline">{events === null ? <Skeleton rows={2} /> : <Waterfall life={life} />}</Card>
+        <div className="grid-2">
+          <Card title="Payload">
+            <Json value={task.payload} label="payload" />
+          </Card>
+          <Outcome task={task} events={events ?? []} />
+        </div>
+        {life.some((one) => one.attempt !== null) && (
+          <Card title="Attempts" className="flush">
+            <Attempts life={life} />
+          </Card>
+        )}
+        <Log events={events} />
+      </div>
+    </>
+  );
+}
+
+function Acts({ task }: { task: TaskShape }): ReactNode {
+  const [editing, setEditing] = useState(false);
+  const path = `/api/v2/tasks/${encodeURIComponent(task.id)}`;
+  const cancel = useAction(() => post<TaskShape>(`${path}/cancel`), {
+    done: (now) => (now.state === "canceled" ? "Canceled" : "Its worker was asked to stop"),
+  });
+  const abandon = useAction(() => post("/api/v2/dead-letters/abandon", { ids: [task.id] }), { done: "Abandoned: it counts as failed" });
+  const live = phaseWord(task.phase).live;
+  useKeys(may(task, "retry") ? { r: () => setEditing(true) } : {});
+  return (
+    <>
+      {may(task, "approve") && (
+        <Link to={`/approvals?task=${encodeURIComponent(task.id)}`} className="button">
+          <Icon name="hand" /> Decide
+        </Link>
+      )}
+      {task.type.startsWith("flow:") && task.type !== "flow:approval" && (
+        <Link to={`/runs/${encodeURIComponent(task.id)}`} className="button">
+          <Icon name="graph" /> As a run
+        </Link>
+      )}
+      {may(task, "cancel") && (
+        <Sure sure="Cancel it, really?" onSure={() => cancel.run()} disabled={cancel.busy}>
+          <Icon name="stop" /> Cancel
+        </Sure>
+      )}
+      {may(task, "retry") && (
+        <button type="button" className="primary" onClick={() => setEditing(true)}>
+          <Icon name="redo" /> Retry
+        </button>
+      )}
+      {may(task, "abandon") && (
+        <Sure sure="Give it up, really?" onSure={() => abandon.run()} disabled={abandon.busy}>
+          Abandon
+        </Sure>
+      )}
+      <button type="button" onClick={() => copyText(taskAsCurl(task), "Copied a curl command that hands it in again")}>
+        <Icon name="copy" /> curl
+      </button>
+      <button type="button" onClick={() => copyText(taskAsPython(task), "Copied a program that hands it in again")}>
+        <Icon name="copy" /> Python
+      </button>
+      {editing && !live && <Retry task={task} onClose={() => setEditing(false)} />}
+    </>
+  );
+}
+
+function Retry({ task, onClose }: { task: TaskShape; onClose: () => void }): ReactNode {
+  const before = pretty(task.payload);
+  const [text, setText] = useState(before);
+  const retry = useAction(
+    () => post(`/api/v2/tasks/${encodeURIComponent(task.id)}/retry`, text === before ? undefined : { payload: parse(text) }),
+    { done: "On its way again", after: onClose },
+  );
+  return (
+    <Dialog title={`Retry ${task.type}`} onClose={onClose} wide>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          retry.run();
+        }}
+      >
+        <JsonEdit label="Payload" value={text} onChange={setText} rows={14} />
+        <p className="faint small">It keeps its id and begins a new generation. {text === before ? "The payload stays as it is." : "The payload is replaced."}</p>
+        <div className="dialog-acts">
+          {text !== before && (
+            <button type="button" onClick={() => setText(before)}>
+              Undo the edit
+            </button>
+          )}
+          <button className="primary" disabled={retry.busy || faultOf(text) !== null}>
+            {text === before ? "Retry" : "Retry with this payload"}
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+/** Why is it not running? */
+function Why({ task }: { task: TaskShape }): ReactNode {
+  const now = useNow();
+  const why = useData<Explanation>(`/api/v2/tasks/${encodeURIComponent(task.id)}/explain`, () => phaseWord(task.phase).live);
+  if (!why.data || why.data.phase !== task.phase) return null;
+  const { tone, icon } = phaseWord(task.phase);
+  return (
+    <div className={`notice tone-${tone}`}>
+      <Icon name={icon} />
+      <div>
+        {why.data.sentence}
+        {why.data.eta !== null && phaseWord(task.phase).live && <span> ({ago(why.data.eta, now)})</span>}
+        {why.data.hint && <div className="small mono">{why.data.hint}</div>}
+      </div>
+    </div>
+  );
+}
+
+function Facts({ task }: { task: TaskShape }): ReactNode {
+  const facts: readonly (readonly [string, ReactNode])[] = [
+    ["queue", <Link to={tasksAt({ queue: task.queue })}>{task.queue}</Link>],
+    ["priority", task.priority],
+    ["attempt", `${task.attempt}${task.generation > 1 ? ` in generation ${task.generation}` : ""}`],
+    ["failures, retries", `${task.failures}, ${task.retries}`],
+    ["worker", task.worker && <span className="mono small">{task.worker}</span>],
+    ["created", <Ago at={task.created_at} />],
+    ["started", task.started_at && <Ago at={task.started_at} />],
+    ["finished", task.finished_at && <Ago at={task.finished_at} />],
+    ["ran", task.started_at && <Took task={task} />],
+    ["not before", task.run_at !== null && task.state === "scheduled" && full(task.run_at)],
+    ["session", task.session_id && <Link to={tasksAt({ session: task.session_id })}>{task.session_id}</Link>],
+    ["parent", task.parent_id && <Id id={task.parent_id} to={`/tasks/${encodeURIComponent(task.parent_id)}`} />],
+    ["idempotency key", task.idempotency_key],
+  ];
+  return (
+    <dl className="facts">
+      {facts.map(([name, value]) =>
+        value ? (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ) : null,
+      )}
+    </dl>
+  );
+}
+
+function Outcome({ task, events }: { task: TaskShape; events: readonly TaskEvent[] }): ReactNode {
+  const chunks = events.filter((event) => event.type === "task.chunk");
+  const spoken = chunks.length > 0 && chunks.every((event) => typeof event.data === "string");
+  return (
+    <Card title={task.error && task.state !== "succeeded" ? "Error" : "Result"}>
+      {task.error && task.state !== "succeeded" ? (
+        <div className="stack">
+          <p>
+            <b className="tone-bad-text">{task.error.kind}</b> {task.error.message}
+          </p>
+          <Json value={task.error} label="error" />
+        </div>
+      ) : task.state === "succeeded" ? (
+        <Json value={task.result} label="result" />
+      ) : spoken ? (
+        <p className="json pre">{chunks.map((event) => event.data as string).join("")}</p>
+      ) : (
+        <p className="faint">{phaseWord(task.phase).live ? "Not there yet." : "None."}</p>
+      )}
+    </Card>
+  );
+}
+
+const SHOWN = 200;
+
+function Log({ events }: { events: readonly TaskEvent[] | null }): ReactNode {
+  const [all, setAll] = useState(false);
+  const shown = all ? (events ?? []) : (events ?? []).slice(-SHOWN);
+  return (
+    <Card title={`Events${events ? ` (${events.length})` : ""}`}>
+      {events === null ? (
+        <Skeleton />
+      ) : (
+        <ol className="log" aria-live="polite" aria-relevant="additions">
+          {events.length > shown.length && (
+            <li>
+              <button type="button" className="plain" onClick={() => setAll(true)}>
+                {events.length - shown.length} earlier ones
+              </button>
+            </li>
+          )}
+          {shown.map((event) => (
+            <Entry key={event.n} event={event} />
+          ))}
+        </ol>
+      )}
+    </Card>
+  );
+}
+
+function Entry({ event }: { event: TaskEvent }): ReactNode {
+  const text = JSON.stringify(event.data);
+  return (
+    <li>
+      <span className="faint num">{event.n}</span>
+      <time className="num faint" dateTime={new Date(event.at).toISOString()} title={full(event.at)}>
+        {clock(event.at)}
+      </time>
+      <span className={`log-type dot-${eventTone(event.type)}`}>{event.type}</span>
+      {text && text !== "{}" && <span className="log-data mono small">{text.length > 400 ? `${text.slice(0, 400)}…` : text}</span>}
+    </li>
+  );
+}
