@@ -65,19 +65,19 @@ class SocketWorker:
 
     id = ""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, path: str = "/ws/worker", **headers: str) -> None:
         self._to: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._from: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._to.put_nowait({"type": "websocket.connect"})
-        headers = [(b"host", b"127.0.0.1")]
+        said = {"host": "127.0.0.1", **headers}
         scope = {
             "type": "websocket",
-            "path": "/ws/worker",
-            "raw_path": b"/ws/worker",
+            "path": path,
+            "raw_path": path.encode(),
             "query_string": b"",
             "root_path": "",
             "scheme": "ws",
-            "headers": headers,
+            "headers": [(name.encode(), value.encode()) for name, value in said.items()],
             "subprotocols": [],
             "asgi": {"version": "3.0"},
             "client": ("127.0.0.1", 1),
@@ -127,7 +127,8 @@ async def open_house(*, builtin_worker: bool = False, **settings: Any) -> AsyncI
     clock = ManualClock()
     settings.setdefault("lease_ms", 10**12)  # we move the clock by hours, between two heartbeats
     settings.setdefault("drain_ms", 0)
-    chosen = Settings(ledger="sqlite:///:memory:", **settings)
+    settings.setdefault("ledger", "sqlite:///:memory:")
+    chosen = Settings(**settings)
     app = build(chosen, builtin_worker=builtin_worker, clock=clock)
     async with (
         app.web.router.lifespan_context(app.web),

@@ -322,3 +322,40 @@ async def test_a_caller_who_goes_away_leaves_no_reply_for_the_next(
     await asyncio.wait([going])
     redis.client_unpause()
     assert len(await desk.all()) == 1
+
+
+async def test_a_kind_goes_with_the_last_of_its_documents(
+    backend: RedisBackend, flavour: str
+) -> None:
+    docs, client = backend.documents, shared(flavour).client
+
+    def left_ms() -> int:
+        return int(client.pttl("onward:doc:k"))
+
+    await docs.put("k", "a", "{}", now=NOW, expires_at=NOW + 60_000)
+    await docs.put("k", "b", "{}", now=NOW, expires_at=NOW + 10_000)
+    assert 50_000 < left_ms() <= 60_000
+    await docs.put("k", "b", "{}", now=NOW, expires_at=NOW + 90_000)
+    assert 80_000 < left_ms() <= 90_000
+    await docs.put("k", "c", "{}", now=NOW)
+    assert left_ms() == -1
+    await docs.put("k", "d", "{}", now=NOW, expires_at=NOW + 10)
+    assert left_ms() == -1
+
+
+async def test_a_sessions_tasks_are_found_without_a_walk(desk: Desk, flavour: str) -> None:
+    redis, tasks = shared(flavour).client, desk.backend.tasks
+    await desk.submit_some(50)
+    mine = await desk.finished(session="s|1", queue="mine")
+
+    async def of(session: str, *states: State) -> list[str]:
+        query = Query(session=session, states=frozenset(states))
+        return [task.id for task in (await tasks.find(query)).items]
+
+    redis.config_resetstat()
+    assert await of("s|1") == [mine.id]
+    assert await of("s|1", State.RUNNING) == await of("s") == []
+    assert redis.info("commandstats")["cmdstat_hmget"]["calls"] == 2
+    await tasks.purge([mine.id], now=NOW)
+    assert await of("s|1") == []
+    assert not redis.exists("onward:session:s|1")

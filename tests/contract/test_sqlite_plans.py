@@ -7,6 +7,7 @@ from importlib.resources import files
 import apsw
 import pytest
 
+from onward.backends.sqlite.database import QUERIES
 from onward.backends.sqlite.store import matching
 from onward.core.contract import Query
 from onward.core.task import State
@@ -35,4 +36,14 @@ def test_a_search_for_trouble_reads_an_index(query: Query, index: str) -> None:
     find = f"EXPLAIN QUERY PLAN SELECT * FROM task WHERE {where} ORDER BY tid DESC LIMIT 10"  # noqa: S608
     plan = " ".join(str(row[3]) for row in ledger.execute(find, bindings).fetchall())
     assert f"USING INDEX {index} " in plan
+    ledger.close()
+
+
+def test_documents_past_their_time_are_found_by_an_index() -> None:
+    ledger = apsw.Connection(":memory:")
+    for name in ("0001_initial", "0002_document_expiry"):
+        schema = files("onward.backends.sqlite") / f"migrations/{name}.sql"
+        ledger.execute(schema.read_text())
+    plan = ledger.execute(f"EXPLAIN QUERY PLAN {QUERIES['expire_documents']}", (1,)).fetchall()
+    assert "INDEX document_expiry" in str(plan)
     ledger.close()

@@ -439,6 +439,17 @@ def test_an_overdue_task_tells_once_and_goes_on() -> None:
 
 
 @pytest.mark.contract("S2-7")
+def test_an_offered_task_is_overdue_only_once_somebody_has_it() -> None:
+    task = running(profile="told", expires_at=PAST, due_at=PAST, lease_until=None)
+    move = machine.on_due(task, NOW, TOLD)
+    assert move is not None
+    assert (move.to, types(move), move.due_at) == (State.RUNNING, [], machine.NEVER)
+    taken = machine.on_due(msgspec.structs.replace(task, lease_until=FUTURE), NOW, TOLD)
+    assert taken is not None
+    assert types(taken) == ["task.timeout"]
+
+
+@pytest.mark.contract("S2-7")
 def test_a_queued_task_is_not_called_overdue() -> None:
     task = a_task(profile="told", state=State.SCHEDULED, expires_at=PAST, due_at=PAST)
     move = machine.on_due(task, NOW, TOLD)

@@ -18,11 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from onward.app import Onward
 from onward.core.approval import Word
 from onward.core.contract import Query
 from onward.core.errors import Conflict
 from onward.core.task import FINAL, State, Task, TaskId, encode, new_id
+from onward.engine import Onward
 from onward.flow.runs import SIGNAL, Start, new_run
 from onward.service import Context, Service
 from onward.settings import Settings

@@ -11,7 +11,7 @@ from onward.core.task import FINAL_EVENTS
 from tests.faults.invariants import OVER
 
 SEP = "\x1f"
-TASK_PARTS = (":payload", ":result", ":mail")
+TASK_PARTS = (":payload", ":output", ":mail", ":result")
 
 # Keys that stay when every task is forgotten; each is one, however many tasks there were.
 PERMANENT = (
@@ -22,6 +22,7 @@ PERMANENT = (
     "stream:task",  # the stream workers' own three, with their groups
     "stream:result",
     "stream:dlq",
+    "agent:stream:task.*",  # the agents', which are cleared by age
 )
 
 

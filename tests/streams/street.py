@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 
 class Street:
+    builtin_worker = False
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         # Replies have too many types for their stubs to be of use here.
@@ -32,7 +34,7 @@ class Street:
         self._open = AsyncExitStack()
 
     async def open(self) -> None:
-        self.app = build(self.settings)
+        self.app = build(self.settings, builtin_worker=self.builtin_worker)
         transport = httpx2.ASGITransport(app=self.app)
         await self._open.enter_async_context(self.app.web.router.lifespan_context(self.app.web))
         self.http = await self._open.enter_async_context(

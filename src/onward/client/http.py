@@ -23,6 +23,7 @@ from onward.core.task import FINAL, FINAL_EVENTS, State, new_id
 
 if TYPE_CHECKING:
     from onward.client.flows import Flows, Runs
+    from onward.client.functions import ToolFunction
     from onward.client.schedules import Schedules
 
 LONG_POLL_MS = 20_000
@@ -320,6 +321,12 @@ class Client:
 
     async def services(self) -> tuple[dict[str, Any], ...]:
         return (await self._wire.ask(Items, self._wire.request("GET", "/api/v2/services"))).items
+
+    async def tools(self, session_id: str | None = None) -> Sequence[ToolFunction]:
+        """The agent door's tools, as functions to be awaited; with a session, they are its own."""
+        from onward.client.functions import async_tools
+
+        return await async_tools(self._wire, session_id)
 
     async def health(self) -> dict[str, Any]:
         """How the server is: one that is unwell says so with 503, and that is an answer."""

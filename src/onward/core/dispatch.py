@@ -120,10 +120,15 @@ class Dispatcher:
         born, events = machine.born(task, self.profiles[task.profile])
         return Submission(born, events, cap, key)
 
-    async def _insert(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
-        if self.before_sessions is not None and any(item.task.session for item in batch):
+    async def expect_sessions(self) -> None:
+        """A task with a session is about to be written."""
+        if self.before_sessions is not None:
             await self.before_sessions()
             self.before_sessions = None
+
+    async def _insert(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
+        if any(item.task.session for item in batch):
+            await self.expect_sessions()
         asking = self._asking
         receipts = list(await self._insert_once(batch))
         if asking:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 
 from onward.core.contract import Backend
@@ -15,7 +15,7 @@ REREAD_S = 1.0
 
 async def follow(
     backend: Backend, task: TaskId, *, after: int = 0
-) -> AsyncIterator[Sequence[Event]]:
+) -> AsyncGenerator[Sequence[Event], None]:
     """Batches in order. An empty one comes about once a second: the follower may look around."""
     cursor = str(after)
     # Listening begins before the first look: a ring in between is not lost.

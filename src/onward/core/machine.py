@@ -318,11 +318,19 @@ def _struck_running(task: Task, now: Instant, profile: Profile) -> Move:
 
 
 def _tell(task: Task, now: Instant) -> Move:
+    if task.lease_until is None:
+        # Only offered: nobody works on it yet. It is told once somebody does.
+        return moves.going_on(task, moves.first(task.cancel_by, NEVER))
     return msgspec.structs.replace(
         moves.going_on(task, moves.first(task.lease_until, task.attempt_by, task.cancel_by)),
         changes={"overdue": 1, "expires_at": None},
-        events=(("task.timeout", encode({"elapsed_ms": now - task.created_at})),),
+        events=(("task.timeout", encode(_spent(task, now))),),
     )
+
+
+def _spent(task: Task, now: Instant) -> dict[str, int]:
+    allowed_ms = (task.expires_at or now) - task.created_at
+    return {"elapsed_ms": now - task.created_at, "timeout_ms": allowed_ms}
 
 
 def _clocked(move: Move, now: Instant) -> Move:

@@ -1,7 +1,8 @@
 """One dialect's streams in Redis: what is on them, who has what, and the single steps.
 
 Facts and steps, no decisions; those are in streams.py. Nothing here knows the ledger. A step that
-must not be torn is one script.
+must not be torn is one script. Where several groups see each entry (docs/adr/0012), somebody has
+it as long as it is pending in any of them, and all are done with it once it is pending in none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from onward.core.task import Instant
 from onward.workers.dialects import Dialect, Fields
 
 BLOCK_MS = 1_000
@@ -34,13 +36,23 @@ class Row(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """An entry of the group's pending list."""
+    """An entry of a group's pending list."""
 
     consumer: str
     idle_ms: int
 
 
 Order = tuple[int, int]
+
+
+class Reach(NamedTuple):
+    """The last entry that every group has been given, and that some group has."""
+
+    all: Order
+    any: Order
+
+
+NOWHERE: Order = (0, 0)
 
 
 def order(entry: str) -> Order:
@@ -50,8 +62,10 @@ def order(entry: str) -> Order:
 
 # Deleting an entry that somebody has would take it from under them: their next heartbeat fails.
 _WITHDRAW = """
-if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) > 0 then return 0 end
-redis.call('XDEL', KEYS[1], ARGV[2])
+for group = 2, #ARGV do
+  if #redis.call('XPENDING', KEYS[1], ARGV[group], ARGV[1], ARGV[1], 1) > 0 then return 0 end
+end
+redis.call('XDEL', KEYS[1], ARGV[1])
 return 1
 """
 
@@ -69,7 +83,7 @@ class Channel:
         self._redis = lines.calls
         self._blocking = lines.blocking
         self._tasks = dialect.tasks
-        self._group = dialect.group
+        self.groups: Sequence[str] = ()  # those who do the work, as they were last seen
 
     async def prepare(self) -> None:
         """Groups begin at the start of their stream: what is there already is work too."""
@@ -79,6 +93,7 @@ class Channel:
             except ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
+        await self.delivered()
 
     # What is there.
 
@@ -87,7 +102,7 @@ class Channel:
         start = "-"
         while True:
             rows = await self._redis.xrange(self._tasks, start, "+", count=PAGE) or ()
-            found += [Row(_text(entry), _fields(fields)) for entry, fields in rows]
+            found += [self._row(entry, fields) for entry, fields in rows]
             if len(rows) < PAGE:
                 return found
             start = "(" + found[-1].entry
@@ -95,12 +110,22 @@ class Channel:
     async def length(self) -> int:
         return int(await self._redis.xlen(self._tasks))
 
-    async def pending(self, consumer: str | None = None) -> dict[str, Taken]:
+    async def pending(self) -> dict[str, Taken]:
+        """Of those who have an entry, the one heard of last, and ourselves last of all."""
+        found: dict[str, Taken] = {}
+        for group in self.groups:
+            for entry, taken in (await self._pending(group)).items():
+                other = found.get(entry)
+                if other is None or _rank(taken) < _rank(other):
+                    found[entry] = taken
+        return found
+
+    async def _pending(self, group: str, consumer: str | None = None) -> dict[str, Taken]:
         found: dict[str, Taken] = {}
         start = "-"
         while True:
             rows = await self._redis.xpending_range(
-                self._tasks, self._group, start, "+", PAGE, consumername=consumer
+                self._tasks, group, start, "+", PAGE, consumername=consumer
             )
             for row in rows:
                 taken = Taken(_text(row["consumer"]), int(row["time_since_delivered"]))
@@ -110,14 +135,25 @@ class Channel:
             start = "(" + _text(rows[-1]["message_id"])
 
     async def is_taken(self, entry: str) -> bool:
-        rows = await self._redis.xpending_range(self._tasks, self._group, entry, entry, 1)
-        return bool(rows)
+        for group in self.groups:
+            if await self._redis.xpending_range(self._tasks, group, entry, entry, 1):
+                return True
+        return False
 
-    async def last_delivered(self) -> Order:
-        for group in await self._redis.xinfo_groups(self._tasks):
-            if _text(group["name"]) == self._group:
-                return order(_text(group["last-delivered-id"]))
-        raise ResponseError("NOGROUP somebody has deleted the group")
+    async def delivered(self) -> Reach:
+        """How far the groups have read, and anew which groups there are."""
+        infos = [
+            info
+            for info in await self._redis.xinfo_groups(self._tasks)
+            if self.dialect.serves(_text(info["name"]))
+        ]
+        self.groups = [_text(info["name"]) for info in infos]
+        if not infos and not self.dialect.shared:
+            raise ResponseError("NOGROUP somebody has deleted the group")
+        # A group without anybody in it is a service that is no more, or not yet.
+        lively = [info for info in infos if info["consumers"]] or infos
+        ends = [order(_text(info["last-delivered-id"])) for info in lively]
+        return Reach(min(ends, default=NOWHERE), max(ends, default=NOWHERE))
 
     # Putting there, and taking away.
 
@@ -130,14 +166,15 @@ class Channel:
 
     async def drop(self, entries: Sequence[str]) -> Sequence[None]:
         pipe = self._redis.pipeline(transaction=True)
-        _ = pipe.xack(self._tasks, self._group, *entries)
+        for group in self.groups:
+            _ = pipe.xack(self._tasks, group, *entries)
         _ = pipe.xdel(self._tasks, *entries)
         await pipe.execute()
         return [None] * len(entries)
 
     async def withdraw(self, entry: str) -> bool:
         """Take it back, unless somebody has it."""
-        return bool(await self._script(_WITHDRAW, self._group, entry))
+        return bool(await self._script(_WITHDRAW, entry, *self.groups))
 
     async def mark(self, key: str, seconds: int) -> None:
         """Leave word for somebody who looks there."""
@@ -151,42 +188,59 @@ class Channel:
     async def claim_idle(self, min_idle_ms: int) -> set[str]:
         """Entries whose consumers have been silent for so long; ours from here on."""
         found: set[str] = set()
+        for group in self.groups:
+            found |= await self._claim_idle(group, min_idle_ms)
+            # And those of a sweep that died after claiming them.
+            found |= (await self._pending(group, OURSELVES)).keys()
+        if found and len(self.groups) > 1:  # silent in one group, under way in another
+            held = await self.pending()
+            found = {entry for entry in found if entry in held and held[entry][0] == OURSELVES}
+        return found
+
+    async def _claim_idle(self, group: str, min_idle_ms: int) -> set[str]:
+        found: set[str] = set()
         cursor: Any = "0-0"
         try:
             while True:
                 # Not JUSTID: the client library drops the cursor from that reply.
                 cursor, rows, *_ = await self._redis.xautoclaim(
-                    self._tasks, self._group, OURSELVES, min_idle_ms, cursor, count=100
+                    self._tasks, group, OURSELVES, min_idle_ms, cursor, count=100
                 )
                 found.update(_text(entry) for entry, _ in rows if entry is not None)
                 # One call looks at a thousand entries: fresh ones would hide a stale one behind.
                 if _text(cursor) == "0-0":
-                    break
+                    return found
         except ResponseError as error:
             if "unknown command" not in str(error).lower():
                 raise
-            found |= await self._claim_by_hand(min_idle_ms)
-        # And those of a sweep that died after claiming them.
-        return found | (await self.pending(consumer=OURSELVES)).keys()
+            return found | await self._claim_by_hand(group, min_idle_ms)
 
-    async def _claim_by_hand(self, min_idle_ms: int) -> set[str]:
+    async def _claim_by_hand(self, group: str, min_idle_ms: int) -> set[str]:
         """The same on a server without XAUTOCLAIM."""
-        pending = await self.pending()
+        pending = await self._pending(group)
         idle: list[Any] = [
             entry for entry, taken in pending.items() if taken.idle_ms >= min_idle_ms
         ]
         if not idle:
             return set()
         claimed = await self._redis.xclaim(
-            self._tasks, self._group, OURSELVES, min_idle_ms, idle, justid=True
+            self._tasks, group, OURSELVES, min_idle_ms, idle, justid=True
         )
         return {_text(entry) for entry in claimed}
 
+    # Tidying up.
+
     async def dismiss(self, idle_ms: int) -> None:
         """Forget the names of consumers that own nothing and have not been heard of for so long."""
-        for consumer in await self._redis.xinfo_consumers(self._tasks, self._group):
-            if consumer["pending"] == 0 and consumer["idle"] >= idle_ms:
-                await self._script(_DISMISS, self._group, _text(consumer["name"]))
+        for group in self.groups:
+            for consumer in await self._redis.xinfo_consumers(self._tasks, group):
+                if consumer["pending"] == 0 and consumer["idle"] >= idle_ms:
+                    await self._script(_DISMISS, group, _text(consumer["name"]))
+
+    async def trim(self, now: Instant) -> None:
+        """By age, and only what is no work: a bound on the length would eat pending entries."""
+        for stream, kept_ms in self.dialect.kept_ms.items():
+            await self._redis.xtrim(stream, minid=now - kept_ms, approximate=False)
 
     # Reading in our own group.
 
@@ -201,7 +255,7 @@ class Channel:
             block=BLOCK_MS if block else None,
         )
         return [
-            (_text(stream), [Row(_text(entry), _fields(fields)) for entry, fields in rows])
+            (_text(stream), [self._row(entry, fields) for entry, fields in rows])
             for stream, rows in reply or ()
             if rows
         ]
@@ -214,8 +268,15 @@ class Channel:
             _ = pipe.xdel(stream, *entries)
         await pipe.execute()
 
+    def _row(self, entry: Any, fields: Any) -> Row:
+        return Row(_text(entry), self.dialect.opened(_fields(fields)))
+
     async def _script(self, source: str, *arguments: str) -> Any:
         return await self._redis.eval(source, 1, self._tasks, *arguments)
+
+
+def _rank(taken: Taken) -> tuple[bool, int]:
+    return taken.consumer == OURSELVES, taken.idle_ms
 
 
 def _text(value: Any) -> str:

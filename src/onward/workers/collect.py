@@ -17,7 +17,7 @@ from onward.core import machine
 from onward.core.contract import Submission, Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
-from onward.core.outcome import Failed
+from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Claimed, State, Task, TaskId
 from onward.workers.channel import OURSELVES, Channel, Row, order
 from onward.workers.dialects import TOLD_S, Answer, Fields, told_key
@@ -115,7 +115,7 @@ class Collector:
         offer = await self._offers.find(answer.task)
         if offer is not None:
             held = offer.claimed
-            fence = await self._fence_of(offer) if answer.fence is None else answer.fence
+            fence = await self._fence_of(offer, answer) if answer.fence is None else answer.fence
         else:
             task = (await self._tasks.get([answer.task]))[0]
             if task is None:
@@ -148,14 +148,16 @@ class Collector:
                 return
         await self._channel.unmark(marker)
 
-    async def _fence_of(self, offer: Offer) -> int:
+    async def _fence_of(self, offer: Offer, answer: Answer) -> int:
         """An answer without a fence counts for an entry that somebody has, or had last."""
         entry, fence = offer.entry, offer.claimed.fence
+        if self._dialect.shared and isinstance(answer.outcome, Succeeded):
+            return fence  # its services send no heartbeats: slow is not lost, and done is done
         if entry is None or offer.consumer is not None or offer.acked_at is not None:
             return fence
         if await self._channel.is_taken(entry):
             return fence
-        if order(entry) <= await self._channel.last_delivered():
+        if order(entry) <= (await self._channel.delivered()).any:
             return fence
         return fence - 1  # nobody has taken this one yet: it answers an earlier one
 
@@ -247,6 +249,8 @@ class Collector:
             if task is not None:
                 adopted.append((entry, machine.adopted(task, self.worker)))
         if adopted:
+            if any(submission.task.session for _, submission in adopted):
+                await self._dispatcher.expect_sessions()
             await self._tasks.insert([submission for _, submission in adopted], (), now=now)
             self._dispatcher.backend.bell.ring("log")
             for entry, submission in adopted:

@@ -34,8 +34,6 @@ class Dialect(Protocol):
     @property
     def tasks(self) -> str: ...
     @property
-    def group(self) -> str: ...
-    @property
     def own_group(self) -> str: ...
     @property
     def read(self) -> Sequence[str]:
@@ -48,6 +46,21 @@ class Dialect(Protocol):
         ...
 
     @property
+    def kept_ms(self) -> Mapping[str, int]:
+        """How long entries stay on streams that nobody empties."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Several groups see each entry, and one of them, nobody says which, does the work."""
+        ...
+
+    @property
+    def whole(self) -> bool:
+        """An entry says more of its task than a claim does."""
+        ...
+
+    @property
     def id_field(self) -> str: ...
     @property
     def released(self) -> str:
@@ -55,8 +68,19 @@ class Dialect(Protocol):
         ...
 
     def cancel_key(self, task: TaskId, fence: int) -> str: ...
-    def groups(self) -> Sequence[tuple[str, str]]: ...
-    def entry(self, task: Claimed) -> Fields: ...
+    def groups(self) -> Sequence[tuple[str, str]]:
+        """Which are made if they are not there: stream and name."""
+        ...
+
+    def serves(self, group: str) -> bool:
+        """Whether this group on the stream of tasks is one of those who do the work."""
+        ...
+
+    def opened(self, fields: Fields) -> Fields:
+        """What an entry says, without what it is wrapped in."""
+        ...
+
+    def entry(self, claimed: Claimed, task: Task | None) -> Fields: ...
     def answer(self, stream: str, fields: Fields) -> Answer | None: ...
     def adopt(self, fields: Fields, now: Instant) -> Task | None: ...
 
@@ -70,6 +94,8 @@ class StreamProtocol:
     group, own_group = "cg:workers", "cg:onward"
     read = (tasks, results, dead)
     consumed = (results,)
+    kept_ms: Mapping[str, int] = {}
+    shared = whole = False
     id_field = "task_id"
     released = "onward:released"
     ours = "onward"  # `origin` of the dead letters that we write ourselves
@@ -81,17 +107,23 @@ class StreamProtocol:
     def groups(self) -> Sequence[tuple[str, str]]:
         return ((self.tasks, self.group), *((stream, self.own_group) for stream in self.read))
 
-    def entry(self, task: Claimed) -> Fields:
-        limits = [at for at in (task.attempt_by, task.expires_at) if at is not None]
+    def serves(self, group: str) -> bool:
+        return group == self.group
+
+    def opened(self, fields: Fields) -> Fields:
+        return fields
+
+    def entry(self, claimed: Claimed, task: Task | None = None) -> Fields:
+        limits = [at for at in (claimed.attempt_by, claimed.expires_at) if at is not None]
         return {
-            "task_id": task.id,
-            "tool_name": task.type,
-            "payload": task.payload,
-            "idempotency_key": task.key or task.id,
-            "retry_count": str(task.failures),
-            "created_at": str(task.created_at),
-            "fence": str(task.fence),
-            "attempt": str(task.attempt),
+            "task_id": claimed.id,
+            "tool_name": claimed.type,
+            "payload": claimed.payload,
+            "idempotency_key": claimed.key or claimed.id,
+            "retry_count": str(claimed.failures),
+            "created_at": str(claimed.created_at),
+            "fence": str(claimed.fence),
+            "attempt": str(claimed.attempt),
             "deadline_at": str(min(limits)) if limits else "",
         }
 
@@ -101,7 +133,7 @@ class StreamProtocol:
             return None
         return Answer(
             task,
-            _count(fields.get("fence", "")) or None,
+            count(fields.get("fence", "")) or None,
             fields.get("worker", ""),
             self._outcome(stream, fields),
             given_up=stream == self.dead,
@@ -109,7 +141,7 @@ class StreamProtocol:
 
     def _outcome(self, stream: str, fields: Fields) -> Outcome:
         if stream == self.results and fields.get("status") == "succeeded":
-            return _succeeded(fields.get("result", "null"))
+            return succeeded(fields.get("result", "null"))
         retryable: bool | None = {"true": True, "1": True, "false": False, "0": False}.get(
             fields.get("retryable", "").lower()
         )
@@ -120,7 +152,7 @@ class StreamProtocol:
                 kind=fields.get("error_type") or "Error",
                 message=fields.get("error", "failed"),
                 retryable=retryable,
-                retry_after_ms=_count(fields.get("retry_after_ms", "")) or None,
+                retry_after_ms=count(fields.get("retry_after_ms", "")) or None,
             )
         )
 
@@ -128,17 +160,17 @@ class StreamProtocol:
         task = fields.get("task_id", "")
         if not 0 < len(task) <= LONGEST_ID or not task.isprintable():
             return None
-        failures = _count(fields.get("retry_count", ""))
+        failures = count(fields.get("retry_count", ""))
         return Task(
             id=task,
             type=fields.get("tool_name") or "unknown",
             queue=self.queue,
             profile=self.name,
-            payload=_kept(fields.get("payload", "null")),
+            payload=kept(fields.get("payload", "null")),
             created_at=now,
             queued_at=now,
             key=fields.get("idempotency_key") or None,
-            fence=_count(fields.get("fence", "")),
+            fence=count(fields.get("fence", "")),
             failures=failures,
             retries=failures,
         )
@@ -149,11 +181,11 @@ def told_key(task: TaskId, generation: int) -> str:
     return f"onward:told:{task}:{generation}"
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
-def _succeeded(text: str) -> Outcome:
+def succeeded(text: str) -> Outcome:
     try:
         return Succeeded(_json(text))
     except Invalid as error:
@@ -172,7 +204,7 @@ def _json(text: str) -> Json:
     return text
 
 
-def _kept(text: str) -> Json:
+def kept(text: str) -> Json:
     """The same, and what no ledger could keep as JSON is kept as text."""
     try:
         return _json(text)

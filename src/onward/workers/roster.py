@@ -31,10 +31,10 @@ def group_of(queue: str) -> str | None:
 
 
 def is_service(queue: str) -> bool:
-    """What workers may offer by name. Runs of flows are the server's own: whoever claimed one could
-    end it with a result of their making.
+    """What workers may offer by name. Runs of flows and webhooks are the server's own: whoever
+    claimed one could end it with a result of their making.
     """
-    return not queue.startswith(("group:", "flow:"))
+    return not queue.startswith(("group:", "flow:", "onward:"))
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,23 +25,26 @@ from onward.core.duty import Duty
 from onward.core.hands import Seat
 from onward.core.outcome import Lost, Released
 from onward.core.task import Claimed, Instant, Json, State, encode
-from onward.workers.channel import OURSELVES, Channel, Lines, Order, Taken, order
+from onward.workers.channel import OURSELVES, Channel, Lines, Order, Reach, Taken, order
 from onward.workers.collect import AWAY, PAGE, Collector
 from onward.workers.dialects import Dialect
 from onward.workers.offers import Offer, Offers, claimed, net_ms
-from onward.workers.roster import Roster, group_of
+from onward.workers.roster import Roster, is_service
 
 log = structlog.get_logger("onward.streams")
 
 EVERY = "*"
+ANY = "any"  # of a service that does not say how it is reached
 SWEEP_S = 0.5
 REREAD = 4  # sweeps between two looks at the ledger for what was done to our offers elsewhere
 STOP_S = 60  # longer than any grace to stop
+GLANCE_MS = 250  # an entry that a service has no use for is acknowledged sooner than this
 SILENT_MS = 3_600_000  # a consumer that owns nothing is forgotten after this
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     types: Sequence[str]  # served besides the dialect's own queue; "*" for all nobody else serves
+    besides: Sequence[str] = ()  # queues that are never among all
     visibility_ms: int
     credits: int  # entries that nobody has taken yet
 
@@ -59,7 +62,8 @@ class Feed:
         catalog: Catalog,
     ) -> None:
         self._catalog = catalog
-        self._declared: Sequence[str] = ()  # types of services that are to be done by stream
+        self._declared: Sequence[str] = ()  # types of services that are to be done by this stream
+        self._elsewhere: frozenset[str] = frozenset(rules.besides)  # … and by others
         self._dispatcher = dispatcher
         self._tasks = dispatcher.backend.tasks
         self._clock = dispatcher.clock
@@ -75,6 +79,7 @@ class Feed:
         )
         self._duty = Duty(dispatcher.backend.documents, self._clock, dialect.name, roster.server)
         self._adding = Coalescer(self._channel.add)
+        self._reading = Coalescer(self._tasks.get)
         self._waiting_queues: Sequence[str] = ()
         self._sweeps = 0
         self._loops: list[asyncio.Task[None]] = []
@@ -151,11 +156,15 @@ class Feed:
                     break
 
     def _queues(self) -> list[str]:
-        """Never a type that somebody serves natively."""
+        """Never a type that somebody serves natively, and nothing while nobody could take it."""
+        if not self._channel.groups:
+            return []
         named = [*self._declared, *(name for name in self._rules.types if name != EVERY)]
         if EVERY in self._rules.types:
-            named += [name for name in self._waiting_queues if group_of(name) is None]
-        free = [name for name in named if not self._roster.served_by_others(name)]
+            named += [queue for queue in self._waiting_queues if queue not in self._elsewhere]
+        free = [
+            name for name in named if is_service(name) and not self._roster.served_by_others(name)
+        ]
         return list(dict.fromkeys([self._dialect.queue, *free]))
 
     # Offering.
@@ -166,7 +175,8 @@ class Feed:
     async def _offer(self, task: Claimed, seat: Seat | None) -> None:
         with self._offers.coming(task):
             try:
-                entry = await self._adding.one(self._dialect.entry(task))
+                whole = await self._reading.one(task.id) if self._dialect.whole else None
+                entry = await self._adding.one(self._dialect.entry(task, whole))
             except AWAY as error:
                 # If the entry did get through, its fence is older than the one of the next offer.
                 log.warning("not offered", task=task.id, error=repr(error))
@@ -210,29 +220,32 @@ class Feed:
         """Who has what, whose heartbeat has stopped, and what was lost on the way."""
         looked = monotonic()
         # In this order: what is delivered after the first look must not pass for acknowledged.
-        delivered = await self._channel.last_delivered()
+        reach = await self._channel.delivered()
         pending = await self._channel.pending()
-        await self._look_at(pending, delivered)
+        await self._look_at(pending, reach)
         await self._reclaim(pending, looked)
-        await self._serve(delivered)
+        await self._serve(reach.any)
         if self._sweeps % REREAD == 0:
             await self._reread()
             await self._look_for_gaps()
         if self._sweeps % 120 == 0:
             await self._channel.dismiss(SILENT_MS)
+            await self._channel.trim(self._clock.now())
         self._sweeps += 1
 
-    async def _look_at(self, pending: Mapping[str, Taken], delivered: Order) -> None:
+    async def _look_at(self, pending: Mapping[str, Taken], reach: Reach) -> None:
         now = self._clock.now()
         arrived: list[tuple[Offer, Taken]] = []
         news: list[Coroutine[Any, Any, None]] = []
         for offer in self._offers.all():
             taken = pending.get(offer.entry or "")
             if taken is None:
-                if offer.entry is None or order(offer.entry) <= delivered:
+                if offer.entry is None or order(offer.entry) <= reach.all:
                     news.append(self._acknowledged(offer, now))
             elif taken.consumer in (OURSELVES, self._dialect.released):
                 continue  # taken from a silent worker, or handed back: _reclaim sees to it
+            elif offer.consumer is None and self._only_glances(taken):
+                continue
             else:
                 offer.acked_at = None
                 if offer.consumer is None:
@@ -241,6 +254,10 @@ class Feed:
                     news.append(self._still_held(offer, taken, now))
         await self._arrived(arrived, now)
         await asyncio.gather(*news)
+
+    def _only_glances(self, taken: Taken) -> bool:
+        """Perhaps: every service is given every entry, and lets go of what is not for it."""
+        return self._dialect.shared and taken.idle_ms < GLANCE_MS
 
     async def _arrived(self, arrived: Sequence[tuple[Offer, Taken]], now: Instant) -> None:
         """The ledger's own lease is a net under ours, and must not strike before it."""
@@ -277,9 +294,10 @@ class Feed:
         if offer.acked_at is None:
             offer.acked_at = now
         elif now - offer.acked_at >= self._visibility_ms:
-            await self._offers.settle(
-                offer, Lost(_reclaimed(offer.consumer, OURSELVES, offer.entry))
-            )
+            lost = Lost(_reclaimed(offer.consumer, OURSELVES, offer.entry))
+            # All have let go of it, and nobody was seen to want it: it waits for a service to come.
+            unwanted = self._dialect.shared and offer.consumer is None
+            await self._offers.settle(offer, Released() if unwanted else lost)
 
     async def _reclaim(self, pending: Mapping[str, Taken], looked: float) -> None:
         """Take over what has been idle for too long; it is offered again as a fresh entry."""
@@ -305,12 +323,13 @@ class Feed:
         return alive and before.consumer != OURSELVES
 
     async def _serve(self, delivered: Order) -> None:
-        self._declared = [
-            type_
-            for service in await self._catalog.all()
-            if service.via == self._dialect.name
-            for type_ in service.task_types
-        ]
+        services = await self._catalog.all()
+        ours = [service for service in services if service.via == self._dialect.name]
+        others = [service for service in services if service.via not in (ANY, self._dialect.name)]
+        self._declared = [type_ for service in ours for type_ in service.task_types]
+        self._elsewhere = frozenset(self._rules.besides).union(
+            *[service.task_types for service in others]
+        )
         if EVERY in self._rules.types:
             counts = await self._tasks.counts()
             queued = {q for (q, _, state), n in counts.items() if n and state is State.QUEUED}
@@ -348,7 +367,7 @@ class Feed:
         if await self._channel.length() >= len(waiting):
             return
         there = {row.entry for row in await self._channel.entries()}
-        delivered = await self._channel.last_delivered()
+        delivered = (await self._channel.delivered()).any
         for offer in waiting:
             entry = offer.entry
             if entry is not None and entry not in there and order(entry) > delivered:

@@ -10,7 +10,7 @@
 --                                 `mail` (letters unread), `final` (last generation that ended
 --                                 before this one), `skey` (its idempotency key's key), `e1`, `e2`
 --                                 … (where in the log its events are)
---   task:{id}:payload, :result    string, when longer than SHORT (its field is empty then): a long
+--   task:{id}:payload, :output    string, when longer than SHORT (its field is empty then): a long
 --                                 value would cost the hash its compact form
 --   task:{id}:mail                list of letters, name and body alternating
 --   tasks:pending:{lane}[:{queue}][:high|:low]
@@ -22,6 +22,7 @@
 --   onward:alarms                 zset of ids by due_at
 --   onward:running                set of ids that are running
 --   onward:index                  zset of ids by place at birth: what `find` walks, newest first
+--   onward:session:{session}      the same of one session's tasks
 --   onward:events                 stream: the event log and outbox
 --   onward:place                  string: the last place given
 --   onward:key:{scope}|{key}      hash: body and task of an idempotency key
@@ -38,7 +39,7 @@ local TELLING = 512 -- of an ending whose result or error is longer only the id 
 local HOME = 'summarize'
 local FOREVER = 9e15
 local AHEAD = 2 ^ 52 -- less than any place given otherwise, and still a whole number
-local LONG = { payload = true, result = true }
+local LONG = { payload = ':payload', result = ':output' } -- `:result` is the agents'
 local FINAL_EVENTS = { ['task.succeeded'] = true, ['task.failed'] = true, ['task.canceled'] = true }
 local NIL -- cjson.null, which msgpack writes as nil: a list cannot hold nil itself
 local LIVE = { scheduled = true, queued = true, running = true, waiting = true }
@@ -223,7 +224,7 @@ local function flatten(flat, key, fields)
     if value and name ~= 'id' then
       if value == true then value = 1
       elseif LONG[name] and #value > SHORT then
-        call('SET', key .. ':' .. name, value)
+        call('SET', key .. LONG[name], value)
         value = ''
       end
       flat[at + 1], flat[at + 2] = name, value
@@ -237,13 +238,13 @@ local function unset_fields(key, names, h)
   local there = {}
   for _, name in ipairs(names) do
     if h[name] ~= false then there[#there + 1] = name end
-    if LONG[name] then call('DEL', key .. ':' .. name) end
+    if LONG[name] then call('DEL', key .. LONG[name]) end
   end
   if #there > 0 then call('HDEL', key, unpack(there)) end
 end
 
 local function long_field(key, name, inline)
-  if inline == '' then return call('GET', key .. ':' .. name) or nil end
+  if inline == '' then return call('GET', key .. LONG[name]) or nil end
   return inline or nil
 end
 
@@ -373,6 +374,7 @@ local function admit(submission, asks, now, claimed, owed)
   write_events(flat, task.id, 0, task.generation or 1, submission.events, now)
   call('HSET', name, unpack(flat))
   later('ZADD', P .. 'onward:index', place, task.id)
+  if task.session then call('ZADD', P .. 'onward:session:' .. task.session, place, task.id) end
   if task.due_at then set_alarm(task.id, task.due_at) end
   if hand then
     hand.left = hand.left - 1

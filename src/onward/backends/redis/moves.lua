@@ -198,12 +198,13 @@ local function behind(a, b) -- log ids: is a before b?
 end
 
 local function forget(id, key, h)
-  local skey = call('HGET', key, 'skey')
+  local skey, session = unpack(call('HMGET', key, 'skey', 'session'))
   leave_place(id, h)
   for n = 1, h.events do later('XDEL', P .. 'onward:events', call('HGET', key, 'e' .. n) or '0-0') end
-  call('DEL', key, key .. ':payload', key .. ':result', key .. ':mail', P .. 'onward:effects:' .. id)
+  call('DEL', key, key .. ':payload', key .. ':output', key .. ':mail', P .. 'onward:effects:' .. id)
   set_alarm(id, nil)
   later('ZREM', P .. 'onward:index', id)
+  if session then call('ZREM', P .. 'onward:session:' .. session, id) end
   count(h.queue, h.lane, h.state, -1)
   return skey
 end

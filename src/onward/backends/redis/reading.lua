@@ -85,7 +85,9 @@ end
 
 -- What to look at, newest first: ids and birth places by turns, `steps` of each at most.
 local function candidates(query, after, steps)
-  local index, ids = P .. 'onward:index', standing(query.states, steps)
+  local of = query.session
+  local index = P .. (of and 'onward:session:' .. of or 'onward:index')
+  local ids = not of and standing(query.states, steps)
   if not ids then
     local from = after and '(' .. after or '+inf'
     return call('ZREVRANGEBYSCORE', index, from, '-inf', 'WITHSCORES', 'LIMIT', 0, steps)

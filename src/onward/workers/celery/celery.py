@@ -10,12 +10,12 @@ from socket import gethostname
 from typing import Any, NoReturn
 
 import structlog
+from celery import signals
 from celery.concurrency.prefork import TaskPool as Prefork
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 
-from celery import signals
 from onward.core.errors import LedgerUnavailable, OnwardError
 from onward.settings import Settings
 from onward.workers.celery import hiring

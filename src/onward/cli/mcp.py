@@ -1,0 +1,187 @@
+"""`onward mcp`: MCP on stdin and stdout, for clients that start their servers themselves.
+
+A bridge to /mcp of a running server: each line in is a call there, each answer a line out. Knows
+of MCP only what the way to HTTP needs, and keeps going when the server does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onward.cli.terminal import USAGE, Server, fail
+
+if TYPE_CHECKING:
+    import httpx2
+
+VERSION = "io.modelcontextprotocol/protocolVersion"
+NAMES = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId"}
+INTERNAL = -32603
+SILENCE_S = 120.0  # the server pings an answer that takes long
+GOODBYE_S = 2.0  # for answers under way when nobody writes any more
+
+
+def mcp(
+    session: Annotated[
+        str | None,
+        typer.Option(
+            "--session",
+            envvar="ONWARD_SESSION",
+            help="Whose tasks they are; by default a session of this process alone.",
+            show_default=False,
+        ),
+    ] = None,
+    server: Server = None,
+) -> None:
+    """Speak MCP on stdin and stdout: the tools of a running server, for an agent's configuration.
+
+    Example: [cyan]{"command": "onward", "args": ["mcp", "--session", "me"]}[/]
+    """
+    from onward.client.address import server_url
+    from onward.core.task import new_id
+
+    try:
+        url = server_url(server)
+    except ValueError as error:
+        fail(USAGE, "cannot speak MCP", str(error), "look at --server and ONWARD_URL")
+    asyncio.run(Bridge(url, session or f"mcp-{new_id()}").run())
+
+
+class Bridge:
+    def __init__(self, url: str, session: str) -> None:
+        import httpx2
+
+        from onward.client.address import is_loopback
+
+        self._url = url
+        self._http = httpx2.AsyncClient(
+            base_url=url,
+            headers={
+                "accept": "application/json, text/event-stream",
+                "content-type": "application/json",
+                "onward-session": session,
+            },
+            timeout=httpx2.Timeout(SILENCE_S, connect=5.0),
+            trust_env=not is_loopback(url),
+        )
+        self._version: str | None = None  # what an older client has agreed on when it said hello
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        async with self._http:
+            async for line in _lines():
+                self._take(line)
+            if self._under_way:
+                await asyncio.wait(self._under_way.values(), timeout=GOODBYE_S)
+            for call in list(self._under_way.values()):
+                call.cancel()
+
+    def _take(self, line: bytes) -> None:
+        import msgspec
+
+        try:
+            message = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            _write({"jsonrpc": "2.0", "id": None, "error": _fault(-32700, "Parse error")})
+            return
+        if not isinstance(message, dict):
+            _write({"jsonrpc": "2.0", "id": None, "error": _fault(-32600, "Invalid request")})
+            return
+        params = message.get("params")
+        given: Mapping[str, Any] = params if isinstance(params, dict) else {}
+        if message.get("method") == "notifications/cancelled" and self._version is None:
+            # Over HTTP, newer clients cancel by hanging up.
+            abandoned = self._under_way.get(repr(given.get("requestId")))
+            if abandoned is not None:
+                abandoned.cancel()
+            return
+        call = asyncio.create_task(self._call(line, message, given))
+        key = repr(message.get("id", call))  # "1" is another call than 1
+        self._under_way[key] = call
+        call.add_done_callback(lambda _: self._under_way.pop(key, None))
+
+    async def _call(self, line: bytes, message: dict[str, Any], given: Mapping[str, Any]) -> None:
+        import httpx2
+
+        try:
+            request = self._http.build_request(
+                "POST", "/mcp", content=line, headers=self._headers(message, given)
+            )
+            async for answer in _answers(self._http, request):
+                if message.get("method") == "initialize":
+                    self._version = answer.get("result", {}).get("protocolVersion")
+                _write(answer)
+        except (httpx2.HTTPError, ValueError) as error:
+            self._excuse(message, error)
+
+    def _headers(self, message: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, str]:
+        meta = given.get("_meta")
+        version = meta.get(VERSION) if isinstance(meta, dict) else None
+        if version is None:
+            return {} if self._version is None else {"mcp-protocol-version": self._version}
+        method = str(message.get("method"))
+        headers = {"mcp-protocol-version": str(version), "mcp-method": method}
+        name = given.get(NAMES.get(method, ""))
+        return {**headers, "mcp-name": name} if isinstance(name, str) else headers
+
+    def _excuse(self, message: Mapping[str, Any], error: Exception) -> None:
+        said = f"no answer from {self._url}: {error}; is the server up? `onward up` starts one"
+        if "id" in message:
+            _write({"jsonrpc": "2.0", "id": message["id"], "error": _fault(INTERNAL, said)})
+        print(said, file=sys.stderr)
+
+
+async def _answers(
+    http: httpx2.AsyncClient, request: httpx2.Request
+) -> AsyncGenerator[dict[str, Any], None]:
+    import httpx2
+    import msgspec
+
+    response = await http.send(request, stream=True)
+    try:
+        kind = response.headers.get("content-type", "")
+        if kind.startswith("text/event-stream"):
+            async for sent in httpx2.EventSource(response):
+                if sent.data:
+                    yield msgspec.json.decode(sent.data)
+            return
+        body = await response.aread()
+        if kind.startswith("application/json"):
+            yield msgspec.json.decode(body)
+        elif response.is_error:
+            raise ValueError(f"HTTP {response.status_code} {body[:300].decode(errors='replace')}")
+    finally:
+        await response.aclose()
+
+
+async def _lines() -> AsyncGenerator[bytes, None]:
+    """What comes in, line by line. By a thread, since stdin may be a pipe, a file or a terminal."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def read() -> None:
+        line = b"\n"
+        while line:
+            line = sys.stdin.buffer.readline()
+            loop.call_soon_threadsafe(queue.put_nowait, line)
+
+    threading.Thread(target=read, daemon=True).start()
+    while line := await queue.get():
+        if line.strip():
+            yield line
+
+
+def _fault(code: int, message: str) -> dict[str, Any]:
+    return {"code": code, "message": message}
+
+
+def _write(message: Mapping[str, Any]) -> None:
+    import msgspec
+
+    sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
+    sys.stdout.buffer.flush()

@@ -1,0 +1,84 @@
+"""Sessions in a house: what they submit, what they are told, and by which way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from tests.house import House, SocketWorker
+
+T = TypeVar("T")
+TYPE = "report.generate"
+
+
+class Lobby:
+    def __init__(self, house: House) -> None:
+        self.house = house
+
+    async def submit(self, session: str | None = "s1", **more: Any) -> str:
+        body = {"type": TYPE, "payload": {}, **more}
+        if session is not None:
+            body["session_id"] = session
+        response = await self.house.post("/api/v2/tasks", body)
+        assert response.status_code == 202, response.text
+        task: str = response.json()["id"]
+        return task
+
+    async def worker(self) -> SocketWorker:
+        return await self.house.worker(group=None, services=[TYPE], concurrency=8)
+
+    async def succeed(self, session: str | None = "s1", **more: Any) -> str:
+        """A task of this session, submitted and done."""
+        task = await self.submit(session, **more)
+        worker = await self.worker()
+        while (await worker.task())["taskId"] != task:
+            pass
+        await worker.answer(task, {"pages": 3})
+        await self.over(task)
+        await worker.close()
+        return task
+
+    async def over(self, task: str) -> dict[str, Any]:
+        async def ended() -> dict[str, Any] | None:
+            found: dict[str, Any] = (await self.house.get(f"/api/v2/tasks/{task}")).json()
+            return found if found["state"] in ("succeeded", "failed", "dead", "canceled") else None
+
+        return await until(ended)
+
+    async def notices(self, session: str = "s1", **query: Any) -> list[dict[str, Any]]:
+        path = f"/api/v2/sessions/{session}/notifications"
+        response = await self.house.get(path, params=query)
+        assert response.status_code == 200, response.text
+        items: list[dict[str, Any]] = response.json()["items"]
+        return items
+
+    async def told(self, count: int, session: str = "s1") -> list[dict[str, Any]]:
+        async def enough() -> list[dict[str, Any]] | None:
+            found = await self.notices(session)
+            return found if len(found) >= count else None
+
+        return await until(enough)
+
+    async def ack(self, id: str, session: str = "s1") -> int:
+        path = f"/api/v2/sessions/{session}/notifications/{id}/ack"
+        return (await self.house.post(path, None)).status_code
+
+    async def prefer(self, session: str = "s1", **wishes: Any) -> Any:
+        return await self.house.http.put(f"/api/v2/sessions/{session}/preferences", json=wishes)
+
+    def listen(self, session: str = "s1", **headers: str) -> SocketWorker:
+        return SocketWorker(self.house.app, f"/ws/notifications/{session}", **headers)
+
+    async def metric(self, name: str, **labels: str) -> float:
+        said = ",".join(f'{key}="{value}"' for key, value in labels.items())
+        head = f"{name}{{{said}}} "
+        lines = (await self.house.get("/metrics")).text.splitlines()
+        return next((float(line.removeprefix(head)) for line in lines if line.startswith(head)), 0)
+
+
+async def until(look: Callable[[], Awaitable[T | None]], timeout: float = 5) -> T:
+    async with asyncio.timeout(timeout):
+        while not (found := await look()):  # noqa: ASYNC110 nothing to wait on
+            await asyncio.sleep(0.005)
+        return found

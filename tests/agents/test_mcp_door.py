@@ -1,0 +1,115 @@
+"""The door before the MCP server: what it does when answers do not arrive, or MCP is missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from onward.surfaces.agents import mcp
+from onward.surfaces.agents.mcp import KEY, Door
+from tests.house import House, open_house
+
+MESSAGE = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    async with open_house() as house:
+        yield house
+
+
+def door(house: House) -> Door:
+    (route,) = [route for route in house.app.web.routes if getattr(route, "path", "") == "/mcp"]
+    found: Door = route.endpoint  # type: ignore[attr-defined]
+    return found
+
+
+async def a_notice(house: House) -> None:
+    task = (await house.post("/api/v2/tasks", {"type": "t", "session_id": "ada"})).json()["id"]
+    worker = await house.worker(services=["t"])
+    await worker.task()
+    await worker.answer(task, "done")
+    await house.settled()
+    await house.onward._watch.step()
+
+
+async def unread(house: House) -> int:
+    path = "/api/v2/sessions/ada/notifications?unread=true"
+    return len((await house.get(path)).json()["items"])
+
+
+@pytest.mark.contract("S2-6")
+@pytest.mark.parametrize(("arrives", "left"), [(True, 0), (False, 1)])
+async def test_news_are_read_only_if_the_answer_was_written_out(
+    house: House, arrives: bool, left: int
+) -> None:
+    await a_notice(house)
+    here = door(house)
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        exchange = scope["state"][KEY]
+        exchange.answers.append(await here._toolbox.answered({}, exchange.session))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x", "more_body": not arrives})
+
+    here._serve = serve
+    await called(house, "/mcp", leaves=False)
+    assert await unread(house) == left
+
+
+@pytest.mark.contract("S2-6")
+@pytest.mark.parametrize(("leaves", "left"), [(False, 0), (True, 1)])
+async def test_a_caller_who_left_has_been_told_nothing(
+    house: House, leaves: bool, left: int
+) -> None:
+    await a_notice(house)
+    sent = await called(house, "/api/v2/tools/list_user_tasks_tool", leaves=leaves)
+    assert sent[0]["status"] == 200
+    assert await unread(house) == left
+
+
+async def called(house: House, path: str, *, leaves: bool) -> list[Any]:
+    """As ada, by somebody who is gone once the body is sent, or is not."""
+    sent: list[Any] = []
+    incoming = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def receive() -> Any:
+        if incoming:
+            return incoming.pop()
+        return {"type": "http.disconnect"} if leaves else await forever()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"session_id=ada",
+        "root_path": "",
+        "scheme": "http",
+        "http_version": "1.1",
+        "headers": [(b"host", b"127.0.0.1"), (b"content-length", b"2")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8070),
+        "asgi": {"version": "3.0"},
+    }
+    await house.app(scope, receive, send)
+    return sent
+
+
+async def forever() -> Any:
+    await asyncio.Event().wait()
+
+
+async def test_without_the_extra_it_says_what_to_install(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp, "find_spec", lambda _: None)
+    answer = await house.post("/mcp", MESSAGE)
+    assert answer.status_code == 501
+    assert "onward[mcp]" in answer.json()["detail"]

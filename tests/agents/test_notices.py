@@ -1,0 +1,233 @@
+"""What a session is told of its tasks: once for each thing, in the words of the contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from onward.core.contract import Page
+from onward.core.tail import KIND as CURSORS
+from onward.core.task import Event
+from onward.surfaces.agents import notices as module
+from onward.surfaces.agents.notices import KEPT_MS, Kept, Notice, Notices
+from tests.agents.lobby import TYPE, Lobby
+from tests.support import NOW, a_task
+
+AT = "2023-11-14T22:13:20.000Z"
+
+
+@pytest.mark.contract("S2-6")
+async def test_an_ending_is_told_in_the_contracts_format(lobby: Lobby) -> None:
+    task = await lobby.succeed(priority="high")
+    (notice,) = await lobby.told(1)
+    id_ = notice.pop("notification_id")
+    assert id_.startswith("notif-")
+    assert notice == {
+        "type": "task_completed",
+        "task_id": task,
+        "task_type": TYPE,
+        "message": f"Your {TYPE} is ready.",
+        "action": "retrieve_result",
+        "timestamp": AT,
+        "priority": "high",
+        "read": False,
+    }
+    assert await lobby.metric("onward_notifications_total", type="task_completed") == 1
+    written = await lobby.metric("onward_notification_delay_seconds_count", until="written")
+    assert written == 1
+
+
+@pytest.mark.contract("S2-6")
+async def test_a_failure_is_told_with_its_reason(lobby: Lobby) -> None:
+    worker = await lobby.worker()
+    task = await lobby.submit(max_retries=0)
+    await worker.task()
+    await worker.answer(task, error="the printer is on fire")
+    assert (await lobby.over(task))["state"] == "dead"
+    (notice,) = await lobby.told(1)
+    assert notice["type"] == "task_failed"
+    assert notice["message"] == f"Your {TYPE} failed: the printer is on fire"
+    assert notice["action"] == "review_error"
+
+
+async def test_an_endless_reason_is_cut() -> None:
+    data = msgspec.json.encode({"error": {"kind": "E", "message": "x" * 5_000}}).decode()
+    notice = module.notice_of(a_task(), Event("t", 3, 1, "task.failed", NOW, data))
+    assert len(notice.message) < 250
+
+
+async def test_a_retry_and_a_cancel_are_not_told(lobby: Lobby) -> None:
+    worker = await lobby.worker()
+    task = await lobby.submit()
+    await worker.task()
+    await worker.answer(task, error="busy", retryable=True)
+    other = await lobby.submit(delay_ms=60_000)
+    assert (await lobby.house.post(f"/api/v2/tasks/{other}/cancel", None)).status_code == 200
+    await lobby.house.advance(1_300)
+    await worker.task()
+    await worker.answer(task, 1)
+    assert [notice["task_id"] for notice in await lobby.told(1)] == [task]
+
+
+@pytest.mark.contract("S2-7")
+async def test_a_timeout_is_told_once_and_the_completion_after_it(lobby: Lobby) -> None:
+    worker = await lobby.worker()
+    task = await lobby.submit(timeout_ms=5_000)
+    await worker.task()
+    await lobby.house.advance(4_999)
+    await lobby.house.onward._watch.step()
+    assert await lobby.notices() == []
+    await lobby.house.advance(1)
+    (late,) = await lobby.told(1)
+    assert late["type"] == "task_timeout"
+    assert late["timestamp"] == "2023-11-14T22:13:25.000Z"
+    assert late["message"] == (
+        f"Your {TYPE} is taking longer than expected. The task is still running. I'll notify you"
+        f" when it completes, or you can check status with: 'Show task status for {task}'"
+    )
+    found = (await lobby.house.get("/api/v2/sessions/s1/tasks?status=TIMEOUT")).json()["items"]
+    assert [item["id"] for item in found] == [task]
+    await lobby.house.advance(60_000)
+    await worker.answer(task, "at last")
+    done, again = await lobby.told(2)
+    assert (done["type"], again) == ("task_completed", late)
+    assert len(await lobby.notices()) == 2
+
+
+async def rewind(lobby: Lobby) -> None:
+    """As if the server had died before it saved how far it had read."""
+    onward = lobby.house.onward
+    await onward.backend.documents.put(CURSORS, "notices", '""', now=NOW)
+    onward._watch._tail = None
+    await onward._watch.step()
+
+
+@pytest.mark.contract("S2-6")
+async def test_an_event_that_is_read_again_adds_nothing(lobby: Lobby) -> None:
+    await lobby.succeed()
+    (before,) = await lobby.told(1)
+    assert await lobby.ack(before["notification_id"]) == 200
+    await rewind(lobby)
+    (after,) = await lobby.notices()
+    assert after == {**before, "read": True}
+    assert await lobby.metric("onward_notifications_total", type="task_completed") == 1
+
+
+async def test_what_a_dead_projector_left_behind_is_told_by_the_next(
+    lobby: Lobby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[str] = []
+    keep = Notices.keep
+
+    async def die_first(self: Notices, session: str, one: Kept) -> None:
+        kept.append(one.id)
+        if len(kept) < 3:
+            raise RuntimeError("killed")
+        await keep(self, session, one)
+
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(Notices, "keep", die_first)
+    await lobby.succeed()
+    (notice,) = await lobby.told(1)
+    assert kept == [notice["notification_id"]] * 3
+
+
+async def test_a_replayed_task_is_told_of_again_under_another_id(lobby: Lobby) -> None:
+    worker = await lobby.worker()
+    task = await lobby.submit(max_retries=0)
+    await worker.task()
+    await worker.answer(task, error="no")
+    await lobby.told(1)
+    assert (await lobby.house.post(f"/api/v2/tasks/{task}/retry", None)).status_code == 200
+    await worker.task()
+    await worker.answer(task, error="no")
+    both = await lobby.told(2)
+    assert len({notice["notification_id"] for notice in both}) == 2
+
+
+async def test_without_a_session_nobody_reads_the_log(
+    lobby: Lobby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onward = lobby.house.onward
+    looks: list[str] = []
+    events = onward.backend.tasks.events
+
+    async def counted(**query: Any) -> Page[Event]:
+        looks.append(query["after"])
+        return await events(**query)
+
+    monkeypatch.setattr(onward.backend.tasks, "events", counted)
+    await lobby.succeed(session=None)
+    assert looks == []
+    assert await onward.backend.documents.get(CURSORS, "notices", now=NOW) is None
+    await lobby.succeed()
+    assert [notice["type"] for notice in await lobby.told(1)] == ["task_completed"]
+    assert looks[0] == "$"  # what was before the first session is never read
+    assert "" not in looks
+
+
+async def test_a_notice_is_unread_until_it_is_acked(lobby: Lobby) -> None:
+    await lobby.succeed()
+    (notice,) = await lobby.told(1)
+    assert await lobby.notices(unread=True) == [notice]
+    assert [await lobby.ack(notice["notification_id"]) for _ in range(2)] == [200, 200]
+    assert await lobby.notices(unread=True) == []
+    assert await lobby.notices() == [{**notice, "read": True}]
+    assert await lobby.ack("notif-nobody-knows") == 404
+    assert await lobby.ack(notice["notification_id"], session="s2") == 404
+
+
+async def test_polling_is_counted(lobby: Lobby) -> None:
+    await lobby.succeed()
+    await lobby.told(1)
+    before = await lobby.metric("onward_notifications_delivered_total", how="poll")
+    await lobby.notices()
+    assert await lobby.metric("onward_notifications_delivered_total", how="poll") == before + 1
+
+
+def a_notice(number: int, at: int = NOW) -> Kept:
+    id_ = f"notif-{number:06}"
+    return Kept(Notice(id_, "task_completed", "t", "mail", "", "", AT, "normal"), at, at)
+
+
+@pytest.fixture
+def many(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> Notices:
+    monkeypatch.setattr(module, "MOST", 10)
+    monkeypatch.setattr(module, "SLACK", 5)
+    return lobby.house.onward.notices
+
+
+async def test_notices_come_in_pages(lobby: Lobby) -> None:
+    for number in range(5):
+        await lobby.house.onward.notices.keep("s1", a_notice(number))
+    seen: list[str] = []
+    cursor: dict[str, str | None] = {}
+    for _ in range(3):
+        path = "/api/v2/sessions/s1/notifications"
+        page = (await lobby.house.get(path, params={"limit": 2, **cursor})).json()
+        seen += [item["notification_id"] for item in page["items"]]
+        cursor = {"cursor": page["next"]}
+    assert seen == [f"notif-{number:06}" for number in (4, 3, 2, 1, 0)]
+    assert cursor == {"cursor": None}
+
+
+async def test_of_too_many_the_oldest_that_were_read_go_first(many: Notices) -> None:
+    for number in range(16):
+        await many.keep("s1", a_notice(number))
+        await many.trim("s1")
+        if number in (3, 7):
+            await many.ack("s1", f"notif-{number:06}")
+    left = [int(kept.id.removeprefix("notif-")) for kept in await many.of("s1")]
+    assert left == [4, 5, 6, *range(8, 16)]
+
+
+async def test_a_notice_past_its_time_is_gone(lobby: Lobby, many: Notices) -> None:
+    await many.keep("s1", a_notice(1))
+    lobby.house.clock.advance(KEPT_MS)
+    assert await many.of("s1") == []
+    await many.keep("s1", a_notice(2, lobby.house.clock.now()))
+    await many.trim("s1")
+    found = await lobby.house.onward.backend.documents.list("notice:s1", now=NOW)
+    assert [document.key for document in found] == ["notif-000002"]

@@ -1,0 +1,76 @@
+"""Two servers on one ledger: whichever a session speaks to, it is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.agents.lobby import Lobby
+from tests.house import open_house
+from tests.servers import fresh_url, shared
+from tests.support import wait_until
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[tuple[Lobby, Lobby]]:
+    url = fresh_url("valkey")
+    async with AsyncExitStack() as stack:
+        lobbies = [
+            Lobby(
+                await stack.enter_async_context(
+                    open_house(ledger=url, archive=f"sqlite:///{tmp_path}/archive.db")
+                )
+            )
+            for _ in range(2)
+        ]
+        yield lobbies[0], lobbies[1]
+
+
+@pytest.mark.contract("S2-6")
+async def test_a_session_is_pushed_to_wherever_it_is_connected(pair: tuple[Lobby, Lobby]) -> None:
+    listeners = [lobby.listen() for lobby in pair]
+    for lobby in pair:
+        hub = lobby.house.onward.hub
+        await wait_until(lambda hub=hub: hub._lines)  # type: ignore[misc]
+    tasks = [await lobby.succeed() for lobby in pair]
+    for listener in listeners:
+        told = [(await listener.receive())["task_id"] for _ in tasks]
+        assert sorted(told) == sorted(tasks)
+    for listener in listeners:
+        assert listener.pending() == 0
+        await listener.close()
+    assert all(not lobby.house.onward.hub._lines for lobby in pair)
+
+
+async def test_only_one_server_writes_and_the_other_takes_over(pair: tuple[Lobby, Lobby]) -> None:
+    one, two = pair
+    await one.succeed()
+    await one.told(1)
+    await two.told(1)
+    name = "onward_notifications_total"
+    wrote = [await lobby.metric(name, type="task_completed") for lobby in pair]
+    assert sorted(wrote) == [0, 1]
+    first = pair[wrote.index(1)]
+    second = pair[wrote.index(0)]
+    await second.house.onward._watch.step()
+    assert second.house.onward._watch._tail is None  # it does not even read
+    for work in first.house.onward._background:
+        work.cancel()
+    await first.house.onward._watch.close()
+    await second.succeed()
+    await second.told(2)
+    assert await second.metric(name, type="task_completed") == 1
+
+
+async def test_sessions_that_nobody_asks_for_leave_nothing_behind(
+    pair: tuple[Lobby, Lobby],
+) -> None:
+    await pair[0].succeed()
+    await pair[0].told(1)
+    client = shared("valkey").client
+    kinds = [key for key in client.keys("onward:doc:*") if b"notice" in key]
+    assert len(kinds) == 2
+    assert all(client.pttl(key) > 0 for key in kinds)
