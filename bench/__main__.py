@@ -1,4 +1,4 @@
-"""`python -m bench [embedded] [http] [idle] [backlog] [redis] [flows]`: measure, show figures and goals."""
+"""`python -m bench [embedded] [http] [idle] [backlog] [redis] [flows]`: figures and goals."""
 
 from __future__ import annotations
 

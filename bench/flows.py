@@ -50,7 +50,7 @@ def measure(bench: Bench) -> Measured:
         )
     )
     notes = [
-        "a step of Onward is a task of its own, done by the worker of a queue; one of DBOS is a call",
+        "a step of Onward is a task, done by the worker of a queue; a step of DBOS is a call",
         "DBOS uses its own defaults on SQLite; its faster way of the two is the one compared",
     ]
     figures = [figure for group in found.values() for figure in group if figure.rounds]

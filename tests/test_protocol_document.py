@@ -20,7 +20,9 @@ from onward.core.policy import BY_ERROR, PERMANENT, POISON_AFTER, TRANSIENT, pro
 from onward.core.task import FINAL, FINAL_EVENTS, State
 from onward.settings import Settings
 from onward.surfaces.console import shapes as native
+from onward.surfaces.console.schedules import ScheduleBody
 from onward.surfaces.errors import STATUS
+from onward.surfaces.tasks.shapes import TaskDetail
 from onward.surfaces.vocabulary import AGENTS, FLOWS, STREAMS, SYNC, TASKS, Phase
 from onward.workers import socket
 
@@ -29,6 +31,14 @@ TEXT = (ROOT / "PROTOCOL.md").read_text()
 SOURCES = "\n".join(path.read_text() for path in (ROOT / "src" / "onward").rglob("*.py"))
 
 Row = tuple[str, ...]
+DOORS = (
+    "The dispatcher door",
+    "Chat completions",
+    "Workers that are called",
+    "The flow centre",
+    "The tasks door",
+    "The native API",
+)
 FROM_WORKER = (
     socket.Register,
     socket.TaskResult,
@@ -96,7 +106,7 @@ def test_event_types_and_which_of_them_are_final() -> None:
     rows = table("Events", "type", "data", "final")
     said = [row[0] for row in rows]
     assert len(said) == len(set(said))
-    known = set(re.findall(r'"((?:task|approval)\.[a-z_]+)"', SOURCES))
+    known = set(re.findall(r'"((?:task|approval|node|signal)\.[a-z_]+)"', SOURCES))
     assert set(said) == known
     assert {event for events in TRANSITIONS.values() for event in events} <= known
     assert {row[0] for row in rows if row[2] == "yes"} == FINAL_EVENTS
@@ -135,6 +145,12 @@ def test_profiles() -> None:
         assert hours[kept] * 3_600_000 == profile.retention_ms
 
 
+def _forms(path: str) -> Sequence[str]:
+    """A path that ends in [/] is there with and without that slash."""
+    bare = path.removesuffix("[/]")
+    return (path,) if bare == path else (bare, f"{bare}/")
+
+
 def _routes() -> set[tuple[str, str]]:
     app = build(Settings(ledger="sqlite:///:memory:"))
     found: set[tuple[str, str]] = set()
@@ -147,9 +163,10 @@ def _routes() -> set[tuple[str, str]]:
 
 def test_every_route_is_documented_and_every_documented_route_exists() -> None:
     said = [
-        (row[0], row[1])
-        for heading in ("The dispatcher door", "Chat completions", "The native API")
+        (row[0], path)
+        for heading in DOORS
         for row in table(heading, "method", "path", "answers")
+        for path in _forms(row[1])
     ]
     assert "`GET /ws/worker`" in section("The worker socket")
     assert len(said) == len(set(said))
@@ -251,6 +268,7 @@ def _told(noun: str) -> set[str]:
         ("Task", native.TaskShape),
         ("Submit", native.SubmitBody),
         ("Service", native.ServiceBody),
+        ("Schedule", ScheduleBody),
         ("Explain", native.ExplainShape),
     ],
 )
@@ -259,5 +277,13 @@ def test_native_shapes(noun: str, shape: type[BaseModel]) -> None:
     assert _told(noun) == {field.alias or name for name, field in fields}
 
 
+def test_the_tasks_doors_shape() -> None:
+    found = re.search(
+        r"\*\*Task\.\*\* `(.*?)` and, ours, `(.*?)`", section("The tasks door"), flags=re.S
+    )
+    assert found is not None
+    assert [*found[1].split(), *found[2].split()] == list(TaskDetail.model_fields)
+
+
 def test_the_document_stays_short() -> None:
-    assert len(TEXT.splitlines()) <= 450
+    assert len(TEXT.splitlines()) <= 700

@@ -15,9 +15,10 @@ import uvloop
 from bench.contenders.payload import PAYLOAD
 from bench.contenders.raw_sqlite import ended
 from bench.report import percentile
-from onward.app import Onward
 from onward.core.dispatch import Dispatcher
 from onward.core.task import Task, new_id
+from onward.engine import Onward
+from onward.server import collect_seldom
 from onward.service import Service
 from onward.settings import Settings
 
@@ -229,6 +230,7 @@ def _checked(path: str, measure: Coroutine[Any, Any, dict[str, Any]]) -> dict[st
 async def _engine(
     path: str, synchronous: str, *, slots: int = FEW_SLOTS, serving: bool = True
 ) -> AsyncIterator[Onward]:
+    collect_seldom()  # as the server does
     settings = Settings(ledger=f"sqlite:///{path}", synchronous=synchronous, builtin_slots=slots)
     services = {"noop": Service(noop)} if serving else None
     async with Onward(settings, services=services) as onward:

@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import uvloop
 
-from onward.app import Onward
 from onward.core.task import TaskId, new_id
+from onward.engine import Onward
 from onward.flow.runs import Start, new_run
+from onward.server import collect_seldom
 from onward.service import Service
 from onward.settings import Settings
 
@@ -81,7 +83,7 @@ def among(path: str, open_runs: list[int], steps: int) -> dict[str, Any]:
             for goal in open_runs:
                 await _start(onward, "open", goal - opened)
                 opened = goal
-                while onward.dispatcher.tally["task.parked"] < opened:
+                while onward.dispatcher.tally["task.parked"] < opened:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
                 blocks = []
                 for _ in range(9):
@@ -103,10 +105,7 @@ def _line(steps: int) -> dict[str, Any]:
             name: {"kind": "executor", "service": "noop", "post": {"output_key": name}}
             for name in names
         },
-        "edges": [
-            {"from": one, "action": "default", "to": two}
-            for one, two in zip(names, names[1:], strict=False)
-        ],
+        "edges": [{"from": one, "action": "default", "to": two} for one, two in pairwise(names)],
     }
 
 
@@ -133,6 +132,7 @@ async def _drain(onward: Onward, ids: list[TaskId]) -> None:
 
 @asynccontextmanager
 async def _engine(path: str, synchronous: str) -> AsyncIterator[Onward]:
+    collect_seldom()  # as the server does
     settings = Settings(ledger=f"sqlite:///{path}", synchronous=synchronous)
     async with Onward(settings, services={"noop": Service(noop)}) as onward:
         yield onward

@@ -16,7 +16,8 @@ import uvloop
 from bench.contenders.engine import CHUNK, TIMEOUT_MS, new_task, noop
 from bench.processes import end_tidily
 from bench.report import percentile
-from onward.app import Onward
+from onward.engine import Onward
+from onward.server import collect_seldom
 from onward.service import Service
 from onward.settings import Settings
 
@@ -60,6 +61,7 @@ def idle(samples: int, pause_ms: float, serving: bool = False) -> dict[str, Any]
 
 @asynccontextmanager
 async def _engine(*, serving: bool, archive: str = "") -> AsyncIterator[Onward]:
+    collect_seldom()  # as the server does
     settings = Settings(ledger=os.environ["BENCH_REDIS"], builtin_slots=SLOTS, archive=archive)
     services = {"noop": Service(noop)} if serving else None
     async with Onward(settings, services=services) as onward:

@@ -63,6 +63,9 @@ class Settings(BaseSettings):
     heartbeat_interval_s: Annotated[float, Field(gt=0)] = _env("HEARTBEAT_INTERVAL_S", 30)
     max_retries: Annotated[int, Field(ge=0)] = _env("MAX_RETRIES", 3)
 
+    # The agent door: how long an MCP client waits for a result before it gets the task's id.
+    mcp_wait_ms: Positive = _env("ONWARD_MCP_WAIT_MS", 25_000)
+
     # The tasks door: lanes, age and breaker.
     retry_ratio: Annotated[float, Field(ge=0, le=1)] = _env("DEFAULT_RETRY_RATIO", 0.3)
     retry_queue_warning: Positive = _env("RETRY_QUEUE_WARNING", 1_000)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from celery import shared_task
+
 from onward import Context, TryAgain
 
 

@@ -12,6 +12,7 @@ from onward.core.task import State, Task
 from onward.flow.runs import NODE, QUESTION, QUEUE
 from tests.runs.centre import SERVICES, Centre, call, chain, edge, open_centre
 from tests.servers import fresh_url
+from tests.support import wait_until
 
 GATE = chain(
     ("work", call("forge", output="work")),
@@ -192,6 +193,7 @@ async def test_runs_are_never_put_on_a_stream(tmp_path: Path) -> None:
         await centre.house.post("/api/v2/services", service)
         feed = centre.house.onward._feed
         assert feed is not None
+        await wait_until(lambda: feed._channel.groups)
         feed._waiting_queues = ["flow:runs", "text"]
         assert "text" in feed._queues()
         assert "flow:runs" not in feed._queues()

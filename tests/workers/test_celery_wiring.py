@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
 from celery import Celery
+
 from onward import Worker
 from onward.core.errors import Invalid
 from onward.service import Service

@@ -17,6 +17,7 @@ import msgspec
 from onward.core import outcome as outcomes
 from onward.core.approval import WAITS, Status, approval_of, ask
 from onward.core.catalog import Catalog, Declared
+from onward.core.coalesce import Coalescer
 from onward.core.declared import as_declared
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, NotFound
@@ -75,6 +76,7 @@ class FlowExecutor:
         self._dispatcher = dispatcher
         self._flows = flows
         self._catalog = catalog
+        self._reads = Coalescer(dispatcher.backend.tasks.get)
 
     def cancel(self, task: TaskId) -> None:
         """A step is over in no time; a run learns of a cancel by letter."""
@@ -136,8 +138,8 @@ class FlowExecutor:
         found: dict[TaskId, Answer] = {}
         for at in range(0, len(ids), CHUNK):
             part = ids[at : at + CHUNK]
-            tasks = await self._dispatcher.backend.tasks.get(part)
-            found.update(zip(part, map(_answer, tasks), strict=True))
+            # Runs that are advanced side by side read together.
+            found.update(zip(part, map(_answer, await self._reads.many(part)), strict=True))
         return found
 
     async def _stop(self, children: Sequence[TaskId]) -> None:

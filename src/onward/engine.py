@@ -1,0 +1,347 @@
+"""The engine without a door: ledger, dispatcher, clockwork, workers and flows, to be embedded.
+
+`app.build` puts the doors on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from onward.backends import open_backend
+from onward.backends.archive import ArchivedBackend, Archiver
+from onward.core.alarm import Alarm
+from onward.core.catalog import Catalog
+from onward.core.clock import Clock, SharedClock
+from onward.core.declared import Declarations
+from onward.core.dispatch import Dispatcher
+from onward.core.duty import Duty
+from onward.core.policy import kept_at_most, profiles
+from onward.core.scheduler import Scheduler
+from onward.core.tail import Tail
+from onward.core.task import TaskId, encode
+from onward.core.timetable import Timetable
+from onward.core.waiters import Waiters
+from onward.flow.catalog import Flows
+from onward.flow.executor import FlowExecutor
+from onward.flow.runs import QUEUE as FLOW_QUEUE
+from onward.service import Service
+from onward.settings import Settings
+from onward.surfaces.agents import push as agent_push
+from onward.surfaces.agents import webhooks as agent_webhooks
+from onward.surfaces.agents.notices import Notices, Noticing, Watch
+from onward.surfaces.agents.preferences import Wishes
+from onward.surfaces.console import schedules as console_schedules
+from onward.surfaces.console import services as console_services
+from onward.surfaces.console.history import STEP_MS, History
+from onward.surfaces.console.submission import Submissions
+from onward.surfaces.streams.dead_letters import DeadLetters
+from onward.workers.builtin import Builtin
+from onward.workers.dialects import StreamProtocol
+from onward.workers.push import Push
+from onward.workers.push_address import Hosts
+from onward.workers.push_call import Caller
+from onward.workers.registry import Registry
+from onward.workers.roster import Roster
+from onward.workers.runner import Runner
+from onward.workers.socket import Sockets
+
+log = structlog.get_logger("onward")
+
+FLOW_SLOTS = 64  # runs advanced at a time; a step takes no time, so this bounds a burst
+
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from onward.workers.celery.wake import WakeUps
+    from onward.workers.streams import Feed
+
+
+class Onward:
+    """Ledger, dispatcher, clockwork and, if there are services, a worker in this process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        services: Mapping[str, Service] | None = None,
+        groups: Mapping[str, Service] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock or SharedClock(lambda: self.backend.ahead_ms)
+        self._services = services or {}
+        self._background: list[asyncio.Task[None]] = []
+        self.ready = False
+        self.backend = open_backend(
+            settings.ledger,
+            durable=settings.synchronous == "full",
+            prefix=settings.redis_prefix,
+            archive=settings.archive,
+        )
+        rules = profiles(
+            lease_ms=settings.lease_ms,
+            max_retries=settings.max_retries,
+            schedules=settings.schedules(),
+            age_ms=int(settings.max_task_age_s * 1000),
+        )
+        self._archiver: Archiver | None = None
+        if isinstance(self.backend, ArchivedBackend):
+            retention = {name: profile.retention_ms for name, profile in rules.items()}
+            self._archiver = Archiver(self.backend, self.clock, retention)
+            rules = kept_at_most(rules, settings.redis_keep_ms)
+        self.dispatcher = Dispatcher(
+            self.backend,
+            rules,
+            self.clock,
+            waiters=Waiters(most=settings.max_waiters),
+            breaker=settings.breaker(),
+            retry_share=settings.retry_share(),
+        )
+        self.roster = Roster(self.backend, self.clock)
+        self.catalog = Catalog(self.backend, self.clock)
+        self._builtin: Builtin | None = None
+        if services or groups:
+            self._builtin = Builtin(
+                self.dispatcher,
+                self.roster,
+                self._services,
+                groups or {},
+                slots=settings.builtin_slots,
+                lease_ms=settings.lease_ms,
+            )
+        self.history = History(self.dispatcher)
+        self.sockets = Sockets(
+            self.dispatcher,
+            self.roster,
+            lease_ms=settings.lease_ms,
+            most=settings.max_sockets,
+            declare=self._declare,
+        )
+        self.registry = Registry(
+            self.backend,
+            self.clock,
+            self.roster,
+            Hosts(settings.worker_hosts),
+            ttl_ms=settings.worker_ttl_ms,
+            slots=settings.push_slots,
+        )
+        self.flows = Flows(self.backend, self.clock)
+        self.declarations = Declarations(self.catalog)
+        self.submissions = Submissions(self.dispatcher, self.declarations, settings.stream_types)
+        self.scheduled = console_schedules.Runs(self.dispatcher, self.submissions, self.flows)
+        self.scheduler = Scheduler(
+            self.backend, self.clock, Timetable(self.backend, self.clock), self.scheduled.submit
+        )
+        self._runs = Runner(
+            self.dispatcher,
+            FlowExecutor(self.dispatcher, self.flows, self.catalog),
+            worker=f"flows-{self.roster.server[-12:]}",
+            queues=[FLOW_QUEUE],
+            slots=FLOW_SLOTS,
+            lease_ms=settings.lease_ms,
+        )
+        self._push = Push(
+            self.dispatcher,
+            self.roster,
+            self.registry,
+            lease_ms=settings.lease_ms,
+            timeout_ms=settings.push_timeout_ms,
+        )
+        self._seat_sessions(Hosts(settings.worker_hosts))
+
+        self._feed: Feed | None = None
+        self._agent_feed: Feed | None = None
+        self._wake_ups: WakeUps | None = None
+        self._lines: Sequence[Redis] = ()
+        self._redis = settings.redis or (
+            None if settings.ledger.startswith("sqlite") else settings.ledger
+        )
+
+    def _seat_sessions(self, hosts: Hosts) -> None:
+        """What sessions are told, and by which ways."""
+        backend, clock, server = self.backend, self.clock, self.roster.server
+        alone = self.settings.ledger.startswith("sqlite")
+        self.hosts = hosts
+        self.notices = Notices(backend, clock)
+        self.wishes = Wishes(backend, clock)
+        self.hub = agent_push.Hub(
+            backend, clock, self.notices, self.wishes, server=server, shared=not alone
+        )
+        self._caller = Caller()
+        webhooks = agent_webhooks.Webhooks(
+            self.dispatcher, self.notices, self.wishes, hosts, self._caller.post
+        )
+        self._webhooks = Runner(
+            self.dispatcher,
+            webhooks,
+            worker=f"webhooks-{server[-12:]}",
+            queues=[agent_webhooks.QUEUE],
+            slots=agent_webhooks.SLOTS,
+            lease_ms=self.settings.lease_ms,
+        )
+        noticing = Noticing(backend.tasks, self.notices, clock, [self.hub.tell, webhooks.tell])
+        duty = None if alone else Duty(backend.documents, clock, noticing.name, server)
+        self._watch = Watch(backend, noticing, clock, duty)
+        self.dispatcher.before_sessions = self._watch.open
+
+    async def start(self) -> None:
+        settings = self.settings
+        await self.backend.maintain()
+        self.backend.bell.attach(self.dispatcher.hear)
+        if self._archiver is not None:
+            await self._archiver.prepare()
+            self._run(self._archiver.run())
+        await self.roster.beat()
+        await self.roster.refresh()
+        if self._builtin is not None:
+            bodies = [encode(service.declaration()).encode() for service in self._services.values()]
+            await self._declare(bodies)
+            await self._builtin.start()
+        self._every(settings.lease_ms / 3000, self.dispatcher.beat)
+        self._every(1, self.dispatcher.reread)
+        self._every(1, self.dispatcher.pressure.weigh)
+        self._every(1, self.backend.maintain)
+        self._every(STEP_MS / 1000, self.history.sample)
+        self._run(Alarm(self.dispatcher).run())
+        self._run(self.scheduler.run())
+        self._run(self.roster.run())
+        self._push.start()
+        self._runs.start()
+        self._webhooks.start()
+        self._run(self._watch.run())
+        if self._redis is not None:
+            self._start_streams(self._redis)
+        if not settings.ledger.startswith("sqlite"):
+            self._start_waking()
+        self.ready = True
+
+    async def erase(self, ids: Sequence[TaskId]) -> None:
+        """Finished tasks, from the ledger and from wherever they went from there."""
+        backend, now = self.backend, self.clock.now()
+        if isinstance(backend, ArchivedBackend):
+            await backend.tasks.erase(ids, now=now)
+        else:
+            await backend.tasks.purge(ids, now=now)
+
+    @property
+    def ping_redis(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
+        """None: nothing of this server is on a Redis."""
+        return None if self._redis is None else self._ping_redis
+
+    async def _ping_redis(self) -> None:
+        await self._lines[0].execute_command("PING")  # type: ignore[no-untyped-call]
+
+    async def drain(self) -> None:
+        """Take no more work; finish or hand back what runs."""
+        self.ready = False
+        grace_ms = self.settings.drain_ms
+        builtin = [] if self._builtin is None else [self._builtin.drain(grace_ms)]
+        await asyncio.gather(
+            self.sockets.close(grace_ms),
+            self._push.drain(grace_ms),
+            self._runs.drain(grace_ms),
+            self._webhooks.drain(grace_ms),
+            self.hub.close(),
+            *builtin,
+        )
+
+    async def stop(self) -> None:
+        await self.drain()
+        for feed in (self._feed, self._agent_feed):
+            if feed is not None:
+                await feed.stop()
+        if self._wake_ups is not None:
+            await self._wake_ups.close()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._watch.close()
+        if self._builtin is not None:
+            await self._builtin.close()
+        for line in self._lines:
+            await line.aclose()
+        await self._push.close()
+        await self._caller.close()
+        await self.roster.close()
+        await self.backend.close()
+
+    async def __aenter__(self) -> Onward:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def _start_streams(self, url: str) -> None:
+        """The doors that live on Redis streams, whatever the ledger is."""
+        from onward.backends.redis.client import connect, tell_once
+        from onward.surfaces.agents.streams import AgentStreams
+        from onward.workers.agent_dialect import AgentProtocol
+        from onward.workers.channel import Lines
+        from onward.workers.streams import Feed, Rules
+
+        settings = self.settings
+        calls, blocking = connect(url), connect(url, timeout_s=None)
+        self._lines = (calls, blocking)
+        lines, agents = Lines(calls, blocking), AgentProtocol()
+        rules = Rules(
+            types=settings.stream_types,
+            besides=[agents.queue, agent_webhooks.QUEUE],
+            visibility_ms=int(settings.visibility_timeout_s * 1000),
+            credits=settings.stream_credits,
+        )
+        self._feed = Feed(
+            self.dispatcher, self.roster, lines, StreamProtocol(), rules, self.catalog
+        )
+        rules = msgspec.structs.replace(rules, types=())
+        self._agent_feed = Feed(self.dispatcher, self.roster, lines, agents, rules, self.catalog)
+        for feed in (self._feed, self._agent_feed):
+            feed.start()
+        letters = DeadLetters(self.backend.tasks, partial(tell_once, calls))
+        self._run(Tail(self.backend, letters, self.clock).run())
+        told = AgentStreams(
+            self.backend,
+            calls,
+            self.clock,
+            prefix=settings.redis_prefix,
+            ledger_keys=not settings.ledger.startswith(("sqlite", "postgres")),
+        )
+        self._run(told.run())
+
+    def _start_waking(self) -> None:
+        """Celery workers run tasks of a ledger that they can reach."""
+        from onward.workers.celery.wake import WakeUps, sender
+
+        self._wake_ups = WakeUps(self.backend, self.roster, self.clock, sender(self.settings))
+        self._wake_ups.start()
+
+    async def _declare(self, bodies: Any) -> None:
+        for service in console_services.declared_all(bodies):
+            await self.catalog.declare(service)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._background.append(asyncio.get_running_loop().create_task(work))
+
+    def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def loop() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    await work()
+                except Exception as error:  # the ledger is away: the next round tries again
+                    log.warning("background work failed", work=work.__qualname__, error=repr(error))
+
+        self._run(loop())
