@@ -1,4 +1,4 @@
-"""`python -m bench [embedded] [http] [idle] [backlog] [redis] [flows]`: figures and goals."""
+"""`python -m bench [embedded] [http] [idle] [backlog] [redis] [flows] [agents]`: figures, goals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import backlog, embedded, flows, http, idle, redis_ledger
+from bench import agents, backlog, embedded, flows, http, idle, redis_ledger
 from bench.processes import ContenderFailed, end_tidily
 from bench.report import Machine, as_json, show
 from bench.rounds import Bench
@@ -21,6 +21,7 @@ MEASUREMENTS = {
     "backlog": backlog.measure,
     "redis": redis_ledger.measure,
     "flows": flows.measure,
+    "agents": agents.measure,
 }
 
 

@@ -97,14 +97,14 @@ def _onward(path: str) -> Serving:
     command = [onward, "serve", "--port", str(port), "--ledger", f"sqlite:///{path}"]
     env = {"ONWARD_SYNCHRONOUS": LEVEL, "ONWARD_LOG_LEVEL": "warning"}
     with running(command, env=env) as server:
-        until(lambda: _listens(port), what="Onward", process=server)
+        until(lambda: listens(port), what="Onward", process=server)
         url = f"http://127.0.0.1:{port}"
         with running([sys.executable, "-m", "bench.contenders.worker", url]):
             _until_answers(port, server)
             yield port, server
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
