@@ -18,7 +18,7 @@ from onward.core.errors import Conflict, KeyReused, LedgerUnavailable, NotFound,
 from onward.core.hands import Seat
 from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
 from onward.core.policy import CANCEL_GRACE_MS
-from onward.core.task import FINAL_EVENTS, Claimed, Fault, Held, State, Task
+from onward.core.task import FINAL_EVENTS, Claimed, Fault, State, Task
 from onward.core.waiters import Waiters
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, ids, wait_until
 
@@ -593,9 +593,3 @@ async def test_the_sweep_goes_on_when_the_ledger_comes_back(desk: Desk, clock: M
     await wait_until(lambda: desk.tally["task.queued"] == 1)
     running.cancel()
     await asyncio.wait([running])
-
-
-def test_a_claim_has_everything_a_settlement_asks_for() -> None:
-    asked = {name for name in vars(Held) if not name.startswith("_")}
-    assert asked <= set(Claimed.__struct_fields__)
-    assert asked <= set(Task.__struct_fields__)
