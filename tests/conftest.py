@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -15,3 +17,9 @@ settings.load_profile("onward")
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+# Whoever runs us in the background of a shell has us ignore Ctrl-C, and every process that we start
+# would inherit that: those that are to be stopped by it never would be.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
