@@ -54,7 +54,7 @@ from onward.workers.socket import Sockets
 
 log = structlog.get_logger("onward")
 
-FLOW_SLOTS = 64  # runs advanced at a time; a step takes no time, so this bounds a burst
+FLOW_SLOTS = 128  # runs advanced at a time; a step takes no time, so this bounds a burst
 
 
 if TYPE_CHECKING:
