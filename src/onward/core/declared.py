@@ -69,7 +69,7 @@ def as_declared(task: Task, service: Declared | None) -> Task:
             changes["expires_at"] = task.created_at + service.timeout_ms
     if service.requires_approval:
         changes |= _guarded(task)
-    return msgspec.structs.replace(task, **changes)
+    return msgspec.structs.replace(task, **changes) if changes else task
 
 
 def _guarded(task: Task) -> dict[str, Any]:

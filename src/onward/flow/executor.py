@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -182,7 +183,7 @@ class FlowExecutor:
             created_at=now,
             parent=run.id,
             attempt_ms=call.timeout_ms,
-            overrides=_budget(call),
+            overrides=_budget(call.tries, call.workers, call.wait_ms, call.attempt_delay_ms),
             journal=encode(
                 Place(
                     node=call.node,
@@ -254,13 +255,14 @@ def _answer(child: Task | None) -> Answer:
     return Answer(fault=fault)
 
 
-def _budget(call: Call) -> str | None:
+@lru_cache(maxsize=1_024)
+def _budget(tries: int, workers: int, wait_ms: int, attempt_delay_ms: int) -> str | None:
     """Calls of one worker, then of the next: as many, and as far apart, as the node says."""
-    total = call.tries * call.workers
-    round_of = [call.wait_ms] * (call.tries - 1) + [call.attempt_delay_ms]
-    delays = (round_of * min(call.workers, MOST_DELAYS // len(round_of) + 1))[: total - 1]
+    total = tries * workers
+    round_of = [wait_ms] * (tries - 1) + [attempt_delay_ms]
+    delays = (round_of * min(workers, MOST_DELAYS // len(round_of) + 1))[: total - 1]
     return Overrides(
-        max_retries=total - 1, backoff_ms=tuple(delays) or None, tries_each=call.tries
+        max_retries=total - 1, backoff_ms=tuple(delays) or None, tries_each=tries
     ).encode()
 
 
