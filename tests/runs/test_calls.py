@@ -9,7 +9,6 @@ import pytest
 
 from onward.core.policy import overrides_of
 from onward.flow.executor import _budget
-from onward.flow.step import Call
 from tests.runs.centre import Centre, call, chain
 
 GREET = {"type": "object", "properties": {"name": {}, "greeting": {}}, "required": ["name"]}
@@ -57,8 +56,10 @@ async def test_a_call_is_shaped_as_its_service_declares(
 
 
 def test_tries_are_counted_by_worker_and_bounded() -> None:
-    def budget(**more: Any) -> Any:
-        return overrides_of(_budget(Call(id="c", kind="service", node="a", seq=1, **more)))
+    def budget(
+        tries: int = 1, workers: int = 1, wait_ms: int = 0, attempt_delay_ms: int = 0
+    ) -> Any:
+        return overrides_of(_budget(tries, workers, wait_ms, attempt_delay_ms))
 
     one = budget()
     assert (one.max_retries, one.backoff_ms, one.tries_each) == (0, None, 1)
