@@ -14,6 +14,7 @@ from onward.core.task import Instant, encode
 
 KIND = "service"
 FRESH_MS = 1_000
+MISSED_MS = 20  # what is not known is looked for again: another server may just have heard of it
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -61,14 +62,16 @@ class Catalog:
 
     async def of(self, type_: str) -> Declared | None:
         await self._refresh()
+        if type_ not in self._by_type:
+            await self._refresh(MISSED_MS)
         return self._by_type.get(type_)
 
     async def all(self) -> Sequence[Declared]:
         await self._refresh()
         return list(self._by_name.values())
 
-    async def _refresh(self) -> None:
-        if self._clock.now() - self._read_at >= FRESH_MS:
+    async def _refresh(self, fresh_ms: int = FRESH_MS) -> None:
+        if self._clock.now() - self._read_at >= fresh_ms:
             await self._read()
 
     async def _read(self) -> None:

@@ -1,0 +1,24 @@
+"""Which services are declared: what one server hears, another knows at once when it is asked."""
+
+from __future__ import annotations
+
+from onward.backends import open_backend
+from onward.core.catalog import FRESH_MS, MISSED_MS, Catalog, Declared
+from onward.core.clock import ManualClock
+
+
+async def test_a_service_declared_on_another_server_is_found_when_it_is_missed(
+    clock: ManualClock,
+) -> None:
+    backend = open_backend("sqlite:///:memory:")
+    one, two = Catalog(backend, clock), Catalog(backend, clock)
+    assert await two.of("ocr") is None
+    await one.declare(Declared(name="ocr", task_types=("ocr",)))
+    clock.advance(MISSED_MS)
+    assert await two.of("ocr") is not None, "not only when its second is over"
+    await one.remove("ocr")
+    clock.advance(MISSED_MS)
+    assert await two.of("ocr") is not None, "what is known is believed for a second"
+    clock.advance(FRESH_MS)
+    assert await two.of("ocr") is None
+    await backend.close()
