@@ -47,7 +47,7 @@ async def http(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def until(http: httpx2.AsyncClient, path: str, holds: Any) -> Any:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(15):
         while not holds(body := (await http.get(path)).json()):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return body

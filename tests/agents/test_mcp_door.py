@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,3 +114,42 @@ async def test_without_the_extra_it_says_what_to_install(
     answer = await house.post("/mcp", MESSAGE)
     assert answer.status_code == 501
     assert "onward[mcp]" in answer.json()["detail"]
+
+
+@pytest.mark.contract("S2-11")
+async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(house: House) -> None:
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+    from onward.surfaces.agents.mcp_server import Desk
+
+    await house.post("/api/v2/services", {"name": "t", "task_types": ["t"]})
+    toolbox = door(house)._toolbox
+    submit, written = toolbox.submit, asyncio.Event()
+
+    async def lingering(*args: Any, **more: Any) -> Any:
+        task = await submit(*args, **more)
+        written.set()
+        await asyncio.sleep(0.05)
+        return task
+
+    toolbox.submit = lingering  # type: ignore[method-assign]
+    desk = Desk(toolbox, wait_ms=60_000, ready=lambda: True)
+    exchange = SimpleNamespace(session="ada", answers=[])
+    call: Any = SimpleNamespace(
+        protocol_version=next(iter(MODERN_PROTOCOL_VERSIONS)),
+        request_id=1,
+        request=SimpleNamespace(scope={"state": {KEY: exchange}}),
+    )
+    tool: Any = SimpleNamespace(name="t", task_types=["t"], whole=False)
+    calling = asyncio.ensure_future(desk._direct(call, tool, {}))
+    await written.wait()
+    calling.cancel()
+    await asyncio.wait([calling])
+
+    async def state() -> str:
+        tasks = (await house.get("/api/v2/sessions/ada/tasks")).json()["items"]
+        return str(tasks[0]["state"])
+
+    async with asyncio.timeout(5):
+        while await state() != "canceled":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

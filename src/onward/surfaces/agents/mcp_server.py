@@ -126,8 +126,16 @@ class Desk:
             raise Invalid(f"{tool.name} takes one argument, payload", pointer="/payload")
         payload = arguments["payload"] if tool.whole else arguments
         session = exchange_of(call).session
+        submitting = asyncio.ensure_future(
+            self._toolbox.submit(tool.task_types[0], payload, session=session)
+        )
         try:
-            task = await self._toolbox.submit(tool.task_types[0], payload, session=session)
+            task = await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            # Given up while the task was being handed in: it is in the ledger, or soon will be.
+            if self._gave_up(call):
+                self._dispatcher.spawn(self._take_back(submitting))
+            raise
         except Invalid as error:
             raise (error if tool.whole else called(error, "arguments")) from error
         deferred = declared(call)
@@ -148,9 +156,7 @@ class Desk:
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._watch(call, task.id)
         except asyncio.CancelledError:
-            # Newer clients cancel by hanging up. Of older ones this says nothing, nor does it
-            # when we are the one who leaves.
-            if call.protocol_version in MODERN_PROTOCOL_VERSIONS and self._ready():
+            if self._gave_up(call):
                 self._dispatcher.spawn(self._cancel(task.id))
             raise
         finally:
@@ -168,6 +174,14 @@ class Desk:
                     if said["progress"] > furthest:  # a client may rely on it going up
                         furthest = said["progress"]
                         await call.session.report_progress(furthest, 1.0, said.get("message"))
+
+    def _gave_up(self, call: Call) -> bool:
+        """Newer clients cancel by hanging up. Of older ones it says nothing, nor when we leave."""
+        return call.protocol_version in MODERN_PROTOCOL_VERSIONS and self._ready()
+
+    async def _take_back(self, submitting: asyncio.Future[Task]) -> None:
+        with suppress(OnwardError):
+            await self._cancel((await submitting).id)
 
     async def _cancel(self, task: TaskId) -> None:
         with suppress(OnwardError):
