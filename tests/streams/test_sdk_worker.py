@@ -455,6 +455,33 @@ async def test_it_serves_whoever_speaks_the_protocol_without_any_server_of_ours(
     await line.aclose()
 
 
+async def test_a_worker_that_is_stopped_while_it_answers_leaves_no_connection_behind() -> None:
+    url = fresh_url("valkey")
+    line: Any = redis.asyncio.Redis.from_url(url, protocol=2)
+    worker = Worker(id="alone")
+    returned = asyncio.Event()
+
+    @worker.service
+    async def echo(n: int) -> int:
+        await line.client_pause(60_000, all=False)  # the answer is sent, and waits there
+        returned.set()
+        return n
+
+    serving = asyncio.create_task(worker.serve(redis=url))
+    try:
+        await line.xadd(TASKS, {"task_id": "a", "tool_name": "echo", "payload": '{"n": 7}'})
+        await asyncio.wait_for(returned.wait(), 10)
+        stopped: Any = worker._line
+        await wait_until(lambda: bool(stopped._bench._telling))
+        serving.cancel()
+        await asyncio.wait({serving})
+    finally:
+        await line.client_unpause()
+        await line.aclose()
+    assert len(stopped._bench) == 0, "nobody answers on a line that is closed"
+    assert stopped._taken == {}
+
+
 def test_a_group_cannot_be_served_over_streams() -> None:
     worker = Worker()
 

@@ -65,6 +65,7 @@ class Bench:
         self._threads = threads
         self._current: dict[str, Execution] = {}
         self._jobs: set[asyncio.Task[None]] = set()
+        self._telling: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -83,6 +84,7 @@ class Bench:
         execution.job = asyncio.get_running_loop().create_task(self._run(execution, payload, tell))
         self._jobs.add(execution.job)
         execution.job.add_done_callback(self._jobs.discard)
+        execution.job.add_done_callback(self._telling.discard)
 
     async def _run(self, execution: Execution, payload: Json, tell: Tell) -> None:
         context = execution.context
@@ -92,6 +94,8 @@ class Bench:
         if ended is None or context.lost:
             log.info("task %s was taken back; what came of it is dropped", context.task_id)
             return
+        assert execution.job is not None  # noqa: S101 it is this one
+        self._telling.add(execution.job)
         with contextlib.suppress(LostTask):
             await context.flush()
             await tell(ended)
@@ -99,6 +103,14 @@ class Bench:
     def lose(self, executions: Iterable[Execution] | None = None) -> None:
         for execution in list(self._current.values() if executions is None else executions):
             execution.lose()
+
+    async def drop(self) -> None:
+        """Lose what runs, and stop whoever is answering: their line is closed next."""
+        self.lose()
+        for job in self._telling:
+            job.cancel()
+        if self._telling:
+            await asyncio.wait(self._telling)
 
     async def one_over(self) -> None:
         """Until something that runs has ended."""

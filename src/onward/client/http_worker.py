@@ -81,7 +81,7 @@ class HttpLine:
             # Draining: until we are cut off; the server behind the shield still has to close.
             await asyncio.shield(serving)
         finally:
-            self._bench.lose()
+            await self._bench.drop()
             server.should_exit = True
             await asyncio.wait({serving})
             self._socket.close()

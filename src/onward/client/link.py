@@ -147,7 +147,7 @@ class SocketLink:
                     continue
                 await self._take(frame)
         finally:
-            self._bench.lose()
+            await self._bench.drop()
 
     async def drain(self, grace_ms: int) -> None:
         """Take nothing more, and finish what runs as far as the time allows."""

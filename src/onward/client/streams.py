@@ -173,7 +173,7 @@ class StreamLine:
             self._reader.cancel()
             beating.cancel()
             await asyncio.wait({self._reader, beating})
-            self._bench.lose()
+            await self._bench.drop()
             await self._calls.aclose()
             await self._reading.aclose()
 
