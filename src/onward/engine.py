@@ -16,6 +16,7 @@ import structlog
 
 from onward.backends import open_backend
 from onward.backends.archive import ArchivedBackend, Archiver
+from onward.background import Background
 from onward.core.alarm import Alarm
 from onward.core.catalog import Catalog
 from onward.core.clock import Clock, SharedClock
@@ -78,7 +79,7 @@ class Onward:
         self.settings = settings
         self.clock = clock or SharedClock(lambda: self.backend.ahead_ms)
         self._services = services or {}
-        self._background: list[asyncio.Task[None]] = []
+        self._background = Background()
         self.ready = False
         self.backend = open_backend(
             settings.ledger,
@@ -198,25 +199,25 @@ class Onward:
         self.backend.bell.attach(self.dispatcher.hear)
         if self._archiver is not None:
             await self._archiver.prepare()
-            self._run(self._archiver.run())
+            self._background.run(self._archiver.run())
         await self.roster.beat()
         await self.roster.refresh()
         if self._builtin is not None:
             bodies = [encode(service.declaration()).encode() for service in self._services.values()]
             await self._declare(bodies)
             await self._builtin.start()
-        self._every(settings.lease_ms / 3000, self.dispatcher.beat)
-        self._every(1, self.dispatcher.reread)
-        self._every(1, self.dispatcher.pressure.weigh)
-        self._every(1, self.backend.maintain)
-        self._every(STEP_MS / 1000, self.history.sample)
-        self._run(Alarm(self.dispatcher).run())
-        self._run(self.scheduler.run())
-        self._run(self.roster.run())
+        self._background.every(settings.lease_ms / 3000, self.dispatcher.beat)
+        self._background.every(1, self.dispatcher.reread)
+        self._background.every(1, self.dispatcher.pressure.weigh)
+        self._background.every(1, self.backend.maintain)
+        self._background.every(STEP_MS / 1000, self.history.sample)
+        self._background.run(Alarm(self.dispatcher).run())
+        self._background.run(self.scheduler.run())
+        self._background.run(self.roster.run())
         self._push.start()
         self._runs.start()
         self._webhooks.start()
-        self._run(self._watch.run())
+        self._background.run(self._watch.run())
         if self._redis is not None:
             self._start_streams(self._redis)
         if not settings.ledger.startswith("sqlite"):
@@ -260,9 +261,7 @@ class Onward:
                 await feed.stop()
         if self._wake_ups is not None:
             await self._wake_ups.close()
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._background.close()
         await self._watch.close()
         if self._builtin is not None:
             await self._builtin.close()
@@ -311,7 +310,7 @@ class Onward:
         for feed in (self._feed, self._agent_feed):
             feed.start()
         letters = DeadLetters(self.backend.tasks, partial(tell_once, calls))
-        self._run(Tail(self.backend, letters, self.clock).run())
+        self._background.run(Tail(self.backend, letters, self.clock).run())
         told = AgentStreams(
             self.backend,
             calls,
@@ -319,7 +318,7 @@ class Onward:
             prefix=settings.redis_prefix,
             ledger_keys=not settings.ledger.startswith(("sqlite", "postgres")),
         )
-        self._run(told.run())
+        self._background.run(told.run())
 
     def _start_waking(self) -> None:
         """Celery workers run tasks of a ledger that they can reach."""
@@ -331,17 +330,3 @@ class Onward:
     async def _declare(self, bodies: Any) -> None:
         for service in console_services.declared_all(bodies):
             await self.catalog.declare(service)
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        self._background.append(asyncio.get_running_loop().create_task(work))
-
-    def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def loop() -> None:
-            while True:
-                await asyncio.sleep(seconds)
-                try:
-                    await work()
-                except Exception as error:  # the ledger is away: the next round tries again
-                    log.warning("background work failed", work=work.__qualname__, error=repr(error))
-
-        self._run(loop())

@@ -7,13 +7,14 @@ work, and never more than it runs; leases, retries and endings are the Dispatche
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 import structlog
 
 from onward.backends import open_backend
+from onward.background import Background
 from onward.core.alarm import Alarm
 from onward.core.catalog import Catalog, Declared
 from onward.core.clock import SharedClock
@@ -124,23 +125,21 @@ class Crew:
             self._dispatcher, services, groups={}, lease_ms=settings.lease_ms, threads=THREADS
         )
         self._shifts: dict[int, Shift] = {}
-        self._background: list[asyncio.Task[None]] = []
+        self._background = Background()
         self._closing = False
 
     async def open(self) -> None:
         """Returns at once; a ledger that is away is waited for in the background."""
-        self._run(self._join())
-        self._every(self._settings.lease_ms / 3000, self._dispatcher.beat)
-        self._every(1, self._backend.maintain)
+        self._background.run(self._join())
+        self._background.every(self._settings.lease_ms / 3000, self._dispatcher.beat)
+        self._background.every(1, self._backend.maintain)
 
     async def close(self, grace_ms: int) -> None:
         """What does not finish in time goes back unburned."""
         self._closing = True
         await asyncio.gather(*(shift.leave(grace_ms) for shift in list(self._shifts.values())))
         await self._let_calls_end()
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._background.close()
         self._executor.close()
         for service in self._services.values():
             await service.close()
@@ -217,7 +216,7 @@ class Crew:
 
     async def _let_calls_end(self) -> None:
         """The loop is ours alone: what runs on it besides is a call that somebody waits for."""
-        calls = asyncio.all_tasks() - {asyncio.current_task(), *self._background}
+        calls = asyncio.all_tasks() - {asyncio.current_task(), *self._background.tasks}
         if calls:
             _, late = await asyncio.wait(calls, timeout=GOODBYE_S)
             for call in late:
@@ -248,20 +247,6 @@ class Crew:
                 await catalog.declare(msgspec.convert(service.declaration(), Declared))
             except OnwardError as error:
                 log.warning("not declared", service=service.name, error=str(error))
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        self._background.append(asyncio.get_running_loop().create_task(work))
-
-    def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def loop() -> None:
-            while True:
-                await asyncio.sleep(seconds)
-                try:
-                    await work()
-                except Exception as error:  # the ledger is away: the next round tries again
-                    log.warning("background work failed", work=work.__qualname__, error=repr(error))
-
-        self._run(loop())
 
 
 def _rules(settings: Settings) -> Mapping[str, Profile]:
