@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.streams.street import DEAD, GROUP, RESULTS, TASKS, Street
+from tests.streams.street import DEAD, GROUP, RESULTS, TASKS, Street, open_street
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S1-13")]
 
@@ -49,15 +49,17 @@ async def test_a_foreign_entry_that_a_worker_has_already_is_adopted_as_running(
     await street.empty()
 
 
-async def test_a_foreign_entry_nobody_takes_waits_without_a_lease(street: Street) -> None:
-    await street.add_foreign("theirs")
-    await known(street, "theirs")
+@pytest.mark.parametrize("ledger", ["sqlite", "redis"])
+async def test_a_foreign_entry_nobody_takes_waits_without_a_lease(ledger: str) -> None:
+    async with open_street(ledger, visibility_timeout_s=1) as street:
+        await street.add_foreign("theirs")
+        await known(street, "theirs")
 
-    async def waits() -> bool:
-        return bool((await street.read("theirs"))["phase"] == "offered")
+        async def waits() -> bool:
+            return bool((await street.read("theirs"))["phase"] == "offered")
 
-    await street.holds(waits, 2.5)
-    assert await street.length() == 1
+        await street.holds(waits, 2.5)
+        assert await street.length() == 1
 
 
 async def test_a_foreign_task_that_fails_is_retried_by_our_rules(street: Street) -> None:
@@ -73,7 +75,9 @@ async def test_a_foreign_task_that_fails_is_retried_by_our_rules(street: Street)
 
 async def test_a_foreign_task_whose_worker_dies_is_reclaimed(street: Street) -> None:
     await street.add_foreign("theirs")
-    await street.take("dies")
+    lost, _ = await street.take("dies")
+    await street.phase("theirs", "running")
+    await street.silent("dies", lost)
     entry, fields = await street.take("lives")
     assert (fields["task_id"], fields["fence"]) == ("theirs", "2")
     await street.succeed(entry, fields)
@@ -192,7 +196,8 @@ async def test_a_worker_that_reports_a_failure_and_then_buries_it_ends_its_task(
 @pytest.mark.contract("S1-7")
 async def test_a_zombies_dead_letter_kills_nothing(street: Street) -> None:
     task = await street.submit(queue="streams")
-    await street.take("zombie")
+    old, _ = await street.take("zombie")
+    await street.silent("zombie", old)
     entry, fields = await street.take("heir")
     await street.phase(task, "running")
     await _bury(street, task, fence="1")

@@ -327,19 +327,21 @@ async def test_what_cannot_be_mended_is_a_dead_letter_at_once(
     await street.empty()
 
 
+@LEDGERS
 @pytest.mark.contract("S1-5")
-async def test_heartbeats_add_no_entry_and_keep_a_long_task_alive(street: Street) -> None:
-    task = await street.submit(queue="streams")
-    entry, fields = await street.take("slow")
-    for _ in range(10):
-        await asyncio.sleep(0.3)
-        await street.redis.xclaim(TASKS, GROUP, "slow", 0, [entry], justid=True)
-        assert await street.length() == 1
-    await street.succeed(entry, fields)
-    assert (await street.over(task))["state"] == "succeeded"
-    types = await street.types(task)
-    assert types == ["task.created", "task.claimed", "task.delivered", "task.succeeded"]
-    await street.empty()
+async def test_heartbeats_add_no_entry_and_keep_a_long_task_alive(ledger: str) -> None:
+    async with open_street(ledger, visibility_timeout_s=3) as street:
+        task = await street.submit(queue="streams")
+        entry, fields = await street.take("slow")
+        for _ in range(12):
+            await asyncio.sleep(0.3)
+            await street.redis.xclaim(TASKS, GROUP, "slow", 0, [entry], justid=True)
+            assert await street.length() == 1
+        await street.succeed(entry, fields)
+        assert (await street.over(task))["state"] == "succeeded"
+        types = await street.types(task)
+        assert types == ["task.created", "task.claimed", "task.delivered", "task.succeeded"]
+        await street.empty()
 
 
 @LEDGERS
