@@ -92,6 +92,12 @@ class Agency(Street):
                 await self.redis.xack(CREATE, group, entry)
         raise AssertionError(f"nothing for {service}: {await self._state()}")
 
+    async def silent(self, entry: str, worker: str = "1", service: str = SERVICE) -> None:
+        """As if nothing had been heard of who has it for all but a second of the timeout."""
+        idle = int(self.settings.visibility_timeout_s * 1000) - 1000
+        group, name = f"{service}-group", f"{service}-worker-{worker}"
+        await self.redis.xclaim(CREATE, group, name, 0, [entry], idle=idle, justid=True)
+
     async def finish(
         self, entry: str | None, task: str, result: Any = None, service: str = SERVICE
     ) -> None:
@@ -166,7 +172,7 @@ async def open_agency(
 ) -> AsyncIterator[Agency]:
     """The ledger: "sqlite" in memory, a SQLite URL, or "redis" for the one of the streams."""
     url = redis_url or fresh_url("valkey")
-    settings.setdefault("visibility_timeout_s", 1.0)
+    settings.setdefault("visibility_timeout_s", 30.0)  # as on the street: longer than any stall
     settings.setdefault("retry_schedules", {"agents": [0.05]})
     settings.setdefault("drain_ms", 0)
     settings.setdefault("archive", "")

@@ -240,7 +240,8 @@ async def test_a_completion_told_twice_counts_once(agency: Agency) -> None:
 async def test_a_service_that_dies_with_its_entry_loses_it_to_the_next(agency: Agency) -> None:
     await agency.join()
     task = await agency.submit(type="report.generate", queue="agents")
-    await agency.get(worker="dies")
+    lost, _ = await agency.get(worker="dies")
+    await agency.silent(lost, "dies")
     entry, event = await agency.get(worker="lives")
     assert (event["data"]["task_id"], event["data"]["fence"]) == (task, 2)
     await agency.finish(entry, task, "at last")
@@ -252,7 +253,8 @@ async def test_a_service_that_dies_with_its_entry_loses_it_to_the_next(agency: A
 async def test_a_slow_service_is_believed_when_it_is_done_at_last(agency: Agency) -> None:
     await agency.join()
     task = await agency.submit(type="report.generate", queue="agents")
-    await agency.get()
+    entry, _ = await agency.get()
+    await agency.silent(entry)
 
     async def offered_again() -> bool:
         return "task.reclaimed" in await agency.types(task) and await agency.length(CREATE) == 1
@@ -339,24 +341,26 @@ async def test_a_service_that_only_looks_is_not_shown_as_doing_it(
     await agency.over(task)
 
 
+@pytest.mark.parametrize("ledger", ["sqlite", "redis"])
 async def test_what_every_service_let_go_is_offered_again_and_never_counts_as_lost(
-    agency: Agency,
+    ledger: str,
 ) -> None:
-    await agency.join()
-    task = await agency.submit(type="nobody.does", queue="agents")
-    for _ in range(2):
-        with pytest.raises(AssertionError):
-            await agency.get(timeout=1.5)
+    async with open_agency(ledger, visibility_timeout_s=1) as agency:
+        await agency.join()
+        task = await agency.submit(type="nobody.does", queue="agents")
+        for _ in range(2):
+            with pytest.raises(AssertionError):
+                await agency.get(timeout=1.5)
 
-    async def again() -> bool:
-        return (await agency.types(task)).count("task.released") >= 1
+        async def again() -> bool:
+            return (await agency.types(task)).count("task.released") >= 1
 
-    await agency.until(again)
-    assert "task.reclaimed" not in await agency.types(task)
-    await agency.join("late-service")
-    entry, _ = await agency.get("late-service", types=("nobody.does",))
-    await agency.finish(entry, task, service="late-service")
-    assert (await agency.over(task))["state"] == "succeeded"
+        await agency.until(again)
+        assert "task.reclaimed" not in await agency.types(task)
+        await agency.join("late-service")
+        entry, _ = await agency.get("late-service", types=("nobody.does",))
+        await agency.finish(entry, task, service="late-service")
+        assert (await agency.over(task))["state"] == "succeeded"
 
 
 async def test_a_dead_consumer_of_another_service_takes_nothing_from_who_works(
@@ -365,7 +369,8 @@ async def test_a_dead_consumer_of_another_service_takes_nothing_from_who_works(
     await agency.join()
     await agency.join("data-service")
     task = await agency.submit(type="report.generate", queue="agents")
-    await agency.get("data-service", types=("report.generate",))  # reads it, and dies before acking
+    read, _ = await agency.get("data-service", types=("report.generate",))
+    await agency.silent(read, service="data-service")  # it died before acking
     entry, _ = await agency.get(worker="busy")
     group = "report-service-group"
 
