@@ -24,6 +24,8 @@ async def test_a_foreign_entry_is_adopted_and_its_result_settles_it(street: Stre
     found = await street.read("theirs")
     assert (found["phase"], found["type"], found["payload"]) == ("offered", "t", {"a": [1]})
     assert found["idempotency_key"] == "k-9"
+    why = (await street.http.get("/api/v2/tasks/theirs/explain")).json()
+    assert (why["reason"], "no worker has taken it" in why["sentence"]) == ("offered", True)
     taken, fields = await street.take()
     assert (taken, fields["task_id"]) == (entry, "theirs")
     await street.phase("theirs", "running")

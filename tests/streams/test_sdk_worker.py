@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from onward.client.errors import ServerNeeded
+from onward.client.errors import ProblemError, ServerNeeded
 from onward.client.http import Client, Options, TaskView
 from onward.client.worker import Worker
 from onward.service import Context, PlainContext, Refused
@@ -388,6 +388,36 @@ async def test_progress_parts_and_effects_go_to_a_server_that_is_named(site: Sit
     events = {event.type: event.data for event in page.items}
     assert events["task.progress"] == {"progress": 0.25, "message": "a quarter"}
     assert events["task.chunk"] == {"part": 1}
+
+
+@pytest.mark.contract("S1-8", "S1-13")
+async def test_a_foreign_entry_acts_once_however_late_the_server_adopts_it(site: Site) -> None:
+    worker = Worker(site.url)
+    charged: list[str] = []
+
+    @worker.service
+    async def pay(ctx: Context) -> Any:
+        return await ctx.once("charge", lambda: charged.append(ctx.task_id))
+
+    await site.start(worker)
+    tasks = [f"theirs-{n}" for n in range(5)]
+    for task in tasks:
+        await site.redis.xadd(TASKS, {"task_id": task, "tool_name": "pay", "payload": "{}"})
+    for task in tasks:
+        async with asyncio.timeout(15):
+            while not (await _found(site, task)):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        done = await site.client.wait(task, timeout_ms=15_000)
+        assert (done.state, done.attempt) == ("succeeded", 1)
+    assert sorted(charged) == tasks
+
+
+async def _found(site: Site, task: str) -> bool:
+    try:
+        await site.client.get(task)
+    except ProblemError:
+        return False
+    return True
 
 
 @pytest.mark.contract("S1-8", "N-7")

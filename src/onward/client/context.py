@@ -19,6 +19,7 @@ from onward.client.wire import Wire
 from onward.service import EffectUnknown
 
 PROGRESS_EVERY_S = 0.1
+UNKNOWN_PAUSE_S = 0.1
 
 
 class LostTask(asyncio.CancelledError):
@@ -40,14 +41,17 @@ class Link(Protocol):
 
 
 class TaskContext:
-    def __init__(self, task: frames.Task, link: Link) -> None:
+    def __init__(self, task: frames.Task, link: Link, *, unknown_s: float = 0) -> None:
+        """For so long the server may not have heard of the task yet."""
         self.task_id = task.task_id
         self.attempt = task.attempt
         self.key = task.key or task.task_id
         self.cancelled = False
         self.lost = False
         self.fence = task.fence
+        self.traceparent = task.traceparent
         self._link = link
+        self._known_by = monotonic() + unknown_s
         self._held_back: frames.Progress | None = None
         self._next_progress = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -113,16 +117,19 @@ class TaskContext:
 
     async def _begin(self, name: str) -> _Begun:
         wire = self._link.wire
-        try:
-            request = wire.request("POST", self._path(name), body={"fence": self.fence})
-            return await wire.ask(_Begun, request)
-        except Unreachable:
-            # Perhaps it was noted and only the answer lost. As it has not begun, the note goes, or
-            # the next attempt would think that it might have.
-            await self._take_back(name)
-            raise
-        except ProblemError as error:
-            raise _lost_or(error) from error
+        while True:
+            try:
+                request = wire.request("POST", self._path(name), body={"fence": self.fence})
+                return await wire.ask(_Begun, request)
+            except Unreachable:
+                # Perhaps it was noted and only the answer lost. As it has not begun, the note goes,
+                # or the next attempt would think that it might have.
+                await self._take_back(name)
+                raise
+            except ProblemError as error:
+                if error.status != 404 or monotonic() > self._known_by:
+                    raise _lost_or(error) from error
+                await asyncio.sleep(UNKNOWN_PAUSE_S)
 
     async def _finish(self, name: str, value: bytes) -> None:
         wire = self._link.wire

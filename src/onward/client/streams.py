@@ -39,6 +39,8 @@ log = logging.getLogger("onward.worker")
 
 BLOCK_MS = 1_000  # a drain waits for the read that is under way: what it brings must go back
 CALL_S = 10.0
+FIRST_FENCE = 1  # under which the server adopts an entry of somebody who gives none
+ADOPTED_S = 30.0  # until when it should have
 LOOK_S = 1.0  # how often a running task looks whether it should stop
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 HANDED_BACK_MS = (
@@ -94,8 +96,7 @@ class Taken:
         self.entry = entry
         self.task = task
         self.execution = execution
-        # An entry of somebody who gives no fence is adopted under the first.
-        self.cancel_key = WORDS.cancel_key(task, execution.context.fence or 1)
+        self.cancel_key = WORDS.cancel_key(task, execution.context.fence)
         self.heard_at = monotonic()  # when the server last took us for its owner
 
 
@@ -265,7 +266,9 @@ class StreamLine:
             )
             await self._settle(entry, WORDS.results, self._answer(fields, Failed(fault)))
             return
-        context = TaskContext(_frame(task, fields), self)
+        context = TaskContext(
+            _frame(task, fields), self, unknown_s=0 if "fence" in fields else ADOPTED_S
+        )
         execution = Execution(service, context)
         taken = self._taken[entry] = Taken(entry, task, execution)
 
@@ -401,8 +404,9 @@ def _frame(task: str, fields: Fields) -> frames.Task:
         task_id=task,
         payload=msgspec.Raw(fields.get("payload", "null").encode()),
         attempt=_number(fields.get("attempt", ""), 1),
-        fence=_number(fields.get("fence", ""), 0),
+        fence=_number(fields.get("fence", ""), FIRST_FENCE),
         key=fields.get("idempotency_key") or None,
+        traceparent=fields.get("traceparent"),
     )
 
 

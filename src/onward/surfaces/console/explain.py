@@ -121,11 +121,15 @@ def _queued(task: Task, *, served: bool, position: int | None) -> _Reason:
 def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Reason:
     ran = _span(now, task.started_at or now)
     match now_in:
+        case Phase.OFFERED:
+            hint = "start one that reads that stream, for example: onward worker m:attr --via streams"
+            return "offered", "It is on a stream, and no worker has taken it yet.", None, hint
         case Phase.RUNNING:
-            return "running", f"Worker {task.worker} has been running it for {ran}.", None, None
+            sentence = f"Worker {task.worker} has been running it for {ran}."
+            return "running", sentence, expected_end(task, now), None
         case Phase.OVERDUE:
             sentence = f"It is past its time; worker {task.worker} is still running it."
-            return "overdue", sentence, None, None
+            return "overdue", sentence, expected_end(task, now), None
         case Phase.CANCELING:
             if task.cancel_by == NEVER:
                 return "canceling", "It was canceled, and puts its things in order.", None, None
@@ -140,6 +144,14 @@ def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Rea
             return "dead", sentence, None, f"mend the cause, then: onward dlq replay {task.id}"
         case _:
             return "failed", f"It failed{why}.", None, "POST …/retry runs it again"
+
+
+def expected_end(task: Task, now: Instant) -> Instant | None:
+    """A guess: at the pace that its progress has shown so far."""
+    if task.progress is None or task.started_at is None:
+        return None
+    done = msgspec.json.decode(task.progress).get("progress")
+    return now + round((now - task.started_at) * (1 - done) / done) if done else None
 
 
 def _span(until: Instant | None, now: Instant) -> str:
