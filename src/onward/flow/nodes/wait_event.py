@@ -1,7 +1,8 @@
-"""wait_event: goes on once its path holds something true, or a signal for it has come.
+"""wait_event: goes on once its path holds something true, be it by a signal or by an earlier node.
 
 A signal fits by the node's key (or path), or by the shared key that `params.signal_key` names; its
-value is then written there. Whatever the value, a signal is an answer: null releases it too.
+value is then written there. One whose value is not true would release nobody, and is dropped. A
+node without such a key is released by any signal to it.
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ def enter(visit: Visit) -> Verdict:
 def resume(visit: Visit) -> Verdict:
     path = key_path(visit.node, "signal_key")
     key = shared_key(path)
-    signal = visit.take_signal([visit.node.key, visit.path] + ([] if key is None else [key]))
-    if signal is not None:
-        return Done(signal.value, writes={} if key is None else {key: signal.value})
+    names = [visit.node.key, visit.path] + ([] if key is None else [key])
+    while (signal := visit.take_signal(names)) is not None:
+        if key is None:
+            return Done(signal.value)
+        if signal.value:
+            return Done(signal.value, writes={key: signal.value})
     value: Any = None if path is None else visit.scope.find(path)
     if value:
         return Done(value)
