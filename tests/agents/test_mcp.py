@@ -390,7 +390,9 @@ async def test_a_session_that_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_the_same_over_stdio(server: Server, http: httpx2.AsyncClient, mode: Any) -> None:
+async def test_the_same_over_stdio(
+    server: Server, http: httpx2.AsyncClient, mode: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     command = StdioServerParameters(
         command=sys.executable,
         args=["-m", "onward.cli", "mcp", "--session", f"desk-{mode}", "--server", server.url],
@@ -414,6 +416,7 @@ async def test_the_same_over_stdio(server: Server, http: httpx2.AsyncClient, mod
         call.cancel()
         await asyncio.wait([call])
         await state(http, task["id"], "canceled")
+    assert capfd.readouterr().err == "", "all went well: nothing to complain of"
 
 
 async def test_stdio_outlives_a_server_that_is_killed(tmp_path: Path) -> None:

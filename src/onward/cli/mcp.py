@@ -151,7 +151,7 @@ async def _answers(
                     yield msgspec.json.decode(sent.data)
             return
         body = await response.aread()
-        if kind.startswith("application/json"):
+        if body and kind.startswith("application/json"):  # a notification is taken without a word
             yield msgspec.json.decode(body)
         elif response.is_error:
             raise ValueError(f"HTTP {response.status_code} {body[:300].decode(errors='replace')}")
