@@ -63,7 +63,14 @@ def test_transform_refuses_what_it_cannot_do(payload: Any) -> None:
 @pytest.mark.contract("S4-5")
 @pytest.mark.parametrize(
     ("payload", "result"),
-    [(flow([1, 2, 3]), 6), (flow([]), 0), (flow([0.1] * 10), 1), ([1, 2.5], 3.5)],
+    [
+        (flow([1, 2, 3]), 6),
+        (flow([]), 0),
+        (flow([0.1] * 10), 1),
+        ([1, 2.5], 3.5),
+        ({"input": [1, 2]}, 3),
+        ({"input": [1, 2], "params": None}, 3),
+    ],
 )
 def test_sum(payload: Any, result: Any) -> None:
     assert sum_(payload) == result

@@ -53,8 +53,8 @@ def route(payload: Payload) -> dict[str, str]:
 
 def _parts(payload: Any) -> tuple[Any, Mapping[str, Any]]:
     """A flow sends input and params; anything else is the input itself."""
-    if isinstance(payload, dict) and payload.keys() == {"input", "params"}:
-        params = payload["params"]
+    if isinstance(payload, dict) and {"input"} <= payload.keys() <= {"input", "params"}:
+        params = payload.get("params") or {}
         if isinstance(params, dict):
             return payload["input"], params
     return payload, {}
