@@ -30,7 +30,8 @@ def flow(input: Any, **params: Any) -> dict[str, Any]:
         (flow("x", other=1), "x"),
         (flow({"a": 1}), {"a": 1}),
         ("plain", "plain"),
-        ({"input": 1}, {"input": 1}),
+        ({"input": 1}, 1),
+        ({"input": 1, "more": 2}, {"input": 1, "more": 2}),
     ],
 )
 def test_transform(payload: Any, result: Any) -> None:
