@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, TypeAdapter, field_validator, model_validator
+from pydantic import AliasChoices, Field, SecretStr, TypeAdapter, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from onward.core.breaker import Rules as BreakerRules
@@ -32,8 +32,11 @@ class Settings(BaseSettings):
     redis: str | None = _env(AliasChoices("ONWARD_REDIS", "REDIS_URL"), None)
     redis_prefix: str = _env("ONWARD_REDIS_PREFIX", "")  # "{onward}:" on a cluster
     # Of a Redis ledger: where its events and finished tasks go, "" for nowhere; when they leave it.
-    archive: str = _env("ONWARD_ARCHIVE", "sqlite:///onward-archive.db")
+    archive: str = _env("ONWARD_ARCHIVE", "sqlite:///onward-archive-{ledger}.db")
     redis_keep_ms: Ms = _env("ONWARD_REDIS_KEEP_MS", 86_400_000)
+    # Encryption at rest, as id:base64 one after the other: the first seals, all open.
+    encryption_keys: SecretStr | None = _env("ONWARD_ENCRYPTION_KEYS", None)
+    encryption_keys_file: str | None = _env("ONWARD_ENCRYPTION_KEYS_FILE", None)
     synchronous: Literal["full", "normal"] = _env("ONWARD_SYNCHRONOUS", "full")
 
     lease_ms: Positive = _env("ONWARD_LEASE_MS", 30_000)
@@ -47,6 +50,8 @@ class Settings(BaseSettings):
     builtin_slots: Positive = _env("ONWARD_BUILTIN_SLOTS", 256)
     log_level: Literal["debug", "info", "warning", "error"] = _env("ONWARD_LOG_LEVEL", "info")
     log_json: bool = _env("ONWARD_LOG_JSON", False)
+    # "auto": where the standard OTEL_* variables, which say all the rest, name a collector.
+    traces: Literal["auto", "on", "off"] = _env("ONWARD_TRACES", "auto")
 
     # The dispatcher door.
     task_timeout_ms: Positive = _env("TASK_TIMEOUT_MS", 60_000)
@@ -142,6 +147,12 @@ class Settings(BaseSettings):
         if self.retry_queue_warning > self.retry_queue_critical:
             raise ValueError("RETRY_QUEUE_WARNING is greater than RETRY_QUEUE_CRITICAL")
         return self
+
+    def encryption(self) -> dict[str, Any]:
+        """As `open_backend` takes it."""
+        given = self.encryption_keys
+        keys = "" if given is None else given.get_secret_value()
+        return {"keys": keys, "keys_file": self.encryption_keys_file}
 
     def breaker(self) -> BreakerRules:
         return BreakerRules(

@@ -64,8 +64,8 @@ class Desk:
         hold = Hold(held.id, held.fence, until, fields.get("progress"), notes)
         return (await self.store.extend([hold], now=self.now))[0]
 
-    async def apply(self, *moves: Move | None) -> Moved:
-        return await self.store.apply([move for move in moves if move], now=self.now)
+    async def apply(self, *moves: Move | None, hands: tuple[Ask, ...] = ()) -> Moved:
+        return await self.store.apply([move for move in moves if move], hands, now=self.now)
 
     def decide(self, held: Claimed | Task, outcome: Outcome, *spawn: Task) -> Move:
         children = tuple(submission(child) for child in spawn)

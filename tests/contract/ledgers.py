@@ -9,9 +9,12 @@ from onward.backends import open_backend
 from onward.core.contract import Backend
 from tests.servers import fresh_url
 
+KEYS = f"k2:{'B' * 43}=,k1:{'A' * 43}="
+
 LEDGERS: Mapping[str, Callable[[Path], Backend]] = {
     "sqlite-memory": lambda _: open_backend("sqlite:///:memory:"),
     "sqlite-file": lambda folder: open_backend(f"sqlite:///{folder}/onward.db"),
+    "sqlite-sealed": lambda _: open_backend("sqlite:///:memory:", keys=KEYS),
     "redis7": lambda _: open_backend(fresh_url("redis7")),
     "valkey": lambda _: open_backend(fresh_url("valkey")),
 }

@@ -89,20 +89,35 @@ class Model:
         row.set(rev=0, events=len(hold.notes), lease_until=hold.until, due_at=due_at)
         return Pulse.HELD if task.cancel_by is None else Pulse.CANCEL
 
-    def apply(self, moves: Sequence[Move], now: Instant) -> list[Verdict]:
-        """Everybody's own change first, then what it brings with it, then the letters."""
+    def apply(
+        self, moves: Sequence[Move], now: Instant, hands: Sequence[Ask] = ()
+    ) -> tuple[list[Verdict], list[str]]:
+        """Verdicts, and who went into the hands: there is one at most, with one slot."""
+        claimed = self.claim(hands, now)
+        free = [] if claimed else list(hands)
+        return self._apply(moves, free, claimed, now), claimed
+
+    def _apply(
+        self, moves: Sequence[Move], free: list[Ask], claimed: list[str], now: Instant
+    ) -> list[Verdict]:
+        """Everybody's own change first, then what it brings with it, then answers and letters."""
         verdicts = [self._change(move) for move in moves]
         applied = [m for m, v in zip(moves, verdicts, strict=True) if v is Verdict.APPLIED]
         for move in applied:
             for child in move.spawn:
-                self.insert(child, (), now)
+                _, running = self.insert(child, free, now)
+                if running:
+                    free.clear()
+                    claimed.append(child.task.id)
             if move.seen is not None:
                 row = self.rows[move.task]
                 del row.letters[: move.seen]
                 self._wake(row, now)
         for move in applied:
-            for letter in move.letters:
-                self.post(letter, now)
+            answers = [] if move.answer is None else [move.answer]
+            if self._apply(answers, free, claimed, now) != [Verdict.APPLIED]:
+                for letter in move.letters:
+                    self.post(letter, now)
         return verdicts
 
     def _change(self, move: Move) -> Verdict:

@@ -319,3 +319,27 @@ def test_an_archive_that_cannot_be_is_refused(tmp_path: Path) -> None:
     newer.close()
     with pytest.raises(LedgerUnavailable, match="another Onward"):
         Archive(f"sqlite:///{tmp_path}/newer.db")
+
+
+async def test_two_ledgers_in_one_folder_have_an_archive_each(tmp_path: Path) -> None:
+    files: set[Path] = set()
+
+    async def named(url: str, prefix: str = "") -> bool:
+        """Whether it was given a file of its own."""
+        archive = f"sqlite:///{tmp_path}/{{ledger}}.db"
+        await open_backend(url, prefix=prefix, archive=archive).close()
+        known = len(files)
+        files.update(_databases(tmp_path))
+        return len(files) > known
+
+    assert await named("redis://127.0.0.1:6379/0")
+    assert not await named("redis://somebody:secret@127.0.0.1/0"), "the same place"
+    assert await named("redis://127.0.0.1:6379/1")
+    assert await named("redis://127.0.0.1:6380/0")
+    assert await named("redis://127.0.0.1:6379/0", prefix="{b}:")
+    assert await named("unix:///run/redis.sock?db=1")
+    assert await named("unix:///run/redis.sock?db=2")
+
+
+def _databases(folder: Path) -> list[Path]:
+    return list(folder.glob("*.db"))

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from onward.core import machine
-from onward.core.contract import Backend, Hold, Move, Pulse, Submission, Verdict
+from onward.core.contract import Ask, Backend, Hold, Move, Pulse, Submission, Verdict
 from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
 from onward.core.task import FINAL, FINAL_EVENTS, Claimed, Fault, Lane, Letter, State, Task
 from tests.contract.desk import Desk
@@ -50,6 +51,13 @@ outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
         Lost(),
     ]
 )
+
+
+HEARD = [
+    Parked(seen=0, journal='{"again":1}', waiting_for="children"),
+    Parked(seen=0, journal="{}", waiting_for="timer", until=NOW + 90_000),
+    Succeeded("9", journal="{}"),
+]
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -80,11 +88,13 @@ class LedgerMachine(RuleBasedStateMachine):
         task = a_task(id=f"t{self.born}", created_at=self.desk.now, **fields)
         return Submission(*machine.born(task, PROFILES[task.profile]))
 
-    def apply(self, *moves: Move | None) -> None:
+    def apply(self, *moves: Move | None, hands: tuple[Ask, ...] = ()) -> None:
         wanted = [move for move in moves if move is not None]
-        moved = self.run(self.desk.apply(*wanted))
-        expected = self.model.apply(wanted, self.desk.now)
+        moved = self.run(self.desk.apply(*wanted, hands=hands))
+        expected, claimed = self.model.apply(wanted, self.desk.now, hands)
         assert list(moved.verdicts) == expected
+        assert ids(moved.claimed) == claimed
+        self.held += moved.claimed
         for move, verdict in zip(wanted, expected, strict=True):
             if verdict is Verdict.APPLIED and move.to is State.QUEUED:
                 assert self.model.rows[move.task].task.queue in moved.awake
@@ -143,8 +153,23 @@ class LedgerMachine(RuleBasedStateMachine):
             self.held.remove(one)
 
     @precondition(lambda self: self.held)
-    @rule(at=which, outcome=outcomes, spawn=st.booleans(), twice=st.booleans())
-    def settle(self, at: int, outcome: Outcome, spawn: bool, twice: bool) -> None:
+    @rule(
+        at=which,
+        outcome=outcomes,
+        spawn=st.booleans(),
+        twice=st.booleans(),
+        hand=st.booleans(),
+        heard=st.sampled_from([None, *HEARD]),
+    )
+    def settle(
+        self,
+        at: int,
+        outcome: Outcome,
+        spawn: bool,
+        twice: bool,
+        hand: bool,
+        heard: Parked | Succeeded | None,
+    ) -> None:
         one = self.held[-1 - at % len(self.held)]
         children: list[Submission] = []
         if isinstance(outcome, Parked):
@@ -157,7 +182,22 @@ class LedgerMachine(RuleBasedStateMachine):
             children = [self.new(queue="b", parent=one.id)] if spawn else []
         profile = PROFILES[one.profile]
         move = machine.settle(one, outcome, self.desk.now, profile, tuple(children))
-        self.apply(move, *([move] if twice else []))
+        if heard is not None and move.letters:
+            move = msgspec.structs.replace(move, answer=self.answer(move.letters[0].to, heard, at))
+        hands = (an_ask("b"),) if hand else ()
+        self.apply(move, *([move] if twice else []), hands=hands)
+
+    def answer(self, parent: str, heard: Parked | Succeeded, at: int) -> Move | None:
+        """Of a parent as it is now, or as somebody once read it."""
+        known = [task for task in self.readings if task.id == parent]
+        if parent in self.model.rows:
+            known.append(self.model.rows[parent].task)
+        if not known:
+            return None
+        task = known[-1 - at % len(known)]
+        child = self.new(queue="b", parent=parent) if isinstance(heard, Parked) else None
+        profile, spawn = PROFILES[task.profile], () if child is None else (child,)
+        return machine.answer(task, heard, self.desk.now, profile, spawn)
 
     @precondition(lambda self: self.model.rows)
     @rule(at=which)

@@ -22,3 +22,20 @@ async def test_a_service_declared_on_another_server_is_found_when_it_is_missed(
     clock.advance(FRESH_MS)
     assert await two.of("ocr") is None
     await backend.close()
+
+
+async def test_what_is_known_is_relied_on_for_as_long_as_it_is_not_looked_for(
+    clock: ManualClock,
+) -> None:
+    backend = open_backend("sqlite:///:memory:")
+    catalog = Catalog(backend, clock)
+    assert not catalog.knows("ocr")
+    declared = Declared(name="ocr", task_types=("ocr",))
+    await catalog.declare(declared)
+    assert (catalog.knows("ocr"), catalog.known("ocr")) == (True, declared)
+    assert (catalog.knows("mail"), catalog.known("mail")) == (True, None)
+    clock.advance(MISSED_MS)
+    assert (catalog.knows("ocr"), catalog.knows("mail")) == (True, False)
+    clock.advance(FRESH_MS - MISSED_MS)
+    assert not catalog.knows("ocr")
+    await backend.close()

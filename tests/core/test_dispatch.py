@@ -79,14 +79,14 @@ def before_applying(desk: Desk, act: Callable[[], Any], *, times: int = 1) -> No
     store = desk.backend.tasks
     apply, left = store.apply, times
 
-    async def meddled(moves: Any, *, now: int) -> Any:
+    async def meddled(moves: Any, hands: Any = (), *, now: int) -> Any:
         nonlocal left
         if left:
             left -= 1
             store.apply = apply  # type: ignore[method-assign]
             await act()
             store.apply = meddled  # type: ignore[method-assign]
-        return await apply(moves, now=now)
+        return await apply(moves, hands, now=now)
 
     store.apply = meddled  # type: ignore[method-assign]
 

@@ -93,9 +93,7 @@ def test_an_event_is_waited_for_until_its_signal_comes() -> None:
 @pytest.mark.contract("S4-10")
 @pytest.mark.parametrize("name", ["w", "flag", "$shared.flag"])
 @pytest.mark.parametrize("value", [None, False, 0, "", []])
-def test_a_signal_whose_value_is_not_true_changes_nothing(
-    name: str, value: Any
-) -> None:
+def test_a_signal_whose_value_is_not_true_changes_nothing(name: str, value: Any) -> None:
     run = Run(chain(("w", event(signal_key="$shared.flag"))))
     run.go()
     assert run.signal(name, value).waiting_for == "event"

@@ -1,7 +1,8 @@
 """A world for flows without servers: services are functions, people decide at once, time is told.
 
 `Run` plays the executor: letters become news, calls become children, answers are fetched when they
-are needed. With `forgetful` its state goes through its encoded form between any two steps.
+are needed. With `forgetful` its state goes through its encoded form between any two steps. What the
+log tells of the steps is replayed after each of them, and must lead to the same shared state.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from onward.core.task import Fault, Instant
 from onward.flow import state as states
 from onward.flow.definition import parse
 from onward.flow.engine import advance
+from onward.flow.replay import EVERYTHING, Ends, Replay
 from onward.flow.step import Answer, Call, Cancel, ChildEnded, End, News, Note, Signal, Step
 from tests.support import NOW
+
+REPLAYED = 300  # notes of one run that are gone over after each of its steps
 
 Service = Callable[[Any, Mapping[str, Any]], Any]
 
@@ -63,11 +67,13 @@ class Run:
     ) -> None:
         self.definition = parse(definition)
         self.params = params or {}
+        self.begun_with = shared or {}
         self.state = states.begin(self.definition, shared)
         self.services = {**SERVICES, **(services or {})}
         self.forgetful = forgetful
         self.now = now
         self.answers: dict[str, Answer] = {}
+        self.first_answers: dict[str, Answer] = {}
         self.open: dict[str, Call] = {}
         self.made: list[Call] = []
         self.stopped: list[str] = []
@@ -123,7 +129,28 @@ class Run:
             self.answers[child] = Answer(fault=Fault(kind="canceled", message="stopped"))
         self.end = step.end
         self.state = states.decode(states.encode(step.state)) if self.forgetful else step.state
+        if len(self.notes) <= REPLAYED:
+            self._check_replay()
         return step
+
+    def replay(self, *, without: str | None = None) -> Replay:
+        """Without one of the calls, if its record is to be gone."""
+        self.first_answers = {**self.answers, **self.first_answers}  # a task ends once
+        known = {call: each for call, each in self.first_answers.items() if call != without}
+        many: dict[int, dict[int, Answer]] = {}
+        for made in self.made:
+            if made.id in known:
+                many.setdefault(made.seq, {})[made.index] = known[made.id]
+        replay = Replay(self.definition, self.begun_with, self.params)
+        replay.through(self.notes, Ends(known, many))
+        return replay
+
+    def _check_replay(self) -> None:
+        replayed = self.replay()._frames
+        assert len(replayed) == len(self.state.frames)
+        for told, real in zip(replayed, self.state.frames, strict=True):
+            known = {key: value for key, value in real.shared.items() if key not in told.unknown}
+            assert told.shared == known or EVERYTHING in told.unknown
 
     def work(self, child: str) -> ChildEnded:
         """One child's service does its work."""

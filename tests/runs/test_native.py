@@ -138,6 +138,22 @@ async def test_runs_are_listed_page_by_page(centre: Centre) -> None:
     assert (await centre.house.get("/api/v2/runs?state=failed")).json()["items"] == []
 
 
+async def test_runs_are_looked_up_by_their_ids_and_without_what_they_carry(centre: Centre) -> None:
+    await centre.serve()
+    flow = await centre.publish(chain(("a", call("echo", "$params.x", "x"))))
+    first, second = [await centre.begin(flow, params={"x": n}) for n in range(2)]
+    task = (await centre.house.post("/api/v2/tasks", {"type": "echo"})).json()["id"]
+    for run in (first, second):
+        await centre.ended(run)
+    query = {"id": [second, task, "nobody"], "brief": True}
+    page = (await centre.house.get("/api/v2/runs", params=query)).json()
+    (found,) = page["items"]
+    assert (found["id"], found["state"], found["flow"]) == (second, "succeeded", "f")
+    assert [found[name] for name in ("payload", "result", "params", "shared")] == [None] * 4
+    whole = (await centre.house.get("/api/v2/runs", params={"id": first})).json()["items"][0]
+    assert (whole["params"], whole["result"]) == ({"x": 0}, {"x": 0})
+
+
 @pytest.mark.contract("N-5")
 async def test_a_fork_goes_on_from_a_node_with_a_mended_state(centre: Centre) -> None:
     await centre.serve()

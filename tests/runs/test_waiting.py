@@ -68,8 +68,11 @@ async def test_a_signal_for_somebody_else_wakes_nobody(centre: Centre) -> None:
     await centre.signal(run, name="other")
     await centre.house.settled()
     assert (await centre.until(run))["current_node"] == "w"
-    await centre.signal(run, key="flag", value=None)
-    assert (await centre.ended(run))["result"] == {"flag": None, "said": None}
+    await centre.signal(run, key="flag", value=False)
+    await centre.house.settled()
+    assert (await centre.until(run))["current_node"] == "w", "that is not what it waits for"
+    await centre.signal(run, key="flag", value=7)
+    assert (await centre.ended(run))["result"] == {"flag": 7, "said": 7}
 
 
 @pytest.mark.contract("S4-10")

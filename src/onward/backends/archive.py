@@ -21,10 +21,13 @@ import msgspec
 import structlog
 
 from onward.backends.codec import FIELDS, from_row, to_row
+from onward.backends.sealed.cells import Resealable
+from onward.backends.sqlite.cells import ARCHIVE, SqlCells, Statement
 from onward.backends.sqlite.database import named
+from onward.backends.sqlite.sessions import SqlSessions
 from onward.backends.sqlite.store import matching
 from onward.core.clock import Clock
-from onward.core.contract import Backend, Page, Query, TaskStore
+from onward.core.contract import Page, Query, Sessions, SessionTally, TaskStore
 from onward.core.duty import Duty
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.tail import KIND, Tail
@@ -75,7 +78,7 @@ class Archive:
         if scheme != "sqlite" or self.path in ("", ":memory:"):
             raise Invalid(
                 f"no archive can be kept in {url!r}",
-                hint="use sqlite:///onward-archive.db, or an empty text for none",
+                hint="use sqlite:///archive.db, or an empty text for none",
             )
         try:
             Path(self.path).parent.mkdir(parents=True, exist_ok=True)
@@ -87,6 +90,8 @@ class Archive:
                 f"the archive {self.path} cannot be opened: {error}",
                 hint="name another file in ONWARD_ARCHIVE",
             ) from error
+        self.sessions = SqlSessions(self._read, table="archived_task")
+        self.cells = SqlCells(self._read, self._rewrite, ARCHIVE)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="onward-archive")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="onward-archive-read")
 
@@ -154,6 +159,14 @@ class Archive:
         self._reading.shutdown()
         self._reader.close()
         self._writer.close()
+
+    async def _rewrite(self, statements: Sequence[Statement]) -> int:
+        def work() -> int:
+            with self._writer:
+                done = [self._writer.execute(*one).fetchall() for one in statements]
+            return sum(map(len, done))
+
+        return await self._run(self._writing, work)
 
     async def _read(self, statement: str, bindings: Any = ()) -> list[tuple[Any, ...]]:
         return await self._run(
@@ -260,13 +273,57 @@ class ArchivedStore:
         return gone
 
 
+class ArchivedSessions:
+    """Sessions of both. What has finished is in both for a while, so the larger number counts."""
+
+    def __init__(self, ledger: Sessions, archive: Sessions) -> None:
+        self._ledger = ledger
+        self._archive = archive
+
+    async def find(self, *, after: str | None, limit: int) -> Page[SessionTally]:
+        pages = [
+            await sessions.find(after=after, limit=limit)
+            for sessions in (self._ledger, self._archive)
+        ]
+        places: dict[str, int] = {}
+        for tally in (tally for page in pages for tally in page.items):
+            places[tally.session] = max(tally.place, places.get(tally.session, 0))
+        names = sorted(places, key=lambda name: -places[name])
+        shown = [await self.get(name) for name in names[:limit]]
+        # One whose newest task is still in the ledger stood before the cursor, on an earlier page.
+        found = [one for one in shown if one and (after is None or one.place < int(after))]
+        more = len(names) > limit or any(page.next is not None for page in pages)
+        return Page(found, str(places[names[limit - 1]]) if more and len(names) >= limit else None)
+
+    async def get(self, session: str) -> SessionTally | None:
+        here, there = await self._ledger.get(session), await self._archive.get(session)
+        if here is None or there is None:
+            return here or there
+        live = {state: count for state, count in here.states.items() if state not in FINAL}
+        over = {
+            state: max(here.states.get(state, 0), there.states.get(state, 0))
+            for state in FINAL
+            if state in here.states or state in there.states
+        }
+        departed = sum(over.values()) - sum(here.states.get(state, 0) for state in FINAL)
+        return SessionTally(
+            session=session,
+            tasks=max(here.tasks + departed, there.tasks + sum(live.values())),
+            states=live | over,
+            last_at=max(here.last_at, there.last_at),
+            place=max(here.place, there.place),
+        )
+
+
 class ArchivedBackend:
-    def __init__(self, ledger: Backend, tasks: Forgetful, archive: Archive) -> None:
+    def __init__(self, ledger: Resealable, tasks: Forgetful, archive: Archive) -> None:
         self.ledger = ledger
         self.forgetful = tasks
         self.archive = archive
         self.tasks = ArchivedStore(tasks, archive)
         self.documents, self.effects, self.bell = ledger.documents, ledger.effects, ledger.bell
+        self.sessions = ArchivedSessions(ledger.sessions, archive.sessions)
+        self.cells = [*ledger.cells, archive.cells]
         self.maintain = ledger.maintain
 
     @property

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from onward.core import privacy
 from onward.core.clock import Clock
 from onward.core.contract import Backend
-from onward.core.errors import Conflict, NotFound
+from onward.core.errors import Conflict, Invalid, NotFound
 from onward.core.task import Instant, encode
 
 KIND = "service"
@@ -37,6 +38,7 @@ class Catalog:
         self._clock = clock
         self._by_type: dict[str, Declared] = {}
         self._by_name: dict[str, Declared] = {}
+        self._sensitive: dict[str, Sequence[privacy.Path]] = {}  # by type, of those that have any
         self._read_at: Instant = 0
 
     async def declare(self, service: Declared) -> None:
@@ -66,9 +68,26 @@ class Catalog:
             await self._refresh(MISSED_MS)
         return self._by_type.get(type_)
 
+    def knows(self, type_: str) -> bool:
+        """Whether `of` would answer without a look at the ledger, as `known` does."""
+        age_ms = self._clock.now() - self._read_at
+        return age_ms < (FRESH_MS if type_ in self._by_type else MISSED_MS)
+
+    def known(self, type_: str) -> Declared | None:
+        return self._by_type.get(type_)
+
     async def all(self) -> Sequence[Declared]:
         await self._refresh()
         return list(self._by_name.values())
+
+    async def sensitive(self, type_: str) -> Sequence[privacy.Path]:
+        """The sensitive parts of this type's payloads and results."""
+        await self._refresh()
+        return self._sensitive.get(type_, ())
+
+    async def all_sensitive(self) -> Sequence[privacy.Path]:
+        await self._refresh()
+        return [path for paths in self._sensitive.values() for path in paths]
 
     async def _refresh(self, fresh_ms: int = FRESH_MS) -> None:
         if self._clock.now() - self._read_at >= fresh_ms:
@@ -82,4 +101,16 @@ class Catalog:
         self._by_type = {
             type_: service for service in self._by_name.values() for type_ in service.task_types
         }
+        self._sensitive = {
+            type_: [_path(path) for path in service.sensitive]
+            for type_, service in self._by_type.items()
+            if service.sensitive
+        }
         self._read_at = now
+
+
+def _path(path: str) -> privacy.Path:
+    try:
+        return privacy.parse(path)
+    except Invalid:  # declared before paths were checked: whatever it meant, it is hidden
+        return ()

@@ -67,6 +67,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     seen: int | None = None  # letters read so far, deleted here; waiting with more means queued
     spawn: tuple[Submission, ...] = ()  # children, born in the same transaction
     letters: tuple[Letter, ...] = ()  # posted in the same transaction
+    # What the reader of its letter does about it: applied in the letter's place, unless refused.
+    answer: Move | None = None
 
 
 class Verdict(StrEnum):
@@ -80,6 +82,8 @@ class Verdict(StrEnum):
 class Moved(msgspec.Struct, frozen=True):
     verdicts: Sequence[Verdict]
     awake: frozenset[str]  # queues in which something became ready
+    claimed: tuple[Claimed, ...] = ()  # went straight into free hands
+    answered: frozenset[TaskId] = frozenset()  # whose answers were applied
 
 
 class Fate(StrEnum):
@@ -165,7 +169,11 @@ class TaskStore(Protocol):
 
     async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]: ...
 
-    async def apply(self, moves: Sequence[Move], *, now: Instant) -> Moved: ...
+    async def apply(
+        self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
+    ) -> Moved:
+        """Free hands are filled as by `insert`: children are the new tasks."""
+        ...
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         """A letter to a waiting task wakes it; to any other live task it only lies there.
@@ -227,6 +235,29 @@ class Documents(Protocol):
     async def delete(self, kind: str, key: str) -> bool: ...
 
 
+class SessionTally(msgspec.Struct, frozen=True, kw_only=True):
+    """One session's tasks, counted. By state only the newest of them, up to COUNTED."""
+
+    session: str
+    tasks: int
+    states: Mapping[State, int]
+    last_at: Instant  # when one of the newest was last submitted, started or finished
+    place: int  # where its newest task stands among all: lists go by it
+
+
+COUNTED = 1_000
+
+
+class Sessions(Protocol):
+    """Who has tasks here. Found by an index, never by a walk over everybody's tasks."""
+
+    async def find(self, *, after: str | None, limit: int) -> Page[SessionTally]:
+        """Whoever submitted last comes first."""
+        ...
+
+    async def get(self, session: str) -> SessionTally | None: ...
+
+
 class Effect(msgspec.Struct, frozen=True):
     """An effect that was begun under a key. `value` is None until it is known to be done."""
 
@@ -271,6 +302,8 @@ class Backend(Protocol):
     def documents(self) -> Documents: ...
     @property
     def effects(self) -> Effects: ...
+    @property
+    def sessions(self) -> Sessions: ...
     @property
     def bell(self) -> Bell: ...
     @property

@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
+from onward.core import privacy
 from onward.core.approval import WAITS, approval_of, ask
 from onward.core.catalog import Catalog, Declared
 from onward.core.errors import Invalid
@@ -23,12 +24,14 @@ MOST_VALIDATORS = 1_000
 class Declarations:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._validators: dict[tuple[str, str], Any] = {}
+        self._validators: dict[tuple[str, str, str | None], Any] = {}
 
     async def fitting(self, type_: str, payload: Any) -> Declared | None:
         """The service of this type, if one is declared. Invalid: the payload does not fit it."""
         service = await self._catalog.of(type_)
         if service is not None:
+            if service.sensitive:
+                privacy.refuse_masks(payload, await self._catalog.sensitive(type_), "payload")
             self._check(service, type_, payload)
         return service
 
@@ -37,12 +40,14 @@ class Declarations:
         if schema is None:
             return
         text = encode(schema)
-        validator = self._validators.get((type_, text))
+        # A message quotes what does not fit, or all that it is a part of: of these it must not.
+        quoted = None if not service.sensitive else privacy.MASK
+        validator = self._validators.get((type_, text, quoted))
         if validator is None:
-            validator = jsonschema_rs.validator_for(text)
+            validator = checker(schema, f"the schema of {type_!r}", mask=quoted)
             if len(self._validators) >= MOST_VALIDATORS:
                 self._validators.clear()
-            self._validators[type_, text] = validator
+            self._validators[type_, text, quoted] = validator
         for error in validator.iter_errors(payload):
             path = "".join(f"/{part}" for part in error.instance_path)
             raise Invalid(
@@ -50,6 +55,17 @@ class Declarations:
                 pointer=f"/payload{path}",
                 hint=f"GET /api/v2/services/{service.name} shows the schema",
             )
+
+
+def checker(schema: Any, name: str, *, mask: str | None = None, pointer: str = "") -> Any:
+    """Asks whether a value fits. It reads nothing but the schema itself: no URL, no file."""
+    try:
+        return jsonschema_rs.validator_for(encode(schema), mask=mask, offline=True)
+    except ValueError as error:
+        why = getattr(error, "message", error)
+        hint = "a $ref may point into the schema itself ('#/…'), nowhere else"
+        message = f"{name} is no JSON Schema that can be used: {why}"
+        raise Invalid(message, pointer=pointer, hint=hint) from error
 
 
 def as_declared(task: Task, service: Declared | None) -> Task:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import msgspec
 import structlog
 
 from onward.core import machine
-from onward.core.approval import Word, approval_of
+from onward.core.approval import Word
 from onward.core.breaker import Rules as BreakerRules
 from onward.core.clock import Clock
 from onward.core.coalesce import Coalescer
@@ -35,6 +36,7 @@ from onward.core.contract import (
 )
 from onward.core.errors import Conflict, KeyReused, NotFound, QueueFull
 from onward.core.hands import Hands
+from onward.core.intervene import Decide, Replay, dead_only, meant
 from onward.core.lanes import RETRY_SHARE, RetryShare
 from onward.core.outcome import Failed, Outcome, Parked, Released, Succeeded
 from onward.core.policy import Profile
@@ -57,7 +59,8 @@ from onward.core.waiters import Waiters, outcome_within
 
 log = structlog.get_logger("onward.dispatch")
 
-Decide = Callable[[Task, Instant], Move | None]
+# A letter that tells of a child's success, and the result: who hears of it, and what it does then.
+Reader: TypeAlias = Callable[[Letter, Json, Instant], tuple[Claimed, Parked | Succeeded] | None]
 
 CHUNK = 256  # moves in one call of the ledger
 NO_TASK = "no such task"
@@ -85,13 +88,15 @@ class Dispatcher:
         )
         self.waiters = Waiters() if waiters is None else waiters
         self.tally: Counter[str] = Counter()  # events written through this process, by type
+        self.reader: Reader | None = None  # who may know a parent so well as to go on for it
         # Waited for before the first task with a session is written, and then no more.
         self.before_sessions: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._submissions = Coalescer(self._insert)
         self._settlements = Coalescer(self._settle)
         self._holds = Coalescer(self._extend)
         self._claiming: asyncio.Task[None] | None = None
-        self._asking: dict[str, asyncio.Future[None]] = {}  # queues being asked for right now
+        # Queues that slots of ours are out for right now, by what tells that they are back.
+        self._asking: dict[asyncio.Future[None], frozenset[str]] = {}
         self._loose: set[asyncio.Task[Any]] = set()
 
     # Work comes in.
@@ -129,18 +134,19 @@ class Dispatcher:
     async def _insert(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
         if any(item.task.session for item in batch):
             await self.expect_sessions()
-        asking = self._asking
+        asking = dict(self._asking)
         receipts = list(await self._insert_once(batch))
         if asking:
             # A free hand was out looking for work in a queue that was full without it: now that it
             # is back, try once more, or a caller is refused with a worker idle.
+            queues = {queue for asked in asking.values() for queue in asked}
             again = [
                 at
                 for at, receipt in enumerate(receipts)
-                if receipt.fate is Fate.FULL and batch[at].task.queue in asking
+                if receipt.fate is Fate.FULL and batch[at].task.queue in queues
             ]
             if again:
-                await asyncio.wait({asking[batch[at].task.queue] for at in again})
+                await asyncio.wait(asking)
                 for at, receipt in zip(
                     again, await self._insert_once([batch[at] for at in again]), strict=True
                 ):
@@ -148,15 +154,10 @@ class Dispatcher:
         return receipts
 
     async def _insert_once(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
-        asks = self.hands.lend(
-            Counter(item.task.queue for item in batch if item.task.state is State.QUEUED)
-        )
-        try:
+        asks = self.hands.lend(_queued(item.task for item in batch))
+        with self._out(asks, lent=True) as claimed:
             inserted = await self.backend.tasks.insert(batch, asks, now=self.clock.now())
-        except BaseException:
-            self.hands.give_back(asks, (), lent=True)
-            raise
-        self._hand_out(asks, inserted.claimed, lent=True)
+            claimed += inserted.claimed
         ready: set[str] = set()
         for item, receipt in zip(batch, inserted.receipts, strict=True):
             if receipt.fate is Fate.FRESH:
@@ -176,23 +177,27 @@ class Dispatcher:
     async def _claim(self) -> None:
         try:
             while asks := self.hands.ask_hot():
-                answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._asking = {want.queue: answered for ask in asks for want in ask.wants}
-                claimed: Sequence[Claimed] = ()
-                try:
-                    claimed = await self.backend.tasks.claim(asks, now=self.clock.now())
-                finally:
-                    self._asking = {}
-                    self._hand_out(asks, claimed)
-                    answered.set_result(None)
+                with self._out(asks) as claimed:
+                    claimed += await self.backend.tasks.claim(asks, now=self.clock.now())
         except Exception as error:  # the next bell, or the next second, tries again
             log.warning("claim failed", error=repr(error))
         finally:
             self._claiming = None
 
-    def _hand_out(
-        self, asks: Sequence[Ask], claimed: Sequence[Claimed], *, lent: bool = False
-    ) -> None:
+    @contextmanager
+    def _out(self, asks: Sequence[Ask], *, lent: bool = False) -> Iterator[list[Claimed]]:
+        """While these slots are out; what was found for them is handed out when they are back."""
+        claimed: list[Claimed] = []
+        back: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asking[back] = frozenset(want.queue for ask in asks for want in ask.wants)
+        try:
+            yield claimed
+        finally:
+            del self._asking[back]
+            back.set_result(None)
+            self._hand_out(asks, claimed, lent)
+
+    def _hand_out(self, asks: Sequence[Ask], claimed: Sequence[Claimed], lent: bool) -> None:
         self.tally["task.claimed"] += len(claimed)
         self.backend.bell.ring(*[f"task:{task.id}" for task in claimed])
         for task in self.hands.give_back(asks, claimed, lent=lent):
@@ -254,7 +259,7 @@ class Dispatcher:
 
     async def _settle(self, batch: Sequence[tuple[Claimed, Outcome]]) -> Sequence[Verdict]:
         now = self.clock.now()
-        moves = [self._decide(task, outcome, now) for task, outcome in batch]
+        moves = self._answered([self._decide(*each, now) for each in batch], now)
         moved = await self._apply(moves, now)
         verdicts = list(moved.verdicts)
         for index, verdict in enumerate(verdicts):
@@ -264,10 +269,42 @@ class Dispatcher:
         return verdicts
 
     def _decide(self, task: Claimed | Task, outcome: Outcome, now: Instant) -> Move:
-        children: tuple[Submission, ...] = ()
-        if isinstance(outcome, Parked) and outcome.spawn:
-            children = tuple(self._submission(child, None, None) for child in outcome.spawn)
-        return machine.settle(task, outcome, now, self.profiles[task.profile], children)
+        profile, children = self.profiles[task.profile], self._children(outcome)
+        return machine.settle(task, outcome, now, profile, children)
+
+    def _children(self, outcome: Outcome) -> tuple[Submission, ...]:
+        if not isinstance(outcome, Parked):
+            return ()
+        return tuple([self._submission(child, None, None) for child in outcome.spawn])
+
+    def _answered(self, moves: Sequence[Move], now: Instant) -> Sequence[Move]:
+        """The same moves; of a child's success with what its parent does about it, where known."""
+        if self.reader is None or not any(move.letters for move in moves):
+            return moves
+        heard = Counter(letter.to for move in moves for letter in move.letters)
+        # Of several children that end together their parent hears in one step, by letters.
+        lone = {parent for parent, letters in heard.items() if letters == 1}
+        return [
+            self._with_answer(move, self.reader, now)
+            if move.to is State.SUCCEEDED and move.letters and move.letters[0].to in lone
+            else move
+            for move in moves
+        ]
+
+    def _with_answer(self, move: Move, reader: Reader, now: Instant) -> Move:
+        result = move.changes["result"]
+        assert isinstance(result, str)  # noqa: S101 narrows for the type checker
+        try:
+            heard = reader(move.letters[0], result, now)
+            if heard is None:
+                return move
+            parent, outcome = heard
+            profile, children = self.profiles[parent.profile], self._children(outcome)
+            answer = machine.answer(parent, outcome, now, profile, children)
+        except Exception:  # the child's end stands: its parent hears of it by letter, and may fail
+            log.exception("answer failed", task=move.letters[0].to)
+            return move
+        return msgspec.structs.replace(move, answer=answer)
 
     async def _settle_again(self, held: Claimed, outcome: Outcome) -> Verdict:
         for _ in range(TRIES):
@@ -293,17 +330,25 @@ class Dispatcher:
         return Verdict.MOVED
 
     async def _apply(self, moves: Sequence[Move], now: Instant) -> Moved:
-        moved = await self.backend.tasks.apply(moves, now=now)
-        touched: list[TaskId] = []
-        for move, verdict in zip(moves, moved.verdicts, strict=True):
-            if verdict is not Verdict.APPLIED:
-                continue
-            touched.append(move.task)
+        answers = [move.answer for move in moves if move.answer is not None]
+        asks = self.hands.lend(
+            _queued(child.task for move in (*moves, *answers) for child in move.spawn)
+        )
+        with self._out(asks, lent=True) as claimed:
+            moved = await self.backend.tasks.apply(moves, asks, now=now)
+            claimed += moved.claimed
+        applied = [
+            move
+            for move, verdict in zip(moves, moved.verdicts, strict=True)
+            if verdict is Verdict.APPLIED
+        ]
+        applied += [answer for answer in answers if answer.task in moved.answered]
+        for move in applied:
             for event, _ in move.events:
                 self.tally[event] += 1
             if move.to in FINAL and move.expect not in FINAL:
                 self.waiters.end(_ending(move, now))
-        self._announce(moved.awake, touched)
+        self._announce(moved.awake, [move.task for move in applied])
         return moved
 
     def _announce(self, ready: set[str] | frozenset[str], touched: Sequence[TaskId]) -> None:
@@ -352,19 +397,19 @@ class Dispatcher:
         def decide(found: Task, now: Instant) -> Move:
             profile = self.profiles[found.profile]
             move = machine.approve(found, now, profile, word.by, word.comment, payload)
-            return _meant(found, word, move)
+            return meant(found, word, move)
 
         return await self._intervene(task, decide)
 
     async def reject(self, task: TaskId, word: Word) -> Task:
         def decide(found: Task, now: Instant) -> Move:
             profile = self.profiles[found.profile]
-            return _meant(found, word, machine.reject(found, now, profile, word.by, word.comment))
+            return meant(found, word, machine.reject(found, now, profile, word.by, word.comment))
 
         return await self._intervene(task, decide)
 
     async def replay(self, task: TaskId, *, payload: Json | None = None) -> Task:
-        return await self._intervene(task, _Replay(self.profiles, payload))
+        return await self._intervene(task, Replay(self.profiles, payload))
 
     async def replay_all(
         self, ids: Sequence[TaskId], *, payload: Json | None = None, every_ms: float = 0
@@ -375,13 +420,13 @@ class Dispatcher:
         """
         now = self.clock.now()
         starts = {id: now + int(turn * every_ms) for turn, id in enumerate(ids)}
-        return await self._intervene_all(ids, _dead_only(_Replay(self.profiles, payload, starts)))
+        return await self._intervene_all(ids, dead_only(Replay(self.profiles, payload, starts)))
 
     async def abandon(self, task: TaskId) -> Task:
-        return await self._intervene(task, _dead_only(self._abandon))
+        return await self._intervene(task, dead_only(self._abandon))
 
     async def abandon_all(self, ids: Sequence[TaskId]) -> Mapping[TaskId, str]:
-        return await self._intervene_all(ids, _dead_only(self._abandon))
+        return await self._intervene_all(ids, dead_only(self._abandon))
 
     def _abandon(self, found: Task, now: Instant) -> Move | None:
         return machine.abandon(found, now, self.profiles[found.profile])
@@ -484,55 +529,8 @@ class Dispatcher:
         task.add_done_callback(self._loose.discard)
 
 
-class _Replay:
-    """Decides on one generation only: of two who replay the same death, one is refused."""
-
-    def __init__(
-        self,
-        profiles: Mapping[str, Profile],
-        payload: Json | None,
-        starts: Mapping[TaskId, Instant] | None = None,
-    ) -> None:
-        self._profiles = profiles
-        self._payload = payload
-        self._starts = starts or {}
-        self._seen: dict[TaskId, int] = {}
-
-    def __call__(self, found: Task, now: Instant) -> Move:
-        if self._seen.setdefault(found.id, found.generation) != found.generation:
-            raise Conflict("somebody else has replayed it meanwhile")
-        run_at = self._starts.get(found.id)
-        profile = self._profiles[found.profile]
-        move = machine.replay(found, now, profile, payload=self._payload, run_at=run_at)
-        if move is None:
-            raise Conflict(f"a task that is {found.state} cannot be retried")
-        return move
-
-
-def _dead_only(decide: Decide) -> Decide:
-    def guarded(found: Task, now: Instant) -> Move | None:
-        if found.state is not State.DEAD:
-            raise Conflict(f"a task that is {found.state} is no dead letter")
-        return decide(found, now)
-
-    return guarded
-
-
-def _meant(found: Task, word: Word, move: Move | None) -> Move:
-    """The move, if it is about what whoever decided has seen."""
-    asked = approval_of(found)
-    if asked is None:
-        raise NotFound("nobody is asked to approve this task")
-    if word.generation not in (None, found.generation):
-        raise Conflict("the task has been replayed since: this approval is over")
-    if move is None:
-        by = f" by {asked.by}" if asked.by else ""
-        raise Conflict(
-            f"it is {asked.status} already{by}" if asked.decided_at else "its time is over"
-        )
-    if word.digest not in (None, asked.digest):
-        raise Conflict("the payload is not the one that was shown", hint="look at it again")
-    return move
+def _queued(tasks: Iterable[Task]) -> Mapping[str, int]:
+    return Counter(task.queue for task in tasks if task.state is State.QUEUED)
 
 
 def _accepted(receipt: Receipt, task: Task, cap: int | None) -> Receipt:

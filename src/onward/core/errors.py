@@ -9,6 +9,7 @@ OnwardError
 ├── Invalid             the request makes no sense; `pointer` says where
 ├── TooBusy             too many callers wait already
 └── LedgerUnavailable   the store cannot take or answer this now
+    └── Unreadable      what it holds is sealed, and does not open here
 
 `code` is stable and public; `hint` is the next step for whoever reads it.
 """
@@ -68,3 +69,8 @@ class TooBusy(OnwardError):
 class LedgerUnavailable(OnwardError):
     code = "ledger_unavailable"
     hint = "the task was not accepted; try again in a moment"
+
+
+class Unreadable(LedgerUnavailable):
+    code = "unreadable"
+    hint = "look at ONWARD_ENCRYPTION_KEYS"

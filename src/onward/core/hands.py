@@ -71,6 +71,12 @@ class Hands:
         if self._seats.get(seat.worker) is seat:
             del self._seats[seat.worker]
 
+    def come_back(self, seat: Seat) -> None:
+        """It left, and takes work again, with the slots that are free by now."""
+        if seat.gone:
+            seat.gone = False
+            self.sit(seat, 0)
+
     def free(self, seat: Seat, slots: int = 1) -> None:
         seat.free += slots
         self._list(seat)
@@ -91,6 +97,10 @@ class Hands:
 
     def served(self, queue: str) -> bool:
         return any(queue in seat.queues for seat in self._seats.values())
+
+    def idle(self, queue: str) -> bool:
+        """Whether a slot for this queue is free, and may be used."""
+        return bool(self._idle.get(queue)) and self._room(queue, 1) > 0
 
     def rung(self, queues: Iterable[str]) -> None:
         """There may be work in these queues."""
@@ -161,8 +171,7 @@ class Hands:
             seat = seats[task.worker]
             # Asked for before its queue was bounded: a breaker that has opened meanwhile holds.
             if seat.gone or self._room(task.queue, 1) < 1:
-                if not seat.gone:
-                    self.free(seat)
+                self.free(seat)
                 homeless.append(task)
                 continue
             self.keep(seat, task)
@@ -200,6 +209,9 @@ class Hands:
 
     def busy(self) -> int:
         return len(self._held)
+
+    def busy_by_worker(self) -> Counter[WorkerId]:
+        return Counter(seat.worker for seat, _ in self._held.values())
 
     def _ask(self, seat: Seat, take: int, queues: tuple[str, ...]) -> Ask:
         seat.free -= take

@@ -73,7 +73,8 @@ TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
     (S.RUNNING, S.CANCELED): frozenset({"task.canceled"}),
     (S.RUNNING, S.RUNNING): frozenset({"task.canceling", "task.timeout", "task.delivered"}),
     (S.WAITING, S.QUEUED): frozenset({"task.woken", "approval.approved"}),
-    (S.WAITING, S.WAITING): frozenset({"task.canceling"}),
+    (S.WAITING, S.WAITING): frozenset({"task.parked", "task.canceling"}),
+    (S.WAITING, S.SUCCEEDED): frozenset({"task.succeeded"}),
     (S.WAITING, S.SCHEDULED): frozenset({"approval.approved"}),
     (S.WAITING, S.CANCELED): frozenset({"task.canceled"}),
     (S.WAITING, S.FAILED): frozenset({"approval.rejected", "task.failed"}),
@@ -150,6 +151,29 @@ def settle(
             )
         case Lost(detail):
             return lost(held, now, profile, detail)
+
+
+def answer(
+    waiting: Held,
+    outcome: Parked | Succeeded,
+    now: Instant,
+    profile: Profile,
+    children: tuple[Submission, ...] = (),
+) -> Move:
+    """A waiting task goes on as if it had been woken and claimed: as whoever parked it held it."""
+    if isinstance(outcome, Parked):
+        return moves.park_again(waiting, outcome, profile, children)
+    changes: dict[str, str | int | None] = {
+        "result": outcome.result,
+        "journal": outcome.journal,
+        "waiting_for": None,
+        "attempt": waiting.attempt,
+        "worker": waiting.worker,
+    }
+    note: Note = ("task.succeeded", None)
+    return moves.end(
+        waiting, State.WAITING, State.SUCCEEDED, now, profile, changes, *outcome.notes, note
+    )
 
 
 def _succeeded(held: Held, outcome: Succeeded, now: Instant, profile: Profile) -> Move:

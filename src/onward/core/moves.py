@@ -6,6 +6,7 @@ machine.py decides which of these it is; nothing here looks at a task's state.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TypedDict, Unpack
 
 from onward.core.contract import Move, Submission
@@ -216,7 +217,27 @@ def park(
             "queued_at": now,
             "start_by": None,
         },
-        events=(*parked.notes, ("task.parked", encode({"waiting_for": parked.waiting_for}))),
+        events=(*parked.notes, _parked_note(parked.waiting_for)),
         seen=parked.seen,
         spawn=children,
     )
+
+
+def park_again(
+    held: Held, parked: Parked, profile: Profile, children: tuple[Submission, ...]
+) -> Move:
+    """From one wait into the next."""
+    return guarded(
+        held,
+        State.WAITING,
+        to=State.WAITING,
+        due_at=first(parked.until, age_limit(profile, held.expires_at)),
+        changes={"journal": parked.journal, "waiting_for": parked.waiting_for},
+        events=(*parked.notes, _parked_note(parked.waiting_for)),
+        spawn=children,
+    )
+
+
+@lru_cache(maxsize=64)
+def _parked_note(waiting_for: str) -> Note:
+    return ("task.parked", encode({"waiting_for": waiting_for}))

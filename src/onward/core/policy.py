@@ -60,6 +60,7 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
     max_retries: int | None = None
     backoff_ms: tuple[int, ...] | None = None
     tries_each: int | None = None  # attempts on one worker before another is chosen
+    traceparent: str | None = None  # where it stands in its caller's trace; see trace.py
 
     def encode(self) -> Json | None:
         return None if self == _NONE else msgspec.json.encode(self).decode()

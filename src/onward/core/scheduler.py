@@ -118,7 +118,8 @@ class Scheduler:
         except (LedgerUnavailable, TooBusy):
             raise
         except OnwardError as error:
-            log.warning("schedule refused", schedule=schedule.name, error=str(error))
+            # Without its words: a refusal may quote the payload.
+            log.warning("schedule refused", schedule=schedule.name, code=error.code)
             return Entry(at=at, outcome=Outcome.REFUSED, reason=str(error))
         return Entry(at=at, outcome=Outcome.SUBMITTED, task_id=task)
 

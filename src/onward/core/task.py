@@ -94,7 +94,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     session: str | None = None
     parent: TaskId | None = None
-    key: str | None = None  # idempotency key as given; effects are counted under it
+    key: str | None = None  # idempotency key, in its session; effects are counted under it
     waiting_for: str | None = None  # waiting: "approval", "event", "timer", "children"
     approval: Json | None = None  # what a person was asked before it may run; see approval.py
     overdue: bool = False

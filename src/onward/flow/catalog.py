@@ -146,6 +146,10 @@ class Flows:
             known = self._parsed[id] = Published(version, parse(raw))
         return known
 
+    def known(self, id: str) -> Published | None:
+        """The same, if it was read here before."""
+        return self._parsed.get(id)
+
 
 def version_id(flow: str, number: int) -> str:
     return f"{flow}-v{number}"

@@ -29,12 +29,11 @@ from onward.core.task import (
     Claimed,
     Fault,
     Instant,
+    Json,
     Letter,
-    State,
     Task,
     TaskId,
     encode,
-    fault_of,
 )
 from onward.flow import engine, state
 from onward.flow.catalog import Flows
@@ -49,6 +48,7 @@ from onward.flow.runs import (
     Called,
     Place,
     Start,
+    answer_of,
     new_run,
     start_of,
     unpublished_run,
@@ -68,6 +68,8 @@ from onward.flow.step import (
 )
 
 MAX_NESTED = 16  # runs started by runs
+MOST_PARKED = 8_192  # runs that are remembered
+SMALL = 8_192  # a run with more to it, in characters, is not
 MOST_DELAYS = 1_000
 CHUNK = 256
 
@@ -78,6 +80,9 @@ class FlowExecutor:
         self._flows = flows
         self._catalog = catalog
         self._reads = Coalescer(dispatcher.backend.tasks.get)
+        # Runs as they were parked here, oldest first. A hint: one that has changed since, in the
+        # ledger, refuses what was decided on it.
+        self._parked: dict[TaskId, Claimed] = {}
 
     def cancel(self, task: TaskId) -> None:
         """A step is over in no time; a run learns of a cancel by letter."""
@@ -119,7 +124,61 @@ class FlowExecutor:
         if step.stop:
             await self._stop(step.stop)
         children = [await self._child(call, task, start, now) for call in step.calls]
-        return _outcome(step, len(task.letters), children)
+        outcome = _outcome(step, len(task.letters), children)
+        if isinstance(outcome, Parked):
+            self._remember(task, outcome)
+        return outcome
+
+    def hear(
+        self, letter: Letter, result: Json, now: Instant
+    ) -> tuple[Claimed, Parked | Succeeded] | None:
+        """What a run that was parked here does about its child's success, if that is plain.
+
+        None: it is woken, claimed and carried out as ever.
+        """
+        run = self._parked.pop(letter.to, None)
+        if run is None or not self._dispatcher.hands.idle(QUEUE):
+            return None
+        start = start_of(run.payload)
+        published = self._flows.known(start.version)
+        if published is None or run.journal is None:
+            return None
+        ended = _news(letter)
+        assert isinstance(ended, ChildEnded)  # noqa: S101 narrows for the type checker
+        step = engine.advance(
+            published.definition,
+            state.decode(run.journal),
+            run_id=_scope(run),
+            params=start.params,
+            now=now,
+            news=[ended],
+            results={ended.child: Answer(value=msgspec.json.decode(result))},
+        )
+        if step.need or step.stop or not all(map(self._plain, step.calls)):
+            return None
+        children = [
+            _call(call, run, self._catalog.known(call.service or ""), now) for call in step.calls
+        ]
+        outcome = _outcome(step, 0, children)
+        if isinstance(outcome, Parked):
+            self._remember(run, outcome)
+        elif not isinstance(outcome, Succeeded):
+            return None
+        return run, outcome
+
+    def _plain(self, call: Call) -> bool:
+        """Whether nothing need be read for it."""
+        return call.kind == "service" and self._catalog.knows(call.service or "")
+
+    def _remember(self, run: Claimed, parked: Parked) -> None:
+        small = len(parked.journal) + len(run.payload) <= SMALL
+        if parked.waiting_for != "children" or not small:
+            return
+        if len(self._parked) >= MOST_PARKED:
+            del self._parked[next(iter(self._parked))]
+        self._parked[run.id] = msgspec.structs.replace(
+            run, rev=run.rev + 1, journal=parked.journal, letters=()
+        )
 
     async def _definition(self, start: Start) -> Definition:
         if not start.version:
@@ -142,7 +201,7 @@ class FlowExecutor:
         for at in range(0, len(ids), CHUNK):
             part = ids[at : at + CHUNK]
             # Runs that are advanced side by side read together.
-            found.update(zip(part, map(_answer, await self._reads.many(part)), strict=True))
+            found.update(zip(part, map(answer_of, await self._reads.many(part)), strict=True))
         return found
 
     async def _stop(self, children: Sequence[TaskId]) -> None:
@@ -172,29 +231,7 @@ class FlowExecutor:
                 waiting_for=WAITS,
                 approval=ask(payload, now, expires_ms=call.timeout_ms, reason=call.reason).encode(),
             )
-        service = call.service or ""
-        declared = await self._catalog.of(service)
-        task = Task(
-            id=call.id,
-            type=service,
-            queue=service,
-            profile=NODE,
-            payload=encode(shaped(call, declared)),
-            created_at=now,
-            parent=run.id,
-            attempt_ms=call.timeout_ms,
-            overrides=_budget(call.tries, call.workers, call.wait_ms, call.attempt_delay_ms),
-            journal=encode(
-                Place(
-                    node=call.node,
-                    seq=call.seq,
-                    index=call.index,
-                    purpose=call.purpose,
-                    generation=run.generation,
-                )
-            ),
-        )
-        return as_declared(task, declared)
+        return _call(call, run, await self._catalog.of(call.service or ""), now)
 
     async def _subrun(self, call: Call, run: Claimed, start: Start, now: Instant) -> Task:
         given = Start(
@@ -208,6 +245,30 @@ class FlowExecutor:
         except NotFound:  # said by the child itself, so that the node fails as any other does
             return unpublished_run(call.id, given, now, parent=run.id)
         return new_run(call.id, published, now, given, parent=run.id)
+
+
+def _call(call: Call, run: Claimed, declared: Declared | None, now: Instant) -> Task:
+    service = call.service or ""
+    place = Place(
+        node=call.node,
+        seq=call.seq,
+        index=call.index,
+        purpose=call.purpose,
+        generation=run.generation,
+    )
+    task = Task(
+        id=call.id,
+        type=service,
+        queue=service,
+        profile=NODE,
+        payload=encode(shaped(call, declared)),
+        created_at=now,
+        parent=run.id,
+        attempt_ms=call.timeout_ms,
+        overrides=_budget(call.tries, call.workers, call.wait_ms, call.attempt_delay_ms),
+        journal=encode(place),
+    )
+    return as_declared(task, declared)
 
 
 def shaped(call: Call, declared: Declared | None) -> Any:
@@ -239,20 +300,6 @@ def _news(letter: Letter) -> News:
     if letter.name == SIGNAL:
         return Signal(body["name"], body["value"])
     return ChildEnded(body["child"], body["ok"])
-
-
-def _answer(child: Task | None) -> Answer:
-    if child is None:
-        return Answer(fault=Fault(kind="Missing", message="its record is gone"))
-    if child.state is State.SUCCEEDED:
-        return Answer(value=msgspec.json.decode(child.result or "null"))
-    fault = fault_of(child.error)
-    if fault is None or child.state is State.CANCELED:
-        return Answer(fault=Fault(kind="canceled", message="it was canceled"))
-    asked = approval_of(child)
-    if asked is not None and asked.status is Status.EXPIRED:
-        fault = Fault(kind="timeout", message="nobody decided in time")
-    return Answer(fault=fault)
 
 
 @lru_cache(maxsize=1_024)

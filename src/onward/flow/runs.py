@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
-from onward.core.task import Instant, State, Task, TaskId, encode
+from onward.core.approval import Status, approval_of
+from onward.core.task import Fault, Instant, State, Task, TaskId, encode, fault_of
 from onward.flow import state as states
 from onward.flow.catalog import Published
 from onward.flow.state import RunState
+from onward.flow.step import Answer
 
 PROFILE, NODE = "flow", "node"
 QUEUE = "flow:runs"
@@ -96,6 +98,21 @@ def node_of(run: Task) -> str:
     """The path of the node at which it stands, or will begin."""
     memory = memory_of(run)
     return start_of(run.payload).at if memory is None else states.current_node(memory)
+
+
+def answer_of(child: Task | None) -> Answer:
+    """How a call ended, for the run that made it."""
+    if child is None:
+        return Answer(fault=Fault(kind="Missing", message="its record is gone"))
+    if child.state is State.SUCCEEDED:
+        return Answer(value=msgspec.json.decode(child.result or "null"))
+    fault = fault_of(child.error)
+    if fault is None or child.state is State.CANCELED:
+        return Answer(fault=Fault(kind="canceled", message="it was canceled"))
+    asked = approval_of(child)
+    if asked is not None and asked.status is Status.EXPIRED:
+        fault = Fault(kind="timeout", message="nobody decided in time")
+    return Answer(fault=fault)
 
 
 def new_run(id: TaskId, published: Published, now: Instant, start: Start, **more: Any) -> Task:

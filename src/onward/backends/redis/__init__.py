@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 
 from onward.backends.redis.bell import RedisBell
+from onward.backends.redis.cells import RedisCells
 from onward.backends.redis.client import Functions, connect
 from onward.backends.redis.documents import RedisDocuments, RedisEffects
+from onward.backends.redis.sessions import RedisSessions
 from onward.backends.redis.store import RedisStore
 
 MEASURE_EVERY_S = 10.0
@@ -20,7 +22,9 @@ class RedisBackend:
         self.tasks = RedisStore(self.functions)
         self.documents = RedisDocuments(self.functions)
         self.effects = RedisEffects(self.functions)
+        self.sessions = RedisSessions(self.functions)
         self.bell = RedisBell(self.functions, self._redis)
+        self.cells = [RedisCells(self.functions, self.tasks)]
 
         self.ahead_ms = 0
         self._measure_at = 0.0

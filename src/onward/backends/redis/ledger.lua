@@ -23,6 +23,7 @@
 --   onward:running                set of ids that are running
 --   onward:index                  zset of ids by place at birth: what `find` walks, newest first
 --   onward:session:{session}      the same of one session's tasks
+--   onward:sessions               zset of sessions by the place of the newest task of each
 --   onward:events                 stream: the event log and outbox
 --   onward:place                  string: the last place given
 --   onward:key:{scope}|{key}      hash: body and task of an idempotency key
@@ -374,7 +375,10 @@ local function admit(submission, asks, now, claimed, owed)
   write_events(flat, task.id, 0, task.generation or 1, submission.events, now)
   call('HSET', name, unpack(flat))
   later('ZADD', P .. 'onward:index', place, task.id)
-  if task.session then call('ZADD', P .. 'onward:session:' .. task.session, place, task.id) end
+  if task.session then
+    call('ZADD', P .. 'onward:session:' .. task.session, place, task.id)
+    later('ZADD', P .. 'onward:sessions', place, task.session)
+  end
   if task.due_at then set_alarm(task.id, task.due_at) end
   if hand then
     hand.left = hand.left - 1
@@ -395,15 +399,20 @@ local function admit(submission, asks, now, claimed, owed)
   return { 'fresh', task.id, hand ~= nil }
 end
 
-local function insert(keys, args)
-  local now, request = begin_telling(keys, args)
-  local submissions, asks = request[2], request[3]
-  local claimed, owed, receipts = {}, {}, {}
+-- Whoever stood in a queue before goes first; hands that are left are for new work.
+local function fill(asks, now, claimed, owed)
   for _, ask in ipairs(asks) do
     ask.left, ask.queues = ask.limit, {}
     for _, want in ipairs(ask.wants) do ask.queues[want.queue] = true end
     ask.left = ask.left - claim_for(ask, now, claimed, owed)
   end
+end
+
+local function insert(keys, args)
+  local now, request = begin_telling(keys, args)
+  local submissions, asks = request[2], request[3]
+  local claimed, owed, receipts = {}, {}, {}
+  fill(asks, now, claimed, owed)
   take_places(#submissions)
   for at, submission in ipairs(submissions) do
     receipts[at] = admit(submission, asks, now, claimed, owed)

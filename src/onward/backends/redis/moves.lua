@@ -24,20 +24,28 @@ local function extend(keys, args)
   return finish(pulses)
 end
 
-local function wake(id, key, h, now, awake)
+-- What the steps of one call share: the free hands that ride along and what they got, queues with
+-- new work, and tasks whose answers were applied.
+local function begin_turn(now, asks)
+  local turn = { now = now, asks = asks, claimed = {}, owed = {}, awake = {}, answered = {} }
+  fill(asks, now, turn.claimed, turn.owed)
+  return turn
+end
+
+local function wake(id, key, h, turn)
   -- Only a decision releases a task that waits for approval: a letter must not pass for one.
   if h.state ~= 'waiting' or h.waiting_for == 'approval' then return end
   local place, due_at = next_place(), number(call('HGET', key, 'expires_at'))
-  local flat = { 'state', 'queued', 'rev', h.rev + 1, 'place', place, 'queued_at', now }
+  local flat = { 'state', 'queued', 'rev', h.rev + 1, 'place', place, 'queued_at', turn.now }
   if due_at then flat[9], flat[10] = 'due_at', due_at else call('HDEL', key, 'due_at') end
-  write_events(flat, id, h.events, h.generation, { { 'task.woken' } }, now)
+  write_events(flat, id, h.events, h.generation, { { 'task.woken' } }, turn.now)
   call('HSET', key, unpack(flat))
   call('HDEL', key, 'waiting_for')
   set_alarm(id, due_at)
   enqueue(id, h, place, false)
   count(h.queue, h.lane, 'waiting', -1)
   count(h.queue, h.lane, 'queued', 1)
-  awake[h.queue] = true
+  turn.awake[h.queue] = true
 end
 
 -- What every move must know of its task, and what those must that touch a queue or ask for a clock.
@@ -62,13 +70,13 @@ local function whole_head_of(key)
   return h
 end
 
-local function deliver(letter, now, awake)
+local function deliver(letter, turn)
   local key = key_of(letter.to)
   local h = whole_head_of(key)
   if not h or not LIVE[h.state] then return false end
   call('RPUSH', key .. ':mail', letter.name, letter.body)
   call('HINCRBY', key, 'mail', 1)
-  wake(letter.to, key, h, now, awake)
+  wake(letter.to, key, h, turn)
   tell_of(letter.to)
   return true
 end
@@ -102,7 +110,24 @@ local function refusal(h, move)
   if move.due_by and not (h.due_at and h.due_at <= move.due_by) then return 'early' end
 end
 
-local function move_on(move, now, awake)
+local function tell_move(move)
+  tell_of(move.task)
+  if LIVE[move.to] or not LIVE[move.expect] then return end
+  local result, error = move.set.result, move.set.error
+  local told = #(result or '') <= TELLING and #(error or '') <= TELLING
+  news.endings[#news.endings + 1] = told
+    and { move.task, move.to, result or NIL, error or NIL, move.set.finished_at } or { move.task }
+end
+
+local function bear(children, turn)
+  for _, child in ipairs(children) do
+    local receipt = admit(child, turn.asks, turn.now, turn.claimed, turn.owed)
+    local queued = (child.task.state or 'queued') == 'queued' and not receipt[3]
+    if receipt[1] == 'fresh' and queued then turn.awake[child.task.queue] = true end
+  end
+end
+
+local function move_on(move, turn)
   local id, key = move.task, key_of(move.task)
   local plain = move.expect == 'running' and move.to ~= 'queued' and not move.due_by
   local h = plain and head_of(key) or whole_head_of(key)
@@ -120,7 +145,7 @@ local function move_on(move, now, awake)
     count(h.queue, h.lane, move.expect, -1)
     h.lane = move.set.lane or h.lane
     count(h.queue, h.lane, move.to, 1)
-    take_place(id, h, move, now)
+    take_place(id, h, move, turn.now)
     if move.expect == 'running' then runs[id] = false
     elseif move.to == 'running' then runs[id] = true end
     if not LIVE[h.state] then move.set.final = h.generation end
@@ -129,17 +154,12 @@ local function move_on(move, now, awake)
   if move.due_at then flat[5], flat[6] = 'due_at', move.due_at
   else move.unset[#move.unset + 1] = 'due_at' end
   flatten(flat, key, move.set)
-  write_events(flat, id, h.events, generation, move.events, now)
+  write_events(flat, id, h.events, generation, move.events, turn.now)
   call('HSET', key, unpack(flat))
   unset_fields(key, move.unset, h)
   set_alarm(id, move.due_at)
-  if move.to == 'queued' then awake[h.queue] = true end
-  for _, child in ipairs(move.spawn or {}) do
-    local receipt = admit(child, {}, now, {})
-    if receipt[1] == 'fresh' and (child.task.state or 'queued') == 'queued' then
-      awake[child.task.queue] = true
-    end
-  end
+  if move.to == 'queued' then turn.awake[h.queue] = true end
+  if move.spawn then bear(move.spawn, turn) end
   if move.seen then
     if move.seen > 0 then
       call('LTRIM', key .. ':mail', 2 * move.seen, -1)
@@ -147,20 +167,22 @@ local function move_on(move, now, awake)
     end
     if move.to == 'waiting' and tonumber(call('HGET', key, 'mail') or 0) > 0 then
       -- Compare-and-park: a letter that came after the claim must not wait for another.
-      wake(id, key, whole_head_of(key), now, awake)
+      wake(id, key, whole_head_of(key), turn)
     end
   end
-  for _, letter in ipairs(move.letters or {}) do deliver(letter, now, awake) end
+  if news then tell_move(move) end
   return 'applied'
 end
 
-local function tell_move(move)
-  tell_of(move.task)
-  if LIVE[move.to] or not LIVE[move.expect] then return end
-  local result, error = move.set.result, move.set.error
-  local told = #(result or '') <= TELLING and #(error or '') <= TELLING
-  news.endings[#news.endings + 1] = told
-    and { move.task, move.to, result or NIL, error or NIL, move.set.finished_at } or { move.task }
+-- The letters of a move come last; one whose reader goes on at once, as was decided, is not posted.
+local function post_letters(move, turn)
+  local answer = move.answer
+  if answer and move_on(answer, turn) == 'applied' then
+    turn.answered[#turn.answered + 1] = answer.task
+    post_letters(answer, turn)
+  else
+    for _, letter in ipairs(move.letters or {}) do deliver(letter, turn) end
+  end
 end
 
 local function names_of(set)
@@ -171,23 +193,24 @@ end
 
 local function apply(keys, args)
   local now, request = begin_telling(keys, args)
-  local verdicts, awake = {}, {}
+  local turn, verdicts = begin_turn(now, request[3]), {}
   for at, move in ipairs(request[2]) do
-    verdicts[at] = move_on(move, now, awake)
-    if news and verdicts[at] == 'applied' then tell_move(move) end
+    verdicts[at] = move_on(move, turn)
+    if verdicts[at] == 'applied' then post_letters(move, turn) end
   end
-  if news then news.queues = awake end
-  return finish({ verdicts, names_of(awake) })
+  pay(turn.owed)
+  if news then news.queues = turn.awake end
+  return finish({ verdicts, names_of(turn.awake), turn.claimed, turn.answered })
 end
 
 local function post(keys, args)
   local now, request = begin_telling(keys, args)
-  local verdicts, awake = {}, {}
+  local turn, verdicts = begin_turn(now, {}), {}
   for at, letter in ipairs(request[2]) do
-    verdicts[at] = deliver(letter, now, awake) and 'applied' or 'gone'
+    verdicts[at] = deliver(letter, turn) and 'applied' or 'gone'
   end
-  if news then news.queues = awake end
-  return finish({ verdicts, names_of(awake) })
+  if news then news.queues = turn.awake end
+  return finish({ verdicts, names_of(turn.awake), {}, {} })
 end
 
 local function behind(a, b) -- log ids: is a before b?
@@ -204,7 +227,12 @@ local function forget(id, key, h)
   call('DEL', key, key .. ':payload', key .. ':output', key .. ':mail', P .. 'onward:effects:' .. id)
   set_alarm(id, nil)
   later('ZREM', P .. 'onward:index', id)
-  if session then call('ZREM', P .. 'onward:session:' .. session, id) end
+  if session then
+    call('ZREM', P .. 'onward:session:' .. session, id)
+    if call('EXISTS', P .. 'onward:session:' .. session) == 0 then
+      call('ZREM', P .. 'onward:sessions', session)
+    end
+  end
   count(h.queue, h.lane, h.state, -1)
   return skey
 end

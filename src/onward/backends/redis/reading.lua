@@ -152,7 +152,37 @@ local function history(keys, args)
   return cmsgpack.pack(events)
 end
 
+-- One session's tasks: how many, of the newest how many in each state, and when they last changed.
+local function tally_session(session, counted)
+  local tasks, states, last = P .. 'onward:session:' .. session, {}, 0
+  local place = call('ZSCORE', P .. 'onward:sessions', session)
+  if not place then return false end
+  for _, id in ipairs(call('ZREVRANGE', tasks, 0, counted - 1)) do
+    local h = call('HMGET', key_of(id), 'state', 'created_at', 'started_at', 'finished_at')
+    local state = h[1] or 'queued'
+    states[state] = (states[state] or 0) + 1
+    for moment = 2, 4 do last = math.max(last, tonumber(h[moment] or 0)) end
+  end
+  return { session, call('ZCARD', tasks), states, last, tonumber(place) }
+end
+
+local function sessions(keys, args)
+  local _, request = begin(keys, args)
+  local after, limit, counted = request[2], request[3], request[4]
+  local from, found = after and '(' .. after or '+inf', {}
+  local names = call('ZREVRANGEBYSCORE', P .. 'onward:sessions', from, '-inf', 'LIMIT', 0, limit)
+  for at, name in ipairs(names) do found[at] = tally_session(name, counted) end
+  return cmsgpack.pack(found)
+end
+
+local function session(keys, args)
+  local _, request = begin(keys, args)
+  return cmsgpack.pack(tally_session(request[2], request[3]))
+end
+
 register('get', get, 'no-writes')
+register('sessions', sessions, 'no-writes')
+register('session', session, 'no-writes')
 register('due', due, 'no-writes')
 register('find', find, 'no-writes')
 register('position', position, 'no-writes')

@@ -78,9 +78,11 @@ class RedisStore:
         }
         return [pulses[hold.task, hold.fence] for hold in holds]
 
-    async def apply(self, moves: Sequence[Move], *, now: Instant) -> Moved:
-        answer = await self._functions.call("apply", now, [_move(move) for move in moves])
-        return _moved(answer)
+    async def apply(
+        self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
+    ) -> Moved:
+        packed = [_move(move) for move in moves]
+        return _moved(await self._functions.call("apply", now, packed, hands))
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         return _moved(await self._functions.call("post", now, letters))
@@ -215,12 +217,19 @@ def _move(move: Move) -> dict[str, Any]:
             "spawn": move.spawn,
             "letters": move.letters,
         }
+    if move.answer is not None:
+        packed["answer"] = _move(move.answer)
     return packed
 
 
 def _moved(answer: Any) -> Moved:
-    verdicts, awake = answer
-    return Moved([VERDICTS[verdict] for verdict in verdicts], frozenset(awake))
+    verdicts, awake, claimed, answered = answer
+    return Moved(
+        [VERDICTS[verdict] for verdict in verdicts],
+        frozenset(awake),
+        tuple(_claimed(row) for row in claimed),
+        frozenset(answered),
+    )
 
 
 def _claimed(row: list[Any]) -> Claimed:

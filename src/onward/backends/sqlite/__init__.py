@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from onward.backends.local_bell import LocalBell
+from onward.backends.sqlite.cells import LEDGER, SqlCells, Statement
 from onward.backends.sqlite.database import Database
 from onward.backends.sqlite.documents import SqliteDocuments, SqliteEffects
+from onward.backends.sqlite.sessions import SqlSessions
 from onward.backends.sqlite.store import SqliteStore
 
 
@@ -16,7 +20,15 @@ class SqliteBackend:
         self.tasks = SqliteStore(self.database)
         self.documents = SqliteDocuments(self.database)
         self.effects = SqliteEffects(self.database)
+        self.sessions = SqlSessions(self.database.read_far)
         self.bell = LocalBell()
+        self.cells = [SqlCells(self.database.read_far, self._rewrite, LEDGER)]
+
+    async def _rewrite(self, statements: Sequence[Statement]) -> int:
+        def work() -> int:
+            return sum(len(self.database.run(*statement)) for statement in statements)
+
+        return await self.database.write(work)
 
     async def maintain(self) -> None:
         await self.database.checkpoint()

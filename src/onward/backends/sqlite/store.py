@@ -15,6 +15,7 @@ import msgspec
 from onward.backends.codec import FIELDS, LANES, from_row, merge_holds, to_row
 from onward.backends.sqlite.books import Books
 from onward.backends.sqlite.database import QUERIES, Database, Row, sql
+from onward.backends.sqlite.turn import Turn, born_claimed, claimed_note
 from onward.core.approval import Status
 from onward.core.contract import (
     Ask,
@@ -38,11 +39,9 @@ from onward.core.task import (
     Instant,
     Lane,
     Letter,
-    Note,
     State,
     Task,
     TaskId,
-    encode,
 )
 
 COLUMNS = ", ".join(FIELDS)
@@ -50,7 +49,6 @@ FAR = 1_000  # positions beyond are not counted
 KEY_MEMORY_MS = 24 * 3_600_000
 POSTPONE_MS = 60_000
 AHEAD = 2**52  # less than any place given otherwise
-FOREVER = 9_000_000_000_000_000  # later than any clock
 
 # An index on some rows only is used if the query says in the index's own words that it means them.
 TROUBLE = frozenset({State.SCHEDULED, State.WAITING, State.FAILED, State.DEAD, State.CANCELED})
@@ -70,31 +68,23 @@ class SqliteStore:
     ) -> Inserted:
         def work() -> Inserted:
             self._books.open()
-            free = _Hands(hands)
-            # Whoever stood in the queue before goes first; only then are the hands free for new
-            # work, which may then be born running: one write instead of two.
-            claimed = [
-                task
-                for ask in hands
-                for task in self._claim_for(ask, now)
-                if free.use(task.queue, task.worker)
-            ]
+            turn = self._begin(hands, now)
             rows: list[Row] = []
-            receipts = [self._admit(one, free, rows, claimed, now) for one in submissions]
+            receipts = [self._admit(one, turn, rows) for one in submissions]
             self._insert_rows(rows)
             self._books.close()
-            return Inserted(receipts, claimed)
+            return Inserted(receipts, turn.claimed)
 
         return await self._db.write(work)
 
-    def _admit(
-        self,
-        submission: Submission,
-        free: _Hands,
-        rows: list[Row],
-        claimed: list[Claimed],
-        now: Instant,
-    ) -> Receipt:
+    def _begin(self, hands: Sequence[Ask], now: Instant) -> Turn:
+        """Whoever stood in a queue before goes first; hands that are left are for new work."""
+        turn = Turn(hands, now)
+        for ask in hands:
+            turn.give(ask, self._claim_for(ask, now))
+        return turn
+
+    def _admit(self, submission: Submission, turn: Turn, rows: list[Row]) -> Receipt:
         task = submission.task
         key = submission.key
         if key is not None:
@@ -103,18 +93,19 @@ class SqliteStore:
                 body, first = known[0]
                 return Receipt(Fate.KNOWN if body == key.body else Fate.REUSED, first)
         depth = self._books.depth(task.queue)
-        hand = free.take(task.queue) if task.state is State.QUEUED and not depth else None
+        # With a hand free it is born running: one write instead of two.
+        hand = turn.hand(task.queue) if task.state is State.QUEUED and not depth else None
         if hand is None and submission.cap is not None and depth >= submission.cap:
             return Receipt(Fate.FULL, task.id)
         if key is not None:
             self._db.run(QUERIES["keep_key"], (key.scope, key.key, key.body, task.id))
         tid, place, notes = self._books.next_tid(), self._books.next_place(), submission.events
         if hand is not None:
-            task = _start_at_birth(task, hand, now)
-            notes = (*notes, _claimed_note(hand.worker, 1))
-            claimed.append(_claimed(task))
+            task, claimed = born_claimed(task, hand, turn.now)
+            notes = (*notes, claimed_note(hand.worker, 1))
+            turn.claimed.append(claimed)
         rows.append((tid, place, *to_row(task)))
-        self._books.write(tid, task.events, task.generation, notes, now)
+        self._books.write(tid, task.events, task.generation, notes, turn.now)
         self._books.count(task.queue, task.state, task.lane, task.priority, +1)
         return Receipt(Fate.FRESH, task.id, hand is not None)
 
@@ -163,7 +154,7 @@ class SqliteStore:
             task = Claimed(*fields)
             if task.id in mail:
                 task = msgspec.structs.replace(task, letters=tuple(mail[task.id]))
-            note = _claimed_note(ask.worker, task.attempt)
+            note = claimed_note(ask.worker, task.attempt)
             self._books.write(tid, events, task.generation, (note,), now)
             claimed.append(task)
         return claimed
@@ -205,25 +196,27 @@ class SqliteStore:
 
     # Moving on.
 
-    async def apply(self, moves: Sequence[Move], *, now: Instant) -> Moved:
+    async def apply(
+        self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
+    ) -> Moved:
         def work() -> Moved:
             self._books.open()
-            verdicts = [Verdict.GONE] * len(moves)
-            awake: set[str] = set()
-            for round_ in _rounds(moves):
-                self._apply_round(moves, round_, verdicts, awake, now)
+            turn = self._begin(hands, now)
+            verdicts = self._apply_all(moves, turn)
             self._books.close()
-            return Moved(verdicts, frozenset(awake))
+            awake, answered = frozenset(turn.awake), frozenset(turn.answered)
+            return Moved(verdicts, awake, tuple(turn.claimed), answered)
 
         return await self._db.write(work)
 
+    def _apply_all(self, moves: Sequence[Move], turn: Turn) -> list[Verdict]:
+        verdicts = [Verdict.GONE] * len(moves)
+        for round_ in _rounds(moves):
+            self._apply_round(moves, round_, verdicts, turn)
+        return verdicts
+
     def _apply_round(
-        self,
-        moves: Sequence[Move],
-        indexes: Sequence[int],
-        verdicts: list[Verdict],
-        awake: set[str],
-        now: Instant,
+        self, moves: Sequence[Move], indexes: Sequence[int], verdicts: list[Verdict], turn: Turn
     ) -> None:
         shapes: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for index in indexes:
@@ -245,16 +238,28 @@ class SqliteStore:
                 continue
             verdicts[index] = Verdict.APPLIED
             applied.append(moves[index])
-            self._follow(moves[index], row, born, awake, now)
+            self._follow(moves[index], row, born, turn)
             self._read(moves[index], row, read, awoken)
         self._insert_rows(born)
         self._db.run_list("burn_all_letters", read)
-        self._wake(awoken, awake, now)
+        self._wake(awoken, turn)
         # After everybody's own events: a child's letter may wake a parent that is parked in this
         # batch, and the log must tell of the parking first.
-        self._deliver([letter for move in applied for letter in move.letters], awake, now)
+        self._deliver(self._unanswered(applied, turn), turn)
         if refused:
             self._explain(moves, refused, verdicts)
+
+    def _unanswered(self, moves: Sequence[Move], turn: Turn) -> list[Letter]:
+        """The letters of these moves, without those whose reader has gone on already."""
+        answers = [move.answer for move in moves if move.answer is not None]
+        verdicts = iter(self._apply_all(answers, turn) if answers else ())
+        letters: list[Letter] = []
+        for move in moves:
+            if move.answer is not None and next(verdicts) is Verdict.APPLIED:
+                turn.answered.add(move.answer.task)
+            else:
+                letters += move.letters
+        return letters
 
     def _apply_shape(self, names: tuple[str, ...], moves: Sequence[Move]) -> Mapping[TaskId, Row]:
         changes = "".join(f", {name} = m.column{at}" for at, name in enumerate(names, start=10))
@@ -278,19 +283,20 @@ class SqliteStore:
             rows.append(row)
         return {row[0]: row[1:] for row in self._db.run_rows("apply", rows, changes=changes)}
 
-    def _follow(self, move: Move, row: Row, born: list[Row], awake: set[str], now: Instant) -> None:
+    def _follow(self, move: Move, row: Row, born: list[Row], turn: Turn) -> None:
         """What comes with an applied move: events, counts, children."""
         tid, events, generation, queue, lane, priority, _ = row
         if move.to is not move.expect:
             self._books.count(queue, move.expect, lane, priority, -1)
             self._books.count(queue, move.to, lane, priority, +1)
-        self._books.write(tid, events, generation, move.events, now)
+        self._books.write(tid, events, generation, move.events, turn.now)
         if move.to is State.QUEUED:
-            awake.add(queue)
+            turn.awake.add(queue)
         for child in move.spawn:
-            receipt = self._admit(child, _Hands(()), born, [], now)
-            if receipt.fate is Fate.FRESH and child.task.state is State.QUEUED:
-                awake.add(child.task.queue)
+            receipt = self._admit(child, turn, born)
+            queued = child.task.state is State.QUEUED and not receipt.running
+            if receipt.fate is Fate.FRESH and queued:
+                turn.awake.add(child.task.queue)
 
     def _read(self, move: Move, row: Row, read: list[int], awoken: list[int]) -> None:
         """Letters that were seen are burned; one that came later keeps the task from parking."""
@@ -327,19 +333,17 @@ class SqliteStore:
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         def work() -> Moved:
             self._books.open()
-            awake: set[str] = set()
-            alive = self._deliver(letters, awake, now)
+            turn = Turn((), now)
+            alive = self._deliver(letters, turn)
             self._books.close()
             verdicts = [
                 Verdict.APPLIED if letter.to in alive else Verdict.GONE for letter in letters
             ]
-            return Moved(verdicts, frozenset(awake))
+            return Moved(verdicts, frozenset(turn.awake))
 
         return await self._db.write(work)
 
-    def _deliver(
-        self, letters: Sequence[Letter], awake: set[str], now: Instant
-    ) -> Collection[TaskId]:
+    def _deliver(self, letters: Sequence[Letter], turn: Turn) -> Collection[TaskId]:
         """Into the inboxes of those who live; returns who they are."""
         found = self._db.run_list("addressees", list({letter.to for letter in letters}))
         alive = {id: tid for id, tid, _ in found}
@@ -350,16 +354,16 @@ class SqliteStore:
         ]
         self._db.run_rows("post_letters", rows)
         self._db.run_rows("count_mail", list(Counter(row[0] for row in rows).items()))
-        self._wake([tid for _, tid, waiting in found if waiting], awake, now)
+        self._wake([tid for _, tid, waiting in found if waiting], turn)
         return alive
 
-    def _wake(self, tids: Sequence[int], awake: set[str], now: Instant) -> None:
-        rows = [(tid, self._books.next_place(), now) for tid in tids]
+    def _wake(self, tids: Sequence[int], turn: Turn) -> None:
+        rows = [(tid, self._books.next_place(), turn.now) for tid in tids]
         for tid, events, generation, queue, lane, priority in self._db.run_rows("wake", rows):
             self._books.count(queue, State.WAITING, lane, priority, -1)
             self._books.count(queue, State.QUEUED, lane, priority, +1)
-            self._books.write(tid, events, generation, (("task.woken", None),), now)
-            awake.add(queue)
+            self._books.write(tid, events, generation, (("task.woken", None),), turn.now)
+            turn.awake.add(queue)
 
     # Looking.
 
@@ -438,67 +442,10 @@ class SqliteStore:
         return await self._db.write(work)
 
 
-class _Hands:
-    """Free slots by queue, while a batch of new tasks is being admitted."""
-
-    def __init__(self, asks: Sequence[Ask]) -> None:
-        self._left = {id(ask): ask.limit for ask in asks}
-        self._by_queue: dict[str, list[Ask]] = defaultdict(list)
-        for ask in asks:
-            for queue in dict.fromkeys(want.queue for want in ask.wants):
-                self._by_queue[queue].append(ask)
-
-    def take(self, queue: str) -> Ask | None:
-        asks = self._by_queue.get(queue)
-        while asks:
-            if self._left[id(asks[0])] > 0:
-                self._left[id(asks[0])] -= 1
-                return asks[0]
-            asks.pop(0)
-        return None
-
-    def use(self, queue: str, worker: str) -> bool:
-        for ask in self._by_queue[queue]:
-            if ask.worker == worker and self._left[id(ask)] > 0:
-                self._left[id(ask)] -= 1
-                break
-        return True
-
-
-def _start_at_birth(task: Task, hand: Ask, now: Instant) -> Task:
-    until, attempt_by = None, None
-    if hand.lease_ms is not None:
-        until = now + hand.lease_ms
-        attempt_by = None if task.attempt_ms is None else now + task.attempt_ms
-    clocks = [at for at in (until, attempt_by, task.expires_at) if at is not None]
-    return msgspec.structs.replace(
-        task,
-        state=State.RUNNING,
-        fence=1,
-        rev=1,
-        attempt=1,
-        events=task.events + 1,
-        worker=hand.worker,
-        started_at=now,
-        lease_until=until,
-        attempt_by=attempt_by,
-        due_at=min(clocks, default=FOREVER),
-    )
-
-
-def _claimed(task: Task) -> Claimed:
-    return Claimed(*[getattr(task, name) for name in _CLAIMED_FIELDS])
-
-
-_CLAIMED_FIELDS = Claimed.__struct_fields__[:-2]
-
-
-def _claimed_note(worker: str, attempt: int) -> Note:
-    return ("task.claimed", encode({"worker": worker, "attempt": attempt}))
-
-
 def _rounds(moves: Sequence[Move]) -> Sequence[Sequence[int]]:
     """Indexes in rounds with no task twice: of two moves for one task the first is tried first."""
+    if len({move.task for move in moves}) == len(moves):
+        return [range(len(moves))]
     rounds: list[list[int]] = []
     times: Counter[TaskId] = Counter()
     for index, move in enumerate(moves):

@@ -1,0 +1,159 @@
+"""Encryption at rest around any ledger (docs/adr/0013): the ledger keeps what it cannot read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+import structlog
+
+from onward.backends.sealed.cells import CLEAR, Resealable, document_owner, effect_owner, owner_of
+from onward.backends.sealed.fields import opens
+from onward.backends.sealed.keyring import Keyring
+from onward.backends.sealed.rotation import Rotation, Step
+from onward.backends.sealed.store import SealedStore
+from onward.core.contract import (
+    Backend,
+    Bell,
+    Document,
+    Documents,
+    Effect,
+    Effects,
+    Hear,
+    Listener,
+)
+from onward.core.errors import Unreadable
+from onward.core.task import Ending, Instant, Json, TaskId
+
+Turn = Callable[[str, bool], Coroutine[Any, Any, Step]]
+
+log = structlog.get_logger("onward.sealed")
+
+
+class SealedDocuments:
+    def __init__(self, inner: Documents, keyring: Keyring) -> None:
+        self._inner = inner
+        self._keyring = keyring
+
+    async def put(
+        self,
+        kind: str,
+        key: str,
+        body: Json,
+        *,
+        now: Instant,
+        expect: int | None = None,
+        expires_at: Instant | None = None,
+    ) -> Document | None:
+        kept = body if kind in CLEAR else self._keyring.seal(body, document_owner(kind), key)
+        put = await self._inner.put(kind, key, kept, now=now, expect=expect, expires_at=expires_at)
+        return None if put is None else Document(key, body, put.version)
+
+    async def get(self, kind: str, key: str, *, now: Instant) -> Document | None:
+        found = await self._inner.get(kind, key, now=now)
+        return None if found is None else self._opened(kind, found)
+
+    async def list(self, kind: str, *, now: Instant) -> Sequence[Document]:
+        """Without those that do not open: the others go on."""
+        found: list[Document] = []
+        for document in await self._inner.list(kind, now=now):
+            try:
+                found.append(self._opened(kind, document))
+            except Unreadable as error:
+                log.error("a document is left out", kind=kind, error=str(error))
+        return found
+
+    async def delete(self, kind: str, key: str) -> bool:
+        return await self._inner.delete(kind, key)
+
+    def _opened(self, kind: str, found: Document) -> Document:
+        body = self._keyring.open(found.body, document_owner(kind), found.key)
+        return found if body is found.body else msgspec.structs.replace(found, body=body)
+
+
+class SealedEffects:
+    def __init__(self, inner: Effects, keyring: Keyring) -> None:
+        self._inner = inner
+        self._keyring = keyring
+
+    async def begin(self, key: str, name: str, *, fence: int, now: Instant) -> Effect | None:
+        found = await self._inner.begin(key, name, fence=fence, now=now)
+        if found is None or found.value is None:
+            return found
+        return Effect(found.fence, self._keyring.open(found.value, effect_owner(key), name))
+
+    async def finish(self, key: str, name: str, value: Json) -> None:
+        await self._inner.finish(key, name, self._keyring.seal(value, effect_owner(key), name))
+
+    async def undo(self, key: str, name: str) -> None:
+        await self._inner.undo(key, name)
+
+
+class SealedBell:
+    """What it tells of endings comes out of the ledger as it is kept there."""
+
+    def __init__(self, inner: Bell, keyring: Keyring) -> None:
+        self._inner = inner
+        self._opens = opens(keyring)
+
+    def ring(self, *topics: str) -> None:
+        self._inner.ring(*topics)
+
+    def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]:
+        return self._inner.listen(*topics)
+
+    def attach(self, hear: Hear) -> None:
+        def heard(queues: Sequence[str], ended: Mapping[TaskId, Ending | None]) -> None:
+            hear(queues, {task: self._opened(ending) for task, ending in ended.items()})
+
+        self._inner.attach(heard)
+
+    def _opened(self, ending: Ending | None) -> Ending | None:
+        try:
+            return None if ending is None else self._opens.ending(ending)
+        except Unreadable:  # whoever waits reads it, and is told why not
+            return None
+
+
+class SealedBackend:
+    def __init__(self, inner: Resealable, keyring: Keyring) -> None:
+        self.inner = inner
+        self.keyring = keyring
+        self.rotation = Rotation(inner.cells, keyring)
+        self.tasks = SealedStore(inner.tasks, keyring)
+        self.documents = SealedDocuments(inner.documents, keyring)
+        self.effects = SealedEffects(inner.effects, keyring)
+        self.sessions = inner.sessions
+        self.bell: Bell = SealedBell(inner.bell, keyring)
+        self.maintain, self.close = inner.maintain, inner.close
+
+    @property
+    def ahead_ms(self) -> int:
+        return self.inner.ahead_ms
+
+
+def sealed(backend: Resealable, keyring: Keyring | None) -> Backend:
+    return backend if keyring is None else SealedBackend(backend, keyring)
+
+
+def beneath(backend: Backend) -> Backend:
+    """The ledger itself, with what is sealed in it left sealed."""
+    return backend.inner if isinstance(backend, SealedBackend) else backend
+
+
+def rotating(backend: Backend) -> tuple[Sequence[str], Turn | None]:
+    """The keys' names, the one that seals first, and a step of a rotation; ((), None): off."""
+    if not isinstance(backend, SealedBackend):
+        return (), None
+    rotation = backend.rotation
+    return backend.keyring.ids, lambda after, dry_run: rotation.step(after, dry_run=dry_run)
+
+
+def at_rest(backend: Backend) -> Callable[[TaskId, str, Json], str] | None:
+    """How a copy of a task's text is sealed that is kept outside the ledger. None: it is not."""
+    if not isinstance(backend, SealedBackend):
+        return None
+    keyring = backend.keyring
+    return lambda task, field, text: keyring.seal(text, owner_of(task), field)

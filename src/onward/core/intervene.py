@@ -1,0 +1,66 @@
+"""What whoever intervenes may decide on a task as it was read, and when it is a Conflict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from onward.core import machine
+from onward.core.approval import Word, approval_of
+from onward.core.contract import Move
+from onward.core.errors import Conflict, NotFound
+from onward.core.policy import Profile
+from onward.core.task import Instant, Json, State, Task, TaskId
+
+Decide: TypeAlias = Callable[[Task, Instant], Move | None]
+
+
+class Replay:
+    """Decides on one generation only: of two who replay the same death, one is refused."""
+
+    def __init__(
+        self,
+        profiles: Mapping[str, Profile],
+        payload: Json | None,
+        starts: Mapping[TaskId, Instant] | None = None,
+    ) -> None:
+        self._profiles = profiles
+        self._payload = payload
+        self._starts = starts or {}
+        self._seen: dict[TaskId, int] = {}
+
+    def __call__(self, found: Task, now: Instant) -> Move:
+        if self._seen.setdefault(found.id, found.generation) != found.generation:
+            raise Conflict("somebody else has replayed it meanwhile")
+        run_at = self._starts.get(found.id)
+        profile = self._profiles[found.profile]
+        move = machine.replay(found, now, profile, payload=self._payload, run_at=run_at)
+        if move is None:
+            raise Conflict(f"a task that is {found.state} cannot be retried")
+        return move
+
+
+def dead_only(decide: Decide) -> Decide:
+    def guarded(found: Task, now: Instant) -> Move | None:
+        if found.state is not State.DEAD:
+            raise Conflict(f"a task that is {found.state} is no dead letter")
+        return decide(found, now)
+
+    return guarded
+
+
+def meant(found: Task, word: Word, move: Move | None) -> Move:
+    """The move, if it is about what whoever decided has seen."""
+    asked = approval_of(found)
+    if asked is None:
+        raise NotFound("nobody is asked to approve this task")
+    if word.generation not in (None, found.generation):
+        raise Conflict("the task has been replayed since: this approval is over")
+    if move is None:
+        by = f" by {asked.by}" if asked.by else ""
+        raise Conflict(
+            f"it is {asked.status} already{by}" if asked.decided_at else "its time is over"
+        )
+    if word.digest not in (None, asked.digest):
+        raise Conflict("the payload is not the one that was shown", hint="look at it again")
+    return move

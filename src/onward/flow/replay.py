@@ -1,0 +1,253 @@
+"""The shared state of a run at any step, rebuilt: nothing of it is kept but the state as it is now.
+
+A run's log says which nodes it entered and how each ended; results lie in the calls. What a node
+writes follows from its definition and its result, so going over the log once more gives every state
+in between. Where a result is not to be had, its keys are unknown and say why: never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from onward.core.task import TaskId
+from onward.flow.levels import Level
+from onward.flow.nodes.fan import successes
+from onward.flow.nodes.kind import key_path
+from onward.flow.parts import Definition, Node, Prep
+from onward.flow.scope import ABSENT, outputs, own, parted, reserved, shared_key
+from onward.flow.step import Answer, Note
+
+GONE = "the record of its call is gone"
+LARGE = "the value was too large to be written down"
+RACED = "which calls had ended when the first one failed was not written down"
+FROM_UNKNOWN = "it comes from something that is unknown"
+EVERYTHING = "*"  # instead of a key: not even the keys are known
+
+Unknown = Mapping[str, str]  # key → why
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """One step, and the state of the graph that its node is in: the run's own, or a subflow's."""
+
+    seq: int
+    node: str
+    kind: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any] | None  # None: it is not over
+    unknown_before: Unknown
+    unknown: Unknown  # after it, or as yet
+
+
+class Ends(msgspec.Struct, frozen=True):
+    """How the run's calls ended: by their ids, and those of nodes with many by step and index."""
+
+    single: Mapping[TaskId, Answer]
+    many: Mapping[int, Mapping[int, Answer]] = {}
+
+
+class Replay:
+    def __init__(
+        self, definition: Definition, shared: Mapping[str, Any], params: Mapping[str, Any]
+    ) -> None:
+        self._frames = [_Frame(Level(definition, params, ABSENT, ""), own(shared))]
+        self._fallen = ""  # the node at which the latest failure began
+        self.moments: dict[int, Moment] = {}
+
+    @property
+    def shared(self) -> Mapping[str, Any]:
+        """The run's own state, as far as it has been replayed."""
+        return self._frames[0].shared
+
+    @property
+    def unknown(self) -> Unknown:
+        return self._frames[0].unknown
+
+    def through(self, notes: Iterable[Note], ends: Ends) -> None:
+        """Over the run's log, in its order."""
+        for note in notes:
+            if note.type == "node.started":
+                self._start(note.data)
+            elif note.type == "node.finished":
+                self._finish(note.data, ends)
+
+    def _start(self, told: Mapping[str, Any]) -> None:
+        frame = self._frames[-1]
+        self._keep(told, frame, over=False)
+        node = frame.node(told["node"])
+        if told["kind"] == "subflow" and node is not None:
+            blind = frame.blind(node.prep)
+            level = frame.level.inside(node.key, frame.shared)
+            inner = _Frame(level, {} if blind else own(level.input))
+            if blind:
+                inner.unknown[EVERYTHING] = FROM_UNKNOWN
+            self._frames.append(inner)
+
+    def _finish(self, told: Mapping[str, Any], ends: Ends) -> None:
+        if told["seq"] not in self.moments:
+            self._keep(told, self._frames[-1], over=False)
+        inner: _Frame | None = None
+        if told["kind"] == "subflow" and len(self._frames) > 1:
+            inner = self._frames.pop()
+        frame = self._frames[-1]
+        node = frame.node(told["node"])
+        if told["kind"] == "compensation":
+            frame = self._frames[0]  # undoing writes nothing, wherever its node lies
+        elif node is not None and told["status"] == "ok":
+            frame.write(_writes(node, told, frame, inner, ends))
+        elif node is not None and told["status"] == "error":
+            self._fall(node, told, frame, inner, ends)
+        self._keep(told, frame, over=True)
+
+    def _fall(
+        self,
+        node: Node,
+        told: Mapping[str, Any],
+        frame: _Frame,
+        inner: _Frame | None,
+        ends: Ends,
+    ) -> None:
+        if inner is None:
+            self._fallen = told["node"]
+        if node.kind in ("foreach", "parallel"):
+            frame.write(_fanned(node, told, ends))
+        elif node.kind == "approval" and told["error"]["kind"] == "Rejected":
+            frame.write(_decided(node, "rejected"))
+        if node.post.error_key is not None and "action" in told:
+            frame.write({node.post.error_key: {**told["error"], "node": self._fallen}})
+
+    def _keep(self, told: Mapping[str, Any], frame: _Frame, *, over: bool) -> None:
+        begun = self.moments.get(told["seq"])
+        now, unknown = dict(frame.shared), dict(frame.unknown)
+        self.moments[told["seq"]] = Moment(
+            seq=told["seq"],
+            node=told["node"],
+            kind=told["kind"],
+            before=now if begun is None else begun.before,
+            after=now if over else None,
+            unknown_before=unknown if begun is None else begun.unknown_before,
+            unknown=unknown,
+        )
+
+
+class _Unknown(msgspec.Struct, frozen=True):
+    why: str
+
+
+class _Frame:
+    """A graph that the run is in, and its state."""
+
+    def __init__(self, level: Level, shared: dict[str, Any]) -> None:
+        self.level = level
+        self.shared = shared
+        self.unknown: dict[str, str] = {}
+
+    def node(self, path: str) -> Node | None:
+        return self.level.graph.nodes.get(path.removeprefix(self.level.path))
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        for key, value in values.items():
+            if reserved(key):
+                continue
+            self.shared.pop(key, None)
+            self.unknown.pop(key, None)
+            if isinstance(value, _Unknown):
+                self.unknown[key] = value.why
+            else:
+                self.shared[key] = value
+
+    def input_of(self, node: Node) -> Any:
+        return _Unknown(FROM_UNKNOWN) if self.blind(node.prep) else self._scope(node).input
+
+    def find(self, node: Node, path: str) -> Any:
+        return ABSENT if self._hidden(path) else self._scope(node).find(path)
+
+    def blind(self, prep: Prep) -> bool:
+        """Whether an input is made of something unknown."""
+        paths = [*prep.input_map.values(), *([] if prep.input_key is None else [prep.input_key])]
+        return any(map(self._hidden, paths))
+
+    def _hidden(self, path: str) -> bool:
+        root, rest = parted(path)
+        if EVERYTHING in self.unknown:
+            return root != "$params"
+        if root != "$shared":
+            return False
+        return any(not rest or f"{rest}.".startswith(f"{key}.") for key in self.unknown)
+
+    def _scope(self, node: Node) -> Any:
+        return self.level.scope(node, self.shared)
+
+
+def _writes(
+    node: Node, told: Mapping[str, Any], frame: _Frame, inner: _Frame | None, ends: Ends
+) -> Mapping[str, Any]:
+    """What a node that went well has written."""
+    match node.kind:
+        case "subflow":
+            result: Any = ABSENT if inner is None else dict(inner.shared)
+            if inner is not None and inner.unknown:
+                result = _Unknown(FROM_UNKNOWN)
+        case "choice" | "timer":
+            result = frame.input_of(node)
+            if isinstance(result, _Unknown):
+                result = told.get("input", result)
+        case "foreach" | "parallel":
+            return _fanned(node, told, ends)
+        case "wait_event":
+            return _heard(node, told, frame)
+        case "approval":
+            result = told.get("output", _Unknown(LARGE))
+            word = result["decision"] if isinstance(result, Mapping) else result
+            return {**_outputs(node, result), **_decided(node, word)}
+        case _:
+            answer = ends.single.get(told.get("child", ""))
+            known = answer is not None and answer.fault is None
+            result = answer.value if answer is not None and known else _Unknown(GONE)
+    return _outputs(node, result)
+
+
+def _outputs(node: Node, result: Any) -> Mapping[str, Any]:
+    if not isinstance(result, _Unknown):
+        return outputs(node.post, result)
+    keys = [*node.post.output_map, *([node.post.output_key] if node.post.output_key else [])]
+    return dict.fromkeys(keys, result)
+
+
+def _heard(node: Node, told: Mapping[str, Any], frame: _Frame) -> Mapping[str, Any]:
+    value = _Unknown(LARGE) if told.get("cut") else told.get("output")
+    path = key_path(node, "signal_key")
+    key = shared_key(path)
+    # It goes on for what lies there already, or for a signal, which alone is written.
+    lay_there = path is not None and not isinstance(value, _Unknown) and value
+    by_signal = not (lay_there and frame.find(node, path or "") == value)
+    writes = {key: value} if key is not None and by_signal else {}
+    return {**_outputs(node, value), **writes}
+
+
+def _decided(node: Node, word: Any) -> Mapping[str, Any]:
+    key = shared_key(key_path(node, "approval_key"))
+    return {} if key is None else {key: word}
+
+
+def _fanned(node: Node, told: Mapping[str, Any], ends: Ends) -> Mapping[str, Any]:
+    answers = ends.many.get(told["seq"], {})
+    calls = told.get("calls", 0)
+    if told["status"] == "error" and not calls:
+        return {}  # it could not even begin
+    if any(index not in answers for index in range(calls)):
+        return _outputs(node, _Unknown(GONE))
+    every = [answers[index] for index in range(calls)]
+    if node.failure_strategy == "collect_errors":
+        errors = [
+            {"index": index, "kind": each.fault.kind, "message": each.fault.message}
+            for index, each in enumerate(every)
+            if each.fault is not None
+        ]
+        return _outputs(node, {"results": successes(every), "errors": errors})
+    cut_short = told.get("failed") and node.failure_strategy == "fail_fast"
+    if cut_short and node.parallel_mode != "sequential":
+        return _outputs(node, _Unknown(RACED))
+    return _outputs(node, successes(every))
