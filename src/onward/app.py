@@ -23,6 +23,7 @@ from onward.surfaces.agents import tools_api as agent_tools
 from onward.surfaces.agents.toolbox import Toolbox
 from onward.surfaces.console import approvals as console_approvals
 from onward.surfaces.console import dead_letters as console_dead_letters
+from onward.surfaces.console import encryption as console_encryption
 from onward.surfaces.console import flows as console_flows
 from onward.surfaces.console import live as console_live
 from onward.surfaces.console import ops as console_ops
@@ -31,7 +32,9 @@ from onward.surfaces.console import queues as console_queues
 from onward.surfaces.console import runs as console_runs
 from onward.surfaces.console import schedules as console_schedules
 from onward.surfaces.console import services as console_services
+from onward.surfaces.console import shared_state as console_shared_state
 from onward.surfaces.console import tasks as console_tasks
+from onward.surfaces.console.masking import Masking
 from onward.surfaces.express import Express
 from onward.surfaces.flows import router as flow_router
 from onward.surfaces.flows import workers as flow_workers
@@ -43,6 +46,7 @@ from onward.surfaces.sync.submission import Door
 from onward.surfaces.tasks import router as tasks_router
 from onward.surfaces.tasks.submission import SUMMARIZE, Intake
 from onward.workers import shipped
+from onward.workers.draining import Drains
 
 log = structlog.get_logger("onward")
 
@@ -76,7 +80,9 @@ class Application:
             ("POST", sync_router.PATH): partial(sync_router.submit, door),
             **{("POST", path): summarize for path in tasks_router.SUMMARIZE_PATHS},
         }
-        self._guarded = Guard(Express(self.web, busy), allowed_hosts=settings.allowed_hosts)
+        guarded = Guard(Express(self.web, busy), allowed_hosts=settings.allowed_hosts)
+        tracing = self.onward.tracing
+        self._guarded = guarded if tracing is None else tracing.inbound(guarded)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self._guarded(scope, receive, send)
@@ -105,14 +111,20 @@ def _doors(onward: Onward, door: Door, intake: Intake) -> FastAPI:
     )
     errors.install(web)
     submissions = onward.submissions
+    masking = Masking(onward.catalog)
     runs = Runs(onward.dispatcher, onward.flows)
     for router in (
         sync_router.build(door),
         sync_chat.build(door),
-        console_tasks.build(onward.dispatcher, onward.roster, submissions),
-        console_approvals.build(onward.dispatcher, submissions),
-        console_dead_letters.build(onward.dispatcher, submissions),
-        console_services.build(onward.dispatcher, onward.roster, onward.catalog),
+        console_tasks.build(onward.dispatcher, onward.roster, submissions, masking),
+        console_approvals.build(onward.dispatcher, submissions, masking),
+        console_dead_letters.build(onward.dispatcher, submissions, masking),
+        console_services.build(
+            onward.dispatcher,
+            onward.roster,
+            onward.catalog,
+            Drains(onward.roster, onward.registry),
+        ),
         tasks_router.build(
             onward.dispatcher,
             intake,
@@ -124,7 +136,8 @@ def _doors(onward: Onward, door: Door, intake: Intake) -> FastAPI:
             onward.roster,
             lambda: onward.ready,
             onward.ping_redis,
-            [onward.notices.deliveries],
+            [onward.notices.deliveries, onward.figures],
+            onward.read_depths,
         ),
         agent_sessions.build(
             onward.dispatcher,
@@ -133,19 +146,22 @@ def _doors(onward: Onward, door: Door, intake: Intake) -> FastAPI:
             onward.wishes,
             onward.hub,
             onward.hosts,
+            masking,
         ),
         agent_tools.build(toolbox),
         console_queues.build(onward.dispatcher, onward.roster),
         flow_workers.build(onward.registry),
         flow_router.build(onward.flows, runs),
         console_flows.build(onward.flows),
-        console_runs.build(onward.flows, runs),
-        console_schedules.build(onward.dispatcher, onward.scheduler, onward.scheduled),
+        console_runs.build(onward.flows, runs, masking),
+        console_shared_state.build(onward.flows, runs, masking),
+        console_schedules.build(onward.dispatcher, onward.scheduler, onward.scheduled, masking),
         console_live.build(
             console_live.Live(
                 onward.dispatcher, onward.roster, onward.history, lambda: onward.ready
             )
         ),
+        console_encryption.build(*onward.encryption),
         console_page.build(),
     ):
         web.include_router(router)

@@ -16,6 +16,7 @@ import structlog
 
 from onward.backends import open_backend
 from onward.backends.archive import ArchivedBackend, Archiver
+from onward.backends.sealed import Turn, at_rest, beneath, rotating
 from onward.background import Background
 from onward.core.alarm import Alarm
 from onward.core.catalog import Catalog
@@ -23,6 +24,7 @@ from onward.core.clock import Clock, SharedClock
 from onward.core.declared import Declarations
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
+from onward.core.errors import LedgerUnavailable
 from onward.core.policy import kept_at_most, profiles
 from onward.core.scheduler import Scheduler
 from onward.core.tail import Tail
@@ -43,6 +45,7 @@ from onward.surfaces.console import services as console_services
 from onward.surfaces.console.history import STEP_MS, History
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.streams.dead_letters import DeadLetters
+from onward.tracing.switch import traced
 from onward.workers.builtin import Builtin
 from onward.workers.dialects import StreamProtocol
 from onward.workers.push import Push
@@ -59,9 +62,14 @@ FLOW_SLOTS = 128  # runs advanced at a time; a step takes no time, so this bound
 
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
     from redis.asyncio import Redis
 
+    from onward.tracing.chronicle import Chronicle
+    from onward.tracing.server import Tracing
     from onward.workers.celery.wake import WakeUps
+    from onward.workers.channel import Lines
+    from onward.workers.dialects import Dialect
     from onward.workers.streams import Feed
 
 
@@ -86,7 +94,9 @@ class Onward:
             durable=settings.synchronous == "full",
             prefix=settings.redis_prefix,
             archive=settings.archive,
+            **settings.encryption(),
         )
+        ledger = beneath(self.backend)
         rules = profiles(
             lease_ms=settings.lease_ms,
             max_retries=settings.max_retries,
@@ -94,11 +104,13 @@ class Onward:
             age_ms=int(settings.max_task_age_s * 1000),
         )
         self._archiver: Archiver | None = None
-        if isinstance(self.backend, ArchivedBackend):
+        if isinstance(ledger, ArchivedBackend):
             retention = {name: profile.retention_ms for name, profile in rules.items()}
-            self._archiver = Archiver(self.backend, self.clock, retention)
+            self._archiver = Archiver(ledger, self.clock, retention)
             rules = kept_at_most(rules, settings.redis_keep_ms)
-        self.dispatcher = Dispatcher(
+        self.tracing = _tracing(settings)
+        dispatcher = Dispatcher if self.tracing is None else self.tracing.dispatcher
+        self.dispatcher = dispatcher(
             self.backend,
             rules,
             self.clock,
@@ -141,9 +153,13 @@ class Onward:
         self.scheduler = Scheduler(
             self.backend, self.clock, Timetable(self.backend, self.clock), self.scheduled.submit
         )
+        runs = FlowExecutor(self.dispatcher, self.flows, self.catalog)
+        self.dispatcher.reader = runs.hear
+        if self.tracing is not None:
+            self.dispatcher.reader = self.tracing.inheriting(runs.hear)
         self._runs = Runner(
             self.dispatcher,
-            FlowExecutor(self.dispatcher, self.flows, self.catalog),
+            runs,
             worker=f"flows-{self.roster.server[-12:]}",
             queues=[FLOW_QUEUE],
             slots=FLOW_SLOTS,
@@ -157,11 +173,13 @@ class Onward:
             timeout_ms=settings.push_timeout_ms,
         )
         self._seat_sessions(Hosts(settings.worker_hosts))
+        self._chronicle = self._told_by(self.tracing)
 
         self._feed: Feed | None = None
         self._agent_feed: Feed | None = None
         self._wake_ups: WakeUps | None = None
         self._lines: Sequence[Redis] = ()
+        self._reads: tuple[Lines, Sequence[Dialect]] | None = None
         self._redis = settings.redis or (
             None if settings.ledger.startswith("sqlite") else settings.ledger
         )
@@ -189,9 +207,19 @@ class Onward:
             lease_ms=self.settings.lease_ms,
         )
         noticing = Noticing(backend.tasks, self.notices, clock, [self.hub.tell, webhooks.tell])
+        self.figures = noticing.figures
         duty = None if alone else Duty(backend.documents, clock, noticing.name, server)
         self._watch = Watch(backend, noticing, clock, duty)
         self.dispatcher.before_sessions = self._watch.open
+
+    def _told_by(self, tracing: Tracing | None) -> Chronicle | None:
+        """Who writes the spans of what has happened."""
+        if tracing is None:
+            return None
+        backend, clock = self.backend, self.clock
+        alone = self.settings.ledger.startswith("sqlite")
+        duty = None if alone else Duty(backend.documents, clock, "traces", self.roster.server)
+        return tracing.chronicle(backend, clock, duty)
 
     async def start(self) -> None:
         settings = self.settings
@@ -200,6 +228,9 @@ class Onward:
         if self._archiver is not None:
             await self._archiver.prepare()
             self._background.run(self._archiver.run())
+        if self._chronicle is not None:
+            await self._chronicle.step()  # so that nothing happens before it reads
+            self._background.every(1, self._chronicle.step)
         await self.roster.beat()
         await self.roster.refresh()
         if self._builtin is not None:
@@ -226,16 +257,33 @@ class Onward:
 
     async def erase(self, ids: Sequence[TaskId]) -> None:
         """Finished tasks, from the ledger and from wherever they went from there."""
-        backend, now = self.backend, self.clock.now()
+        backend, now = beneath(self.backend), self.clock.now()
         if isinstance(backend, ArchivedBackend):
             await backend.tasks.erase(ids, now=now)
         else:
             await backend.tasks.purge(ids, now=now)
 
     @property
+    def encryption(self) -> tuple[Sequence[str], Turn | None]:
+        """The names of the keys, and how to seal anew what others have sealed; ((), None): off."""
+        return rotating(self.backend)
+
+    @property
     def ping_redis(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
         """None: nothing of this server is on a Redis."""
         return None if self._redis is None else self._ping_redis
+
+    @property
+    def read_depths(self) -> Callable[[], Coroutine[Any, Any, Collector]] | None:
+        """None: there are no streams."""
+        return None if self._redis is None else self._read_depths
+
+    async def _read_depths(self) -> Collector:
+        from onward.workers import depths
+
+        if self._reads is None:
+            raise LedgerUnavailable("the streams are not open yet")
+        return await depths.read(*self._reads)
 
     async def _ping_redis(self) -> None:
         await self._lines[0].execute_command("PING")  # type: ignore[no-untyped-call]
@@ -270,6 +318,10 @@ class Onward:
         await self._push.close()
         await self._caller.close()
         await self.roster.close()
+        if self._chronicle is not None:
+            await self._chronicle.close()
+        if self.tracing is not None:
+            await self.tracing.close()
         await self.backend.close()
 
     async def __aenter__(self) -> Onward:
@@ -296,6 +348,7 @@ class Onward:
         calls, blocking = connect(url), connect(url, timeout_s=None)
         self._lines = (calls, blocking)
         lines, agents = Lines(calls, blocking), AgentProtocol()
+        self._reads = (lines, (StreamProtocol(), agents))
         rules = Rules(
             types=settings.stream_types,
             besides=[agents.queue, agent_webhooks.QUEUE],
@@ -317,6 +370,8 @@ class Onward:
             self.clock,
             prefix=settings.redis_prefix,
             ledger_keys=not settings.ledger.startswith(("sqlite", "postgres")),
+            tally=lines.tally,
+            at_rest=at_rest(self.backend),
         )
         self._background.run(told.run())
 
@@ -330,3 +385,11 @@ class Onward:
     async def _declare(self, bodies: Any) -> None:
         for service in console_services.declared_all(bodies):
             await self.catalog.declare(service)
+
+
+def _tracing(settings: Settings) -> Tracing | None:
+    if not traced(settings.traces):
+        return None
+    from onward.tracing.server import Tracing
+
+    return Tracing()

@@ -82,7 +82,8 @@ def server(
         loop="uvloop",
         http=Connection,
         ws="websockets-sansio",
-        ws_max_size=MAX_BODY + 64 * 1024,  # a body and the frame's own words around it
+        # Too large is less than this, and is told: to hang up costs a worker its other tasks too.
+        ws_max_size=8 * MAX_BODY,
         ws_ping_interval=10,
         ws_ping_timeout=10,
         ws_per_message_deflate=False,

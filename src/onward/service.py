@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor as Threads
+from contextvars import copy_context
 from typing import Any, Protocol, get_type_hints, runtime_checkable
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic_core import PydanticSerializationError
 
+from onward.core import privacy
 from onward.core.task import Fault, Json
 
 
@@ -110,7 +112,7 @@ class Service:
         timeout_ms: int | None = None,
         max_retries: int | None = None,
         requires_approval: bool = False,
-        sensitive: tuple[str, ...] = (),
+        sensitive: Sequence[str] = (),
     ) -> None:
         self.function = function
         self.name = name or function.__name__
@@ -118,7 +120,9 @@ class Service:
         self.timeout_ms = timeout_ms
         self.max_retries = max_retries
         self.requires_approval = requires_approval
-        self.sensitive = sensitive
+        self.sensitive = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive)
+        for path in self.sensitive:
+            privacy.parse(path)
         self.is_async = inspect.iscoroutinefunction(function)
         hints = get_type_hints(function, include_extras=True)
         self._result = TypeAdapter(hints.get("return", Any))
@@ -127,7 +131,9 @@ class Service:
         self._model: type[BaseModel] | None = None
         if self._whole_name is None:
             self._model = create_model(
-                self.name, __config__=ConfigDict(extra="forbid", title=self.name), **fields
+                self.name,
+                __config__=ConfigDict(extra="forbid", title=self.name, hide_input_in_errors=True),
+                **fields,
             )
         self._whole = TypeAdapter(hints.get(self._whole_name or "", Any))
 
@@ -172,7 +178,10 @@ class Service:
             loop = asyncio.get_running_loop()
             if self._context_name is not None:
                 arguments[self._context_name] = PlainContext(context, loop)
-            value = await loop.run_in_executor(threads, lambda: self.function(**arguments))
+            here = copy_context()  # its thread sees what is set around this call: a trace, say
+            value = await loop.run_in_executor(
+                threads, lambda: here.run(self.function, **arguments)
+            )
         return self._result.dump_json(value, by_alias=True).decode()
 
     async def close(self) -> None:

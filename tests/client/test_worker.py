@@ -251,7 +251,7 @@ async def test_an_effect_happens_once_over_retries_and_its_value_is_remembered(
             charged.append(ctx.key)
             return ("receipt", len(charged))
 
-        receipt = await ctx.once("charge card", charge)
+        receipt = await ctx.once("charge card 1/2", charge)
         if ctx.attempt == 1:
             raise TryAgain("and now?")
         return receipt

@@ -147,6 +147,19 @@ async def test_an_entry_without_a_task_id_stops_nothing(street: Street) -> None:
 
 
 @pytest.mark.contract("S1-7")
+async def test_an_entry_without_a_tool_is_a_dead_letter_at_once(street: Street) -> None:
+    await street.redis.xadd(TASKS, {"task_id": "bare", "payload": "{}", "retry_count": "0"})
+    await known(street, "bare")
+    dead = await street.over("bare")
+    assert (dead["state"], dead["error"]["kind"]) == ("dead", "SchemaInvalid")
+    await street.until(street.letters)
+    (letter,) = await street.letters()
+    assert (letter["task_id"], letter["error"]) == ("bare", "an entry without tool_name")
+    assert "task.dlq" in await street.types("bare")
+    await street.empty()
+
+
+@pytest.mark.contract("S1-7")
 async def test_a_workers_own_dead_letter_ends_its_task_and_is_not_echoed(street: Street) -> None:
     task = await street.submit(queue="streams")
     entry, fields = await street.take()
@@ -187,7 +200,7 @@ async def test_a_worker_that_reports_a_failure_and_then_buries_it_ends_its_task(
     task = await street.submit(queue="streams", backoff_ms=[60_000])
     entry, fields = await street.take()
     await street.fail(entry, fields, "hopeless")
-    await street.phase(task, "backing_off")
+    await street.phase(task, "retry_wait")
     await _bury(street, task)
     dead = await street.over(task)
     assert (dead["state"], dead["failures"]) == ("dead", 1)

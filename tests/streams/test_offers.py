@@ -300,7 +300,7 @@ async def test_a_submissions_own_retries_and_backoff_win_over_the_doors(street: 
     task = await street.submit(queue="streams", max_retries=1, backoff_ms=[700])
     entry, fields = await street.take()
     await street.fail(entry, fields, "no")
-    await street.phase(task, "backing_off")
+    await street.phase(task, "retry_wait")
     (retrying,) = await street.events(task, "task.retrying")
     failed_at = (await street.history(task))[-1]["at"]
     assert 690 <= retrying["run_at"] - failed_at <= 710

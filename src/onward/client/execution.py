@@ -17,6 +17,7 @@ from onward.client.context import LostTask, TaskContext
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Fault, Json
 from onward.service import Refused, Service, TryAgain, fault_from
+from onward.tracing import inside
 
 log = logging.getLogger("onward.worker")
 
@@ -45,7 +46,8 @@ class Execution:
     async def call(self, payload: Json, threads: Threads) -> Ended | None:
         """How it went; None: the task is in other hands by now, and nobody wants to know."""
         try:
-            return Succeeded(await self.service.call(payload, self.context, threads=threads))
+            with inside(self.context.traceparent):
+                return Succeeded(await self.service.call(payload, self.context, threads=threads))
         except LostTask:
             return None
         except asyncio.CancelledError:

@@ -9,8 +9,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from onward.core.task import Fault
 
-# Above this the server closes the connection, and every task on it is lost: a body of 1 MiB, and
-# the frame's own words around it.
+# Above this the server takes no frame: a body of 1 MiB, and the frame's own words around it.
 LARGEST = (1 << 20) + (64 << 10)
 
 
@@ -34,6 +33,7 @@ class Task(Frame, frozen=True, kw_only=True, tag="task"):
     service: str | None = None  # None: it came for our group
     fence: int = 0
     key: str | None = None
+    traceparent: str | None = None
 
 
 class Cancel(Frame, frozen=True, kw_only=True, tag="cancel"):
@@ -53,6 +53,10 @@ class Ping(Frame, frozen=True, kw_only=True, tag="ping"):
 
 class Pong(Frame, frozen=True, kw_only=True, tag="pong"):
     pass
+
+
+class Drain(Frame, frozen=True, kw_only=True, tag="drain"):
+    """Nothing more for us, please; or, from the server: finish, and go."""
 
 
 # From the worker.
@@ -88,11 +92,7 @@ class Chunk(Frame, frozen=True, kw_only=True, tag="chunk"):
     data: Raw
 
 
-class Drain(Frame, frozen=True, kw_only=True, tag="drain"):
-    """Nothing more for us, please."""
-
-
-Incoming = Registered | Task | Cancel | Complaint | Ping | Pong
+Incoming = Registered | Task | Cancel | Complaint | Ping | Pong | Drain
 
 decode = msgspec.json.Decoder(Incoming).decode
 encode = msgspec.json.Encoder().encode

@@ -22,6 +22,7 @@ from onward.client.wire import Patience, Wire
 from onward.core.task import FINAL, FINAL_EVENTS, State, new_id
 
 if TYPE_CHECKING:
+    from onward.client.encryption import Encryption
     from onward.client.flows import Flows, Runs
     from onward.client.functions import ToolFunction
     from onward.client.schedules import Schedules
@@ -219,6 +220,12 @@ class Client:
         from onward.client.schedules import Schedules
 
         return Schedules(self._wire)
+
+    @cached_property
+    def encryption(self) -> Encryption:
+        from onward.client.encryption import Encryption
+
+        return Encryption(self._wire)
 
     # Work goes in.
 

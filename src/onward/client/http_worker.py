@@ -71,6 +71,7 @@ class HttpLine:
         self._draining = False
         self.connected = False
         self.on_registered: Callable[[str], None] | None = None
+        self.on_drain: Callable[[], None] | None = None  # the server wants us to go
 
     async def serve(self) -> None:
         server = server_of(self._app())
@@ -140,6 +141,8 @@ class HttpLine:
         if answer.status_code == 404:
             log.info("the server has forgotten this worker")
             self.connected = False
+        elif self.on_drain is not None and _says_drain(answer.content):
+            self.on_drain()
 
     async def _until_next_beat(self) -> None:
         """A third of the TTL, or as soon as there is another load to tell of."""
@@ -249,6 +252,7 @@ class Call:
             attempt=_count(said.get("x-onward-attempt"), 1),
             fence=_count(said.get("x-onward-fence"), 0),
             key=said.get("idempotency-key", "").rpartition(":")[0] or None,
+            traceparent=said.get("traceparent"),
         )
 
     async def send(self, frame: frames.Frame) -> None:
@@ -330,6 +334,13 @@ def _refuse(status: int, error: str) -> Response:
 
 def _json(status: int, body: bytes) -> Response:
     return Response(body, status, media_type="application/json")
+
+
+def _says_drain(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any]).get("draining") is True
+    except msgspec.DecodeError:
+        return False
 
 
 def _error_of(body: bytes) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Threads
 from time import monotonic
 
@@ -59,6 +59,7 @@ class SocketLine:
         self._wire = wire
         self._threads = threads
         self._link: SocketLink | None = None
+        self.on_drain: Callable[[], None] = _stay  # told that the server wants us to go
 
     @property
     def connected(self) -> bool:
@@ -100,6 +101,7 @@ class SocketLine:
             proxy=None if is_loopback(url) else True,
         ) as socket:
             link = SocketLink(socket, self._services, wire=self._wire, threads=self._threads)
+            link.on_drain = self.on_drain
             await link.register(self._registration)
             names = ", ".join(service.name for service in self._services.values())
             me = self._registration.worker_id
@@ -125,6 +127,7 @@ class SocketLink:
         self._services = services
         self._bench = Bench(threads)
         self._ponged = asyncio.Event()
+        self.on_drain: Callable[[], None] = _stay
 
     async def register(self, frame: frames.Register) -> None:
         await self.send(frame)
@@ -143,7 +146,7 @@ class SocketLink:
                 try:
                     frame = frames.decode(data)
                 except msgspec.DecodeError:
-                    log.debug("a frame was not understood: %.80r", data)
+                    log.debug("a frame of %d bytes was not understood", len(data))
                     continue
                 await self._take(frame)
         finally:
@@ -177,17 +180,22 @@ class SocketLink:
             case frames.Task():
                 await self._start(frame)
             case frames.Cancel():
-                execution = self._bench.of(frame.task_id)
-                if execution is not None:
-                    execution.cancel()
+                self._cancel(frame.task_id)
             case frames.Ping():
                 await self.send(frames.Pong())
             case frames.Pong():
                 self._ponged.set()
+            case frames.Drain():
+                self.on_drain()
             case frames.Complaint():
                 log.warning("the server did not take a frame: %s", frame.message)
             case frames.Registered():
                 pass
+
+    def _cancel(self, task: str) -> None:
+        execution = self._bench.of(task)
+        if execution is not None:
+            execution.cancel()
 
     async def _start(self, task: frames.Task) -> None:
         service = self._services.get(task.service)
@@ -208,6 +216,10 @@ class SocketLink:
                 await self.send(_answer(task, Failed(fault)))
 
         self._bench.begin(execution, bytes(task.payload).decode(), tell)
+
+
+def _stay() -> None:
+    log.info("the server wants this worker to go, and nobody here listens to that")
 
 
 def _answer(task: frames.Task, ended: Ended) -> frames.Result:

@@ -16,6 +16,7 @@ import msgspec
 
 from onward.client.address import is_loopback
 from onward.client.errors import Unreachable, problem_from
+from onward.tracing import outgoing
 
 T = TypeVar("T")
 
@@ -57,6 +58,8 @@ class Wire:
             headers["content-type"] = "application/json"
         if key is not None:
             headers[IDEMPOTENCY_KEY] = key
+        if method == "POST":
+            headers |= outgoing()
         return self._http.build_request(
             method,
             path,

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
@@ -32,6 +32,7 @@ log = logging.getLogger("onward.worker")
 F = TypeVar("F", bound=Callable[..., Any])
 
 THREADS = "onward-handler"
+PATIENCE_MS = 7 * 24 * 3_600_000
 
 __all__ = ["NameTaken", "Worker"]
 
@@ -54,7 +55,7 @@ class ServiceOptions(TypedDict, total=False):
     timeout_ms: int
     max_retries: int
     requires_approval: bool
-    sensitive: tuple[str, ...]
+    sensitive: Sequence[str]  # paths, see docs/privacy.md
 
 
 class Worker:
@@ -78,6 +79,8 @@ class Worker:
         self._services: dict[str | None, Service] = {}
         self._line: Line | None = None
         self._drain_asked = asyncio.Event()
+        self._told_to_go = False  # by the server
+        self._hurried = asyncio.Event()  # by a signal
         self.on_registered: Callable[[str], None] | None = None  # told where it listens
 
     # What it can do.
@@ -148,7 +151,7 @@ class Worker:
             serving = loop.create_task(line.serve())
             try:
                 await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
-                await line.drain(self.grace_ms)
+                await self._drain(line)
             finally:
                 serving.cancel()
                 await asyncio.wait({serving})
@@ -160,6 +163,20 @@ class Worker:
         if not serving.cancelled():
             serving.result()
 
+    async def _drain(self, line: Line) -> None:
+        """A server that lets us go waits for what runs; whoever sends a signal waits so long."""
+        if self._told_to_go and not self._hurried.is_set():
+            loop = asyncio.get_running_loop()
+            patiently = loop.create_task(line.drain(PATIENCE_MS))
+            hurried = loop.create_task(self._hurried.wait())
+            await asyncio.wait({patiently, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
+            if patiently.done():
+                return
+            patiently.cancel()
+            await asyncio.wait({patiently})
+        await line.drain(self.grace_ms)
+
     def _line_over(
         self, redis: str | None, listen: str | None, wire: Wire, threads: ThreadPoolExecutor
     ) -> Line:
@@ -170,9 +187,12 @@ class Worker:
                 listen, self._registration(), self._services, wire=wire, threads=threads
             )
             line.on_registered = self.on_registered
+            line.on_drain = self._on_told_to_drain
             return line
         if redis is None:
-            return SocketLine(self._registration(), self._services, wire=wire, threads=threads)
+            link = SocketLine(self._registration(), self._services, wire=wire, threads=threads)
+            link.on_drain = self._on_told_to_drain
+            return link
         from onward.client.streams import StreamLine
 
         return StreamLine(
@@ -207,9 +227,16 @@ class Worker:
                 loop.add_signal_handler(number, self._on_signal, number)
         await self.serve(redis=redis, listen=listen)
 
+    def _on_told_to_drain(self) -> None:
+        if not self._drain_asked.is_set():
+            log.info("the server wants this worker to go; finishing what runs")
+            self._told_to_go = True
+            self.drain()
+
     def _on_signal(self, number: int) -> None:
-        if self._drain_asked.is_set():
+        if self._hurried.is_set():
             _exit_now(128 + number)
+        self._hurried.set()
         log.info("finishing what runs; once more to leave at once")
         self.drain()
 

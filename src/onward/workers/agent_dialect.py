@@ -19,7 +19,16 @@ from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome
 from onward.core.policy import TRANSIENT
 from onward.core.task import Claimed, Fault, Instant, Json, Note, Priority, Task, TaskId, encode
-from onward.workers.dialects import LONGEST_ID, Answer, Fields, count, kept, succeeded
+from onward.core.trace import stored
+from onward.workers.dialects import (
+    LONGEST_ID,
+    Answer,
+    Fields,
+    count,
+    kept,
+    succeeded,
+    trace_field,
+)
 
 DAY_MS = 24 * 3_600_000
 LONGEST_SESSION = 128
@@ -90,6 +99,7 @@ class AgentProtocol:
             "created_by": "agent",
             "fence": claimed.fence,
             "attempt": claimed.attempt,
+            **trace_field(claimed),
         }
         return envelope(CREATE, f"{claimed.id}:{claimed.fence}", claimed.created_at, data)
 
@@ -107,6 +117,9 @@ class AgentProtocol:
         if stream == COMPLETED:
             return msgspec.structs.replace(succeeded(fields.get("result", "null")), notes=notes)
         return Failed(_fault(fields.get("error", "null")), notes=notes)
+
+    def flaw(self, fields: Fields) -> str | None:
+        return None if fields.get("task_type") else "an event without task_type"
 
     def adopt(self, fields: Fields, now: Instant) -> Task | None:
         task, session = fields.get("task_id", ""), fields.get("session_id", "")
@@ -126,6 +139,7 @@ class AgentProtocol:
             expires_at=now + timeout_s * 1000 if timeout_s else None,
             session=session if mine else None,
             fence=count(fields.get("fence", "")),
+            overrides=stored(fields.get("traceparent")),
         )
 
 

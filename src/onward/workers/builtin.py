@@ -44,7 +44,7 @@ class Builtin:
     async def start(self) -> None:
         worker, queues = self._runner.seat.worker, self._own + self._groups
         await self._roster.join(
-            self._roster.member(worker, "local", queues, self._slots, stand_in=True)
+            self._roster.member(worker, "local", queues, self._slots, stand_in=True), self._obey
         )
         self._roster.watch(self._stand_in)
         self._runner.start()
@@ -55,6 +55,13 @@ class Builtin:
         free = [queue for queue in self._groups if not self._roster.served_by_others(queue)]
         if self._runner.seat.queues != (*self._own, *free):
             self._runner.serve(self._own + free)
+
+    async def _obey(self, draining: bool) -> None:
+        """It stays in its server, idle, until it is told to take work again."""
+        if draining:
+            self._runner.stop_claiming()
+        else:
+            self._runner.claim_again()
 
     async def drain(self, grace_ms: int) -> None:
         await self._runner.drain(grace_ms)

@@ -7,15 +7,19 @@ it as long as it is pending in any of them, and all are done with it once it is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import structlog
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from onward.core.task import Instant
 from onward.workers.dialects import Dialect, Fields
+
+log = structlog.get_logger("onward.streams")
 
 BLOCK_MS = 1_000
 PAGE = 1_000
@@ -28,11 +32,14 @@ class Lines(msgspec.Struct, frozen=True):
 
     calls: Redis
     blocking: Redis
+    # Entries published, consumed and acknowledged here, by stream.
+    tally: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
 
 
 class Row(NamedTuple):
     entry: str
     fields: Fields
+    event: str  # the id that an envelope gives it; without one, the entry's
 
 
 class Taken(NamedTuple):
@@ -82,6 +89,7 @@ class Channel:
         self.dialect = dialect
         self._redis = lines.calls
         self._blocking = lines.blocking
+        self._tally = lines.tally
         self._tasks = dialect.tasks
         self.groups: Sequence[str] = ()  # those who do the work, as they were last seen
 
@@ -162,7 +170,11 @@ class Channel:
         for entry in entries:
             fields: dict[Any, Any] = dict(entry)
             _ = pipe.xadd(self._tasks, fields)
-        return [_text(entry) for entry in await pipe.execute()]
+        added = [_text(entry) for entry in await pipe.execute()]
+        self._tally[self._tasks, "published"] += len(added)
+        for said, id in zip(entries, added, strict=True):
+            log.debug("Event published", stream=self._tasks, event_id=said.get("event_id", id))
+        return added
 
     async def drop(self, entries: Sequence[str]) -> Sequence[None]:
         pipe = self._redis.pipeline(transaction=True)
@@ -254,22 +266,32 @@ class Channel:
             count=READ,
             block=BLOCK_MS if block else None,
         )
-        return [
+        found = [
             (_text(stream), [self._row(entry, fields) for entry, fields in rows])
             for stream, rows in reply or ()
             if rows
         ]
+        for stream, rows in found:
+            self._tally[stream, "consumed"] += len(rows)
+            for row in rows:
+                log.debug("Event consumed", stream=stream, event_id=row.event, consumer=OURSELVES)
+        return found
 
-    async def done(self, stream: str, entries: Sequence[str]) -> None:
+    async def done(self, stream: str, rows: Sequence[Row]) -> None:
         """Read and seen to."""
+        entries = [row.entry for row in rows]
         pipe = self._redis.pipeline(transaction=True)
         _ = pipe.xack(stream, self.dialect.own_group, *entries)
         if stream in self.dialect.consumed:
             _ = pipe.xdel(stream, *entries)
         await pipe.execute()
+        self._tally[stream, "acknowledged"] += len(rows)
+        for row in rows:
+            log.debug("Event acknowledged", stream=stream, event_id=row.event)
 
     def _row(self, entry: Any, fields: Any) -> Row:
-        return Row(_text(entry), self.dialect.opened(_fields(fields)))
+        name, plain = _text(entry), _fields(fields)
+        return Row(name, self.dialect.opened(plain), plain.get("event_id", name))
 
     async def _script(self, source: str, *arguments: str) -> Any:
         return await self._redis.eval(source, 1, self._tasks, *arguments)

@@ -18,7 +18,7 @@ from onward.core.contract import Submission, Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Failed, Succeeded
-from onward.core.task import Claimed, State, Task, TaskId
+from onward.core.task import Claimed, Fault, State, Task, TaskId
 from onward.workers.channel import OURSELVES, Channel, Row, order
 from onward.workers.dialects import TOLD_S, Answer, Fields, told_key
 from onward.workers.offers import Offer, Offers, claimed, net_ms
@@ -80,7 +80,7 @@ class Collector:
             count += len(rows)
             if stream == self._dialect.tasks:
                 await self.meet(rows)
-                done = [row.entry for row in rows]
+                done = list(rows)
             else:
                 done = await self._answers(stream, rows)
             if done:
@@ -91,8 +91,8 @@ class Collector:
 
     # Answers.
 
-    async def _answers(self, stream: str, rows: Sequence[Row]) -> list[str]:
-        """Settle them; returns the entries that are seen to."""
+    async def _answers(self, stream: str, rows: Sequence[Row]) -> list[Row]:
+        """Settle them; returns those that are seen to."""
         answers = [
             (row.entry, answer)
             for row in rows
@@ -109,7 +109,7 @@ class Collector:
             elif isinstance(end, BaseException):
                 # It would fail again, and nothing behind it would ever be read.
                 log.error("an answer was dropped", task=answer.task, error=repr(end))
-        return [row.entry for row in rows if row.entry not in later]
+        return [row for row in rows if row.entry not in later]
 
     async def _answered(self, answer: Answer) -> None:
         offer = await self._offers.find(answer.task)
@@ -207,7 +207,7 @@ class Collector:
         tasks = await self._tasks.get(ids)
         foreign: dict[TaskId, tuple[str | None, Fields]] = {}
         over: list[str | None] = []
-        for id, (entry, fields), task in zip(ids, rows, tasks, strict=True):
+        for id, (entry, fields, _), task in zip(ids, rows, tasks, strict=True):
             if task is None:
                 if id in foreign:
                     over.append(foreign[id][0])  # whoever sent it has sent it again
@@ -254,4 +254,9 @@ class Collector:
             await self._tasks.insert([submission for _, submission in adopted], (), now=now)
             self._dispatcher.backend.bell.ring("log")
             for entry, submission in adopted:
-                self._offers.keep(Offer(entry, claimed(submission.task)))
+                offer = Offer(entry, claimed(submission.task))
+                self._offers.keep(offer)
+                flaw = None if entry is None else self._dialect.flaw(foreign[submission.task.id][1])
+                if flaw is not None:
+                    fault = Fault(kind="SchemaInvalid", message=flaw, retryable=False)
+                    await self._offers.settle(offer, Failed(fault))

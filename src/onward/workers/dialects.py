@@ -11,6 +11,7 @@ from onward.core import strict_json
 from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome, Succeeded
 from onward.core.task import Claimed, Fault, Instant, Json, Task, TaskId, encode
+from onward.core.trace import handed_on, stored
 
 Fields = Mapping[str, str]
 
@@ -83,6 +84,9 @@ class Dialect(Protocol):
     def entry(self, claimed: Claimed, task: Task | None) -> Fields: ...
     def answer(self, stream: str, fields: Fields) -> Answer | None: ...
     def adopt(self, fields: Fields, now: Instant) -> Task | None: ...
+    def flaw(self, fields: Fields) -> str | None:
+        """Why nobody could do what somebody else's entry asks for."""
+        ...
 
 
 class StreamProtocol:
@@ -125,6 +129,7 @@ class StreamProtocol:
             "fence": str(claimed.fence),
             "attempt": str(claimed.attempt),
             "deadline_at": str(min(limits)) if limits else "",
+            **trace_field(claimed),
         }
 
     def answer(self, stream: str, fields: Fields) -> Answer | None:
@@ -156,6 +161,9 @@ class StreamProtocol:
             )
         )
 
+    def flaw(self, fields: Fields) -> str | None:
+        return None if fields.get("tool_name") else "an entry without tool_name"
+
     def adopt(self, fields: Fields, now: Instant) -> Task | None:
         task = fields.get("task_id", "")
         if not 0 < len(task) <= LONGEST_ID or not task.isprintable():
@@ -173,12 +181,19 @@ class StreamProtocol:
             fence=count(fields.get("fence", "")),
             failures=failures,
             retries=failures,
+            overrides=stored(fields.get("traceparent")),
         )
 
 
 def told_key(task: TaskId, generation: int) -> str:
     """Set once this death is on the stream of dead letters."""
     return f"onward:told:{task}:{generation}"
+
+
+def trace_field(task: Claimed) -> Fields:
+    """Where the attempt stands in a trace, if it is part of one."""
+    traceparent = handed_on(task)
+    return {} if traceparent is None else {"traceparent": traceparent}
 
 
 def count(text: str) -> int:

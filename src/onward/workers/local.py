@@ -14,7 +14,9 @@ from onward.core.contract import Hold
 from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Failed, Outcome, Succeeded
 from onward.core.task import Claimed, Fault, TaskId, encode
+from onward.core.trace import handed_on
 from onward.service import EffectUnknown, Service, fault_from
+from onward.tracing import inside
 from onward.workers.roster import group_of
 
 CANCELED = Fault(kind="Canceled", message="stopped because it was asked to", retryable=False)
@@ -95,7 +97,8 @@ class LocalExecutor:
         assert execution is not None  # noqa: S101 executors run in a task of their own
         self._running[task.id] = (context, execution)
         try:
-            return Succeeded(await service.call(task.payload, context, threads=self._threads))
+            with inside(handed_on(task)):
+                return Succeeded(await service.call(task.payload, context, threads=self._threads))
         except asyncio.CancelledError:
             if context.cancelled and execution.uncancel() == 0:
                 return Failed(CANCELED)

@@ -20,6 +20,7 @@ from onward.core import strict_json
 from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome, Succeeded
 from onward.core.task import Claimed, Fault, Instant, Json, TaskId, encode
+from onward.core.trace import handed_on
 from onward.workers.push_address import Place
 from onward.workers.registry import HttpWorker
 
@@ -86,6 +87,8 @@ class Caller:
         }
         if wrapped:
             headers["x-onward-payload"] = "input"
+        if traceparent := handed_on(task):
+            headers["traceparent"] = traceparent
         path = f"/exec/{quote(task.queue, safe='')}"
         try:
             response = await self._post(worker, path, body, headers)

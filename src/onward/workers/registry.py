@@ -34,6 +34,7 @@ class HttpWorker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     beat_at: Instant
     load: float = 0
     slots: int | None = None  # how many calls it takes at a time, if it said so
+    draining: bool = False  # not called any more, and told so with its next heartbeat
 
 
 _decode = msgspec.json.Decoder(HttpWorker).decode
@@ -100,28 +101,46 @@ class Registry:
         await self._roster.refresh()
         return worker_id
 
-    async def heartbeat(self, id: WorkerId, load: float | None) -> None:
-        for _ in range(TRIES):
-            now = self._clock.now()
-            found = await self._documents.get(KIND, id, now=now)
-            if found is None:
-                raise NotFound(f"no worker {id!r} is registered; register again")
-            worker = _decode(found.body)
-            was_live = self.alive(worker)
-            worker = msgspec.structs.replace(
-                worker, beat_at=now, load=worker.load if load is None else load
-            )
-            # It may register anew between the reading and this: then the old URL must not win.
-            if await self._put(worker, expect=found.version):
-                if not was_live:
-                    await self._roster.refresh()
-                return
-        raise Conflict("the registration keeps changing; try again")
+    async def heartbeat(self, id: WorkerId, load: float | None) -> HttpWorker:
+        now = self._clock.now()
+
+        def beaten(worker: HttpWorker) -> HttpWorker:
+            told = worker.load if load is None else load
+            return msgspec.structs.replace(worker, beat_at=now, load=told)
+
+        before, worker = await self._change(id, beaten)
+        if not self.alive(before):
+            await self._roster.refresh()
+        return worker
+
+    async def drain(self, id: WorkerId, *, draining: bool = True) -> None:
+        """No more calls, here at once and by the other servers within a second; or again."""
+
+        def marked(worker: HttpWorker) -> HttpWorker:
+            return msgspec.structs.replace(worker, draining=draining)
+
+        await self._change(id, marked)
+        await self._roster.refresh()
 
     async def leave(self, id: WorkerId) -> None:
         if not await self._documents.delete(KIND, id):
             raise NotFound(f"no worker {id!r} is registered")
         await self._roster.refresh()
+
+    async def _change(
+        self, id: WorkerId, change: Callable[[HttpWorker], HttpWorker]
+    ) -> tuple[HttpWorker, HttpWorker]:
+        """A registration, before and after."""
+        for _ in range(TRIES):
+            found = await self._documents.get(KIND, id, now=self._clock.now())
+            if found is None:
+                raise NotFound(f"no worker {id!r} is registered; register again")
+            before = _decode(found.body)
+            after = change(before)
+            # It may register anew between the reading and this: then the old URL must not win.
+            if await self._put(after, expect=found.version):
+                return before, after
+        raise Conflict("the registration keeps changing; try again")
 
     # Others ask.
 
@@ -144,15 +163,15 @@ class Registry:
         return chosen
 
     def live(self, service: str) -> Sequence[HttpWorker]:
-        """As far as this server knows; who falls silent drops out at once."""
+        """As far as this server knows; who falls silent or drains drops out at once."""
         offering = self._by_service.get(service, {})
-        return [worker for worker in offering.values() if self._heard(worker)]
+        return [one for one in offering.values() if self._heard(one) and not one.draining]
 
     def alive(self, worker: HttpWorker) -> bool:
         return self._heard(worker) and self._hosts.admit(worker.host, worker.addresses)
 
     def all_live(self) -> Sequence[HttpWorker]:
-        return [worker for worker in self._known.values() if self.alive(worker)]
+        return [one for one in self._known.values() if self.alive(one) and not one.draining]
 
     def slots_of(self, worker: HttpWorker) -> int:
         return worker.slots or self._slots
@@ -173,8 +192,10 @@ class Registry:
                 slots=self.slots_of(worker),
                 server=self._roster.server,
                 since=worker.since,
+                draining=worker.draining,
             )
-            for worker in self.all_live()
+            for worker in self._known.values()
+            if self.alive(worker)
         ]
 
     async def _put(self, worker: HttpWorker, expect: int | None = None) -> Document | None:

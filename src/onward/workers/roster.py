@@ -1,19 +1,21 @@
 """Who is there, and what they serve. A hint for people and for "is anybody there?", never a lease.
 
 Each server writes the workers connected to it; its rows count as long as its own heartbeat does. A
-miss in the cache is looked up in the ledger before anybody is told that there is no worker.
+miss in the cache is looked up in the ledger before anybody is told that there is no worker. That a
+worker shall drain is written into its row, and heard by the server that it is connected to.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 import structlog
 
 from onward.core.clock import Clock
 from onward.core.contract import Backend
+from onward.core.errors import Conflict
 from onward.core.task import Instant, WorkerId, encode, new_id
 
 log = structlog.get_logger("onward.roster")
@@ -45,9 +47,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     since: Instant
     stand_in: bool = False  # serves a queue only while nobody else does
+    draining: bool = False  # takes no more work, and finishes what it has
 
 
 _decode = msgspec.json.Decoder(Member).decode
+Obey = Callable[[bool], Awaitable[None]]  # drain, or take work again; Conflict: it cannot
 
 
 class Roster:
@@ -56,6 +60,8 @@ class Roster:
         self._clock = clock
         self.server = new_id()
         self._here: dict[WorkerId, Member] = {}
+        self._obey: dict[WorkerId, Obey] = {}
+        self._draining: set[WorkerId] = set()  # of those here
         self._all: dict[WorkerId, Member] = {}
         self._served: set[str] = set()
         self._watchers: list[Callable[[], None]] = []
@@ -75,10 +81,14 @@ class Roster:
             **more,
         )
 
-    async def join(self, member: Member) -> None:
-        """Known to every server when this returns."""
+    async def join(self, member: Member, obey: Obey | None = None) -> None:
+        """Known to every server when this returns. Without `obey` it drains only by itself."""
         # Here before its row is there: a refresh in between would take the row for a leftover.
         self._here[member.id] = member
+        self._draining.discard(member.id)
+        self._obey.pop(member.id, None)
+        if obey is not None:
+            self._obey[member.id] = obey
         try:
             await self._write(member)
         except BaseException:
@@ -92,9 +102,21 @@ class Roster:
         if self._here.get(member.id) is not member:
             return  # a newer connection has taken the name over
         del self._here[member.id]
+        self._obey.pop(member.id, None)
+        self._draining.discard(member.id)
         self._all.pop(member.id, None)
         self._changed()
         await self._backend.documents.delete(WORKER, member.id)
+
+    async def drain(self, member: Member, *, draining: bool = True) -> Member:
+        """Done when this returns; by a worker at another server within a second."""
+        if member.server == self.server:
+            await self._set_draining(member.id, draining)
+            if member.id not in self._here:
+                return member
+        marked = msgspec.structs.replace(member, draining=draining)
+        await self._write(marked)
+        return marked
 
     def watch(self, watcher: Callable[[], None]) -> None:
         self._watchers.append(watcher)
@@ -110,7 +132,8 @@ class Roster:
         return self._known(queue)
 
     def served_by_others(self, queue: str) -> bool:
-        return any(queue in member.queues for member in self._all.values() if not member.stand_in)
+        others = [one for one in self._all.values() if not one.stand_in and not one.draining]
+        return any(queue in member.queues for member in others)
 
     def members(self) -> Sequence[Member]:
         return sorted(self._all.values(), key=lambda member: member.since)
@@ -121,6 +144,19 @@ class Roster:
             for others in self._others
             for member in await others()
         }
+        draining = frozenset(self._draining)
+        found = await self._rows()
+        for member in list(self._here.values()):
+            if member.id not in found:  # we were silent for long, and others took us for dead
+                await self._write(self._marked(member))
+        here = {id: self._marked(member) for id, member in self._here.items()}
+        before, self._all = self._all, {**free, **found, **here}
+        if before != self._all:
+            self._changed()
+        for wish in self._wishes(found.values(), draining):
+            await self._heed(wish)
+
+    async def _rows(self) -> dict[WorkerId, Member]:
         now = self._clock.now()
         alive = {doc.key for doc in await self._backend.documents.list(SERVER, now=now)}
         alive.add(self.server)
@@ -132,12 +168,30 @@ class Roster:
                 found[member.id] = member
             else:  # its server died without a word, or it left us while the ledger was away
                 await self._backend.documents.delete(WORKER, doc.key)
-        for member in list(self._here.values()):
-            if member.id not in found:  # we were silent for long, and others took us for dead
-                await self._write(member)
-        before, self._all = self._all, {**free, **found, **self._here}
-        if before != self._all:
-            self._changed()
+        return found
+
+    def _wishes(self, rows: Iterable[Member], draining: frozenset[WorkerId]) -> Sequence[Member]:
+        """Of those here, whom another server wants to drain, or not to drain any more.
+
+        `draining` is who did before the rows were read: of whoever was changed here since, a row
+        is the older word. So it is of a connection that another one under the same name replaced.
+        """
+        here = self._here
+        return [
+            row
+            for row in rows
+            if row.id in here
+            and row.since == here[row.id].since
+            and (row.id in self._draining) is (row.id in draining) is not row.draining
+        ]
+
+    async def _heed(self, wish: Member) -> None:
+        try:
+            await self._set_draining(wish.id, wish.draining)
+        except Conflict as error:
+            log.warning("a worker does not do as it is told", worker=wish.id, error=str(error))
+            if wish.id in self._here:
+                await self._write(self._marked(self._here[wish.id]))
 
     async def beat(self) -> None:
         now = self._clock.now()
@@ -168,6 +222,20 @@ class Roster:
             await self.leave(member)
         await self._backend.documents.delete(SERVER, self.server)
 
+    async def _set_draining(self, id: WorkerId, draining: bool) -> None:
+        obey = self._obey.get(id)
+        if obey is None:
+            raise Conflict(f"worker {id!r} cannot be told so from here")
+        await obey(draining)
+        if id in self._here:  # it may have hung up at once
+            (self._draining.add if draining else self._draining.discard)(id)
+            self._all[id] = self._marked(self._here[id])
+            self._changed()
+
+    def _marked(self, member: Member) -> Member:
+        draining = member.id in self._draining
+        return member if not draining else msgspec.structs.replace(member, draining=True)
+
     async def _write(self, member: Member) -> None:
         await self._backend.documents.put(WORKER, member.id, encode(member), now=self._clock.now())
 
@@ -175,6 +243,7 @@ class Roster:
         return queue in self._served
 
     def _changed(self) -> None:
-        self._served = {queue for member in self._all.values() for queue in member.queues}
+        taking = [member for member in self._all.values() if not member.draining]
+        self._served = {queue for member in taking for queue in member.queues}
         for watcher in self._watchers:
             watcher()

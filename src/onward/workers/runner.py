@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import structlog
 
 from onward.core.contract import Executor, Verdict
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import LedgerUnavailable
+from onward.core.errors import LedgerUnavailable, Unreadable
 from onward.core.hands import Seat
 from onward.core.outcome import Failed, Outcome, Released
 from onward.core.task import Claimed, Fault, WorkerId
@@ -18,6 +19,7 @@ log = structlog.get_logger("onward.runner")
 
 LET_GO_S = 1.0  # a revoked task's slot is free at its late answer, or after this
 AGAIN_S = 0.5
+KEY_S = 5.0  # between two tries at what does not open
 
 
 class Runner:
@@ -57,6 +59,9 @@ class Runner:
     def stop_claiming(self) -> None:
         self._dispatcher.hands.leave(self.seat)
 
+    def claim_again(self) -> None:
+        self._dispatcher.hands.come_back(self.seat)
+
     async def drain(self, grace_ms: int) -> None:
         """Take nothing more, finish what runs; what does not finish in time goes back unburned."""
         self.stop_claiming()
@@ -89,6 +94,13 @@ class Runner:
         try:
             return await self._executor.execute(task)
         except asyncio.CancelledError:
+            return Released()
+        except Unreadable as error:
+            # A part of it (a child's result, say) is sealed under a key that may come back: no
+            # failure, and tried again, but not as fast as it can be claimed.
+            log.error("a task waits for a key", task=task.id, error=str(error))
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(KEY_S)
             return Released()
         except Exception as error:
             log.exception("executor failed", task=task.id, type=task.type)

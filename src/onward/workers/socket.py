@@ -7,20 +7,22 @@ one `error` frame and the connection stays; a connection that ends takes its tas
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 import structlog
-from msgspec import Meta, Raw
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from onward.core import strict_json
 from onward.core.contract import Hold, Pulse
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import Invalid, OnwardError
+from onward.core.errors import Conflict, Invalid, OnwardError
 from onward.core.outcome import Failed, Lost, Outcome, Succeeded
 from onward.core.task import Claimed, Fault, Note, TaskId, encode, new_id
+from onward.core.trace import handed_on
 from onward.workers.roster import Member, Roster, group_of, group_queue, is_service
 from onward.workers.runner import Runner
 
@@ -33,6 +35,7 @@ Message = MutableMapping[str, Any]
 Declare: TypeAlias = Callable[[Sequence[Raw]], Awaitable[None]]
 
 REPLACED, TOO_MANY, GOING_AWAY = 4001, 4003, 1001
+LARGEST = (1 << 20) + (64 << 10)  # of a frame: a body, and the frame's own words around it
 
 
 class Register(msgspec.Struct, tag="register", tag_field="type"):
@@ -74,7 +77,7 @@ class Pong(msgspec.Struct, tag="pong", tag_field="type"):
 
 
 class Drain(msgspec.Struct, tag="drain", tag_field="type"):
-    """Ours: no more tasks, please; the running ones will be finished."""
+    """Ours, both ways: no more tasks; the running ones are finished, and then the worker goes."""
 
 
 class TaskFrame(msgspec.Struct, tag="task", tag_field="type"):
@@ -86,6 +89,7 @@ class TaskFrame(msgspec.Struct, tag="task", tag_field="type"):
     service: str | None
     fence: int
     key: str
+    traceparent: str | UnsetType = UNSET  # ours: where this attempt stands in a trace
 
 
 _decode = msgspec.json.Decoder(
@@ -171,6 +175,7 @@ class Session:
         self._executions: dict[TaskId, Execution] = {}
         self._runner: Runner | None = None
         self._member: Member | None = None
+        self._leaving = False  # it said so itself
         self._ended = False
 
     async def run(self) -> None:
@@ -189,11 +194,45 @@ class Session:
             frame = _decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             await self._complain(str(error))
+            self._fail_unreadable(text)
             return
         except RecursionError:
             await self._complain(strict_json.TOO_DEEP)
             return
+        if len(text) > LARGEST:
+            said = f"a frame of {len(text):,} bytes; at most {LARGEST:,} are taken"
+            await self._complain(said)
+            if not isinstance(frame, TaskResult):
+                return
+            frame = TaskResult(
+                frame.taskId,
+                error=said,
+                errorType="ResultTooLarge",
+                retryable=False,
+                fence=frame.fence,
+            )
         await self._ON[type(frame)](self, frame)
+
+    def _fail_unreadable(self, text: str | bytes) -> None:
+        """If it can be made out whose result that should be: nobody need wait for another."""
+        try:
+            said = json.loads(text)  # it lets pass what no JSON may hold
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(said, dict) or said.get("type") != "taskResult":
+            return
+        execution = self._executions.get(str(said.get("taskId")))
+        if execution is None or execution.answer.done():
+            return
+        try:
+            strict_json.parse(
+                text.encode(errors="surrogatepass") if isinstance(text, str) else text
+            )
+            why = "not as a taskResult should be"
+        except Invalid as error:
+            why = str(error)
+        fault = Fault(kind="ResultInvalid", message=f"result: {why}", retryable=False)
+        execution.answer.set_result(Failed(fault))
 
     async def _on_progress(self, frame: Progress) -> None:
         progress = encode({"progress": frame.progress, "message": frame.message})
@@ -209,10 +248,21 @@ class Session:
         pass
 
     async def _on_drain(self, _: Drain) -> None:
-        if self._runner is not None and self._member is not None:
-            self._runner.stop_claiming()
+        if self._member is not None and not self._leaving:
+            self._leaving = True
             # It serves nobody new: whoever waits for such a worker must not count on it.
-            await self._sockets.roster.leave(self._member)
+            await self._sockets.roster.drain(self._member)
+
+    async def _obey(self, draining: bool) -> None:
+        assert self._runner is not None  # noqa: S101 whoever is on the roster has one
+        if draining:
+            self._runner.stop_claiming()
+            if not self._leaving:
+                await self._say({"type": "drain"})
+        elif self._leaving:
+            raise Conflict("the worker is leaving by itself")
+        else:
+            self._runner.claim_again()
 
     async def _on_register(self, frame: Register) -> None:
         if self._member is not None:
@@ -225,16 +275,6 @@ class Session:
             await self._complain("register with a group, or with services, or both")
             return
         sockets = self._sockets
-        try:
-            await sockets.declare(frame.declare)
-            await sockets.enlist(self, worker)
-            member = sockets.roster.member(worker, "socket", queues, frame.concurrency)
-            await sockets.roster.join(member)
-        except OnwardError as error:
-            sockets.dismiss(self, worker)
-            await self._complain(str(error))
-            return
-        self._member = member
         self._runner = Runner(
             sockets.dispatcher,
             self,
@@ -243,6 +283,16 @@ class Session:
             slots=frame.concurrency,
             lease_ms=sockets.lease_ms,
         )
+        try:
+            await sockets.declare(frame.declare)
+            await sockets.enlist(self, worker)
+            member = sockets.roster.member(worker, "socket", queues, frame.concurrency)
+            await sockets.roster.join(member, self._obey)
+        except OnwardError as error:
+            sockets.dismiss(self, worker)
+            await self._complain(str(error))
+            return
+        self._member = member
         if not self._ended:
             self._runner.start()  # claims in a later turn: no task overtakes the answer below
         await self._say({"type": "registered", "workerId": worker})
@@ -301,6 +351,7 @@ class Session:
             None if group is not None else task.type,
             task.fence,
             task.key or task.id,
+            handed_on(task) or UNSET,
         )
         return _encode(frame).decode()
 

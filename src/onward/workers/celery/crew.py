@@ -110,7 +110,7 @@ class Crew:
         self._settings = settings
         self._services = services
         self._seating = seating
-        self._backend = open_backend(url, prefix=settings.redis_prefix)
+        self._backend = open_backend(url, prefix=settings.redis_prefix, **settings.encryption())
         self._clock = SharedClock(lambda: self._backend.ahead_ms)
         self._dispatcher = Dispatcher(
             self._backend,

@@ -1,0 +1,147 @@
+"""A task's events → the stages that become spans: its times in the queue, and its attempts.
+
+Pure. Of what events say only names, numbers and the kind of a fault go on: never a payload, a
+result or a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from onward.core.task import FINAL_EVENTS, Event, Instant
+from onward.core.trace import QUEUE, RUN
+
+ENDS = FINAL_EVENTS | {"task.retrying", "task.reclaimed"}
+OUTCOMES = {
+    "task.succeeded": "succeeded",
+    "task.failed": "failed",
+    "task.canceled": "canceled",
+    "task.retrying": "retrying",
+    "task.reclaimed": "lost",
+}
+# After each of these it waits for whoever takes it.
+READY = frozenset(
+    {"task.created", "task.queued", "task.woken", "task.replayed", "approval.approved", *ENDS}
+)
+SILENT = frozenset({"task.created", "task.progress", "task.chunk"})
+TOLD = ("worker", "attempt", "waiting_for", "run_at", "reason", "from", "generation")
+
+
+class Note(msgspec.Struct, frozen=True):
+    name: str
+    at: Instant
+    said: dict[str, str | int]
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str  # RUN or QUEUE
+    n: int  # the event that ended it
+    generation: int
+    attempt: int
+    start_at: Instant
+    end_at: Instant
+    worker: str | None = None
+    outcome: str | None = None
+    fault: str | None = None  # its kind
+    notes: tuple[Note, ...] = ()
+
+
+class _Attempt:
+    def __init__(self, event: Event, said: dict[str, Any]) -> None:
+        self.generation = event.generation
+        self.number = said.get("attempt", 1)
+        self.worker = said.get("worker")
+        self.began_at = event.at
+        self.notes: list[Note] = []
+
+
+def stages(events: Sequence[Event]) -> Iterator[Stage]:
+    """Of one task's events from the first on. An attempt that is not over has none yet."""
+    ready_at: Instant | None = None
+    attempt: _Attempt | None = None
+    number = 0
+    for at, event in enumerate(events):
+        said = _said(event)
+        if event.type == "task.claimed" and attempt is None:
+            attempt = _Attempt(event, said)
+            number = attempt.number
+        elif attempt is not None and event.type not in SILENT:
+            _go_on(attempt, event, said)
+        if event.type in ENDS:
+            dead = event.type == "task.failed" and _dies(events[at + 1 :])
+            yield from _ended(attempt, event, said, ready_at, dead, number)
+            attempt = None
+        if event.type in READY and attempt is None:
+            ready_at = event.at
+
+
+def _go_on(attempt: _Attempt, event: Event, said: dict[str, Any]) -> None:
+    if event.type == "task.delivered":
+        # It was on a stream until now, which is a queue, too.
+        attempt.began_at = event.at
+    if event.type in ("task.claimed", "task.delivered", "task.sent"):
+        attempt.worker = said.get("worker", attempt.worker)
+    told = {name: said[name] for name in TOLD if isinstance(said.get(name), str | int)}
+    attempt.notes.append(Note(event.type, event.at, told))
+
+
+def _ended(
+    attempt: _Attempt | None,
+    event: Event,
+    said: dict[str, Any],
+    ready_at: Instant | None,
+    dead: bool,
+    number: int,
+) -> Iterator[Stage]:
+    outcome = "dead" if dead else OUTCOMES[event.type]
+    error = said.get("error")
+    fault = error.get("kind") if isinstance(error, dict) else None
+    if attempt is None:  # nobody ever took it: it ended where it waited
+        if ready_at is not None:
+            yield Stage(
+                kind=QUEUE,
+                n=event.n,
+                generation=event.generation,
+                attempt=number + 1,
+                start_at=ready_at,
+                end_at=event.at,
+                outcome=outcome,
+                fault=fault,
+            )
+        return
+    if ready_at is not None:
+        yield Stage(
+            kind=QUEUE,
+            n=event.n,
+            generation=attempt.generation,
+            attempt=attempt.number,
+            start_at=ready_at,
+            end_at=attempt.began_at,
+        )
+    notes = [*attempt.notes, Note("task.dlq", event.at, {})] if dead else attempt.notes
+    yield Stage(
+        kind=RUN,
+        n=event.n,
+        generation=attempt.generation,
+        attempt=attempt.number,
+        start_at=attempt.began_at,
+        end_at=event.at,
+        worker=attempt.worker,
+        outcome=outcome,
+        fault=fault,
+        notes=tuple(notes),
+    )
+
+
+def _dies(after: Sequence[Event]) -> bool:
+    return bool(after) and after[0].type == "task.dlq"
+
+
+def _said(event: Event) -> dict[str, Any]:
+    if event.data is None or event.type in SILENT:
+        return {}
+    said = msgspec.json.decode(event.data)
+    return said if isinstance(said, dict) else {}

@@ -1,0 +1,48 @@
+"""Telling a worker to drain: it gets no new task, finishes what it has, and goes.
+
+Decides whom to tell, by the way in which the worker gets its tasks. One that fetches them by itself
+is out of reach: the answer says how it is stopped where it runs.
+"""
+
+from __future__ import annotations
+
+from onward.core.errors import Conflict, NotFound
+from onward.core.task import WorkerId
+from onward.workers.registry import TRANSPORT as HTTP
+from onward.workers.registry import Registry
+from onward.workers.roster import Member, Roster
+
+OUT_OF_REACH = {
+    "celery": (
+        "a Celery worker takes its messages from the broker, not from here",
+        "send its process SIGTERM: Celery finishes what runs, and ends",
+    ),
+}
+
+
+class Drains:
+    def __init__(self, roster: Roster, registry: Registry) -> None:
+        self._roster = roster
+        self._registry = registry
+
+    async def set(self, id: WorkerId, *, draining: bool) -> Member:
+        member = await self._find(id)
+        if member.transport in OUT_OF_REACH:
+            message, hint = OUT_OF_REACH[member.transport]
+            raise Conflict(message, hint=hint)
+        if member.transport != HTTP:
+            return await self._roster.drain(member, draining=draining)
+        await self._registry.drain(id, draining=draining)
+        return self._known(id) or member
+
+    async def _find(self, id: WorkerId) -> Member:
+        member = self._known(id)
+        if member is None:
+            await self._roster.refresh()
+            member = self._known(id)
+        if member is None:
+            raise NotFound(f"no worker {id!r} is here", hint="GET /api/v2/workers lists them")
+        return member
+
+    def _known(self, id: WorkerId) -> Member | None:
+        return next((one for one in self._roster.members() if one.id == id), None)

@@ -1,0 +1,45 @@
+"""A worker with spans of its own, in a process of its own: its services make one each."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+from onward import Context, Worker
+
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))
+tracer = trace.get_tracer("worker", tracer_provider=provider)
+worker = Worker(sys.argv[1], concurrency=4)
+
+
+@worker.service
+async def greet(name: str) -> str:
+    with tracer.start_as_current_span("inside greet"):
+        await asyncio.sleep(0)
+        return f"hello {name}"
+
+
+@worker.service
+def greet_plainly(name: str) -> str:
+    with tracer.start_as_current_span("inside greet_plainly"):
+        return f"hello {name}"
+
+
+@worker.service
+async def stay(ctx: Context) -> int:
+    """At its first attempt it does not come back."""
+    with tracer.start_as_current_span(f"inside stay {ctx.attempt}"):
+        pass
+    if ctx.attempt == 1:
+        await asyncio.Event().wait()
+    return ctx.attempt
+
+
+if __name__ == "__main__":
+    worker.run()

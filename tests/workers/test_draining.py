@@ -1,0 +1,235 @@
+"""A worker is told to drain: it gets nothing new, finishes what it has, and goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from onward.client.http import Client
+from onward.client.worker import Worker
+from onward.workers.roster import Roster
+from tests.client.conftest import served
+from tests.house import House, open_house
+from tests.support import wait_until
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    async with open_house() as house:
+        yield house
+
+
+async def worker(house: House, id: str) -> dict[str, Any] | None:
+    items = (await house.get("/api/v2/workers")).json()["items"]
+    return next((one for one in items if one["id"] == id), None)
+
+
+async def drain(house: House, id: str) -> httpx2.Response:
+    return await house.post(f"/api/v2/workers/{id}/drain", None)
+
+
+async def undo(house: House, id: str) -> httpx2.Response:
+    return await house.http.delete(f"/api/v2/workers/{id}/drain")
+
+
+async def submit(house: House, type_: str = "echo", **more: Any) -> str:
+    id: str = (await house.post("/api/v2/tasks", {"type": type_, **more})).json()["id"]
+    await house.settled()
+    return id
+
+
+async def state(house: House, task: str) -> str:
+    found: str = (await house.get(f"/api/v2/tasks/{task}")).json()["state"]
+    return found
+
+
+async def test_a_drained_socket_worker_finishes_and_gets_nothing_new(house: House) -> None:
+    w = await house.worker(workerId="w", group=None, services=["echo"], concurrency=2)
+    first = await submit(house)
+    assert (await w.task())["taskId"] == first
+    told = await drain(house, "w")
+    assert told.status_code == 200
+    assert (told.json()["draining"], told.json()["busy"]) == (True, 1)
+    assert await w.receive() == {"type": "drain"}
+    second = await submit(house)
+    await w.answer(first, "done")
+    await house.settled()
+    assert await state(house, first) == "succeeded"
+    assert await state(house, second) == "queued"
+    assert w.pending() == 0
+    shown = await worker(house, "w")
+    assert shown is not None
+    assert (shown["draining"], shown["busy"]) == (True, 0)
+    await w.close()
+    assert await worker(house, "w") is None
+
+
+async def test_a_queue_that_only_draining_workers_serve_has_no_worker(house: House) -> None:
+    await house.worker(workerId="w", group="default", services=["echo"])
+    await drain(house, "w")
+    refused = await house.post("/api/openai", {"data": "hi"})
+    assert (refused.status_code, refused.json()) == (503, {"error": "No worker available"})
+    task = await submit(house)
+    assert (await house.get(f"/api/v2/tasks/{task}/explain")).json()["reason"] == "no_worker"
+    assert (await house.get("/api/v2/queues/echo")).json()["workers"] == 0
+
+
+async def test_a_worker_may_be_told_to_take_work_again(house: House) -> None:
+    w = await house.worker(workerId="w", group=None, services=["echo"])
+    await drain(house, "w")
+    assert await w.receive() == {"type": "drain"}
+    task = await submit(house)
+    again = await undo(house, "w")
+    assert (again.status_code, again.json()["draining"]) == (200, False)
+    assert (await w.task())["taskId"] == task
+    assert (await drain(house, "w")).json()["draining"] is True
+    assert (await undo(house, "w")).json()["draining"] is False
+
+
+async def test_a_worker_that_leaves_by_itself_is_shown_and_not_called_back(house: House) -> None:
+    w = await house.worker(workerId="w", group=None, services=["echo"])
+    await w.send({"type": "drain"})
+    await w.send({"type": "ping"})
+    assert await w.receive() == {"type": "pong"}  # and no "drain": it knows
+    shown = await worker(house, "w")
+    assert shown is not None
+    assert shown["draining"] is True
+    refused = await undo(house, "w")
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    assert (await worker(house, "w") or {})["draining"] is True
+
+
+async def test_a_new_connection_under_a_drained_name_takes_work(house: House) -> None:
+    await house.worker(workerId="w", group=None, services=["echo"])
+    await drain(house, "w")
+    house.clock.advance(5)
+    fresh = await house.worker(workerId="w", group=None, services=["echo"])
+    await house.onward.roster.refresh()
+    task = await submit(house)
+    assert (await fresh.task())["taskId"] == task
+
+
+async def test_a_worker_at_another_server_hears_of_it(house: House) -> None:
+    w = await house.worker(workerId="w", group=None, services=["echo"])
+    other = Roster(house.onward.backend, house.clock)
+    await other.beat()
+    await other.refresh()
+    (member,) = other.members()
+    assert (await other.drain(member)).draining is True
+    await house.onward.roster.refresh()
+    assert await w.receive() == {"type": "drain"}
+    await other.refresh()
+    assert [one.draining for one in other.members()] == [True]
+    task = await submit(house)
+    await other.drain(member, draining=False)
+    await house.onward.roster.refresh()
+    assert (await w.task())["taskId"] == task
+
+
+async def test_a_row_that_is_older_than_our_own_word_changes_nothing(house: House) -> None:
+    await house.worker(workerId="w", group=None, services=["echo"])
+    roster = house.onward.roster
+    read = roster._rows
+
+    async def slowly() -> Any:
+        found = await read()
+        await drain(house, "w")  # while the rows are on their way
+        return found
+
+    roster._rows = slowly  # type: ignore[method-assign]
+    await roster.refresh()
+    assert (await worker(house, "w") or {})["draining"] is True
+
+
+async def test_the_builtin_worker_drains_and_comes_back() -> None:
+    async with open_house(builtin_worker=True) as house:
+        (name,) = [one["id"] for one in (await house.get("/api/v2/workers")).json()["items"]]
+        assert (await drain(house, name)).status_code == 200
+        task = await submit(house, payload={"value": 1})
+        assert await state(house, task) == "queued"
+        assert (await undo(house, name)).status_code == 200
+
+        async def done() -> bool:
+            return await state(house, task) == "succeeded"
+
+        async with asyncio.timeout(10):
+            while not await done():  # noqa: ASYNC110 nothing to wait on
+                await asyncio.sleep(0.01)
+
+
+async def test_a_worker_that_is_called_is_called_no_more(house: House) -> None:
+    body = {"id": "h", "url": "http://127.0.0.1:9", "services": ["sum"]}
+    await house.post("/workers/register", body)
+    beat = {"id": "h", "load": 0}
+    assert (await house.post("/workers/heartbeat", beat)).json() == {"id": "h"}
+    told = await drain(house, "h")
+    assert (told.status_code, told.json()["draining"], told.json()["busy"]) == (200, True, None)
+    assert (await house.get("/workers/allocate?service=sum")).status_code == 404
+    task = await submit(house, "sum")
+    assert await state(house, task) == "queued"
+    assert (await house.post("/workers/heartbeat", beat)).json() == {"id": "h", "draining": True}
+    assert (await undo(house, "h")).json()["draining"] is False
+    assert (await house.post("/workers/heartbeat", beat)).json() == {"id": "h"}
+    assert (await house.get("/workers/allocate?service=sum")).json()["id"] == "h"
+
+
+async def test_a_worker_that_registers_anew_is_called_again(house: House) -> None:
+    body = {"id": "h", "url": "http://127.0.0.1:9", "services": ["sum"]}
+    await house.post("/workers/register", body)
+    await drain(house, "h")
+    await house.post("/workers/register", body)
+    assert (await house.get("/workers/allocate?service=sum")).status_code == 200
+
+
+async def test_a_celery_worker_is_out_of_reach_and_the_answer_says_how(house: House) -> None:
+    crew = Roster(house.onward.backend, house.clock)
+    await crew.beat()
+    await crew.join(crew.member("celery@host", "celery", ["summarize"], 4))
+    refused = await drain(house, "celery@host")
+    assert refused.status_code == 409
+    assert "SIGTERM" in refused.json()["hint"]
+
+
+async def test_nobody_is_not_drained(house: House) -> None:
+    for answer in (await drain(house, "nobody"), await undo(house, "nobody")):
+        assert answer.status_code == 404
+        assert "nobody" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("listen", [None, "http://127.0.0.1:0"])
+async def test_an_sdk_worker_that_is_told_to_drain_finishes_and_ends(
+    listen: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKER_TTL_MS", "600")  # heartbeats every 0.2 s
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    async with (
+        served(worker_ttl_ms=60_000) as url,
+        Client(url) as client,
+        httpx2.AsyncClient(base_url=url) as http,
+    ):
+        sdk = Worker(url, id="sdk", grace_ms=1)  # which is for signals: the server is patient
+
+        @sdk.service
+        async def slow() -> str:
+            begun.set()
+            await may_end.wait()
+            return "done"
+
+        serving = asyncio.create_task(sdk.serve(listen=listen))
+        task = await client.submit("slow", {})
+        async with asyncio.timeout(20):
+            await begun.wait()
+            assert (await http.post("/api/v2/workers/sdk/drain")).status_code == 200
+            await wait_until(sdk._drain_asked.is_set, timeout=20)
+            for _ in range(20):
+                assert (await http.get("/api/v2/workers")).status_code == 200
+            assert not serving.done()
+            may_end.set()
+            await serving
+            ended = await client.wait(task.id)
+        assert ended.result == "done"
+        assert (await http.get("/api/v2/workers")).json()["items"] == []
