@@ -92,7 +92,7 @@ class Agency(Street):
                 await self.redis.xack(CREATE, group, entry)
         raise AssertionError(f"nothing for {service}: {await self._state()}")
 
-    async def silent(self, entry: str, worker: str = "1", service: str = SERVICE) -> None:
+    async def fall_silent(self, entry: str, worker: str = "1", service: str = SERVICE) -> None:
         """As if nothing had been heard of who has it for all but a second of the timeout."""
         idle = int(self.settings.visibility_timeout_s * 1000) - 1000
         group, name = f"{service}-group", f"{service}-worker-{worker}"

@@ -72,7 +72,7 @@ class Lobby:
 
     async def metric(self, name: str, **labels: str) -> float:
         said = ",".join(f'{key}="{value}"' for key, value in labels.items())
-        head = f"{name}{{{said}}} "
+        head = f"{name}{{{said}}} " if said else f"{name} "
         lines = (await self.house.get("/metrics")).text.splitlines()
         return next((float(line.removeprefix(head)) for line in lines if line.startswith(head)), 0)
 

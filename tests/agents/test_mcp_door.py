@@ -117,39 +117,65 @@ async def test_without_the_extra_it_says_what_to_install(
 
 
 @pytest.mark.contract("S2-11")
-async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(house: House) -> None:
+@pytest.mark.parametrize("older", [False, True], ids=["hangs up", "says so"])
+async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
+    house: House, older: bool
+) -> None:
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
     from onward.surfaces.agents.mcp_server import Desk
 
     await house.post("/api/v2/services", {"name": "t", "task_types": ["t"]})
     toolbox = door(house)._toolbox
-    submit, written = toolbox.submit, asyncio.Event()
+    submit, written, go_on = toolbox.submit, asyncio.Event(), asyncio.Event()
 
     async def lingering(*args: Any, **more: Any) -> Any:
         task = await submit(*args, **more)
         written.set()
-        await asyncio.sleep(0.05)
+        await go_on.wait()
         return task
 
     toolbox.submit = lingering  # type: ignore[method-assign]
     desk = Desk(toolbox, wait_ms=60_000, ready=lambda: True)
     exchange = SimpleNamespace(session="ada", answers=[])
     call: Any = SimpleNamespace(
-        protocol_version=next(iter(MODERN_PROTOCOL_VERSIONS)),
+        protocol_version="2025-06-18" if older else next(iter(MODERN_PROTOCOL_VERSIONS)),
         request_id=1,
         request=SimpleNamespace(scope={"state": {KEY: exchange}}),
+        session=SimpleNamespace(client_capabilities=None),
     )
-    tool: Any = SimpleNamespace(name="t", task_types=["t"], whole=False)
-    calling = asyncio.ensure_future(desk._direct(call, tool, {}))
+    params: Any = SimpleNamespace(name="t", arguments={})
+    calling = asyncio.ensure_future(desk.call(call, params))
     await written.wait()
-    calling.cancel()
-    await asyncio.wait([calling])
+    if older:
+        said: Any = SimpleNamespace(request_id=1)
+        await desk.canceled(call, said)
+    else:
+        calling.cancel()
+        await asyncio.wait([calling])
+    go_on.set()
 
     async def state() -> str:
         tasks = (await house.get("/api/v2/sessions/ada/tasks")).json()["items"]
         return str(tasks[0]["state"])
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         while await state() != "canceled":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+    await asyncio.wait([calling])
+    assert desk._called == {}
+
+
+async def test_two_clients_of_one_session_may_count_alike(house: House) -> None:
+    from onward.surfaces.agents.mcp_server import Desk
+
+    desk = Desk(door(house)._toolbox, wait_ms=60_000, ready=lambda: True)
+    exchange = SimpleNamespace(session="ada", answers=[])
+    call: Any = SimpleNamespace(
+        request_id=1, request=SimpleNamespace(scope={"state": {KEY: exchange}})
+    )
+    with desk._under_way(call):
+        with desk._under_way(call) as second:
+            second.task = "theirs"
+        assert desk._called == {}
+    assert desk._called == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -115,17 +116,33 @@ async def test_an_event_that_is_read_again_adds_nothing(lobby: Lobby) -> None:
     assert await lobby.metric("onward_notifications_total", type="task_completed") == 1
 
 
+@pytest.mark.contract("S2-6")
+async def test_what_was_acknowledged_does_not_come_back_with_its_event(lobby: Lobby) -> None:
+    for _ in range(2):
+        await lobby.succeed()
+    first, second = [one["notification_id"] for one in await lobby.told(2)]
+    assert await lobby.ack(first) == 200
+    told: list[str] = []
+
+    async def hear(_: str, all_: Sequence[Kept]) -> None:
+        told.extend(kept.id for kept in all_)
+
+    lobby.house.onward._watch._noticing._tell = [hear]
+    await rewind(lobby)
+    assert set(told) == {second}
+
+
 async def test_what_a_dead_projector_left_behind_is_told_by_the_next(
     lobby: Lobby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[str] = []
     keep = Notices.keep
 
-    async def die_first(self: Notices, session: str, one: Kept) -> None:
+    async def die_first(self: Notices, session: str, one: Kept) -> bool:
         kept.append(one.id)
         if len(kept) < 3:
             raise RuntimeError("killed")
-        await keep(self, session, one)
+        return await keep(self, session, one)
 
     monkeypatch.setattr(module, "AGAIN_S", 0.01)
     monkeypatch.setattr(Notices, "keep", die_first)

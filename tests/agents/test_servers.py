@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents.lobby import Lobby
+from tests.agents.lobby import Lobby, until
 from tests.house import open_house
 from tests.servers import fresh_url, shared
 from tests.support import wait_until
@@ -57,12 +57,27 @@ async def test_only_one_server_writes_and_the_other_takes_over(pair: tuple[Lobby
     second = pair[wrote.index(0)]
     await second.house.onward._watch.step()
     assert second.house.onward._watch._tail is None  # it does not even read
-    for work in first.house.onward._background:
+    for work in first.house.onward._background.tasks:
         work.cancel()
     await first.house.onward._watch.close()
     await second.succeed()
     await second.told(2)
     assert await second.metric(name, type="task_completed") == 1
+
+
+@pytest.mark.contract("S2-10")
+async def test_a_task_is_counted_by_one_server_only(pair: tuple[Lobby, Lobby]) -> None:
+    await pair[0].succeed()
+    await pair[1].submit()
+    name = "onward_agent_tasks_total"
+
+    async def counted() -> bool:
+        return sum([await lobby.metric(name, event="created") for lobby in pair]) == 2
+
+    await until(counted, timeout=15)
+    said = [(await lobby.house.get("/metrics")).text for lobby in pair]
+    assert sum("onward_agent_tasks_active 1.0" in text for text in said) == 1
+    assert sum("onward_agent_tasks_active" in text for text in said) == 1
 
 
 async def test_sessions_that_nobody_asks_for_leave_nothing_behind(

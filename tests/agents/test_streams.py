@@ -241,7 +241,7 @@ async def test_a_service_that_dies_with_its_entry_loses_it_to_the_next(agency: A
     await agency.join()
     task = await agency.submit(type="report.generate", queue="agents")
     lost, _ = await agency.get(worker="dies")
-    await agency.silent(lost, "dies")
+    await agency.fall_silent(lost, "dies")
     entry, event = await agency.get(worker="lives")
     assert (event["data"]["task_id"], event["data"]["fence"]) == (task, 2)
     await agency.finish(entry, task, "at last")
@@ -254,7 +254,7 @@ async def test_a_slow_service_is_believed_when_it_is_done_at_last(agency: Agency
     await agency.join()
     task = await agency.submit(type="report.generate", queue="agents")
     entry, _ = await agency.get()
-    await agency.silent(entry)
+    await agency.fall_silent(entry)
 
     async def offered_again() -> bool:
         return "task.reclaimed" in await agency.types(task) and await agency.length(CREATE) == 1
@@ -370,7 +370,7 @@ async def test_a_dead_consumer_of_another_service_takes_nothing_from_who_works(
     await agency.join("data-service")
     task = await agency.submit(type="report.generate", queue="agents")
     read, _ = await agency.get("data-service", types=("report.generate",))
-    await agency.silent(read, service="data-service")  # it died before acking
+    await agency.fall_silent(read, service="data-service")  # it died before acking
     entry, _ = await agency.get(worker="busy")
     group = "report-service-group"
 

@@ -87,7 +87,9 @@ def test_a_flow_is_run_from_its_form_and_approved_in_its_graph(site: Site) -> No
         badge(page, "succeeded")
         expect(node(page, "after")).to_have_attribute("aria-label", re.compile("done"))
         expect(node(page, "sorry")).to_have_attribute("aria-label", re.compile("not reached"))
-        expect(page.get_by_role("region", name="shared state")).to_contain_text("plain words")
+        page.keyboard.press("f")  # from the step that was decided back to the end
+        shared = page.get_by_role("region", name="shared state", exact=True)
+        expect(shared).to_contain_text("plain words")
     (run,) = site.get("/api/v2/runs")["items"]
     assert run["params"] == {"items": [{"a": 1}, {"a": 2}], "note": "plain words"}
     (approval,) = site.get("/api/v2/approvals?status=approved")["items"]
@@ -343,3 +345,80 @@ def test_axe_finds_nothing_serious_in_flows(
         if findings := axe(page):
             found["new schedule"] = findings
     assert found == {}
+
+
+STEPS: dict[str, Any] = {
+    "start": "one",
+    "nodes": {
+        "one": {
+            "kind": "executor",
+            "service": "echo",
+            "prep": {"input_key": "$params.first"},
+            "post": {"output_key": "first"},
+        },
+        "two": {
+            "kind": "executor",
+            "service": "echo",
+            "prep": {"input_key": "$params.second"},
+            "post": {"output_key": "second"},
+        },
+    },
+    "edges": [{"from": "one", "to": "two"}],
+}
+
+
+def test_the_shared_state_is_shown_at_any_step(site: Site) -> None:
+    publish(site, "steps", STEPS)
+    run = start(site, "steps", first={"a": 1}, second={"b": 2})
+    site.until(lambda: site.get(f"/api/v2/runs/{run}")["state"] == "succeeded")
+    with site.page(f"/runs/{run}") as page:
+        slider = page.get_by_role("slider", name="Step")
+        before = page.get_by_role("region", name="shared state before")
+        after = page.get_by_role("region", name="shared state after")
+        expect(slider).to_have_attribute("aria-valuetext", "the end")
+        expect(slider).to_have_attribute("max", "3")  # two steps, before them and after them
+        page.keyboard.press("[")
+        expect(slider).to_have_attribute("aria-valuetext", "step 2, two")
+        expect(before).not_to_contain_text("second")
+        expect(after.locator(".json-changed")).to_contain_text("second")
+        expect(after).to_contain_text("first")
+        # The same from the timeline, and from the graph.
+        page.locator(".steps").get_by_role("button", name="one").click()
+        expect(slider).to_have_attribute("aria-valuetext", "step 1, one")
+        expect(after.locator(".json-changed")).to_contain_text("first")
+        node(page, "two").click()
+        expect(slider).to_have_attribute("aria-valuetext", "step 2, two")
+        expect(page).to_have_url(re.compile("step=2"))
+        slider.press("Home")
+        expect(page.get_by_role("region", name="shared state at the start")).to_be_visible()
+        slider.press("End")
+        expect(page.get_by_role("region", name="shared state", exact=True)).to_contain_text("b: 2")
+
+
+def test_a_step_that_cannot_be_rebuilt_says_so(site: Site) -> None:
+    wait = {"kind": "wait_event", "params": {"signal_key": "$shared.sign"}}
+    publish(site, "waiting", {"start": "wait", "nodes": {"wait": wait}, "edges": []})
+    run = start(site, "waiting")
+    until_at(site, run, "wait")
+    site.post(f"/api/v2/runs/{run}/signal", {"name": "wait", "value": "x" * 5_000})
+    site.until(lambda: site.get(f"/api/v2/runs/{run}")["state"] == "succeeded")
+    with site.page(f"/runs/{run}?step=1") as page:
+        expect(page.get_by_role("status").filter(has_text="Not to be rebuilt")).to_contain_text(
+            "sign: the value was too large to be written down"
+        )
+
+
+def test_more_runs_come_as_one_scrolls(site: Site) -> None:
+    publish(site, "tick", {"start": "t", "nodes": {"t": TIMER}, "edges": []})
+    first = start(site, "tick")
+    for _ in range(129):
+        start(site, "tick")
+    with site.page("/runs") as page:
+        rows = page.locator(".virtual .list-row")
+        expect(rows.first).to_be_visible()
+        assert rows.count() < 100
+        expect(page.get_by_text("100 loaded, more as you scroll")).to_be_attached()
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        expect(page.get_by_text("130 runs", exact=True)).to_be_attached()
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        expect(page.get_by_role("link", name=first[-12:])).to_be_visible()

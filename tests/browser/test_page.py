@@ -107,9 +107,9 @@ def test_a_list_of_a_hundred_thousand_scrolls(tmp_path: Path, browser: Browser) 
             expect(page.get_by_role("button", name="queued 100,000")).to_be_visible()
             for wanted in (1_000, 5_000, 20_000):
                 site.until(lambda: _scrolled(page) >= wanted, timeout=40)  # noqa: B023
-                assert page.locator(".virtual .task-row").count() < 120
+                assert page.locator(".virtual .list-row").count() < 120
             page.evaluate("scrollTo(0, 0)")
-            expect(page.locator(".virtual .task-row[aria-rowindex='1']")).to_be_visible()
+            expect(page.locator(".virtual .list-row[aria-rowindex='1']")).to_be_visible()
     finally:
         site.close()
     assert site.complaints == []
@@ -119,7 +119,7 @@ def test_many_tasks_are_canceled_at_once(site: Site) -> None:
     ids = [site.submit("nobody-does-this", {"n": n}) for n in range(12)]
     other = site.submit("nor-this")
     with site.page("/tasks?q=type%3Anobody-does-this") as page:
-        rows = page.locator(".virtual .task-row")
+        rows = page.locator(".virtual .list-row")
         expect(rows).to_have_count(12)
         page.get_by_role("checkbox", name="Select all that are loaded").check()
         page.get_by_role("button", name="Cancel", exact=True).click()
@@ -134,7 +134,7 @@ def test_all_that_match_means_also_those_not_loaded(site: Site) -> None:
     for n in range(230):
         site.submit("heap", {"n": n})
     with site.page("/tasks?q=type%3Aheap") as page:
-        page.locator(".virtual .task-row").first.get_by_role("checkbox").check()
+        page.locator(".virtual .list-row").first.get_by_role("checkbox").check()
         page.get_by_role("button", name="All that match").click()
         page.get_by_role("button", name="Cancel", exact=True).click()
         page.get_by_role("button", name="Yes, cancel").click()
@@ -147,7 +147,7 @@ def test_lists_and_numbers_change_by_themselves(site: Site) -> None:
         expect(page.get_by_text("No tasks yet")).to_be_visible()
         expect(page.get_by_text("onward submit")).to_be_visible()
         site.submit("countdown", {"seconds": 3})
-        row = page.locator(".virtual .task-row")
+        row = page.locator(".virtual .list-row")
         expect(row.locator(".badge")).to_contain_text("running")
         expect(row.locator(".badge")).to_contain_text("succeeded")
         expect(page.get_by_role("button", name="succeeded 1")).to_be_visible()
@@ -162,15 +162,15 @@ def test_lists_and_numbers_change_by_themselves(site: Site) -> None:
 def test_a_server_that_goes_away_is_noticed_and_its_return_too(site: Site) -> None:
     with site.page("/tasks") as page:
         site.submit("echo", {"before": True})
-        expect(page.locator(".virtual .task-row")).to_have_count(1)
+        expect(page.locator(".virtual .list-row")).to_have_count(1)
         site.server.kill()
         expect(page.get_by_role("alert")).to_contain_text("does not answer")
-        expect(page.locator(".virtual .task-row")).to_have_count(1)  # what was there stays
+        expect(page.locator(".virtual .list-row")).to_have_count(1)  # what was there stays
         site.restart()
         expect(page.get_by_role("alert")).to_have_count(0)
         expect(page.get_by_text("The server was restarted")).to_be_visible()
         site.submit("echo", {"after": True})
-        expect(page.locator(".virtual .task-row")).to_have_count(2)
+        expect(page.locator(".virtual .list-row")).to_have_count(2)
 
 
 def test_an_approval_is_given_by_key(site: Site) -> None:
@@ -211,7 +211,7 @@ def test_the_keyboard_is_enough(site: Site) -> None:
         page.keyboard.press("g")
         page.keyboard.press("t")
         expect(page.get_by_role("heading", name="Tasks")).to_be_visible()
-        expect(page.locator(".virtual .task-row")).to_have_count(3)
+        expect(page.locator(".virtual .list-row")).to_have_count(3)
         page.keyboard.press("j")
         page.keyboard.press("j")
         page.keyboard.press("x")
@@ -245,7 +245,7 @@ def test_the_address_holds_the_view(site: Site) -> None:
         expect(page.get_by_role("button", name="succeeded")).to_have_attribute(
             "aria-pressed", "true"
         )
-        page.locator(".task-what a").click()
+        page.locator(".list-what a").click()
         badge(page, "succeeded")
         page.go_back()
         expect(page).to_have_url(re.compile(r"q=state%3Asucceeded"))
@@ -254,7 +254,7 @@ def test_the_address_holds_the_view(site: Site) -> None:
 def test_a_phone_has_all_of_it(site: Site) -> None:
     site.submit("echo")
     with site.page("/tasks", size=PHONE) as page:
-        expect(page.locator(".virtual .task-row")).to_have_count(1)
+        expect(page.locator(".virtual .list-row")).to_have_count(1)
         page.get_by_role("button", name="Menu").click()
         page.get_by_role("link", name="Queues").click()
         expect(page.get_by_role("heading", name="Queues")).to_be_visible()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, ViewportSize, expect
@@ -16,6 +17,7 @@ LINK = "javascript:alert(3)"
 PATHS = (
     "/",
     "/tasks",
+    "/sessions",
     "/workers",
     "/queues",
     "/approvals",
@@ -34,7 +36,7 @@ def fill(site: Site, text: str = "plain") -> list[str]:
     echo = site.submit(
         "echo",
         {text: text, "link": LINK, "list": [text, 1, None]},
-        session_id=name,
+        session_id=name.replace("/", ""),
         idempotency_key=name,
     )
     dead = site.submit("picky", {"message": text}, max_retries=0)
@@ -49,7 +51,11 @@ def fill(site: Site, text: str = "plain") -> list[str]:
     )
     site.post("/api/v2/services", {"name": name, "task_types": [name]})
     site.until(lambda: site.get(f"/api/v2/tasks/{dead}")["state"] == "dead")
-    return [f"/tasks/{id}" for id in (echo, dead, stuck, asked, decided)]
+    session = f"/sessions/{quote(name.replace('/', ''))}"
+    notices = f"/api/v2{session}/notifications?peek=true"
+    site.until(lambda: site.get(notices)["items"])
+    tabs = [session, f"{session}?tab=notices", f"{session}?tab=preferences"]
+    return [*[f"/tasks/{id}" for id in (echo, dead, stuck, asked, decided)], *tabs]
 
 
 def test_whatever_is_sent_is_shown_as_text(site: Site) -> None:

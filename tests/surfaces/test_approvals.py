@@ -144,7 +144,7 @@ async def test_a_word_about_another_payload_or_an_earlier_asking_is_refused(hous
     assert (blind.status_code, blind.json()["code"]) == (409, "conflict")
     await house.post(f"{path}/reject", None)
     retried = await house.post(f"/api/v2/tasks/{item['task_id']}/retry", {"payload": 2})
-    assert (retried.json()["state"], retried.json()["phase"]) == ("waiting", "awaiting_approval")
+    assert (retried.json()["state"], retried.json()["phase"]) == ("waiting", "waiting_approval")
     assert await listed(house) == [f"{item['task_id']}.2"]
     stale = await house.post(f"{path}/approve", None)
     assert (stale.status_code, stale.json()["code"]) == (409, "conflict")
@@ -216,7 +216,7 @@ async def test_a_services_guard_is_neither_waved_away_nor_waited_out(house: Hous
     await house.post("/api/v2/services", service)
     worker = await house.worker(group=None, services=["pay"])
     waved = await house.post("/api/v2/tasks", {"type": "pay", "requires_approval": False})
-    assert waved.json()["phase"] == "awaiting_approval"
+    assert waved.json()["phase"] == "waiting_approval"
     out = await house.post(
         "/api/v2/tasks", {"type": "pay", "approval": {"expires_ms": 1, "default": "approve"}}
     )
@@ -246,7 +246,7 @@ async def test_terms_that_make_no_sense_are_refused(house: House, body: dict[str
 @pytest.mark.contract("N-3")
 async def test_terms_alone_ask_for_an_approval(house: House) -> None:
     task = (await house.post("/api/v2/tasks", {"type": "pay", "approval": {}})).json()
-    assert task["phase"] == "awaiting_approval"
+    assert task["phase"] == "waiting_approval"
 
 
 @pytest.mark.contract("S1-11", "N-4")
@@ -284,5 +284,5 @@ async def test_what_waits_is_shown_newest_first_a_page_at_a_time(house: House) -
 async def test_explain_names_the_command_that_decides(house: House) -> None:
     item = await asked(house)
     why = (await house.get(f"/api/v2/tasks/{item['task_id']}/explain")).json()
-    assert why["reason"] == "awaiting_approval"
+    assert why["reason"] == "waiting_approval"
     assert f"onward approvals approve {item['id']}" in why["hint"]

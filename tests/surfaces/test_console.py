@@ -99,7 +99,7 @@ async def test_a_failing_task_is_retried_on_its_own_schedule_and_then_dies(house
     for delay in (100, 200):
         await worker.answer((await worker.task())["taskId"], error="flaky", status=503)
         await house.settled()
-        assert (await read(house, task["id"]))["phase"] == "backing_off"
+        assert (await read(house, task["id"]))["phase"] == "retry_wait"
         await house.advance(delay)
     await worker.answer((await worker.task())["taskId"], error="flaky", status=503)
     await house.settled()
@@ -292,7 +292,11 @@ async def test_explain_says_why_it_does_not_run_and_what_to_do(house: House) -> 
     assert "onward worker" in alone["hint"]
     worker = await house.worker(group=None, services=["greet"])
     await worker.task()
-    assert (await why())["reason"] == "running"
+    assert ((await why())["reason"], (await why())["eta"]) == ("running", None)
+    await house.advance(2_000)
+    await worker.send({"type": "progress", "taskId": task["id"], "progress": 0.25})
+    await house.settled()
+    assert (await why())["eta"] == house.clock.now() + 6_000, "at the pace so far"
     task = await submitted(house)
     assert (await why())["reason"] == "workers_busy"
     task = await submitted(house, delay_ms=5_000)
@@ -321,6 +325,20 @@ async def test_a_declared_service_brings_its_schema_and_defaults(house: House) -
 
 
 @pytest.mark.contract("N-11")
+@pytest.mark.parametrize(
+    "ref", ["http://127.0.0.1:1/schema.json", "file:///etc/hostname", "other.json", "#/$defs/none"]
+)
+async def test_a_schema_that_points_out_of_itself_is_refused_unread(house: House, ref: str) -> None:
+    body = {"name": "s", "task_types": ["s"], "schema": {"s": {"$ref": ref}}}
+    refused = await house.post("/api/v2/services", body)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
+    assert refused.json()["errors"][0]["pointer"] == "/schema/s"
+    assert "\n" not in refused.json()["detail"]
+    inside = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}}
+    assert (await house.post("/api/v2/services", {**body, "schema": {"s": inside}})).is_success
+
+
+@pytest.mark.contract("N-11")
 async def test_a_worker_declares_its_services_when_it_registers(house: House) -> None:
     declare = [{"name": "greet", "task_types": ["greet"], "schema": {"greet": {"type": "object"}}}]
     await house.worker(group=None, services=["greet"], declare=declare)
@@ -332,7 +350,7 @@ async def test_a_worker_declares_its_services_when_it_registers(house: House) ->
 async def test_a_task_that_needs_approval_waits_and_holds_no_worker(house: House) -> None:
     worker = await house.worker(group=None, services=["greet"])
     task = await submitted(house, requires_approval=True)
-    assert (task["state"], task["phase"]) == ("waiting", "awaiting_approval")
+    assert (task["state"], task["phase"]) == ("waiting", "waiting_approval")
     await house.advance(3_600_000)
     assert worker.pending() == 0
 

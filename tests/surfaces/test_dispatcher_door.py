@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from onward.workers.socket import LARGEST
 from tests.house import House, open_house
 
 
@@ -233,6 +234,47 @@ async def test_a_frame_not_understood_gets_one_error_and_the_connection_stays(
     error = await worker.receive()
     assert error["type"] == "error"
     assert error["message"]
+    await worker.send({"type": "ping"})
+    assert await worker.receive() == {"type": "pong"}
+
+
+@pytest.mark.contract("S0-8", "S0-12")
+async def test_a_result_that_is_too_large_fails_its_own_task_alone(house: House) -> None:
+    worker = await house.worker(group="g", concurrency=2)
+    calls = [
+        asyncio.ensure_future(house.post("/api/openai", {"data": n, "group": "g"})) for n in (1, 2)
+    ]
+    huge, small = (await worker.task())["taskId"], (await worker.task())["taskId"]
+    await worker.answer(huge, "x" * LARGEST)
+    error = await worker.receive()
+    assert (error["type"], f"at most {LARGEST:,}" in error["message"]) == ("error", True)
+    refused = await calls[0]
+    assert (refused.status_code, "bytes" in refused.json()["error"]) == (500, True)
+    await worker.send({"type": "chunk", "taskId": small, "data": "x" * LARGEST})
+    assert (await worker.receive())["type"] == "error"
+    await worker.answer(small, "fits")
+    assert (await calls[1]).json()["result"] == "fits"
+
+
+@pytest.mark.contract("S0-8", "S0-12")
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        ("NaN", "not JSON"),
+        (r'"\ud800"', "lone surrogate"),
+        (r'1, "status": "no number"', "as a taskResult should be"),
+    ],
+)
+async def test_a_result_that_nobody_can_read_fails_its_task_at_once(
+    house: House, result: str, why: str
+) -> None:
+    worker = await house.worker(group="g")
+    call = asyncio.ensure_future(house.post("/api/openai", {"data": 1, "group": "g"}))
+    task = (await worker.task())["taskId"]
+    await worker.send_text(f'{{"type": "taskResult", "taskId": "{task}", "result": {result}}}')
+    assert (await worker.receive())["type"] == "error"
+    refused = await call
+    assert (refused.status_code, why in refused.json()["error"]) == (500, True), refused.text
     await worker.send({"type": "ping"})
     assert await worker.receive() == {"type": "pong"}
 

@@ -147,7 +147,7 @@ async def test_what_a_declared_service_says_holds_at_this_door_too(house: House)
     assert response.json()["state"] == "PENDING"
     task = response.json()["task_id"]
     found = await read(house, task)
-    assert (found["state"], found["phase"]) == ("ACTIVE", "awaiting_approval")
+    assert (found["state"], found["phase"]) == ("ACTIVE", "waiting_approval")
     assert found["max_retries"] == 1
     assert (await stored(house, task)).attempt_ms == 5000
     approved = await house.post(f"/api/v2/approvals/{task}/approve", {"by": "ada"})

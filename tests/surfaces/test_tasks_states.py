@@ -70,7 +70,7 @@ async def test_four_executions_and_then_the_dead_letters(house: House) -> None:
         late_ms = run_at - house.clock.now()
         assert delay_ms <= late_ms <= delay_ms * 1.1
         assert await read(house, task) == detail(
-            house, task, state="FAILED", phase="backing_off", retry_count=retry + 1,
+            house, task, state="FAILED", phase="retry_wait", retry_count=retry + 1,
             last_error="flaky", error_type="ServiceUnavailable", retry_after=iso(run_at),
             created_at=born_at, error_history=history,
         )  # fmt: skip
@@ -167,11 +167,11 @@ async def test_a_task_past_its_age_is_a_dead_letter_wherever_it_is(house: House)
     found = await read(house, waiting)
     assert (found["state"], found["error_type"]) == ("DLQ", "timeout")
     worker = await summarizer(house)
-    backing_off = await submitted(house)
+    retry_wait = await submitted(house)
     await fail(house, worker, retryAfterMs=2 * HOUR)
-    assert (await read(house, backing_off))["state"] == "FAILED"
+    assert (await read(house, retry_wait))["state"] == "FAILED"
     await house.advance(HOUR)
-    assert (await read(house, backing_off))["state"] == "DLQ"
+    assert (await read(house, retry_wait))["state"] == "DLQ"
 
 
 @pytest.mark.contract("S3-9")
@@ -258,7 +258,7 @@ async def test_of_two_who_retry_the_same_death_one_is_refused(house: House) -> N
 
 
 @pytest.mark.contract("S3-4")
-async def test_a_task_that_is_backing_off_can_be_retried_at_once(house: House) -> None:
+async def test_a_task_that_is_retry_wait_can_be_retried_at_once(house: House) -> None:
     worker = await summarizer(house)
     task = await submitted(house)
     await fail(house, worker)
@@ -341,14 +341,14 @@ def test_every_word_knows_the_states_it_is_stored_as() -> None:
     flags: dict[Phase, dict[str, Any]] = {
         Phase.SCHEDULED: {"state": State.SCHEDULED},
         Phase.QUEUED: {"state": State.QUEUED},
-        Phase.BACKING_OFF: {"state": State.SCHEDULED, "failures": 1},
+        Phase.RETRY_WAIT: {"state": State.SCHEDULED, "failures": 1},
         Phase.RETRYING: {"state": State.QUEUED, "lane": Lane.RETRY},
         Phase.REQUEUED: {"state": State.QUEUED, "fence": 1},
         Phase.OFFERED: {"state": State.RUNNING},
         Phase.RUNNING: {"state": State.RUNNING, "lease_until": 1},
         Phase.OVERDUE: {"state": State.RUNNING, "lease_until": 1, "overdue": True},
         Phase.CANCELING: {"state": State.RUNNING, "cancel_by": 1},
-        Phase.AWAITING_APPROVAL: {"state": State.WAITING, "waiting_for": "approval"},
+        Phase.WAITING_APPROVAL: {"state": State.WAITING, "waiting_for": "approval"},
         Phase.PARKED: {"state": State.WAITING, "waiting_for": "event"},
         **{
             Phase(state.value): {"state": state}

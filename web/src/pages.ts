@@ -44,6 +44,13 @@ export const PAGES: readonly Page[] = [
   },
   { path: "/runs/:id", title: "Run", view: lazy(() => import("./views/Run")) },
   {
+    path: "/sessions",
+    title: "Sessions",
+    view: lazy(() => import("./views/Sessions")),
+    nav: { icon: "people", key: "e", group: "watch" },
+  },
+  { path: "/sessions/:id", title: "Session", view: lazy(() => import("./views/Session")) },
+  {
     path: "/workers",
     title: "Workers",
     view: lazy(() => import("./views/Workers")),

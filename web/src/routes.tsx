@@ -1,10 +1,10 @@
 // The URL is the state: where we are, and what the view shows, is read from the address and written there.
-import { useSyncExternalStore } from "react";
 import type { AnchorHTMLAttributes, MouseEvent, ReactNode } from "react";
+import { watched } from "./lib/watched";
 
 const BASE = "/ui";
 
-export interface Place {
+interface Place {
   path: string; // without the base: "/tasks/01…"
   query: URLSearchParams;
 }
@@ -21,21 +21,18 @@ function current(): Place {
   return place;
 }
 
-const viewers = new Set<() => void>();
-addEventListener("popstate", () => viewers.forEach((viewer) => viewer()));
+const { tell, use } = watched();
+addEventListener("popstate", tell);
 
 export function go(to: string, { replace = false } = {}): void {
   if (BASE + to === location.pathname + location.search) return;
   history[replace ? "replaceState" : "pushState"](null, "", BASE + to);
   if (!replace) scrollTo(0, 0);
-  viewers.forEach((viewer) => viewer());
+  tell();
 }
 
 export function usePlace(): Place {
-  return useSyncExternalStore((viewer) => {
-    viewers.add(viewer);
-    return () => viewers.delete(viewer);
-  }, current);
+  return use(current);
 }
 
 /** One word of the view's state. Setting it to the fallback takes it out of the address. */

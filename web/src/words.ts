@@ -15,17 +15,17 @@ interface Word {
 
 const word = (label: string, tone: Tone, icon: IconName, acts: readonly Act[], live = true): Word => ({ label, tone, icon, acts, live });
 
-export const PHASES: Record<Phase, Word> = {
+const PHASES: Record<Phase, Word> = {
   scheduled: word("scheduled", "later", "clock", ["cancel"]),
   queued: word("queued", "idle", "dots", ["cancel"]),
-  backing_off: word("backing off", "wait", "clock", ["cancel"]),
+  retry_wait: word("backing off", "wait", "clock", ["cancel"]),
   retrying: word("retrying", "wait", "redo", ["cancel"]),
   requeued: word("requeued", "idle", "dots", ["cancel"]),
   offered: word("offered", "idle", "dots", ["cancel"]),
   running: word("running", "busy", "play", ["cancel"]),
   overdue: word("overdue", "wait", "play", ["cancel"]),
   canceling: word("canceling", "off", "stop", []),
-  awaiting_approval: word("awaits approval", "wait", "hand", ["approve", "cancel"]),
+  waiting_approval: word("awaits approval", "wait", "hand", ["approve", "cancel"]),
   parked: word("waiting", "wait", "pause", ["cancel"]),
   waiting: word("waiting", "wait", "pause", ["cancel"]),
   succeeded: word("succeeded", "good", "check", [], false),

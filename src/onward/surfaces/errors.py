@@ -20,6 +20,7 @@ from onward.core.errors import (
     OnwardError,
     QueueFull,
     TooBusy,
+    Unreadable,
 )
 from onward.surfaces.route import BadBody
 from onward.surfaces.wire import error_body
@@ -33,6 +34,7 @@ STATUS: dict[type[OnwardError], int] = {
     NoWorker: 503,
     TooBusy: 503,
     LedgerUnavailable: 503,
+    Unreadable: 503,
 }
 CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported"}
 

@@ -15,14 +15,14 @@ from onward.core.task import FINAL, Lane, State, Task
 class Phase(StrEnum):
     SCHEDULED = "scheduled"  # not yet due, never failed
     QUEUED = "queued"
-    BACKING_OFF = "backing_off"  # failed before, not yet due again
+    RETRY_WAIT = "retry_wait"  # failed before, not yet due again
     RETRYING = "retrying"  # failed before, queued again
     REQUEUED = "requeued"  # claimed before and handed back without failing
     OFFERED = "offered"  # on a transport, and nobody has taken it from there yet
     RUNNING = "running"
     OVERDUE = "overdue"  # running past the time at which somebody was told
     CANCELING = "canceling"  # running, and asked to stop
-    AWAITING_APPROVAL = "awaiting_approval"
+    WAITING_APPROVAL = "waiting_approval"
     PARKED = "parked"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -35,7 +35,7 @@ def phase(task: Task) -> Phase:
         return Phase.CANCELING
     match task.state:
         case State.SCHEDULED:
-            return Phase.BACKING_OFF if task.failures else Phase.SCHEDULED
+            return Phase.RETRY_WAIT if task.failures else Phase.SCHEDULED
         case State.QUEUED:
             if task.lane is Lane.RETRY:
                 return Phase.RETRYING
@@ -46,7 +46,7 @@ def phase(task: Task) -> Phase:
             return Phase.OVERDUE if task.overdue else Phase.RUNNING
         case State.WAITING:
             approval = task.waiting_for == "approval"
-            return Phase.AWAITING_APPROVAL if approval else Phase.PARKED
+            return Phase.WAITING_APPROVAL if approval else Phase.PARKED
         case State.SUCCEEDED | State.FAILED | State.DEAD | State.CANCELED:
             return Phase(task.state.value)
 
@@ -55,14 +55,14 @@ _TABLE: Mapping[Phase, tuple[str, str, str, str, str]] = {
     #                          sync         streams             agents        tasks        flows
     Phase.SCHEDULED:         ("queued",    "queued",           "pending",    "PENDING",   "pending"),
     Phase.QUEUED:            ("queued",    "queued",           "pending",    "PENDING",   "pending"),
-    Phase.BACKING_OFF:       ("queued",    "queued",           "processing", "FAILED",    "running"),
+    Phase.RETRY_WAIT:        ("queued",    "queued",           "processing", "FAILED",    "running"),
     Phase.RETRYING:          ("queued",    "queued",           "processing", "PENDING",   "running"),
     Phase.REQUEUED:          ("queued",    "queued",           "pending",    "PENDING",   "running"),
     Phase.OFFERED:           ("queued",    "queued",           "pending",    "PENDING",   "pending"),
     Phase.RUNNING:           ("executing", "running",          "processing", "ACTIVE",    "running"),
     Phase.OVERDUE:           ("executing", "running",          "timeout",    "ACTIVE",    "running"),
     Phase.CANCELING:         ("executing", "running",          "processing", "ACTIVE",    "canceling"),
-    Phase.AWAITING_APPROVAL: ("executing", "waiting_approval", "processing", "ACTIVE",    "running"),
+    Phase.WAITING_APPROVAL:  ("executing", "waiting_approval", "processing", "ACTIVE",    "running"),
     Phase.PARKED:            ("executing", "running",          "processing", "ACTIVE",    "running"),
     Phase.SUCCEEDED:         ("completed", "succeeded",        "completed",  "COMPLETED", "completed"),
     Phase.FAILED:            ("failed",    "failed",           "failed",     "FAILED",    "failed"),

@@ -24,8 +24,10 @@ export function url(path: string, params: Params = {}): string {
   return text ? `${path}?${text}` : path;
 }
 
-export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
-  return read<T>(await send(path, signal ? { signal } : {}));
+/** Sensitive parts come masked, unless somebody asks to see them. */
+export async function get<T>(path: string, signal?: AbortSignal, { masked = true } = {}): Promise<T> {
+  const asked = masked ? `${path}${path.includes("?") ? "&" : "?"}masked=true` : path;
+  return read<T>(await send(asked, signal ? { signal } : {}));
 }
 
 export async function post<T>(path: string, body?: unknown): Promise<T> {

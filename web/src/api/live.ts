@@ -1,5 +1,6 @@
 // One stream from the server keeps the whole page true. It pauses by hand, and by itself while nobody looks.
-import { useEffect, useRef, useSyncExternalStore } from "react";
+import { useEffect, useRef } from "react";
+import { watched } from "../lib/watched";
 import type { Change, Point, Snapshot } from "./types";
 
 export type LiveStatus = "connecting" | "live" | "paused" | "gone";
@@ -25,12 +26,12 @@ let timer: number | undefined;
 let watchdog: number | undefined;
 let hiding: number | undefined;
 let paused = false;
-const viewers = new Set<() => void>();
+const shown = watched();
 const listeners = new Set<Listener>();
 
 function show(part: Partial<LiveView>): void {
   view = { ...view, ...part };
-  for (const viewer of viewers) viewer();
+  shown.tell();
 }
 
 function disconnect(): void {
@@ -108,13 +109,19 @@ export function startLive(): void {
 }
 
 export function useLive(): LiveView {
-  return useSyncExternalStore(
-    (viewer) => {
-      viewers.add(viewer);
-      return () => viewers.delete(viewer);
-    },
-    () => view,
-  );
+  return shown.use(() => view);
+}
+
+const ECHO_MS = 1500;
+
+/** Called once more, a moment after any change: for what the server writes about it only then, as the notices of an ending. */
+export function useEcho(listener: () => void): void {
+  const later = useRef<number>(undefined);
+  useChanges(() => {
+    clearTimeout(later.current);
+    later.current = window.setTimeout(listener, ECHO_MS);
+  });
+  useEffect(() => () => clearTimeout(later.current), []);
 }
 
 /** Called with the ids of tasks that something happened to; null: any may have changed. */

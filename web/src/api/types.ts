@@ -6,13 +6,13 @@ type Schemas = components["schemas"];
 export type State = "scheduled" | "queued" | "running" | "waiting" | "succeeded" | "failed" | "dead" | "canceled";
 export type Phase =
   | State
-  | "backing_off"
+  | "retry_wait"
   | "retrying"
   | "requeued"
   | "offered"
   | "overdue"
   | "canceling"
-  | "awaiting_approval"
+  | "waiting_approval"
   | "parked";
 
 export interface Fault {
@@ -38,13 +38,15 @@ export interface Page<T> {
   next: string | null;
 }
 
-export interface Worker {
-  id: string;
-  transport: string;
-  queues: string[];
-  slots: number;
-  connected_at: number;
-  stand_in: boolean;
+export type Worker = Schemas["WorkerShape"];
+export type Session = Refine<Schemas["SessionShape"], { states: Partial<Record<State, number>> }>;
+export type Notification = Schemas["NotificationShape"];
+export type SharedState = Schemas["SharedShape"];
+
+export interface Preferences {
+  push: boolean;
+  types: string[];
+  webhook: { url: string; types: string[] } | null;
 }
 
 export interface Breaker {
@@ -227,6 +229,7 @@ export interface Change {
   retry_share: number;
   queues: Record<string, Partial<Record<State, number>>>;
   workers: Record<string, number>;
+  draining: number; // of the workers
   slots: number;
   busy: number;
   breakers: Record<string, Breaker>;

@@ -6,6 +6,7 @@ import type { Task } from "../api/types";
 import { ago, full, span, useNow } from "../lib/time";
 import { Link } from "../routes";
 import { phaseWord } from "../words";
+import type { Tone } from "../words";
 import { Icon } from "./icon";
 import type { IconName } from "./icon";
 import { say } from "./toasts";
@@ -37,15 +38,95 @@ export function Card({ title, children, acts, className = "" }: { title?: ReactN
   );
 }
 
-/** A phase or state: a word, a colour and a shape. */
+/** A word with a colour and a shape. */
+export function Mark({ tone, icon, title, children }: { tone: Tone; icon?: IconName; title?: string; children: ReactNode }): ReactNode {
+  return (
+    <span className={`badge tone-${tone}`} title={title}>
+      {icon && <Icon name={icon} size={12} />}
+      {children}
+    </span>
+  );
+}
+
+/** A phase or state. */
 export function Badge({ phase, progress }: { phase: string; progress?: number | null }): ReactNode {
   const { label, tone, icon } = phaseWord(phase);
   return (
-    <span className={`badge tone-${tone}`}>
-      <Icon name={icon} size={12} />
+    <Mark tone={tone} icon={icon}>
       {label}
       {progress != null && ` ${Math.round(progress * 100)} %`}
-    </span>
+    </Mark>
+  );
+}
+
+export function Notice({ tone, icon, children }: { tone: Tone; icon: IconName; children: ReactNode }): ReactNode {
+  return (
+    <div className={`notice tone-${tone}`} role="status">
+      <Icon name={icon} />
+      <div className="grow">{children}</div>
+    </div>
+  );
+}
+
+/** Names and values; what has none is left out. */
+export function Facts({ facts }: { facts: readonly (readonly [string, ReactNode])[] }): ReactNode {
+  return (
+    <dl className="facts">
+      {facts.map(([name, value]) =>
+        value ? (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ) : null,
+      )}
+    </dl>
+  );
+}
+
+interface Column {
+  name: string;
+  className?: string;
+  spoken?: boolean; // only read out
+}
+
+export const num = (name: string, wide = false): Column => ({ name, className: wide ? "num wide-only" : "num" });
+export const spoken = (name: string): Column => ({ name, spoken: true });
+
+/** A table in a box that scrolls sideways by itself. */
+export function Table({ label, columns, className, children }: { label: string; columns: readonly (string | Column)[]; className?: string; children: ReactNode }): ReactNode {
+  return (
+    <div className="scroll" tabIndex={0} role="region" aria-label={label}>
+      <table className={className}>
+        <thead>
+          <tr>
+            {columns.map((column) => {
+              const { name, className: cell, spoken: only }: Column = typeof column === "string" ? { name: column } : column;
+              return (
+                <th key={name} className={cell}>
+                  {only ? <span className="sr">{name}</span> : name}
+                </th>
+              );
+            })}
+          </tr>
+        </thead>
+        <tbody>{children}</tbody>
+      </table>
+    </div>
+  );
+}
+
+export function Form({ onSubmit, className, children }: { onSubmit: () => void; className?: string; children: ReactNode }): ReactNode {
+  return (
+    <form
+      className={className}
+      onSubmit={(event) => {
+        event.preventDefault();
+        onSubmit();
+      }}
+    >
+      {children}
+    </form>
   );
 }
 
@@ -167,6 +248,21 @@ export function Loading<T>({ from, children, rows = 4 }: { from: Loaded<T>; chil
   if (from.data !== undefined) return children(from.data);
   if (from.error) return <ProblemBox error={from.error} again={() => void from.refetch()} />;
   return <Skeleton rows={rows} />;
+}
+
+/** The page of one thing: what is wrong with it, a way back, or the thing itself. `same`: it is the one that was asked for. */
+export function Detail<T>({ from, same, title, back, children }: { from: Loaded<T>; same: (data: T) => boolean; title: string; back: readonly [string, string]; children: (data: T) => ReactNode }): ReactNode {
+  if (from.data !== undefined && same(from.data)) return children(from.data);
+  if (!from.error) return <Skeleton rows={8} />;
+  return (
+    <>
+      <Head title={title} />
+      <ProblemBox error={from.error} again={() => void from.refetch()} />
+      <p>
+        <Link to={back[0]}>{back[1]}</Link>
+      </p>
+    </>
+  );
 }
 
 export function Tabs<T extends string>({ value, options, onChange, label }: { value: T; options: readonly (readonly [T, string])[]; onChange: (value: T) => void; label: string }): ReactNode {

@@ -5,7 +5,7 @@ import { parse, post } from "../api/client";
 import { useAction } from "../api/data";
 import type { Drawn, Flaw, Flow, Validated } from "../api/types";
 import { atNodes, outlineOf } from "../lib/definition";
-import { Card } from "./basics";
+import { Card, Form, Notice } from "./basics";
 import { FlowGraph } from "./graph";
 import { Icon } from "./icon";
 import { faultOf, pretty } from "./json";
@@ -52,12 +52,7 @@ export function FlowEditor({ flow, definition, after }: { flow: Pick<Flow, "id" 
     box.current.scrollTop = (text.slice(0, at).split("\n").length - 4) * 18.85;
   };
   return (
-    <form
-      onSubmit={(event) => {
-        event.preventDefault();
-        publish.run();
-      }}
-    >
+    <Form onSubmit={() => publish.run()}>
       <div className="row">
         {!flow && (
           <label className="field grow">
@@ -82,7 +77,7 @@ export function FlowEditor({ flow, definition, after }: { flow: Pick<Flow, "id" 
           </Card>
         </div>
       </div>
-    </form>
+    </Form>
   );
 }
 
@@ -109,9 +104,9 @@ function useChecked(text: string | null): Validated | null {
 function Found({ faults, warnings, show }: { faults: readonly Flaw[]; warnings: readonly Flaw[]; show: (node: string | null) => void }): ReactNode {
   if (!faults.length && !warnings.length)
     return (
-      <div className="notice tone-good" role="status">
-        <Icon name="check" /> Nothing is wrong with it.
-      </div>
+      <Notice tone="good" icon="check">
+        Nothing is wrong with it.
+      </Notice>
     );
   return (
     <div className="stack-tight" role="status">

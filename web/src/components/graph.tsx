@@ -47,8 +47,14 @@ export function FlowGraph(props: GraphProps): ReactNode {
   );
 }
 
-export function leadsTo(node: FlowNode): string {
+function leadsTo(node: FlowNode): string {
   return node.edges.map(({ action, to }) => (action === "default" ? `then ${to}` : `${action}: ${to}`)).join(", ");
+}
+
+/** What it does and where it leads, in a line. */
+export function aboutNode(node: FlowNode): string {
+  const does = [node.kind, node.what].filter(Boolean).join(" · ");
+  return node.edges.length ? `${does} → ${leadsTo(node)}` : does;
 }
 
 function said(node: FlowNode, { looks, flaws, doubts }: GraphProps): string {
@@ -158,7 +164,7 @@ function Box({ placed, ...props }: GraphProps & { placed: Placed }): ReactNode {
   );
 }
 
-export function kindIcon(kind: string): "cpu" | "graph" | "layers" | "clock" | "chat" | "hand" | "list" | "link" | "dots" {
+function kindIcon(kind: string): "cpu" | "graph" | "layers" | "clock" | "chat" | "hand" | "list" | "link" | "dots" {
   const icons = { executor: "cpu", local: "cpu", choice: "graph", parallel: "layers", foreach: "list", timer: "clock", wait_event: "chat", approval: "hand", subflow: "graph", flow_ref: "link" } as const;
   return icons[kind as keyof typeof icons] ?? "dots";
 }

@@ -12,13 +12,23 @@ export function pretty(value: unknown): string {
   return JSON.stringify(value, null, 2) ?? "null";
 }
 
-export function Json({ value, label }: { value: unknown; label: string }): ReactNode {
+/** `marked` are keys at the top that changed. */
+export function Json({ value, label, marked }: { value: unknown; label: string; marked?: ReadonlySet<string> }): ReactNode {
   return (
     <div className="json" role="region" aria-label={label} tabIndex={0}>
       <div className="json-acts">
         <Copy text={pretty(value)} label={`Copy ${label}`} />
       </div>
-      <Node value={value} depth={0} />
+      {marked && typeof value === "object" && value !== null ? (
+        Object.entries(value).map(([name, child]) => (
+          <div key={name} className={marked.has(name) ? "json-changed" : ""}>
+            {marked.has(name) && <span className="sr">changed: </span>}
+            <Node name={name} value={child} depth={1} />
+          </div>
+        ))
+      ) : (
+        <Node value={value} depth={0} />
+      )}
     </div>
   );
 }

@@ -6,14 +6,15 @@ import { useAction, useData } from "../api/data";
 import type { Approval, FlowNode, NodeRun, Run } from "../api/types";
 import { callsOf, decoded, isOver, ofRun, ownShared } from "../lib/run";
 import type { Step } from "../lib/run";
+import { useDecision } from "../lib/decision";
 import { useIdentity } from "../lib/kept";
 import { clock, span, useNow } from "../lib/time";
 import { go, Link } from "../routes";
 import { atIt, NODES } from "../words";
-import { Ago, Card } from "./basics";
+import { Ago, Card, Facts, Form, Mark } from "./basics";
 import { Dialog } from "./dialog";
 import type { NodeLook } from "./graph";
-import { leadsTo } from "./graph";
+import { aboutNode } from "./graph";
 import { Icon } from "./icon";
 import { faultOf, Json, JsonEdit, pretty } from "./json";
 
@@ -31,10 +32,9 @@ export function NodePanel({ run, node, look, steps }: { run: Run; node: FlowNode
       title={
         <span className="row">
           {node.key}
-          <span className={`badge tone-${word.tone}`}>
-            <Icon name={word.icon} size={12} />
+          <Mark tone={word.tone} icon={word.icon}>
             {word.label}
-          </span>
+          </Mark>
         </span>
       }
       acts={
@@ -46,10 +46,7 @@ export function NodePanel({ run, node, look, steps }: { run: Run; node: FlowNode
       }
     >
       <div className="stack">
-        <p className="faint small">
-          {[node.kind, node.what].filter(Boolean).join(" · ")}
-          {node.edges.length > 0 && ` → ${leadsTo(node)}`}
-        </p>
+        <p className="faint small">{aboutNode(node)}</p>
         {here && node.kind === "approval" && step?.child && <Decide run={run} child={step.child} />}
         {here && node.kind === "wait_event" && <SignalForm run={run} node={node} />}
         {step && (node.kind === "foreach" || node.kind === "parallel") && <Fan step={step} rows={rows} />}
@@ -115,43 +112,22 @@ function Attempt({ row, run, node, now, open }: { row: NodeRun; run: Run; node: 
   return (
     <details open={open}>
       <summary>
-        <span className={`badge tone-${word.tone}`}>
-          <Icon name={word.icon} size={12} />
+        <Mark tone={word.tone} icon={word.icon}>
           {word.label}
-        </span>
+        </Mark>
         <span className="grow">{call === run.id ? "" : `attempt ${row.attempt_no}`}</span>
         {row.action && row.action !== "default" && <span className="faint small">→ {row.action}</span>}
         <span className="faint small num">{row.started_at !== null && span((row.finished_at ?? Math.max(now, row.started_at)) - row.started_at)}</span>
       </summary>
       <div className="stack-tight">
-        <dl className="facts">
-          {row.worker_id && (
-            <div>
-              <dt>worker</dt>
-              <dd className="mono small">{row.worker_id}</dd>
-            </div>
-          )}
-          {row.worker_url && (
-            <div>
-              <dt>at</dt>
-              <dd className="mono small">{row.worker_url}</dd>
-            </div>
-          )}
-          {row.started_at !== null && (
-            <div>
-              <dt>began</dt>
-              <dd>{clock(row.started_at)}</dd>
-            </div>
-          )}
-          {call !== run.id && (
-            <div>
-              <dt>call</dt>
-              <dd>
-                <Link to={`/tasks/${encodeURIComponent(call)}`}>its task</Link>
-              </dd>
-            </div>
-          )}
-        </dl>
+        <Facts
+          facts={[
+            ["worker", row.worker_id && <span className="mono small">{row.worker_id}</span>],
+            ["at", row.worker_url && <span className="mono small">{row.worker_url}</span>],
+            ["began", row.started_at !== null && clock(row.started_at)],
+            ["call", call !== run.id && <Link to={`/tasks/${encodeURIComponent(call)}`}>its task</Link>],
+          ]}
+        />
         {row.error_text && <p className="fault">{row.error_text}</p>}
         {row.exec_input_json && (
           <div>
@@ -175,16 +151,9 @@ function Decide({ run, child }: { run: Run; child: string }): ReactNode {
   const approval = useData<Approval>(`/api/v2/approvals/${encodeURIComponent(child)}`, ofRun(run.id));
   const [by, setBy] = useIdentity();
   const [comment, setComment] = useState("");
-  const decide = useAction(
-    (word: "approve" | "reject") =>
-      post(`/api/v2/approvals/${encodeURIComponent(approval.data!.id)}/${word}`, {
-        digest: approval.data!.digest, // what was shown is what is decided on
-        ...(by && { by }),
-        ...(comment && { comment }),
-      }),
-    { done: "Decided" },
-  );
+  const decide = useDecision(by);
   if (approval.data?.status !== "open") return null;
+  const say = (word: "approve" | "reject"): void => decide.run({ approval: approval.data!, word, comment });
   const { payload, reason, expires_at } = approval.data;
   const input = (payload as { input?: unknown } | null)?.input;
   return (
@@ -207,10 +176,10 @@ function Decide({ run, child }: { run: Run; child: string }): ReactNode {
         </label>
       </div>
       <div className="dialog-acts">
-        <button type="button" disabled={decide.busy} onClick={() => decide.run("reject")}>
+        <button type="button" disabled={decide.busy} onClick={() => say("reject")}>
           <Icon name="cross" /> Reject
         </button>
-        <button type="button" className="primary" disabled={decide.busy} onClick={() => decide.run("approve")}>
+        <button type="button" className="primary" disabled={decide.busy} onClick={() => say("approve")}>
           <Icon name="check" /> Approve
         </button>
       </div>
@@ -222,13 +191,7 @@ function SignalForm({ run, node }: { run: Run; node: FlowNode }): ReactNode {
   const [text, setText] = useState("true");
   const signal = useAction(() => post(`/api/v2/runs/${encodeURIComponent(run.id)}/signal`, { name: node.key, value: parse(text) }), { done: "Signalled" });
   return (
-    <form
-      className="decide"
-      onSubmit={(event) => {
-        event.preventDefault();
-        signal.run();
-      }}
-    >
+    <Form className="decide" onSubmit={() => signal.run()}>
       <p>The run waits here for a signal{node.what && <> ({node.what})</>}.</p>
       <JsonEdit label="Value" value={text} onChange={setText} rows={2} />
       <div className="dialog-acts">
@@ -236,7 +199,7 @@ function SignalForm({ run, node }: { run: Run; node: FlowNode }): ReactNode {
           <Icon name="chat" /> Send the signal
         </button>
       </div>
-    </form>
+    </Form>
   );
 }
 
@@ -249,12 +212,7 @@ function Fork({ run, node, onClose }: { run: Run; node: string; onClose: () => v
   });
   return (
     <Dialog title={`Fork from ${node}`} onClose={onClose} wide>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          fork.run();
-        }}
-      >
+      <Form onSubmit={() => fork.run()}>
         <p className="faint">A new run of the same version, with the same parameters, begins at {node}. This one stays as it is.</p>
         <JsonEdit label="Shared state it begins with" value={text} onChange={setText} rows={12} />
         <div className="dialog-acts">
@@ -267,7 +225,7 @@ function Fork({ run, node, onClose }: { run: Run; node: string; onClose: () => v
             <Icon name="redo" /> Fork
           </button>
         </div>
-      </form>
+      </Form>
     </Dialog>
   );
 }

@@ -4,6 +4,7 @@ import type { ReactNode } from "react";
 import { get, url } from "../api/client";
 import { setPaused } from "../api/live";
 import type { Page, Task } from "../api/types";
+import { sessionAt } from "../lib/search";
 import { PAGES } from "../pages";
 import { go, to } from "../routes";
 import { STATES } from "../words";
@@ -48,7 +49,12 @@ export function Palette({ onClose }: { onClose: () => void }): ReactNode {
   const choices: Choice[] = [
     ...FIXED.filter((choice) => choice.name.toLowerCase().includes(wanted)),
     ...tasks.map((task) => ({ name: `${task.type}  ${task.id}`, task, act: () => go(`/tasks/${task.id}`) })),
-    ...(wanted ? [{ name: `Search tasks for “${text.trim()}”`, icon: "search" as const, act: () => go(to("/tasks", { q: text.trim() })) }] : []),
+    ...(wanted
+      ? [
+          { name: `Search tasks for “${text.trim()}”`, icon: "search" as const, act: () => go(to("/tasks", { q: text.trim() })) },
+          { name: `Session “${text.trim()}”`, icon: "people" as const, act: () => go(sessionAt(text.trim())) },
+        ]
+      : []),
   ];
   const row = Math.min(at, choices.length - 1);
   const choose = (choice: Choice | undefined): void => {
@@ -96,7 +102,8 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["j  k", "next, previous row"],
   ["Enter", "open the row"],
   ["x", "select the row"],
-  ["a  r", "approve, reject (in the inbox)"],
+  ["a  r", "approve, reject (in the inbox); acknowledge"],
+  ["[  ]", "a step back, a step on (in a run)"],
   ["Ctrl K", "go anywhere"],
   ["?", "this list"],
   ["Esc", "close"],

@@ -6,7 +6,7 @@ import { useAction } from "../api/data";
 import type { RunBrief } from "../api/types";
 import { paramsOf } from "../lib/definition";
 import { go } from "../routes";
-import { Tabs } from "./basics";
+import { Form, Tabs } from "./basics";
 import { Dialog } from "./dialog";
 import { Icon } from "./icon";
 import { faultOf, JsonEdit, pretty } from "./json";
@@ -17,7 +17,7 @@ const FORMS = [
 ] as const;
 
 /** JSON where it is some, else the text as it stands. */
-export function guessed(text: string): unknown {
+function guessed(text: string): unknown {
   return faultOf(text) === null ? parse(text) : text;
 }
 
@@ -44,12 +44,7 @@ export function RunForm({ flow, version, definition, onClose }: { flow: string; 
   };
   return (
     <Dialog title={`Run ${flow}, version ${version}`} onClose={onClose} wide>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          start.run();
-        }}
-      >
+      <Form onSubmit={() => start.run()}>
         {names.length > 0 && <Tabs label="Parameters as" value={form} options={FORMS} onChange={change} />}
         {form === "fields" ? (
           <>
@@ -75,7 +70,7 @@ export function RunForm({ flow, version, definition, onClose }: { flow: string; 
             <Icon name="play" /> Run
           </button>
         </div>
-      </form>
+      </Form>
     </Dialog>
   );
 }

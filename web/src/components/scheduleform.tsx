@@ -7,7 +7,7 @@ import type { Flow, Page, Schedule, ScheduleShown } from "../api/types";
 import { bodyOf, draftOf, scheduleApi, UNITS } from "../lib/schedule";
 import type { ScheduleDraft } from "../lib/schedule";
 import { serverNow } from "../lib/time";
-import { Tabs } from "./basics";
+import { Form, Tabs } from "./basics";
 import { Dialog } from "./dialog";
 import { Icon } from "./icon";
 import { faultOf, JsonEdit } from "./json";
@@ -53,12 +53,7 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
   };
   return (
     <Dialog title={schedule ? `Edit ${schedule.name}` : "New schedule"} onClose={onClose} wide>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          save.run();
-        }}
-      >
+      <Form onSubmit={() => save.run()}>
         {text("name", "Name", { required: true, disabled: schedule !== null })}
         <fieldset>
           <legend>What it runs</legend>
@@ -166,7 +161,7 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
             <Icon name="calendar" /> {schedule ? "Change it" : "Schedule it"}
           </button>
         </div>
-      </form>
+      </Form>
     </Dialog>
   );
 }

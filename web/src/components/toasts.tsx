@@ -1,6 +1,6 @@
 // A word on what was done, in a corner; read out by screen readers, gone after a while.
-import { useSyncExternalStore } from "react";
 import type { ReactNode } from "react";
+import { watched } from "../lib/watched";
 import { Icon } from "./icon";
 
 interface Toast {
@@ -12,11 +12,11 @@ interface Toast {
 
 let toasts: readonly Toast[] = [];
 let next = 1;
-const viewers = new Set<() => void>();
+const { tell, use } = watched();
 
 function set(value: readonly Toast[]): void {
   toasts = value;
-  viewers.forEach((viewer) => viewer());
+  tell();
 }
 
 export function say(text: string, { bad = false, hint = null }: { bad?: boolean; hint?: string | null } = {}): void {
@@ -26,13 +26,7 @@ export function say(text: string, { bad = false, hint = null }: { bad?: boolean;
 }
 
 export function Toasts(): ReactNode {
-  const shown = useSyncExternalStore(
-    (viewer) => {
-      viewers.add(viewer);
-      return () => viewers.delete(viewer);
-    },
-    () => toasts,
-  );
+  const shown = use(() => toasts);
   return (
     <div className="toasts" role="status" aria-live="polite">
       {shown.map((toast) => (

@@ -42,7 +42,7 @@ asyncio.run(main())
 }
 
 /** JSON as a Python expression. */
-export function python(value: unknown): string {
+function python(value: unknown): string {
   if (value === null || value === undefined) return "None";
   if (value === true) return "True";
   if (value === false) return "False";

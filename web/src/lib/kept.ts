@@ -1,9 +1,9 @@
 // What this browser remembers of its user: the theme, and the name that goes with approvals and pauses.
-import { useSyncExternalStore } from "react";
+import { watched } from "./watched";
 
 export type Theme = "system" | "light" | "dark";
 
-const viewers = new Set<() => void>();
+const { tell, use } = watched();
 const unkept = new Map<string, string>(); // for a browser that keeps nothing
 
 function read(key: string): string {
@@ -20,17 +20,11 @@ function keep(key: string, value: string): void {
   } catch {
     unkept.set(key, value);
   }
-  viewers.forEach((viewer) => viewer());
+  tell();
 }
 
 function useKept(key: string): string {
-  return useSyncExternalStore(
-    (viewer) => {
-      viewers.add(viewer);
-      return () => viewers.delete(viewer);
-    },
-    () => read(key),
-  );
+  return use(() => read(key));
 }
 
 export function useTheme(): [Theme, (theme: Theme) => void] {

@@ -27,8 +27,8 @@ export interface Picture {
   h: number;
 }
 
-export const NODE_W = 184;
-export const NODE_H = 52;
+const NODE_W = 184;
+const NODE_H = 52;
 const GAP_X = 26;
 const GAP_Y = 50;
 const BOX_TOP = 40;

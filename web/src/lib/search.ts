@@ -47,6 +47,11 @@ export function searchParams(search: Search): Record<string, string | readonly s
   return { state: states, type, queue, session, q: text };
 }
 
+/** The address of a session's page. A name that is no part of a path has none: its tasks stand in. */
+export function sessionAt(id: string): string {
+  return id.includes("/") || id.startsWith(".") ? tasksAt({ session: id }) : `/sessions/${encodeURIComponent(id)}`;
+}
+
 /** The address of a list. Every number on the page leads to one. */
 export function tasksAt(search: Partial<Search>): string {
   const q = formatSearch(search);

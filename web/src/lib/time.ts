@@ -1,5 +1,5 @@
 // Instants are the server's, in epoch milliseconds; this machine's clock may be wrong.
-import { useSyncExternalStore } from "react";
+import { watched } from "./watched";
 
 let ahead = 0; // how far the server's clock is before ours
 
@@ -11,26 +11,18 @@ export function serverNow(): number {
   return Date.now() + ahead;
 }
 
-const viewers = new Set<() => void>();
-let ticking: number | undefined;
 let second = Math.floor(Date.now() / 1000);
+const { tell, use } = watched(() => {
+  const ticking = setInterval(() => {
+    second = Math.floor(Date.now() / 1000);
+    tell();
+  }, 1000);
+  return () => clearInterval(ticking);
+});
 
 /** The time, once a second, for things that grow old on the screen. */
 export function useNow(): number {
-  useSyncExternalStore((viewer) => {
-    viewers.add(viewer);
-    ticking ??= window.setInterval(() => {
-      second = Math.floor(Date.now() / 1000);
-      viewers.forEach((one) => one());
-    }, 1000);
-    return () => {
-      viewers.delete(viewer);
-      if (!viewers.size) {
-        clearInterval(ticking);
-        ticking = undefined;
-      }
-    };
-  }, () => second);
+  use(() => second);
   return serverNow();
 }
 

@@ -1,14 +1,16 @@
 import { useEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
-import { parse, post, url } from "../api/client";
-import { useAction, useData } from "../api/data";
+import { parse, url } from "../api/client";
+import { useData } from "../api/data";
 import type { Approval, Page } from "../api/types";
-import { Ago, Card, Empty, Head, Id, Loading, Tabs } from "../components/basics";
+import { Ago, Card, Empty, Head, Id, Loading, Mark, Tabs } from "../components/basics";
 import { Icon } from "../components/icon";
 import { faultOf, Json, JsonEdit, pretty } from "../components/json";
+import { useDecision } from "../lib/decision";
+import type { Decision } from "../lib/decision";
 import { useIdentity } from "../lib/kept";
 import { useRowKeys } from "../lib/keys";
-import { go, useParam } from "../routes";
+import { go, Link, useParam } from "../routes";
 import type { Tone } from "../words";
 
 const STATUSES = [
@@ -44,16 +46,7 @@ export default function Approvals(): ReactNode {
 }
 
 function Inbox({ approvals, by, open }: { approvals: readonly Approval[]; by: string; open: boolean }): ReactNode {
-  const decide = useAction(
-    ({ approval, word, comment, payload }: Decision) =>
-      post(`/api/v2/approvals/${encodeURIComponent(approval.id)}/${word}`, {
-        digest: approval.digest, // what was shown is what is decided on
-        ...(by && { by }),
-        ...(comment && { comment }),
-        ...(payload === undefined ? {} : { payload }),
-      }),
-    { done: "Decided" },
-  );
+  const decide = useDecision(by);
   const quick = (word: "approve" | "reject") => (index: number) => {
     const approval = approvals[index];
     if (approval?.status === "open") decide.run({ approval, word, comment: "" });
@@ -80,28 +73,21 @@ function Inbox({ approvals, by, open }: { approvals: readonly Approval[]; by: st
   );
 }
 
-interface Decision {
-  approval: Approval;
-  word: "approve" | "reject";
-  comment: string;
-  payload?: unknown;
-}
-
 function One({ approval, at, decide, busy }: { approval: Approval; at: boolean; decide: (decision: Decision) => void; busy: boolean }): ReactNode {
   const [comment, setComment] = useState("");
   const [text, setText] = useState<string | null>(null);
   const open = approval.status === "open";
+  const run = approval.type === "flow:approval" ? (approval.payload as { run?: string } | null)?.run : undefined;
   const edited = text !== null && text !== pretty(approval.payload);
   return (
     <Card
       className={at ? "at" : ""}
       title={
         <span className="row">
-          <span className={`badge tone-${TONES[approval.status] ?? "idle"}`}>
-            <Icon name={approval.status === "approved" ? "check" : open ? "hand" : "cross"} size={12} />
+          <Mark tone={TONES[approval.status] ?? "idle"} icon={approval.status === "approved" ? "check" : open ? "hand" : "cross"}>
             {approval.status}
-          </span>
-          {approval.type} <Id id={approval.task_id} to={`/tasks/${encodeURIComponent(approval.task_id)}`} />
+          </Mark>
+          {run ? <Link to={`/runs/${encodeURIComponent(run)}`}>a run of a flow</Link> : approval.type} <Id id={approval.task_id} to={`/tasks/${encodeURIComponent(approval.task_id)}`} />
         </span>
       }
       acts={

@@ -4,7 +4,7 @@ import { parse, post, url } from "../api/client";
 import { useAction, useData } from "../api/data";
 import { useLive } from "../api/live";
 import type { Abandoned, DeadGroup, Page, Replayed, Task } from "../api/types";
-import { Ago, Card, Empty, Head, Id, Loading, Sure } from "../components/basics";
+import { Ago, Card, Empty, Form, Head, Id, Loading, Notice, num, spoken, Sure, Table } from "../components/basics";
 import { Dialog } from "../components/dialog";
 import { Icon } from "../components/icon";
 import { faultOf, Json, JsonEdit, pretty } from "../components/json";
@@ -148,41 +148,27 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
       </div>
       <Loading from={tasks}>
         {({ items, next }) => (
-          <div className="scroll" tabIndex={0} role="region" aria-label="Tasks of this group">
-            <table>
-              <thead>
-                <tr>
-                  <th>Task</th>
-                  <th>Type</th>
-                  <th>Error</th>
-                  <th className="num">Attempts</th>
-                  <th className="num">Died</th>
-                  <th>
-                    <span className="sr">Action</span>
-                  </th>
+          <div>
+            <Table label="Tasks of this group" columns={["Task", "Type", "Error", num("Attempts"), num("Died"), spoken("Action")]}>
+              {items.map((task) => (
+                <tr key={task.id}>
+                  <td>
+                    <Id id={task.id} to={`/tasks/${encodeURIComponent(task.id)}`} />
+                  </td>
+                  <td>{task.type}</td>
+                  <td className="small">{task.error?.message}</td>
+                  <td className="num">{task.attempt}</td>
+                  <td className="num">
+                    <Ago at={task.finished_at} />
+                  </td>
+                  <td className="right">
+                    <button type="button" onClick={() => replay({ what: `${task.type} …${task.id.slice(-6)}`, count: 1, wanted: { ids: [task.id] }, sample: task })}>
+                      Edit and replay<span className="sr"> {task.id}</span>
+                    </button>
+                  </td>
                 </tr>
-              </thead>
-              <tbody>
-                {items.map((task) => (
-                  <tr key={task.id}>
-                    <td>
-                      <Id id={task.id} to={`/tasks/${encodeURIComponent(task.id)}`} />
-                    </td>
-                    <td>{task.type}</td>
-                    <td className="small">{task.error?.message}</td>
-                    <td className="num">{task.attempt}</td>
-                    <td className="num">
-                      <Ago at={task.finished_at} />
-                    </td>
-                    <td className="right">
-                      <button type="button" onClick={() => replay({ what: `${task.type} …${task.id.slice(-6)}`, count: 1, wanted: { ids: [task.id] }, sample: task })}>
-                        Edit and replay<span className="sr"> {task.id}</span>
-                      </button>
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
+              ))}
+            </Table>
             {next && (
               <p className="faint small">
                 The 50 newest. <Link to={tasksAt({ states: ["dead"] })}>All dead tasks</Link>
@@ -218,12 +204,7 @@ function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => v
   const broken = (edited && faultOf(text) !== null) || (rate !== "" && !(Number(rate) > 0));
   return (
     <Dialog title={`Replay ${chosen.what}`} onClose={onClose} wide>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          replay.run();
-        }}
-      >
+      <Form onSubmit={() => replay.run()}>
         {text === null ? (
           <p className="row">
             <span className="faint">Each is run again with its own payload.</span>
@@ -244,13 +225,10 @@ function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => v
           </label>
         )}
         {dry.result && (
-          <p className="notice tone-idle" role="status">
-            <Icon name="check" />
-            <span>
-              Dry run: {number(dry.result.matched - dry.result.refused.length)} would be replayed
-              {dry.result.refused.length > 0 && `, ${dry.result.refused.length} refused: ${dry.result.refused[0]!.reason}`}. Nothing was changed.
-            </span>
-          </p>
+          <Notice tone="idle" icon="check">
+            Dry run: {number(dry.result.matched - dry.result.refused.length)} would be replayed
+            {dry.result.refused.length > 0 && `, ${dry.result.refused.length} refused: ${dry.result.refused[0]!.reason}`}. Nothing was changed.
+          </Notice>
         )}
         <div className="dialog-acts">
           <button type="button" disabled={dry.busy || broken} onClick={() => dry.run()}>
@@ -260,7 +238,7 @@ function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => v
             <Icon name="redo" /> {edited ? "Replay with this payload" : "Replay"}
           </button>
         </div>
-      </form>
+      </Form>
     </Dialog>
   );
 }

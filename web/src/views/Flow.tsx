@@ -2,16 +2,16 @@ import { useState } from "react";
 import type { ReactNode } from "react";
 import { useData } from "../api/data";
 import type { Drawn, FlowShown, FlowVersion } from "../api/types";
-import { Ago, Card, Empty, Head, Loading, ProblemBox, Skeleton, Tabs } from "../components/basics";
+import { Ago, Card, Detail, Empty, Head, Loading, num, ProblemBox, Skeleton, Table, Tabs } from "../components/basics";
 import { FlawList, FlowEditor } from "../components/floweditor";
-import { FlowGraph, leadsTo } from "../components/graph";
+import { aboutNode, FlowGraph } from "../components/graph";
 import { Icon } from "../components/icon";
 import { Json } from "../components/json";
 import { RunForm } from "../components/runform";
 import { diffOf, nodeAt } from "../lib/definition";
 import { useKeys } from "../lib/keys";
 import type { ViewProps } from "../pages";
-import { Link, setParams, useParam } from "../routes";
+import { setParams, useParam } from "../routes";
 import { RunList } from "./Runs";
 
 const TABS = [
@@ -27,21 +27,16 @@ export default function Flow({ params }: ViewProps): ReactNode {
   const flow = useData<FlowShown>(path, (changed) => changed === null);
   const [number] = useParam("version");
   const older = useData<Drawn>(number && Number(number) !== flow.data?.version ? `${path}/versions/${encodeURIComponent(number)}` : null, (changed) => changed === null);
-  if (flow.error && !flow.data)
-    return (
-      <>
-        <Head title="Flow" />
-        <ProblemBox error={flow.error} again={() => void flow.refetch()} />
-        <p>
-          <Link to="/flows">All flows</Link>
-        </p>
-      </>
-    );
-  if (!flow.data) return <Skeleton rows={8} />;
-  if (older.error) return <ProblemBox error={older.error} again={() => setParams({ version: "" })} />;
-  const newest = flow.data.definition === undefined ? null : (flow.data as FlowShown & Drawn);
-  const asked = number && Number(number) !== flow.data.version ? older.data : newest;
-  return asked === undefined ? <Skeleton rows={8} /> : <Shown key={flow.data.id} flow={flow.data} drawn={asked} path={path} />;
+  return (
+    <Detail from={flow} same={() => true} title="Flow" back={["/flows", "All flows"]}>
+      {(found) => {
+        if (older.error) return <ProblemBox error={older.error} again={() => setParams({ version: "" })} />;
+        const newest = found.definition === undefined ? null : (found as FlowShown & Drawn);
+        const asked = number && Number(number) !== found.version ? older.data : newest;
+        return asked === undefined ? <Skeleton rows={8} /> : <Shown key={found.id} flow={found} drawn={asked} path={path} />;
+      }}
+    </Detail>
+  );
 }
 
 function Shown({ flow, drawn, path }: { flow: FlowShown; drawn: Drawn | null; path: string }): ReactNode {
@@ -52,14 +47,7 @@ function Shown({ flow, drawn, path }: { flow: FlowShown; drawn: Drawn | null; pa
     <>
       <Head title={flow.name} lead={drawn ? <Said drawn={drawn} newest={flow.version} /> : "No version is published yet."}>
         {flow.versions.length > 1 && (
-          <label className="row">
-            <span className="faint">version</span>
-            <select className="narrow" value={drawn?.version ?? ""} onChange={(event) => setParams({ version: Number(event.target.value) === flow.version ? "" : event.target.value })}>
-              {flow.versions.map(({ version }) => (
-                <option key={version}>{version}</option>
-              ))}
-            </select>
-          </label>
+          <VersionChoice label="version" versions={flow.versions} value={String(drawn?.version ?? "")} choose={(chosen) => setParams({ version: Number(chosen) === flow.version ? "" : chosen })} />
         )}
         {drawn && (
           <button type="button" className="primary" onClick={() => setRunning(true)}>
@@ -113,16 +101,26 @@ function Graph({ drawn }: { drawn: Drawn }): ReactNode {
         {node && (
           <Card title={node.key} className="node-panel">
             <div className="stack">
-              <p className="faint small">
-                {[node.kind, node.what].filter(Boolean).join(" · ")}
-                {node.edges.length > 0 && ` → ${leadsTo(node)}`}
-              </p>
+              <p className="faint small">{aboutNode(node)}</p>
               <Json value={nodeAt(drawn.definition, node.key)} label={`definition of ${node.key}`} />
             </div>
           </Card>
         )}
       </div>
     </>
+  );
+}
+
+function VersionChoice({ label, versions, value, choose }: { label: string; versions: readonly FlowVersion[]; value: string; choose: (version: string) => void }): ReactNode {
+  return (
+    <label className="row">
+      <span className="faint">{label}</span>
+      <select className="narrow" value={value} onChange={(event) => choose(event.target.value)}>
+        {versions.map(({ version }) => (
+          <option key={version}>{version}</option>
+        ))}
+      </select>
+    </label>
   );
 }
 
@@ -134,53 +132,32 @@ function Versions({ versions, path }: { versions: readonly FlowVersion[]; path: 
   const [until, setUntil] = useParam("until", String(newest));
   const before = useData<Drawn>(`${path}/versions/${encodeURIComponent(from)}`, (changed) => changed === null);
   const after = useData<Drawn>(`${path}/versions/${encodeURIComponent(until)}`, (changed) => changed === null);
-  const choice = (label: string, value: string, set: (value: string) => void): ReactNode => (
-    <label className="row">
-      <span className="faint">{label}</span>
-      <select className="narrow" value={value} onChange={(event) => set(event.target.value)}>
-        {versions.map(({ version }) => (
-          <option key={version}>{version}</option>
-        ))}
-      </select>
-    </label>
-  );
   return (
     <>
       <Card className="flush">
-        <div className="scroll" tabIndex={0} role="region" aria-label="Versions">
-          <table>
-            <thead>
-              <tr>
-                <th>Version</th>
-                <th>Status</th>
-                <th className="num">Published</th>
-              </tr>
-            </thead>
-            <tbody>
-              {versions.map((one) => (
-                <tr key={one.version}>
-                  <td>
-                    <button type="button" className="plain" onClick={() => setParams({ tab: "", version: one.version === newest ? "" : String(one.version) })}>
-                      {one.version}
-                    </button>
-                  </td>
-                  <td>{one.status}</td>
-                  <td className="num">
-                    <Ago at={one.published_at} />
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Table label="Versions" columns={["Version", "Status", num("Published")]}>
+          {versions.map((one) => (
+            <tr key={one.version}>
+              <td>
+                <button type="button" className="plain" onClick={() => setParams({ tab: "", version: one.version === newest ? "" : String(one.version) })}>
+                  {one.version}
+                </button>
+              </td>
+              <td>{one.status}</td>
+              <td className="num">
+                <Ago at={one.published_at} />
+              </td>
+            </tr>
+          ))}
+        </Table>
       </Card>
       {newest > 1 && (
         <Card
           title="What changed"
           acts={
             <>
-              {choice("from", from, setFrom)}
-              {choice("to", until, setUntil)}
+              <VersionChoice label="from" versions={versions} value={from} choose={setFrom} />
+              <VersionChoice label="to" versions={versions} value={until} choose={setUntil} />
             </>
           }
         >

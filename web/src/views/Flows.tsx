@@ -1,7 +1,7 @@
 import type { ReactNode } from "react";
 import { useData } from "../api/data";
 import type { Flow, Page } from "../api/types";
-import { Ago, Card, Empty, Head, Loading } from "../components/basics";
+import { Ago, Card, Empty, Head, Loading, num, spoken, Table } from "../components/basics";
 import { FlowEditor } from "../components/floweditor";
 import { Icon } from "../components/icon";
 import { useRowKeys } from "../lib/keys";
@@ -38,38 +38,24 @@ export default function Flows(): ReactNode {
         {(page) =>
           page.items.length ? (
             <Card className="flush">
-              <div className="scroll" tabIndex={0} role="region" aria-label="Flows">
-                <table>
-                  <thead>
-                    <tr>
-                      <th>Flow</th>
-                      <th className="num">Version</th>
-                      <th className="num">Made</th>
-                      <th>
-                        <span className="sr">Runs</span>
-                      </th>
-                    </tr>
-                  </thead>
-                  <tbody>
-                    {page.items.map((flow, index) => (
-                      <tr key={flow.id} className={index === at ? "at" : ""}>
-                        <td>
-                          <Link to={flowAt(flow.name, flow.id)}>{flow.name}</Link>
-                        </td>
-                        <td className="num">{flow.version || <span className="faint">none</span>}</td>
-                        <td className="num">
-                          <Ago at={flow.created_at} />
-                        </td>
-                        <td className="right">
-                          <Link to={to("/runs", { flow: flow.name })}>
-                            Runs<span className="sr"> of {flow.name}</span>
-                          </Link>
-                        </td>
-                      </tr>
-                    ))}
-                  </tbody>
-                </table>
-              </div>
+              <Table label="Flows" columns={["Flow", num("Version"), num("Made"), spoken("Runs")]}>
+                {page.items.map((flow, index) => (
+                  <tr key={flow.id} className={index === at ? "at" : ""}>
+                    <td>
+                      <Link to={flowAt(flow.name, flow.id)}>{flow.name}</Link>
+                    </td>
+                    <td className="num">{flow.version || <span className="faint">none</span>}</td>
+                    <td className="num">
+                      <Ago at={flow.created_at} />
+                    </td>
+                    <td className="right">
+                      <Link to={to("/runs", { flow: flow.name })}>
+                        Runs<span className="sr"> of {flow.name}</span>
+                      </Link>
+                    </td>
+                  </tr>
+                ))}
+              </Table>
             </Card>
           ) : (
             <Empty icon="graph" title="No flow is published" command="onward demo flow">

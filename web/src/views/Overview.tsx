@@ -1,14 +1,14 @@
 import type { ReactNode } from "react";
 import { useLive } from "../api/live";
 import type { Change, State } from "../api/types";
-import { Card, Command, Empty, Head, Skeleton } from "../components/basics";
+import { Card, Command, Empty, Facts, Head, Mark, num, Skeleton, Table } from "../components/basics";
 import { Chart } from "../components/chart";
 import type { Line } from "../components/chart";
 import { Icon } from "../components/icon";
 import { tasksAt } from "../lib/search";
 import { ago, number, rate, span, useNow } from "../lib/time";
 import { Link } from "../routes";
-import { phaseWord } from "../words";
+import { phaseWord, STATES } from "../words";
 
 const THROUGHPUT: readonly Line[] = [
   { key: "created", label: "in", colour: 1 },
@@ -28,7 +28,7 @@ const DURATIONS: readonly Line[] = [
   { key: "run_p95", label: "p95", colour: 1 },
   { key: "wait_p95", label: "waited, p95", colour: 4 },
 ];
-const TILES: readonly State[] = ["queued", "running", "scheduled", "waiting", "succeeded", "failed", "dead", "canceled"];
+const BUSY: readonly State[] = ["queued", "running", "scheduled", "dead"];
 
 export default function Overview(): ReactNode {
   const { now, points } = useLive();
@@ -77,7 +77,7 @@ export default function Overview(): ReactNode {
 function Tiles({ now }: { now: Change }): ReactNode {
   return (
     <ul className="tiles">
-      {TILES.map((state) => {
+      {STATES.map((state) => {
         const { label, tone, icon } = phaseWord(state);
         const count = now.states[state] ?? 0;
         const to = state === "dead" ? "/dead-letters" : tasksAt({ states: [state] });
@@ -98,39 +98,23 @@ function Tiles({ now }: { now: Change }): ReactNode {
 
 function Queues({ now }: { now: Change }): ReactNode {
   const busiest = Object.entries(now.queues).slice(0, 8);
-  const cell = (queue: string, state: State): ReactNode => {
-    const count = now.queues[queue]?.[state] ?? 0;
-    return <td className="num">{count ? <Link to={tasksAt({ states: [state], queue })}>{number(count)}</Link> : <span className="faint">0</span>}</td>;
-  };
   return (
     <Card title="Busiest queues" acts={<Link to="/queues">All queues</Link>} className="flush">
       {busiest.length ? (
-        <div className="scroll" tabIndex={0} role="region" aria-label="Busiest queues">
-          <table>
-            <thead>
-              <tr>
-                <th>Queue</th>
-                <th className="num">queued</th>
-                <th className="num">running</th>
-                <th className="num">scheduled</th>
-                <th className="num">dead</th>
-              </tr>
-            </thead>
-            <tbody>
-              {busiest.map(([queue]) => (
-                <tr key={queue}>
-                  <td>
-                    <Link to={tasksAt({ queue })}>{queue}</Link> {now.paused.includes(queue) && <span className="badge tone-wait">paused</span>}
-                  </td>
-                  {cell(queue, "queued")}
-                  {cell(queue, "running")}
-                  {cell(queue, "scheduled")}
-                  {cell(queue, "dead")}
-                </tr>
+        <Table label="Busiest queues" columns={["Queue", ...BUSY.map((state) => num(state))]}>
+          {busiest.map(([queue, counts]) => (
+            <tr key={queue}>
+              <td>
+                <Link to={tasksAt({ queue })}>{queue}</Link> {now.paused.includes(queue) && <Mark tone="wait">paused</Mark>}
+              </td>
+              {BUSY.map((state) => (
+                <td key={state} className="num">
+                  {counts[state] ? <Link to={tasksAt({ states: [state], queue })}>{number(counts[state])}</Link> : <span className="faint">0</span>}
+                </td>
               ))}
-            </tbody>
-          </table>
-        </div>
+            </tr>
+          ))}
+        </Table>
       ) : (
         <Empty icon="layers" title="No queue has seen a task" />
       )}
@@ -143,26 +127,21 @@ function Workers({ now }: { now: Change }): ReactNode {
   return (
     <Card title="Workers" acts={<Link to="/workers">All workers</Link>}>
       {transports.length ? (
-        <dl className="facts">
-          {transports.map(([transport, count]) => (
-            <div key={transport}>
-              <dt>{transport}</dt>
-              <dd className="big">
-                <Link to={`/workers?transport=${encodeURIComponent(transport)}`}>{number(count)}</Link>
-              </dd>
-            </div>
-          ))}
-          <div>
-            <dt>tasks in hand, of slots</dt>
-            <dd className="big">
-              <Link to={tasksAt({ states: ["running"] })}>{number(now.busy)}</Link> <span className="faint">/ {number(now.slots)}</span>
-            </dd>
-          </div>
-          <div>
-            <dt>share that retries may take</dt>
-            <dd className="big">{Math.round(now.retry_share * 100)} %</dd>
-          </div>
-        </dl>
+        <div className="big">
+          <Facts
+            facts={[
+              ...transports.map(([transport, count]) => [transport, <Link to={`/workers?transport=${encodeURIComponent(transport)}`}>{number(count)}</Link>] as const),
+              ["draining", now.draining > 0 && number(now.draining)],
+              [
+                "tasks in hand, of slots",
+                <>
+                  <Link to={tasksAt({ states: ["running"] })}>{number(now.busy)}</Link> <span className="faint">/ {number(now.slots)}</span>
+                </>,
+              ],
+              ["share that retries may take", `${Math.round(now.retry_share * 100)} %`],
+            ]}
+          />
+        </div>
       ) : (
         <>
           <p className="faint">Nobody is connected; tasks wait until somebody is.</p>
@@ -182,10 +161,9 @@ function Breakers({ now }: { now: Change }): ReactNode {
         <ul className="stack">
           {told.map(([queue, breaker]) => (
             <li key={queue} className="row">
-              <span className={`badge tone-${breaker.state === "open" ? "bad" : "wait"}`}>
-                <Icon name="bolt" size={12} />
+              <Mark tone={breaker.state === "open" ? "bad" : "wait"} icon="bolt">
                 {breaker.state === "open" ? "open" : "trying"}
-              </span>
+              </Mark>
               <Link to={tasksAt({ queue })}>{queue}</Link>
               <span className="faint small">
                 {breaker.failures} of {breaker.calls} calls failed; next try {ago(breaker.until, time)}
@@ -195,10 +173,9 @@ function Breakers({ now }: { now: Change }): ReactNode {
         </ul>
       ) : (
         <p className="row">
-          <span className="badge tone-good">
-            <Icon name="check" size={12} />
+          <Mark tone="good" icon="check">
             all closed
-          </span>
+          </Mark>
           <span className="faint">Every service is given work.</span>
         </p>
       )}

@@ -3,7 +3,7 @@ import type { ReactNode } from "react";
 import { parse, raw } from "../api/client";
 import { of, useAction, useData } from "../api/data";
 import type { Page, Service, Task } from "../api/types";
-import { Badge, Card, Command, Empty, Head, Id, ProblemBox, Tabs } from "../components/basics";
+import { Badge, Card, Command, Empty, Form, Head, Id, Mark, ProblemBox, Tabs } from "../components/basics";
 import { Icon } from "../components/icon";
 import { faultOf, Json, JsonEdit, pretty } from "../components/json";
 import { asCurl } from "../lib/code";
@@ -82,12 +82,7 @@ function Try({ door, simple, native }: { door: Door; simple: boolean; native: bo
   return (
     <div className="grid-2">
       <Card title="Request">
-        <form
-          onSubmit={(event) => {
-            event.preventDefault();
-            send.run();
-          }}
-        >
+        <Form onSubmit={() => send.run()}>
           {simple ? (
             <label className="field">
               <span>Text to summarise</span>
@@ -118,7 +113,7 @@ function Try({ door, simple, native }: { door: Door; simple: boolean; native: bo
             </button>
           </div>
           <Command text={asCurl("POST", path, compact(body))} />
-        </form>
+        </Form>
       </Card>
       <Card title="Answer">
         {send.error && <ProblemBox error={send.error} />}
@@ -144,10 +139,9 @@ function Shown({ answer, simple }: { answer: Answer; simple: boolean }): ReactNo
   return (
     <div className="stack">
       <p className="row">
-        <span className={`badge tone-${good ? "good" : "bad"}`}>
-          <Icon name={good ? "check" : "cross"} size={12} />
+        <Mark tone={good ? "good" : "bad"} icon={good ? "check" : "cross"}>
           {answer.status}
-        </span>
+        </Mark>
         <span className="faint">after {Math.round(answer.ms)} ms</span>
       </p>
       {typeof value === "string" ? <p className="json pre">{value}</p> : <Json value={value} label="answer" />}

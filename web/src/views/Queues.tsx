@@ -3,7 +3,7 @@ import type { ReactNode } from "react";
 import { post } from "../api/client";
 import { useAction, useData } from "../api/data";
 import type { Page, Queue, State } from "../api/types";
-import { Card, Empty, Head, Loading } from "../components/basics";
+import { Card, Empty, Form, Head, Loading, Mark, num, spoken, Table } from "../components/basics";
 import { Dialog } from "../components/dialog";
 import { Icon } from "../components/icon";
 import { useIdentity } from "../lib/kept";
@@ -23,30 +23,11 @@ export default function Queues(): ReactNode {
         {({ items }) =>
           items.length ? (
             <Card className="flush">
-              <div className="scroll" tabIndex={0} role="region" aria-label="Queues">
-                <table>
-                  <thead>
-                    <tr>
-                      <th>Queue</th>
-                      <th>
-                        <span className="sr">Action</span>
-                      </th>
-                      {COLUMNS.map((state) => (
-                        <th key={state} className="num">
-                          {state}
-                        </th>
-                      ))}
-                      <th className="num">workers</th>
-                      <th className="num">slots</th>
-                    </tr>
-                  </thead>
-                  <tbody>
-                    {items.map((queue) => (
-                      <Row key={queue.name} queue={queue} pause={() => setPausing(queue)} />
-                    ))}
-                  </tbody>
-                </table>
-              </div>
+              <Table label="Queues" className="cards" columns={["Queue", spoken("Action"), ...[...COLUMNS, "workers", "slots"].map((name) => num(name))]}>
+                {items.map((queue) => (
+                  <Row key={queue.name} queue={queue} pause={() => setPausing(queue)} />
+                ))}
+              </Table>
             </Card>
           ) : (
             <Empty icon="layers" title="No queue yet" command={`onward submit echo '{"hello": "world"}'`}>
@@ -71,27 +52,24 @@ function Row({ queue, pause }: { queue: Queue; pause: () => void }): ReactNode {
         <Link to={tasksAt({ queue: queue.name })}>{queue.name}</Link>
         <div className="row small">
           {paused && (
-            <span className="badge tone-wait">
-              <Icon name="pause" size={12} />
+            <Mark tone="wait" icon="pause">
               paused{paused.by && ` by ${paused.by}`}
-            </span>
+            </Mark>
           )}
           {paused?.reason && <span className="faint">{paused.reason}</span>}
           {breaker && breaker.state !== "closed" && (
-            <span className="badge tone-bad">
-              <Icon name="bolt" size={12} />
+            <Mark tone="bad" icon="bolt">
               breaker {breaker.state === "open" ? "open" : "trying"}, next try {ago(breaker.until, now)}
-            </span>
+            </Mark>
           )}
           {waits && (
-            <span className="badge tone-bad">
-              <Icon name="warn" size={12} />
+            <Mark tone="bad" icon="warn">
               no worker serves it
-            </span>
+            </Mark>
           )}
         </div>
       </td>
-      <td>
+      <td className="act-cell">
         {paused ? (
           <button type="button" onClick={() => resume.run()} disabled={resume.busy}>
             <Icon name="play" size={14} /> Resume<span className="sr"> {queue.name}</span>
@@ -105,14 +83,18 @@ function Row({ queue, pause }: { queue: Queue; pause: () => void }): ReactNode {
       {COLUMNS.map((state) => {
         const count = queue.states[state];
         return (
-          <td key={state} className="num">
+          <td key={state} className={count ? "num" : "num zero"} data-label={state}>
             {count ? <Link to={tasksAt({ queue: queue.name, states: [state] })}>{number(count)}</Link> : <span className="faint">0</span>}
             {state === "queued" && queue.retrying > 0 && <div className="faint small">{number(queue.retrying)} again</div>}
           </td>
         );
       })}
-      <td className="num">{number(queue.workers)}</td>
-      <td className="num">{number(queue.slots)}</td>
+      <td className="num" data-label="workers">
+        {number(queue.workers)}
+      </td>
+      <td className="num" data-label="slots">
+        {number(queue.slots)}
+      </td>
     </tr>
   );
 }
@@ -126,12 +108,7 @@ function Pause({ queue, onClose }: { queue: Queue; onClose: () => void }): React
   );
   return (
     <Dialog title={`Pause ${queue.name}`} onClose={onClose}>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          pause.run();
-        }}
-      >
+      <Form onSubmit={() => pause.run()}>
         <p className="faint">It goes on taking work and hands out none until somebody resumes it.</p>
         <label className="field">
           <span>Why (for others who wonder)</span>
@@ -146,7 +123,7 @@ function Pause({ queue, onClose }: { queue: Queue; onClose: () => void }): React
             Pause
           </button>
         </div>
-      </form>
+      </Form>
     </Dialog>
   );
 }

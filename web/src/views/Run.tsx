@@ -2,47 +2,49 @@ import type { ReactNode } from "react";
 import { post } from "../api/client";
 import { useAction, useData } from "../api/data";
 import type { Explanation, Run as RunShape } from "../api/types";
-import { Ago, Badge, Card, Copy, Head, Id, ProblemBox, Skeleton, Sure } from "../components/basics";
+import { Bars } from "../components/bars";
+import type { Bar } from "../components/bars";
+import { Ago, Badge, Card, Copy, Detail, Facts, Head, Id, Notice, Skeleton, Sure } from "../components/basics";
 import { FlowGraph } from "../components/graph";
 import { Icon } from "../components/icon";
 import { Json } from "../components/json";
 import { NodePanel } from "../components/node";
-import { StepLine } from "../components/steps";
+import { SharedAt } from "../components/shared";
 import { useEvents } from "../lib/events";
 import { useKeys } from "../lib/keys";
-import { flowAt, flowIdOf, isOver, looksOf, ofRun, ownShared, stepsOf, takenOf } from "../lib/run";
+import { flowAt, flowIdOf, isOver, looksOf, ofRun, stepsOf, takenOf } from "../lib/run";
+import type { Step } from "../lib/run";
 import { ago, span, useNow } from "../lib/time";
 import type { ViewProps } from "../pages";
-import { Link, useParam } from "../routes";
-import { may, phaseWord } from "../words";
+import { Link, setParams, useParam } from "../routes";
+import { atIt, may, NODES, phaseWord } from "../words";
 
 export default function Run({ params }: ViewProps): ReactNode {
   const id = params.id!;
   const run = useData<RunShape>(`/api/v2/runs/${encodeURIComponent(id)}`, ofRun(id));
-  if (run.error && run.data?.id !== id)
-    return (
-      <>
-        <Head title="Run" />
-        <ProblemBox error={run.error} again={() => void run.refetch()} />
-        <p>
-          <Link to="/runs">All runs</Link>
-        </p>
-      </>
-    );
-  if (run.data?.id !== id) return <Skeleton rows={8} />;
-  return <Shown key={id} run={run.data} />;
+  return (
+    <Detail from={run} same={(one) => one.id === id} title="Run" back={["/runs", "All runs"]}>
+      {(found) => <Shown key={id} run={found} />}
+    </Detail>
+  );
 }
 
 function Shown({ run }: { run: RunShape }): ReactNode {
   const events = useEvents(run.id);
   const steps = stepsOf(events ?? []);
   const [picked, pick] = useParam("node");
+  const [at] = useParam("step");
   const over = isOver(run);
-  const following = !picked;
+  const following = !picked && !at;
   const fallen = steps.findLast((step) => step.status === "error" || step.status === "canceled");
-  const node = run.nodes.find((one) => one.key === (picked || (over && run.state !== "succeeded" ? fallen?.node : "") || run.current_node)) ?? run.nodes[0];
-  useKeys({ f: () => pick("") });
+  const step = at === "" ? undefined : steps.find((one) => one.seq === Number(at));
+  const node = run.nodes.find((one) => one.key === (step?.node || picked || (over && run.state !== "succeeded" ? fallen?.node : "") || run.current_node)) ?? run.nodes[0];
+  /** A node, and the state of the run when it was last there. */
+  const show = (key: string): void => setParams({ node: key, step: String(steps.findLast((one) => one.node === key)?.seq ?? "") });
+  const toStep = (seq: number | null): void => setParams({ node: "", step: seq === null ? "" : String(seq) });
+  useKeys({ f: () => toStep(null) });
   const looks = looksOf(run, steps);
+  const bars = steps.map((one) => ({ ...barOf(one, over), chosen: step ? one.seq === step.seq : one.node === node?.key, choose: () => toStep(one.seq) }));
   return (
     <>
       <Head
@@ -61,48 +63,59 @@ function Shown({ run }: { run: RunShape }): ReactNode {
       </Head>
       <div className="stack">
         <Standing run={run} />
-        <Facts run={run} />
+        <Card>
+          <Facts facts={factsOf(run)} />
+        </Card>
         <div className="run-grid">
           <Card
             title="Graph"
             acts={
               !over && (
-                <button type="button" className="pill" aria-pressed={following} onClick={() => pick(following ? run.current_node : "")} title="Show the node that the run is at (f)">
+                <button type="button" className="pill" aria-pressed={following} onClick={() => (following ? pick(run.current_node) : toStep(null))} title="Show the node that the run is at (f)">
                   <Icon name="play" size={12} /> Follow
                 </button>
               )
             }
           >
-            <FlowGraph
-              nodes={run.nodes}
-              label={`Graph of ${run.flow}`}
-              looks={looks}
-              taken={takenOf(run, steps)}
-              chosen={node?.key ?? ""}
-              choose={pick}
-              follow={following && !over}
-            />
+            <FlowGraph nodes={run.nodes} label={`Graph of ${run.flow}`} looks={looks} taken={takenOf(run, steps)} chosen={node?.key ?? ""} choose={show} follow={following && !over} />
           </Card>
-          {node && <NodePanel key={node.key} run={run} node={node} look={looks.get(node.key)!} steps={steps.filter((step) => step.node === node.key)} />}
+          {node && <NodePanel key={node.key} run={run} node={node} look={looks.get(node.key)!} steps={steps.filter((one) => one.node === node.key)} />}
         </div>
-        <Card title="Timeline">{events === null ? <Skeleton rows={2} /> : <StepLine steps={steps} over={over} chosen={node?.key ?? ""} choose={pick} />}</Card>
+        <Card title="Timeline">{events === null ? <Skeleton rows={2} /> : <Bars className="steps" bars={bars} empty="It has made no step yet." />}</Card>
+        <Card title="Shared state">
+          <SharedAt run={run} steps={steps} at={at === "" ? null : Number(at)} choose={toStep} />
+        </Card>
         <div className="grid-2">
           <Card title="Parameters">
             <Json value={run.params} label="parameters" />
           </Card>
-          <Card title={over ? "Shared state at the end" : "Shared state now"}>
-            <Json value={ownShared(run.shared)} label="shared state" />
-            {run.shared._rt !== undefined && (
-              <details className="engine">
-                <summary className="faint small">What the engine noted for itself</summary>
-                <Json value={run.shared._rt} label="engine's records" />
-              </details>
-            )}
-          </Card>
+          {run.shared._rt !== undefined && (
+            <Card title="What the engine noted for itself">
+              <Json value={run.shared._rt} label="engine's records" />
+            </Card>
+          )}
         </div>
       </div>
     </>
   );
+}
+
+function barOf(step: Step, over: boolean): Bar {
+  const word = NODES[step.status ?? (over ? "canceled" : atIt(step.kind))];
+  return {
+    key: step.seq,
+    name: step.node,
+    title: `${step.node}: ${word.label}`,
+    from: step.from,
+    to: step.to ?? (over ? step.from : null),
+    tone: word.tone,
+    end: (
+      <>
+        {word.label}
+        {step.action && step.action !== "default" && <span className="faint"> → {step.action}</span>}
+      </>
+    ),
+  };
 }
 
 function Acts({ run }: { run: RunShape }): ReactNode {
@@ -141,27 +154,21 @@ function Standing({ run }: { run: RunShape }): ReactNode {
   const { tone, icon } = phaseWord(run.phase);
   if (over)
     return run.error && run.state !== "succeeded" ? (
-      <div className={`notice tone-${tone}`} role="status">
-        <Icon name={icon} />
-        <div>
-          <b>{run.error.kind}</b> {run.error.message}
-        </div>
-      </div>
+      <Notice tone={tone} icon={icon}>
+        <b>{run.error.kind}</b> {run.error.message}
+      </Notice>
     ) : null;
   if (!why.data || why.data.phase !== run.phase) return null;
   return (
-    <div className={`notice tone-${tone}`} role="status">
-      <Icon name={icon} />
-      <div>
-        At <b>{run.current_node}</b>. {WAITS[run.nodes.find((node) => node.key === run.current_node)?.kind ?? ""] ?? why.data.sentence}
-        {why.data.eta !== null && <span> ({ago(why.data.eta, now)})</span>}
-      </div>
-    </div>
+    <Notice tone={tone} icon={icon}>
+      At <b>{run.current_node}</b>. {WAITS[run.nodes.find((node) => node.key === run.current_node)?.kind ?? ""] ?? why.data.sentence}
+      {why.data.eta !== null && <span> ({ago(why.data.eta, now)})</span>}
+    </Notice>
   );
 }
 
-function Facts({ run }: { run: RunShape }): ReactNode {
-  const facts: readonly (readonly [string, ReactNode])[] = [
+function factsOf(run: RunShape): readonly (readonly [string, ReactNode])[] {
+  return [
     ["version", run.flow_version_id.match(/-v(\d+)$/)?.[1]],
     ["steps", String(run.step_count)],
     ["last action", run.last_action],
@@ -172,18 +179,4 @@ function Facts({ run }: { run: RunShape }): ReactNode {
     ["started by", run.parent_id && <Id id={run.parent_id} to={`/runs/${encodeURIComponent(run.parent_id)}`} />],
     ["request id", run.idempotency_key],
   ];
-  return (
-    <Card>
-      <dl className="facts">
-        {facts.map(([name, value]) =>
-          value ? (
-            <div key={name}>
-              <dt>{name}</dt>
-              <dd>{value}</dd>
-            </div>
-          ) : null,
-        )}
-      </dl>
-    </Card>
-  );
 }

@@ -1,14 +1,13 @@
 import type { ReactNode } from "react";
-import { url } from "../api/client";
 import { useData } from "../api/data";
 import type { Flow, Page, RunBrief, State } from "../api/types";
-import { Ago, Badge, Card, Empty, Head, Id, Loading } from "../components/basics";
-import { useRowKeys } from "../lib/keys";
+import { Ago, Badge, Empty, Head } from "../components/basics";
+import { Cell, Rows } from "../components/rows";
+import { older, useList } from "../lib/list";
 import { span, useNow } from "../lib/time";
-import { go, Link, useParam } from "../routes";
+import { Link, useParam } from "../routes";
 import { phaseWord, STATES } from "../words";
 
-const PAGE = 100;
 const runAt = (run: RunBrief): string => `/runs/${encodeURIComponent(run.id)}`;
 
 export default function Runs(): ReactNode {
@@ -43,70 +42,61 @@ export default function Runs(): ReactNode {
 }
 
 export function RunList({ flow, state = "" }: { flow: string; state?: State | "" }): ReactNode {
-  const [limit, setLimit] = useParam("limit", String(PAGE));
-  const runs = useData<Page<RunBrief>>(url("/api/v2/runs", { flow, state, limit: Math.min(Number(limit) || PAGE, 1000) }));
-  const items = runs.data?.items ?? [];
-  const [at] = useRowKeys(items.length, (index) => go(runAt(items[index]!)));
+  const list = useList<RunBrief>({
+    path: "/api/v2/runs",
+    params: { flow, state, brief: true },
+    below: older,
+    fits: (run) => !state || run.state === state,
+  });
   return (
-    <Loading from={runs}>
-      {(page) =>
-        page.items.length ? (
-          <Card className="flush">
-            <div className="scroll" tabIndex={0} role="region" aria-label="Runs">
-              <table>
-                <thead>
-                  <tr>
-                    <th>Run</th>
-                    <th>State</th>
-                    <th>At</th>
-                    <th className="num wide-only">Steps</th>
-                    <th className="num wide-only">Took</th>
-                    <th className="num">Began</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {page.items.map((run, index) => (
-                    <tr key={run.id} className={index === at ? "at" : ""}>
-                      <td>
-                        <Link to={runAt(run)}>{run.flow}</Link>
-                        <div className="small">
-                          <Id id={run.id} to={runAt(run)} />
-                        </div>
-                      </td>
-                      <td>
-                        <Badge phase={run.phase} />
-                        {run.error && run.state !== "succeeded" && <div className="small clamp">{run.error.message}</div>}
-                      </td>
-                      <td>{phaseWord(run.phase).live ? run.current_node : <span className="faint">{run.current_node}</span>}</td>
-                      <td className="num wide-only">{run.step_count}</td>
-                      <td className="num wide-only">
-                        <Length run={run} />
-                      </td>
-                      <td className="num">
-                        <Ago at={run.created_at} />
-                      </td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            </div>
-            {page.next && (
-              <p className="more">
-                {Number(limit) < 1000 ? (
-                  <button type="button" onClick={() => setLimit("1000")}>
-                    Show more
-                  </button>
-                ) : (
-                  <span className="faint">The newest thousand. Narrow it down by flow and state.</span>
-                )}
-              </p>
-            )}
-          </Card>
-        ) : (
-          <Empty icon="graph" title={flow || state ? "No such run" : "No flow was run yet"} command={flow ? `onward flow run ${JSON.stringify(flow)}` : "onward demo flow"} />
-        )
+    <Rows
+      list={list}
+      label="Runs"
+      what={["run", "runs"]}
+      kind="runs"
+      at={runAt}
+      empty={<Empty icon="graph" title={flow || state ? "No such run" : "No flow was run yet"} command={flow ? `onward flow run ${JSON.stringify(flow)}` : "onward demo flow"} />}
+      head={
+        <>
+          <Cell head>State</Cell>
+          <Cell head>Run</Cell>
+          <Cell head className="wide-only">
+            At
+          </Cell>
+          <Cell head className="wide-only right">
+            Steps
+          </Cell>
+          <Cell head className="right">
+            Took
+          </Cell>
+          <Cell head className="right">
+            Began
+          </Cell>
+        </>
       }
-    </Loading>
+    >
+      {(run) => (
+        <>
+          <Cell>
+            <Badge phase={run.phase} />
+          </Cell>
+          <Cell className="list-what">
+            <Link to={runAt(run)} className="clip">
+              {run.flow} <span className="mono faint">{run.id.slice(-12)}</span>
+            </Link>
+            {run.error && run.state !== "succeeded" && <span className="clip faint small">{run.error.message}</span>}
+          </Cell>
+          <Cell className={`wide-only clip ${phaseWord(run.phase).live ? "" : "faint"}`}>{run.current_node}</Cell>
+          <Cell className="wide-only num right">{run.step_count}</Cell>
+          <Cell className="num right list-low">
+            <Length run={run} />
+          </Cell>
+          <Cell className="num right faint list-high">
+            <Ago at={run.created_at} />
+          </Cell>
+        </>
+      )}
+    </Rows>
   );
 }
 

@@ -3,32 +3,28 @@ import type { ReactNode } from "react";
 import { remove } from "../api/client";
 import { queries, useAction, useData } from "../api/data";
 import type { ScheduleShown } from "../api/types";
-import { Ago, Card, Head, Id, ProblemBox, Skeleton, Sure } from "../components/basics";
+import { Ago, Card, Detail, Facts, Head, Id, Sure, Table } from "../components/basics";
 import { Icon } from "../components/icon";
 import { Json } from "../components/json";
 import { ScheduleForm } from "../components/scheduleform";
+import { useWhole } from "../lib/masked";
 import { inZone, scheduleApi } from "../lib/schedule";
+import { sessionAt } from "../lib/search";
 import type { ViewProps } from "../pages";
 import { go, Link } from "../routes";
 import { Paused, RunsWhat, ScheduleActs, workAt } from "./Schedules";
 
 export default function Schedule({ params }: ViewProps): ReactNode {
   const schedule = useData<ScheduleShown>(scheduleApi(params.name!));
-  if (schedule.error && schedule.data?.name !== params.name)
-    return (
-      <>
-        <Head title="Schedule" />
-        <ProblemBox error={schedule.error} again={() => void schedule.refetch()} />
-        <p>
-          <Link to="/schedules">All schedules</Link>
-        </p>
-      </>
-    );
-  if (schedule.data?.name !== params.name) return <Skeleton rows={6} />;
-  return <Shown schedule={schedule.data!} />;
+  return (
+    <Detail from={schedule} same={(one) => one.name === params.name} title="Schedule" back={["/schedules", "All schedules"]}>
+      {(found) => <Shown schedule={found} />}
+    </Detail>
+  );
 }
 
-function Shown({ schedule }: { schedule: ScheduleShown }): ReactNode {
+function Shown({ schedule: seen }: { schedule: ScheduleShown }): ReactNode {
+  const { shown: schedule, reveal } = useWhole(scheduleApi(seen.name), seen, ["payload"]);
   const [editing, setEditing] = useState(false);
   const drop = useAction(
     async () => {
@@ -49,7 +45,7 @@ function Shown({ schedule }: { schedule: ScheduleShown }): ReactNode {
         lead={`${schedule.description}${schedule.cron ? ` (${schedule.timezone})` : ""}`}
       >
         <ScheduleActs schedule={schedule} />
-        <button type="button" onClick={() => setEditing(true)}>
+        <button type="button" onClick={() => reveal(() => setEditing(true))}>
           Edit
         </button>
         <Sure sure="Remove it, really?" onSure={() => drop.run()} disabled={drop.busy}>
@@ -58,7 +54,7 @@ function Shown({ schedule }: { schedule: ScheduleShown }): ReactNode {
       </Head>
       <div className="stack">
         <Card>
-          <Facts schedule={schedule} />
+          <Facts facts={factsOf(schedule)} />
         </Card>
         <div className="grid-2">
           <Card title={`Next times, in ${schedule.timezone}`}>
@@ -90,8 +86,8 @@ function Shown({ schedule }: { schedule: ScheduleShown }): ReactNode {
   );
 }
 
-function Facts({ schedule }: { schedule: ScheduleShown }): ReactNode {
-  const facts: readonly (readonly [string, ReactNode])[] = [
+function factsOf(schedule: ScheduleShown): readonly (readonly [string, ReactNode])[] {
+  return [
     ["runs", <RunsWhat schedule={schedule} />],
     ["cron", schedule.cron && <code>{schedule.cron}</code>],
     ["missed", schedule.missed],
@@ -100,51 +96,28 @@ function Facts({ schedule }: { schedule: ScheduleShown }): ReactNode {
     ["priority", schedule.priority],
     ["retries", schedule.max_retries?.toString()],
     ["timeout", schedule.timeout_ms && `${schedule.timeout_ms} ms`],
-    ["session", schedule.session_id],
+    ["session", schedule.session_id && <Link to={sessionAt(schedule.session_id)}>{schedule.session_id}</Link>],
     ["approval", schedule.requires_approval && "asks for it"],
     ["made", <Ago at={schedule.created_at} />],
   ];
-  return (
-    <dl className="facts">
-      {facts.map(([name, value]) =>
-        value ? (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ) : null,
-      )}
-    </dl>
-  );
 }
 
 function History({ schedule }: { schedule: ScheduleShown }): ReactNode {
   if (!schedule.history.length) return <p className="faint pad">It has not run yet.</p>;
   return (
-    <div className="scroll" tabIndex={0} role="region" aria-label="History">
-      <table>
-        <thead>
-          <tr>
-            <th>At</th>
-            <th>Outcome</th>
-            <th>Work</th>
-          </tr>
-        </thead>
-        <tbody>
-          {schedule.history.map((entry, index) => (
-            <tr key={`${entry.at} ${index}`}>
-              <td>
-                <Ago at={entry.at} />
-              </td>
-              <td>
-                <Icon name={entry.task_id ? "check" : "dots"} size={12} /> {entry.outcome}
-                {entry.reason && <div className="small">{entry.reason}</div>}
-              </td>
-              <td>{entry.task_id && <Id id={entry.task_id} to={workAt(schedule, entry.task_id)} />}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table label="History" columns={["At", "Outcome", "Work"]}>
+      {schedule.history.map((entry, index) => (
+        <tr key={`${entry.at} ${index}`}>
+          <td>
+            <Ago at={entry.at} />
+          </td>
+          <td>
+            <Icon name={entry.task_id ? "check" : "dots"} size={12} /> {entry.outcome}
+            {entry.reason && <div className="small">{entry.reason}</div>}
+          </td>
+          <td>{entry.task_id && <Id id={entry.task_id} to={workAt(schedule, entry.task_id)} />}</td>
+        </tr>
+      ))}
+    </Table>
   );
 }

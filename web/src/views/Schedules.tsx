@@ -3,7 +3,7 @@ import type { ReactNode } from "react";
 import { post } from "../api/client";
 import { useAction, useData } from "../api/data";
 import type { Page, Schedule, Task } from "../api/types";
-import { Ago, Card, Empty, Head, Loading } from "../components/basics";
+import { Ago, Card, Empty, Head, Loading, Mark, num, spoken, Table } from "../components/basics";
 import { Icon } from "../components/icon";
 import { ScheduleForm } from "../components/scheduleform";
 import { useKeys, useRowKeys } from "../lib/keys";
@@ -27,27 +27,11 @@ export default function Schedules(): ReactNode {
         {(page) =>
           page.items.length ? (
             <Card className="flush">
-              <div className="scroll" tabIndex={0} role="region" aria-label="Schedules">
-                <table className="cards">
-                  <thead>
-                    <tr>
-                      <th>Schedule</th>
-                      <th>Runs</th>
-                      <th>When</th>
-                      <th className="num">Next</th>
-                      <th className="num wide-only">Last</th>
-                      <th>
-                        <span className="sr">Actions</span>
-                      </th>
-                    </tr>
-                  </thead>
-                  <tbody>
-                    {page.items.map((schedule, index) => (
-                      <Row key={schedule.name} schedule={schedule} at={index === at} />
-                    ))}
-                  </tbody>
-                </table>
-              </div>
+              <Table label="Schedules" className="cards" columns={["Schedule", "Runs", "When", num("Next"), num("Last", true), spoken("Actions")]}>
+                {page.items.map((schedule, index) => (
+                  <Row key={schedule.name} schedule={schedule} at={index === at} />
+                ))}
+              </Table>
             </Card>
           ) : (
             <Empty icon="calendar" title="Nothing is scheduled" command={`onward schedule add nightly echo '{"hello": "night"}' --cron "0 3 * * *"`} />
@@ -81,14 +65,14 @@ function Row({ schedule, at }: { schedule: Schedule; at: boolean }): ReactNode {
           </div>
         )}
       </td>
-      <td className="num">
+      <td className="num" data-label="next">
         <Ago at={schedule.paused ? null : schedule.next_run_at} />
       </td>
       <td className="num wide-only">
         <Ago at={schedule.last_run_at} />
         {schedule.last_outcome && <div className="faint small">{schedule.last_outcome}</div>}
       </td>
-      <td className="right">
+      <td className="right act-cell">
         <ScheduleActs schedule={schedule} />
       </td>
     </tr>
@@ -97,10 +81,9 @@ function Row({ schedule, at }: { schedule: Schedule; at: boolean }): ReactNode {
 
 export function Paused(): ReactNode {
   return (
-    <span className="badge tone-wait">
-      <Icon name="pause" size={12} />
+    <Mark tone="wait" icon="pause">
       paused
-    </span>
+    </Mark>
   );
 }
 

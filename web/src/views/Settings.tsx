@@ -2,7 +2,7 @@ import type { ReactNode } from "react";
 import { useData } from "../api/data";
 import { setPaused, useLive } from "../api/live";
 import type { Health } from "../api/types";
-import { Card, Head, Loading, Tabs } from "../components/basics";
+import { Card, Facts, Head, Loading, Mark, Tabs } from "../components/basics";
 import { Icon } from "../components/icon";
 import { useIdentity, useTheme } from "../lib/kept";
 import type { Tone } from "../words";
@@ -69,20 +69,13 @@ export default function Settings(): ReactNode {
             </div>
           </Card>
           <Card title="Server">
-            <dl className="facts">
-              <div>
-                <dt>version</dt>
-                <dd>{now?.version ?? health.data?.version ?? "–"}</dd>
-              </div>
-              <div>
-                <dt>address</dt>
-                <dd className="mono">{location.origin}</dd>
-              </div>
-              <div>
-                <dt>server id</dt>
-                <dd className="mono small">{now?.server ?? "–"}</dd>
-              </div>
-            </dl>
+            <Facts
+              facts={[
+                ["version", now?.version ?? health.data?.version],
+                ["address", <span className="mono">{location.origin}</span>],
+                ["server id", now && <span className="mono small">{now.server}</span>],
+              ]}
+            />
             <ul className="links">
               {OUTSIDE.map(([path, what]) => (
                 <li key={path}>
@@ -136,9 +129,8 @@ function plain(value: unknown): string {
 function Status({ status }: { status: string }): ReactNode {
   const tone = TONES[status] ?? "idle";
   return (
-    <span className={`badge tone-${tone}`}>
-      <Icon name={tone === "good" ? "check" : tone === "bad" ? "cross" : "dots"} size={12} />
+    <Mark tone={tone} icon={tone === "good" ? "check" : tone === "bad" ? "cross" : "dots"}>
       {status.replaceAll("_", " ")}
-    </span>
+    </Mark>
   );
 }

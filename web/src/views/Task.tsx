@@ -3,17 +3,20 @@ import type { ReactNode } from "react";
 import { parse, post } from "../api/client";
 import { of, useAction, useData } from "../api/data";
 import type { Explanation, Task as TaskShape, TaskEvent } from "../api/types";
-import { Ago, Badge, Card, Copy, copyText, Head, Id, ProblemBox, Skeleton, Sure, Took } from "../components/basics";
+import { Bars } from "../components/bars";
+import type { Bar } from "../components/bars";
+import { Ago, Badge, Card, Copy, copyText, Detail, Facts, Form, Head, Id, Mark, Notice, num, Skeleton, Sure, Table, Took } from "../components/basics";
 import { Dialog } from "../components/dialog";
 import { Icon } from "../components/icon";
 import { faultOf, Json, JsonEdit, pretty } from "../components/json";
-import { Attempts, Waterfall } from "../components/waterfall";
 import { taskAsCurl, taskAsPython } from "../lib/code";
 import { useEvents } from "../lib/events";
 import { lifeOf } from "../lib/life";
+import type { Stretch } from "../lib/life";
 import { useKeys } from "../lib/keys";
-import { tasksAt } from "../lib/search";
-import { ago, clock, full, useNow } from "../lib/time";
+import { useWhole } from "../lib/masked";
+import { sessionAt, tasksAt } from "../lib/search";
+import { ago, clock, full, span, useNow } from "../lib/time";
 import type { ViewProps } from "../pages";
 import { Link } from "../routes";
 import { eventTone, may, phaseWord } from "../words";
@@ -21,21 +24,15 @@ import { eventTone, may, phaseWord } from "../words";
 export default function Task({ params }: ViewProps): ReactNode {
   const id = params.id!;
   const task = useData<TaskShape>(`/api/v2/tasks/${encodeURIComponent(id)}`, of(id));
-  if (task.error && task.data?.id !== id)
-    return (
-      <>
-        <Head title="Task" />
-        <ProblemBox error={task.error} again={() => void task.refetch()} />
-        <p>
-          <Link to="/tasks">All tasks</Link>
-        </p>
-      </>
-    );
-  if (task.data?.id !== id) return <Skeleton rows={8} />;
-  return <Shown key={id} task={task.data} />;
+  return (
+    <Detail from={task} same={(one) => one.id === id} title="Task" back={["/tasks", "All tasks"]}>
+      {(found) => <Shown key={id} task={found} />}
+    </Detail>
+  );
 }
 
-function Shown({ task }: { task: TaskShape }): ReactNode {
+function Shown({ task: seen }: { task: TaskShape }): ReactNode {
+  const { shown: task, hidden, reveal } = useWhole(`/api/v2/tasks/${encodeURIComponent(seen.id)}`, seen, ["payload", "result"]);
   const events = useEvents(task.id);
   const life = lifeOf(events ?? [], task.run_at);
   return (
@@ -52,7 +49,12 @@ function Shown({ task }: { task: TaskShape }): ReactNode {
           </span>
         }
       >
-        <Acts task={task} />
+        {hidden && (
+          <button type="button" onClick={() => reveal()}>
+            Show what is masked
+          </button>
+        )}
+        <Acts task={task} reveal={reveal} />
       </Head>
       <div className="stack">
         {task.state !== "succeeded" && <Why task={task} />}
@@ -63,9 +65,9 @@ function Shown({ task }: { task: TaskShape }): ReactNode {
           </div>
         )}
         <Card>
-          <Facts task={task} />
+          <Facts facts={factsOf(task)} />
         </Card>
-        <Card title="Timeline">{events === null ? <Skeleton rows={2} /> : <Waterfall life={life} />}</Card>
+        <Card title="Timeline">{events === null ? <Skeleton rows={2} /> : <Bars bars={life.map(barOf)} empty="Nothing has happened yet." />}</Card>
         <div className="grid-2">
           <Card title="Payload">
             <Json value={task.payload} label="payload" />
@@ -83,7 +85,54 @@ function Shown({ task }: { task: TaskShape }): ReactNode {
   );
 }
 
-function Acts({ task }: { task: TaskShape }): ReactNode {
+function barOf(stretch: Stretch, index: number, life: readonly Stretch[]): Bar {
+  const { attempt, generation } = stretch;
+  const replayed = (life.at(-1)?.generation ?? 1) > 1;
+  return {
+    ...stretch,
+    key: index,
+    title: stretch.worker ?? undefined,
+    thin: attempt === null,
+    name: (
+      <>
+        {attempt === null ? stretch.what : `attempt ${attempt}`}
+        {replayed && <span className="faint"> ↻{generation}</span>}
+      </>
+    ),
+  };
+}
+
+/** Every run of it, newest first, with who and why. */
+function Attempts({ life }: { life: readonly Stretch[] }): ReactNode {
+  const now = useNow();
+  const runs = life.filter((one) => one.attempt !== null).reverse();
+  return (
+    <Table label="Attempts" columns={["Attempt", "Outcome", "Worker", num("Began", true), num("Took")]}>
+      {runs.map((one) => (
+        <tr key={`${one.generation}.${one.from}`}>
+          <td>
+            {one.attempt}
+            {one.generation > 1 && <span className="faint"> ↻{one.generation}</span>}
+          </td>
+          <td>
+            <Mark tone={one.tone}>{one.end ?? phaseWord("running").label}</Mark>
+            {one.error && (
+              <div className="small">
+                <b>{one.error.kind}</b> {one.error.message}
+                {one.error.status !== undefined && <span className="faint"> (status {one.error.status})</span>}
+              </div>
+            )}
+          </td>
+          <td className="mono">{one.worker}</td>
+          <td className="num wide-only">{clock(one.from)}</td>
+          <td className="num">{span((one.to ?? now) - one.from)}</td>
+        </tr>
+      ))}
+    </Table>
+  );
+}
+
+function Acts({ task, reveal }: { task: TaskShape; reveal: (then: () => void) => void }): ReactNode {
   const [editing, setEditing] = useState(false);
   const path = `/api/v2/tasks/${encodeURIComponent(task.id)}`;
   const cancel = useAction(() => post<TaskShape>(`${path}/cancel`), {
@@ -91,7 +140,8 @@ function Acts({ task }: { task: TaskShape }): ReactNode {
   });
   const abandon = useAction(() => post("/api/v2/dead-letters/abandon", { ids: [task.id] }), { done: "Abandoned: it counts as failed" });
   const live = phaseWord(task.phase).live;
-  useKeys(may(task, "retry") ? { r: () => setEditing(true) } : {});
+  const edit = (): void => reveal(() => setEditing(true)); // what is edited must be the thing itself
+  useKeys(may(task, "retry") ? { r: edit } : {});
   return (
     <>
       {may(task, "approve") && (
@@ -110,7 +160,7 @@ function Acts({ task }: { task: TaskShape }): ReactNode {
         </Sure>
       )}
       {may(task, "retry") && (
-        <button type="button" className="primary" onClick={() => setEditing(true)}>
+        <button type="button" className="primary" onClick={edit}>
           <Icon name="redo" /> Retry
         </button>
       )}
@@ -139,12 +189,7 @@ function Retry({ task, onClose }: { task: TaskShape; onClose: () => void }): Rea
   );
   return (
     <Dialog title={`Retry ${task.type}`} onClose={onClose} wide>
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          retry.run();
-        }}
-      >
+      <Form onSubmit={() => retry.run()}>
         <JsonEdit label="Payload" value={text} onChange={setText} rows={14} />
         <p className="faint small">It keeps its id and begins a new generation. {text === before ? "The payload stays as it is." : "The payload is replaced."}</p>
         <div className="dialog-acts">
@@ -157,7 +202,7 @@ function Retry({ task, onClose }: { task: TaskShape; onClose: () => void }): Rea
             {text === before ? "Retry" : "Retry with this payload"}
           </button>
         </div>
-      </form>
+      </Form>
     </Dialog>
   );
 }
@@ -169,19 +214,16 @@ function Why({ task }: { task: TaskShape }): ReactNode {
   if (!why.data || why.data.phase !== task.phase) return null;
   const { tone, icon } = phaseWord(task.phase);
   return (
-    <div className={`notice tone-${tone}`}>
-      <Icon name={icon} />
-      <div>
-        {why.data.sentence}
-        {why.data.eta !== null && phaseWord(task.phase).live && <span> ({ago(why.data.eta, now)})</span>}
-        {why.data.hint && <div className="small mono">{why.data.hint}</div>}
-      </div>
-    </div>
+    <Notice tone={tone} icon={icon}>
+      {why.data.sentence}
+      {why.data.eta !== null && phaseWord(task.phase).live && <span> ({ago(why.data.eta, now)})</span>}
+      {why.data.hint && <div className="small mono">{why.data.hint}</div>}
+    </Notice>
   );
 }
 
-function Facts({ task }: { task: TaskShape }): ReactNode {
-  const facts: readonly (readonly [string, ReactNode])[] = [
+function factsOf(task: TaskShape): readonly (readonly [string, ReactNode])[] {
+  return [
     ["queue", <Link to={tasksAt({ queue: task.queue })}>{task.queue}</Link>],
     ["priority", task.priority],
     ["attempt", `${task.attempt}${task.generation > 1 ? ` in generation ${task.generation}` : ""}`],
@@ -192,22 +234,10 @@ function Facts({ task }: { task: TaskShape }): ReactNode {
     ["finished", task.finished_at && <Ago at={task.finished_at} />],
     ["ran", task.started_at && <Took task={task} />],
     ["not before", task.run_at !== null && task.state === "scheduled" && full(task.run_at)],
-    ["session", task.session_id && <Link to={tasksAt({ session: task.session_id })}>{task.session_id}</Link>],
+    ["session", task.session_id && <Link to={sessionAt(task.session_id)}>{task.session_id}</Link>],
     ["parent", task.parent_id && <Id id={task.parent_id} to={`/tasks/${encodeURIComponent(task.parent_id)}`} />],
     ["idempotency key", task.idempotency_key],
   ];
-  return (
-    <dl className="facts">
-      {facts.map(([name, value]) =>
-        value ? (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ) : null,
-      )}
-    </dl>
-  );
 }
 
 function Outcome({ task, events }: { task: TaskShape; events: readonly TaskEvent[] }): ReactNode {

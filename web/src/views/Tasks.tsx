@@ -1,16 +1,15 @@
-import { useWindowVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
 import { useLive } from "../api/live";
 import type { State, Task } from "../api/types";
-import { Ago, Badge, Empty, Head, ProblemBox, Skeleton, Took } from "../components/basics";
+import { Ago, Badge, Empty, Head, Took } from "../components/basics";
 import { Icon } from "../components/icon";
+import { Cell, Rows } from "../components/rows";
 import { matching, useBulk } from "../lib/bulk";
 import type { BulkAct, BulkProgress } from "../lib/bulk";
-import { useRowKeys } from "../lib/keys";
-import { formatSearch, parseSearch } from "../lib/search";
+import { older, useList } from "../lib/list";
+import { formatSearch, parseSearch, searchParams } from "../lib/search";
 import type { Search } from "../lib/search";
-import { useTaskList } from "../lib/tasklist";
 import { number } from "../lib/time";
 import { go, Link, useParam } from "../routes";
 import { may, phaseWord, STATES } from "../words";
@@ -26,7 +25,23 @@ export default function Tasks(): ReactNode {
       <div className="stack">
         <SearchBox value={q} onChange={setQ} fault={search.fault} />
         <StatePills search={search} onChange={(next) => setQ(formatSearch(next))} />
-        <List key={q} search={search} q={q} />
+        <TaskList
+          key={q}
+          search={search}
+          empty={
+            q ? (
+              <Empty icon="search" title="No task is like that">
+                <button type="button" onClick={() => go("/tasks")}>
+                  Show all tasks
+                </button>
+              </Empty>
+            ) : (
+              <Empty icon="list" title="No tasks yet" command={`onward submit countdown '{"seconds": 3}' --wait`}>
+                Hand in a first one, here or in the <Link to="/playground">Playground</Link>:
+              </Empty>
+            )
+          }
+        />
       </div>
     </>
   );
@@ -90,122 +105,77 @@ function StatePills({ search, onChange }: { search: Search; onChange: (search: S
   );
 }
 
-function List({ search, q }: { search: Search; q: string }): ReactNode {
-  const box = useRef<HTMLDivElement>(null);
-  const shown = useRef<{ top: boolean; ids: readonly string[] }>({ top: true, ids: [] });
-  const list = useTaskList(search, () => shown.current);
+/** The tasks that a search finds, to look at, to choose from and to act on. */
+export function TaskList({ search, empty }: { search: Search; empty: ReactNode }): ReactNode {
+  const list = useList<Task>({
+    path: "/api/v2/tasks",
+    params: { ...searchParams(search), brief: true },
+    below: older,
+    fits: (task) => !search.states.length || search.states.includes(task.state),
+  });
   const [chosen, setChosen] = useState<ReadonlyMap<string, Task>>(new Map());
   const [all, setAll] = useState(false);
   const bulk = useBulk();
   const { rows } = list;
-  const virtual = useWindowVirtualizer({
-    count: rows.length,
-    estimateSize: () => (innerWidth < 800 ? 62 : 41),
-    overscan: 12,
-    getItemKey: (index) => rows[index]!.id,
-    scrollMargin: box.current?.offsetTop ?? 0,
-  });
-  const items = virtual.getVirtualItems();
-  shown.current = { top: scrollY < 400, ids: items.map((item) => rows[item.index]!.id) };
-  const last = items.at(-1)?.index ?? 0;
-  useEffect(() => {
-    if (last > rows.length - 60) list.more();
-  }, [last, rows.length]);
-
+  const clear = (): void => {
+    setChosen(new Map());
+    setAll(false);
+  };
   const choose = (task: Task): void => {
     const next = new Map(chosen);
     if (!next.delete(task.id)) next.set(task.id, task);
     setAll(false);
     setChosen(next);
   };
-  const [at] = useRowKeys(rows.length, (index) => go(`/tasks/${encodeURIComponent(rows[index]!.id)}`), { x: (index) => choose(rows[index]!) });
-  useEffect(() => {
-    if (at >= 0) virtual.scrollToIndex(at, { align: "auto" });
-  }, [at]);
-
   const start = (act: BulkAct): void => {
     const signal = bulk.signal();
     bulk.start(act, all ? matching(search, signal) : [...chosen.values()]);
-    setChosen(new Map());
-    setAll(false);
+    clear();
   };
-
-  if (list.error && !list.loaded) return <ProblemBox error={list.error} again={list.again} />;
-  if (!list.loaded) return <Skeleton rows={10} />;
-  if (!rows.length)
-    return q ? (
-      <Empty icon="search" title="No task is like that">
-        <button type="button" onClick={() => go("/tasks")}>
-          Show all tasks
-        </button>
-      </Empty>
-    ) : (
-      <Empty icon="list" title="No tasks yet" command={`onward submit countdown '{"seconds": 3}' --wait`}>
-        Hand in a first one, here or in the <Link to="/playground">Playground</Link>:
-      </Empty>
-    );
+  const isChosen = (task: Task): boolean => all || chosen.has(task.id);
   return (
     <>
-      {list.fresh > 0 && (
-        <button
-          type="button"
-          className="primary fresh"
-          onClick={() => {
-            scrollTo(0, 0);
-            list.toTop();
-          }}
-        >
-          {list.fresh >= 100 ? "100+" : list.fresh} new
-        </button>
-      )}
-      <div className="card flush tasks" role="table" aria-label="Tasks" aria-rowcount={list.complete ? rows.length : -1}>
-        <div className="task-row task-head" role="row">
-          <span role="columnheader">
-            <input
-              type="checkbox"
-              aria-label="Select all that are loaded"
-              checked={all || (chosen.size > 0 && chosen.size === rows.length)}
-              onChange={(event) => {
-                setAll(false);
-                setChosen(event.target.checked ? new Map(rows.map((row) => [row.id, row])) : new Map());
-              }}
-            />
-          </span>
-          <span role="columnheader">State</span>
-          <span role="columnheader">Task</span>
-          <span role="columnheader" className="wide-only">
-            Queue
-          </span>
-          <span role="columnheader" className="wide-only right">
-            Attempt
-          </span>
-          <span role="columnheader" className="right">
-            Took
-          </span>
-          <span role="columnheader" className="right">
-            Created
-          </span>
-        </div>
-        <div ref={box} role="rowgroup" className="virtual" style={{ height: virtual.getTotalSize() }}>
-          {items.map((item) => {
-            const task = rows[item.index]!;
-            return (
-              <Row
-                key={task.id}
-                task={task}
-                index={item.index}
-                at={item.index === at}
-                chosen={all || chosen.has(task.id)}
-                choose={() => choose(task)}
-                top={item.start - virtual.options.scrollMargin}
+      <Rows
+        list={list}
+        label="Tasks"
+        what={["task", "tasks"]}
+        kind="tasks"
+        at={(task) => `/tasks/${encodeURIComponent(task.id)}`}
+        keys={{ x: choose }}
+        chosen={isChosen}
+        empty={empty}
+        head={
+          <>
+            <Cell head>
+              <input
+                type="checkbox"
+                aria-label="Select all that are loaded"
+                checked={all || (chosen.size > 0 && chosen.size === rows.length)}
+                onChange={(event) => {
+                  setAll(false);
+                  setChosen(event.target.checked ? new Map(rows.map((row) => [row.id, row])) : new Map());
+                }}
               />
-            );
-          })}
-        </div>
-      </div>
-      <p className="faint small" aria-live="polite">
-        {list.complete ? `${number(rows.length)} ${rows.length === 1 ? "task" : "tasks"}` : `${number(rows.length)} loaded, more as you scroll`}
-      </p>
+            </Cell>
+            <Cell head>State</Cell>
+            <Cell head>Task</Cell>
+            <Cell head className="wide-only">
+              Queue
+            </Cell>
+            <Cell head className="wide-only right">
+              Attempt
+            </Cell>
+            <Cell head className="right">
+              Took
+            </Cell>
+            <Cell head className="right">
+              Created
+            </Cell>
+          </>
+        }
+      >
+        {(task) => <Cells task={task} chosen={isChosen(task)} choose={() => choose(task)} />}
+      </Rows>
       {(chosen.size > 0 || bulk.progress) && (
         <BulkBar
           tasks={[...chosen.values()]}
@@ -217,8 +187,7 @@ function List({ search, q }: { search: Search; q: string }): ReactNode {
           stop={bulk.stop}
           clear={() => {
             bulk.clear();
-            setChosen(new Map());
-            setAll(false);
+            clear();
           }}
         />
       )}
@@ -226,44 +195,33 @@ function List({ search, q }: { search: Search; q: string }): ReactNode {
   );
 }
 
-interface RowProps {
-  task: Task;
-  index: number;
-  at: boolean;
-  chosen: boolean;
-  choose: () => void;
-  top: number;
-}
-
-function Row({ task, index, at, chosen, choose, top }: RowProps): ReactNode {
+function Cells({ task, chosen, choose }: { task: Task; chosen: boolean; choose: () => void }): ReactNode {
   return (
-    <div className={`task-row ${at ? "at" : ""}`} role="row" aria-rowindex={index + 1} aria-selected={chosen} style={{ transform: `translateY(${top}px)` }}>
-      <span role="cell">
+    <>
+      <Cell>
         <input type="checkbox" aria-label={`Select ${task.type} ${task.id}`} checked={chosen} onChange={choose} />
-      </span>
-      <span role="cell">
+      </Cell>
+      <Cell>
         <Badge phase={task.phase} progress={task.state === "running" ? task.progress : null} />
-      </span>
-      <span role="cell" className="task-what">
+      </Cell>
+      <Cell className="list-what">
         <Link to={`/tasks/${encodeURIComponent(task.id)}`} className="clip">
           {task.type} <span className="mono faint">{task.id.slice(-12)}</span>
         </Link>
         {task.error && task.state !== "succeeded" && <span className="clip faint small">{task.error.message}</span>}
-      </span>
-      <span role="cell" className="wide-only clip faint">
-        {task.queue === task.type ? "" : task.queue}
-      </span>
-      <span role="cell" className="wide-only num right">
+      </Cell>
+      <Cell className="wide-only clip faint">{task.queue === task.type ? "" : task.queue}</Cell>
+      <Cell className="wide-only num right">
         {task.attempt > 1 || task.generation > 1 ? task.attempt : ""}
         {task.generation > 1 && <span className="faint"> ↻{task.generation}</span>}
-      </span>
-      <span role="cell" className="num right task-took">
+      </Cell>
+      <Cell className="num right list-low">
         <Took task={task} />
-      </span>
-      <span role="cell" className="num right faint task-created">
+      </Cell>
+      <Cell className="num right faint list-high">
         <Ago at={task.created_at} />
-      </span>
-    </div>
+      </Cell>
+    </>
   );
 }
 

@@ -1,7 +1,9 @@
 import type { ReactNode } from "react";
-import { useData } from "../api/data";
+import { post, remove } from "../api/client";
+import { useAction, useData } from "../api/data";
 import type { Page, Service, Worker } from "../api/types";
-import { Ago, Card, Empty, Head, Loading } from "../components/basics";
+import { Ago, Card, Empty, Head, Loading, Mark, num, spoken, Sure, Table } from "../components/basics";
+import { Icon } from "../components/icon";
 import { tasksAt } from "../lib/search";
 import { number } from "../lib/time";
 import { Link, useParam } from "../routes";
@@ -56,93 +58,97 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
     );
   return (
     <Card className="flush">
-      <div className="scroll" tabIndex={0} role="region" aria-label="Connected workers">
-        <table>
-          <thead>
-            <tr>
-              <th>Worker</th>
-              <th>Transport</th>
-              <th>Serves</th>
-              <th className="num">Slots</th>
-              <th className="num">Since</th>
-            </tr>
-          </thead>
-          <tbody>
-            {workers.map((worker) => (
-              <tr key={`${worker.transport} ${worker.id}`}>
-                <td className="mono small">
-                  {worker.id}
-                  {worker.stand_in && (
-                    <>
-                      {" "}
-                      <span className="badge tone-idle" title="Serves a group only while nobody else does">
-                        stand-in
-                      </span>
-                    </>
-                  )}
-                </td>
-                <td>{worker.transport}</td>
-                <td>
-                  <span className="row">
-                    {worker.queues.map((queue) => (
-                      <Link key={queue} to={tasksAt({ queue })}>
-                        {queue}
-                      </Link>
-                    ))}
-                  </span>
-                </td>
-                <td className="num">{number(worker.slots)}</td>
-                <td className="num">
-                  <Ago at={worker.connected_at} />
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Table label="Connected workers" className="cards" columns={["Worker", "Serves", num("Busy, of slots"), num("Since"), spoken("Action")]}>
+        {workers.map((worker) => (
+          <tr key={`${worker.transport} ${worker.id}`}>
+            <td>
+              <span className="mono small">{worker.id}</span>
+              <div className="row small">
+                <span className="faint">{worker.transport}</span>
+                {worker.stand_in && (
+                  <Mark tone="idle" title="Serves a group only while nobody else does">
+                    stand-in
+                  </Mark>
+                )}
+                {worker.draining && (
+                  <Mark tone="wait" icon="clock">
+                    {worker.busy === 0 ? "drained" : "draining"}
+                  </Mark>
+                )}
+              </div>
+            </td>
+            <td>
+              <span className="row">
+                {worker.queues.map((queue) => (
+                  <Link key={queue} to={tasksAt({ queue })}>
+                    {queue}
+                  </Link>
+                ))}
+              </span>
+            </td>
+            <td className="num" data-label="busy, of slots">
+              {worker.busy === null ? "" : `${number(worker.busy)} / `}
+              {number(worker.slots)}
+            </td>
+            <td className="num" data-label="since">
+              <Ago at={worker.connected_at} />
+            </td>
+            <td className="right act-cell">
+              <DrainButton worker={worker} />
+            </td>
+          </tr>
+        ))}
+      </Table>
     </Card>
+  );
+}
+
+const LEAVES = new Set(["socket", "http"]); // a worker of ours that is told so ends its process
+
+function DrainButton({ worker }: { worker: Worker }): ReactNode {
+  const path = `/api/v2/workers/${encodeURIComponent(worker.id)}/drain`;
+  const drain = useAction(() => post<Worker>(path), { done: `${worker.id} gets nothing new, and finishes what it has` });
+  const undo = useAction(() => remove(path), { done: `${worker.id} takes work again` });
+  const named = <span className="sr"> {worker.id}</span>;
+  if (worker.transport === "celery") return null;
+  return worker.draining ? (
+    <button type="button" disabled={undo.busy} onClick={() => undo.run()}>
+      <Icon name="play" size={14} /> Take work again{named}
+    </button>
+  ) : (
+    <Sure sure={LEAVES.has(worker.transport) ? "Let it finish and go?" : "Let it finish and rest?"} onSure={() => drain.run()} disabled={drain.busy}>
+      Drain{named}
+    </Sure>
   );
 }
 
 function Services({ services }: { services: readonly Service[] }): ReactNode {
   if (!services.length) return <Empty title="No service is declared" command={`curl -s ${location.origin}/api/v2/services -d '{"name": "report", "task_types": ["report"]}'`} />;
   return (
-    <div className="scroll" tabIndex={0} role="region" aria-label="Declared services">
-      <table>
-        <thead>
-          <tr>
-            <th>Service</th>
-            <th>Task types</th>
-            <th>Checked</th>
-            <th>Rules</th>
-          </tr>
-        </thead>
-        <tbody>
-          {services.map((service) => (
-            <tr key={service.name}>
-              <td>{service.name}</td>
-              <td>
-                <span className="row">
-                  {service.task_types.map((type) => (
-                    <Link key={type} to={tasksAt({ type })}>
-                      {type}
-                    </Link>
-                  ))}
-                </span>
-              </td>
-              <td>{Object.keys(service.schema).length ? "by schema" : <span className="faint">no schema</span>}</td>
-              <td>
-                <span className="row">
-                  {service.requires_approval && <span className="badge tone-wait">asks for approval</span>}
-                  {service.via !== "any" && <span className="badge tone-idle">{service.via}</span>}
-                  {service.max_retries !== null && <span className="faint">{service.max_retries} retries</span>}
-                  {service.timeout_ms !== null && <span className="faint">{service.timeout_ms / 1000} s</span>}
-                </span>
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table label="Declared services" className="cards" columns={["Service", "Task types", "Checked", "Rules"]}>
+      {services.map((service) => (
+        <tr key={service.name}>
+          <td>{service.name}</td>
+          <td>
+            <span className="row">
+              {service.task_types.map((type) => (
+                <Link key={type} to={tasksAt({ type })}>
+                  {type}
+                </Link>
+              ))}
+            </span>
+          </td>
+          <td>{Object.keys(service.schema).length ? "by schema" : <span className="faint">no schema</span>}</td>
+          <td>
+            <span className="row">
+              {service.requires_approval && <Mark tone="wait">asks for approval</Mark>}
+              {service.via !== "any" && <Mark tone="idle">{service.via}</Mark>}
+              {service.max_retries !== null && <span className="faint">{service.max_retries === 1 ? "1 retry" : `${service.max_retries} retries`}</span>}
+              {service.timeout_ms !== null && <span className="faint">{service.timeout_ms / 1000} s</span>}
+            </span>
+          </td>
+        </tr>
+      ))}
+    </Table>
   );
 }

@@ -8,8 +8,8 @@ hands out the task's id; a client that declares the tasks extension is given a h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -72,13 +72,20 @@ def build(
     return StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=MAX_BODY)
 
 
+class _Called(msgspec.Struct):
+    """A call under way: its task, once it has handed one in, and whether it was given up."""
+
+    task: TaskId | None = None
+    given_up: bool = False
+
+
 class Desk:
     def __init__(self, toolbox: Toolbox, *, wait_ms: int, ready: Callable[[], bool]) -> None:
         self._toolbox = toolbox
         self._dispatcher = toolbox.dispatcher
         self._wait_ms = wait_ms
         self._ready = ready
-        self._called: dict[tuple[str, object], TaskId] = {}  # by session and request
+        self._called: dict[tuple[str, object], _Called] = {}  # by session and request
 
     async def tools(self, call: Call, _: PaginatedRequestParams | None) -> ListToolsResult:
         bound = exchange_of(call).session is not None
@@ -86,6 +93,12 @@ class Desk:
         return ListToolsResult(tools=[_shape(tool) for tool in found])
 
     async def call(self, call: Call, params: CallToolRequestParams) -> HandlerResult:
+        with self._under_way(call) as begun:
+            return await self._answer(call, params, begun)
+
+    async def _answer(
+        self, call: Call, params: CallToolRequestParams, begun: _Called
+    ) -> HandlerResult:
         exchange = exchange_of(call)
         arguments = params.arguments or {}
         try:
@@ -94,7 +107,7 @@ class Desk:
             raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
         try:
             if tool.kind is Kind.CALL:
-                return await self._direct(call, tool, arguments)
+                return await self._direct(call, tool, arguments, begun)
             answer = await self._toolbox.call(tool, arguments, bound=exchange.session)
         except OnwardError as error:
             return _refusal(error)
@@ -104,10 +117,12 @@ class Desk:
     async def canceled(self, call: Call, params: CancelledNotificationParams) -> None:
         """An older client's word for it; a newer one closes the connection."""
         session = exchange_of(call).session
-        task = None if session is None else self._called.get((session, params.request_id))
-        if task is not None:
-            # On its own: this call is over as soon as it is taken, and would cut it off midway.
-            self._dispatcher.spawn(self._cancel(task))
+        about = None if session is None else self._called.get((session, params.request_id))
+        if about is not None:
+            about.given_up = True
+            if about.task is not None:  # else it is canceled as soon as it is handed in
+                # On its own: this call is over once it is taken, and would cut it off midway.
+                self._dispatcher.spawn(self._cancel(about.task))
 
     async def result(self, call: Call, task: Task) -> CallToolResult:
         """What a direct call answers, now that the task is over or the time is."""
@@ -121,7 +136,19 @@ class Desk:
             is_error=task.state in FINAL and task.state is not State.SUCCEEDED,
         )
 
-    async def _direct(self, call: Call, tool: Tool, arguments: Mapping[str, Any]) -> HandlerResult:
+    @contextmanager
+    def _under_way(self, call: Call) -> Iterator[_Called]:
+        here, begun = (exchange_of(call).session or "", call.request_id), _Called()
+        self._called[here] = begun
+        try:
+            yield begun
+        finally:
+            if self._called.get(here) is begun:  # else another client of the session counts alike
+                del self._called[here]
+
+    async def _direct(
+        self, call: Call, tool: Tool, arguments: Mapping[str, Any], begun: _Called
+    ) -> HandlerResult:
         if tool.whole and set(arguments) != {"payload"}:
             raise Invalid(f"{tool.name} takes one argument, payload", pointer="/payload")
         payload = arguments["payload"] if tool.whole else arguments
@@ -138,6 +165,9 @@ class Desk:
             raise
         except Invalid as error:
             raise (error if tool.whole else called(error, "arguments")) from error
+        begun.task = task.id
+        if begun.given_up:
+            self._dispatcher.spawn(self._cancel(task.id))
         deferred = declared(call)
         wait_ms = min(self._wait_ms, DEFERRED_WAIT_MS) if deferred else self._wait_ms
         task = await self._until_over(call, task, wait_ms)
@@ -147,10 +177,8 @@ class Desk:
 
     async def _until_over(self, call: Call, task: Task, wait_ms: int) -> Task:
         shut = self._dispatcher.pressure.breakers.shut(task.queue)
-        if phase(task) is Phase.AWAITING_APPROVAL or shut is not None:
+        if phase(task) is Phase.WAITING_APPROVAL or shut is not None:
             return task  # a person, or a service that is down, is not waited for
-        here = (task.session or "", call.request_id)
-        self._called[here] = task.id
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
@@ -159,8 +187,6 @@ class Desk:
             if self._gave_up(call):
                 self._dispatcher.spawn(self._cancel(task.id))
             raise
-        finally:
-            del self._called[here]
         return await self._toolbox.task(task.id, task.session)
 
     async def _watch(self, call: Call, task: TaskId) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from mcp.server.context import HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
@@ -121,7 +122,7 @@ def _outline(task: Task, dispatcher: Dispatcher) -> dict[str, Any]:
     return {
         "taskId": task.id,
         "status": _status(task),
-        "statusMessage": f"{task.type} is {phase(task).replace('_', ' ')}.",
+        "statusMessage": _told(task),
         "createdAt": iso(task.created_at),
         "lastUpdatedAt": iso(changed),
         "ttlMs": dispatcher.profiles[task.profile].retention_ms,
@@ -129,9 +130,18 @@ def _outline(task: Task, dispatcher: Dispatcher) -> dict[str, Any]:
     }
 
 
+def _told(task: Task) -> str:
+    said = f"{task.type} is {phase(task).replace('_', ' ')}"
+    if task.state is not State.RUNNING or task.progress is None:
+        return f"{said}."
+    far = msgspec.json.decode(task.progress)
+    message = f", {far['message']}" if far.get("message") else ""
+    return f"{said}: {far['progress']:.0%}{message}."
+
+
 def _status(task: Task) -> str:
     match phase(task):
-        case Phase.AWAITING_APPROVAL:
+        case Phase.WAITING_APPROVAL:
             return "input_required"
         case Phase.CANCELED:
             return "cancelled"

@@ -16,9 +16,6 @@ from typing import Any
 
 import msgspec
 import structlog
-from prometheus_client import Counter, Histogram
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from onward.core.clock import Clock
 from onward.core.contract import Backend, TaskStore
@@ -27,6 +24,8 @@ from onward.core.errors import Conflict, LedgerUnavailable, NotFound
 from onward.core.tail import KIND as CURSORS
 from onward.core.tail import Tail
 from onward.core.task import Event, Instant, Task, encode
+from onward.surfaces.agents.deliveries import Deliveries
+from onward.surfaces.agents.figures import WORDS, Figures, Roll
 from onward.surfaces.console.shapes import PRIORITY_WORDS
 from onward.surfaces.wire import iso
 
@@ -43,7 +42,6 @@ TRIES = 5
 BATCH = 1_000  # events read at a time
 PACE_S = 0.02
 AGAIN_S = 1.0
-DELAYS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600)
 
 COMPLETED, FAILED, TIMEOUT = "task_completed", "task_failed", "task_timeout"
 TYPES: Mapping[str, str] = {
@@ -76,6 +74,8 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     at: Instant  # when it happened; the timestamp says the same
     written_at: Instant
     read_at: Instant | None = None
+    told_by: str | None = None  # the way by which it first went out
+    told_at: Instant | None = None
 
     @property
     def id(self) -> str:
@@ -125,50 +125,13 @@ def _message(kind: str, task: Task, event: Event) -> str:
     return f"Your {task.type} failed: {reason}" if reason else f"Your {task.type} failed."
 
 
-class Deliveries(Collector):
-    """How many were told, by which way, and how long after it happened."""
-
-    def __init__(self) -> None:
-        self._written = Counter(
-            "onward_notifications", "Notices written here", ["type"], registry=None
-        )
-        self._delivered = Counter(
-            "onward_notifications_delivered", "Notices handed over here", ["how"], registry=None
-        )
-        self._delay = Histogram(
-            "onward_notification_delay_seconds",
-            "From what happened to the notice written, or handed over as it came",
-            ["until"],
-            buckets=DELAYS_S,
-            registry=None,
-        )
-
-    def wrote(self, kept: Kept) -> None:
-        self._written.labels(kept.notice.type).inc()
-        self._delay.labels("written").observe((kept.written_at - kept.at) / 1000)
-
-    def told(self, how: str, count: int = 1) -> None:
-        """`how` is websocket, sse, poll, webhook or interaction."""
-        if count:
-            self._delivered.labels(how).inc(count)
-
-    def pushed(self, how: str, kept: Kept, now: Instant) -> None:
-        """Told as it came: what waited for somebody to ask would say nothing about us."""
-        self.told(how)
-        self._delay.labels(how).observe(max(0, now - kept.at) / 1000)
-
-    def collect(self) -> Iterable[Metric]:
-        for metric in (self._written, self._delivered, self._delay):
-            yield from metric.collect()
-
-
 class Notices:
     """All sessions' notices, in the ledger: one kind of document a session."""
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._documents = backend.documents
         self._clock = clock
-        self.deliveries = Deliveries()
+        self.deliveries = Deliveries(TYPES.values())
         self._sizes: dict[str, tuple[int, Instant]] = {}  # how many, and when that was counted
 
     async def of(self, session: str) -> Sequence[Kept]:
@@ -185,7 +148,7 @@ class Notices:
         found = await self._documents.get(_kind(session), id, now=self._clock.now())
         return None if found is None else _decode(found.body)
 
-    async def ack(self, session: str, id: str) -> Kept:
+    async def ack(self, session: str, id: str, *, told_by: str | None = None) -> Kept:
         """Read, as of the first time it is said. Another session's is as good as none."""
         for _ in range(TRIES):
             now = self._clock.now()
@@ -195,20 +158,47 @@ class Notices:
             kept = _decode(found.body)
             if kept.read_at is not None:
                 return kept
-            read = msgspec.structs.replace(kept, read_at=now)
+            told = _told(kept, told_by, now)
+            read = msgspec.structs.replace(told, read_at=now)
             if await self._put(session, read, expect=found.version):
+                if told is not kept:
+                    self.deliveries.reached(told, now)
+                self.deliveries.read(read, now)
                 return read
         raise Conflict("the notification keeps changing; try again")
 
-    async def keep(self, session: str, kept: Kept) -> None:
-        """Written unless it is there: what was read stays read when its event comes again."""
+    async def record(self, session: str, told: Iterable[Kept], how: str) -> None:
+        """Which way each went first, and when; it has arrived, whether or not that is kept."""
+        fresh = [kept.id for kept in told if kept.told_by is None]
+        with suppress(LedgerUnavailable):
+            await asyncio.gather(*[self._record(session, id, how) for id in fresh])
+
+    async def _record(self, session: str, id: str, how: str) -> None:
+        for _ in range(TRIES):
+            now = self._clock.now()
+            found = await self._documents.get(_kind(session), id, now=now)
+            before = None if found is None else _decode(found.body)
+            if found is None or before is None or before.told_by is not None:
+                return
+            # It may be acknowledged between the reading and this: that must not be undone.
+            if await self._put(session, _told(before, how, now), expect=found.version):
+                self.deliveries.reached(before, now)
+                return
+
+    async def keep(self, session: str, kept: Kept) -> bool:
+        """Written unless it is there: what was read stays read when its event comes again.
+
+        Returns whether it is still to be told.
+        """
         if not await self._put(session, kept, expect=0):
-            return
+            before = await self.get(session, kept.id)
+            return before is not None and before.read_at is None
         self.deliveries.wrote(kept)
         count, since = self._sizes.pop(session, (MOST + SLACK, 0))
         self._sizes[session] = (count + 1, since)
         if len(self._sizes) > KNOWN_SESSIONS:
             del self._sizes[next(iter(self._sizes))]
+        return True
 
     async def trim(self, session: str) -> None:
         """No more than so many: the oldest that were read go first, then the oldest."""
@@ -250,28 +240,32 @@ class Noticing:
         self._notices = notices
         self._clock = clock
         self._tell = tell
+        self.figures = Figures()
 
     async def project(self, events: Sequence[Event]) -> None:
-        news = [event for event in events if event.type in TYPES]
+        news = [event for event in events if event.type in WORDS]
         if not news:
             return
         ids = list(dict.fromkeys(event.task for event in news))
         tasks = dict(zip(ids, await self._store.get(ids), strict=True))
         now = self._clock.now()
-        told: dict[str, list[Kept]] = {}
+        made: list[tuple[str, Kept]] = []
         for event in news:
-            task = tasks[event.task]
+            task = tasks[event.task] if event.type in TYPES else None
             if task is not None and task.session is not None and event.at + KEPT_MS > now:
-                kept = Kept(notice_of(task, event), event.at, now)
-                told.setdefault(task.session, []).append(kept)
-        await asyncio.gather(
-            *[self._notices.keep(session, kept) for session, all_ in told.items() for kept in all_]
-        )
-        # Also those that were there before: whoever wrote them may have died before telling.
+                made.append((task.session, Kept(notice_of(task, event), event.at, now)))
+        unread = await asyncio.gather(*[self._notices.keep(*one) for one in made])
+        # Also those that were there before: whoever wrote them may have died before telling. But
+        # not what was acknowledged since, or it would come back at everybody who is connected.
+        told: dict[str, list[Kept]] = {}
+        for (session, kept), tell in zip(made, unread, strict=True):
+            if tell:
+                told.setdefault(session, []).append(kept)
         for session, all_ in told.items():
             await self._notices.trim(session)
             for hear in self._tell:
                 await hear(session, all_)
+        self.figures.note(news, tasks)
 
 
 class Watch:
@@ -289,6 +283,7 @@ class Watch:
         self._clock = clock
         self._duty = duty  # None: no other server is on this ledger
         self._tail: Tail | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._opened = asyncio.Event()
 
     async def open(self) -> None:
@@ -322,13 +317,35 @@ class Watch:
     async def step(self) -> None:
         if self._duty is not None and not await self._duty.mine():
             self._tail = None  # whoever has it moves the cursor meanwhile
+            await self._stop_reading()
             return
         if self._tail is None:
             self._tail = Tail(self._backend, self._noticing, self._clock, batch=BATCH)
+            await self._stop_reading()
+            self._noticing.figures.roll = roll = Roll()
+            self._reading = asyncio.get_running_loop().create_task(self._read(roll))
         while await self._tail.step() == BATCH:
             pass
 
+    async def _read(self, roll: Roll) -> None:
+        """Beside the notices: none of them waits until all live tasks are read."""
+        while True:
+            try:
+                await roll.read(self._backend.tasks)
+                return
+            except Exception as error:
+                log.warning("live tasks not read", error=repr(error))
+                await asyncio.sleep(AGAIN_S)
+
+    async def _stop_reading(self) -> None:
+        self._noticing.figures.roll = None
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+            self._reading = None
+
     async def close(self) -> None:
+        await self._stop_reading()
         if self._duty is not None:
             with suppress(LedgerUnavailable):
                 await self._duty.give_up()
@@ -345,6 +362,12 @@ class Watch:
         if found is not None:
             self._opened.set()
         return found is not None
+
+
+def _told(kept: Kept, how: str | None, now: Instant) -> Kept:
+    if how is None or kept.told_by is not None:
+        return kept
+    return msgspec.structs.replace(kept, told_by=how, told_at=now)
 
 
 def _kind(session: str) -> str:

@@ -101,6 +101,10 @@ class Hub:
         if len(self._lines.get(session, ())) >= MOST_EACH:
             raise TooBusy(f"{MOST_EACH} listeners of this session are connected already")
 
+    def connected(self, session: str) -> int:
+        """How many listen here; those at other servers are not known."""
+        return len(self._lines.get(session, ()))
+
     async def follow(
         self, session: str, how: str, *, after: str | None = None
     ) -> AsyncGenerator[Kept | None, None]:
@@ -111,14 +115,17 @@ class Hub:
             while not self.closing.is_set():
                 line.woken.clear()
                 wished = await self._wishes.of(session)
+                gone_out: list[Kept] = []
                 for kept in await self._next(session, line, after):
                     if kept.id not in line.sent and wished.pushes(kept.notice.type):
                         line.sent.add(kept.id)
                         yield kept
+                        gone_out.append(kept)
                         if live:
                             self.notices.deliveries.pushed(how, kept, self._clock.now())
                         else:
                             self.notices.deliveries.told(how)
+                await self.notices.record(session, gone_out, how)
                 after, live = None, True
                 if len(line.sent) > REMEMBERED:
                     line.look = True  # and forget those that were read meanwhile

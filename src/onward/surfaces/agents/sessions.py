@@ -1,10 +1,11 @@
-"""/api/v2/sessions/{id}: a session's tasks, its notifications and what it wishes to be told (N-5).
+"""/api/v2/sessions: who there is; one's tasks, notifications and what it wishes to be told (N-5).
 
 Whose a task is, is part of every question to the ledger: another session's is not found.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
@@ -16,7 +17,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from onward.core.contract import Page
+from onward.core.contract import Page, SessionTally
 from onward.core.contract import Query as LedgerQuery
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NotFound
@@ -25,8 +26,10 @@ from onward.surfaces.agents import webhooks
 from onward.surfaces.agents.notices import Kept, Notices
 from onward.surfaces.agents.preferences import ALL_TYPES, Preferences, Webhook, Wishes
 from onward.surfaces.agents.push import Hub
+from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import (
     CURSOR,
+    Cursor,
     Strict,
     SubmitBody,
     TaskShape,
@@ -58,6 +61,7 @@ is_session = re.compile(r"[^\x00-\x1f\x7f]{1,128}").fullmatch
 class Wanted(BaseModel):
     status: Annotated[str, Field(max_length=20)] = "all"
     state: list[State] = []
+    masked: bool = False
     cursor: Annotated[str | None, Field(pattern=CURSOR)] = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
@@ -72,6 +76,24 @@ class NotificationShape(BaseModel):
     timestamp: str
     priority: str
     read: bool
+    # Only for onlookers (`peek`): how it first went out, when, and when it was acknowledged.
+    delivered_by: str | None = None
+    delivered_at: int | None = None
+    read_at: int | None = None
+
+
+class SessionShape(BaseModel):
+    id: str
+    tasks: int
+    states: dict[str, int]
+    unread: int
+    connected: int
+    last_at: int
+
+
+class SessionsShape(BaseModel):
+    items: list[SessionShape]
+    next: str | None
 
 
 class NotificationsShape(BaseModel):
@@ -98,13 +120,45 @@ def build(
     wishes: Wishes,
     hub: Hub,
     hosts: Hosts,
+    masking: Masking,
 ) -> APIRouter:
     router = APIRouter(prefix="/api/v2/sessions", tags=["sessions"], route_class=StrictRoute)
     owned = Owned(dispatcher)
+    known = dispatcher.backend.sessions
+
+    async def about(session: str, tally: SessionTally | None) -> Mapping[str, Any] | None:
+        kept = await notices.of(session)
+        connected = hub.connected(session)
+        if tally is None and not kept and not connected:
+            return None
+        return {
+            "id": session,
+            "tasks": 0 if tally is None else tally.tasks,
+            "states": {} if tally is None else tally.states,
+            "unread": sum(one.read_at is None for one in kept),
+            "connected": connected,
+            "last_at": max([one.at for one in kept] + ([] if tally is None else [tally.last_at])),
+        }
+
+    @router.get("", response_model=SessionsShape)
+    async def everybody(
+        cursor: Cursor | None = None, limit: Annotated[int, Query(ge=1, le=200)] = 50
+    ) -> Response:
+        page = await known.find(after=cursor, limit=limit)
+        items = await asyncio.gather(*[about(tally.session, tally) for tally in page.items])
+        return answer({"items": items, "next": page.next})
+
+    @router.get("/{session_id}", response_model=SessionShape)
+    async def one(session_id: SessionId) -> Response:
+        found = await about(session_id, await known.get(session_id))
+        if found is None:
+            raise NotFound("no such session", hint="GET /api/v2/sessions lists those with tasks")
+        return answer(found)
 
     @router.get("/{session_id}/tasks", response_model=TasksShape)
     async def listing(session_id: SessionId, wanted: Annotated[Wanted, Query()]) -> Response:
-        return answer(native_page(await owned.page(session_id, wanted)))
+        page = await owned.page(session_id, wanted)
+        return answer(native_page(await masking.page(page, wanted.masked)))
 
     @router.post(
         "/{session_id}/tasks", response_model=TaskShape, responses={202: {"model": TaskShape}}
@@ -128,18 +182,20 @@ def build(
         session_id: SessionId,
         task_id: str,
         wait_ms: Annotated[int, Query(ge=0, le=LONGEST_WAIT_MS)] = 0,
+        masked: Masked = False,
     ) -> Response:
         task = await owned.task(session_id, task_id)
         if wait_ms and task.state not in FINAL:
             await dispatcher.wait(task_id, timeout_ms=wait_ms)
             task = await owned.task(session_id, task_id)
-        return answer(native(task))
+        return answer(native(await masking.task(task, masked)))
 
     @router.get("/{session_id}/notifications", response_model=NotificationsShape)
     async def notifications(
         request: Request,
         session_id: SessionId,
         unread: bool = False,
+        peek: bool = False,
         cursor: Annotated[str | None, Query(max_length=64)] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         last_event_id: Annotated[str | None, Header(max_length=64)] = None,
@@ -154,8 +210,12 @@ def build(
         kept = await (notices.unread(session_id) if unread else notices.of(session_id))
         newest = [one for one in reversed(kept) if cursor is None or one.id < cursor]
         shown = newest[:limit]
-        notices.deliveries.told("poll", sum(one.read_at is None for one in shown))
         more = shown[-1].id if len(newest) > limit else None
+        if peek:  # whoever only looks on is not the session: nothing is delivered
+            return answer({"items": [_recorded(one) for one in shown], "next": more})
+        told = [one for one in shown if one.read_at is None]
+        notices.deliveries.told("poll", len(told))
+        await notices.record(session_id, told, "poll")
         return answer({"items": [shape(one) for one in shown], "next": more})
 
     @router.post(
@@ -220,6 +280,11 @@ class Owned:
 
 def shape(kept: Kept) -> Mapping[str, Any]:
     return {**msgspec.structs.asdict(kept.notice), "read": kept.read_at is not None}
+
+
+def _recorded(kept: Kept) -> Mapping[str, Any]:
+    said = {"read_at": kept.read_at, "delivered_by": kept.told_by, "delivered_at": kept.told_at}
+    return {**shape(kept), **said}
 
 
 async def _lines(hub: Hub, session: str, after: str | None) -> AsyncIterator[bytes]:

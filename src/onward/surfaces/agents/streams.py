@@ -9,8 +9,9 @@ told twice has the same id, and within MARKED_S it is not told twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import structlog
@@ -32,6 +33,7 @@ from onward.core.task import (
     encode,
     fault_of,
 )
+from onward.surfaces.agents.figures import duration_ms
 from onward.surfaces.agents.notices import TYPES as NOTICED
 from onward.surfaces.agents.notices import Noticing, notice_of
 from onward.surfaces.console.shapes import PRIORITY_WORDS
@@ -59,9 +61,13 @@ DAY_S = 24 * 3600
 LIVE_S = 30 * DAY_S  # keys of tasks that are not over; their end sets a nearer one
 NOTICES_S = 7 * DAY_S
 MOST_NOTICES = 1_000
+NOTIFICATIONS = "user:stream:notifications"
 MARKED_S = 600
+MOST_FOLLOWED = 10_000
+FIELDS = frozenset(Task.__struct_fields__)
 AGAIN_S = 1.0
 QUEUE = AgentProtocol.queue
+AtRest = Callable[[TaskId, str, Json], str]  # task, field, text: as it may lie around
 CANCELED = Fault(kind="CANCELED", message="the task was canceled")
 
 _TOLD = FINAL_EVENTS | {"task.timeout", "task.dlq"}
@@ -70,11 +76,24 @@ _QUIET = frozenset({"task.progress", "task.chunk", ANSWERED})
 # Both or neither. ARGV: the marker's seconds, the most entries and the stream's seconds (0: as it
 # is), then the fields.
 _TELL = """
-if not redis.call('SET', KEYS[2], 1, 'NX', 'EX', ARGV[1]) then return end
+if not redis.call('SET', KEYS[2], 1, 'NX', 'EX', ARGV[1]) then return 0 end
 if ARGV[2] == '0' then redis.call('XADD', KEYS[1], '*', unpack(ARGV, 4))
 else redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', unpack(ARGV, 4)) end
 if ARGV[3] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
+return 1
 """
+
+
+# A ledger's own hash of a task, with the agents' fields beside its own; one that is gone stays so.
+_BESIDE = """
+if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], unpack(ARGV)) end
+"""
+
+
+class _Said(NamedTuple):
+    place: int  # of the reply that tells whether it was new
+    stream: str  # without the session's name, which is nobody's business
+    id: str
 
 
 class AgentStreams:
@@ -83,14 +102,25 @@ class AgentStreams:
     name = "agent-streams"
 
     def __init__(
-        self, backend: Backend, redis: Redis, clock: Clock, *, prefix: str, ledger_keys: bool
+        self,
+        backend: Backend,
+        redis: Redis,
+        clock: Clock,
+        *,
+        prefix: str,
+        ledger_keys: bool,
+        tally: Counter[tuple[str, str]] | None = None,
+        at_rest: AtRest | None = None,
     ) -> None:
         self._backend = backend
+        self._at_rest = at_rest  # None: what is kept may be read by whoever reads Redis
         self._store = backend.tasks
         self._redis = redis
         self._clock = clock
         self._prefix = prefix
+        self._tally = Counter() if tally is None else tally
         self._ledger_keys = ledger_keys  # a Redis ledger: its hash of a task has this very name
+        self._followed: dict[TaskId, None] = {}  # of a Redis ledger: whose every step is looked at
 
     async def run(self) -> None:
         """Once there is anybody to tell: until then nobody reads the log for nobody."""
@@ -141,24 +171,39 @@ class AgentStreams:
         }
         if not tasks:
             return
+        self._follow(tasks.values())
         answered = await self._answered(events)
         pipe = self._redis.pipeline(transaction=False)
+        said: list[_Said] = []
         for event in news:
             task = tasks.get(event.task)
             if task is None:
                 continue
             if event.type in _TOLD:
-                self._tell(pipe, task, event, answered=(task.id, event.n - 1) in answered)
+                said += self._tell(pipe, task, event, answered=(task.id, event.n - 1) in answered)
             if task.session is not None and event.type in NOTICED:
-                self._notify(pipe, task.session, task, event)
+                said.append(self._notify(pipe, task.session, task, event))
         for task in tasks.values():
             self._keep(pipe, task)
-        await pipe.execute()
+        done = await pipe.execute()
+        for place, stream, id in said:
+            if done[place]:  # else it was told before
+                self._tally[stream, "published"] += 1
+                log.debug("Event published", stream=stream, event_id=id)
 
     def _tells(self, event: Event) -> bool:
-        if self._ledger_keys:
-            return event.type in _TOLD or event.type == "task.created"
-        return event.type not in _QUIET
+        if not self._ledger_keys or event.task in self._followed:
+            return event.type not in _QUIET
+        # There may be thousands of others in the same ledger, and each of these is read.
+        return event.type in _TOLD or event.type in ("task.created", "task.replayed")
+
+    def _follow(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            self._followed.pop(task.id, None)
+            if task.state not in FINAL:
+                self._followed[task.id] = None
+        while len(self._followed) > MOST_FOLLOWED:
+            del self._followed[next(iter(self._followed))]
 
     async def _answered(self, events: Sequence[Event]) -> set[tuple[TaskId, int]]:
         """Ends that services told themselves: the note stands right before the end."""
@@ -169,27 +214,27 @@ class AgentStreams:
             found |= {(note.task, note.n) for note in page.items if note.type == ANSWERED}
         return found
 
-    def _tell(self, pipe: Pipeline, task: Task, event: Event, *, answered: bool) -> None:
+    def _tell(self, pipe: Pipeline, task: Task, event: Event, *, answered: bool) -> Sequence[_Said]:
         which = f"{task.id}:{event.generation}:{event.n}"
         if event.type == "task.timeout":
-            self._add(pipe, TIMEOUT, which, event.at, _late(task, event))
-        elif event.type == "task.dlq":
-            if task.generation == event.generation:  # else replayed since: no dead letter any more
-                self._add(pipe, DEAD, which, event.at, _letter(task, event))
-        elif answered:
-            return
-        elif event.type == "task.succeeded":
-            self._add(pipe, COMPLETED, which, event.at, _completed(task, event))
-        else:
-            self._add(pipe, FAILED, which, event.at, _failed(task, event))
+            return [self._add(pipe, TIMEOUT, which, event.at, _late(task, event))]
+        if event.type == "task.dlq":
+            if task.generation != event.generation:  # replayed since: no dead letter any more
+                return []
+            return [self._add(pipe, DEAD, which, event.at, _letter(task, event))]
+        if answered:
+            return []
+        if event.type == "task.succeeded":
+            return [self._add(pipe, COMPLETED, which, event.at, _completed(task, event))]
+        return [self._add(pipe, FAILED, which, event.at, _failed(task, event))]
 
     def _add(
         self, pipe: Pipeline, stream: str, which: str, at: Instant, data: Mapping[str, Any]
-    ) -> None:
+    ) -> _Said:
         fields = envelope(stream, which, at, {**data, "origin": ORIGIN})
-        self._once(pipe, stream, fields)
+        return _Said(self._once(pipe, stream, fields), stream, fields["event_id"])
 
-    def _notify(self, pipe: Pipeline, session: str, task: Task, event: Event) -> None:
+    def _notify(self, pipe: Pipeline, session: str, task: Task, event: Event) -> _Said:
         notice = notice_of(task, event)
         fields = {
             "event_id": notice.notification_id,
@@ -197,8 +242,9 @@ class AgentStreams:
             "timestamp": notice.timestamp,
             "data": encode(notice),
         }
-        stream = f"user:stream:notifications:{session}"
-        self._once(pipe, stream, fields, most=MOST_NOTICES, seconds=NOTICES_S)
+        stream = f"{NOTIFICATIONS}:{session}"
+        place = self._once(pipe, stream, fields, most=MOST_NOTICES, seconds=NOTICES_S)
+        return _Said(place, NOTIFICATIONS, notice.notification_id)
 
     def _once(
         self,
@@ -208,26 +254,38 @@ class AgentStreams:
         *,
         most: int = 0,
         seconds: int = 0,
-    ) -> None:
+    ) -> int:
+        """Its place among the replies."""
         marker = f"{self._prefix}onward:told:{fields['event_id']}"
         flat = [part for pair in fields.items() for part in pair]
         _ = pipe.eval(_TELL, 2, stream, marker, str(MARKED_S), str(most), str(seconds), *flat)
+        return len(pipe) - 1
 
     # Keys.
 
     def _keep(self, pipe: Pipeline, task: Task) -> None:
-        over = task.state in FINAL
+        over, at_rest = task.state in FINAL, self._at_rest
         seconds = DAY_S if over else LIVE_S
         key = f"{self._prefix}task:{task.id}"
         if task.session is not None:
             index = f"{self._prefix}session:{task.session}:tasks"
             _ = pipe.sadd(index, task.id)
             _ = pipe.expire(index, seconds)
-        if not self._ledger_keys:
-            _ = pipe.hset(key, mapping=_hash(task, self._clock.now()))
+        fields = _hash(task, self._clock.now())
+        if at_rest is not None:
+            for name in ("params", "result", "error"):
+                fields[name] = at_rest(task.id, name, fields[name])
+        if self._ledger_keys:
+            beside = [part for pair in fields.items() if pair[0] not in FIELDS for part in pair]
+            _ = pipe.eval(_BESIDE, 1, key, *beside)
+        else:
+            _ = pipe.hset(key, mapping=fields)
             _ = pipe.expire(key, seconds)
         if task.state is State.SUCCEEDED:
-            cached = {"result": _raw(task.result), "cached_at": iso(self._clock.now())}
+            result: object = _raw(task.result)
+            if at_rest is not None:
+                result = at_rest(task.id, "result", task.result or "null")
+            cached = {"result": result, "cached_at": iso(self._clock.now())}
             _ = pipe.set(f"{key}:result", encode(cached), ex=DAY_S)
 
 
@@ -236,7 +294,7 @@ def _completed(task: Task, event: Event) -> Mapping[str, Any]:
         "task_id": task.id,
         "status": "success",
         "result": _raw(task.result),
-        "duration_ms": _duration(task, event),
+        "duration_ms": duration_ms(task, event),
         "completed_by": task.worker or ORIGIN,
     }
 
@@ -246,7 +304,7 @@ def _failed(task: Task, event: Event) -> Mapping[str, Any]:
         "task_id": task.id,
         "status": "failed",
         "error": _error(_fault(event) or CANCELED),
-        "duration_ms": _duration(task, event),
+        "duration_ms": duration_ms(task, event),
         "failed_by": task.worker or ORIGIN,
     }
 
@@ -304,11 +362,6 @@ def _fault(event: Event) -> Fault | None:
 
 def _error(fault: Fault) -> Mapping[str, Any]:
     return {"code": fault.kind, "message": fault.message, "details": fault.details or {}}
-
-
-def _duration(task: Task, event: Event) -> int:
-    began = task.started_at if task.generation == event.generation else None
-    return max(0, event.at - (began or task.created_at))
 
 
 def _raw(text: Json | None) -> msgspec.Raw:

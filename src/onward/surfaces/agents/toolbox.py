@@ -21,7 +21,7 @@ from onward.core.task import FINAL, FINAL_EVENTS, Instant, State, Task, fault_of
 from onward.surfaces.agents.notices import TYPES, Kept, Notices, late, notice_of
 from onward.surfaces.agents.sessions import Owned, Wanted, is_session
 from onward.surfaces.agents.tools import LIST, MOST_LISTED, RESULT, Kind, Tool, tools_of
-from onward.surfaces.console.explain import explained
+from onward.surfaces.console.explain import expected_end, explained
 from onward.surfaces.console.shapes import SubmitBody
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.vocabulary import AGENTS, Phase, phase
@@ -30,6 +30,8 @@ from onward.workers.roster import Roster
 
 SAID = 200  # characters of an error that fit into one line
 LAST_EVENTS = 8  # the end is among them
+LAST_OUTPUT = 200  # events among which what a task has put out so far is looked for
+MOST_OUTPUT = 20  # pieces of it in one answer: the newest
 MOST_TOLD = 20  # notices in one answer; the rest come with the next one
 
 
@@ -120,7 +122,7 @@ class Toolbox:
         known = list(answer.told)
         if answer.ending is not None:
             known += await self._notice_of_end(session, answer.ending)
-        acks = [self._notices.ack(session, kept.id) for kept in known]
+        acks = [self._notices.ack(session, kept.id, told_by="interaction") for kept in known]
         # One that is gone by now, or that the ledger cannot take, is told again or not at all.
         await asyncio.gather(*acks, return_exceptions=True)
 
@@ -169,11 +171,28 @@ class Toolbox:
             "error": _error(task),
             "progress": progress.get("progress"),
             "progress_message": progress.get("message"),
-            "eta_seconds": _eta_s(task, progress.get("progress"), now),
+            "partial_output": await self._output(task),
+            "eta_seconds": _eta_s(task, now),
             "queue_position": position,
             "created_at": iso(task.created_at),
             "completed_at": None if task.finished_at is None else iso(task.finished_at),
         }
+
+    async def _output(self, task: Task) -> Sequence[msgspec.Raw]:
+        """What this attempt has put out so far; once there is a result, that says all."""
+        if task.state is not State.RUNNING:
+            return ()
+        after = str(max(0, task.events - LAST_OUTPUT))
+        page = await self.dispatcher.backend.tasks.events(
+            after=after, limit=LAST_OUTPUT, task=task.id
+        )
+        pieces: list[msgspec.Raw] = []
+        for event in page.items:
+            if event.type == "task.claimed":
+                pieces.clear()  # of an attempt that is over
+            elif event.type == "task.chunk":
+                pieces.append(msgspec.Raw((event.data or "null").encode()))
+        return pieces[-MOST_OUTPUT:]
 
     async def _message(self, task: Task, now_in: Phase) -> str:
         if now_in is Phase.OVERDUE:
@@ -237,7 +256,7 @@ def session_among(arguments: Mapping[str, Any], bound: str | None) -> str | None
 
 
 def acknowledgment(task: Task) -> str:
-    if phase(task) is Phase.AWAITING_APPROVAL:
+    if phase(task) is Phase.WAITING_APPROVAL:
         goes_on = "It starts once a person has approved it"
     elif task.state is State.SCHEDULED:
         goes_on = "It starts at its time"
@@ -266,7 +285,7 @@ def _line(task: Task) -> Mapping[str, Any]:
     status = AGENTS[now_in]
     if task.state in FINAL:
         summary = _ending(task)
-    elif now_in is Phase.AWAITING_APPROVAL:
+    elif now_in is Phase.WAITING_APPROVAL:
         summary = f"Your {task.type} waits for a person's approval."
     elif now_in is Phase.OVERDUE:
         summary = f"Your {task.type} takes longer than expected, and goes on."
@@ -293,13 +312,13 @@ def _error(task: Task) -> Mapping[str, Any] | None:
     return None
 
 
-def _eta_s(task: Task, progress: float | None, now: Instant) -> int | None:
-    """A guess: at the pace so far, or when it is tried next."""
-    if task.state is State.SCHEDULED and task.run_at is not None:
-        return max(0, math.ceil((task.run_at - now) / 1000))
-    if task.state is not State.RUNNING or not progress or task.started_at is None:
-        return None
-    return max(0, math.ceil((now - task.started_at) * (1 - progress) / progress / 1000))
+def _eta_s(task: Task, now: Instant) -> int | None:
+    """When it is tried next, or is over at the pace so far."""
+    if task.state is State.SCHEDULED:
+        eta = task.run_at
+    else:
+        eta = expected_end(task, now) if task.state is State.RUNNING else None
+    return None if eta is None else max(0, math.ceil((eta - now) / 1000))
 
 
 def _check_names(tool: Tool, arguments: Mapping[str, Any]) -> None:

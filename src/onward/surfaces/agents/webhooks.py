@@ -158,7 +158,8 @@ class Webhooks:
             return _failed(f"no answer: {error}", again=True)
         if not 200 <= said.status < 300:
             return _refused(said)
-        self._notices.deliveries.told("webhook")
+        self._notices.deliveries.pushed("webhook", kept, self._clock.now())
+        await self._notices.record(errand.session_id, [kept], "webhook")
         return Succeeded(encode({"status": said.status}))
 
     def cancel(self, task: TaskId) -> None:

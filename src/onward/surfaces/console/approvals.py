@@ -20,6 +20,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import NotFound
 from onward.core.task import State, Task, encode
 from onward.flow.runs import NODE
+from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import Cursor, Name, Strict
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.route import StrictRoute, answer
@@ -60,7 +61,7 @@ class ApprovalsShape(BaseModel):
     next: str | None
 
 
-def build(dispatcher: Dispatcher, submissions: Submissions) -> APIRouter:
+def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) -> APIRouter:
     router = APIRouter(prefix="/api/v2/approvals", tags=["approvals"], route_class=StrictRoute)
     store = dispatcher.backend.tasks
 
@@ -79,20 +80,22 @@ def build(dispatcher: Dispatcher, submissions: Submissions) -> APIRouter:
         status: Wanted = "open",
         cursor: Cursor | None = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        masked: Masked = False,
     ) -> Response:
         query = OPEN if status == "open" else LedgerQuery(approval=status)
         page = await store.find(msgspec.structs.replace(query, after=cursor, limit=limit))
+        page = await masking.page(page, masked)
         items = [
             native_approval(task, asked) for task in page.items if (asked := approval_of(task))
         ]
         return answer({"items": items, "next": page.next})
 
     @router.get("/{approval_id}", response_model=ApprovalShape)
-    async def read(approval_id: str) -> Response:
+    async def read(approval_id: str, masked: Masked = False) -> Response:
         task, generation = await find(approval_id)
         if generation not in (None, task.generation):
             raise NotFound("the task has been replayed since: this approval is over")
-        return answer(_asked(task))
+        return answer(_asked(await masking.task(task, masked)))
 
     @router.post("/{approval_id}/approve", response_model=ApprovalShape)
     async def approve(
@@ -102,6 +105,7 @@ def build(dispatcher: Dispatcher, submissions: Submissions) -> APIRouter:
         said = body or ApproveBody()
         payload = None
         if "payload" in said.model_fields_set:
+            await masking.refuse(task, said.payload)
             await submissions.check(task.type, said.payload)
             payload = encode(said.payload)
         word = _word(said, generation)

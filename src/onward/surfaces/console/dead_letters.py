@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +16,7 @@ from onward.core.contract import Query as LedgerQuery
 from onward.core.contract import TaskStore
 from onward.core.dispatch import CHUNK, NO_TASK, Dispatcher
 from onward.core.task import State, Task, TaskId, encode, fault_of
+from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import Cursor, Name, Strict, TaskShape, native, native_page
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.route import StrictRoute, answer
@@ -22,6 +24,8 @@ from onward.surfaces.route import StrictRoute, answer
 DEAD = LedgerQuery(states=frozenset({State.DEAD}), limit=CHUNK)
 MOST_GROUPED = 100_000  # dead letters looked at for one page of groups
 SHOWN = 10  # ids shown of a group
+
+Look = Callable[[Task], Awaitable[Task]]  # a task as whoever asked may see it
 
 
 class Filter(Strict):
@@ -90,7 +94,7 @@ class DeadLettersShape(BaseModel):
     next: str | None
 
 
-def build(dispatcher: Dispatcher, submissions: Submissions) -> APIRouter:
+def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) -> APIRouter:
     router = APIRouter(
         prefix="/api/v2/dead-letters", tags=["dead letters"], route_class=StrictRoute
     )
@@ -104,20 +108,22 @@ def build(dispatcher: Dispatcher, submissions: Submissions) -> APIRouter:
         q: Annotated[str | None, Query(max_length=200)] = None,
         cursor: Cursor | None = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        masked: Masked = False,
     ) -> Response:
         query = msgspec.structs.replace(
             DEAD, fingerprint=fingerprint, type=type, queue=queue, text=q or None, after=cursor
         )
         if fingerprint is not None:
-            return answer(
-                native_page(await store.find(msgspec.structs.replace(query, limit=limit)))
-            )
-        groups = Groups()
+            found = await store.find(msgspec.structs.replace(query, limit=limit))
+            return answer(native_page(await masking.page(found, masked)))
+        groups, more = Groups(), None
         async for page, after in _pages(store, query):
             groups.add(page)
             if groups.looked_at >= MOST_GROUPED:
-                return answer({"items": groups.shown(), "next": after})
-        return answer({"items": groups.shown(), "next": None})
+                more = after
+                break
+        shown = await groups.shown(partial(masking.task, masked=masked))
+        return answer({"items": shown, "next": more})
 
     @router.post("/replay", response_model=Replayed)
     async def replay(body: Annotated[ReplayBody, Body()]) -> Response:
@@ -169,10 +175,10 @@ class Groups:
                 group = self._groups[fingerprint] = _Group(fingerprint)
             group.add(task)
 
-    def shown(self) -> Sequence[Mapping[str, Any]]:
+    async def shown(self, look: Look) -> Sequence[Mapping[str, Any]]:
         """The group that somebody died in last comes first."""
         groups = sorted(self._groups.values(), key=lambda group: group.last_at, reverse=True)
-        return [group.shown() for group in groups]
+        return [await group.shown(look) for group in groups]
 
 
 class _Group:
@@ -195,7 +201,7 @@ class _Group:
         else:
             heapq.heappushpop(self._newest, entry)
 
-    def shown(self) -> Mapping[str, Any]:
+    async def shown(self, look: Look) -> Mapping[str, Any]:
         newest = [task for _, _, task in sorted(self._newest, reverse=True)]
         fault = fault_of(newest[0].error)
         return {
@@ -206,7 +212,7 @@ class _Group:
             "first_at": self.first_at,
             "last_at": self.last_at,
             "types": sorted(self._types),
-            "sample": native(newest[0]),
+            "sample": native(await look(newest[0])),
             "task_ids": [task.id for task in newest],
         }
 

@@ -67,15 +67,15 @@ def _reason(
     match now_in:
         case Phase.SCHEDULED:
             return "scheduled", f"It starts in {_span(task.run_at, now)}.", task.run_at, None
-        case Phase.BACKING_OFF:
+        case Phase.RETRY_WAIT:
             sentence = f"Attempt {task.attempt} failed{why}. It is tried again in "
-            return "backing_off", sentence + f"{_span(task.run_at, now)}.", task.run_at, None
+            return "retry_wait", sentence + f"{_span(task.run_at, now)}.", task.run_at, None
         case Phase.QUEUED | Phase.RETRYING | Phase.REQUEUED:
             return _queued(task, served=served, position=position)
-        case Phase.AWAITING_APPROVAL:
+        case Phase.WAITING_APPROVAL:
             id = f"{task.id}.{task.generation}"
             hint = f"onward approvals approve {id}   or   onward approvals reject {id}"
-            return "awaiting_approval", "It waits for a person's approval.", None, hint
+            return "waiting_approval", "It waits for a person's approval.", None, hint
         case Phase.PARKED:
             what = task.waiting_for or "something"
             return "parked", f"It waits for {what} and holds no worker.", task.due_at, None
@@ -122,7 +122,7 @@ def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Rea
     ran = _span(now, task.started_at or now)
     match now_in:
         case Phase.OFFERED:
-            hint = "start one that reads that stream, for example: onward worker m:attr --via streams"
+            hint = "start one, for example: onward worker module:attr --via streams"
             return "offered", "It is on a stream, and no worker has taken it yet.", None, hint
         case Phase.RUNNING:
             sentence = f"Worker {task.worker} has been running it for {ran}."

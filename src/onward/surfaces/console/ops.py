@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter
@@ -26,6 +27,7 @@ from onward.workers.roster import Roster
 _DEGREES = {Circuit.CLOSED: 0, Circuit.HALF_OPEN: 1, Circuit.OPEN: 2}
 Counts = Mapping[tuple[str, Lane, State], int]
 Ping = Callable[[], Awaitable[Any]]
+Read = Callable[[], Awaitable[Collector]]
 
 PROBE_S = 2  # whoever asks about our health will not wait for a store that hangs
 
@@ -36,6 +38,7 @@ def build(
     ready: Callable[[], bool],
     ping_redis: Ping | None = None,
     also: Sequence[Collector] = (),
+    read_streams: Read | None = None,
 ) -> APIRouter:
     router = APIRouter(tags=["health"])
 
@@ -75,6 +78,11 @@ def build(
         registry.register(_Reading(dispatcher, roster, await dispatcher.backend.tasks.counts()))
         for collector in also:
             registry.register(collector)
+        if read_streams is not None:
+            # A Redis that is away costs its own figures, and nobody else's.
+            with suppress(Exception):
+                async with asyncio.timeout(PROBE_S):
+                    registry.register(await read_streams())
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return router

@@ -58,7 +58,8 @@ def build(dispatcher: Dispatcher, roster: Roster) -> APIRouter:
         return {queue: _queue(queue, states[queue], retrying[queue]) for queue in sorted(states)}
 
     def _queue(queue: str, states: Counter[State], retrying: int) -> Mapping[str, Any]:
-        serving = [member for member in roster.members() if queue in member.queues]
+        taking = [member for member in roster.members() if not member.draining]
+        serving = [member for member in taking if queue in member.queues]
         return {
             "name": queue,
             "paused": pressure.pauses.paused().get(queue),

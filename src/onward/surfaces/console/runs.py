@@ -9,17 +9,21 @@ from fastapi import APIRouter, Body, Query
 from pydantic import Field, model_validator
 from starlette.responses import Response
 
+from onward.core.contract import Page
 from onward.core.contract import Query as LedgerQuery
 from onward.core.errors import NotFound
 from onward.core.task import FINAL, State, Task
 from onward.flow.catalog import Flows
 from onward.flow.runs import Start, memory_of, node_of, shared_of, start_of
 from onward.surfaces.console.flows import drawn
+from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import Cursor, Key, Strict, native
 from onward.surfaces.flows.intake import Intake
 from onward.surfaces.flows.rows import RUNNING, NodeRun, node_runs
 from onward.surfaces.route import StrictRoute, answer
 
+# Of a list that is only looked at: a row needs none of it, and it may be megabytes.
+LEFT_OUT = dict.fromkeys(("payload", "result", "params", "shared"))
 WaitMs = Annotated[int, Query(ge=0, le=600_000)]
 
 
@@ -50,13 +54,15 @@ class ForkBody(Strict):
     shared: dict[str, Any] | None = None
 
 
-def build(flows: Flows, intake: Intake) -> APIRouter:
+def build(flows: Flows, intake: Intake, masking: Masking) -> APIRouter:
     router = APIRouter(prefix="/api/v2/runs", tags=["runs"], route_class=StrictRoute)
     dispatcher = intake.dispatcher
     store = dispatcher.backend.tasks
 
     @router.post("", status_code=202)
     async def start(body: Annotated[RunBody, Body()], wait_ms: WaitMs = 0) -> Response:
+        await masking.refuse_in_run(body.params, "params")
+        await masking.refuse_in_run(body.shared, "shared")
         given = Start(params=body.params, shared=body.shared)
         id = await intake.start(body.flow, given, request_id=body.request_id, version=body.version)
         if wait_ms:
@@ -69,21 +75,31 @@ def build(flows: Flows, intake: Intake) -> APIRouter:
         state: Annotated[list[State] | None, Query()] = None,
         cursor: Cursor | None = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        id: Annotated[list[str] | None, Query(max_length=100)] = None,
+        brief: bool = False,
+        masked: Masked = False,
     ) -> Response:
-        name = None if flow is None else (await flows.find(flow)).name
-        page = await store.find(
-            LedgerQuery(
-                states=frozenset(state or ()),
-                profiles=intake.profiles,
-                type=None if name is None else f"flow:{name}",
-                after=cursor,
-                limit=limit,
+        if id:  # named ones are looked up, whatever else is said
+            found = await store.get(list(dict.fromkeys(id)))
+            page = Page([one for one in found if one and one.profile in intake.profiles], None)
+        else:
+            name = None if flow is None else (await flows.find(flow)).name
+            page = await store.find(
+                LedgerQuery(
+                    states=frozenset(state or ()),
+                    profiles=intake.profiles,
+                    type=None if name is None else f"flow:{name}",
+                    after=cursor,
+                    limit=limit,
+                )
             )
-        )
-        return answer({"items": [brief(run) for run in page.items], "next": page.next})
+        items = [{**told(run), **(LEFT_OUT if brief else {})} for run in page.items]
+        if not brief:
+            items = [dict(await masking.run(item, masked)) for item in items]
+        return answer({"items": items, "next": page.next})
 
     @router.get("/{run_id}")
-    async def read(run_id: str, wait_ms: WaitMs = 0) -> Response:
+    async def read(run_id: str, wait_ms: WaitMs = 0, masked: Masked = False) -> Response:
         run = await intake.find(run_id)
         if wait_ms and run.state not in FINAL:
             await dispatcher.wait(run_id, timeout_ms=wait_ms)
@@ -94,22 +110,28 @@ def build(flows: Flows, intake: Intake) -> APIRouter:
             picture = drawn(definition, _states(run, rows))
         except NotFound:  # a run of no version: it has failed, and says so
             picture = {"nodes": [], "mermaid": ""}
-        return answer({**brief(run), **picture, "node_runs": rows})
+        for row in rows:
+            texts = (row.prep_json, row.exec_input_json, row.exec_output_json)
+            shown = await masking.texts(masked, *texts)
+            row.prep_json, row.exec_input_json, row.exec_output_json = shown
+        whole = await masking.run(told(run), masked)
+        return answer({**whole, **picture, "node_runs": rows})
 
     @router.post("/{run_id}/signal")
     async def signal(run_id: str, body: Annotated[SignalBody, Body()]) -> Response:
         run = await intake.find(run_id)
-        return answer(brief(await intake.signal(run, body.name or body.key or "", body.value)))
+        return answer(told(await intake.signal(run, body.name or body.key or "", body.value)))
 
     @router.post("/{run_id}/cancel")
     async def cancel(run_id: str) -> Response:
         run = await intake.find(run_id)
-        return answer(brief(await dispatcher.cancel(run.id)))
+        return answer(told(await dispatcher.cancel(run.id)))
 
     @router.post("/{run_id}/fork", status_code=202)
     async def fork(run_id: str, body: Annotated[ForkBody, Body()]) -> Response:
         """A new run of the same version from this node on; the old one stays as it is."""
         run = await intake.find(run_id)
+        await masking.refuse_in_run(body.shared, "shared")
         return _made(await intake.find(await intake.fork(run, body.from_node, body.shared)))
 
     return router
@@ -117,10 +139,10 @@ def build(flows: Flows, intake: Intake) -> APIRouter:
 
 def _made(run: Task) -> Response:
     status = 200 if run.state in FINAL else 202
-    return answer(brief(run), status, {"location": f"/api/v2/runs/{run.id}"})
+    return answer(told(run), status, {"location": f"/api/v2/runs/{run.id}"})
 
 
-def brief(run: Task) -> Mapping[str, Any]:
+def told(run: Task) -> Mapping[str, Any]:
     """A run without its graph: the native task, with what only a run has."""
     start, memory = start_of(run.payload), memory_of(run)
     path = f"/api/v2/runs/{run.id}"

@@ -24,6 +24,7 @@ from onward.core.scheduler import Scheduler
 from onward.core.task import TaskId, encode, new_id
 from onward.flow.catalog import Flows
 from onward.flow.runs import Start, new_run
+from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import Key as KeyText
 from onward.surfaces.console.shapes import Ms, Name, Strict, SubmitBody, native
 from onward.surfaces.console.submission import Submissions
@@ -126,19 +127,25 @@ class Runs:
         return (await self._dispatcher.submit(run, key=key)).task
 
 
-def build(dispatcher: Dispatcher, scheduler: Scheduler, runs: Runs) -> APIRouter:
+def build(dispatcher: Dispatcher, scheduler: Scheduler, runs: Runs, masking: Masking) -> APIRouter:
     router = APIRouter(prefix=PATH, tags=["schedules"], route_class=StrictRoute)
     timetable = scheduler.timetable
+
+    async def masked_work(shown: Mapping[str, Any], masked: bool) -> Mapping[str, Any]:
+        payload = await masking.payload(shown["type"], shown["payload"], masked)
+        return {**shown, "payload": payload}
 
     @router.get("")
     async def listing(
         cursor: Annotated[str, Query(max_length=128)] = "",
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        masked: Masked = False,
     ) -> Response:
         """By name; the cursor is the last name of the page before."""
         found = [schedule for schedule in await timetable.all() if schedule.name > cursor]
         more = found[limit - 1].name if len(found) > limit else None
-        return answer({"items": [brief(schedule) for schedule in found[:limit]], "next": more})
+        items = [await masked_work(brief(schedule), masked) for schedule in found[:limit]]
+        return answer({"items": items, "next": more})
 
     @router.post("")
     async def create(body: Annotated[ScheduleBody, Body()]) -> Response:
@@ -156,8 +163,8 @@ def build(dispatcher: Dispatcher, scheduler: Scheduler, runs: Runs) -> APIRouter
         return _shown(schedule, 201 if new else 200)
 
     @router.get("/{name}")
-    async def read(name: str) -> Response:
-        return _shown(await timetable.find(name))
+    async def read(name: str, masked: Masked = False) -> Response:
+        return answer(await masked_work(_detailed(await timetable.find(name)), masked))
 
     @router.delete("/{name}", status_code=204)
     async def remove(name: str) -> Response:
@@ -215,12 +222,15 @@ def brief(schedule: Schedule) -> Mapping[str, Any]:
 
 
 def _shown(schedule: Schedule, status: int = 200) -> Response:
+    return answer(_detailed(schedule), status)
+
+
+def _detailed(schedule: Schedule) -> Mapping[str, Any]:
     history = [
         {"at": entry.at, "outcome": entry.outcome, "task_id": entry.task_id, "reason": entry.reason}
         for entry in schedule.history
     ]
-    body = {**brief(schedule), "upcoming": rules.upcoming(schedule, UPCOMING), "history": history}
-    return answer(body, status)
+    return {**brief(schedule), "upcoming": rules.upcoming(schedule, UPCOMING), "history": history}
 
 
 def _described(schedule: Schedule) -> str:

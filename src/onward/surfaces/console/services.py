@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import jsonschema_rs
 import msgspec
 from fastapi import APIRouter, Body
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
+from onward.core import privacy
 from onward.core.catalog import Catalog, Declared
 from onward.core.contract import Hold
+from onward.core.declared import checker
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, NotFound
 from onward.core.task import Note, State, Task, TaskId, encode
@@ -22,15 +23,18 @@ from onward.surfaces.console.shapes import (
     FinishEffect,
     ProgressBody,
     ServiceBody,
+    WorkerShape,
+    WorkersShape,
     native_worker,
 )
 from onward.surfaces.route import StrictRoute, answer
-from onward.workers.roster import Roster
+from onward.workers.draining import Drains
+from onward.workers.roster import Member, Roster
 
 _body = TypeAdapter(ServiceBody)
 
 
-def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog) -> APIRouter:
+def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog, drains: Drains) -> APIRouter:
     router = APIRouter(prefix="/api/v2", tags=["operations"], route_class=StrictRoute)
 
     @router.post("/services")
@@ -57,9 +61,21 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog) -> APIRouter
         await catalog.remove(name)
         return Response(status_code=204)
 
-    @router.get("/workers")
+    def shown(worker: Member) -> Mapping[str, Any]:
+        here = worker.server == roster.server and worker.transport in ("socket", "local")
+        return native_worker(worker, dispatcher.hands.busy_by_worker()[worker.id] if here else None)
+
+    @router.get("/workers", response_model=WorkersShape)
     async def workers() -> Response:
-        return answer({"items": [native_worker(one) for one in roster.members()], "next": None})
+        return answer({"items": [shown(one) for one in roster.members()], "next": None})
+
+    @router.post("/workers/{worker_id}/drain", response_model=WorkerShape)
+    async def drain(worker_id: str) -> Response:
+        return answer(shown(await drains.set(worker_id, draining=True)))
+
+    @router.delete("/workers/{worker_id}/drain", response_model=WorkerShape)
+    async def undrain(worker_id: str) -> Response:
+        return answer(shown(await drains.set(worker_id, draining=False)))
 
     async def held(task_id: TaskId, fence: int) -> Task:
         task = (await dispatcher.backend.tasks.get([task_id]))[0]
@@ -85,7 +101,7 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog) -> APIRouter
     async def chunk(task_id: str, body: Annotated[ChunkBody, Body()]) -> Response:
         return await note(await held(task_id, body.fence), ("task.chunk", encode(body.data)))
 
-    @router.post("/tasks/{task_id}/effects/{name}")
+    @router.post("/tasks/{task_id}/effects/{name:path}")
     async def begin(task_id: str, name: str, body: Annotated[BeginEffect, Body()]) -> Response:
         task = await held(task_id, body.fence)
         effect = await dispatcher.backend.effects.begin(
@@ -97,7 +113,7 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog) -> APIRouter
             return answer({"state": "unknown"})
         return answer({"state": "done", "value": msgspec.Raw(effect.value.encode())})
 
-    @router.put("/tasks/{task_id}/effects/{name}")
+    @router.put("/tasks/{task_id}/effects/{name:path}")
     async def finish(task_id: str, name: str, body: Annotated[FinishEffect, Body()]) -> Response:
         # Taken from whoever began it, also when the task was lost meanwhile: it did happen.
         task = (await dispatcher.backend.tasks.get([task_id]))[0]
@@ -106,7 +122,7 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog) -> APIRouter
         await dispatcher.backend.effects.finish(task.key or task.id, name, encode(body.value))
         return answer({"state": "done"})
 
-    @router.delete("/tasks/{task_id}/effects/{name}")
+    @router.delete("/tasks/{task_id}/effects/{name:path}")
     async def undo(task_id: str, name: str, fence: int) -> Response:
         task = await held(task_id, fence)
         await dispatcher.backend.effects.undo(task.key or task.id, name)
@@ -117,11 +133,9 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog) -> APIRouter
 
 def declared(body: ServiceBody) -> Declared:
     for type_, schema in body.schemas.items():
-        try:
-            jsonschema_rs.validator_for(encode(schema))
-        except ValueError as error:
-            where = f"/schema/{type_}"
-            raise Invalid(f"no JSON Schema at {where}: {error}", pointer=where) from error
+        checker(schema, f"/schema/{type_}", pointer=f"/schema/{type_}")
+    for at, path in enumerate(body.sensitive):
+        privacy.parse(path, pointer=f"/sensitive/{at}")
     return Declared(
         name=body.name,
         task_types=tuple(body.task_types),

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from onward.core.contract import Page
 from onward.core.task import Event, Priority, Task
+from onward.surfaces.console.keys import as_given
 from onward.surfaces.vocabulary import phase
 from onward.workers.roster import Member
 
@@ -25,7 +26,8 @@ PRIORITY_WORDS = {priority: word for word, priority in PRIORITIES.items()}
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    # Without the input: an error that is logged would quote a payload.
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
 class ApprovalTerms(Strict):
@@ -155,6 +157,22 @@ class ExplainShape(BaseModel):
     hint: str | None
 
 
+class WorkerShape(BaseModel):
+    id: str
+    transport: str
+    queues: list[str]
+    slots: int
+    connected_at: int
+    stand_in: bool
+    draining: bool
+    busy: int | None  # None: it works for another server, or by itself
+
+
+class WorkersShape(BaseModel):
+    items: list[WorkerShape]
+    next: str | None
+
+
 def native(task: Task) -> Mapping[str, Any]:
     path = f"/api/v2/tasks/{task.id}"
     progress = {} if task.progress is None else msgspec.json.decode(task.progress)
@@ -181,7 +199,7 @@ def native(task: Task) -> Mapping[str, Any]:
         "retries": task.retries,
         "session_id": task.session,
         "parent_id": task.parent,
-        "idempotency_key": task.key,
+        "idempotency_key": as_given(task.key, task.session),
         "links": {
             "self": path,
             "events": f"{path}/events",
@@ -204,7 +222,7 @@ def native_event(event: Event) -> Mapping[str, Any]:
     return {"n": event.n, "type": event.type, "at": event.at, "data": data}
 
 
-def native_worker(member: Member) -> Mapping[str, Any]:
+def native_worker(member: Member, busy: int | None) -> Mapping[str, Any]:
     return {
         "id": member.id,
         "transport": member.transport,
@@ -212,6 +230,8 @@ def native_worker(member: Member) -> Mapping[str, Any]:
         "slots": member.slots,
         "connected_at": member.since,
         "stand_in": member.stand_in,
+        "draining": member.draining,
+        "busy": busy,
     }
 
 

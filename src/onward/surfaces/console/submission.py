@@ -16,6 +16,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import NotFound
 from onward.core.policy import Overrides
 from onward.core.task import Instant, Json, Task, TaskId, encode, new_id
+from onward.surfaces.console.keys import in_session
 from onward.surfaces.console.shapes import PRIORITIES, ApprovalTerms, SubmitBody
 
 SCOPE = "console"
@@ -95,7 +96,7 @@ def _task(body: SubmitBody, now: Instant) -> Task:
         attempt_ms=None if told else timeout_ms,
         overrides=Overrides(body.max_retries, backoff).encode(),
         session=body.session_id,
-        key=body.idempotency_key,
+        key=in_session(body.idempotency_key, body.session_id),
         waiting_for=None if asked is None else WAITS,
         approval=None if asked is None else asked.encode(),
     )
@@ -118,14 +119,10 @@ def _asked(body: SubmitBody, payload: Json, now: Instant) -> Approval | None:
 
 
 def _key(body: SubmitBody) -> Key | None:
-    if body.idempotency_key is None:
+    key = in_session(body.idempotency_key, body.session_id)
+    if key is None:
         return None
     said = body.model_dump(exclude={"idempotency_key"}, exclude_unset=True)
     digest = hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
-    return Key(_scope(body.session_id), body.idempotency_key, digest)
-
-
-def _scope(session: str | None) -> str:
-    """A session's keys are its own: it learns nothing of another's by guessing one."""
-    # Hashed, because a name may hold any sign, also one that parts a scope from its key.
-    return SCOPE if session is None else f"{SCOPE}:{hashlib.sha256(session.encode()).hexdigest()}"
+    # A scope of their own: no key without a session can be made to look like a session's.
+    return Key(SCOPE if body.session_id is None else f"{SCOPE}:session", key, digest)

@@ -19,6 +19,7 @@ from onward.core.errors import Invalid, NotFound, TooBusy
 from onward.core.follow import follow
 from onward.core.task import FINAL, State, Task, TaskId, encode
 from onward.surfaces.console.explain import explained
+from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import (
     CURSOR,
     EventsShape,
@@ -49,6 +50,7 @@ class Wanted(BaseModel):
     q: Annotated[str | None, Field(max_length=200)] = None
     id: Annotated[list[str], Field(max_length=100)] = []
     brief: bool = False
+    masked: bool = False
     cursor: Annotated[str | None, Field(pattern=CURSOR)] = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
@@ -64,10 +66,12 @@ class Wanted(BaseModel):
         )
 
 
-def build(dispatcher: Dispatcher, roster: Roster, submissions: Submissions) -> APIRouter:
+def build(
+    dispatcher: Dispatcher, roster: Roster, submissions: Submissions, masking: Masking
+) -> APIRouter:
     router = APIRouter(prefix="/api/v2/tasks", tags=["tasks"], route_class=StrictRoute)
     store = dispatcher.backend.tasks
-    followers = Followers(dispatcher)
+    followers = Followers(dispatcher, masking)
 
     async def find(task: TaskId) -> Task:
         found = (await store.get([task]))[0]
@@ -99,16 +103,17 @@ def build(dispatcher: Dispatcher, roster: Roster, submissions: Submissions) -> A
             page = Page([task for task in found if task is not None], None)
         else:
             page = await store.find(wanted.query())
+        page = await masking.page(page, wanted.masked and not wanted.brief)
         return answer(native_page(page, brief=wanted.brief))
 
     @router.get("/{task_id}", response_model=TaskShape)
-    async def read(task_id: str, wait_ms: WaitMs = 0) -> Response:
+    async def read(task_id: str, wait_ms: WaitMs = 0, masked: Masked = False) -> Response:
         task = await find(task_id)
         shut = dispatcher.pressure.breakers.shut(task.queue)
         if wait_ms and task.state not in FINAL and shut is None:
             await dispatcher.wait(task_id, timeout_ms=wait_ms)
             task = await find(task_id)
-        return answer(native(task))
+        return answer(native(await masking.task(task, masked)))
 
     @router.post("/{task_id}/cancel", response_model=TaskShape)
     async def cancel(task_id: str) -> Response:
@@ -119,7 +124,9 @@ def build(dispatcher: Dispatcher, roster: Roster, submissions: Submissions) -> A
         given = body is not None and "payload" in body.model_fields_set
         payload = encode(body.payload) if body is not None and given else None
         if body is not None and given:
-            await submissions.check((await find(task_id)).type, body.payload)
+            task = await find(task_id)
+            await masking.refuse(task, body.payload)
+            await submissions.check(task.type, body.payload)
         return answer(native(await dispatcher.replay(task_id, payload=payload)))
 
     @router.get("/{task_id}/explain", response_model=ExplainShape)
@@ -132,14 +139,16 @@ def build(dispatcher: Dispatcher, roster: Roster, submissions: Submissions) -> A
         task_id: str,
         after: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+        masked: Masked = False,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
-        await find(task_id)
+        task = await find(task_id)
         if "text/event-stream" in request.headers.get("accept", ""):
-            return followers.stream(task_id, _resume(last_event_id, after))
+            return followers.stream(task, _resume(last_event_id, after), masked=masked)
         page = await store.events(after=str(after), limit=limit, task=task_id)
         more = page.next if len(page.items) == limit else None
-        return answer({"items": [native_event(event) for event in page.items], "next": more})
+        shown = await masking.events(task, page.items, masked)
+        return answer({"items": [native_event(event) for event in shown], "next": more})
 
     return router
 
@@ -156,27 +165,28 @@ def _resume(last_event_id: str | None, after: int) -> int:
 class Followers:
     """Readers of server-sent events, so many and no more."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, masking: Masking) -> None:
         self._dispatcher = dispatcher
+        self._masking = masking
         self._count = 0
 
-    def stream(self, task: TaskId, after: int) -> StreamingResponse:
+    def stream(self, task: Task, after: int, *, masked: bool) -> StreamingResponse:
         if self._count >= MOST_FOLLOWERS:
             raise TooBusy(f"{MOST_FOLLOWERS} followers are connected already")
         return StreamingResponse(
-            self._lines(task, after),
+            self._lines(task, after, masked),
             media_type="text/event-stream",
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )
 
-    async def _lines(self, task: TaskId, after: int) -> AsyncIterator[bytes]:
+    async def _lines(self, task: Task, after: int, masked: bool) -> AsyncIterator[bytes]:
         self._count += 1
         try:
             yield b"retry: 1000\n\n"
-            async for events in follow(self._dispatcher.backend, task, after=after):
+            async for events in follow(self._dispatcher.backend, task.id, after=after):
                 if not events:
                     yield b": alive\n\n"  # so that a dead connection is noticed
-                for event in events:
+                for event in await self._masking.events(task, events, masked):
                     body = msgspec.json.encode(native_event(event)).decode()
                     yield f"id: {event.n}\nevent: {event.type}\ndata: {body}\n\n".encode()
         finally:

@@ -64,8 +64,8 @@ def build(registry: Registry) -> APIRouter:
     @router.post("/heartbeat", include_in_schema=False)
     async def heartbeat(request: Request) -> Response:
         body = await read_body(HeartbeatBody, request)
-        await registry.heartbeat(body.id, body.load)
-        return answer({"id": body.id})
+        worker = await registry.heartbeat(body.id, body.load)
+        return answer({"id": body.id, **({"draining": True} if worker.draining else {})})
 
     @router.post("/workers/deregister", openapi_extra=described(LeaveBody))
     async def deregister(request: Request) -> Response:

@@ -133,7 +133,7 @@ class Details:
             "max_retries": self._profiles[task.profile].max_retries if budget is None else budget,
             "last_error": None if fault is None else fault.message,
             "error_type": None if fault is None else _error_type(fault),
-            "retry_after": _iso(task.run_at if now_in is Phase.BACKING_OFF else None),
+            "retry_after": _iso(task.run_at if now_in is Phase.RETRY_WAIT else None),
             "created_at": iso(task.created_at),
             "updated_at": iso(max(at for at in moments if at is not None)),
             "completed_at": _iso(task.finished_at if now_in is Phase.SUCCEEDED else None),

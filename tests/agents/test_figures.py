@@ -1,0 +1,465 @@
+"""What an operator finds at /metrics, and the lines in the log, after real work (S2-10)."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from onward.core.tail import KIND as CURSORS
+from onward.core.task import Event
+from onward.surfaces.agents.figures import CROWDS, Roll
+from onward.surfaces.agents.notices import Noticing
+from onward.workers.depths import MOST_GROUPS
+from tests.agents.agency import COMPLETED, CREATE, DEAD, FAILED, TIMEOUT, Agency, open_agency
+from tests.agents.lobby import TYPE, Lobby, until
+from tests.house import House, open_house
+from tests.servers import fresh_url
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
+TASKS = "onward_agent_tasks_total"
+DURATION = "onward_agent_task_duration_seconds"
+DELAY = "onward_notification_delay_seconds"
+
+# The seed's figures, each with the series from which it is read.
+FIGURES = {
+    "Tasks created per minute": f'{TASKS}{{event="created"}}',
+    "Tasks completed per minute": f'{TASKS}{{event="completed"}}',
+    "Tasks failed per minute": f'{TASKS}{{event="failed"}}',
+    "Average task duration": f'{DURATION}_sum{{status="completed"}}',
+    "Task timeout rate": f'{TASKS}{{event="timeout"}}',
+    "Active tasks per user": "onward_agent_session_tasks_gcount",
+    "Task completion rate": f'{TASKS}{{event="completed"}}',
+    "User notification delivery rate": "onward_notifications_reached_total",
+}
+# Those that need something to be there: a queue, or a Redis.
+QUEUE_FIGURES = {
+    "Queue depth (pending tasks)": "onward_tasks",
+    "Consumer lag": "onward_stream_lag",
+    "Message processing rate": "onward_stream_entries_total",
+    "Dead letter queue size": "onward_stream_depth",
+}
+
+
+async def series(house: House | Agency) -> dict[str, float]:
+    """A real scrape: each series, as it is written, and its value."""
+    answer = await house.http.get("/metrics")
+    assert answer.status_code == 200
+    lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+async def noticed(lobby: Lobby) -> dict[str, float]:
+    """The same, once the whole log has been read."""
+    backend, clock = lobby.house.onward.backend, lobby.house.clock
+
+    async def read_up() -> bool:
+        end = (await backend.tasks.events(after="$", limit=1)).next
+        found = await backend.documents.get(CURSORS, Noticing.name, now=clock.now())
+        return found is not None and json.loads(found.body) == end
+
+    await until(read_up, timeout=15)
+    return await series(lobby.house)
+
+
+def ledger(name: str) -> dict[str, Any]:
+    return {} if name == "sqlite" else {"ledger": fresh_url("valkey"), "archive": ""}
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+async def either(request: pytest.FixtureRequest) -> AsyncIterator[Lobby]:
+    async with open_house(**ledger(request.param)) as house:
+        yield Lobby(house)
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+async def agency(request: pytest.FixtureRequest) -> AsyncIterator[Agency]:
+    async with open_agency(request.param) as agency:
+        yield agency
+
+
+async def begun(lobby: Lobby, worker: Any) -> str:
+    frame: dict[str, Any] = await worker.task()
+    return str(frame["taskId"])
+
+
+# Tasks.
+
+
+@pytest.mark.contract("S2-10")
+async def test_what_becomes_of_tasks_is_counted(either: Lobby) -> None:
+    worker = await either.worker()
+    done = await either.submit("s1")
+    failed = await either.submit("s1", max_retries=0)
+    late = await either.submit("s2", timeout_ms=1_000)
+    gone = await either.submit("s2")
+    await either.submit(None)  # nobody's: counted elsewhere
+    for _ in range(4):
+        await begun(either, worker)
+    await either.house.advance(2_000)
+    await worker.answer(done, "well")
+    await either.over(done)
+    await worker.answer(failed, error="no luck")
+    await either.over(failed)
+    await either.house.post(f"/api/v2/tasks/{gone}/cancel", {})
+    await worker.answer(gone, error="stopped")
+    await either.over(gone)
+    found = await noticed(either)
+    counted = {
+        name.removeprefix(TASKS): value
+        for name, value in found.items()
+        if name.startswith(TASKS) and value
+    }
+    assert counted == {
+        '{event="created"}': 4,
+        '{event="processing"}': 4,
+        '{event="completed"}': 1,
+        '{event="failed"}': 1,
+        '{event="canceled"}': 1,
+        '{event="timeout"}': 1,
+        '{event="dead"}': 1,
+    }
+    assert found[f'{DURATION}_sum{{status="completed"}}'] == 2
+    assert found[f'{DURATION}_count{{status="completed"}}'] == 1
+    assert found[f'{DURATION}_bucket{{le="1.0",status="completed"}}'] == 0
+    assert found[f'{DURATION}_bucket{{le="2.5",status="completed"}}'] == 1
+    assert found[f'{DURATION}_count{{status="failed"}}'] == 1
+    assert found["onward_agent_tasks_active"] == 1
+    await worker.answer(late, "at last")
+    await either.over(late)
+    found = await noticed(either)
+    assert found[f'{TASKS}{{event="completed"}}'] == 2
+    assert found["onward_agent_tasks_active"] == found["onward_agent_sessions_active"] == 0
+
+
+@pytest.mark.contract("S2-10")
+async def test_every_figure_of_a_minute_is_there_before_the_first_event(lobby: Lobby) -> None:
+    """A rate over a series that begins with its first event would not see that event."""
+    before = await series(lobby.house)
+    for figure, name in FIGURES.items():
+        if not name.startswith("onward_agent_session"):  # no session was seen: nobody knows
+            assert before[name] == 0, figure
+
+
+@pytest.mark.contract("S2-10")
+async def test_every_figure_of_the_agents_text_is_documented() -> None:
+    text = DOCUMENT.read_text()
+    for figure, name in {**FIGURES, **QUEUE_FIGURES}.items():
+        rows = [line for line in text.splitlines() if line.startswith(f"| {figure}")]
+        assert rows, figure
+        assert name.partition("{")[0].removesuffix("_sum").removesuffix("_gcount") in rows[0], rows
+
+
+@pytest.mark.contract("S2-10")
+async def test_a_batch_that_comes_again_is_counted_once(lobby: Lobby) -> None:
+    task = await lobby.succeed()
+    found = await noticed(lobby)
+    log = (await lobby.house.onward.backend.tasks.events(after="0", limit=9, task=task)).items
+    tasks = {task: (await lobby.house.onward.backend.tasks.get([task]))[0]}
+    figures = lobby.house.onward.figures
+    figures.note(log, tasks)
+    before = await series(lobby.house)
+    figures.note(log, tasks)
+    after = await series(lobby.house)
+    for name in (n for n in found if n.startswith((TASKS, DURATION)) and "_created" not in n):
+        assert before[name] == after[name], name
+
+
+# Sessions.
+
+
+@pytest.mark.contract("S2-10")
+async def test_active_tasks_are_told_by_session_without_naming_one(either: Lobby) -> None:
+    for session, count in (("ada-1", 1), ("ada-2", 2), ("ada-3", 7)):
+        for _ in range(count):
+            await either.submit(session)
+    found = await noticed(either)
+    assert found["onward_agent_tasks_active"] == found["onward_agent_session_tasks_gsum"] == 10
+    assert found["onward_agent_sessions_active"] == found["onward_agent_session_tasks_gcount"] == 3
+    assert found["onward_agent_busiest_session_tasks"] == 7
+    spread = [found[f'onward_agent_session_tasks_bucket{{le="{float(top)}"}}'] for top in CROWDS]
+    assert spread == [1, 2, 2, 3, 3, 3, 3, 3, 3, 3]
+    assert not any("ada" in name for name in found)
+
+
+@pytest.mark.contract("S2-10")
+async def test_the_number_of_series_does_not_grow_with_sessions(lobby: Lobby) -> None:
+    await lobby.submit("s0")
+    before = await noticed(lobby)
+    for number in range(40):
+        await lobby.submit(f"s{number}")
+    assert (await noticed(lobby)).keys() == before.keys()
+
+
+@pytest.mark.contract("S2-10")
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+async def test_a_server_that_starts_knows_the_live_tasks_of_before(
+    kind: str, tmp_path: Path
+) -> None:
+    on = {"ledger": f"sqlite:///{tmp_path}/tasks.db"} if kind == "sqlite" else ledger(kind)
+    async with open_house(**on) as house:
+        lobby = Lobby(house)
+        live = [await lobby.submit(session) for session in ("ada", "ada", "eve")]
+        await lobby.succeed("bob", type="other", queue=TYPE, priority="high")
+        await noticed(lobby)
+    async with open_house(**on) as house:
+        lobby = Lobby(house)
+
+        async def known() -> dict[str, float] | None:
+            found = await noticed(lobby)
+            return found if found.get("onward_agent_tasks_active") == len(live) else None
+
+        found = await until(known, timeout=15)
+        assert found["onward_agent_sessions_active"] == 2
+        assert found["onward_agent_busiest_session_tasks"] == 2
+        await house.post(f"/api/v2/tasks/{live[2]}/cancel", {})
+        found = await noticed(lobby)
+        assert found["onward_agent_tasks_active"] == 2
+        assert found["onward_agent_sessions_active"] == 1
+
+
+def _event(task: str, type_: str) -> Event:
+    return Event(task, 1, 1, type_, 0, None)
+
+
+@pytest.mark.contract("S2-10")
+async def test_a_task_that_ends_while_the_live_ones_are_read_does_not_stay(lobby: Lobby) -> None:
+    task = await lobby.submit("ada")
+    roll, store = Roll(), lobby.house.onward.backend.tasks
+    find = store.find
+
+    async def slow(query: Any) -> Any:
+        page = await find(query)
+        roll.note(_event(task, "task.succeeded"), "ada")  # between the reading and its use
+        return page
+
+    store.find = slow  # type: ignore[method-assign]
+    await roll.read(store)
+    assert roll._live == {}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_spread_is_what_counting_would_give(seed: int) -> None:
+    pick = random.Random(seed)
+    roll = Roll()
+    live: set[tuple[str, str]] = set()
+    for _ in range(400):
+        session, task = f"s{pick.randrange(5)}", f"t{pick.randrange(30)}"
+        born = pick.random() < 0.6
+        roll.note(_event(f"{session}-{task}", "task.created" if born else "task.failed"), session)
+        (live.add if born else live.discard)((session, task))
+        counts = Counter(session for session, _ in live)
+        assert roll._tasks == len(live)
+        assert roll._most == max(counts.values(), default=0)
+        assert dict(roll._spread) == Counter(counts.values())
+        steps = [sum(count <= top for count in counts.values()) for top in CROWDS]
+        assert [sum(roll._crowds[: at + 1]) for at in range(len(CROWDS))] == steps
+
+
+@pytest.mark.contract("S2-10")
+async def test_a_scrape_looks_at_no_task(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lobby.succeed()
+    await noticed(lobby)
+
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a scrape that walks")
+
+    for name in ("get", "find", "events", "due"):
+        monkeypatch.setattr(lobby.house.onward.backend.tasks, name, refuse)
+    assert (await series(lobby.house))[f'{TASKS}{{event="completed"}}'] == 1
+
+
+# Notices.
+
+
+@pytest.mark.contract("S2-10", "S2-6")
+async def test_a_notice_counts_as_delivered_once_however_often_it_is_told(either: Lobby) -> None:
+    await either.succeed()
+    (notice,) = await either.told(1)
+    await either.notices()
+    await either.notices()
+    found = await noticed(either)
+    assert found['onward_notifications_total{type="task_completed"}'] == 1
+    assert found['onward_notifications_delivered_total{how="poll"}'] >= 3
+    assert found["onward_notifications_reached_total"] == 1
+    assert found[f'{DELAY}_count{{until="reached"}}'] == 1
+    assert found["onward_notifications_read_total"] == 0
+    for _ in range(2):
+        assert await either.ack(notice["notification_id"]) == 200
+    found = await noticed(either)
+    assert found["onward_notifications_read_total"] == 1
+    assert found[f'{DELAY}_count{{until="read"}}'] == 1
+
+
+# Streams.
+
+
+@pytest.mark.contract("S2-10")
+async def test_the_streams_depth_and_lag_are_told(agency: Agency) -> None:
+    await agency.join()
+    tasks = [
+        await agency.submit(type="report.generate", queue="agents", session_id="ada")
+        for _ in range(3)
+    ]
+
+    async def offered() -> bool:
+        return await agency.length(CREATE) == 3
+
+    await agency.until(offered)
+    group = f'{{group="report-service-group",stream="{CREATE}"}}'
+    found = await series(agency)
+    assert found[f'onward_stream_depth{{stream="{CREATE}"}}'] == 3
+    assert found[f"onward_stream_lag{group}"] == 3
+    assert found[f"onward_stream_pending{group}"] == 0
+    assert found[f'onward_stream_entries_total{{step="published",stream="{CREATE}"}}'] == 3
+    entry, event = await agency.get()
+    found = await series(agency)
+    assert (found[f"onward_stream_lag{group}"], found[f"onward_stream_pending{group}"]) == (2, 1)
+    # With its end an entry is deleted, and Redis loses count of the lag.
+    await agency.finish(entry, event["data"]["task_id"], "done")
+    await agency.over(event["data"]["task_id"])
+
+    async def swept() -> dict[str, float] | None:
+        found = await series(agency)
+        taken = f'onward_stream_entries_total{{step="acknowledged",stream="{COMPLETED}"}}'
+        return found if await agency.length(CREATE) == 2 and found.get(taken) else None
+
+    found = await agency.until(swept)
+    assert (found[f"onward_stream_lag{group}"], found[f"onward_stream_pending{group}"]) == (2, 0)
+    assert found[f'onward_stream_entries_total{{step="consumed",stream="{COMPLETED}"}}'] == 1
+
+    async def counted() -> dict[str, float] | None:
+        found = await series(agency)
+        return found if found[f'{TASKS}{{event="completed"}}'] == 1 else None
+
+    found = await agency.until(counted)
+    assert found[f'{TASKS}{{event="created"}}'] == 3
+    assert found[f'{TASKS}{{event="processing"}}'] <= 1, "offered is not yet taken"
+    for stream in (COMPLETED, FAILED, TIMEOUT, DEAD, "stream:task"):
+        assert f'onward_stream_depth{{stream="{stream}"}}' in found
+    assert len(tasks) == 3
+
+
+@pytest.mark.contract("S2-10")
+async def test_a_lag_of_which_redis_has_lost_count_is_counted() -> None:
+    async with open_agency("sqlite") as agency:
+        entries = [await agency.redis.xadd(TIMEOUT, {"n": number}) for number in range(4)]
+        await agency.redis.xgroup_create(TIMEOUT, "watchers", id="0")
+        await agency.redis.xreadgroup("watchers", "one", {TIMEOUT: ">"}, count=1)
+        await agency.redis.xdel(TIMEOUT, entries[2])
+        groups = await agency.redis.xinfo_groups(TIMEOUT)
+        assert [group["lag"] for group in groups if group["name"] == b"watchers"] == [None]
+        found = await series(agency)
+    assert found[f'onward_stream_lag{{group="watchers",stream="{TIMEOUT}"}}'] == 2
+
+
+@pytest.mark.contract("S2-10")
+async def test_of_too_many_groups_those_furthest_behind_are_told() -> None:
+    async with open_agency("sqlite") as agency:
+        await agency.redis.xadd(CREATE, {"data": "{}"})
+        for number in range(MOST_GROUPS + 10):
+            start = "0" if number == 0 else "$"
+            await agency.redis.xgroup_create(CREATE, f"g{number}-group", id=start)
+        names = [name for name in await series(agency) if name.startswith("onward_stream_lag{")]
+    assert sum(CREATE in name for name in names) == MOST_GROUPS
+    assert any('"g0-group"' in name for name in names)
+
+
+@pytest.mark.contract("S2-10")
+async def test_dead_letters_are_told(agency: Agency) -> None:
+    await agency.join()
+    task = await agency.submit(type="report.generate", queue="agents", session_id="ada")
+    entry, _ = await agency.get()
+    await agency.fail_with(entry, task, "INSUFFICIENT_DATA")
+    await agency.told(DEAD)
+    found = await series(agency)
+    assert found[f'onward_stream_depth{{stream="{DEAD}"}}'] == 1
+    assert found['onward_tasks{lane="primary",queue="agents",state="dead"}'] == 1
+    assert found[f'onward_stream_entries_total{{step="published",stream="{DEAD}"}}'] == 1
+    assert not any("ada" in name for name in found)
+
+
+@pytest.mark.contract("S2-10")
+async def test_without_a_redis_there_is_no_word_of_streams(lobby: Lobby) -> None:
+    await lobby.submit()
+    assert not any(name.startswith("onward_stream") for name in await noticed(lobby))
+
+
+@pytest.mark.contract("S2-10")
+async def test_a_redis_that_is_away_costs_only_its_own_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_agency("sqlite") as agency:
+
+        async def away(*_: Any) -> Any:
+            raise ConnectionError
+
+        monkeypatch.setattr(agency.app.onward._lines[0].connection_pool, "get_connection", away)
+        found = await series(agency)
+    assert f'{TASKS}{{event="created"}}' in found
+    assert not any(name.startswith("onward_stream") for name in found)
+
+
+# The log.
+
+
+@pytest.mark.contract("S2-10", "S2-9")
+async def test_the_lines_of_the_agents_text_are_logged_without_what_was_sent(lobby: Lobby) -> None:
+    with capture_logs() as lines:
+        worker = await lobby.worker()
+        secret = {"pin": "4711-secret"}
+        done = await lobby.submit("ada", payload=secret, timeout_ms=1_000)
+        failed = await lobby.submit("ada", payload=secret, max_retries=0)
+        for _ in range(2):
+            await begun(lobby, worker)
+        await lobby.house.advance(1_500)
+        await worker.answer(done, secret)
+        await lobby.over(done)
+        await worker.answer(failed, error="4711-secret is no pin")
+        await lobby.over(failed)
+        await noticed(lobby)
+    said = [line for line in lines if line["event"].startswith("Task ")]
+    assert "4711-secret" not in json.dumps(lines, default=repr)
+    created = {"event": "Task created", "log_level": "info", "type": TYPE, "session": "ada"}
+    who = {"log_level": "info", "service": worker.id}
+    assert [line for line in said if line["task_id"] == done] == [
+        {**created, "task_id": done},
+        {"event": "Task processing", **who, "task_id": done},
+        {"event": "Task timeout", "log_level": "warning", "task_id": done, "elapsed": 1_500},
+        {"event": "Task completed", "log_level": "info", "task_id": done, "duration": 1_500},
+    ]
+    last = [line for line in said if line["task_id"] == failed][-1]
+    assert (last["event"], last["log_level"]) == ("Task failed", "error")
+    assert last["error"]
+
+
+@pytest.mark.contract("S2-10")
+async def test_events_of_the_streams_are_logged_as_they_go() -> None:
+    with capture_logs() as lines:
+        async with open_agency("sqlite") as agency:
+            await agency.join()
+            task = await agency.submit(type="report.generate", queue="agents", session_id="ada")
+            entry, event = await agency.get()
+            await agency.finish(entry, task, "done")
+            await agency.over(task)
+            await agency.notices("ada")
+
+            async def seen() -> bool:
+                return any(line["event"] == "Event acknowledged" for line in lines)
+
+            await agency.until(seen)
+            (told,) = await agency.on(COMPLETED)
+    debug = [line for line in lines if line["event"].startswith("Event ")]
+    assert {line["log_level"] for line in debug} == {"debug"}
+    published = {"event": "Event published", "stream": CREATE, "event_id": event["event_id"]}
+    assert {**published, "log_level": "debug"} in debug
+    for word, more in (("consumed", {"consumer": "onward"}), ("acknowledged", {})):
+        said = {"event": f"Event {word}", "stream": COMPLETED, "event_id": told["event_id"]}
+        assert {**said, **more, "log_level": "debug"} in debug, word
+    assert not any("ada" in str(line.get("stream")) for line in debug)

@@ -1,0 +1,56 @@
+"""Sensitive parts on the page: not shown, until somebody asks; and never handed in masked."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Site
+
+pytestmark = [pytest.mark.slow, pytest.mark.contract("S2-9", "N-8"), pytest.mark.timeout(180)]
+
+SECRET = "4111-1111"
+
+
+@pytest.fixture
+def task(site: Site) -> str:
+    body = {"name": "pay", "task_types": ["pay"], "sensitive": ["card.number"]}
+    site.post("/api/v2/services", body)
+    id = site.submit("pay", {"card": {"number": SECRET, "kind": "visa"}, "amount": 7})
+    site.post(f"/api/v2/tasks/{id}/cancel", None)
+    return id
+
+
+def test_a_task_shows_a_mask_and_on_demand_what_is_behind_it(site: Site, task: str) -> None:
+    with site.page(f"/tasks/{task}") as page:
+        payload = page.get_by_role("region", name="payload")
+        expect(payload).to_contain_text("•••")
+        expect(payload).to_contain_text("visa")
+        assert SECRET not in page.content()
+        page.get_by_role("button", name="Show what is masked").click()
+        expect(payload).to_contain_text(SECRET)
+        expect(page.get_by_role("button", name="Show what is masked")).to_have_count(0)
+
+
+def test_what_is_edited_is_the_payload_itself(site: Site, task: str) -> None:
+    with site.page(f"/tasks/{task}") as page:
+        page.get_by_role("button", name="Retry").click()
+        field = page.get_by_role("dialog").get_by_label("Payload")
+        text = field.input_value()
+        assert SECRET in text
+        assert "•••" not in text
+        field.fill(text.replace("7", "8"))
+        page.get_by_role("button", name="Retry with this payload").click()
+        site.until(lambda: site.get(f"/api/v2/tasks/{task}")["payload"]["amount"] == 8)
+    assert site.get(f"/api/v2/tasks/{task}")["payload"]["card"]["number"] == SECRET
+
+
+def test_lists_ask_for_masks_too(site: Site, task: str) -> None:
+    asked: list[str] = []
+    with site.page("/tasks") as page:
+        page.on("request", lambda request: asked.append(request.url))
+        page.reload()
+        expect(page.locator("main")).to_contain_text("pay")
+    reads = [url for url in asked if "/api/v2/tasks" in url]
+    assert reads
+    assert all("masked=true" in url for url in reads)
