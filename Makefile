@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install up ui servers page-tools test test-fast lint type bench lock clean
+.PHONY: help install up demo ui screenshots servers page-tools test test-fast lint type bench lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 # uv installs in seconds where pip takes a minute; pip is the fallback when uv cannot be had.
 $(STAMP): pyproject.toml constraints.txt
@@ -27,11 +27,17 @@ install: $(STAMP) ## set up .venv with everything in it
 up: $(STAMP) ## start server, built-in worker and page on http://127.0.0.1:8070/ui
 	@exec $(BIN)/onward up
 
+demo: $(STAMP) ## fill that server with life, until Ctrl-C; starts one if there is none
+	@exec $(BIN)/onward demo
+
 # The built page is committed: only those who change web/ need Node (20.19 or later).
 ui: $(STAMP) ## build the page from web/ into the package
 	@cd web && npm ci --silent
 	$(BIN)/python web/openapi.py
 	cd web && npm run -s types && npm run -s check && npm run -s build
+
+screenshots: $(STAMP) ## take the pictures of the README anew, from the demo, in Chromium
+	$(BIN)/python docs/images/take.py
 
 # Valkey 9 comes in a wheel with the other packages; Redis 7, the oldest we promise, from Debian.
 servers: ## see to the servers that the tests start by themselves
@@ -40,13 +46,16 @@ servers: ## see to the servers that the tests start by themselves
 	@command -v redis-server >/dev/null || \
 		echo "no redis-server here: tests on Redis 7 are left out (apt-get install redis-server)"
 
-page-tools: ## see to what the page's tests need: a browser, and Node to rebuild it
+page-tools: ## see to what tests of the page and of the TypeScript worker need: a browser, Node's packages
 	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || \
 		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; } || true
 	@command -v chromium >/dev/null || \
 		echo "no chromium here: tests in a browser are left out (apt-get install chromium)"
 	@if ! command -v npm >/dev/null; then echo "no Node here: the page is not rebuilt and compared"; \
 	elif [ ! web/node_modules/.package-lock.json -nt web/package-lock.json ]; then (cd web && npm ci --silent) || echo "the page is not rebuilt and compared (Node 20.19 or later)"; fi
+	@if ! command -v npm >/dev/null; then echo "no Node here: tests of the TypeScript worker are left out"; \
+	elif [ ! clients/typescript/node_modules/.package-lock.json -nt clients/typescript/package-lock.json ]; then \
+		(cd clients/typescript && npm ci --silent) || echo "tests of the TypeScript worker are left out (Node 20.19 or later)"; fi
 
 test: $(STAMP) servers page-tools lint type ## lint, types and the whole test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -14,6 +14,7 @@ from onward.cli import (
     doctor,
     exec_worker,
     flow,
+    keys,
     mcp,
     run,
     schedule,
@@ -60,6 +61,7 @@ app.add_typer(run.app, name="run")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(schedule.app, name="schedule")
+app.add_typer(keys.app, name="keys")
 app.add_typer(demo.app, name="demo")
 app.command()(mcp.mcp)
 app.command()(doctor.doctor)

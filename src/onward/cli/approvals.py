@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onward.cli.submit import read_payload
+from onward.cli.tables import Cursor, Limit, card, cell, hint, listing, show_page
 from onward.cli.terminal import AsJson, Server, ago, console, converse, humane, plain, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.table import Table
 
     from onward.client.http import ApprovalView
 
@@ -45,8 +48,8 @@ class StatusWord(StrEnum):
 @app.command("list")
 def list_(
     status: Annotated[StatusWord, typer.Option("--status")] = StatusWord.OPEN,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="Where to go on.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 20,
+    cursor: Cursor = None,
+    limit: Limit = 20,
     as_json: AsJson = False,
     server: Server = None,
 ) -> None:
@@ -63,16 +66,8 @@ def list_(
         "list approvals",
         lambda client: client.approvals(status.value, cursor=cursor, limit=limit),
     )
-    if as_json:
-        print_json(page)
-        return
-    if not page.items:
-        word = "" if status is StatusWord.ALL else f"{status.value} "
-        console(stderr=True).print(f"no {word}approvals", style="bright_black")
-        return
-    _rows(page.items)
-    if page.next is not None:
-        console(stderr=True).print(f"more: --cursor {page.next}", style="bright_black")
+    word = "" if status is StatusWord.ALL else f"{status.value} "
+    show_page(page, _rows, none=f"no {word}approvals", as_json=as_json)
 
 
 @app.command()
@@ -156,24 +151,19 @@ def _mark(status: str) -> str:
     return f"[{COLOURS.get(status, 'bright_black')}]{status}[/]"
 
 
-def _rows(approvals: Sequence[ApprovalView]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bright_black", pad_edge=False)
-    for name in ("id", "type", "status", "asked", "expires", "by", "about"):
-        table.add_column(name, no_wrap=name != "about", overflow="fold")
+def _rows(approvals: Sequence[ApprovalView]) -> Table:
+    table = listing("id", "type", "status", "asked", "expires", "by", "about")
     for found in approvals:
         table.add_row(
-            escape(plain(found.id)),
-            escape(plain(found.type)),
+            cell(found.id),
+            cell(found.type),
             _mark(found.status),
             ago(found.requested_at),
             _expiry(found),
-            escape(plain(found.by or "–")),
-            escape(plain(found.comment or found.reason or "")[:100]),
+            cell(found.by or "–"),
+            cell(found.comment or found.reason or "", 100),
         )
-    console().print(table)
+    return table
 
 
 def _expiry(found: ApprovalView) -> str:
@@ -187,8 +177,6 @@ def _expiry(found: ApprovalView) -> str:
 
 def _card(found: ApprovalView) -> None:
     import msgspec
-    from rich.markup import escape
-    from rich.table import Table
 
     rows = [
         ("task", found.task_id),
@@ -206,14 +194,8 @@ def _card(found: ApprovalView) -> None:
             ("by", found.by or "–"),
             ("comment", found.comment or "–"),
         ]
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bright_black")
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, escape(plain(value)))
     out = console()
-    out.print(f"{_mark(found.status)}  [bright_black]{escape(plain(found.id))}[/]")
-    out.print(table)
+    out.print(f"{_mark(found.status)}  [bright_black]{cell(found.id)}[/]")
+    out.print(card(rows))
     if found.status == "open":
-        hint = f"onward approvals approve {found.id}   or   onward approvals reject {found.id}"
-        console(stderr=True).print(plain(hint), style="bright_black", markup=False)
+        hint(f"onward approvals approve {found.id}   or   onward approvals reject {found.id}")

@@ -57,6 +57,7 @@ def examine(ledger: str | None, server: str | None) -> Iterator[Finding]:
             yield Finding(BAD, name, f"{wrong['input']!r}: {wrong['msg']}", f"correct {name}")
         return
     answer = _ask(server, settings)
+    yield _encryption(settings)
     if settings.ledger.startswith(("redis://", "rediss://", "unix://")):
         from onward.cli.redis_checkup import examine_redis
 
@@ -98,6 +99,25 @@ def _sqlite() -> Finding:
         needed = ".".join(str(part) for part in OLDEST)
         return Finding(BAD, "sqlite", f"{version}, {needed} is needed", "pip install -U apsw")
     return Finding(GOOD, "sqlite", version)
+
+
+def _encryption(settings: Settings) -> Finding:
+    from onward.backends.sealed.keyring import Keyring
+    from onward.core.errors import Invalid
+
+    try:
+        given = settings.encryption()
+        keyring = Keyring.read(given["keys"], given["keys_file"])
+    except Invalid as error:
+        return Finding(BAD, "encryption", str(error), error.hint or "")
+    if keyring is None:
+        return Finding(GOOD, "encryption", "off: what is kept can be read by whoever has the files")
+    opens = f", {', '.join(keyring.ids[1:])} only open" if keyring.ids[1:] else ""
+    found = f"on, {keyring.sealing} seals{opens}"
+    file = settings.encryption_keys_file
+    if file is not None and Path(file).stat().st_mode & 0o077:
+        return Finding(ODD, "encryption", f"{found}; others may read {file}", f"chmod 600 {file}")
+    return Finding(GOOD, "encryption", found)
 
 
 def _ledger(url: str, *, served: bool) -> Iterator[Finding]:

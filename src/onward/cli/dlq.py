@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onward.cli.submit import read_payload
+from onward.cli.tables import Cursor, Limit, card, cell, hint, listing, show_page
 from onward.cli.terminal import (
     NOT_FOUND,
     REFUSED,
@@ -38,6 +39,7 @@ app = typer.Typer(help="Look at what died, replay it, or give it up.", no_args_i
 
 CHUNK = 256  # ids a call: few enough that a bar moves
 MOST_IDS = 10_000  # that one call takes
+NONE = "no dead letters"
 TOLD = 10  # refusals that are printed
 
 Fingerprint = Annotated[
@@ -58,8 +60,8 @@ def list_(
     type: Type = None,
     queue: Queue = None,
     search: Search = None,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="Where to go on.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 20,
+    cursor: Cursor = None,
+    limit: Limit = 20,
     as_json: AsJson = False,
     server: Server = None,
 ) -> None:
@@ -78,10 +80,10 @@ def list_(
             "list dead letters",
             lambda client: client.dead_tasks(cursor=cursor, limit=limit, **wanted),
         )
-        _shown(page, page.items, page.next, _tasks, as_json=as_json)
+        show_page(page, _tasks, none=NONE, as_json=as_json)
         return
     groups = converse(server, "list dead letters", lambda client: client.dead_letters(**wanted))
-    _shown(groups, groups.items, groups.next, _groups, as_json=as_json)
+    show_page(groups, _groups, none=NONE, as_json=as_json)
 
 
 @app.command()
@@ -307,8 +309,7 @@ def _report(done: Bulk, count: int, did: str, *, dry_run: bool, as_json: bool) -
         console().print(f"{_letters(count)} {did}")
         left = (done.until or 0) - int(time.time() * 1000)
         if left > 0:
-            hint = f"the last one starts in {humane(left)}"
-            console(stderr=True).print(hint, style="bright_black")
+            hint(f"the last one starts in {humane(left)}")
     for refusal in done.refused[:TOLD]:
         console(stderr=True).print(
             f"✗ {plain(refusal.id)}: {plain(refusal.reason)}", markup=False, style="red"
@@ -323,67 +324,38 @@ def _letters(count: int) -> str:
     return "1 dead letter" if count == 1 else f"{count} dead letters"
 
 
-def _shown(
-    page: Any, items: Sequence[Any], more: str | None, table: Callable[..., Table], *, as_json: bool
-) -> None:
-    if as_json:
-        print_json(page)
-        return
-    if not items:
-        console(stderr=True).print("no dead letters", style="bright_black")
-        return
-    console().print(table(items))
-    if more is not None:
-        console(stderr=True).print(f"more: --cursor {more}", style="bright_black")
-
-
 def _groups(groups: Sequence[DeadGroup]) -> Table:
-    from rich.markup import escape
-
-    table = _table("fingerprint", "count", "last", "types", "about")
+    table = listing("fingerprint", "count", "last", "types", "about")
     for group in groups:
         table.add_row(
-            escape(plain(group.fingerprint)),
+            cell(group.fingerprint),
             str(group.count),
             ago(group.last_at),
-            escape(plain(", ".join(group.types))),
-            escape(plain(group.message)[:100]),
+            cell(", ".join(group.types)),
+            cell(group.message, 100),
         )
     return table
 
 
 def _tasks(tasks: Sequence[TaskView]) -> Table:
-    from rich.markup import escape
-
-    table = _table("id", "type", "died", "attempts", "about")
+    table = listing("id", "type", "died", "attempts", "about")
     for task in tasks:
         table.add_row(
             task.id,
-            escape(plain(task.type)),
+            cell(task.type),
             ago(task.finished_at),
             str(task.attempt),
-            escape(plain(task.reason)[:100]),
+            cell(task.reason, 100),
         )
-    return table
-
-
-def _table(*names: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bright_black", pad_edge=False)
-    for name in names:
-        table.add_column(name, no_wrap=name != "about", overflow="fold")
     return table
 
 
 def _card(task: TaskView, events: Sequence[TaskEvent]) -> None:
     import msgspec
-    from rich.markup import escape
-    from rich.table import Table
 
     rows = [
-        ("type", plain(task.type)),
-        ("queue", plain(task.queue)),
+        ("type", task.type),
+        ("queue", task.queue),
         ("died", f"{ago(task.finished_at)}, in generation {task.generation}"),
         ("payload", msgspec.json.encode(task.payload).decode()),
     ]
@@ -391,14 +363,8 @@ def _card(task: TaskView, events: Sequence[TaskEvent]) -> None:
         error = event.data.get("error") if isinstance(event.data, dict) else None
         if isinstance(error, dict):
             why = f"{error.get('kind')}: {error.get('message')}"
-            rows.append((f"attempt {event.data.get('attempt', '?')}", plain(why)))
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bright_black")
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, escape(value))
+            rows.append((f"attempt {event.data.get('attempt', '?')}", why))
     out = console()
     out.print(f"{state_mark(task.state)}  [bright_black]{plain(task.id)}[/]")
-    out.print(table)
-    hint = f"onward dlq replay {task.id}   or   onward dlq abandon {task.id}"
-    console(stderr=True).print(hint, style="bright_black")
+    out.print(card(rows))
+    hint(f"onward dlq replay {task.id}   or   onward dlq abandon {task.id}")

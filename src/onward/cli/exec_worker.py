@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onward.cli.terminal import USAGE, AsJson, console, fail, print_json_line
+from onward.cli.tables import welcome
+from onward.cli.terminal import USAGE, AsJson, fail, print_json_line
 from onward.cli.worker import run_called
 
 if TYPE_CHECKING:
@@ -75,8 +76,6 @@ def exec_worker(
 
 
 def _welcome(worker: Worker, url: str) -> None:
-    from rich.table import Table
-
     server = "" if worker.url == "http://127.0.0.1:8070" else f" --server {worker.url}"
     curl = f"""curl -s {url}/exec/sum -d '{{"input": [1, 2, 3], "params": {{}}}}'"""
     rows = [
@@ -86,12 +85,4 @@ def _welcome(worker: Worker, url: str) -> None:
         ("try", f"onward submit sum '[1, 2, 3]' --wait{server}"),
         ("or", curl),
     ]
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    table.add_column(style="bright_black")
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, value)
-    out = console(stderr=True)
-    out.print(f"\n  [bold cyan]Onward[/] worker {worker.id}\n")
-    out.print(table)
-    out.print("\n  [bright_black]Ctrl-C finishes what runs, and stops.[/]\n")
+    welcome(f"worker {worker.id}", rows, "Ctrl-C finishes what runs, and stops.")

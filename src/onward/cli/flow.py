@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from onward.cli.submit import read_payload
+from onward.cli.tables import Timeout, cell, hint, listing, show_page
 from onward.cli.terminal import (
     FAILED,
     USAGE,
@@ -16,13 +17,14 @@ from onward.cli.terminal import (
     ago,
     console,
     converse,
-    duration_ms,
     fail,
     plain,
     print_json,
 )
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from onward.cli.changes import Change
     from onward.cli.source import Source
     from onward.client.flows import FlowView, RunOptions, RunView
@@ -45,10 +47,6 @@ VersionOption = Annotated[
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Show the graph as it runs.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the end, and show the result.")]
-Timeout = Annotated[
-    int | None,
-    typer.Option("--timeout", parser=duration_ms, metavar="30s|5m", help="Wait at most so long."),
-]
 Shared = Annotated[
     str | None,
     typer.Option("--shared", metavar="JSON|@FILE|-", help="The shared state to begin with."),
@@ -137,8 +135,7 @@ def apply(
     out.print(f"[green]✓[/] {_title(view)} is published")
     for change in changed or ():
         out.print(f"  {change}", markup=False)
-    hint = f"onward flow run {view.name} --watch"
-    console(stderr=True).print(plain(hint), style="bright_black", markup=False)
+    hint(f"onward flow run {view.name} --watch")
 
 
 @app.command("list")
@@ -151,20 +148,8 @@ def list_(as_json: AsJson = False, server: Server = None) -> None:
     if as_json:
         print_json({"items": [_brief(flow) for flow in page.items], "next": page.next})
         return
-    if not page.items:
-        hint = "no flows yet; onward flow apply FILE publishes one, onward demo flow shows one"
-        console(stderr=True).print(hint, style="bright_black")
-        return
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bright_black", pad_edge=False)
-    for heading in ("name", "version", "created", "id"):
-        table.add_column(heading, no_wrap=heading != "name", overflow="fold")
-    for flow in page.items:
-        version = str(flow.version) if flow.version else "–"
-        table.add_row(escape(plain(flow.name)), version, ago(flow.created_at), flow.id)
-    console().print(table)
+    none = "no flows yet; onward flow apply FILE publishes one, onward demo flow shows one"
+    show_page(page, _rows, none=none, as_json=False)
 
 
 @app.command()
@@ -350,10 +335,16 @@ def _brief(flow: FlowView) -> Mapping[str, Any]:
     }
 
 
-def _named(source: Source) -> str:
-    from rich.markup import escape
+def _rows(flows: Sequence[FlowView]) -> Table:
+    table = listing("name", "version", "created", "id", folds=("name",))
+    for flow in flows:
+        version = str(flow.version) if flow.version else "–"
+        table.add_row(cell(flow.name), version, ago(flow.created_at), flow.id)
+    return table
 
-    return escape(plain(source.name))
+
+def _named(source: Source) -> str:
+    return cell(source.name)
 
 
 def _counted(things: Any, what: str) -> str:
@@ -361,9 +352,7 @@ def _counted(things: Any, what: str) -> str:
 
 
 def _title(flow: FlowView) -> str:
-    from rich.markup import escape
-
-    return f"[bold]{escape(plain(flow.name))}[/] version {flow.version}"
+    return f"[bold]{cell(flow.name)}[/] version {flow.version}"
 
 
 def _card(flow: FlowView) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from onward.cli import watching
 from onward.cli.portrait import Portrait
+from onward.cli.tables import hint
 from onward.cli.terminal import (
     FAILED,
     INTERRUPTED,
@@ -78,12 +79,8 @@ def begun(
     run = converse(server, doing, talk, look=look)
     if watch or wait:
         report(run, as_json=as_json, seen=watch and sys.stderr.isatty())
-    elif as_json:
-        print_json(run)
     else:
-        print(run.id)
-        hint = f"{run.state}; onward run watch {run.id}"
-        console(stderr=True).print(plain(hint), style="bright_black")
+        watching.begun(run, "onward run watch", as_json=as_json)
 
 
 async def until_over(client: Client, id: str, *, timeout_ms: int | None, quiet: bool) -> RunView:
@@ -102,8 +99,7 @@ async def until_over(client: Client, id: str, *, timeout_ms: int | None, quiet: 
         late.hint = f"onward run watch {id}"
         raise late from None
     except asyncio.CancelledError:
-        out = console(stderr=True)
-        out.print(f"the run goes on; onward run watch {id}", style="bright_black")
+        hint(f"the run goes on; onward run watch {id}")
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onward.cli.flow import Shared, Timeout, Wait, Watch, read_object
+from onward.cli.flow import Shared, Wait, Watch, read_object
 from onward.cli.submit import read_payload
+from onward.cli.tables import Cursor, Limit, Timeout, cell, hint, listing, show_page
 from onward.cli.terminal import (
     NOT_FOUND,
     AsJson,
@@ -48,8 +49,8 @@ IdOrNewest = Annotated[
 def list_(
     flow: Annotated[str | None, typer.Option("--flow", help="Of this flow only.")] = None,
     state: Annotated[str | None, typer.Option("--state", help="Such as waiting.")] = None,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="Where to go on.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 20,
+    cursor: Cursor = None,
+    limit: Limit = 20,
     as_json: AsJson = False,
     server: Server = None,
 ) -> None:
@@ -67,16 +68,8 @@ def list_(
         lambda client: client.runs.list(flow=flow, state=state, cursor=cursor, limit=limit),
         look="onward flow list",
     )
-    if as_json:
-        print_json(page)
-        return
-    if not page.items:
-        hint = "no such runs; onward flow run NAME starts one"
-        console(stderr=True).print(hint, style="bright_black")
-        return
-    _rows(page.items)
-    if page.next is not None:
-        console(stderr=True).print(f"more: --cursor {page.next}", style="bright_black")
+    none = "no such runs; onward flow run NAME starts one"
+    show_page(page, _rows, none=none, as_json=as_json)
 
 
 @app.command()
@@ -238,29 +231,23 @@ def _changed(run: RunView, *, as_json: bool, word: str = "") -> None:
     state = f"– {word}" if word and not run.over else state_mark(run.state)
     console().print(f"{state}  [bright_black]{plain(run.id)}[/]")
     if not run.over:
-        hint = f"onward run watch {run.id}"
-        console(stderr=True).print(plain(hint), style="bright_black")
+        hint(f"onward run watch {run.id}")
 
 
-def _rows(runs: tuple[RunView, ...]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bright_black", pad_edge=False)
-    for name in ("id", "flow", "state", "at", "created", "took", "about"):
-        table.add_column(name, no_wrap=name != "about", overflow="fold")
+def _rows(runs: Sequence[RunView]) -> Table:
+    table = listing("id", "flow", "state", "at", "created", "took", "about")
     for run in runs:
         took = None if run.finished_at is None else run.finished_at - run.created_at
         table.add_row(
             run.id,
-            escape(plain(f"{run.flow} v{run.version}")),
+            cell(f"{run.flow} v{run.version}"),
             state_mark(run.state),
-            "" if run.over else escape(plain(run.current_node or "")),
+            "" if run.over else cell(run.current_node or ""),
             ago(run.created_at),
             humane(took),
-            escape(plain(run.reason if run.error is not None else "")[:LONGEST]),
+            cell(run.reason if run.error is not None else "", LONGEST),
         )
-    console().print(table)
+    return table
 
 
 def _card(portrait: Portrait, most: int) -> None:
@@ -282,8 +269,7 @@ def _card(portrait: Portrait, most: int) -> None:
         out.print()
         out.print(attempts(portrait, most))
         if len(run.node_runs) > most:
-            hint = f"the last {most} of {len(run.node_runs)}; --all shows every one"
-            console(stderr=True).print(hint, style="bright_black")
+            hint(f"the last {most} of {len(run.node_runs)}; --all shows every one")
     shared = {key: value for key, value in run.shared.items() if key != "_rt"}
     if shared:
         out.print()
@@ -294,39 +280,32 @@ def _card(portrait: Portrait, most: int) -> None:
 
 def _shared(shared: Mapping[str, Any]) -> Table:
     import msgspec
-    from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(box=None, header_style="bright_black", pad_edge=False)
-    table.add_column("shared", no_wrap=True)
-    table.add_column("", overflow="fold")
+    table = listing("shared", "", folds=("",))
     for key, value in shared.items():
         text = plain(msgspec.json.encode(value).decode())
         cut = text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]} …"
-        table.add_row(escape(plain(key)), escape(cut))
+        table.add_row(cell(key), cell(cut))
     return table
 
 
 def attempts(portrait: Portrait, most: int = MOST_ROWS) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
     from rich.text import Text
 
     from onward.cli.portrait import SHOWN
 
-    table = Table(box=None, header_style="bright_black", pad_edge=False)
-    for name in ("node", "attempt", "status", "took", "worker", "action", "output"):
-        table.add_column(name, no_wrap=name != "output", overflow="fold")
+    names = ("node", "attempt", "status", "took", "worker", "action", "output")
+    table = listing(*names, folds=("output",))
     for row in portrait.run.node_runs[-most:]:
         mark, colour = SHOWN.get(row.status, SHOWN[""])
         took = None if row.finished_at is None else row.finished_at - row.started_at
         table.add_row(
-            escape(plain(("undo " if portrait.undoes(row) else "") + row.node_key)),
+            cell(("undo " if portrait.undoes(row) else "") + row.node_key),
             str(row.attempt_no),
             Text(f"{mark} {row.status}", style=colour),
             humane(took),
-            escape(plain(row.worker_id or "–")),
-            escape(plain(row.action or "–")),
-            escape(plain(row.error_text or row.exec_output_json)[:LONGEST]),
+            cell(row.worker_id or "–"),
+            cell(row.action or "–"),
+            cell(row.error_text or row.exec_output_json, LONGEST),
         )
     return table

@@ -11,6 +11,7 @@ import typer
 
 from onward.cli.flow import read_object
 from onward.cli.submit import PriorityWord, read_payload
+from onward.cli.tables import Cursor, Limit, Timeout, card, cell, listing, show_page
 from onward.cli.terminal import (
     USAGE,
     AsJson,
@@ -27,6 +28,8 @@ from onward.cli.terminal import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.table import Table
 
     from onward.client.http import Client, TaskView
     from onward.client.schedules import Definition, ScheduleView
@@ -52,8 +55,8 @@ class OverlapWord(StrEnum):
 
 @app.command("list")
 def list_(
-    cursor: Annotated[str | None, typer.Option("--cursor", help="Where to go on.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 100,
+    cursor: Cursor = None,
+    limit: Limit = 100,
     as_json: AsJson = False,
     server: Server = None,
 ) -> None:
@@ -68,17 +71,8 @@ def list_(
     page = converse(
         server, "list schedules", lambda client: client.schedules.list(cursor=cursor, limit=limit)
     )
-    if as_json:
-        print_json(page)
-        return
-    if not page.items:
-        hint = "no schedules; onward schedule add NAME TYPE --every 5m makes one"
-        console(stderr=True).print(hint, style="bright_black")
-        return
-    _rows(page.items)
-    if page.next is not None:
-        hint = f"more: --cursor '{plain(page.next)}'"
-        console(stderr=True).print(hint, style="bright_black", markup=False)
+    none = "no schedules; onward schedule add NAME TYPE --every 5m makes one"
+    show_page(page, _rows, none=none, as_json=as_json)
 
 
 @app.command()
@@ -218,12 +212,7 @@ def resume(name: NameArgument, as_json: AsJson = False, server: Server = None) -
 def trigger(
     name: NameArgument,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the result, and show it.")] = False,
-    timeout: Annotated[
-        int | None,
-        typer.Option(
-            "--timeout", parser=duration_ms, metavar="30s|5m", help="Wait at most so long."
-        ),
-    ] = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
     server: Server = None,
 ) -> None:
@@ -242,14 +231,7 @@ def trigger(
         return await watching.until_over(client, task, timeout_ms=timeout) if wait else task
 
     task = converse(server, f"trigger schedule {name}", talk, look=LOOK)
-    if wait:
-        watching.report(task, as_json=as_json)
-    elif as_json:
-        print_json(task)
-    else:
-        print(task.id)
-        hint = f"{task.state}; onward task watch {task.id}"
-        console(stderr=True).print(plain(hint), style="bright_black")
+    watching.told(task, waited=wait, as_json=as_json)
 
 
 @app.command()
@@ -315,37 +297,29 @@ def _outcome(outcome: str | None) -> str:
 
 
 def _shown(found: ScheduleView, *, as_json: bool) -> None:
-    from rich.markup import escape
-
     if as_json:
         print_json(found)
     else:
-        console().print(f"{escape(plain(found.name))}  {_next(found)}")
+        console().print(f"{cell(found.name)}  {_next(found)}")
 
 
-def _rows(schedules: Sequence[ScheduleView]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bright_black", pad_edge=False)
-    for name in ("name", "runs", "when", "next", "last", ""):
-        table.add_column(name, no_wrap=name in ("next", "last"), overflow="fold")
+def _rows(schedules: Sequence[ScheduleView]) -> Table:
+    names = ("name", "runs", "when", "next", "last", "")
+    table = listing(*names, folds=("name", "runs", "when", ""))
     for found in schedules:
         table.add_row(
-            escape(plain(found.name)),
-            escape(_what(found)),
-            escape(plain(found.description)),
+            cell(found.name),
+            cell(_what(found)),
+            cell(found.description),
             _next(found),
             ago(found.last_run_at),
             _outcome(found.last_outcome),
         )
-    console().print(table)
+    return table
 
 
 def _card(found: ScheduleView) -> None:
     import msgspec
-    from rich.markup import escape
-    from rich.table import Table
 
     rule = found.cron or (found.every_ms and f"every {humane(found.every_ms)}") or "once"
     body = found.payload if found.flow is None else found.params
@@ -366,19 +340,14 @@ def _card(found: ScheduleView) -> None:
         ("overlap", found.overlap),
         ("created", ago(found.created_at)),
     ]
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bright_black")
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, escape(plain(value)))
+    table = card(rows)
     for n, at in enumerate(found.upcoming):
         table.add_row("" if n else "next", _when(at, found.timezone))
     for n, entry in enumerate(found.history):
-        about = plain(entry.task_id or entry.reason or "")
-        line = f"{_when(entry.at, found.timezone)}  {_outcome(entry.outcome)}  {escape(about)}"
+        about = cell(entry.task_id or entry.reason or "")
+        line = f"{_when(entry.at, found.timezone)}  {_outcome(entry.outcome)}  {about}"
         table.add_row("" if n else "last", line)
     out = console()
-    title = escape(plain(found.name))
-    out.print(f"{title}  {_next(found) if found.paused or found.over else ''}".rstrip())
-    out.print(f"[bright_black]{escape(plain(found.description))}[/]")
+    out.print(f"{cell(found.name)}  {_next(found) if found.paused or found.over else ''}".rstrip())
+    out.print(f"[bright_black]{cell(found.description)}[/]")
     out.print(table)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onward import __version__
-from onward.cli.terminal import REFUSED, USAGE, console, fail
+from onward.cli.tables import welcome
+from onward.cli.terminal import REFUSED, USAGE, fail
 
 if TYPE_CHECKING:
     from onward.settings import Settings
@@ -36,7 +37,23 @@ Redis = Annotated[
 ]
 
 
-def up(host: Host = None, port: Port = None, ledger: Ledger = None, redis: Redis = None) -> None:
+KeysFile = Annotated[
+    str | None,
+    typer.Option(
+        "--encryption-keys-file",
+        help="Keys for encryption at rest, id:base64 by lines; the first seals.",
+        show_default="ONWARD_ENCRYPTION_KEYS_FILE, none",
+    ),
+]
+
+
+def up(
+    host: Host = None,
+    port: Port = None,
+    ledger: Ledger = None,
+    redis: Redis = None,
+    encryption_keys_file: KeysFile = None,
+) -> None:
     """Start everything on this machine: server, built-in worker and page.
 
     Examples:
@@ -45,13 +62,20 @@ def up(host: Host = None, port: Port = None, ledger: Ledger = None, redis: Redis
 
     [cyan]onward up --port 9000 --ledger sqlite:////var/lib/onward/tasks.db[/]
     """
-    settings = _settings(host=host, port=port, ledger=ledger, redis=redis)
+    given = {"ledger": ledger, "redis": redis, "encryption_keys_file": encryption_keys_file}
+    settings = _settings(host=host, port=port, **given)
     _check_port(settings)
     _welcome(settings)
     _run(settings, builtin_worker=True)
 
 
-def serve(host: Host = None, port: Port = None, ledger: Ledger = None, redis: Redis = None) -> None:
+def serve(
+    host: Host = None,
+    port: Port = None,
+    ledger: Ledger = None,
+    redis: Redis = None,
+    encryption_keys_file: KeysFile = None,
+) -> None:
     """Start the server alone; workers connect to it.
 
     Examples:
@@ -60,7 +84,8 @@ def serve(host: Host = None, port: Port = None, ledger: Ledger = None, redis: Re
 
     [cyan]ONWARD_LEDGER=sqlite:////data/onward.db onward serve[/]
     """
-    settings = _settings(host=host, port=port, ledger=ledger, redis=redis)
+    given = {"ledger": ledger, "redis": redis, "encryption_keys_file": encryption_keys_file}
+    settings = _settings(host=host, port=port, **given)
     _check_port(settings)
     _run(settings, builtin_worker=False)
 
@@ -76,7 +101,7 @@ def _settings(**given: Any) -> Settings:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0]) if first["loc"] else "the settings"
         # What came from the environment is named as it is there, what was given here as an option.
-        name = f"--{name}" if name in given else name
+        name = f"--{name.replace('_', '-')}" if name in given else name
         fail(
             USAGE,
             f"{name} cannot be read",
@@ -113,8 +138,6 @@ def _run(settings: Settings, *, builtin_worker: bool) -> None:
 
 
 def _welcome(settings: Settings) -> None:
-    from rich.table import Table
-
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{host}:{settings.port}"
     server = "" if settings.port == 8070 else f" --server {url}"
@@ -129,12 +152,5 @@ def _welcome(settings: Settings) -> None:
         ("try", f"""onward submit countdown '{{"seconds": 3}}' --wait{server}"""),
         ("or", curl),
     ]
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    table.add_column(style="bright_black")
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, value)
-    out = console(stderr=True)
-    out.print(f"\n  [bold cyan]Onward[/] {__version__}   hand off work and move on\n")
-    out.print(table)
-    out.print("\n  [bright_black]Ctrl-C stops it; what is queued stays in the ledger.[/]\n")
+    title = f"{__version__}   hand off work and move on"
+    welcome(title, rows, "Ctrl-C stops it; what is queued stays in the ledger.")

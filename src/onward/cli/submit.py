@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from onward.cli.tables import Timeout
 from onward.cli.terminal import (
     USAGE,
     AsJson,
     Server,
-    console,
     converse,
     duration_ms,
     fail,
-    plain,
-    print_json,
 )
 
 if TYPE_CHECKING:
@@ -37,12 +35,7 @@ def submit(
         str, typer.Argument(metavar="[PAYLOAD|-|@FILE]", help="JSON, - for stdin, or @file.")
     ] = "{}",
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the result, and show it.")] = False,
-    timeout: Annotated[
-        int | None,
-        typer.Option(
-            "--timeout", parser=duration_ms, metavar="30s|5m", help="Wait at most so long."
-        ),
-    ] = None,
+    timeout: Timeout = None,
     task_timeout: Annotated[
         int | None,
         typer.Option(
@@ -94,14 +87,7 @@ def submit(
         return await watching.until_over(client, task, timeout_ms=timeout) if wait else task
 
     task = converse(server, f"submit {type}", talk)
-    if wait:
-        watching.report(task, as_json=as_json)
-    elif as_json:
-        print_json(task)
-    else:
-        print(task.id)
-        hint = f"{task.state}; onward task watch {task.id}"
-        console(stderr=True).print(plain(hint), style="bright_black")
+    watching.told(task, waited=wait, as_json=as_json)
 
 
 def read_payload(text: str) -> Any:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onward.cli.tables import Cursor, Limit, card, cell, listing, show_page
 from onward.cli.terminal import (
     AsJson,
     Server,
@@ -21,6 +22,10 @@ from onward.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
     from onward.client.http import Client, TaskView
 
 app = typer.Typer(help="Look at tasks, and intervene.", no_args_is_help=True)
@@ -46,8 +51,8 @@ def list_(
     queue: Annotated[str | None, typer.Option("--queue")] = None,
     session: Annotated[str | None, typer.Option("--session")] = None,
     q: Annotated[str | None, typer.Option("--search", "-q", help="Text to look for.")] = None,
-    cursor: Annotated[str | None, typer.Option("--cursor", help="Where to go on.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 20,
+    cursor: Cursor = None,
+    limit: Limit = 20,
     as_json: AsJson = False,
     server: Server = None,
 ) -> None:
@@ -66,15 +71,7 @@ def list_(
             state=state, type=type, queue=queue, session=session, q=q, cursor=cursor, limit=limit
         ),
     )
-    if as_json:
-        print_json(page)
-        return
-    if not page.items:
-        console(stderr=True).print("no such tasks; onward submit makes one", style="bright_black")
-        return
-    _rows(page.items)
-    if page.next is not None:
-        console(stderr=True).print(f"more: --cursor {page.next}", style="bright_black")
+    show_page(page, _rows, none="no such tasks; onward submit makes one", as_json=as_json)
 
 
 @app.command()
@@ -124,16 +121,12 @@ def events(id: TaskIdArgument, as_json: AsJson = False, server: Server = None) -
         print_json(page)
         return
     import msgspec
-    from rich.markup import escape
-    from rich.table import Table
 
     began = page.items[0].at if page.items else 0
-    table = Table(box=None, header_style="bright_black", pad_edge=False)
-    for name in ("n", "after", "event", "data"):
-        table.add_column(name, no_wrap=name != "data", overflow="fold")
+    table = listing("n", "after", "event", "data", folds=("data",))
     for event in page.items:
         data = msgspec.json.encode(event.data).decode() if event.data else ""
-        table.add_row(str(event.n), humane(event.at - began), event.type, escape(plain(data)))
+        table.add_row(str(event.n), humane(event.at - began), event.type, cell(data))
     console().print(table)
 
 
@@ -177,48 +170,36 @@ def _changed(task: TaskView, *, as_json: bool) -> None:
 
 def _card(task: TaskView) -> None:
     import msgspec
-    from rich.markup import escape
-    from rich.table import Table
 
     rows = [
-        ("type", plain(task.type)),
-        ("queue", plain(task.queue)),
+        ("type", task.type),
+        ("queue", task.queue),
         ("attempt", f"{task.attempt}, generation {task.generation}"),
         ("created", ago(task.created_at)),
         ("started", ago(task.started_at)),
         ("finished", ago(task.finished_at)),
     ]
     if task.progress is not None:
-        rows.append(("progress", f"{task.progress:.0%} {plain(task.progress_message or '')}"))
+        rows.append(("progress", f"{task.progress:.0%} {task.progress_message or ''}"))
     if task.error is not None:
-        rows.append(("error", plain(task.reason)))
+        rows.append(("error", task.reason))
     rows.append(("payload", msgspec.json.encode(task.payload).decode()))
     if task.state == "succeeded":
         rows.append(("result", msgspec.json.encode(task.result).decode()))
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bright_black")
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, escape(value))
     out = console()
     out.print(f"{state_mark(task.state)}  [bright_black]{plain(task.id)}[/]")
-    out.print(table)
+    out.print(card(rows))
 
 
-def _rows(tasks: tuple[TaskView, ...]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bright_black", pad_edge=False)
-    for name in ("id", "type", "state", "created", "about"):
-        table.add_column(name, no_wrap=name != "about", overflow="fold")
+def _rows(tasks: Sequence[TaskView]) -> Table:
+    table = listing("id", "type", "state", "created", "about")
     for task in tasks:
         about = task.reason if task.error is not None else task.progress_message or ""
         table.add_row(
             task.id,
-            escape(plain(task.type)),
+            cell(task.type),
             state_mark(task.state),
             ago(task.created_at),
-            escape(plain(about)[:100]),
+            cell(about, 100),
         )
-    console().print(table)
+    return table

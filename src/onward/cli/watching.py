@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from onward.cli.tables import hint
 from onward.cli.terminal import (
     FAILED,
     INTERRUPTED,
@@ -34,8 +35,7 @@ async def until_over(client: Client, task: TaskView, *, timeout_ms: int | None) 
         with _display(task) as show:
             return await _followed(client, task, timeout_ms, show)
     except asyncio.CancelledError:
-        out = console(stderr=True)
-        out.print(f"the task goes on; onward task watch {task.id}", style="bright_black")
+        hint(f"the task goes on; onward task watch {task.id}")
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -90,6 +90,23 @@ def _display(task: TaskView) -> Iterator[Callable[[TaskEvent], None]]:
 
 def exit_code(task: TaskView) -> int:
     return OK if task.state == "succeeded" else FAILED
+
+
+def told(task: TaskView, *, waited: bool, as_json: bool) -> None:
+    """How it ended, if somebody waited for that; else that it has begun."""
+    if waited:
+        report(task, as_json=as_json)
+    else:
+        begun(task, "onward task watch", as_json=as_json)
+
+
+def begun(task: TaskView, watch: str, *, as_json: bool) -> None:
+    """Its id, alone on stdout, and beside it how to follow it."""
+    if as_json:
+        print_json(task)
+        return
+    print(task.id)
+    hint(f"{task.state}; {watch} {task.id}")
 
 
 def report(task: TaskView, *, as_json: bool) -> None:

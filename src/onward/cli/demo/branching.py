@@ -1,4 +1,4 @@
-"""`onward demo …`: something to look at, on a server that has just been started."""
+"""`onward demo flow`: one flow with a branch, run both ways and shown node by node."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from onward.cli.tables import hint
 from onward.cli.terminal import (
     FAILED,
     REFUSED,
@@ -26,8 +27,6 @@ from onward.cli.terminal import (
 if TYPE_CHECKING:
     from onward.client.flows import FlowView, RunView
     from onward.client.http import Client
-
-app = typer.Typer(help="Something to look at, on a fresh server.", no_args_is_help=True)
 
 NAME = "demo-branching"
 FLOW: Mapping[str, Any] = {
@@ -76,7 +75,6 @@ Base = Annotated[
 ]
 
 
-@app.command()
 def flow(as_json: AsJson = False, server: Base = None) -> None:
     """A flow with a branch: published, run both ways, and shown with each node's attempts.
 
@@ -126,7 +124,7 @@ async def _workers(client: Client) -> AsyncIterator[None]:
     if served >= SERVICES:
         yield
         return
-    _say("no worker serves route and transform: starting one (onward exec-worker) for the demo")
+    hint("no worker serves route and transform: starting one (onward exec-worker) for the demo")
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "onward.cli", "exec-worker", "--server", client.url, "--json"),
         stdout=asyncio.subprocess.PIPE,
@@ -164,10 +162,6 @@ async def _registered(worker: asyncio.subprocess.Process) -> None:
     fail(REFUSED, "the demo's worker did not start", plain(why)[-300:], "onward exec-worker")
 
 
-def _say(text: str) -> None:
-    console(stderr=True).print(plain(text), style="bright_black", markup=False)
-
-
 def _told(run: RunView) -> Mapping[str, Any]:
     return {
         "id": run.id,
@@ -198,4 +192,4 @@ def _shown(view: FlowView, runs: Mapping[str, RunView]) -> None:
         out.print(f"{plain(given)} → {plain(ended)}\n", markup=False)
         out.print(attempts(portrait))
     out.print()
-    _say(f"onward flow graph {NAME}   or   onward flow run {NAME} -p action=goB -p text=hi --watch")
+    hint(f"onward flow graph {NAME}   or   onward flow run {NAME} -p action=goB -p text=hi --watch")
