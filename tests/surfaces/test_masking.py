@@ -94,16 +94,19 @@ async def test_events_are_masked_as_json_and_as_they_happen(house: House) -> Non
     def chunks(events: list[dict[str, Any]]) -> list[Any]:
         return [event["data"] for event in events if event["type"] == "task.chunk"]
 
-    assert chunks((await read(house, path))["items"]) == [
-        {"card": {"number": SECRET}},
-        f"charging {SECRET}",
-    ]
+    async def followed(**params: Any) -> list[Any]:
+        stream = await house.get(path, params=params, headers={"accept": "text/event-stream"})
+        lines = [line[6:] for line in stream.text.splitlines() if line.startswith("data: ")]
+        return chunks([json.loads(line) for line in lines])
+
+    real = [{"card": {"number": SECRET}}, f"charging {SECRET}"]
     seen = [{"card": {"number": MASK}}, MASK]
-    assert chunks((await read(house, path, **MASKED))["items"]) == seen
-    stream = await house.get(path, params=MASKED, headers={"accept": "text/event-stream"})
-    said = [json.loads(line[6:]) for line in stream.text.splitlines() if line.startswith("data: ")]
-    assert chunks(said) == seen
-    assert SECRET not in stream.text
+    assert chunks((await read(house, path))["items"]) == seen, (
+        "the log is masked unless it is asked"
+    )
+    assert chunks((await read(house, path, masked=False))["items"]) == real
+    assert await followed(masked=True) == seen
+    assert await followed() == real, "who follows a task reads what it puts out"
 
 
 @pytest.mark.contract("S2-9")

@@ -19,7 +19,7 @@ from onward.core.errors import Invalid, NotFound, TooBusy
 from onward.core.follow import follow
 from onward.core.task import FINAL, State, Task, TaskId, encode
 from onward.surfaces.console.explain import explained
-from onward.surfaces.console.masking import Masked, Masking
+from onward.surfaces.console.masking import MASKED, Masked, Masking
 from onward.surfaces.console.shapes import (
     CURSOR,
     EventsShape,
@@ -139,15 +139,16 @@ def build(
         task_id: str,
         after: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
-        masked: Masked = False,
+        masked: Annotated[bool | None, MASKED] = None,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
         task = await find(task_id)
         if "text/event-stream" in request.headers.get("accept", ""):
-            return followers.stream(task, _resume(last_event_id, after), masked=masked)
+            # Whoever follows a task reads what it puts out; whoever reads the log looks back at it.
+            return followers.stream(task, _resume(last_event_id, after), masked=masked is True)
         page = await store.events(after=str(after), limit=limit, task=task_id)
         more = page.next if len(page.items) == limit else None
-        shown = await masking.events(task, page.items, masked)
+        shown = await masking.events(task, page.items, masked is not False)
         return answer({"items": [native_event(event) for event in shown], "next": more})
 
     return router
