@@ -15,7 +15,7 @@ import structlog
 
 from onward.core.clock import Clock
 from onward.core.contract import Backend
-from onward.core.errors import Conflict
+from onward.core.errors import Conflict, LedgerUnavailable
 from onward.core.task import Instant, WorkerId, encode, new_id
 
 log = structlog.get_logger("onward.roster")
@@ -218,9 +218,12 @@ class Roster:
             await asyncio.sleep(1)
 
     async def close(self) -> None:
-        for member in list(self._here.values()):
-            await self.leave(member)
-        await self._backend.documents.delete(SERVER, self.server)
+        try:
+            for member in list(self._here.values()):
+                await self.leave(member)
+            await self._backend.documents.delete(SERVER, self.server)
+        except LedgerUnavailable:  # then our silence tells it, a few seconds later
+            log.warning("left without signing off")
 
     async def _set_draining(self, id: WorkerId, draining: bool) -> None:
         obey = self._obey.get(id)
