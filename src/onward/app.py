@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from fastapi import FastAPI
@@ -49,12 +49,6 @@ from onward.workers import shipped
 from onward.workers.draining import Drains
 
 log = structlog.get_logger("onward")
-
-FLOW_SLOTS = 64  # runs advanced at a time; a step takes no time, so this bounds a burst
-
-
-if TYPE_CHECKING:
-    pass
 
 
 class Application:

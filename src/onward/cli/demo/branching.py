@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,7 +61,6 @@ BRANCHES: Mapping[str, Mapping[str, str]] = {
     "C": {"action": "goC", "text": "And Move On"},
 }
 START_S = 20.0
-STOP_S = 15.0
 PATIENCE_MS = 60_000
 
 Base = Annotated[
@@ -125,6 +124,8 @@ async def _workers(client: Client) -> AsyncIterator[None]:
         yield
         return
     hint("no worker serves route and transform: starting one (onward exec-worker) for the demo")
+    from onward.cli.demo.hosting import stopped
+
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "onward.cli", "exec-worker", "--server", client.url, "--json"),
         stdout=asyncio.subprocess.PIPE,
@@ -137,13 +138,7 @@ async def _workers(client: Client) -> AsyncIterator[None]:
         await _registered(worker)
         yield
     finally:
-        with suppress(ProcessLookupError):
-            worker.terminate()
-        try:
-            await asyncio.wait_for(worker.communicate(), STOP_S)
-        except TimeoutError:
-            worker.kill()
-            await worker.wait()
+        await stopped(worker)
 
 
 async def _registered(worker: asyncio.subprocess.Process) -> None:

@@ -53,7 +53,7 @@ async def server(client: Client, *, may_start: bool, redis: str | None) -> Async
         try:
             yield True
         finally:
-            await _stopped(process)
+            await stopped(process)
 
 
 async def _started(client: Client, folder: Path, redis: str | None) -> asyncio.subprocess.Process:
@@ -76,11 +76,11 @@ async def _started(client: Client, folder: Path, redis: str | None) -> asyncio.s
     except TimeoutError:
         pass
     except asyncio.CancelledError:
-        await _stopped(process)
+        await stopped(process)
         raise
     if process.returncode is None and await _answers(client, process):
         return process
-    await _stopped(process)
+    await stopped(process)
     why = plain(log.read_text(errors="replace"))[-300:]
     return fail(
         REFUSED, "the demo's own server did not start", why, "onward up   then   onward demo"
@@ -97,11 +97,11 @@ async def _answers(client: Client, process: asyncio.subprocess.Process) -> bool:
         return process.returncode is not None
 
 
-async def _stopped(process: asyncio.subprocess.Process) -> None:
+async def stopped(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), STOP_S)
+        await asyncio.wait_for(process.communicate(), STOP_S)  # what it still says is read
     except TimeoutError:
         process.kill()
         await process.wait()
