@@ -12,8 +12,8 @@ from redis.exceptions import ResponseError
 from onward.backends.redis import RedisBackend, client, store
 from onward.core import machine
 from onward.core.contract import Query
-from onward.core.errors import LedgerUnavailable
-from onward.core.outcome import Failed, Released, Succeeded
+from onward.core.errors import Invalid, LedgerUnavailable
+from onward.core.outcome import Failed, Outcome, Released, Succeeded
 from onward.core.task import Ending, Fault, State, TaskId
 from tests.contract.desk import Desk, submission
 from tests.servers import FLAVOURS, fresh_url, shared
@@ -211,6 +211,11 @@ async def test_tasks_of_a_state_are_found_newest_first_a_page_at_a_time(
     assert pages == newest_first
 
 
+def members(flavour: str, key: str) -> set[str]:
+    redis = shared(flavour).client
+    return {id.decode() for id in redis.zrange(key, 0, -1) if isinstance(id, bytes)}
+
+
 async def test_few_running_tasks_are_found_without_a_walk(desk: Desk, flavour: str) -> None:
     held = await desk.running()
     for _ in range(50):
@@ -223,10 +228,8 @@ async def test_few_running_tasks_are_found_without_a_walk(desk: Desk, flavour: s
 
 
 async def test_what_runs_is_known_however_it_came_and_went(desk: Desk, flavour: str) -> None:
-    redis = shared(flavour).client
-
     def running() -> set[str]:
-        return {id.decode() for id in redis.smembers("onward:running") if isinstance(id, bytes)}
+        return members(flavour, "onward:running")
 
     adopted = machine.adopted(a_task(), "stream")
     await desk.insert(adopted)
@@ -238,6 +241,77 @@ async def test_what_runs_is_known_however_it_came_and_went(desk: Desk, flavour: 
     await desk.settle(await desk.task(born.task.id), NO_MORE)
     await desk.settle(await desk.task(adopted.task.id), Succeeded("1"))
     assert running() == set()
+
+
+async def test_a_task_has_one_alarm_that_goes_where_it_goes(desk: Desk, flavour: str) -> None:
+    def alarms() -> tuple[set[str], set[str]]:
+        return members(flavour, "onward:running"), members(flavour, "onward:alarms")
+
+    task = a_task(start_by=NOW + 10)
+    await desk.insert(submission(task))
+    assert alarms() == (set(), {task.id})
+    (held,) = await desk.claim("q")
+    assert alarms() == ({task.id}, set())
+    await desk.settle(held, Succeeded("1"))
+    assert alarms() == (set(), {task.id})
+    hurried = submission(a_task(queue="b", expires_at=NOW + 10))
+    await desk.insert(hurried, hands=(an_ask("b"),))
+    assert alarms() == ({hurried.task.id}, {task.id})
+
+
+async def test_what_is_due_comes_in_order_whether_it_runs_or_waits(desk: Desk) -> None:
+    running = [await desk.running(expires_at=NOW + at) for at in (50, 20)]
+    waiting = [a_task(expires_at=NOW + at) for at in (40, 10)]
+    await desk.insert(*map(submission, waiting))
+    in_order = [waiting[1].id, running[1].id, waiting[0].id, running[0].id]
+    for limit in (4, 3, 1):
+        due = await desk.store.due(now=NOW + 100, limit=limit)
+        assert [task.id for task in due] == in_order[:limit]
+
+
+async def test_moves_that_travel_together_keep_what_is_their_own(desk: Desk) -> None:
+    await desk.insert(*[submission(a_task(id=f"t{n}")) for n in range(8)])
+    held = await desk.claim("q", limit=8)
+    outcomes: list[Outcome] = [
+        *(Succeeded("1"), Succeeded("2"), Succeeded(f'"{"x" * 900}"'), NO_MORE, Released()),
+        *(Failed(Fault(kind="Boom", message="other", retryable=False)), Released(), Succeeded("1")),
+    ]
+    moves = [desk.decide(task, outcome) for task, outcome in zip(held, outcomes, strict=True)]
+    await desk.apply(*moves)
+    over = [await desk.task(task.id) for task in held]
+    results = [outcome.result if isinstance(outcome, Succeeded) else None for outcome in outcomes]
+    assert [task.result for task in over] == results
+    assert [task.error and task.error.count("other") for task in over] == [
+        *[None] * 3,
+        0,
+        None,
+        1,
+        None,
+        None,
+    ]
+    assert [task.id for task in await desk.claim("q", limit=8)] == ["t4", "t6"]
+
+
+async def test_a_ledger_of_another_layout_is_left_alone(flavour: str) -> None:
+    url, redis = fresh_url(flavour), shared(flavour).client
+
+    async def opened() -> None:
+        backend = RedisBackend(url)
+        try:
+            await Desk(backend).submit()
+        finally:
+            await backend.close()
+
+    await opened()
+    await opened()
+    redis.set("onward:layout", "9")
+    with pytest.raises(Invalid, match="layout 9"):
+        await opened()
+    redis.delete("onward:layout")  # from before there was a number
+    with pytest.raises(Invalid, match="layout 1") as refused:
+        await opened()
+    assert "ONWARD_REDIS_PREFIX" in str(refused.value.hint)
+    assert redis.zcard("onward:index") == 2
 
 
 async def test_a_task_born_with_a_past_is_claimed_with_it(desk: Desk) -> None:

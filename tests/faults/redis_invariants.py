@@ -16,6 +16,7 @@ TASK_PARTS = (":payload", ":output", ":mail", ":result")
 # Keys that stay when every task is forgotten; each is one, however many tasks there were.
 PERMANENT = (
     "onward:place",
+    "onward:layout",
     "onward:events",
     "onward:doc:*",
     "metrics:tasks:by_state",
@@ -49,8 +50,9 @@ class Snapshot:
     def log(self) -> list[tuple[str, str, int, int]]:
         """Task, type, number and generation of every event, in the order of the log."""
         return [
-            (fields[b"t"].decode(), fields[b"y"].decode(), int(fields[b"n"]), int(fields[b"g"]))
+            (fields[b"t"].decode(), said[2], int(said[0]), int(said[1]))
             for _, fields in self.client.xrange("onward:events")
+            for said in [fields[b"e"].decode().split(SEP, 4)]
         ]
 
 
@@ -134,22 +136,22 @@ def _check_queues(found: Snapshot) -> None:
     scheduled = {id for id in found.tasks if found.state(id) == "scheduled"}
     assert found.scores("tasks:scheduled").keys() == scheduled
     running = {id for id in found.tasks if found.state(id) == "running"}
-    known = {id.decode() for id in found.client.smembers("onward:running")}
-    assert known == running, "onward:running is not what runs"
+    assert found.scores("onward:running").keys() == running, "onward:running is not what runs"
     dead = [id for id in found.tasks if found.state(id) == "dead"]
     letters = [id.decode() for id in found.client.lrange("dlq:tasks", 0, -1)]
     assert sorted(letters) == sorted(dead), "the dead letters are not the dead"
 
 
 def _check_alarms(found: Snapshot) -> None:
-    alarms = found.scores("onward:alarms")
+    alarms, leases = found.scores("onward:alarms"), found.scores("onward:running")
     strangers = alarms.keys() - found.tasks.keys()
     assert not strangers, f"alarms of tasks that are not there: {list(strangers)[:3]}"
+    both = alarms.keys() & leases.keys()
+    assert not both, f"alarms of tasks that run: {list(both)[:3]}"
     for id, task in found.tasks.items():
         due_at = task.get("due_at")
-        assert alarms.get(id) == (None if due_at is None else float(due_at)), (id, task)
-    asleep = [id for id in found.tasks if found.state(id) == "running" and id not in alarms]
-    assert not asleep, f"running without an alarm: {asleep[:3]}"
+        rings = (leases if found.state(id) == "running" else alarms).get(id)
+        assert rings == (None if due_at is None else float(due_at)), (id, task)
 
 
 def _check_events(found: Snapshot) -> None:

@@ -30,12 +30,13 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from onward.core.errors import LedgerUnavailable
+from onward.core.errors import Invalid, LedgerUnavailable
 
 log = structlog.get_logger("onward.redis")
 
 _HERE = files("onward.backends.redis")
 LIBRARY = "".join((_HERE / part).read_text() for part in ("ledger.lua", "moves.lua", "reading.lua"))
+LAYOUT = "2"  # of the keys that these functions write; another one is not touched
 CALL_TIMEOUT_S = 10
 MOST_CONNECTIONS = 64
 NO_WRITES = (OutOfMemoryError, ReadOnlyError, MasterDownError)
@@ -140,8 +141,22 @@ class Functions:
         return made
 
     async def _load(self) -> None:
+        await self._check_layout()
         await self.command("FUNCTION", "LOAD", "REPLACE", LIBRARY)
         self._loaded = True
+
+    async def _check_layout(self) -> None:
+        # Asked first: whoever writes tasks has said before how they are laid out.
+        written = await self.command("EXISTS", f"{self.prefix}onward:index")
+        said = await self.command("GET", f"{self.prefix}onward:layout")
+        layout = said.decode() if said else "1" if written else LAYOUT
+        if layout != LAYOUT:
+            raise Invalid(
+                f"this Redis holds a ledger of layout {layout}, and this Onward knows {LAYOUT}",
+                hint="let the version that wrote it finish its tasks, or take another database"
+                " or ONWARD_REDIS_PREFIX",
+            )
+        await self.command("SET", f"{self.prefix}onward:layout", LAYOUT, "NX")
 
 
 async def _drop_if_closed(connection: AbstractConnection) -> None:

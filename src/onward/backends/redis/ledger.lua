@@ -19,13 +19,15 @@
 --   dlq:tasks, dlq:task:{id}      list of dead tasks' ids, and a hash of why each died
 --   metrics:queue:depths          hash: how many by queue, lane (of queued tasks only) and state
 --   metrics:tasks:by_state        hash: how many by state
---   onward:alarms                 zset of ids by due_at
---   onward:running                set of ids that are running
+--   onward:running                zset of running tasks' ids by due_at
+--   onward:alarms                 zset of other tasks' ids by due_at, where they have one
 --   onward:index                  zset of ids by place at birth: what `find` walks, newest first
 --   onward:session:{session}      the same of one session's tasks
 --   onward:sessions               zset of sessions by the place of the newest task of each
---   onward:events                 stream: the event log and outbox
+--   onward:events                 stream: the event log and outbox; of an entry `t` is the task, and
+--                                 `e` number, generation, type, instant and data, told apart by SEP
 --   onward:place                  string: the last place given
+--   onward:layout                 string: the number of this layout (see client.py)
 --   onward:key:{scope}|{key}      hash: body and task of an idempotency key
 --   onward:forget                 zset of such keys by the instant they may be forgotten
 --   onward:doc:{kind}             hash of documents
@@ -48,17 +50,19 @@ local MOST = 1000 -- arguments of one command, an even number
 local LANES = { 'primary', 'retry' }
 local PRIORITIES = { [0] = ':high', [1] = '', [2] = ':low' }
 
-local P -- the prefix of this call
+local P, LOG -- the prefix of this call, and the event log's key
+local stamp -- the instant of this call, as text
 local call -- redis.call, which does not exist while loading
 local delta, queued, stored -- counts changed by this call, of queued tasks by queue, and as it was
-local batches, alarms, runs -- what is written at the end of this call, many in one command
+local batches, alarms, leases -- what is written at the end of this call, many in one command
 local news -- what others are told when this call is over; nil: nobody else listens
 local spare, last -- places taken but not given yet, and the last one given
 
 local function begin(keys, args)
-  P, call, NIL, news = keys[1], redis.call, cjson.null, nil
-  delta, queued, stored, batches, alarms, runs, spare = {}, {}, {}, {}, {}, {}, 0
+  P, LOG, call, NIL, news = keys[1], keys[1] .. 'onward:events', redis.call, cjson.null, nil
+  delta, queued, stored, batches, alarms, leases, spare = {}, {}, {}, {}, {}, {}, 0
   local request = cmsgpack.unpack(args[1])
+  stamp = string.format('%.0f', request[1])
   return request[1], request
 end
 
@@ -110,7 +114,9 @@ local function tell_ready(queue)
   if news then news.queues[queue] = true end
 end
 
+-- When to look at a task that is not running, and at one that is; nil: no more.
 local function set_alarm(id, due_at) alarms[id] = due_at or false end
+local function set_lease(id, due_at) leases[id] = due_at or false end
 
 local function tally_of(queue, lane, state)
   return queue .. SEP .. (state == 'queued' and lane or '') .. SEP .. state
@@ -158,23 +164,24 @@ local function write(batch)
   end
 end
 
--- Everything that was put off, and the answer.
-local function finish(answer)
-  local set, unset = { 'ZADD', P .. 'onward:alarms' }, { 'ZREM', P .. 'onward:alarms' }
-  for id, due_at in pairs(alarms) do
-    if due_at then set[#set + 1], set[#set + 2] = due_at, id
-    else unset[#unset + 1] = id end
+-- Scores by member; false: it leaves.
+local function write_scores(key, scores)
+  local set, unset, many = { 'ZADD', key }, { 'ZREM', key }, 2
+  for member, score in pairs(scores) do
+    if score then
+      set[many + 1], set[many + 2] = score, member
+      many = many + 2
+    else unset[#unset + 1] = member end
   end
-  local begun, over = { 'SADD', P .. 'onward:running' }, { 'SREM', P .. 'onward:running' }
-  for id, runs_now in pairs(runs) do
-    local list = runs_now and begun or over
-    list[#list + 1] = id
-  end
-  for _, batch in pairs(batches) do write(batch) end
   write(set)
   write(unset)
-  write(begun)
-  write(over)
+end
+
+-- Everything that was put off, and the answer.
+local function finish(answer)
+  for _, batch in pairs(batches) do write(batch) end
+  write_scores(P .. 'onward:alarms', alarms)
+  write_scores(P .. 'onward:running', leases)
   add_up()
   if news then ring() end
   return cmsgpack.pack(answer)
@@ -191,18 +198,23 @@ local function next_place()
   return last
 end
 
+-- A whole number as text. Formatting one costs as much as writing it, and most are small.
+local SMALL = {}
+for n = 0, 255 do SMALL[n] = n .. '' end -- `string` does not exist while loading
+local function text(n) return SMALL[n] or string.format('%.0f', n) end
+
 -- Into the log; returns where it stands there.
-local function record(id, n, generation, type_, data, now)
-  return call('XADD', P .. 'onward:events', '*', 't', id, 'n', n, 'g', generation, 'y', type_,
-    'a', now, 'd', data or '')
+local function record(id, n, generation, type_, data)
+  return call('XADD', LOG, '*', 't', id, 'e',
+    text(n) .. SEP .. text(generation) .. SEP .. type_ .. SEP .. stamp .. SEP .. (data or ''))
 end
 
 -- Into `flat`: the fields of a task's next events, `n` counting on from `have`.
-local function write_events(flat, id, have, generation, notes, now)
+local function write_events(flat, id, have, generation, notes)
   local at = #flat
   for turn, note in ipairs(notes) do
     local n = have + turn
-    flat[at + 1], flat[at + 2] = 'e' .. n, record(id, n, generation, note[1], note[2], now)
+    flat[at + 1], flat[at + 2] = 'e' .. text(n), record(id, n, generation, note[1], note[2])
     at = at + 2
   end
   flat[at + 1], flat[at + 2] = 'events', have + #notes
@@ -218,28 +230,34 @@ local function push_front(list, id, place)
   if behind then call('LINSERT', list, 'AFTER', behind, id) else call('LPUSH', list, id) end
 end
 
+-- A payload or result as its field holds it: a long one has a key of its own, which is written.
+local function put_long(key, name, value)
+  if #value <= SHORT then return value end
+  call('SET', key .. LONG[name], value)
+  return ''
+end
+
 -- Into `flat`: names and values as HSET takes them.
 local function flatten(flat, key, fields)
   local at = #flat
   for name, value in pairs(fields) do
     if value and name ~= 'id' then
       if value == true then value = 1
-      elseif LONG[name] and #value > SHORT then
-        call('SET', key .. LONG[name], value)
-        value = ''
-      end
+      elseif LONG[name] then value = put_long(key, name, value) end
       flat[at + 1], flat[at + 2] = name, value
       at = at + 2
     end
   end
 end
 
--- `h` is false for a field that is known not to be there.
-local function unset_fields(key, names, h)
+-- `had` is what they were, from `from` on: false for a field that is not there.
+local function unset_fields(key, names, had, from)
   local there = {}
-  for _, name in ipairs(names) do
-    if h[name] ~= false then there[#there + 1] = name end
-    if LONG[name] then call('DEL', key .. LONG[name]) end
+  for at, name in ipairs(names) do
+    if had[from + at - 1] then
+      there[#there + 1] = name
+      if LONG[name] then call('DEL', key .. LONG[name]) end
+    end
   end
   if #there > 0 then call('HDEL', key, unpack(there)) end
 end
@@ -272,7 +290,8 @@ local MOVED_FIELDS = { 'fence', 'generation', 'attempt', 'failures', 'retries', 
   'lease_until', 'attempt_by' }
 local NONE = {}
 
--- One task into one worker's hands. A long payload is owed: `pay` reads those of all in one command.
+-- One task into one worker's hands: returns what is told of every task, and in an eleventh place
+-- what most tasks have at its default. A long payload is owed: `pay` reads those of all at once.
 local function hand_over(id, ask, queue, lane, now, owed)
   local key = key_of(id)
   local h = call('HMGET', key, unpack(CLAIM_FIELDS))
@@ -284,22 +303,24 @@ local function hand_over(id, ask, queue, lane, now, owed)
   local attempt_by = until_ and attempt_ms and now + attempt_ms or nil -- only offered: no clock yet
   local due_at = least(until_, attempt_by, expires_at)
   ask.said = ask.said or '{"worker":' .. cjson.encode(ask.worker) .. ',"attempt":'
-  local entry = record(id, n, generation, 'task.claimed', ask.said .. attempt .. '}', now)
+  local entry = record(id, n, generation, 'task.claimed', ask.said .. text(attempt) .. '}')
   local flat = { 'state', 'running', 'fence', fence, 'rev', rev, 'attempt', attempt,
-    'worker', ask.worker, 'started_at', now, 'due_at', due_at, 'events', n, 'e' .. n, entry }
+    'worker', ask.worker, 'started_at', stamp, 'due_at', due_at, 'events', n, 'e' .. text(n), entry }
   if until_ then flat[19], flat[20] = 'lease_until', until_
   elseif m[8] then call('HDEL', key, 'lease_until') end
   if attempt_by then flat[21], flat[22] = 'attempt_by', attempt_by
   elseif m[9] then call('HDEL', key, 'attempt_by') end
   call('HSET', key, unpack(flat))
-  set_alarm(id, due_at)
+  set_alarm(id, nil) -- a queued task has one if it may not wait for ever
+  set_lease(id, due_at)
   tell_of(id)
-  runs[id] = true
-  local letters = tonumber(h[12] or 0) > 0 and letters_of(key) or NONE
-  local row = { id, ask.worker, fence, rev, h[2], queue, h[3], h[4], generation, attempt,
-    tonumber(m[4] or 0), tonumber(m[5] or 0), tonumber(m[6] or 0), lane, tonumber(h[5]),
-    expires_at or NIL, attempt_by or NIL, attempt_ms or NIL, h[8] or NIL, h[9] or NIL,
-    h[10] or NIL, m[7] or NIL, letters }
+  local row = { id, ask.worker, fence, rev, h[2], queue, h[3], h[4], attempt, tonumber(h[5]) }
+  if m ~= NONE or lane ~= 'primary' or expires_at or attempt_ms or h[8] or h[9] or h[10] or h[12] then
+    local letters = tonumber(h[12] or 0) > 0 and letters_of(key) or NONE
+    row[11] = { generation, tonumber(m[4] or 0), tonumber(m[5] or 0), tonumber(m[6] or 0), lane,
+      expires_at or NIL, attempt_by or NIL, attempt_ms or NIL, h[8] or NIL, h[9] or NIL,
+      h[10] or NIL, m[7] or NIL, letters }
+  end
   if h[4] == '' then
     owed[#owed + 1], owed[#owed + 2] = row, key .. ':payload'
   end
@@ -372,14 +393,14 @@ local function admit(submission, asks, now, claimed, owed)
   end
   local flat = {}
   flatten(flat, name, task)
-  write_events(flat, task.id, 0, task.generation or 1, submission.events, now)
+  write_events(flat, task.id, 0, task.generation or 1, submission.events)
   call('HSET', name, unpack(flat))
   later('ZADD', P .. 'onward:index', place, task.id)
   if task.session then
     call('ZADD', P .. 'onward:session:' .. task.session, place, task.id)
     later('ZADD', P .. 'onward:sessions', place, task.session)
   end
-  if task.due_at then set_alarm(task.id, task.due_at) end
+  if task.due_at and state ~= 'running' then set_alarm(task.id, task.due_at) end
   if hand then
     hand.left = hand.left - 1
     claimed[#claimed + 1] = hand_over(task.id, hand, queue, lane, now, owed)
@@ -387,7 +408,7 @@ local function admit(submission, asks, now, claimed, owed)
   else
     count(queue, lane, state, 1)
     if state == 'running' then
-      runs[task.id] = true
+      set_lease(task.id, task.due_at or FOREVER)
     elseif state == 'queued' then
       enqueue(task.id, { queue = queue, priority = priority, lane = lane }, place, false)
       tell_ready(queue)

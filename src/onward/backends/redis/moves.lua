@@ -1,7 +1,7 @@
 -- What becomes of tasks: held, moved on, written to, forgotten. Comes after ledger.lua.
 
 local function extend(keys, args)
-  local now, request = begin_telling(keys, args)
+  local _, request = begin_telling(keys, args)
   local pulses = {}
   for at, hold in ipairs(request[2]) do
     local key = key_of(hold.task)
@@ -14,9 +14,9 @@ local function extend(keys, args)
       local have, notes = tonumber(h[6] or 0), hold.notes or {}
       local flat = { 'lease_until', hold['until'], 'due_at', due_at }
       if hold.progress then flat[5], flat[6] = 'progress', hold.progress end
-      write_events(flat, hold.task, have, tonumber(h[7] or 1), notes, now)
+      write_events(flat, hold.task, have, tonumber(h[7] or 1), notes)
       call('HSET', key, unpack(flat))
-      set_alarm(hold.task, due_at)
+      set_lease(hold.task, due_at)
       if #notes > 0 then tell_of(hold.task) end
       pulses[at] = h[5] and 'cancel' or 'held'
     end
@@ -26,8 +26,9 @@ end
 
 -- What the steps of one call share: the free hands that ride along and what they got, queues with
 -- new work, and tasks whose answers were applied.
-local function begin_turn(now, asks)
-  local turn = { now = now, asks = asks, claimed = {}, owed = {}, awake = {}, answered = {} }
+local function begin_turn(now, asks, kinds)
+  local turn = { now = now, asks = asks, kinds = kinds, claimed = {}, owed = {}, awake = {},
+    answered = {} }
   fill(asks, now, turn.claimed, turn.owed)
   return turn
 end
@@ -36,9 +37,9 @@ local function wake(id, key, h, turn)
   -- Only a decision releases a task that waits for approval: a letter must not pass for one.
   if h.state ~= 'waiting' or h.waiting_for == 'approval' then return end
   local place, due_at = next_place(), number(call('HGET', key, 'expires_at'))
-  local flat = { 'state', 'queued', 'rev', h.rev + 1, 'place', place, 'queued_at', turn.now }
+  local flat = { 'state', 'queued', 'rev', h.rev + 1, 'place', place, 'queued_at', stamp }
   if due_at then flat[9], flat[10] = 'due_at', due_at else call('HDEL', key, 'due_at') end
-  write_events(flat, id, h.events, h.generation, { { 'task.woken' } }, turn.now)
+  write_events(flat, id, h.events, h.generation, { { 'task.woken' } })
   call('HSET', key, unpack(flat))
   call('HDEL', key, 'waiting_for')
   set_alarm(id, due_at)
@@ -49,25 +50,27 @@ local function wake(id, key, h, turn)
 end
 
 -- What every move must know of its task, and what those must that touch a queue or ask for a clock.
-local HEAD = { 'state', 'fence', 'rev', 'queue', 'lane', 'generation', 'events', 'final', 'error', 'lost' }
-local REST = { 'due_at', 'priority', 'place', 'waiting_for' }
+local HEAD = { 'state', 'fence', 'rev', 'queue', 'generation', 'events' }
+local REST = { 'lane', 'final', 'due_at', 'priority', 'place', 'waiting_for' }
 
-local function head_of(key)
-  local h = call('HMGET', key, unpack(HEAD))
-  if not h[4] then return nil end
-  return { state = h[1] or 'queued', fence = tonumber(h[2] or 0), rev = tonumber(h[3] or 0),
-    queue = h[4], lane = h[5] or 'primary', generation = tonumber(h[6] or 1),
-    events = tonumber(h[7] or 0), final = number(h[8]), error = h[9], lost = h[10] }
+-- Of the fields `names`, which begin with HEAD; nil: no such task. Also those fields as they are.
+local function head_of(key, names)
+  local had = call('HMGET', key, unpack(names))
+  if not had[4] then return nil end
+  return { state = had[1] or 'queued', fence = tonumber(had[2] or 0), rev = tonumber(had[3] or 0),
+    queue = had[4], generation = tonumber(had[5] or 1), events = tonumber(had[6] or 0) }, had
+end
+
+local function add_rest(key, h)
+  local rest = call('HMGET', key, unpack(REST))
+  h.lane, h.final, h.due_at = rest[1] or 'primary', number(rest[2]), number(rest[3])
+  h.priority, h.place, h.waiting_for = tonumber(rest[4] or 1), tonumber(rest[5]), rest[6] or nil
+  return h
 end
 
 local function whole_head_of(key)
-  local h = head_of(key)
-  if h then
-    local rest = call('HMGET', key, unpack(REST))
-    h.due_at, h.priority = number(rest[1]), tonumber(rest[2] or 1)
-    h.place, h.waiting_for = tonumber(rest[3]), rest[4] or nil
-  end
-  return h
+  local h = head_of(key, HEAD)
+  return h and add_rest(key, h)
 end
 
 local function deliver(letter, turn)
@@ -90,33 +93,49 @@ local function leave_place(id, h)
   end
 end
 
-local function take_place(id, h, move, now)
-  if move.to == 'queued' then
-    if not move.front then move.set.place = next_place() - (move.ahead and AHEAD or 0) end
-    enqueue(id, h, move.set.place or h.place, move.front or move.ahead)
-  elseif move.to == 'scheduled' then
-    call('ZADD', P .. 'tasks:scheduled', (move.set.run_at or move.due_at) / 1000, id)
-  elseif move.to == 'dead' then
+-- Returns its new place in a queue, if it has one now.
+local function take_place(id, h, kind, now)
+  if kind.to == 'queued' then
+    local place = not kind.front and next_place() - (kind.ahead and AHEAD or 0) or nil
+    enqueue(id, h, place or h.place, kind.front or kind.ahead)
+    return place
+  elseif kind.to == 'scheduled' then
+    call('ZADD', P .. 'tasks:scheduled', (kind.set.run_at or kind.due_at) / 1000, id)
+  elseif kind.to == 'dead' then
     call('RPUSH', P .. 'dlq:tasks', id)
     call('HSET', P .. 'dlq:task:' .. id, 'task_id', id, 'queue', h.queue,
-      'error', move.set.error or '', 'failed_at', now)
+      'error', kind.set.error or '', 'failed_at', now)
   end
 end
 
-local function refusal(h, move)
-  if not h then return 'gone' end
-  if h.fence ~= move.fence then return 'stale' end
-  if h.state ~= move.expect or h.rev ~= move.rev then return 'moved' end
-  if move.due_by and not (h.due_at and h.due_at <= move.due_by) then return 'early' end
+-- Most moves of a call are alike but for the task, its fence and rev, and the result. What they share
+-- is told once, a kind; a move is { task, fence, rev, which kind, result, more }.
+local function prepare(kinds)
+  for _, kind in ipairs(kinds) do
+    kind.plain = kind.expect == 'running' and kind.to ~= 'queued' and not kind.due_by
+    if not kind.due_at then kind.unset[#kind.unset + 1] = 'due_at' end
+    kind.reads = {}
+    for at, name in ipairs(HEAD) do kind.reads[at] = name end
+    for at, name in ipairs(kind.unset) do kind.reads[#HEAD + at] = name end
+    for _, note in ipairs(kind.events) do kind.ends = kind.ends or FINAL_EVENTS[note[1]] end
+  end
+  return kinds
 end
 
-local function tell_move(move)
-  tell_of(move.task)
-  if LIVE[move.to] or not LIVE[move.expect] then return end
-  local result, error = move.set.result, move.set.error
+local function refusal(h, kind, fence, rev)
+  if not h then return 'gone' end
+  if h.fence ~= fence then return 'stale' end
+  if h.state ~= kind.expect or h.rev ~= rev then return 'moved' end
+  if kind.due_by and not (h.due_at and h.due_at <= kind.due_by) then return 'early' end
+end
+
+local function tell_move(id, kind, result)
+  tell_of(id)
+  if LIVE[kind.to] or not LIVE[kind.expect] then return end
+  local error = kind.set.error
   local told = #(result or '') <= TELLING and #(error or '') <= TELLING
   news.endings[#news.endings + 1] = told
-    and { move.task, move.to, result or NIL, error or NIL, move.set.finished_at } or { move.task }
+    and { id, kind.to, result or NIL, error or NIL, kind.set.finished_at } or { id }
 end
 
 local function bear(children, turn)
@@ -127,61 +146,77 @@ local function bear(children, turn)
   end
 end
 
+-- It leaves where it stands and stands somewhere else: into `flat` goes what its task keeps of that.
+local function change_place(flat, id, h, kind, turn)
+  leave_place(id, h)
+  count(h.queue, h.lane, kind.expect, -1)
+  h.lane = kind.set.lane or h.lane
+  count(h.queue, h.lane, kind.to, 1)
+  local place, at = take_place(id, h, kind, turn.now), #flat
+  if place then
+    flat[at + 1], flat[at + 2] = 'place', place
+    at = at + 2
+  end
+  if not LIVE[h.state] then flat[at + 1], flat[at + 2] = 'final', h.generation end
+end
+
+local function look_again(id, kind)
+  local from, to = kind.expect == 'running', kind.to == 'running'
+  if to then set_lease(id, kind.due_at or FOREVER) else set_alarm(id, kind.due_at) end
+  if from and not to then set_lease(id, nil) elseif to and not from then set_alarm(id, nil) end
+end
+
+local function read_mail(id, key, kind, seen, turn)
+  if seen > 0 then
+    call('LTRIM', key .. ':mail', 2 * seen, -1)
+    call('HINCRBY', key, 'mail', -seen)
+  end
+  if kind.to == 'waiting' and tonumber(call('HGET', key, 'mail') or 0) > 0 then
+    -- Compare-and-park: a letter that came after the claim must not wait for another.
+    wake(id, key, whole_head_of(key), turn)
+  end
+end
+
 local function move_on(move, turn)
-  local id, key = move.task, key_of(move.task)
-  local plain = move.expect == 'running' and move.to ~= 'queued' and not move.due_by
-  local h = plain and head_of(key) or whole_head_of(key)
-  local refused = refusal(h, move)
+  local id, kind, result, more = move[1], turn.kinds[move[4]], move[5], move[6]
+  local key = key_of(id)
+  local h, had = head_of(key, kind.reads)
+  if h and not kind.plain then add_rest(key, h) end
+  local refused = refusal(h, kind, move[2], move[3])
   if refused then return refused end
-  local generation = move.set.generation or h.generation
-  local ended = not LIVE[h.state] and h.generation or h.final
-  for _, note in ipairs(move.events) do
-    if FINAL_EVENTS[note[1]] and ended == generation then
-      error('a second final event for ' .. id)
-    end
+  local generation = kind.set.generation or h.generation
+  if kind.ends then
+    if kind.plain and h.generation > 1 then h.final = number(call('HGET', key, 'final')) end
+    local ended = not LIVE[h.state] and h.generation or h.final
+    if ended == generation then error('a second final event for ' .. id) end
   end
-  if move.to ~= move.expect or move.ahead then
-    leave_place(id, h)
-    count(h.queue, h.lane, move.expect, -1)
-    h.lane = move.set.lane or h.lane
-    count(h.queue, h.lane, move.to, 1)
-    take_place(id, h, move, turn.now)
-    if move.expect == 'running' then runs[id] = false
-    elseif move.to == 'running' then runs[id] = true end
-    if not LIVE[h.state] then move.set.final = h.generation end
-  end
-  local flat = { 'state', move.to, 'rev', h.rev + 1 }
-  if move.due_at then flat[5], flat[6] = 'due_at', move.due_at
-  else move.unset[#move.unset + 1] = 'due_at' end
-  flatten(flat, key, move.set)
-  write_events(flat, id, h.events, generation, move.events, turn.now)
+  local flat = { 'state', kind.to, 'rev', h.rev + 1 }
+  if kind.due_at then flat[5], flat[6] = 'due_at', kind.due_at end
+  if result then flat[#flat + 1], flat[#flat + 2] = 'result', put_long(key, 'result', result) end
+  if kind.to ~= kind.expect or kind.ahead then change_place(flat, id, h, kind, turn) end
+  flatten(flat, key, kind.set)
+  write_events(flat, id, h.events, generation, kind.events)
   call('HSET', key, unpack(flat))
-  unset_fields(key, move.unset, h)
-  set_alarm(id, move.due_at)
-  if move.to == 'queued' then turn.awake[h.queue] = true end
-  if move.spawn then bear(move.spawn, turn) end
-  if move.seen then
-    if move.seen > 0 then
-      call('LTRIM', key .. ':mail', 2 * move.seen, -1)
-      call('HINCRBY', key, 'mail', -move.seen)
-    end
-    if move.to == 'waiting' and tonumber(call('HGET', key, 'mail') or 0) > 0 then
-      -- Compare-and-park: a letter that came after the claim must not wait for another.
-      wake(id, key, whole_head_of(key), turn)
-    end
+  unset_fields(key, kind.unset, had, #HEAD + 1)
+  look_again(id, kind)
+  if kind.to == 'queued' then turn.awake[h.queue] = true end
+  if more then
+    if more.spawn then bear(more.spawn, turn) end
+    if more.seen then read_mail(id, key, kind, more.seen, turn) end
   end
-  if news then tell_move(move) end
+  if news then tell_move(id, kind, result) end
   return 'applied'
 end
 
 -- The letters of a move come last; one whose reader goes on at once, as was decided, is not posted.
-local function post_letters(move, turn)
-  local answer = move.answer
+local function post_letters(more, turn)
+  if not more then return end
+  local answer = more.answer
   if answer and move_on(answer, turn) == 'applied' then
-    turn.answered[#turn.answered + 1] = answer.task
-    post_letters(answer, turn)
+    turn.answered[#turn.answered + 1] = answer[1]
+    post_letters(answer[6], turn)
   else
-    for _, letter in ipairs(move.letters or {}) do deliver(letter, turn) end
+    for _, letter in ipairs(more.letters or NONE) do deliver(letter, turn) end
   end
 end
 
@@ -193,10 +228,10 @@ end
 
 local function apply(keys, args)
   local now, request = begin_telling(keys, args)
-  local turn, verdicts = begin_turn(now, request[3]), {}
+  local turn, verdicts = begin_turn(now, request[3], prepare(request[4])), {}
   for at, move in ipairs(request[2]) do
     verdicts[at] = move_on(move, turn)
-    if verdicts[at] == 'applied' then post_letters(move, turn) end
+    if verdicts[at] == 'applied' then post_letters(move[6], turn) end
   end
   pay(turn.owed)
   if news then news.queues = turn.awake end
@@ -205,7 +240,7 @@ end
 
 local function post(keys, args)
   local now, request = begin_telling(keys, args)
-  local turn, verdicts = begin_turn(now, {}), {}
+  local turn, verdicts = begin_turn(now, {}, {}), {}
   for at, letter in ipairs(request[2]) do
     verdicts[at] = deliver(letter, turn) and 'applied' or 'gone'
   end
@@ -225,7 +260,7 @@ local function forget(id, key, h)
   leave_place(id, h)
   for n = 1, h.events do later('XDEL', P .. 'onward:events', call('HGET', key, 'e' .. n) or '0-0') end
   call('DEL', key, key .. ':payload', key .. ':output', key .. ':mail', P .. 'onward:effects:' .. id)
-  set_alarm(id, nil)
+  set_alarm(id, nil) -- what is forgotten is over, and not running
   later('ZREM', P .. 'onward:index', id)
   if session then
     call('ZREM', P .. 'onward:session:' .. session, id)

@@ -23,9 +23,14 @@ end
 
 local function due(keys, args)
   local now, request = begin(keys, args)
-  local tasks = {}
-  for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'onward:alarms', '-inf', now, 'LIMIT', 0, request[2])) do
-    local task = read_task(id)
+  local limit, found, tasks = request[2], {}, {}
+  for _, name in ipairs({ 'onward:running', 'onward:alarms' }) do
+    local flat = call('ZRANGEBYSCORE', P .. name, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
+    for at = 1, #flat, 2 do found[#found + 1] = { flat[at], tonumber(flat[at + 1]) } end
+  end
+  table.sort(found, function(a, b) return a[2] < b[2] end)
+  for at = 1, math.min(limit, #found) do
+    local task = read_task(found[at][1])
     if task then tasks[#tasks + 1] = task end
   end
   return cmsgpack.pack(tasks)
@@ -62,7 +67,7 @@ end
 
 -- States whose tasks stand somewhere by themselves, and how to read them all.
 local STAND = {
-  running = function() return call('SMEMBERS', P .. 'onward:running') end,
+  running = function() return call('ZRANGE', P .. 'onward:running', 0, -1) end,
   scheduled = function() return call('ZRANGE', P .. 'tasks:scheduled', 0, -1) end,
   dead = function() return call('LRANGE', P .. 'dlq:tasks', 0, -1) end,
 }
@@ -135,6 +140,9 @@ local function position(keys, args)
   return cmsgpack.pack(math.min(before + (at or far), far) + 1)
 end
 
+-- What `record` wrote, after the number.
+local EVENT = '^%d+' .. SEP .. '(%d+)' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(%d+)' .. SEP .. '(.*)$'
+
 local function history(keys, args)
   local _, request = begin(keys, args)
   local id, after, limit = request[2], request[3], request[4]
@@ -143,10 +151,10 @@ local function history(keys, args)
   local events = {}
   for n = after + 1, math.min(have, after + limit) do
     local at = call('HGET', key, 'e' .. n)
-    local entry = call('XRANGE', P .. 'onward:events', at, at)[1]
+    local entry = call('XRANGE', LOG, at, at)[1]
     if entry then
-      local f = entry[2] -- values at even places: task, n, generation, type, instant, data
-      events[#events + 1] = { n, tonumber(f[6]), f[8], tonumber(f[10]), f[12] }
+      local generation, type_, moment, data = string.match(entry[2][4], EVENT)
+      events[#events + 1] = { n, tonumber(generation), type_, tonumber(moment), data }
     end
   end
   return cmsgpack.pack(events)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -81,8 +81,9 @@ class RedisStore:
     async def apply(
         self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
     ) -> Moved:
-        packed = [_move(move) for move in moves]
-        return _moved(await self._functions.call("apply", now, packed, hands))
+        kinds = _Kinds()
+        packed = [kinds.pack(move) for move in moves]
+        return _moved(await self._functions.call("apply", now, packed, hands, kinds.list))
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         return _moved(await self._functions.call("post", now, letters))
@@ -186,40 +187,55 @@ def _log_order(cursor: str) -> tuple[int, int]:
 _COUNTS = frozenset({"attempt", "failures", "retries", "lost"})  # kept unless they are 0
 
 
-def _move(move: Move) -> dict[str, Any]:
-    """A move as the function takes it: what to set, and what to unset, told apart."""
+class _Kinds:
+    """Moves as the function takes them. What many share, mostly all but the result, goes once."""
+
+    def __init__(self) -> None:
+        self.list: list[dict[str, Any]] = []
+        self._known: dict[Any, int] = {}
+
+    def pack(self, move: Move) -> Sequence[Any]:
+        result = move.changes.get("result")
+        changes = [pair for pair in move.changes.items() if result is None or pair[0] != "result"]
+        flags = (move.expect, move.to, move.due_at, move.due_by, move.front, move.ahead)
+        like = (*flags, move.events, *changes)
+        kind = self._known.get(like)
+        if kind is None:
+            self.list.append(_kind(move, changes))
+            kind = self._known[like] = len(self.list)
+        row = [move.task, move.fence, move.rev, kind, result]
+        if move.seen is not None or move.spawn or move.letters or move.answer is not None:
+            row.append(
+                {
+                    "seen": move.seen,
+                    "spawn": move.spawn,
+                    "letters": move.letters,
+                    "answer": move.answer and self.pack(move.answer),
+                }
+            )
+        return row
+
+
+def _kind(move: Move, changes: Iterable[tuple[str, str | int | None]]) -> dict[str, Any]:
+    """What to set and what to unset told apart."""
     given: dict[str, str | int] = {}
     unset: list[str] = []
-    for name, value in move.changes.items():
+    for name, value in changes:
         if value is None or (value == 0 and name in _COUNTS):
             unset.append(name)
         else:
             given[name] = value
-    packed: dict[str, Any] = {
-        "task": move.task,
+    return {
         "expect": move.expect,
-        "fence": move.fence,
-        "rev": move.rev,
         "to": move.to,
+        "due_at": move.due_at,
+        "due_by": move.due_by,
+        "front": move.front,
+        "ahead": move.ahead,
         "set": given,
         "unset": unset,
         "events": move.events,
     }
-    # What is at its default stays away: most moves carry none of these.
-    for name in ("due_at", "due_by", "seen"):
-        value = getattr(move, name)
-        if value is not None:
-            packed[name] = value
-    if move.front or move.ahead or move.spawn or move.letters:
-        packed |= {
-            "front": move.front,
-            "ahead": move.ahead,
-            "spawn": move.spawn,
-            "letters": move.letters,
-        }
-    if move.answer is not None:
-        packed["answer"] = _move(move.answer)
-    return packed
 
 
 def _moved(answer: Any) -> Moved:
@@ -232,14 +248,18 @@ def _moved(answer: Any) -> Moved:
     )
 
 
+# What a task has that was never moved, and asks for nothing in particular.
+_PLAIN = (1, 0, 0, 0, Lane.PRIMARY.value, None, None, None, None, None, None, None, ())
+
+
 def _claimed(row: list[Any]) -> Claimed:
-    mail = row.pop()
-    row[13] = LANES[row[13]]
-    claimed = Claimed(*row)
-    if not mail:
-        return claimed
-    letters = tuple(Letter(to=claimed.id, name=name, body=body) for name, body in mail)
-    return msgspec.structs.replace(claimed, letters=letters)
+    """As `hand_over` in ledger.lua tells it."""
+    *head, attempt, created_at = row[:10]
+    generation, failures, retries, lost, lane, *rest, mail = row[10] if len(row) > 10 else _PLAIN
+    counts = (attempt, failures, retries, lost)
+    letters = tuple([Letter(to=row[0], name=name, body=body) for name, body in mail])
+    values: list[Any] = [*head, generation, *counts, LANES[lane], created_at, *rest, None, letters]
+    return Claimed(*values)
 
 
 def _task(row: Mapping[str, str]) -> Task:
@@ -253,13 +273,7 @@ def _task(row: Mapping[str, str]) -> Task:
 
 
 def _event(fields: Sequence[bytes]) -> Event:
-    """Names and values by turns, in the order in which `record` in ledger.lua wrote them."""
-    _, task, _, n, _, generation, _, type_, _, at, _, data = fields
-    return Event(
-        task.decode(),
-        int(n),
-        int(generation),
-        type_.decode(),
-        _whole(at.decode()),
-        data.decode() or None,
-    )
+    """Names and values by turns, as `record` in ledger.lua wrote them."""
+    _, task, _, said = fields
+    n, generation, type_, at, data = said.decode().split(SEP, 4)
+    return Event(task.decode(), int(n), int(generation), type_, int(at), data or None)
