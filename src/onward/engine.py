@@ -208,18 +208,20 @@ class Onward:
         )
         noticing = Noticing(backend.tasks, self.notices, clock, [self.hub.tell, webhooks.tell])
         self.figures = noticing.figures
-        duty = None if alone else Duty(backend.documents, clock, noticing.name, server)
-        self._watch = Watch(backend, noticing, clock, duty)
+        self._watch = Watch(backend, noticing, clock, self._duty(noticing.name))
         self.dispatcher.before_sessions = self._watch.open
 
     def _told_by(self, tracing: Tracing | None) -> Chronicle | None:
         """Who writes the spans of what has happened."""
         if tracing is None:
             return None
-        backend, clock = self.backend, self.clock
-        alone = self.settings.ledger.startswith("sqlite")
-        duty = None if alone else Duty(backend.documents, clock, "traces", self.roster.server)
-        return tracing.chronicle(backend, clock, duty)
+        return tracing.chronicle(self.backend, self.clock, self._duty("traces"))
+
+    def _duty(self, name: str) -> Duty | None:
+        """What one server does at a time; None: no other server is on this ledger."""
+        if self.settings.ledger.startswith("sqlite"):
+            return None
+        return Duty(self.backend.documents, self.clock, name, self.roster.server)
 
     async def start(self) -> None:
         settings = self.settings
@@ -363,7 +365,8 @@ class Onward:
         for feed in (self._feed, self._agent_feed):
             feed.start()
         letters = DeadLetters(self.backend.tasks, partial(tell_once, calls))
-        self._background.run(Tail(self.backend, letters, self.clock).run())
+        duty = self._duty(letters.name)
+        self._background.run(Tail(self.backend, letters, self.clock, duty=duty).run())
         told = AgentStreams(
             self.backend,
             calls,
@@ -373,7 +376,7 @@ class Onward:
             tally=lines.tally,
             at_rest=at_rest(self.backend),
         )
-        self._background.run(told.run())
+        self._background.run(told.run(self._duty(told.name)))
 
     def _start_waking(self) -> None:
         """Celery workers run tasks of a ledger that they can reach."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.agents.lobby import until
 from tests.agents.test_figures import ledger
 from tests.house import House, SocketWorker, open_house
 
@@ -78,9 +79,12 @@ async def test_a_sessions_effect_is_forgotten_with_its_key(house: House) -> None
     store, effects = house.onward.backend.tasks, house.onward.backend.effects
     key = (await store.get([task["id"]]))[0].key  # type: ignore[union-attr]
     assert key is not None
-    await house.onward._watch.step()
     now = house.clock.now()
-    assert await store.purge([task["id"]], now=now) == 1
+
+    async def purged() -> bool:  # not before everybody has read its events
+        return await store.purge([task["id"]], now=now) == 1
+
+    await until(purged)
     assert await effects.begin(key, "charge", fence=1, now=now) is not None
     await store.purge([], now=now + 2 * DAY_MS)
     assert await effects.begin(key, "charge", fence=1, now=now) is None

@@ -101,7 +101,7 @@ async def rewind(lobby: Lobby) -> None:
     """As if the server had died before it saved how far it had read."""
     onward = lobby.house.onward
     await onward.backend.documents.put(CURSORS, "notices", '""', now=NOW)
-    onward._watch._tail = None
+    onward._watch._tail._cursor = None
     await onward._watch.step()
 
 

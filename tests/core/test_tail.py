@@ -11,6 +11,7 @@ from onward.backends import open_backend
 from onward.core import machine, tail
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend, Submission
+from onward.core.duty import LEASE_MS, Duty
 from onward.core.tail import Tail
 from onward.core.task import Event
 from tests.support import PROFILES, a_task, wait_until
@@ -105,3 +106,44 @@ async def test_a_lost_bell_costs_a_second_and_nothing_else(
     await wait_until(lambda: reader.seen == ["a", "b"])
     running.cancel()
     await asyncio.wait([running])
+
+
+async def test_one_server_reads_and_another_goes_on_from_its_cursor(
+    backend: Backend, clock: ManualClock
+) -> None:
+    turns: list[tuple[str, bool]] = []
+
+    def server(name: str) -> tuple[Reader, Tail]:
+        async def turn(ours: bool) -> None:
+            turns.append((name, ours))
+
+        reader, duty = Reader(), Duty(backend.documents, clock, "reader", name)
+        return reader, Tail(backend, reader, clock, duty=duty, turn=turn)
+
+    (first, one), (second, two) = server("one"), server("two")
+    await submit(backend, "a")
+    assert await one.catch_up()
+    assert not await two.catch_up()
+    clock.advance(LEASE_MS)
+    await submit(backend, "b")
+    assert await two.catch_up()
+    assert not await one.catch_up()
+    clock.advance(LEASE_MS)
+    await submit(backend, "c")
+    assert await one.catch_up()
+    assert (first.seen, second.seen) == (["a", "c"], ["b"])
+    assert turns == [("one", True), ("two", True), ("one", False), ("one", True)]
+
+
+async def test_a_reader_that_is_stopped_leaves_its_duty_to_others(
+    backend: Backend, clock: ManualClock
+) -> None:
+    duty = Duty(backend.documents, clock, "reader", "one")
+    reader = Reader()
+    running = asyncio.create_task(Tail(backend, reader, clock, duty=duty).run())
+    await submit(backend, "a")
+    await wait_until(lambda: reader.seen == ["a"])
+    assert not await Duty(backend.documents, clock, "reader", "two").mine()
+    running.cancel()
+    await asyncio.wait([running])
+    assert await Duty(backend.documents, clock, "reader", "two").mine()

@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -349,8 +348,8 @@ class Archiver:
         self._archive = backend.archive
         self._clock = clock
         self._retention_ms = retention_ms
-        self._duty = Duty(backend.documents, clock, self.name, new_id())
-        self._tail: Tail | None = None
+        duty = Duty(backend.documents, clock, self.name, new_id())
+        self._tail = Tail(backend, self, clock, batch=BATCH, pace_s=PAUSE_S, duty=duty)
         self._tidy_at: Instant = 0
 
     async def prepare(self) -> None:
@@ -375,39 +374,14 @@ class Archiver:
         )
 
     async def run(self) -> None:
-        try:
-            async with self._backend.bell.listen("log") as listener:
-                while True:
-                    try:
-                        await self.step()
-                    except Exception as error:  # ledger or disk are away: the cursor stays
-                        log.warning("not archived", error=repr(error))
-                        await asyncio.sleep(1)
-                    await asyncio.sleep(PAUSE_S)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(1):
-                            await listener.wait()
-        finally:
-            with suppress(Exception):
-                await self._duty.give_up()
+        await self._tail.run(self.step)
 
     async def step(self) -> bool:
         """Archive all there is; False: another server does."""
-        while await self._leads():
-            assert self._tail is not None  # noqa: S101 set by leading
-            if await self._tail.step() < BATCH:
-                await self._tidy()
-                return True
-        return False
-
-    async def _leads(self) -> bool:
-        if not await self._duty.mine():
-            self._tail = None
-            return False
-        if self._tail is None:
-            # Anew: whoever led before has moved the cursor.
-            self._tail = Tail(self._backend, self, self._clock, batch=BATCH)
-        return True
+        ours = await self._tail.catch_up()
+        if ours:
+            await self._tidy()
+        return ours
 
     async def _tidy(self) -> None:
         """Forget what has outlived its profile's retention."""

@@ -1,11 +1,13 @@
 """The event log → projectors, each with a durable cursor of its own. At least once, in order.
 
-A projector that fails is tried again with the same events; the others go on.
+A projector that fails is tried again with the same events; the others go on. Where several servers
+share a ledger, one of them at a time reads for a projector, by its duty.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
@@ -13,22 +15,40 @@ import structlog
 
 from onward.core.clock import Clock
 from onward.core.contract import Backend, Projector
+from onward.core.duty import Duty
 from onward.core.task import encode
 
 log = structlog.get_logger("onward.tail")
 
-BATCH = 256
+BATCH = 1_000  # events
+PACE_S = 0.02  # a task's few events come close together: one look, and one cursor, for all
+AGAIN_S = 1.0
 KIND = "cursor"
+
+Look = Callable[[], Awaitable[bool]]
+Turn = Callable[[bool], Awaitable[None]]  # it is this server's turn to read, or no more
 
 
 class Tail:
     def __init__(
-        self, backend: Backend, projector: Projector, clock: Clock, *, batch: int | None = None
+        self,
+        backend: Backend,
+        projector: Projector,
+        clock: Clock,
+        *,
+        batch: int | None = None,
+        pace_s: float = PACE_S,
+        duty: Duty | None = None,  # None: no other server reads for this projector
+        turn: Turn | None = None,
     ) -> None:
         self._backend = backend
         self._projector = projector
         self._clock = clock
         self._batch = batch or BATCH
+        self._pace_s = pace_s
+        self._duty = duty
+        self._turn = turn
+        self._reads = False
         self._cursor: str | None = None
 
     async def step(self) -> int:
@@ -48,17 +68,42 @@ class Tail:
             )
         return len(page.items)
 
-    async def run(self) -> None:
-        async with self._backend.bell.listen("log") as listener:
-            while True:
-                try:
-                    while await self.step() == self._batch:
-                        pass
-                except Exception as error:
-                    log.warning(
-                        "projector failed", projector=self._projector.name, error=repr(error)
-                    )
-                    await asyncio.sleep(1)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(1):
-                        await listener.wait()
+    async def catch_up(self) -> bool:
+        """Project all there is; False: another server does."""
+        while await self._is_ours():
+            if await self.step() < self._batch:
+                return True
+        return False
+
+    async def run(self, look: Look | None = None) -> None:
+        """Look whenever something is written, and once a second; `catch_up` is what a look does."""
+        look = look or self.catch_up
+        try:
+            async with self._backend.bell.listen("log") as listener:
+                while True:
+                    ours = False
+                    try:
+                        ours = await look()
+                    except Exception as error:  # the same events come again
+                        name = self._projector.name
+                        log.warning("projector failed", projector=name, error=repr(error))
+                    if not ours:
+                        await asyncio.sleep(AGAIN_S)
+                        continue
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(AGAIN_S):
+                            await listener.wait()
+                    await asyncio.sleep(self._pace_s)
+        finally:
+            if self._duty is not None:
+                with suppress(Exception):  # the ledger is away: the duty ends by itself
+                    await self._duty.give_up()
+
+    async def _is_ours(self) -> bool:
+        ours = self._duty is None or await self._duty.mine()
+        if ours is not self._reads:
+            self._reads = ours
+            self._cursor = None  # whoever read meanwhile has moved it
+            if self._turn is not None:
+                await self._turn(ours)
+        return ours

@@ -39,8 +39,6 @@ TRIM_MS = DAY_MS // 2
 KNOWN_SESSIONS = 10_000  # whose number of notices is remembered
 SAID = 200  # characters of an error that are worth repeating
 TRIES = 5
-BATCH = 1_000  # events read at a time
-PACE_S = 0.02
 AGAIN_S = 1.0
 
 COMPLETED, FAILED, TIMEOUT = "task_completed", "task_failed", "task_timeout"
@@ -281,8 +279,7 @@ class Watch:
         self._backend = backend
         self._noticing = noticing
         self._clock = clock
-        self._duty = duty  # None: no other server is on this ledger
-        self._tail: Tail | None = None
+        self._tail = Tail(backend, noticing, clock, duty=duty, turn=self._turn)
         self._reading: asyncio.Task[None] | None = None
         self._opened = asyncio.Event()
 
@@ -301,31 +298,16 @@ class Watch:
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await self._opened.wait()
-        async with self._backend.bell.listen("log") as listener:
-            while True:
-                try:
-                    await self.step()
-                except Exception as error:  # the same events come again
-                    log.warning("notices failed", error=repr(error))
-                    await asyncio.sleep(AGAIN_S)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(AGAIN_S):
-                        await listener.wait()
-                # A task's few events come close together: one look, and one cursor, for all.
-                await asyncio.sleep(PACE_S)
+        await self._tail.run()
 
-    async def step(self) -> None:
-        if self._duty is not None and not await self._duty.mine():
-            self._tail = None  # whoever has it moves the cursor meanwhile
-            await self._stop_reading()
-            return
-        if self._tail is None:
-            self._tail = Tail(self._backend, self._noticing, self._clock, batch=BATCH)
-            await self._stop_reading()
+    async def step(self) -> bool:
+        return await self._tail.catch_up()
+
+    async def _turn(self, ours: bool) -> None:
+        await self._stop_reading()
+        if ours:
             self._noticing.figures.roll = roll = Roll()
             self._reading = asyncio.get_running_loop().create_task(self._read(roll))
-        while await self._tail.step() == BATCH:
-            pass
 
     async def _read(self, roll: Roll) -> None:
         """Beside the notices: none of them waits until all live tasks are read."""
@@ -346,9 +328,6 @@ class Watch:
 
     async def close(self) -> None:
         await self._stop_reading()
-        if self._duty is not None:
-            with suppress(LedgerUnavailable):
-                await self._duty.give_up()
 
     async def _seen(self) -> bool:
         if self._opened.is_set():

@@ -18,6 +18,7 @@ import structlog
 
 from onward.core.clock import Clock
 from onward.core.contract import Backend
+from onward.core.duty import Duty
 from onward.core.tail import KIND as CURSORS
 from onward.core.tail import Tail
 from onward.core.task import (
@@ -122,7 +123,7 @@ class AgentStreams:
         self._ledger_keys = ledger_keys  # a Redis ledger: its hash of a task has this very name
         self._followed: dict[TaskId, None] = {}  # of a Redis ledger: whose every step is looked at
 
-    async def run(self) -> None:
+    async def run(self, duty: Duty | None = None) -> None:
         """Once there is anybody to tell: until then nobody reads the log for nobody."""
         since = ""
         while True:
@@ -139,7 +140,7 @@ class AgentStreams:
             except Exception as error:
                 log.warning("agents' streams wait", error=repr(error))
             await asyncio.sleep(AGAIN_S)
-        await Tail(self._backend, self, self._clock).run()
+        await Tail(self._backend, self, self._clock, duty=duty).run()
 
     async def _wanted(self) -> bool:
         """A session was seen, or somebody uses the stream."""
