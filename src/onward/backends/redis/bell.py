@@ -13,10 +13,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import msgspec
 import structlog
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from onward.backends.local_bell import LocalBell, LocalListener
-from onward.backends.redis.client import Functions
+from onward.backends.redis.client import Functions, new_connection
 from onward.core.contract import Hear
 from onward.core.task import Ending, Instant, Json, State, TaskId, new_id
 
@@ -77,8 +78,9 @@ class RedisBell:
     async def _receive(self, hear: Hear) -> None:
         while True:
             try:
-                async with self._subscribed() as messages:
-                    async for said in messages:
+                async with self._subscribed() as line:
+                    while True:
+                        _, _, said = await line.read_response()
                         self._pass_on(said, hear)
             except (RedisError, OSError) as error:
                 log.warning("bell lost", error=repr(error))
@@ -97,16 +99,14 @@ class RedisBell:
             hear(news.queues, {ended.id: _ending(ended) for ended in news.endings})
 
     @asynccontextmanager
-    async def _subscribed(self) -> AsyncIterator[AsyncIterator[bytes]]:
-        async with self._listening.pubsub(ignore_subscribe_messages=True) as pubsub:
-            await pubsub.subscribe(self._channel)
+    async def _subscribed(self) -> AsyncIterator[AbstractConnection]:
+        """A bare connection: redis-py's PubSub costs more than reading the message does."""
+        line = new_connection(self._listening)
+        try:
+            await line.send_command("SUBSCRIBE", self._channel)
+            await line.read_response()
             self._functions.voice = self._me
-
-            async def messages() -> AsyncIterator[bytes]:
-                async for message in pubsub.listen():
-                    yield message["data"]
-
-            try:
-                yield messages()
-            finally:
-                self._functions.voice = ""
+            yield line
+        finally:
+            self._functions.voice = ""
+            await line.disconnect()

@@ -86,7 +86,7 @@ class Functions:
     """The library of ledger.lua, called by name; and plain commands, answered as they come."""
 
     def __init__(self, redis: Redis, prefix: str) -> None:
-        self._pool = redis.connection_pool
+        self._redis = redis
         self._free: list[AbstractConnection] = []
         self._most = asyncio.Semaphore(MOST_CONNECTIONS)
         self.prefix = prefix
@@ -124,7 +124,7 @@ class Functions:
     async def _send(self, arguments: Sequence[Any]) -> Any:
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S), self._most:
-                connection = self._free.pop() if self._free else self._connection()
+                connection = self._free.pop() if self._free else new_connection(self._redis)
                 try:
                     await _drop_if_closed(connection)
                     packed = connection.pack_command(*arguments)
@@ -135,10 +135,6 @@ class Functions:
         except TimeoutError as error:
             raise RedisTimeoutError("no answer in time") from error
         return reply
-
-    def _connection(self) -> AbstractConnection:
-        made: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
-        return made
 
     async def _load(self) -> None:
         await self._check_layout()
@@ -157,6 +153,12 @@ class Functions:
                 " or ONWARD_REDIS_PREFIX",
             )
         await self.command("SET", f"{self.prefix}onward:layout", LAYOUT, "NX")
+
+
+def new_connection(redis: Redis) -> AbstractConnection:
+    """Outside of the pool; it connects when it is used."""
+    made: AbstractConnection = redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    return made
 
 
 async def _drop_if_closed(connection: AbstractConnection) -> None:

@@ -338,19 +338,19 @@ local function pay(owed)
 end
 
 local function claim_for(ask, now, claimed, owed)
-  local found = 0
+  local found, dry = 0, {} -- a lane that gave too little is asked for again in vain
   for _, want in ipairs(ask.wants) do
     local limit = math.min(want.limit, ask.limit - found)
     if limit <= 0 then break end
-    local ids = call('LPOP', lane_key(want.queue, want.priority, want.lane), limit)
-    if ids then
-      for _, id in ipairs(ids) do
-        claimed[#claimed + 1] = hand_over(id, ask, want.queue, want.lane, now, owed)
-        found = found + 1
-      end
-      count(want.queue, want.lane, 'queued', -#ids)
-      count(want.queue, want.lane, 'running', #ids)
+    local list = lane_key(want.queue, want.priority, want.lane)
+    local ids = not dry[list] and call('LPOP', list, limit) or NONE
+    dry[list] = #ids < limit
+    for _, id in ipairs(ids) do
+      claimed[#claimed + 1] = hand_over(id, ask, want.queue, want.lane, now, owed)
     end
+    found = found + #ids
+    count(want.queue, want.lane, 'queued', -#ids)
+    count(want.queue, want.lane, 'running', #ids)
   end
   return found
 end
