@@ -105,7 +105,7 @@ class Desk:
     async def recount(self) -> Mapping[tuple[str, Lane, State], int]:
         # Lanes are told apart where they mean something: in the queue.
         return Counter(
-            (task.queue, task.lane if task.state is State.QUEUED else Lane.PRIMARY, task.state)
+            (task.queue, task.lane if task.shown is State.QUEUED else Lane.PRIMARY, task.shown)
             for task in await self.all()
         )
 

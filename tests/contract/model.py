@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from onward.core.contract import Ask, Fate, Hold, Move, Pulse, Submission, Verdict
+from onward.core.machine import NEVER
 from onward.core.moves import first
 from onward.core.task import FINAL, Instant, Lane, Letter, State, Task
 
@@ -66,8 +67,9 @@ class Model:
 
     def _start(self, row: Row, ask: Ask, now: Instant) -> None:
         task = row.task
-        lease = now + (ask.lease_ms or 0)
-        attempt_by = None if task.attempt_ms is None else now + task.attempt_ms
+        lease = None if ask.lease_ms is None else now + ask.lease_ms
+        offered = lease is None
+        attempt_by = None if offered or task.attempt_ms is None else now + task.attempt_ms
         row.set(
             events=1,
             state=State.RUNNING,
@@ -77,7 +79,7 @@ class Model:
             started_at=now,
             lease_until=lease,
             attempt_by=attempt_by,
-            due_at=first(lease, attempt_by, task.expires_at),
+            due_at=first(lease, attempt_by, task.expires_at, NEVER),
         )
 
     def extend(self, hold: Hold) -> Pulse:

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from onward.core import machine
 from onward.core.contract import Ask, Backend, Hold, Move, Pulse, Submission, Verdict
 from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
-from onward.core.task import FINAL, FINAL_EVENTS, Claimed, Fault, Lane, Letter, State, Task
+from onward.core.task import FINAL, FINAL_EVENTS, Claimed, Fault, Letter, State, Task
 from tests.contract.desk import Desk
 from tests.contract.ledgers import LEDGERS
 from tests.contract.model import Model
@@ -129,17 +129,23 @@ class LedgerMachine(RuleBasedStateMachine):
     def begin_with_work(self, profile: str) -> None:
         for queue in "aab":
             self.submit(queue, profile, None, hand=False, cap=None)
-        self.claim("a", 2)
+        self.claim("a", 2, offered=False)
         self.read(0)
 
-    @rule(queue=queues, limit=st.integers(1, 4))
-    def claim(self, queue: str, limit: int) -> None:
-        asks = (an_ask(queue, limit=limit),)
+    @rule(queue=queues, limit=st.integers(1, 4), offered=st.booleans())
+    def claim(self, queue: str, limit: int, offered: bool) -> None:
+        asks = (an_ask(queue, limit=limit, lease_ms=None if offered else LEASE_MS),)
         claimed: Sequence[Claimed] = self.run(self.desk.store.claim(asks, now=self.desk.now))
         assert ids(claimed) == self.model.claim(asks, self.desk.now), "first in, first out"
         for one in claimed:
             assert [letter.body for letter in one.letters] == self.model.rows[one.id].letters
         self.held += claimed
+
+    @precondition(lambda self: self.held)
+    @rule(at=which)
+    def deliver(self, at: int) -> None:
+        one = self.held[-1 - at % len(self.held)]
+        self.apply(machine.delivered(one, "v", self.desk.now, self.desk.now + LEASE_MS))
 
     @precondition(lambda self: self.held)
     @rule(at=which, note=st.booleans())
@@ -273,10 +279,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for task in tasks:
             assert task.fence >= self.fences[task.id]
             self.fences[task.id] = task.fence
-        recount = Counter(
-            (t.queue, t.lane if t.state is State.QUEUED else Lane.PRIMARY, t.state) for t in tasks
-        )
-        assert await self.desk.store.counts() == recount
+        assert await self.desk.store.counts() == await self.desk.recount()
         for id, position in self.model.positions().items():
             assert await self.desk.store.position(id) == position
         await self.read_the_log()

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from onward.core import machine
-from onward.core.contract import Query
+from onward.core.contract import Hold, Query
 from onward.core.outcome import Failed, Lost, Parked, Released
 from onward.core.policy import Overrides
 from onward.core.task import Event, Fault, Lane, Priority, State, Task
 from tests.contract.desk import Desk, submission
-from tests.support import LEASE_MS, NOW, a_task, ids, replay
+from tests.support import LEASE_MS, NOW, a_task, an_ask, ids, replay
 
 BAD = Failed(Fault(kind="InvalidInput", message="no such needle"))
 NO_DELAY = Overrides(backoff_ms=(0,)).encode()
@@ -169,6 +169,31 @@ async def test_position_is_exact_up_to_a_thousand(desk: Desk) -> None:
     assert at == [1, 999, 1_000, 1_001, 1_001]
     low = await desk.submit(priority=Priority.LOW)
     assert await desk.store.position(low.id) == 1_001
+
+
+async def test_what_is_only_offered_is_found_and_counted_as_queued(desk: Desk) -> None:
+    offered, leased, waiting = [submission(a_task(queue=queue)) for queue in "ooq"]
+    await desk.insert(offered, hands=(an_ask("o", lease_ms=None),))
+    await desk.insert(leased, hands=(an_ask("o"),))
+    await desk.insert(waiting)
+
+    async def found(*states: State, offered: bool | None) -> list[str]:
+        query = Query(states=frozenset(states), offered=offered)
+        return [task.id for task in (await desk.store.find(query)).items]
+
+    newest_first = [waiting.task.id, leased.task.id, offered.task.id]
+    assert await found(State.QUEUED, offered=True) == [newest_first[0], newest_first[2]]
+    assert await found(State.QUEUED, offered=None) == newest_first[:1]
+    assert await found(State.RUNNING, offered=False) == newest_first[1:2]
+    assert await found(State.RUNNING, offered=None) == newest_first[1:]
+    assert await found(State.QUEUED, State.RUNNING, offered=True) == newest_first
+    assert await found(State.SCHEDULED, offered=True) == newest_first[2:]
+    assert await found(offered=False) == newest_first[:2]
+    counts = {("o", Lane.PRIMARY, State.QUEUED): 1, ("o", Lane.PRIMARY, State.RUNNING): 1}
+    assert await desk.store.counts() == counts | {("q", Lane.PRIMARY, State.QUEUED): 1}
+    await desk.store.extend([Hold(offered.task.id, 1, NOW + 5)], now=NOW)
+    assert await desk.store.counts() == await desk.recount()
+    assert await found(State.QUEUED, offered=True) == newest_first[:1], "somebody holds it"
 
 
 # Counts.

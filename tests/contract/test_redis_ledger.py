@@ -60,13 +60,9 @@ async def listening(
 ) -> AsyncIterator[None]:
     """Each ear is a server of its own, unless it is to be that of a given one."""
     backends = [to or RedisBackend(shared(flavour).url) for _ in ears]
-    channel = "onward:bell"
-    before = shared(flavour).client.pubsub_numsub(channel)[0][1]
     for backend, ear in zip(backends, ears, strict=True):
         backend.bell.attach(ear.hear)
-    await wait_until(
-        lambda: shared(flavour).client.pubsub_numsub(channel)[0][1] == before + len(ears)
-    )
+    await wait_until(lambda: all(backend.functions.voice for backend in backends))
     yield
     for backend in backends:
         if backend is not to:

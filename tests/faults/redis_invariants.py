@@ -109,7 +109,12 @@ def _check_counts(found: Snapshot) -> None:
         if int(count)
     }
     assert by_state == counted, "metrics:tasks:by_state is not what a count gives"
-    by_queue = Counter(
+    offered = Counter(
+        SEP.join((task["queue"], task.get("lane", "primary"), "offered"))
+        for id, task in found.tasks.items()
+        if found.state(id) == "running" and "lease_until" not in task
+    )
+    by_queue = offered + Counter(
         SEP.join(
             (
                 task["queue"],

@@ -62,6 +62,17 @@ class Street:
         body: dict[str, Any] = (await self.http.get(f"/api/v2/tasks/{task}")).json()
         return body
 
+    async def listed(self, state: str) -> list[str]:
+        items = (await self.http.get("/api/v2/tasks", params={"state": state})).json()["items"]
+        assert {item["state"] for item in items} <= {state}
+        return [item["id"] for item in items]
+
+    async def counted(self, queue: str) -> dict[str, int]:
+        """How many by state, as the queues are shown."""
+        items = (await self.http.get("/api/v2/queues")).json()["items"]
+        states: dict[str, int] = next(item["states"] for item in items if item["name"] == queue)
+        return {state: count for state, count in states.items() if count}
+
     async def over(self, task: str, timeout: float = 15) -> dict[str, Any]:
         async def ended() -> dict[str, Any] | None:
             found = await self.read(task)

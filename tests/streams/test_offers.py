@@ -69,10 +69,29 @@ async def test_delivered_entries_cost_no_credit(ledger: str) -> None:
 
 
 @pytest.mark.contract("S1-3")
-async def test_an_offered_task_is_shown_as_queued_and_can_be_withdrawn(street: Street) -> None:
+async def test_an_offered_task_is_shown_as_queued_until_somebody_has_it(street: Street) -> None:
     task = await street.submit(queue="streams")
     await street.phase(task, "offered")
-    assert (await street.read(task))["started_at"] is not None
+    found = await street.read(task)
+    assert (found["state"], found["started_at"]) == ("queued", None)
+    assert await street.listed("queued") == [task]
+    assert await street.listed("running") == []
+    assert await street.counted("streams") == {"queued": 1}
+    entry, fields = await street.take()
+    await street.phase(task, "running")
+    found = await street.read(task)
+    assert (found["state"], found["started_at"] is not None) == ("running", True)
+    assert await street.listed("running") == [task]
+    assert await street.listed("queued") == []
+    assert await street.counted("streams") == {"running": 1}
+    await street.succeed(entry, fields)
+    await street.over(task)
+
+
+@pytest.mark.contract("S1-3")
+async def test_an_offered_task_can_be_withdrawn(street: Street) -> None:
+    task = await street.submit(queue="streams")
+    await street.phase(task, "offered")
     await street.cancel(task)
     assert (await street.over(task, 2))["state"] == "canceled"
     await street.empty()

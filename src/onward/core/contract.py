@@ -138,6 +138,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """Newest first. Empty means any."""
 
     states: frozenset[State] = frozenset()
+    offered: bool | None = None  # whether those only offered are among these; None: if running are
     profiles: frozenset[str] = frozenset()
     type: str | None = None
     queue: str | None = None
@@ -193,7 +194,7 @@ class TaskStore(Protocol):
         ...
 
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
-        """How many tasks by queue, lane and state; never counted, always kept.
+        """How many tasks by queue, lane and state as shown; never counted, always kept.
 
         Lanes are told apart for queued tasks; every other task counts as PRIMARY.
         """

@@ -99,6 +99,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     approval: Json | None = None  # what a person was asked before it may run; see approval.py
     overdue: bool = False
 
+    @property
+    def offered(self) -> bool:
+        """On a transport, and nobody has taken it from there yet: shown as queued."""
+        return self.state is State.RUNNING and self.lease_until is None
+
+    @property
+    def shown(self) -> State:
+        return State.QUEUED if self.offered else self.state
+
 
 class Claimed(msgspec.Struct, frozen=True):
     """A task in somebody's hands: just what is needed to run and settle it."""

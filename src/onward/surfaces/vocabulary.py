@@ -41,7 +41,7 @@ def phase(task: Task) -> Phase:
                 return Phase.RETRYING
             return Phase.REQUEUED if task.fence else Phase.QUEUED
         case State.RUNNING:
-            if task.lease_until is None:
+            if task.offered:
                 return Phase.OFFERED
             return Phase.OVERDUE if task.overdue else Phase.RUNNING
         case State.WAITING:

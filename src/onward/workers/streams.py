@@ -34,6 +34,7 @@ from onward.workers.roster import Roster, is_service
 log = structlog.get_logger("onward.streams")
 
 EVERY = "*"
+HELD = (State.QUEUED, State.RUNNING)  # as which offered tasks are counted, and those delivered
 ANY = "any"  # of a service that does not say how it is reached
 SWEEP_S = 0.5
 REREAD = 4  # sweeps between two looks at the ledger for what was done to our offers elsewhere
@@ -135,8 +136,8 @@ class Feed:
     async def _release_forgotten(self) -> None:
         """Claimed for the stream and never put there, or put there and swept away with it."""
         counts = await self._tasks.counts()
-        running = {queue for (queue, _, state), n in counts.items() if n and state is State.RUNNING}
-        for queue in sorted(running):
+        live = {queue for (queue, _, state), n in counts.items() if n and state in HELD}
+        for queue in sorted(live):
             after: str | None = None
             while True:
                 page = await self._tasks.find(
@@ -146,7 +147,7 @@ class Feed:
                     claimed(task)
                     for task in page.items
                     if task.worker == self._collector.worker
-                    and task.lease_until is None
+                    and task.offered
                     and self._offers.of(task.id) is None
                 ]
                 settled = [self._dispatcher.settle(held, Released()) for held in forgotten]

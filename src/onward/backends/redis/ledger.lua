@@ -17,7 +17,8 @@
 --                                 list of ids, first in first out; the bare names are the queue HOME
 --   tasks:scheduled               zset of ids by run_at, in seconds
 --   dlq:tasks, dlq:task:{id}      list of dead tasks' ids, and a hash of why each died
---   metrics:queue:depths          hash: how many by queue, lane (of queued tasks only) and state
+--   metrics:queue:depths          hash: how many by queue, lane (of queued tasks only) and state; and
+--                                 how many of the running ones are only offered, by lane as well
 --   metrics:tasks:by_state        hash: how many by state
 --   onward:running                zset of running tasks' ids by due_at
 --   onward:alarms                 zset of other tasks' ids by due_at, where they have one
@@ -48,6 +49,7 @@ local NIL -- cjson.null, which msgpack writes as nil: a list cannot hold nil its
 local LIVE = { scheduled = true, queued = true, running = true, waiting = true }
 local MOST = 1000 -- arguments of one command, an even number
 local LANES = { 'primary', 'retry' }
+local BY_LANE = { queued = true, offered = true } -- what is counted by lane, too
 local PRIORITIES = { [0] = ':high', [1] = '', [2] = ':low' }
 
 local P, LOG -- the prefix of this call, and the event log's key
@@ -119,13 +121,13 @@ local function set_alarm(id, due_at) alarms[id] = due_at or false end
 local function set_lease(id, due_at) leases[id] = due_at or false end
 
 local function tally_of(queue, lane, state)
-  return queue .. SEP .. (state == 'queued' and lane or '') .. SEP .. state
+  return queue .. SEP .. (BY_LANE[state] and lane or '') .. SEP .. state
 end
 
 -- Kept by state, lane and queue: a text made for each task would cost more than all the counting.
 local function count(queue, lane, state, change)
-  if state == 'queued' then queued[queue] = (queued[queue] or 0) + change
-  else lane = '' end
+  if state == 'queued' then queued[queue] = (queued[queue] or 0) + change end
+  if not BY_LANE[state] then lane = '' end
   local lanes = delta[state]
   if not lanes then lanes = {} delta[state] = lanes end
   local queues = lanes[lane]
@@ -154,7 +156,9 @@ local function add_up()
         sum = sum + change
       end
     end
-    if sum ~= 0 then call('HINCRBY', P .. 'metrics:tasks:by_state', state, sum) end
+    if sum ~= 0 and state ~= 'offered' then
+      call('HINCRBY', P .. 'metrics:tasks:by_state', state, sum)
+    end
   end
 end
 
@@ -307,7 +311,10 @@ local function hand_over(id, ask, queue, lane, now, owed)
   local flat = { 'state', 'running', 'fence', fence, 'rev', rev, 'attempt', attempt,
     'worker', ask.worker, 'started_at', stamp, 'due_at', due_at, 'events', n, 'e' .. text(n), entry }
   if until_ then flat[19], flat[20] = 'lease_until', until_
-  elseif m[8] then call('HDEL', key, 'lease_until') end
+  else
+    if m[8] then call('HDEL', key, 'lease_until') end
+    count(queue, lane, 'offered', 1)
+  end
   if attempt_by then flat[21], flat[22] = 'attempt_by', attempt_by
   elseif m[9] then call('HDEL', key, 'attempt_by') end
   call('HSET', key, unpack(flat))
@@ -409,6 +416,7 @@ local function admit(submission, asks, now, claimed, owed)
     count(queue, lane, state, 1)
     if state == 'running' then
       set_lease(task.id, task.due_at or FOREVER)
+      if not task.lease_until then count(queue, lane, 'offered', 1) end
     elseif state == 'queued' then
       enqueue(task.id, { queue = queue, priority = priority, lane = lane }, place, false)
       tell_ready(queue)

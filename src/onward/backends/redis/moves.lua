@@ -6,11 +6,12 @@ local function extend(keys, args)
   for at, hold in ipairs(request[2]) do
     local key = key_of(hold.task)
     local h = call('HMGET', key, 'state', 'fence', 'attempt_by', 'expires_at', 'cancel_by',
-      'events', 'generation')
+      'events', 'generation', 'lease_until', 'queue', 'lane')
     if h[1] ~= 'running' or tonumber(h[2] or 0) ~= hold.fence then
       pulses[at] = 'lost'
     else
       local due_at = least(hold['until'], number(h[3]), number(h[4]), number(h[5]))
+      if not h[8] then count(h[9], h[10] or 'primary', 'offered', -1) end
       local have, notes = tonumber(h[6] or 0), hold.notes or {}
       local flat = { 'lease_until', hold['until'], 'due_at', due_at }
       if hold.progress then flat[5], flat[6] = 'progress', hold.progress end
@@ -50,7 +51,7 @@ local function wake(id, key, h, turn)
 end
 
 -- What every move must know of its task, and what those must that touch a queue or ask for a clock.
-local HEAD = { 'state', 'fence', 'rev', 'queue', 'generation', 'events' }
+local HEAD = { 'state', 'fence', 'rev', 'queue', 'generation', 'events', 'lease_until' }
 local REST = { 'lane', 'final', 'due_at', 'priority', 'place', 'waiting_for' }
 
 -- Of the fields `names`, which begin with HEAD; nil: no such task. Also those fields as they are.
@@ -58,7 +59,8 @@ local function head_of(key, names)
   local had = call('HMGET', key, unpack(names))
   if not had[4] then return nil end
   return { state = had[1] or 'queued', fence = tonumber(had[2] or 0), rev = tonumber(had[3] or 0),
-    queue = had[4], generation = tonumber(had[5] or 1), events = tonumber(had[6] or 0) }, had
+    queue = had[4], generation = tonumber(had[5] or 1), events = tonumber(had[6] or 0),
+    offered = had[1] == 'running' and not had[7] }, had
 end
 
 local function add_rest(key, h)
@@ -193,6 +195,9 @@ local function move_on(move, turn)
   local flat = { 'state', kind.to, 'rev', h.rev + 1 }
   if kind.due_at then flat[5], flat[6] = 'due_at', kind.due_at end
   if result then flat[#flat + 1], flat[#flat + 2] = 'result', put_long(key, 'result', result) end
+  if h.offered and (kind.to ~= 'running' or kind.set.lease_until) then
+    count(h.queue, call('HGET', key, 'lane') or 'primary', 'offered', -1)
+  end
   if kind.to ~= kind.expect or kind.ahead then change_place(flat, id, h, kind, turn) end
   flatten(flat, key, kind.set)
   write_events(flat, id, h.events, generation, kind.events)

@@ -36,8 +36,13 @@ local function due(keys, args)
   return cmsgpack.pack(tasks)
 end
 
+-- What is only offered is shown as queued.
+local function shown(state, lease_until)
+  return state == 'running' and not lease_until and 'queued' or state
+end
+
 local SIEVE = { 'state', 'profile', 'type', 'queue', 'session', 'parent', 'fingerprint',
-  'waiting_for', 'approval' }
+  'waiting_for', 'approval', 'lease_until' }
 
 local function within(set, value)
   if not set or #set == 0 then return true end
@@ -48,9 +53,9 @@ end
 -- Told from a few fields, because most tasks are only passed by.
 local function might_hold(id, query)
   local h = call('HMGET', key_of(id), unpack(SIEVE))
-  if not (h[2] and within(query.states, h[1] or 'queued') and within(query.profiles, h[2])) then
-    return false
-  end
+  local state, among = h[1] or 'queued', query.offered
+  if among == nil or shown(state, h[10]) == state then among = within(query.states, state) end
+  if not (h[2] and among and within(query.profiles, h[2])) then return false end
   for at = 3, 8 do
     if query[SIEVE[at]] and query[SIEVE[at]] ~= h[at] then return false end
   end
@@ -73,9 +78,10 @@ local STAND = {
 }
 
 -- The ids of all tasks in these states; nil if they are too many, or stand among others.
-local function standing(states, most)
-  if not states or #states == 0 then return nil end
-  local many, apart, ids = 0, true, {}
+local function standing(query, most)
+  local states, many, apart, ids = { unpack(query.states) }, 0, true, {}
+  if #states == 0 then return nil end
+  if query.offered then states[#states + 1] = 'running' end
   for _, state in ipairs(states) do
     many = many + tonumber(call('HGET', P .. 'metrics:tasks:by_state', state) or 0)
     apart = apart and STAND[state]
@@ -92,7 +98,7 @@ end
 local function candidates(query, after, steps)
   local of = query.session
   local index = P .. (of and 'onward:session:' .. of or 'onward:index')
-  local ids = not of and standing(query.states, steps)
+  local ids = not of and standing(query, steps)
   if not ids then
     local from = after and '(' .. after or '+inf'
     return call('ZREVRANGEBYSCORE', index, from, '-inf', 'WITHSCORES', 'LIMIT', 0, steps)
@@ -166,8 +172,8 @@ local function tally_session(session, counted)
   local place = call('ZSCORE', P .. 'onward:sessions', session)
   if not place then return false end
   for _, id in ipairs(call('ZREVRANGE', tasks, 0, counted - 1)) do
-    local h = call('HMGET', key_of(id), 'state', 'created_at', 'started_at', 'finished_at')
-    local state = h[1] or 'queued'
+    local h = call('HMGET', key_of(id), 'state', 'created_at', 'started_at', 'finished_at', 'lease_until')
+    local state = shown(h[1] or 'queued', h[5])
     states[state] = (states[state] or 0) + 1
     for moment = 2, 4 do last = math.max(last, tonumber(h[moment] or 0)) end
   end

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from onward.backends.codec import FIELDS, LANES, PRIORITIES, merge_holds
+from onward.backends.codec import LANES, PRIORITIES, merge_holds
 from onward.backends.redis.client import Functions
 from onward.core.contract import (
     Ask,
@@ -42,14 +42,13 @@ def _whole(value: str) -> int:
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
+    field.name: _whole if field.type in (int, int | None) else str
+    for field in msgspec.structs.fields(Task)
+} | {
     "state": STATES.__getitem__,
     "lane": LANES.__getitem__,
     "priority": lambda value: PRIORITIES[int(value)],
     "overdue": lambda value: value == "1",
-} | {
-    field.name: _whole
-    for field in msgspec.structs.fields(Task)
-    if field.type in (int, int | None) and field.name != "priority"
 }
 
 
@@ -134,6 +133,9 @@ class RedisStore:
         counts: Counter[tuple[str, Lane, State]] = Counter()
         for name, count in _pairs(flat):
             queue, lane, state = name.decode().rsplit(SEP, 2)
+            if state == "offered":
+                counts[queue, Lane.PRIMARY, State.RUNNING] -= int(count)
+                state = State.QUEUED.value
             counts[queue, LANES.get(lane, Lane.PRIMARY), STATES[state]] += int(count)
         return {key: count for key, count in counts.items() if count}
 
@@ -264,11 +266,10 @@ def _claimed(row: list[Any]) -> Claimed:
 
 def _task(row: Mapping[str, str]) -> Task:
     fields: dict[str, Any] = {}
-    for name in FIELDS:
-        value = row.get(name)
-        if value is not None:
-            reader = _READERS.get(name)
-            fields[name] = value if reader is None else reader(value)
+    for name, value in row.items():
+        reader = _READERS.get(name)
+        if reader is not None:  # else it is the store's own
+            fields[name] = reader(value)
     return Task(**fields)
 
 

@@ -155,6 +155,10 @@ UPDATE counter SET tid = ?, place = ?, event = ?;
 -- :name tallies
 SELECT queue, state, lane, priority, count FROM tally;
 
+-- :name offered
+SELECT queue, lane, count(*) FROM task WHERE state = 'running' AND lease_until IS NULL
+GROUP BY queue, lane;
+
 -- :name save_tallies
 INSERT INTO tally (queue, state, lane, priority, count) VALUES {rows}
 ON CONFLICT DO UPDATE SET count = excluded.count;

@@ -19,7 +19,9 @@ SELECT
     (SELECT count(*) FROM {table} WHERE session = :session), max(tid), state, count(*),
     max(max(created_at), max(ifnull(started_at, 0)), max(ifnull(finished_at, 0)))
 FROM (
-    SELECT tid, state, created_at, started_at, finished_at FROM {table}
+    SELECT tid, created_at, started_at, finished_at,
+        iif(state = 'running' AND lease_until IS NULL, 'queued', state) AS state -- only offered
+    FROM {table}
     WHERE session = :session ORDER BY tid DESC LIMIT :counted
 )
 GROUP BY state;

@@ -53,6 +53,7 @@ AHEAD = 2**52  # less than any place given otherwise
 # An index on some rows only is used if the query says in the index's own words that it means them.
 TROUBLE = frozenset({State.SCHEDULED, State.WAITING, State.FAILED, State.DEAD, State.CANCELED})
 TROUBLED = "state IN ('scheduled', 'waiting', 'failed', 'dead', 'canceled')"
+OFFERED = "state = 'running' AND lease_until IS NULL"
 APPROVAL = "json_extract(approval, '$.status')"
 
 
@@ -405,6 +406,9 @@ class SqliteStore:
         counts: Counter[tuple[str, Lane, State]] = Counter()
         for (queue, state, lane, _), count in self._books.tally():
             counts[queue, LANES.get(lane, Lane.PRIMARY), STATES[state]] += count
+        for queue, lane, count in self._db.read(QUERIES["offered"]):
+            counts[queue, Lane.PRIMARY, State.RUNNING] -= count
+            counts[queue, LANES[lane], State.QUEUED] += count
         return {key: count for key, count in counts.items() if count}
 
     async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
@@ -459,6 +463,10 @@ def _rounds(moves: Sequence[Move]) -> Sequence[Sequence[int]]:
 
 def matching(query: Query) -> tuple[str, dict[str, Any]]:
     parts, bindings = _among(query)
+    if query.offered is False:
+        parts.append(f"NOT ({OFFERED})")
+    elif query.offered and query.states:
+        parts[0] = f"({parts[0]} OR {OFFERED})"  # the states come first
     for name in ("type", "queue", "session", "parent", "fingerprint", "waiting_for"):
         value = getattr(query, name)
         if value is not None:
@@ -480,8 +488,9 @@ def _among(query: Query) -> tuple[list[str], dict[str, Any]]:
     parts: list[str] = []
     bindings: dict[str, Any] = {}
     asked = set() if query.approval is None else {query.approval}
+    troubled = query.states <= TROUBLE and not query.offered
     for name, column, values, also in (
-        ("state", "state", query.states, TROUBLED if query.states <= TROUBLE else "TRUE"),
+        ("state", "state", query.states, TROUBLED if troubled else "TRUE"),
         ("profile", "profile", query.profiles, "TRUE"),
         ("approval", APPROVAL, asked if "all" not in asked else set(Status), "approval NOT NULL"),
     ):

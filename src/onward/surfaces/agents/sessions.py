@@ -267,6 +267,7 @@ class Owned:
             query = LedgerQuery(
                 session=session,
                 states=states if len(states) < len(State) else frozenset(),
+                offered=State.QUEUED in wanted.state if wanted.state else None,
                 after=cursor,
                 limit=wanted.limit - len(found),
             )

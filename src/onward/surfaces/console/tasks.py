@@ -55,8 +55,10 @@ class Wanted(BaseModel):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
     def query(self) -> LedgerQuery:
+        states = frozenset(self.state)
         return LedgerQuery(
-            states=frozenset(self.state),
+            states=states,
+            offered=State.QUEUED in states if states else None,  # that is how they are shown
             type=self.type,
             queue=self.queue,
             session=self.session,
