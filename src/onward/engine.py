@@ -148,7 +148,9 @@ class Onward:
         )
         self.flows = Flows(self.backend, self.clock)
         self.declarations = Declarations(self.catalog)
-        self.submissions = Submissions(self.dispatcher, self.declarations, settings.stream_types)
+        self.submissions = Submissions(
+            self.dispatcher, self.declarations, self.roster, settings.stream_types
+        )
         self.scheduled = console_schedules.Runs(self.dispatcher, self.submissions, self.flows)
         self.scheduler = Scheduler(
             self.backend, self.clock, Timetable(self.backend, self.clock), self.scheduled.submit

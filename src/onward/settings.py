@@ -121,6 +121,13 @@ class Settings(BaseSettings):
         is_file = "://" not in value and any(sign in value for sign in "./\\:")
         return f"sqlite:///{value}" if is_file else value
 
+    @field_validator("redis")
+    @classmethod
+    def _a_redis(cls, value: str | None) -> str | None:
+        if value and not value.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("an address like redis://127.0.0.1:6379/0 is wanted")
+        return value
+
     @field_validator("worker_hosts", mode="after")
     @classmethod
     def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:

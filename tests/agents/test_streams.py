@@ -373,6 +373,7 @@ async def test_a_dead_consumer_of_another_service_takes_nothing_from_who_works(
     await agency.fall_silent(read, service="data-service")  # it died before acking
     entry, _ = await agency.get(worker="busy")
     group = "report-service-group"
+    await agency.phase(task, "running")
 
     async def beats() -> bool:
         await agency.redis.xclaim(CREATE, group, "report-service-worker-busy", 0, [entry])

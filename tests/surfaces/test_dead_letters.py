@@ -246,6 +246,7 @@ async def test_a_mended_payload_must_fit_the_schema(house: House) -> None:
         {"ids": [1]},
         {"filter": {}, "rate": 0},
         {"filter": {}, "rate": -1},
+        {"filter": {}, "rate": 1e-300},
         {"filter": {}, "dry_run": "yes"},
     ],
 )

@@ -7,20 +7,21 @@ once more, and the ledger refuses what it has had. Never anything of the seeds' 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import structlog
 from redis.exceptions import RedisError
 
-from onward.core import machine
-from onward.core.contract import Submission, Verdict
+from onward.core.contract import Verdict
+from onward.core.declared import Declarations
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Failed, Succeeded
-from onward.core.task import Claimed, Fault, State, Task, TaskId
+from onward.core.task import Claimed, State, Task, TaskId
+from onward.workers.adopt import Adoption
 from onward.workers.channel import OURSELVES, Channel, Row, order
-from onward.workers.dialects import TOLD_S, Answer, Fields, told_key
+from onward.workers.dialects import TOLD_S, Answer, Fields, count, told_key
 from onward.workers.offers import Offer, Offers, claimed, net_ms
 from onward.workers.roster import Roster
 
@@ -39,6 +40,7 @@ class Collector:
         roster: Roster,
         channel: Channel,
         offers: Offers,
+        declarations: Declarations,
         visibility_ms: int,
     ) -> None:
         self._dispatcher = dispatcher
@@ -49,6 +51,7 @@ class Collector:
         self._offers = offers
         self._visibility_ms = visibility_ms
         self.worker = f"{OURSELVES}:{self._dialect.name}"
+        self._adoption = Adoption(dispatcher, declarations, channel, offers, self.worker)
 
     async def run(self) -> None:
         start = ">"
@@ -63,6 +66,8 @@ class Collector:
             except Exception as error:
                 if isinstance(error, AWAY):
                     log.warning("answers out of reach", error=repr(error))
+                    if "NOGROUP" in str(error):  # deleted: made anew by whoever sits down next
+                        self._offers.leave()
                 else:
                     log.exception("collecting failed")
                 start = "0"  # what could not be seen to is read once more before anything new
@@ -93,23 +98,32 @@ class Collector:
 
     async def _answers(self, stream: str, rows: Sequence[Row]) -> list[Row]:
         """Settle them; returns those that are seen to."""
-        answers = [
-            (row.entry, answer)
-            for row in rows
-            if (answer := self._dialect.answer(stream, row.fields)) is not None
-        ]
-        await self._adopt_unknown([answer for _, answer in answers])
-        ends = await asyncio.gather(
-            *[self._answered(answer) for _, answer in answers], return_exceptions=True
-        )
-        later: set[str] = set()
-        for (entry, answer), end in zip(answers, ends, strict=True):
-            if isinstance(end, AWAY):
-                later.add(entry)
-            elif isinstance(end, BaseException):
+        answers: dict[TaskId, list[tuple[Row, Answer]]] = {}
+        for row in rows:
+            answer = self._dialect.answer(stream, row.fields)
+            if answer is not None:
+                answers.setdefault(answer.task, []).append((row, answer))
+        hopeless = await self._adopt_unknown([said[0] for said in answers.values()])
+        later = await asyncio.gather(*[self._in_turn(said, hopeless) for said in answers.values()])
+        left = {entry for entries in later for entry in entries}
+        return [row for row in rows if row.entry not in left]
+
+    async def _in_turn(
+        self, said: Sequence[tuple[Row, Answer]], hopeless: Collection[TaskId]
+    ) -> list[str]:
+        """One task's answers, in their order: the first one counts. Returns what is left."""
+        for at, (_, answer) in enumerate(said):
+            if answer.task in hopeless and isinstance(answer.outcome, Failed):
+                fault = msgspec.structs.replace(answer.outcome.fault, retryable=False)
+                answer = msgspec.structs.replace(answer, outcome=Failed(fault))
+            try:
+                await self._answered(answer)
+            except AWAY:
+                return [row.entry for row, _ in said[at:]]
+            except Exception as error:
                 # It would fail again, and nothing behind it would ever be read.
-                log.error("an answer was dropped", task=answer.task, error=repr(end))
-        return [row for row in rows if row.entry not in later]
+                log.error("an answer was dropped", task=answer.task, error=repr(error))
+        return []
 
     async def _answered(self, answer: Answer) -> None:
         offer = await self._offers.find(answer.task)
@@ -169,22 +183,27 @@ class Collector:
     def _runs_natively(self, task: Task) -> bool:
         return any(member.id == task.worker for member in self._roster.members())
 
-    async def _adopt_unknown(self, answers: Sequence[Answer]) -> None:
-        strange = [answer for answer in answers if self._offers.of(answer.task) is None]
-        tasks = await self._tasks.get([answer.task for answer in strange]) if strange else ()
+    async def _adopt_unknown(self, said: Sequence[tuple[Row, Answer]]) -> Collection[TaskId]:
+        """Returns those of which nobody knows what was to be done: no use in trying again."""
+        strange = [(row, answer) for row, answer in said if self._offers.of(answer.task) is None]
+        ids = [answer.task for _, answer in strange]
+        tasks = await self._tasks.get(ids) if ids else ()
         unknown = {
-            answer.task: answer for answer, task in zip(strange, tasks, strict=True) if task is None
+            answer.task: (row.fields, answer)
+            for (row, answer), task in zip(strange, tasks, strict=True)
+            if task is None
         }
         if not unknown:
-            return
+            return ()
         name = self._dialect.id_field
         rows = [row for row in await self._channel.entries() if row.fields.get(name) in unknown]
         for row in rows:
             unknown.pop(row.fields[name], None)
         await self.meet(rows)
-        for task, answer in unknown.items():  # the entry itself is gone
-            fence = {} if answer.fence is None else {"fence": str(answer.fence)}
-            await self._adopt({task: (None, {name: task, **fence})})
+        # The entries themselves are gone; a worker's dead letter tells of them.
+        gone = {task: (None, _before(*said)) for task, said in unknown.items()}
+        await self._adoption.adopt(gone)
+        return {task for task, (_, fields) in gone.items() if self._dialect.flaw(fields)}
 
     # Entries that we did not put there, or did in an earlier life.
 
@@ -216,7 +235,7 @@ class Collector:
                 over.append(self._take_up(entry, task))
             else:
                 over.append(entry)  # settled by whoever died before clearing it away
-        await self._adopt(foreign)
+        await self._adoption.adopt(foreign)
         await self._offers.drop([entry for entry in over if entry is not None])
 
     def _goes_on(self, task: Task, fields: Fields) -> bool:
@@ -240,23 +259,8 @@ class Collector:
             offer.until = task.lease_until - net_ms(self._visibility_ms)
         return self._offers.keep(offer)
 
-    async def _adopt(self, foreign: Mapping[TaskId, tuple[str | None, Fields]]) -> None:
-        """They enter the ledger as what they are: offered, and perhaps under way."""
-        now = self._dispatcher.clock.now()
-        adopted: list[tuple[str | None, Submission]] = []
-        for entry, fields in foreign.values():
-            task = self._dialect.adopt(fields, now)
-            if task is not None:
-                adopted.append((entry, machine.adopted(task, self.worker)))
-        if adopted:
-            if any(submission.task.session for _, submission in adopted):
-                await self._dispatcher.expect_sessions()
-            await self._tasks.insert([submission for _, submission in adopted], (), now=now)
-            self._dispatcher.backend.bell.ring("log")
-            for entry, submission in adopted:
-                offer = Offer(entry, claimed(submission.task))
-                self._offers.keep(offer)
-                flaw = None if entry is None else self._dialect.flaw(foreign[submission.task.id][1])
-                if flaw is not None:
-                    fault = Fault(kind="SchemaInvalid", message=flaw, retryable=False)
-                    await self._offers.settle(offer, Failed(fault))
+
+def _before(fields: Fields, answer: Answer) -> Fields:
+    """As the task was before this answer: a dead letter counts the failure that it tells of."""
+    failures = count(fields.get("retry_count", ""))
+    return {**fields, "retry_count": str(failures - 1)} if answer.given_up and failures else fields

@@ -20,6 +20,7 @@ import structlog
 from onward.core.catalog import Catalog
 from onward.core.coalesce import Coalescer
 from onward.core.contract import Hold, Query
+from onward.core.declared import Declarations
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
 from onward.core.hands import Seat
@@ -75,8 +76,9 @@ class Feed:
         self._net_ms = net_ms(rules.visibility_ms)
         self._channel = Channel(lines, dialect)
         self._offers = Offers(dispatcher, self._channel)
+        declarations = Declarations(catalog)
         self._collector = Collector(
-            dispatcher, roster, self._channel, self._offers, rules.visibility_ms
+            dispatcher, roster, self._channel, self._offers, declarations, rules.visibility_ms
         )
         self._duty = Duty(dispatcher.backend.documents, self._clock, dialect.name, roster.server)
         self._adding = Coalescer(self._channel.add)

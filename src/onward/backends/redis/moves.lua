@@ -105,8 +105,11 @@ local function take_place(id, h, kind, now)
     call('ZADD', P .. 'tasks:scheduled', (kind.set.run_at or kind.due_at) / 1000, id)
   elseif kind.to == 'dead' then
     call('RPUSH', P .. 'dlq:tasks', id)
-    call('HSET', P .. 'dlq:task:' .. id, 'task_id', id, 'queue', h.queue,
-      'error', kind.set.error or '', 'failed_at', now)
+    local key = key_of(id)
+    local type_, payload, retries = unpack(call('HMGET', key, 'type', 'payload', 'retries'))
+    call('HSET', P .. 'dlq:task:' .. id, 'task_id', id, 'type', type_, 'queue', h.queue,
+      'payload', long_field(key, 'payload', payload) or '', 'error', kind.set.error or '',
+      'retry_count', retries or 0, 'failed_at', now)
   end
 end
 
@@ -188,7 +191,6 @@ local function move_on(move, turn)
   if refused then return refused end
   local generation = kind.set.generation or h.generation
   if kind.ends then
-    if kind.plain and h.generation > 1 then h.final = number(call('HGET', key, 'final')) end
     local ended = not LIVE[h.state] and h.generation or h.final
     if ended == generation then error('a second final event for ' .. id) end
   end

@@ -56,7 +56,7 @@ class AbandonBody(Strict):
 
 class ReplayBody(AbandonBody):
     payload: Any = None
-    rate: Annotated[float, Field(gt=0, le=10_000)] | None = None  # starts a second
+    rate: Annotated[float, Field(ge=0.001, le=10_000)] | None = None  # starts a second
 
 
 class Refused(BaseModel):

@@ -18,18 +18,25 @@ from onward.core.policy import Overrides
 from onward.core.task import Instant, Json, Task, TaskId, encode, new_id
 from onward.surfaces.console.keys import in_session
 from onward.surfaces.console.shapes import PRIORITIES, ApprovalTerms, SubmitBody
+from onward.workers.roster import Roster, is_service
 
 SCOPE = "console"
 STREAMS = "streams"
+EVERY = "*"  # of the types: all that nobody else serves
 AGENTS, AGENT_STREAM = "agents", "agent-stream"
 
 
 class Submissions:
     def __init__(
-        self, dispatcher: Dispatcher, declarations: Declarations, stream_types: Sequence[str] = ()
+        self,
+        dispatcher: Dispatcher,
+        declarations: Declarations,
+        roster: Roster,
+        stream_types: Sequence[str] = (),
     ) -> None:
         self._dispatcher = dispatcher
         self._declarations = declarations
+        self._roster = roster
         self._stream_types = frozenset(stream_types)
 
     async def submit(self, body: SubmitBody, *, wait_ms: int) -> tuple[Task, bool]:
@@ -67,9 +74,15 @@ class Submissions:
         via = None if service is None else service.via
         if task.queue == AGENTS or via == AGENT_STREAM:
             return _as_agents(task)
-        if task.queue == STREAMS or task.type in self._stream_types or via == STREAMS:
+        if STREAMS in (task.queue, via) or self._is_streamed(task):
             return msgspec.structs.replace(task, profile=STREAMS)
         return task
+
+    def _is_streamed(self, task: Task) -> bool:
+        if task.type in self._stream_types:
+            return True
+        free = is_service(task.queue) and not self._roster.served_by_others(task.queue)
+        return EVERY in self._stream_types and free
 
     async def check(self, type_: str, payload: Any) -> None:
         """A payload that was mended by hand is held to what any other is held to."""

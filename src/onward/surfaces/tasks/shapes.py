@@ -20,7 +20,7 @@ from onward.surfaces.vocabulary import TASKS, Phase, phase
 from onward.surfaces.wire import iso
 
 # Which tasks this door shows: its own and native ones that belong to nobody's session or flow.
-SHOWN = frozenset({"tasks", "console"})
+SHOWN = frozenset({"tasks", "console", "streams"})
 
 # In which stored states a task of each word can be: what the ledger is asked before phases are.
 STORED: Mapping[str, frozenset[State]] = {
