@@ -24,7 +24,7 @@ from onward.core.clock import Clock, SharedClock
 from onward.core.declared import Declarations
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
-from onward.core.errors import LedgerUnavailable
+from onward.core.errors import LedgerUnavailable, OnwardError
 from onward.core.policy import kept_at_most, profiles
 from onward.core.scheduler import Scheduler
 from onward.core.tail import Tail
@@ -103,6 +103,7 @@ class Onward:
             schedules=settings.schedules(),
             age_ms=int(settings.max_task_age_s * 1000),
         )
+        self.refusal: OnwardError | None = None  # why it could not start
         self._archiver: Archiver | None = None
         if isinstance(ledger, ArchivedBackend):
             retention = {name: profile.retention_ms for name, profile in rules.items()}
@@ -329,7 +330,13 @@ class Onward:
         await self.backend.close()
 
     async def __aenter__(self) -> Onward:
-        await self.start()
+        try:
+            await self.start()
+        except OnwardError as error:
+            self.refusal = error
+            await self._background.close()
+            await self.backend.close()
+            raise
         return self
 
     async def __aexit__(

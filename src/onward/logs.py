@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from typing import Any, Protocol
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
+
+QUIET_S = 10.0
 
 
 class LogSettings(Protocol):
@@ -26,6 +29,30 @@ class _Named(structlog.WriteLogger):
     def __init__(self, name: str = "onward") -> None:
         super().__init__(sys.stderr)
         self.name = name
+
+
+class Seldom:
+    """A warning to the letter the same as before is written once in a while, with how often it was.
+
+    A ledger that is away is noticed many times a second, by everybody who needs it.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, _: Any, level: str, event: EventDict) -> EventDict:
+        if level not in ("warning", "error") or "exc_info" in event:
+            return event
+        now, line = time.monotonic(), repr(sorted(event.items()))
+        since, again = self._since.get(line, (0.0, 0))
+        if since and now - since < QUIET_S:
+            self._since[line] = (since, again + 1)
+            raise structlog.DropEvent
+        self._since = {
+            line: seen for line, seen in self._since.items() if now - seen[0] < 10 * QUIET_S
+        }
+        self._since[line] = (now, 0)
+        return {**event, "again": again} if again else event
 
 
 def configure(settings: LogSettings) -> None:
@@ -44,7 +71,7 @@ def configure(settings: LogSettings) -> None:
         else structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     )
     structlog.configure(
-        processors=[*shared, render],
+        processors=[Seldom(), *shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(_level(settings.log_level)),
         logger_factory=_Named,
         cache_logger_on_first_use=True,

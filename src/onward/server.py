@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import ipaddress
+import logging
 import resource
 import signal
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Awaitable, Callable, Generator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
+import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import HANDLED_SIGNALS
@@ -30,6 +32,8 @@ from onward.surfaces.wire import error_body
 if TYPE_CHECKING:
     from onward.corked import Corked
 from onward.settings import Settings
+
+log = structlog.get_logger("onward.server")
 
 MAX_HEAD = 16 * 1024
 # A refused body is read on and thrown away this far, so that a caller who writes first and reads
@@ -54,7 +58,14 @@ def run(settings: Settings, *, builtin_worker: bool) -> None:
     collect_seldom()
     _allow_files(settings.max_connections)
     app = build(settings, builtin_worker=builtin_worker)
-    serve(app, settings, drain=app.drain)
+    # What we say of it ourselves, in three lines, uvicorn need not tell by a stack of frames.
+    logging.getLogger("uvicorn.error").addFilter(lambda _: app.onward.refusal is None)
+    try:
+        serve(app, settings, drain=app.drain)
+    except SystemExit:
+        if app.onward.refusal is None:
+            raise
+        raise app.onward.refusal from None
 
 
 def collect_seldom() -> None:
@@ -230,7 +241,13 @@ class Server(uvicorn.Server):
                     connection.sweep(now, self._header_s, self._body_s)
         return await super().on_tick(counter)
 
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            log.info("listening", host=self.config.host, port=self.config.port)
+
     async def shutdown(self, sockets: Any = None) -> None:
+        log.info("stopping")
         for listener in self.servers:
             listener.close()
         if self._drain is not None:

@@ -196,6 +196,16 @@ async def test_what_is_only_offered_is_found_and_counted_as_queued(desk: Desk) -
     assert await found(State.QUEUED, offered=True) == newest_first[:1], "somebody holds it"
 
 
+async def test_what_was_offered_is_counted_as_what_becomes_of_it(desk: Desk) -> None:
+    await desk.submit_some(4)
+    held = await desk.claim(limit=4, lease_ms=None)
+    assert await desk.store.counts() == {(held[0].queue, Lane.PRIMARY, State.QUEUED): 4}
+    await desk.apply(machine.delivered(held[0], "v", NOW, NOW + LEASE_MS))
+    await desk.settle(held[1], Released())
+    await desk.settle(held[2], BAD)
+    assert await desk.store.counts() == await desk.recount()
+
+
 # Counts.
 
 

@@ -6,18 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 from redis.exceptions import ResponseError
 
 from onward.backends.redis import RedisBackend, client, store
 from onward.core import machine
-from onward.core.contract import Query
+from onward.core.contract import Ask, Query
 from onward.core.errors import Invalid, LedgerUnavailable
+from onward.core.lanes import wants
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
 from onward.core.task import Ending, Fault, State, TaskId
 from tests.contract.desk import Desk, submission
 from tests.servers import FLAVOURS, fresh_url, shared
-from tests.support import NOW, a_task, an_ask, replay, wait_until
+from tests.support import LEASE_MS, NOW, a_task, an_ask, replay, wait_until
 
 NO_MORE = Failed(Fault(kind="Boom", message="no", retryable=False))
 
@@ -286,6 +288,25 @@ async def test_moves_that_travel_together_keep_what_is_their_own(desk: Desk) -> 
         None,
     ]
     assert [task.id for task in await desk.claim("q", limit=8)] == ["t4", "t6"]
+
+
+async def test_moves_that_differ_in_a_clock_or_an_event_only_are_told_apart(desk: Desk) -> None:
+    held = [await desk.running(queue=f"q{n}") for n in range(3)]
+    moves = [desk.decide(task, Succeeded("1")) for task in held]
+    moves[1] = msgspec.structs.replace(moves[1], due_at=NOW + 1)
+    moves[2] = msgspec.structs.replace(moves[2], events=(("task.succeeded", '{"a":1}'),))
+    await desk.apply(*moves)
+    due = [(await desk.task(task.id)).due_at for task in held]
+    assert due == [moves[0].due_at, NOW + 1, moves[2].due_at]
+    said = [(await desk.events_of(task.id))[-1].data for task in held]
+    assert said == [moves[0].events[0][1], moves[1].events[0][1], '{"a":1}']
+
+
+async def test_a_lane_that_gave_its_share_gives_the_rest_as_well(desk: Desk) -> None:
+    await desk.submit_some(10)
+    queue = (await desk.all())[0].queue
+    ask = Ask("w", 8, wants((queue,), 8, 0, 0.3), LEASE_MS)
+    assert len(await desk.store.claim([ask], now=NOW)) == 8
 
 
 async def test_a_ledger_of_another_layout_is_left_alone(flavour: str) -> None:

@@ -13,9 +13,10 @@ from onward.backends.redis import RedisBackend
 from onward.cli import redis_checkup
 from onward.cli.checkup import BAD, GOOD, ODD, Finding
 from onward.cli.redis_checkup import examine_redis
+from onward.cli.terminal import REFUSED, USAGE
 from onward.settings import Settings
 from tests.contract.desk import Desk
-from tests.e2e.test_cli import run
+from tests.e2e.test_cli import free_port, run
 from tests.servers import RedisServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("N-1")]
@@ -45,6 +46,7 @@ def test_a_sound_redis_has_nothing_to_mend(redis: RedisServer) -> None:
         "eviction",
         "durability",
         "memory",
+        "role",
         "functions",
         "redis clock",
         "prefix",
@@ -134,6 +136,40 @@ def test_the_command_says_it_and_a_dead_redis_is_no_stack_trace(
     assert done.returncode == 1
     assert "start Redis" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_replica_another_layout_and_a_missing_password_are_noticed(redis: RedisServer) -> None:
+    redis.client.set("onward:layout", "9")
+    found = look(redis)["layout"]
+    assert (found.mark, "layout 9" in found.found) == (BAD, True)
+    redis.client.replicaof("127.0.0.1", 1)
+    assert look(redis)["role"].mark == BAD
+    redis.client.replicaof("NO", "ONE")
+    redis.client.config_set("requirepass", "secret")
+    found = look(redis)["ledger"]
+    assert (found.mark, found.found.endswith("a password is wanted")) == (BAD, True)
+    assert "password" in found.todo
+
+
+def refused(cwd: Path, *arguments: str) -> str:
+    done = run("serve", "--port", str(free_port()), *arguments, cwd=cwd)
+    assert done.returncode in (USAGE, REFUSED), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "→" in done.stderr, "what to do"
+    return done.stderr
+
+
+def test_a_server_that_cannot_have_its_redis_says_why(redis: RedisServer, tmp_path: Path) -> None:
+    assert "http://x" in refused(tmp_path, "--redis", "http://x")
+    assert "no address" in refused(tmp_path, "--ledger", "redis://127.0.0.1:99999/0")
+    assert "out of range" in refused(tmp_path, "--ledger", f"{redis.url}?db=99")
+    redis.client.set("onward:layout", "9")
+    assert "layout 9" in refused(tmp_path, "--ledger", redis.url)
+    assert redis.client.keys() == [b"onward:layout"], "nothing is touched"
+    redis.client.config_set("requirepass", "secret")
+    assert "refuses us" in refused(tmp_path, "--ledger", redis.url)
+    redis.kill()
+    assert "onward doctor" in refused(tmp_path, "--ledger", redis.url)
 
 
 def test_a_password_is_not_shown() -> None:

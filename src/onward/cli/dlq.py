@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -232,10 +233,14 @@ async def _chosen(client: Client, wanted: DeadFilter, verb: str, *, yes: bool) -
 def _confirm(question: str) -> None:
     from rich.prompt import Confirm
 
+    # The loop's own handler would wait for this very function before it stops anything.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         agreed = Confirm.ask(question, console=console(stderr=True), default=False)
     except EOFError:
-        agreed = False  # a script that nobody sits before says --yes
+        fail(USAGE, "nobody answered", question, "a script says --yes")
+    finally:
+        signal.signal(signal.SIGINT, before)
     if not agreed:
         raise typer.Abort
 
@@ -277,7 +282,8 @@ async def _watch_starts(client: Client, ids: Sequence[str], rate: float) -> None
         with _bar() as progress:
             row = progress.add_task("starting (Ctrl-C leaves it to the server)", total=len(ids))
             while started < len(ids):
-                if (await client.get(ids[started])).state == "scheduled":
+                # By phase: what has failed again and waits for its next try has started.
+                if (await client.get(ids[started])).phase == "scheduled":
                     await asyncio.sleep(min(1.0, 1 / rate))
                     continue
                 started += 1

@@ -46,10 +46,16 @@ def examine_redis(settings: Settings) -> Iterator[Finding]:
         yield _version(url, info)
         for look in (_eviction, _durability, _memory):
             yield look(client, info)
+        yield _role(info)
         yield _functions(client)
         yield _clock(client)
         yield _prefix(client, settings.redis_prefix, info)
+        yield from _layout(client, settings.redis_prefix)
         yield from _readers(client, settings.redis_prefix)
+    except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+        # To whoever has no password at all Redis explains HELLO instead.
+        said = "a password is wanted" if str(error).startswith("HELLO") else error
+        yield Finding(BAD, "ledger", f"{_shown(url)}: {said}", "correct user and password")
     except redis.RedisError as error:
         yield Finding(BAD, "ledger", f"{_shown(url)}: {error}", "start Redis, or correct --ledger")
     finally:
@@ -69,6 +75,23 @@ def _version(url: str, info: Mapping[str, Any]) -> Finding:
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         return Finding(BAD, "ledger", found, "upgrade: functions came with Redis 7.0")
     return Finding(GOOD, "ledger", found)
+
+
+def _role(info: Mapping[str, Any]) -> Finding:
+    if info.get("role") == "slave":
+        where = f"{info.get('master_host')}:{info.get('master_port')}"
+        return Finding(BAD, "role", "a replica: it takes no writes", f"use its primary, {where}")
+    return Finding(GOOD, "role", "primary")
+
+
+def _layout(client: Any, prefix: str) -> Iterator[Finding]:
+    from onward.backends.redis.client import LAYOUT
+
+    found = client.get(f"{prefix}onward:layout")
+    if found not in (None, LAYOUT):
+        said = f"its ledger has layout {found}, and this Onward knows {LAYOUT}"
+        todo = "use the Onward that wrote it, another database number, or ONWARD_REDIS_PREFIX"
+        yield Finding(BAD, "layout", said, todo)
 
 
 def _setting(client: Any, name: str, fallback: Any = None) -> str | None:
@@ -172,7 +195,8 @@ def _prefix(client: Any, prefix: str, info: Mapping[str, Any]) -> Finding:
     others = int(client.dbsize())
     if others and not prefix:
         found = f"none, and {others:,} keys of somebody else are in this database"
-        return Finding(ODD, "prefix", found, "set ONWARD_REDIS_PREFIX, or another database number")
+        todo = "use another database number; a prefix keeps keys apart, but not the streams"
+        return Finding(ODD, "prefix", found, todo)
     return Finding(GOOD, "prefix", f"{prefix!r}: a ledger will be made")
 
 

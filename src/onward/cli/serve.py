@@ -128,13 +128,16 @@ def _check_port(settings: Settings) -> None:
 
 
 def _run(settings: Settings, *, builtin_worker: bool) -> None:
-    from onward.core.errors import OnwardError
+    from onward.core.errors import LedgerUnavailable, OnwardError
     from onward.server import run
 
     try:
         run(settings, builtin_worker=builtin_worker)
     except OnwardError as error:
-        fail(REFUSED, "the server could not start", str(error), error.hint or "onward doctor")
+        # What stands for its whole kind is said to somebody who has handed in a task.
+        hint = None if error.hint == LedgerUnavailable.hint else error.hint
+        then = hint or "onward doctor looks at the ledger; --ledger names another"
+        fail(REFUSED, "the server could not start", str(error), then)
 
 
 def _welcome(settings: Settings) -> None:

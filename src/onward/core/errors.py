@@ -68,7 +68,7 @@ class TooBusy(OnwardError):
 
 class LedgerUnavailable(OnwardError):
     code = "ledger_unavailable"
-    hint = "the task was not accepted; try again in a moment"
+    hint = "try again in a moment; what was submitted may be there: send it with an idempotency key"
 
 
 class Unreadable(LedgerUnavailable):

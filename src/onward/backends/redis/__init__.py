@@ -30,6 +30,7 @@ class RedisBackend:
         self._measure_at = 0.0
 
     async def maintain(self) -> None:
+        await self.functions.prepare()
         if time.monotonic() >= self._measure_at:
             self.ahead_ms = await self._measure()
             self._measure_at = time.monotonic() + MEASURE_EVERY_S

@@ -20,9 +20,12 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
     BusyLoadingError,
     ConnectionError,
     MasterDownError,
+    NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
@@ -39,6 +42,9 @@ LIBRARY = "".join((_HERE / part).read_text() for part in ("ledger.lua", "moves.l
 LAYOUT = "2"  # of the keys that these functions write; another one is not touched
 CALL_TIMEOUT_S = 10
 MOST_CONNECTIONS = 64
+REFUSALS = (AuthenticationError, AuthorizationError, NoPermissionError)
+# The same by its words: on a unix socket redis-py makes a broken connection of it.
+REFUSED = ("Authentication required", "invalid username-password", "DB index is out of range")
 NO_WRITES = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -46,15 +52,21 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 def connect(url: str, *, timeout_s: float | None = CALL_TIMEOUT_S) -> Redis:
-    pool = BlockingConnectionPool.from_url(
-        url,
-        max_connections=MOST_CONNECTIONS,
-        timeout=CALL_TIMEOUT_S,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=CALL_TIMEOUT_S,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-    )
+    try:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=MOST_CONNECTIONS,
+            timeout=CALL_TIMEOUT_S,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=CALL_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+    except ValueError as error:
+        raise Invalid(
+            f"this is no address of a Redis: {error}",
+            hint="one looks like redis://127.0.0.1:6379/0",
+        ) from error
     pool.connection_class = type("Bounded", (_Bounded, pool.connection_class), {})
     return Redis.from_pool(pool)
 
@@ -97,9 +109,13 @@ class Functions:
         """A function that answers in msgpack."""
         return _decode(await self.call_plain(name, *request))
 
-    async def call_plain(self, name: str, *request: Any) -> Any:
+    async def prepare(self) -> None:
+        """Before anything else is written: what is there must be ours to read."""
         if not self._loaded:
             await self._load()
+
+    async def call_plain(self, name: str, *request: Any) -> Any:
+        await self.prepare()
         arguments = ("FCALL", f"onward_{name}", 1, self.prefix, _encode(request), self.voice)
         try:
             return await self._send(arguments)
@@ -173,6 +189,10 @@ async def _drop_if_closed(connection: AbstractConnection) -> None:
 def refused(error: RedisError) -> Exception:
     """What a caller is told; a fault in a script is ours and goes through as it is."""
     text = str(error)
+    if isinstance(error, REFUSALS) or text.startswith(REFUSED):
+        log.error("redis refuses us", error=text)
+        hint = "correct user, password or database in the URL of the ledger; onward doctor"
+        return LedgerUnavailable(f"Redis refuses us: {text}", hint=hint)
     if isinstance(error, ConnectionError | RedisTimeoutError | BusyLoadingError):
         log.warning("redis does not answer", error=text)
         return LedgerUnavailable("the ledger does not answer")
