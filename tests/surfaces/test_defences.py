@@ -504,10 +504,12 @@ def test_without_keys_only_loopback_is_listened_on(capsys: pytest.CaptureFixture
 
 SERVED = """
 import asyncio, sys
-from onward import server
+from onward import logs, server
 from onward.settings import Settings
 from onward.surfaces.guard import Guard
 from tests.surfaces.test_defences import echo
+
+logs.configure(Settings())  # to stderr
 
 async def drain():
     print("drained", flush=True)

@@ -73,12 +73,14 @@ class Adoption:
             if not await self._channel.is_taken(entry):
                 flaws[task.id] = Fault(kind="SchemaInvalid", message=str(error), retryable=False)
             return False
-        if service is None or not service.requires_approval:
+        guarded = service is not None and service.requires_approval
+        if not guarded or await self._channel.is_taken(entry):
             return False
-        # Taken back first: between asking a person and taking it back somebody might do it.
-        if not await self._channel.withdraw(entry):
-            return False
+        # In the ledger first: a crash between the two clears the entry away at the next start; the
+        # other way round there would be neither.
         await self._dispatcher.submit(as_declared(task, service))
+        if not await self._channel.withdraw(entry):
+            log.warning("taken before anybody was asked", task=task.id)
         return True
 
     async def _enter(
