@@ -85,6 +85,21 @@ async def test_a_guarded_type_waits_for_a_person_by_whatever_way_it_came(street:
     assert (await street.over("theirs"))["state"] == "succeeded"
 
 
+@pytest.mark.contract("S1-8", "S1-11")
+async def test_a_guarded_type_asks_once_for_one_key(street: Street) -> None:
+    await declare(street, requires_approval=True, via="streams")
+    await street.add_foreign("first", idempotency_key="k")
+    await known(street, "first")
+    await street.add_foreign("second", idempotency_key="k")
+    await street.add_foreign("other", idempotency_key="k", payload='{"n": 2}')
+    assert (await known(street, "other"))["type"] == "t"
+    dead = await street.over("other")
+    assert (dead["state"], dead["error"]["kind"]) == ("dead", "KeyReused")
+    await street.empty()
+    assert (await street.http.get("/api/v2/tasks/second")).status_code == 404
+    assert (await street.read("first"))["phase"] == "waiting_approval"
+
+
 @pytest.mark.contract("S1-7")
 async def test_an_entry_that_does_not_fit_its_schema_is_a_dead_letter(street: Street) -> None:
     await declare(street, schema={"t": {"type": "object", "required": ["must"]}})

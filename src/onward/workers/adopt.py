@@ -17,7 +17,7 @@ from onward.core import machine
 from onward.core.contract import Fate, Key
 from onward.core.declared import Declarations, as_declared
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import Invalid
+from onward.core.errors import Invalid, KeyReused
 from onward.core.outcome import Failed
 from onward.core.task import Fault, Task, TaskId
 from onward.workers.channel import Channel
@@ -78,7 +78,10 @@ class Adoption:
             return False
         # In the ledger first: a crash between the two clears the entry away at the next start; the
         # other way round there would be neither.
-        await self._dispatcher.submit(as_declared(task, service))
+        try:
+            await self._dispatcher.submit(as_declared(task, service), key=self._key(task))
+        except KeyReused:
+            return False  # a dead letter, like any other
         if not await self._channel.withdraw(entry):
             log.warning("taken before anybody was asked", task=task.id)
         return True
