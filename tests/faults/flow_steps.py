@@ -141,11 +141,11 @@ class Mine:
 
     def _laid(self, work: Callable[..., Any]) -> Callable[..., Any]:
         async def laid(*args: Any, **more: Any) -> Any:
-            self.writes += 1
-            if self.writes * 2 == self._at:
+            self.writes = number = self.writes + 1
+            if number * 2 == self._at:
                 os.kill(os.getpid(), signal.SIGKILL)
             found = await work(*args, **more)
-            if self.writes * 2 + 1 == self._at:
+            if number * 2 + 1 == self._at:  # others may have begun meanwhile: not `self.writes`
                 os.kill(os.getpid(), signal.SIGKILL)
             return found
 

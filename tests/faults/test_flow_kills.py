@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import pytest
@@ -45,7 +46,10 @@ def test_a_server_killed_at_any_write_leaves_a_run_that_ends_the_same(
     (unbroken,) = run(tmp_path, 0, 1_000_000)
     assert unbroken["state"] == "succeeded"
     kills = run(tmp_path, 2 if moment == "before" else 3, 2)
-    assert len(kills) >= unbroken["writes"] * 0.8, "as many kills as there are writes, or nearly"
+    # How many writes a run takes depends on what meets in a batch, so on the machine; a process
+    # is killed at each, up to one that had none left, and every node takes at least one.
+    assert [killed["how"] for killed in kills] == [-SIGKILL] * (len(kills) - 1) + [0]
+    assert len(kills) > len(FLOW["nodes"])
     for killed in kills:
         where = f"killed {moment} write {killed['at'] // 2}"
         for what in ("state", "shared", "nodes", "children"):
