@@ -109,21 +109,13 @@ def _check_counts(found: Snapshot) -> None:
         if int(count)
     }
     assert by_state == counted, "metrics:tasks:by_state is not what a count gives"
-    offered = Counter(
-        SEP.join((task["queue"], task.get("lane", "primary"), "offered"))
-        for id, task in found.tasks.items()
-        if found.state(id) == "running" and "lease_until" not in task
-    )
-    by_queue = offered + Counter(
-        SEP.join(
-            (
-                task["queue"],
-                task.get("lane", "primary") if found.state(id) == "queued" else "",
-                found.state(id),
-            )
-        )
-        for id, task in found.tasks.items()
-    )
+    by_queue: Counter[str] = Counter()
+    for id, task in found.tasks.items():
+        queue, state = task["queue"], found.state(id)
+        in_lane = f"{queue}:{task.get('lane', 'primary')}"
+        by_queue[f"{in_lane}:queued" if state == "queued" else f"{queue}:{state}"] += 1
+        if state == "running" and "lease_until" not in task:
+            by_queue[f"{in_lane}:offered"] += 1
     depths = {
         name.decode(): int(count)
         for name, count in found.client.hgetall("metrics:queue:depths").items()

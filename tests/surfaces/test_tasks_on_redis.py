@@ -60,6 +60,7 @@ async def test_a_task_is_a_hash_and_its_id_stands_in_the_primary_list(house: Hou
     assert int(task["created_at"]) == house.clock.now()
     assert cli("GET", f"task:{second}:payload") == f'{{"content":"{"x" * 100}"}}'
     assert fields("metrics:tasks:by_state") == {"queued": "2"}
+    assert fields("metrics:queue:depths") == {"summarize:primary:queued": "2"}
     await house.worker(group=None, services=["other"], workerId="w")
     await submitted(house, type_="other")
     await submitted(house, type_="other")

@@ -17,8 +17,9 @@
 --                                 list of ids, first in first out; the bare names are the queue HOME
 --   tasks:scheduled               zset of ids by run_at, in seconds
 --   dlq:tasks, dlq:task:{id}      list of dead tasks' ids, and a hash of why each died
---   metrics:queue:depths          hash: how many by queue, lane (of queued tasks only) and state; and
---                                 how many of the running ones are only offered, by lane as well
+--   metrics:queue:depths          hash: how many by queue and state ({queue}:{state}); the queued ones
+--                                 by lane ({queue}:{lane}:queued), and so those of the running ones
+--                                 that are only offered
 --   metrics:tasks:by_state        hash: how many by state
 --   onward:running                zset of running tasks' ids by due_at
 --   onward:alarms                 zset of other tasks' ids by due_at, where they have one
@@ -120,8 +121,10 @@ end
 local function set_alarm(id, due_at) alarms[id] = due_at or false end
 local function set_lease(id, due_at) leases[id] = due_at or false end
 
+-- To be read from its end: a queue's name may have colons.
 local function tally_of(queue, lane, state)
-  return queue .. SEP .. (BY_LANE[state] and lane or '') .. SEP .. state
+  if BY_LANE[state] then return queue .. ':' .. lane .. ':' .. state end
+  return queue .. ':' .. state
 end
 
 -- Kept by state, lane and queue: a text made for each task would cost more than all the counting.

@@ -27,6 +27,7 @@ from onward.core.contract import (
 from onward.core.task import STATES, Claimed, Event, Instant, Lane, Letter, State, Task, TaskId
 
 SEP = "\x1f"
+BY_LANE = ("queued", "offered")  # what is counted by lane, as in ledger.lua
 FAR = 1_000
 STEPS = 1_000  # tasks looked at in one call of `find`
 KEY_MEMORY_MS = 24 * 3_600_000
@@ -132,11 +133,15 @@ class RedisStore:
         flat = await self._functions.command("HGETALL", key)
         counts: Counter[tuple[str, Lane, State]] = Counter()
         for name, count in _pairs(flat):
-            queue, lane, state = name.decode().rsplit(SEP, 2)
+            queue, state = name.decode().rsplit(":", 1)
+            lane = Lane.PRIMARY
+            if state in BY_LANE:
+                queue, by_lane = queue.rsplit(":", 1)
+                lane = LANES[by_lane]
             if state == "offered":
                 counts[queue, Lane.PRIMARY, State.RUNNING] -= int(count)
                 state = State.QUEUED.value
-            counts[queue, LANES.get(lane, Lane.PRIMARY), STATES[state]] += int(count)
+            counts[queue, lane, STATES[state]] += int(count)
         return {key: count for key, count in counts.items() if count}
 
     async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
