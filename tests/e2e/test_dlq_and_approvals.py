@@ -113,6 +113,7 @@ def test_dead_letters_are_listed_shown_mended_and_given_up(shell: Shell) -> None
     until(lambda: shell.json("task", "get", ids[0])["state"] == "dead")
     again = shell.json("task", "get", ids[0])
     assert (again["generation"], again["payload"]) == (2, {"note": "mended"})
+    assert "attempt 1, replay 1" in shell.run("dlq", "show", ids[0]).stdout
 
     dry = shell.run("dlq", "abandon", "--all", "--dry-run")
     assert (dry.returncode, dry.stdout) == (0, "3 dead letters would be abandoned\n")
@@ -164,12 +165,13 @@ def test_approvals_are_listed_shown_and_decided_once(shell: Shell) -> None:
     until(lambda: shell.json("task", "get", task)["state"] == "succeeded")
     assert shell.json("task", "get", task)["result"] == {"sum": 50}
     assert shell.run("approvals", "reject", item["id"]).returncode == 4
-    assert shell.run("approvals", "show", "nothing.1").returncode == 3
+    unknown = shell.run("approvals", "show", "nothing.1")
+    assert (unknown.returncode, "→ onward approvals list" in unknown.stderr) == (3, True)
 
 
 @pytest.mark.contract("S1-11", "N-5")
 def test_a_rejected_task_says_so(shell: Shell) -> None:
-    task = shell.asked()
+    task = shell.run("submit", "echo", '{"sum": 500}', "--approval").stdout.strip()
     done = shell.run("approvals", "reject", task, "-m", "too dear", "--by", "bob")
     assert (done.returncode, done.stdout.split()) == (0, ["rejected", task])
     assert shell.run("task", "watch", task).returncode == 1

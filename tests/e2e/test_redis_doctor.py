@@ -79,6 +79,11 @@ def test_each_weakness_is_named_with_its_cure(
     finding = look(redis)[about]
     assert (finding.mark, says in finding.found) == (mark, True), finding.found
     assert finding.todo
+    assert "redis-cli" not in finding.todo or f"redis-cli {cli_arguments(redis)} " in finding.todo
+
+
+def cli_arguments(redis: RedisServer) -> str:
+    return f"-s {redis.url.removeprefix('unix://').partition('?')[0]}"
 
 
 def test_eviction_with_a_limit_must_be_mended(redis: RedisServer) -> None:
@@ -159,6 +164,15 @@ def refused(cwd: Path, *arguments: str) -> str:
     return done.stderr
 
 
+def refused_worker(cwd: Path, url: str) -> str:
+    (cwd / "jobs.py").write_text(
+        "from onward import Worker\nworker = Worker()\n@worker.service\ndef nod() -> None: ...\n"
+    )
+    done = run("worker", "jobs.py:worker", "--via", "streams", "--redis", url, cwd=cwd)
+    assert (done.returncode, "Traceback" in done.stderr) == (REFUSED, False), done.stderr
+    return done.stderr
+
+
 def test_a_server_that_cannot_have_its_redis_says_why(redis: RedisServer, tmp_path: Path) -> None:
     assert "http://x" in refused(tmp_path, "--redis", "http://x")
     assert "no address" in refused(tmp_path, "--ledger", "redis://127.0.0.1:99999/0")
@@ -168,6 +182,7 @@ def test_a_server_that_cannot_have_its_redis_says_why(redis: RedisServer, tmp_pa
     assert redis.client.keys() == [b"onward:layout"], "nothing is touched"
     redis.client.config_set("requirepass", "secret")
     assert "refuses us" in refused(tmp_path, "--ledger", redis.url)
+    assert "does not let us in" in refused_worker(tmp_path, redis.url)
     redis.kill()
     assert "onward doctor" in refused(tmp_path, "--ledger", redis.url)
 
@@ -175,4 +190,6 @@ def test_a_server_that_cannot_have_its_redis_says_why(redis: RedisServer, tmp_pa
 def test_a_password_is_not_shown() -> None:
     for url in ("redis://u:secret@h:1/0", "redis://:secret@h", "unix:///s?password=secret"):
         assert "secret" not in redis_checkup._shown(url)
+        assert "secret" not in redis_checkup._shell(url)
     assert redis_checkup._shown("unix:///run/redis.sock") == "unix:///run/redis.sock"
+    assert redis_checkup._shell("redis://:secret@h:1/2") == "redis-cli -u redis://:***@h:1/2"

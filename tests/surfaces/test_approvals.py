@@ -87,6 +87,9 @@ async def test_a_rejected_task_has_failed_and_whoever_waits_is_told(house: House
     assert task["error"]["message"] == "rejected by ada"
     assert (await events_of(house, item))[-2:] == ["approval.rejected", "task.failed"]
     assert await listed(house, "?status=rejected") == [item["id"]]
+    said = (await house.get(f"/api/v2/tasks/{item['task_id']}/explain")).json()
+    assert said["reason"] == "rejected"
+    assert said["sentence"] == "It was rejected by ada. It never ran."
 
 
 @pytest.mark.contract("N-5")
@@ -197,6 +200,8 @@ async def test_when_nobody_decides_in_time_the_default_holds(
     assert (await task_of(house, item))["state"] == state
     shown = (await house.get(f"/api/v2/approvals/{item['id']}")).json()
     assert (shown["status"], shown["by"]) == ("expired", "expiry")
+    said = (await house.get(f"/api/v2/tasks/{item['task_id']}/explain")).json()
+    assert (said["reason"] == "rejected") == (default == "reject")
     assert await listed(house, "?status=expired") == [item["id"]]
     late = await house.post(f"/api/v2/approvals/{item['id']}/approve", None)
     assert late.status_code == 409

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import getpass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Approve or reject what waits for somebody's word.", no_args_is_help=True)
 
+LOOK = "onward approvals list --status all"
 COLOURS = {"open": "yellow", "approved": "green", "rejected": "red"}
 
 IdArgument = Annotated[
@@ -65,6 +66,7 @@ def list_(
         server,
         "list approvals",
         lambda client: client.approvals(status.value, cursor=cursor, limit=limit),
+        look=LOOK,
     )
     word = "" if status is StatusWord.ALL else f"{status.value} "
     show_page(page, _rows, none=f"no {word}approvals", as_json=as_json)
@@ -76,7 +78,7 @@ def show(id: IdArgument, as_json: AsJson = False, server: Server = None) -> None
 
     Example: [cyan]onward approvals show 01990000-….1[/]
     """
-    found = converse(server, f"show approval {id}", lambda client: client.approval(id))
+    found = converse(server, f"show approval {id}", lambda client: client.approval(id), look=LOOK)
     if as_json:
         print_json(found)
     else:
@@ -111,6 +113,7 @@ def approve(
         lambda client: client.approve(
             id, by=by or _user(), comment=comment, digest=digest, **given
         ),
+        look=LOOK,
     )
     _decided(found, as_json=as_json)
 
@@ -132,12 +135,16 @@ def reject(
         server,
         f"reject {id}",
         lambda client: client.reject(id, by=by or _user(), comment=comment, digest=digest),
+        look=LOOK,
     )
     _decided(found, as_json=as_json)
 
 
 def _user() -> str | None:
-    return os.environ.get("USER") or os.environ.get("LOGNAME")
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # nobody, as in a container that runs under a bare number
+        return None
 
 
 def _decided(found: ApprovalView, *, as_json: bool) -> None:

@@ -365,11 +365,15 @@ def _card(task: TaskView, events: Sequence[TaskEvent]) -> None:
         ("died", f"{ago(task.finished_at)}, in generation {task.generation}"),
         ("payload", msgspec.json.encode(task.payload).decode()),
     ]
+    replays = 0
     for event in events:
+        replays += event.type == "task.replayed"
         error = event.data.get("error") if isinstance(event.data, dict) else None
         if isinstance(error, dict):
-            why = f"{error.get('kind')}: {error.get('message')}"
-            rows.append((f"attempt {event.data.get('attempt', '?')}", why))
+            attempt = f"attempt {event.data.get('attempt', '?')}"
+            if replays:
+                attempt += f", replay {replays}"
+            rows.append((attempt, f"{error.get('kind')}: {error.get('message')}"))
     out = console()
     out.print(f"{state_mark(task.state)}  [bright_black]{plain(task.id)}[/]")
     out.print(card(rows))

@@ -55,6 +55,9 @@ def submit(
     max_retries: Annotated[
         int | None, typer.Option("--max-retries", min=0, help="Instead of the type's own.")
     ] = None,
+    approval: Annotated[
+        bool, typer.Option("--approval", help="A person approves it first.")
+    ] = False,
     as_json: AsJson = False,
     server: Server = None,
 ) -> None:
@@ -79,6 +82,7 @@ def submit(
         "session_id": session,
         "max_retries": max_retries,
         "timeout_ms": task_timeout,
+        "requires_approval": approval or None,
     }
     options.update({name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
 

@@ -58,7 +58,6 @@ def worker(
     [cyan]onward worker mypackage.jobs:worker --via http --listen http://127.0.0.1:8080[/]
     """
     from onward.client.address import server_url
-    from onward.client.worker import NameTaken
 
     if via not in ("socket", "streams", "http"):
         ways = "workers come by socket, streams or http"
@@ -75,11 +74,21 @@ def worker(
         if via == "http":
             run_called(found, listen)
         else:
-            found.run(redis=redis if via == "streams" else None)
+            _run(found, where, redis if via == "streams" else None)
     except ValueError as error:
         fail(USAGE, f"{where} cannot be run", str(error), "onward worker --help")
     except ModuleNotFoundError as error:
         fail(USAGE, "--via streams cannot be used", str(error), "pip install 'onward[redis]'")
+
+
+def _run(worker: Worker, where: str, redis: str | None) -> None:
+    from onward.client.errors import NotAdmitted
+    from onward.client.worker import NameTaken
+
+    try:
+        worker.run(redis=redis)
+    except NotAdmitted as error:
+        fail(REFUSED, f"{where} cannot work there", str(error), error.hint or "")
     except NameTaken as error:
         fail(REFUSED, f"{where} has stopped", str(error), "give each worker an id of its own")
 

@@ -2,6 +2,7 @@
 
 OnwardError
 ├── Unreachable     nobody answers, or the connection was cut before the answer
+├── NotAdmitted     the Redis of a stream worker wants another user or password
 ├── ServerNeeded    a stream worker's handler asked for what only the server can do
 ├── ProblemError    the server answered, and the answer is no
 ├── TaskFailed      the task is over, and did not succeed
@@ -33,6 +34,14 @@ class Unreachable(OnwardError):
             hint = "start one with `onward up`, or name yours in ONWARD_URL"
         super().__init__(f"{what}; {hint}", hint=hint)
         self.what = what
+
+
+class NotAdmitted(OnwardError):
+    code = "not_admitted"
+
+    def __init__(self, why: str) -> None:
+        hint = "name user and password in the URL, as in redis://user:password@host:6379"
+        super().__init__(f"that Redis does not let us in: {why}", hint=hint)
 
 
 class ServerNeeded(OnwardError):

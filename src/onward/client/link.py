@@ -77,7 +77,8 @@ class SocketLine:
                 if monotonic() - began > STEADY_S:
                     pause = FIRST_PAUSE_S
                 wait = pause * random.uniform(0.5, 1)
-                log.warning("no connection (%s); trying again in %.1f s", error, wait)
+                where = self._wire.url
+                log.warning("no connection to %s (%s); trying again in %.1f s", where, error, wait)
                 await asyncio.sleep(wait)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 

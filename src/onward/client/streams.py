@@ -22,11 +22,11 @@ import msgspec
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from onward.client import frames
 from onward.client.context import TaskContext
-from onward.client.errors import ProblemError, ServerNeeded, Unreachable
+from onward.client.errors import NotAdmitted, ProblemError, ServerNeeded, Unreachable
 from onward.client.execution import Bench, Ended, Execution
 from onward.client.wire import Wire
 from onward.core.errors import OnwardError
@@ -128,6 +128,7 @@ class StreamLine:
         self._draining = False
         self._reader: asyncio.Task[None] | None = None
         self.connected = False
+        self._known = False  # whether we were ever let in
 
     # What handlers ask of the line that brought their task.
 
@@ -192,6 +193,8 @@ class StreamLine:
             log.warning("time is over: %d running tasks are handed back", len(self._bench))
         self._bench.lose(taken.execution for taken in self._taken.values())
         self._taken.clear()
+        if not self._known:
+            return
         try:
             arguments = (WORDS.group, self._name, WORDS.released, str(HANDED_BACK_MS))
             await self._calls.eval(_LEAVE, 1, WORDS.tasks, *arguments)
@@ -222,6 +225,9 @@ class StreamLine:
                 start = await self._read(start)
                 pause = FIRST_PAUSE_S
             except (RedisError, OSError) as error:
+                # Who was let in before may be so again: passwords are changed one by one.
+                if not self._known and _refused(error):
+                    raise NotAdmitted(str(error)) from error
                 # The reply may have been lost with the connection: look at what is ours already.
                 self.connected, start = False, "0"
                 log.warning("no Redis (%s); trying again in %.1f s", error, pause)
@@ -236,7 +242,7 @@ class StreamLine:
                 raise
         names = ", ".join(service.name for service in self._services.values())
         log.info("reading %s as %s, serving %s", WORDS.tasks, self._name, names)
-        self.connected = True
+        self.connected = self._known = True
 
     async def _read(self, start: str) -> str:
         """Take as many as there are free hands; returns where to read on."""
@@ -419,6 +425,12 @@ def _connect(url: str, timeout_s: float | None) -> Redis:
         retry=Retry(NoBackoff(), 0),
         protocol=2,
     )
+
+
+def _refused(error: BaseException) -> bool:
+    refusals = (AuthenticationError, NoPermissionError)
+    # On a unix socket redis-py makes a broken connection of it.
+    return isinstance(error, refusals) or isinstance(error.__cause__, refusals)
 
 
 def _number(text: str, otherwise: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from onward.core.approval import Status, approval_of
 from onward.core.breaker import Circuit, Reading
 from onward.core.dispatch import Dispatcher
 from onward.core.machine import NEVER
@@ -138,12 +139,27 @@ def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Rea
         case Phase.SUCCEEDED:
             return "succeeded", f"It is done, after {task.attempt} attempt(s).", None, None
         case Phase.CANCELED:
-            return "canceled", "It was canceled.", None, "POST …/retry runs it again"
+            return "canceled", "It was canceled.", None, _run_again(task)
         case Phase.DEAD:
             sentence = f"It failed for good after {task.attempt} attempt(s){why}."
             return "dead", sentence, None, f"mend the cause, then: onward dlq replay {task.id}"
         case _:
-            return "failed", f"It failed{why}.", None, "POST …/retry runs it again"
+            return _failed(task, why)
+
+
+def _failed(task: Task, why: str) -> _Reason:
+    asked, ask_again = approval_of(task), f"onward task retry {task.id} asks again"
+    if asked is not None and asked.status is Status.REJECTED:
+        by = f" by {asked.by}" if asked.by else ""
+        why = f": {asked.comment}" if asked.comment else ""
+        return "rejected", f"It was rejected{by}{why}. It never ran.", None, ask_again
+    if asked is not None and asked.status is Status.EXPIRED and asked.default == "reject":
+        return "rejected", "Nobody approved it in time. It never ran.", None, ask_again
+    return "failed", f"It failed{why}.", None, _run_again(task)
+
+
+def _run_again(task: Task) -> str:
+    return f"onward task retry {task.id} runs it again"
 
 
 def expected_end(task: Task, now: Instant) -> Instant | None:
