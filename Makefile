@@ -47,10 +47,11 @@ servers: ## see to the servers that the tests start by themselves
 		echo "no redis-server here: tests on Redis 7 are left out (apt-get install redis-server)"
 
 page-tools: ## see to what tests of the page and of the TypeScript worker need: a browser, Node's packages
-	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || \
-		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; } || true
-	@command -v chromium >/dev/null || \
-		echo "no chromium here: tests in a browser are left out (apt-get install chromium)"
+	@command -v chromium-headless-shell >/dev/null || [ "$$(id -u)" != 0 ] || \
+		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium-headless-shell; } || \
+		command -v chromium >/dev/null || apt-get -qq install -y --no-install-recommends chromium || true
+	@command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null || \
+		echo "no chromium here: tests in a browser are left out (apt-get install chromium-headless-shell)"
 	@if ! command -v npm >/dev/null; then echo "no Node here: the page is not rebuilt and compared"; \
 	elif [ ! web/node_modules/.package-lock.json -nt web/package-lock.json ]; then (cd web && npm ci --silent) || echo "the page is not rebuilt and compared (Node 20.19 or later)"; fi
 	@if ! command -v npm >/dev/null; then echo "no Node here: tests of the TypeScript worker are left out"; \

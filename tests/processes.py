@@ -15,6 +15,9 @@ from typing import Any
 
 import httpx2
 
+# One for all: each client that is made reads every certificate first, and we ask often.
+HTTP = httpx2.Client(trust_env=False, verify=False, timeout=30)
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -73,7 +76,7 @@ class Server(Process):
         until = time.monotonic() + timeout
         while time.monotonic() < until:
             with suppress(httpx2.TransportError):
-                if httpx2.get(f"{self.url}/ready", timeout=2).status_code == 200:
+                if HTTP.get(f"{self.url}/ready", timeout=2).status_code == 200:
                     return self
             if self.popen.poll() is not None:
                 break

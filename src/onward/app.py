@@ -158,7 +158,9 @@ def _doors(onward: Onward, door: Door, intake: Intake) -> FastAPI:
         console_encryption.build(*onward.encryption),
         console_page.build(),
     ):
-        web.include_router(router)
+        # Not include_router: it works every route out again at its first call, for what an
+        # application may add to a router, and ours adds nothing.
+        web.router.routes.extend(router.routes)
     web.router.routes.append(Route(agent_mcp.PATH, calls, methods=["POST"]))
     web.router.routes.append(WebSocketRoute("/ws/worker", onward.sockets))
     listening = agent_push.Sockets(onward.hub, lambda name: bool(agent_sessions.is_session(name)))

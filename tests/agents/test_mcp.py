@@ -17,8 +17,9 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, Request, RequestParams, Result
 
+from onward.client.address import reach
 from tests.client.conftest import served
-from tests.processes import Process, Server, serving
+from tests.processes import HTTP, Process, Server, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S2-1")]
 
@@ -41,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 async def http(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as http:
+    async with httpx2.AsyncClient(**reach(server.url)) as http:
         await until(http, "/api/v2/workers", lambda body: bool(body["items"]))
         yield http
 
@@ -257,7 +258,7 @@ async def test_the_clients_user_may_decide(
 async def test_nobody_is_kept_waiting_for_a_person(mode: Any) -> None:
     service = {"name": "pay", "task_types": ["pay"], "requires_approval": True}
     async with served(mcp_wait_ms=600_000) as url, asyncio.timeout(30):
-        async with httpx2.AsyncClient(base_url=url, trust_env=False) as http:
+        async with httpx2.AsyncClient(**reach(url)) as http:
             await http.post("/api/v2/services", json=service)
         async with Client(f"{url}/mcp", mode=mode) as client:
             result = await client.call_tool("pay", {"amount": 3})
@@ -437,7 +438,7 @@ async def test_stdio_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
 async def test_a_server_that_goes_down_cancels_nothing(tmp_path: Path, mode: Any) -> None:
     """Its clients see their connections close, which newer ones would take for their own cancel."""
     with serving(tmp_path, ONWARD_DRAIN_MS=0) as first:
-        async with httpx2.AsyncClient(base_url=first.url, trust_env=False) as http:
+        async with httpx2.AsyncClient(**reach(first.url)) as http:
             await http.post("/api/v2/services", json={"name": "slow", "task_types": ["slow"]})
             with contextlib.suppress(MCPError, ExceptionGroup, httpx2.HTTPError):
                 async with speaking(first, "stayer", mode=mode) as client:
@@ -448,5 +449,5 @@ async def test_a_server_that_goes_down_cancels_nothing(tmp_path: Path, mode: Any
                     await asyncio.wait([call])
                     call.result()
         with serving(tmp_path) as second:
-            answer = httpx2.get(f"{second.url}/api/v2/tasks/{task['id']}", trust_env=False)
+            answer = HTTP.get(f"{second.url}/api/v2/tasks/{task['id']}")
             assert answer.json()["state"] == "queued"

@@ -9,18 +9,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import httpx2
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize, sync_playwright
 
-from tests.processes import Process, Server
+from tests.processes import HTTP, Process, Server
 
 WIDE: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
+LOOKS: dict[str, tuple[ViewportSize, Literal["light", "dark"]]] = {
+    "wide, light": (WIDE, "light"),
+    "wide, dark": (WIDE, "dark"),
+    "phone, dark": (PHONE, "dark"),
+    "phone, light": (PHONE, "light"),
+}
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# The headless shell has no window to draw: it takes half the processor time.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +34,9 @@ def browser() -> Iterator[Browser]:
     # Of a module, not of the session: its event loop would be in the way of other modules' tests.
     found = os.environ.get("ONWARD_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
-        pytest.skip("no Chromium here (apt-get install chromium, or set ONWARD_CHROMIUM)")
+        pytest.skip(
+            "no Chromium here (apt-get install chromium-headless-shell, or set ONWARD_CHROMIUM)"
+        )
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield opened
@@ -64,12 +72,12 @@ class Site:
         self.server.kill()
 
     def post(self, path: str, body: Any) -> Any:
-        answer = httpx2.post(f"{self.url}{path}", json=body, timeout=30)
+        answer = HTTP.post(f"{self.url}{path}", json=body)
         assert answer.status_code < 300, answer.text
         return answer.json()
 
     def get(self, path: str) -> Any:
-        return httpx2.get(f"{self.url}{path}", timeout=30).json()
+        return HTTP.get(f"{self.url}{path}").json()
 
     def submit(self, type_: str, payload: Any = None, **more: Any) -> str:
         id: str = self.post("/api/v2/tasks", {"type": type_, "payload": payload, **more})["id"]
@@ -117,7 +125,7 @@ def site(tmp_path: Path, browser: Browser) -> Iterator[Site]:
 
 @pytest.fixture
 def axe() -> Callable[[Page], list[str]]:
-    """The serious findings of axe on a page, each with the elements that it is about."""
+    """What is serious on a page, in every size and colour, each with the elements it is about."""
     found = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
     if not found.exists():
         pytest.skip("axe is not installed (cd web && npm ci)")
@@ -125,11 +133,18 @@ def axe() -> Callable[[Page], list[str]]:
 
     def look(page: Page) -> list[str]:
         page.evaluate(source)  # not as a script element: the policy would refuse it
-        report = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        return [
-            f"{one['id']}: {', '.join(node['html'] for node in one['nodes'][:3])}"
-            for one in report["violations"]
-            if one["impact"] in ("serious", "critical")
-        ]
+        found = []
+        for name, (size, colours) in LOOKS.items():
+            page.set_viewport_size(size)
+            page.emulate_media(color_scheme=colours, reduced_motion="reduce")
+            report = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+            found += [
+                f"{name}: {one['id']}: {', '.join(node['html'] for node in one['nodes'][:3])}"
+                for one in report["violations"]
+                if one["impact"] in ("serious", "critical")
+            ]
+            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                found.append(f"{name}: wider than the screen")
+        return found
 
     return look

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, ViewportSize, expect
+from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import PHONE, WIDE, Site
+from tests.browser.conftest import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("N-8"), pytest.mark.timeout(240)]
 
@@ -93,15 +93,11 @@ def test_the_policy_stops_what_would_get_through(site: Site) -> None:
     site.complaints.clear()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_axe_finds_nothing_serious(
-    site: Site, axe: Callable[[Page], list[str]], size: ViewportSize, dark: bool
-) -> None:
+def test_axe_finds_nothing_serious(site: Site, axe: Callable[[Page], list[str]]) -> None:
     found: dict[str, list[str]] = {}
     tasks = fill(site)
     for path in (*PATHS, *tasks):
-        with site.page(path, size=size, dark=dark) as page:
+        with site.page(path) as page:
             expect(page.locator("h1")).to_be_visible()
             expect(page.locator(".skeleton")).to_have_count(0)
             if path == "/dead-letters":
@@ -109,7 +105,7 @@ def test_axe_finds_nothing_serious(
                 expect(page.get_by_role("region", name="Tasks of this group")).to_be_visible()
             if findings := axe(page):
                 found[path] = findings
-    with site.page("/tasks", size=size, dark=dark) as page:
+    with site.page("/tasks") as page:
         expect(page.locator("h1")).to_be_visible()
         page.keyboard.press("Control+k")
         expect(page.get_by_role("combobox")).to_be_visible()

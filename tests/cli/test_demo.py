@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from onward.cli.demo.services import archive, post, reception, studio
-from tests.processes import Process, Server, free_port, serving
+from tests.processes import HTTP, Process, Server, free_port, serving
 from tests.servers import RedisServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -52,7 +52,7 @@ def until(what: Callable[[], Any]) -> Any:
 
 
 def items(url: str, path: str, **query: Any) -> list[dict[str, Any]]:
-    answer = httpx2.get(f"{url}/api/v2/{path}", params=query, timeout=30)
+    answer = HTTP.get(f"{url}/api/v2/{path}", params=query, timeout=30)
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["items"]
     return found
@@ -127,7 +127,7 @@ def _undone(url: str) -> set[str]:
 
 def _kinds_of_steps(url: str) -> set[str]:
     run = items(url, "runs", flow="demo-order", state="succeeded")[0]
-    whole = httpx2.get(f"{url}/api/v2/runs/{run['id']}").json()
+    whole = HTTP.get(f"{url}/api/v2/runs/{run['id']}").json()
     return {row["node_key"] for row in whole["node_runs"]}
 
 
@@ -222,7 +222,7 @@ def test_its_own_server_does_not_outlive_a_demo_that_is_killed(tmp_path: Path) -
 
 def _silent(port: int) -> bool:
     try:
-        httpx2.get(f"http://127.0.0.1:{port}/health", timeout=5)
+        HTTP.get(f"http://127.0.0.1:{port}/health", timeout=5)
     except httpx2.TransportError:
         return True
     return False

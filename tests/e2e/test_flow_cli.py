@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
-from tests.processes import Process, free_port, serving
+from tests.processes import HTTP, Process, free_port, serving
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +96,7 @@ class Shell:
 
     def read(self, run: str) -> Any:
         """Not by the command line: for what is waited for, a process a look is too much."""
-        return httpx2.get(f"{self.url}/api/v2/runs/{run}").json()
+        return HTTP.get(f"{self.url}/api/v2/runs/{run}").json()
 
 
 def until(what: Callable[[], Any], seconds: float = 30) -> Any:
@@ -457,5 +456,5 @@ def test_scheduler_db_names_the_ledger_of_a_server(tmp_path: Path) -> None:
 
 
 def _items(shell: Shell, what: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx2.get(f"{shell.url}/api/v2/{what}").json()["items"]
+    found: list[dict[str, Any]] = HTTP.get(f"{shell.url}/api/v2/{what}").json()["items"]
     return found

@@ -14,8 +14,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from onward.client.address import reach
 from onward.core.privacy import MASK
-from tests.processes import Process, Server, serving
+from tests.processes import HTTP, Process, Server, serving
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +54,7 @@ class Shop:
     def __init__(self, server: Server, worker: Process, folder: Path) -> None:
         self.server = server
         self.folder = folder
-        self.http = httpx2.Client(base_url=server.url, timeout=60)
+        self.http = httpx2.Client(**reach(server.url), timeout=60)
         self.worker = worker
 
     def submit(self, how: str, **more: Any) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def test_from_no_key_to_a_new_one(tmp_path: Path) -> None:
         assert "off" in onward("keys", "encryption", "status", "--server", server.url)
         refused = onward("keys", "encryption", "rotate", "--server", server.url, code=4)
         assert "onward keys encryption new" in refused
-        task = httpx2.post(f"{server.url}/api/v2/tasks?wait_ms=30000", json=echo).json()["id"]
+        task = HTTP.post(f"{server.url}/api/v2/tasks?wait_ms=30000", json=echo).json()["id"]
         server.stop()
     first = onward("keys", "encryption", "new", "--name", "k1").strip()
     file.write_text(f"{first}\n")
@@ -156,7 +157,7 @@ def test_from_no_key_to_a_new_one(tmp_path: Path) -> None:
         server.stop()
     file.write_text(f"{second}\n")
     with serving(tmp_path, up=True, ONWARD_ENCRYPTION_KEYS_FILE=file) as server:
-        found = httpx2.get(f"{server.url}/api/v2/tasks/{task}").json()
+        found = HTTP.get(f"{server.url}/api/v2/tasks/{task}").json()
         assert found["payload"] == found["result"] == {"card": SECRET}
         server.stop()
     assert MASK not in str(found)

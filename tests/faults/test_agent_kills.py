@@ -16,6 +16,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
+from onward.client.address import reach
 from tests.faults.invariants import check_invariants
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.processes import Server, free_port
@@ -80,7 +81,7 @@ class Session:
                     await line.send(json.dumps(said))
 
     async def poll(self) -> None:
-        async with httpx2.AsyncClient(base_url=self.url, timeout=10) as http:
+        async with httpx2.AsyncClient(**reach(self.url), timeout=10) as http:
             while True:
                 with suppress(httpx2.TransportError):
                     await self._poll(http)
@@ -143,7 +144,7 @@ class Town:
 
     async def live(self, *, dies: bool) -> None:
         """One life: work comes in and, if it dies, at any moment the server is killed."""
-        async with httpx2.AsyncClient(base_url=self.server.url, timeout=30) as http:
+        async with httpx2.AsyncClient(**reach(self.server.url), timeout=30) as http:
             turns = [one.submit(http, number) for number in range(EACH) for one in self.sessions]
             loading = asyncio.gather(*turns)
             if dies:
@@ -160,7 +161,7 @@ class Town:
 
     async def rest(self) -> None:
         """Until every task is over, those too whose submission nobody was told of."""
-        async with httpx2.AsyncClient(base_url=self.server.url, timeout=30) as http:
+        async with httpx2.AsyncClient(**reach(self.server.url), timeout=30) as http:
 
             async def open_() -> bool:
                 queues = (await http.get("/api/v2/queues")).json()["items"]
@@ -173,7 +174,7 @@ class Town:
 
     async def look(self) -> None:
         """Nothing was told under two ids, and what was acknowledged did not come back."""
-        async with httpx2.AsyncClient(base_url=self.server.url, timeout=30) as http:
+        async with httpx2.AsyncClient(**reach(self.server.url), timeout=30) as http:
             for one in self.sessions:
                 kept = (await http.get(f"{one.path}/notifications?limit=1000")).json()["items"]
                 ids = {item["task_id"]: item["notification_id"] for item in kept}

@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from onward import Context, Worker
+from onward.client.address import reach
 from tests.faults.redis_invariants import Snapshot, check_redis_invariants
 from tests.processes import Server
 from tests.servers import RedisServer
@@ -98,7 +99,7 @@ async def working(url: str, **options: Any) -> AsyncIterator[Worker]:
 
 
 def http(server: Server) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(base_url=server.url, timeout=30)
+    return httpx2.AsyncClient(**reach(server.url), timeout=30)
 
 
 async def ended(client: httpx2.AsyncClient, task: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from onward.client.address import reach
 from tests.faults.invariants import check_invariants
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.processes import Process, serving
@@ -109,7 +110,7 @@ async def test_workers_killed_and_stopped_all_the_while_lose_nothing_and_end_not
         with serving(tmp_path, **options) as server:
             crew = Crew(redis.url, tmp_path / "worker.log")
             try:
-                async with httpx2.AsyncClient(base_url=server.url, timeout=20) as http:
+                async with httpx2.AsyncClient(**reach(server.url), timeout=20) as http:
                     found: dict[str, int] = {}
                     submitting = asyncio.create_task(submit_all(http, accepted))
                     for turn in range(60):

@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
-from tests.processes import Process, Server, free_port, serving
+from tests.processes import HTTP, Process, Server, free_port, serving
 
 pytestmark = pytest.mark.slow
 
@@ -62,13 +61,13 @@ def wait_for(holds: Callable[[], bool], timeout: float = 20) -> None:
 
 def run(server: Server, type: str, payload: Any) -> Any:
     body = {"type": type, "payload": payload}
-    answer = httpx2.post(f"{server.url}/api/v2/tasks?wait_ms=20000", json=body, timeout=30)
+    answer = HTTP.post(f"{server.url}/api/v2/tasks?wait_ms=20000", json=body, timeout=30)
     assert answer.status_code == 200, answer.text
     return answer.json()["result"]
 
 
 def listed(server: Server) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx2.get(f"{server.url}/workers/list").json()
+    found: list[dict[str, Any]] = HTTP.get(f"{server.url}/workers/list").json()
     return found
 
 
@@ -88,7 +87,7 @@ def test_the_shipped_worker_registers_the_port_it_really_has(tmp_path: Path) -> 
             assert run(server, "route", {"input": 0, "params": {"action": "goB"}}) == {
                 "action": "goB"
             }
-            direct = httpx2.post(f"{said['url']}/exec/sum", json={"input": [1], "params": {}})
+            direct = HTTP.post(f"{said['url']}/exec/sum", json={"input": [1], "params": {}})
             assert direct.json() == {"result": 1, "error": ""}
 
             assert worker.stop() == 0

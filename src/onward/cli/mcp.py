@@ -56,18 +56,17 @@ class Bridge:
     def __init__(self, url: str, session: str) -> None:
         import httpx2
 
-        from onward.client.address import is_loopback
+        from onward.client.address import reach
 
         self._url = url
         self._http = httpx2.AsyncClient(
-            base_url=url,
+            **reach(url),
             headers={
                 "accept": "application/json, text/event-stream",
                 "content-type": "application/json",
                 "onward-session": session,
             },
             timeout=httpx2.Timeout(SILENCE_S, connect=5.0),
-            trust_env=not is_loopback(url),
         )
         self._version: str | None = None  # what an older client has agreed on when it said hello
         self._under_way: dict[str, asyncio.Task[None]] = {}

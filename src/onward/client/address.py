@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TypedDict
 from urllib.parse import urlsplit
 
 DEFAULT_URL = "http://127.0.0.1:8070"
@@ -27,6 +28,22 @@ def is_said(url: str | None = None) -> bool:
 
 def socket_url(url: str) -> str:
     return f"ws{url.removeprefix('http')}/ws/worker"
+
+
+class Reach(TypedDict):
+    base_url: str
+    trust_env: bool
+    verify: bool
+
+
+def reach(url: str) -> Reach:
+    """How an HTTP client gets there. Without TLS or a proxy it need not read all certificates."""
+    here = is_loopback(url)
+    return {
+        "base_url": url,
+        "trust_env": not here,
+        "verify": not (here and url.startswith("http:")),
+    }
 
 
 def is_loopback(url: str) -> bool:

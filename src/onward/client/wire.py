@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import httpx2
 import msgspec
 
-from onward.client.address import is_loopback
+from onward.client.address import reach
 from onward.client.errors import Unreachable, problem_from
 from onward.tracing import outgoing
 
@@ -32,10 +32,9 @@ class Wire:
         self.reached = False
         self.away_since: float | None = None
         self._http = httpx2.AsyncClient(
-            base_url=url,
+            **reach(url),
             # Everybody who waits holds a connection: a pool of a hundred would make them queue.
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
-            trust_env=not is_loopback(url),
         )
 
     async def close(self) -> None:

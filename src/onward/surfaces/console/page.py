@@ -9,6 +9,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import mimetypes
+from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -40,8 +42,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 def build() -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    folder = files("onward.surfaces.console") / "static"
-    found = {name: _read(name, path) for name, path in _walk(folder)}
+    found = _files()
 
     @router.get("/")
     async def home() -> Response:
@@ -56,6 +57,12 @@ def build() -> APIRouter:
         return _answer(request, file or found[INDEX])
 
     return router
+
+
+@cache  # they come with the package, and squeezing them takes a while
+def _files() -> Mapping[str, File]:
+    folder = files("onward.surfaces.console") / "static"
+    return {name: _read(name, path) for name, path in _walk(folder)}
 
 
 def _walk(folder: Traversable, under: str = "") -> list[tuple[str, Traversable]]:
