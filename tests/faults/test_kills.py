@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import httpx2
 import pytest
 
 from onward.client.address import reach
+from tests.faults.chores import states_in, submit_chores
 from tests.faults.invariants import check_invariants
 from tests.processes import HTTP, Process, Server, free_port, serving
 
@@ -90,23 +90,6 @@ async def test_a_server_killed_under_load_loses_nothing_it_answered_for(tmp_path
     check_invariants(tmp_path / "ledger.db", accepted)
 
 
-async def submit_chores(http: httpx2.AsyncClient, many: int, accepted: list[str]) -> None:
-    async def some(part: range) -> None:
-        for n in part:
-            body = {"type": "chore", "payload": {"n": n}}
-            response = await http.post("/api/v2/tasks", json=body)
-            assert response.status_code == 202, response.text
-            accepted.append(response.json()["id"])
-
-    await asyncio.gather(*[some(range(at, many, 20)) for at in range(20)])
-
-
-async def chores(http: httpx2.AsyncClient) -> Counter[str]:
-    """How many there are, by state."""
-    queues = (await http.get("/api/v2/queues")).json()["items"]
-    return Counter(next((one["states"] for one in queues if one["name"] == "chore"), {}))
-
-
 @pytest.mark.contract("N-7")
 async def test_workers_killed_every_second_lose_no_task_and_end_none_twice(tmp_path: Path) -> None:
     tasks = 2_000
@@ -124,7 +107,7 @@ async def test_workers_killed_every_second_lose_no_task_and_end_none_twice(tmp_p
                 kills = 0
                 while True:
                     await asyncio.sleep(1)
-                    states = await chores(http)
+                    states = await states_in(http, "chore")
                     if states["succeeded"] + states["dead"] == tasks:
                         break
                     crew[kills % 2].kill()

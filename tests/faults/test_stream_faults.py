@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from onward.client.address import reach
+from tests.faults.chores import states_in, submit_chores
 from tests.faults.invariants import check_invariants
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.processes import Process, serving
@@ -62,23 +63,6 @@ class Crew:
             member.kill()
 
 
-async def submit_all(http: httpx2.AsyncClient, accepted: list[str]) -> None:
-    async def some(part: range) -> None:
-        for n in part:
-            body = {"type": "chore", "queue": "streams", "payload": {"n": n}}
-            response = await http.post("/api/v2/tasks", json=body)
-            assert response.status_code == 202, response.text
-            accepted.append(response.json()["id"])
-
-    await asyncio.gather(*[some(range(at, TASKS_IN_ALL, 50)) for at in range(50)])
-
-
-async def states(http: httpx2.AsyncClient) -> dict[str, int]:
-    queues = (await http.get("/api/v2/queues")).json()["items"]
-    found = [Counter(one["states"]) for one in queues if one["name"] == "streams"]
-    return found[0] if found else Counter()  # nothing was taken yet
-
-
 async def cleared(client: Any) -> None:
     until = time.monotonic() + 10
     left: tuple[int, ...] = (-1,)
@@ -111,11 +95,13 @@ async def test_workers_killed_and_stopped_all_the_while_lose_nothing_and_end_not
             crew = Crew(redis.url, tmp_path / "worker.log")
             try:
                 async with httpx2.AsyncClient(**reach(server.url), timeout=20) as http:
-                    found: dict[str, int] = {}
-                    submitting = asyncio.create_task(submit_all(http, accepted))
+                    found: Counter[str] = Counter()
+                    submitting = asyncio.create_task(
+                        submit_chores(http, TASKS_IN_ALL, accepted, queue="streams")
+                    )
                     for turn in range(60):
                         await asyncio.sleep(1)
-                        found = await states(http)
+                        found = await states_in(http, "streams")
                         over = found["succeeded"] + found["dead"] == TASKS_IN_ALL
                         if over and submitting.done():
                             break
