@@ -8,13 +8,14 @@ leave its client and pool aside: those cost more than the call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
 
 import msgspec
 import structlog
+from hiredis import pack_command
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
@@ -137,13 +138,14 @@ class Functions:
         for connection in self._free:
             await connection.disconnect()
 
-    async def _send(self, arguments: Sequence[Any]) -> Any:
+    async def _send(self, arguments: tuple[Any, ...]) -> Any:
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S), self._most:
                 connection = self._free.pop() if self._free else new_connection(self._redis)
                 try:
                     await _drop_if_closed(connection)
-                    packed = connection.pack_command(*arguments)
+                    # Not its own `pack_command`, which is Python.
+                    packed = pack_command(arguments)
                     await connection.send_packed_command(packed, check_health=False)
                     reply = await connection.read_response()
                 finally:  # one that broke, or was left in the middle, has been disconnected
