@@ -262,10 +262,11 @@ async def test_a_full_redis_refuses_new_work_and_finishes_the_old(
             assert await submit(10) == 202
         used = int(redis.client.info("memory")["used_memory"])
         redis.client.config_set("maxmemory", used + 300_000)
-        statuses = [await submit(50_000) for _ in range(20)]
-        assert statuses[0] == 202
-        assert statuses[-1] == 503
-        assert set(statuses) == {202, 503}
+        # How many fit is not known: what Redis used for itself when we asked may be free again.
+        statuses = [await submit(50_000)]
+        while statuses[-1] == 202 and len(statuses) < 400:
+            statuses.append(await submit(50_000))
+        assert (statuses[0], statuses[-1]) == (202, 503)
         redis.client.config_set("maxmemory", 1_000_000)  # far below what is there
         assert await submit(1) == 503
         gate.set()

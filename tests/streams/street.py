@@ -164,10 +164,11 @@ class Street:
         return count
 
     async def empty(self) -> None:
-        """Until nothing is on the stream, and nothing pending."""
+        """Until nothing is on the stream, nothing pending, and every result taken away."""
 
         async def gone() -> bool:
-            return await self.length() == 0 and await self.pending() == 0
+            left = [await self.length(), await self.pending(), await self.length(RESULTS)]
+            return not any(left)
 
         await self.until(gone)
 
