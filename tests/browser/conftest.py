@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize, expect, sync_playwright
 
 from tests.processes import HTTP, Process, Server
 
+WAIT_MS = 15_000
 WIDE: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 LOOKS: dict[str, tuple[ViewportSize, Literal["light", "dark"]]] = {
@@ -37,6 +38,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip(
             "no Chromium here (apt-get install chromium-headless-shell, or set ONWARD_CHROMIUM)"
         )
+    expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield opened
@@ -97,7 +99,7 @@ class Site:
             viewport=size, color_scheme="dark" if dark else "light", reduced_motion="reduce"
         )
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(WAIT_MS)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
         page.on("console", self._console)

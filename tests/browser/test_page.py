@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.conftest import PHONE, Site
 
@@ -28,7 +29,7 @@ def badge(page: Page, word: str) -> None:
 
 def test_a_task_is_handed_in_watched_and_done(site: Site) -> None:
     with site.page("/playground?door=native") as page:
-        page.get_by_label("Body").fill('{"type": "countdown", "payload": {"seconds": 2}}')
+        page.get_by_label("Body").fill('{"type": "countdown", "payload": {"seconds": 4}}')
         page.get_by_role("button", name="Send").click()
         page.locator(".card", has_text="Answer").locator("p a.mono").click()
         expect(page).to_have_url(re.compile("/ui/tasks/"))
@@ -115,6 +116,25 @@ def test_a_list_of_a_hundred_thousand_scrolls(tmp_path: Path, browser: Browser) 
     assert site.complaints == []
 
 
+def test_who_reaches_the_end_while_the_list_is_read_again_gets_more(site: Site) -> None:
+    for n in range(150):
+        site.submit("heap", {"n": n})
+    held: list[Route] = []
+    with site.page("/tasks") as page:
+        told = page.locator("main p[aria-live]")
+        expect(told).to_contain_text("100 loaded")
+        page.route(re.compile(r"/api/v2/tasks\?(?!.*cursor)"), lambda route: held.append(route))
+        site.submit("heap", {"n": "last"})
+        while not held:
+            page.wait_for_timeout(50)
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        page.wait_for_timeout(500)
+        for route in held:
+            route.continue_()
+        page.unroute_all()
+        expect(told).to_contain_text("150 tasks")  # the newest one is told of at the top
+
+
 def test_many_tasks_are_canceled_at_once(site: Site) -> None:
     ids = [site.submit("nobody-does-this", {"n": n}) for n in range(12)]
     other = site.submit("nor-this")
@@ -157,6 +177,25 @@ def test_lists_and_numbers_change_by_themselves(site: Site) -> None:
         expect(row).to_have_count(1)
         page.get_by_role("button", name="resume live updates").click()
         expect(row).to_have_count(2)
+
+
+def test_what_changes_while_it_is_read_is_read_again(site: Site) -> None:
+    task = site.submit("countdown", {"seconds": 2})
+    held: list[str] = []
+
+    def hold(route: Route) -> None:
+        answer = route.fetch()
+        if not held:  # until what it says is no longer true, and others have been told
+            held.append(answer.json()["state"])
+            site.until(lambda: site.get(f"/api/v2/tasks/{task}")["state"] == "succeeded")
+            time.sleep(1.5)
+        route.fulfill(response=answer)
+
+    with site.page() as page:
+        page.route(re.compile(rf"/api/v2/tasks/{task}\?"), hold)
+        page.goto(f"{site.url}/ui/tasks/{task}")
+        badge(page, "succeeded")
+    assert held == ["running"]
 
 
 def test_a_server_that_goes_away_is_noticed_and_its_return_too(site: Site) -> None:

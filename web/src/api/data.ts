@@ -1,7 +1,7 @@
 // How a view reads and acts: `useData` for what it shows, `useAction` for what its buttons do.
 import { keepPreviousData, QueryClient, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { UseQueryResult } from "@tanstack/react-query";
-import { useRef } from "react";
+import { useEffect, useRef } from "react";
 import { say } from "../components/toasts";
 import { get, Problem } from "./client";
 import { useChanges } from "./live";
@@ -28,12 +28,22 @@ export function useData<T>(path: string | null, concerns: Concerns = ANY, editio
     enabled: path !== null,
     placeholderData: keepPreviousData,
   });
+  const cache = useQueryClient();
   const asked = useRef(0);
+  const later = useRef<number>(undefined);
+  useEffect(() => () => clearTimeout(later.current), [path, edition]);
+  const read = (after: number): void => {
+    clearTimeout(later.current);
+    later.current = window.setTimeout(() => {
+      // What is under way may have been read before the change.
+      if (cache.isFetching({ queryKey: [path, edition], exact: true })) return read(REST_MS);
+      asked.current = performance.now();
+      void found.refetch({ cancelRefetch: false });
+    }, after);
+  };
   useChanges((changed) => {
-    const now = performance.now();
-    if (path === null || !concerns(changed) || (changed !== null && now - asked.current < REST_MS)) return;
-    asked.current = now;
-    void found.refetch({ cancelRefetch: false });
+    if (path === null || !concerns(changed)) return;
+    read(changed === null ? 0 : Math.max(0, asked.current + REST_MS - performance.now()));
   });
   return found;
 }

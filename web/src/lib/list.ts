@@ -48,7 +48,7 @@ export function useList<T extends Row>(source: Source<T>): List<T> {
   const [fresh, setFresh] = useState(0);
   const watching = useRef<List<T>["watching"]>({ top: true, ids: [] });
   const key = JSON.stringify([source.path, source.params]);
-  const now = useRef({ list, key, busy: false, again: false });
+  const now = useRef({ list, key, busy: false, again: false, further: false });
   now.current.list = list;
   now.current.key = key;
 
@@ -68,6 +68,9 @@ export function useList<T extends Row>(source: Source<T>): List<T> {
         if (now.current.again) {
           now.current.again = false;
           void refresh.current();
+        } else if (now.current.further) {
+          now.current.further = false;
+          void extend.current();
         }
       }
     },
@@ -100,6 +103,21 @@ export function useList<T extends Row>(source: Source<T>): List<T> {
     });
   };
 
+  const extend = useRef<() => Promise<void>>(async () => {});
+  extend.current = async () => {
+    if (now.current.busy) {
+      now.current.further = true; // nobody asks twice: the reader is at the end already
+      return;
+    }
+    const from = now.current.list?.next;
+    if (!from) return;
+    await alone(async () => {
+      const page = await ask({ limit: source.page ?? PAGE, cursor: from });
+      const before = now.current.list;
+      if (before) put({ rows: distinct([...before.rows, ...page.items]), next: page.next });
+    });
+  };
+
   /** Rows on screen that the head did not tell of. */
   async function lookUp(shown: Listed<T>, head: Page<T>, changed: readonly string[] | null, ids: readonly string[]): Promise<void> {
     if (!source.fits) return;
@@ -118,7 +136,7 @@ export function useList<T extends Row>(source: Source<T>): List<T> {
     setError(null);
     setFresh(0);
     now.current.list = null;
-    now.current.busy = false;
+    now.current.busy = now.current.further = false;
     void refresh.current(null, true);
   }, [key]);
   useChanges((changed) => void refresh.current(changed));
@@ -129,15 +147,7 @@ export function useList<T extends Row>(source: Source<T>): List<T> {
     complete: list !== null && list.next === null,
     error,
     fresh,
-    more: () => {
-      const from = now.current.list?.next;
-      if (!from) return;
-      void alone(async () => {
-        const page = await ask({ limit: source.page ?? PAGE, cursor: from });
-        const before = now.current.list;
-        if (before) put({ rows: distinct([...before.rows, ...page.items]), next: page.next });
-      });
-    },
+    more: () => void extend.current(),
     toTop: () => void refresh.current(null, true),
     look: () => void refresh.current(),
     watching: watching.current,
