@@ -366,11 +366,13 @@ class Onward:
             visibility_ms=int(settings.visibility_timeout_s * 1000),
             credits=settings.stream_credits,
         )
-        self._feed = Feed(
-            self.dispatcher, self.roster, lines, StreamProtocol(), rules, self.catalog
-        )
-        rules = msgspec.structs.replace(rules, types=())
-        self._agent_feed = Feed(self.dispatcher, self.roster, lines, agents, rules, self.catalog)
+
+        def feed_of(dialect: Dialect, rules: Rules) -> Feed:
+            duty = self._duty(dialect.name)
+            return Feed(self.dispatcher, self.roster, lines, dialect, rules, self.catalog, duty)
+
+        self._feed = feed_of(StreamProtocol(), rules)
+        self._agent_feed = feed_of(agents, msgspec.structs.replace(rules, types=()))
         for feed in (self._feed, self._agent_feed):
             feed.start()
         letters = DeadLetters(self.backend.tasks, partial(tell_once, calls))

@@ -43,8 +43,12 @@ async def test_what_ended_natively_is_told_to_the_agents_group_and_to_the_sessio
     assert data["duration_ms"] >= 0
     assert data["completed_by"].startswith("builtin-")
     (notice,) = await agency.notices("user-1")
-    items = (await agency.http.get("/api/v2/sessions/user-1/notifications")).json()["items"]
-    shown = {name: value for name, value in items[0].items() if name != "read"}
+
+    async def kept() -> Any:
+        return (await agency.http.get("/api/v2/sessions/user-1/notifications")).json()["items"]
+
+    (item,) = await agency.until(kept)
+    shown = {name: value for name, value in item.items() if name != "read"}
     assert notice["data"] == shown, "one notice, by whatever way"
     assert notice["event_id"] == shown["notification_id"]
     assert 0 < await agency.redis.ttl("user:stream:notifications:user-1") <= 7 * DAY_S

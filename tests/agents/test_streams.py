@@ -343,8 +343,9 @@ async def test_a_service_that_only_looks_is_not_shown_as_doing_it(
 
 @pytest.mark.parametrize("ledger", ["sqlite", "redis"])
 async def test_what_every_service_let_go_is_offered_again_and_never_counts_as_lost(
-    ledger: str,
+    ledger: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(streams, "GLANCE_MS", 5_000)
     async with open_agency(ledger, visibility_timeout_s=1) as agency:
         await agency.join()
         task = await agency.submit(type="nobody.does", queue="agents")

@@ -137,10 +137,23 @@ async def test_a_worker_that_puts_its_task_back_itself_is_followed(street: Stree
     await street.empty()
 
 
-async def test_an_entry_without_a_task_id_stops_nothing(street: Street) -> None:
-    await street.redis.xadd(TASKS, {"tool_name": "t"})
+@pytest.mark.contract("S1-7")
+async def test_entries_without_a_task_id_are_dead_letters_and_stop_nothing(street: Street) -> None:
+    junk: list[dict[str, str]] = [{"tool_name": "t"}, {"task_id": ""}, {"task_id": "x" * 5_000}]
+    entries = [(await street.redis.xadd(TASKS, fields)).decode() for fields in junk]
+    for entry in entries:
+        dead = await street.over(f"streams-{entry}")
+        assert (dead["state"], dead["error"]["kind"]) == ("dead", "SchemaInvalid")
+
+    async def told() -> bool:
+        return len(await street.letters()) == len(junk)
+
+    await street.until(told)
+    assert {letter["task_id"] for letter in await street.letters()} == {
+        f"streams-{entry}" for entry in entries
+    }
+    await street.empty()
     task = await street.submit(queue="streams")
-    await street.take()
     entry, fields = await street.take()
     await street.succeed(entry, fields)
     assert (await street.over(task))["state"] == "succeeded"
@@ -206,6 +219,23 @@ async def test_a_worker_that_reports_a_failure_and_then_buries_it_ends_its_task(
     assert (dead["state"], dead["failures"]) == ("dead", 1)
     await asyncio.sleep(1.2)
     assert len(await street.letters()) == 1
+
+
+@pytest.mark.contract("S1-7")
+async def test_a_dead_letter_of_what_was_never_on_the_stream_kills_nothing(street: Street) -> None:
+    waiting = await street.submit(type="elsewhere")
+    later = await street.submit(type="elsewhere", delay_ms=60_000)
+    for task in (waiting, later):
+        await _bury(street, task)
+    own = await street.submit(queue="streams")
+    entry, _ = await street.take()
+    await _bury(street, own)
+    await street.redis.xack(TASKS, GROUP, entry)
+    await street.over(own)  # read after the others
+    assert [(await street.read(task))["state"] for task in (waiting, later)] == [
+        "queued",
+        "scheduled",
+    ]
 
 
 @pytest.mark.contract("S1-7")

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from onward.client.worker import Worker
+from onward.workers import streams
 from tests.servers import RedisServer
 from tests.streams.street import GROUP, TASKS, Street, open_street, text
+from tests.support import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -290,6 +292,28 @@ async def test_a_star_means_every_type_that_no_connected_worker_serves(ledger: s
         assert (await street.read(mine))["phase"] == "queued"
 
 
+async def test_a_stream_that_takes_no_entries_is_not_tried_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "REFUSED_S", 1.0)
+    async with open_street("sqlite") as street:
+        await street.redis.execute_command("ACL", "SETUSER", "default", "-xadd")
+        try:
+            task = await street.submit(queue="streams")
+
+            async def refused() -> bool:
+                return "task.released" in await street.types(task)
+
+            await street.until(refused)
+            await asyncio.sleep(1.5)
+            assert (await street.types(task)).count("task.released") <= 4
+        finally:
+            await street.redis.execute_command("ACL", "SETUSER", "default", "+xadd")
+        entry, fields = await street.take()
+        await street.succeed(entry, fields)
+        assert (await street.over(task))["state"] == "succeeded"
+
+
 async def _join(street: Street, *queues: str) -> None:
     """A worker on a socket, as far as anybody can tell."""
     roster = street.app.onward.roster
@@ -301,7 +325,7 @@ async def _join(street: Street, *queues: str) -> None:
 async def test_a_type_that_a_socket_worker_serves_leaves_the_stream_again(ledger: str) -> None:
     async with open_street(ledger, stream_types=("mail",)) as street:
         await _join(street, "mail")
-        await asyncio.sleep(0.7)
+        await wait_until(lambda: "mail" not in street.app.onward._feed._offers.seat.queues)
         first = await street.submit(type="mail")
         assert await street.take_all(timeout=1) == []
         roster = street.app.onward.roster

@@ -51,11 +51,14 @@ class Adoption:
         now = self._dispatcher.clock.now()
         adopted: list[tuple[str | None, Task]] = []
         flaws: dict[TaskId, Fault] = {}
-        for entry, fields in foreign.values():
-            task = self._dialect.adopt(fields, now)
+        for id, (entry, fields) in foreign.items():
+            name = self._dialect.id_field
+            task = self._dialect.adopt({**fields, name: id}, now)
             if task is None:
                 continue
             flaw = None if entry is None else self._dialect.flaw(fields)
+            if fields.get(name) != id:
+                flaw = f"an entry without a {name} that could be one"
             if flaw is not None:
                 flaws[task.id] = Fault(kind="SchemaInvalid", message=flaw, retryable=False)
             elif entry is not None and await self._is_guarded(entry, task, flaws):

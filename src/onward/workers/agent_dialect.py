@@ -21,10 +21,10 @@ from onward.core.policy import TRANSIENT
 from onward.core.task import Claimed, Fault, Instant, Json, Note, Priority, Task, TaskId, encode
 from onward.core.trace import stored
 from onward.workers.dialects import (
-    LONGEST_ID,
     Answer,
     Fields,
     count,
+    is_id,
     kept,
     succeeded,
     trace_field,
@@ -105,7 +105,7 @@ class AgentProtocol:
 
     def answer(self, stream: str, fields: Fields) -> Answer | None:
         task = fields.get("task_id", "")
-        if not _is_id(task) or fields.get("origin") == ORIGIN:
+        if not is_id(task) or fields.get("origin") == ORIGIN:
             return None
         by = fields.get("completed_by") or fields.get("failed_by") or ""
         fence = count(fields.get("fence", "")) or None
@@ -123,7 +123,7 @@ class AgentProtocol:
 
     def adopt(self, fields: Fields, now: Instant) -> Task | None:
         task, session = fields.get("task_id", ""), fields.get("session_id", "")
-        if not _is_id(task):
+        if not is_id(task):
             return None
         timeout_s = min(count(fields.get("timeout", "")), LONGEST_TIMEOUT_S)
         mine = 0 < len(session) <= LONGEST_SESSION and session.isprintable()
@@ -157,10 +157,6 @@ def envelope(stream: str, of: str, at: Instant, data: Mapping[str, Any]) -> Fiel
 def _iso(at: Instant) -> str:
     moment = datetime.fromtimestamp(at / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _is_id(task: str) -> bool:
-    return 0 < len(task) <= LONGEST_ID and task.isprintable()
 
 
 def _fault(text: Json) -> Fault:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from onward.core.contract import Verdict
 from onward.core.declared import Declarations
@@ -21,7 +21,7 @@ from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Claimed, State, Task, TaskId
 from onward.workers.adopt import Adoption
 from onward.workers.channel import OURSELVES, Channel, Row, order
-from onward.workers.dialects import TOLD_S, Answer, Fields, count, told_key
+from onward.workers.dialects import TOLD_S, Answer, Fields, count, is_id, told_key
 from onward.workers.offers import Offer, Offers, claimed, net_ms
 from onward.workers.roster import Roster
 
@@ -31,6 +31,7 @@ PAGE = 256
 PAUSE_S = 0.25
 
 AWAY = (RedisError, OSError, LedgerUnavailable)
+REFUSED = ResponseError  # it is there, and will not: full, or forbidden
 
 
 class Collector:
@@ -155,12 +156,25 @@ class Collector:
         await self._channel.mark(marker, TOLD_S)
         if await self._settle(answer, held, fence) is Verdict.APPLIED:
             return
-        if isinstance(answer.outcome, Failed) and answer.fence in (None, held.fence):
+        its_last = answer.fence in (None, held.fence) and await self._had_it_last(held.id)
+        if isinstance(answer.outcome, Failed) and its_last:
             # It has reported the failure before, and another try waits for its time.
             task = await self._dispatcher.give_up(answer.task, answer.outcome.fault)
             if task.state is State.DEAD:
                 return
         await self._channel.unmark(marker)
+
+    async def _had_it_last(self, task: TaskId) -> bool:
+        """Whether it was this stream that had it last, or ever."""
+        worker, after = None, "0"
+        while True:
+            page = await self._tasks.events(after=after, limit=PAGE, task=task)
+            for event in page.items:
+                if event.type == "task.claimed":
+                    worker = msgspec.json.decode(event.data or "{}").get("worker")
+            if len(page.items) < PAGE:
+                return bool(worker == self.worker)
+            after = page.next or after
 
     async def _fence_of(self, offer: Offer, answer: Answer) -> int:
         """An answer without a fence counts for an entry that somebody has, or had last."""
@@ -222,7 +236,7 @@ class Collector:
         )
 
     async def _meet(self, rows: Sequence[Row]) -> None:
-        ids = [row.fields.get(self._dialect.id_field, "") for row in rows]
+        ids = [self._id_of(row) for row in rows]
         tasks = await self._tasks.get(ids)
         foreign: dict[TaskId, tuple[str | None, Fields]] = {}
         over: list[str | None] = []
@@ -237,6 +251,11 @@ class Collector:
                 over.append(entry)  # settled by whoever died before clearing it away
         await self._adoption.adopt(foreign)
         await self._offers.drop([entry for entry in over if entry is not None])
+
+    def _id_of(self, row: Row) -> TaskId:
+        """The task's, or one for an entry that has none: the same whenever it is read."""
+        id = row.fields.get(self._dialect.id_field, "")
+        return id if is_id(id) else f"{self._dialect.name}-{row.entry}"
 
     def _goes_on(self, task: Task, fields: Fields) -> bool:
         if task.state is not State.RUNNING:

@@ -166,7 +166,7 @@ class StreamProtocol:
 
     def adopt(self, fields: Fields, now: Instant) -> Task | None:
         task = fields.get("task_id", "")
-        if not 0 < len(task) <= LONGEST_ID or not task.isprintable():
+        if not is_id(task):
             return None
         failures = count(fields.get("retry_count", ""))
         return Task(
@@ -183,6 +183,10 @@ class StreamProtocol:
             retries=failures,
             overrides=stored(fields.get("traceparent")),
         )
+
+
+def is_id(text: str) -> bool:
+    return 0 < len(text) <= LONGEST_ID and text.isprintable()
 
 
 def told_key(task: TaskId, generation: int) -> str:

@@ -27,7 +27,7 @@ from onward.core.hands import Seat
 from onward.core.outcome import Lost, Released
 from onward.core.task import Claimed, Instant, Json, State, encode
 from onward.workers.channel import OURSELVES, Channel, Lines, Order, Reach, Taken, order
-from onward.workers.collect import AWAY, PAGE, Collector
+from onward.workers.collect import AWAY, PAGE, REFUSED, Collector
 from onward.workers.dialects import Dialect
 from onward.workers.offers import Offer, Offers, claimed, net_ms
 from onward.workers.roster import Roster, is_service
@@ -39,6 +39,7 @@ HELD = (State.QUEUED, State.RUNNING)  # as which offered tasks are counted, and 
 ANY = "any"  # of a service that does not say how it is reached
 SWEEP_S = 0.5
 REREAD = 4  # sweeps between two looks at the ledger for what was done to our offers elsewhere
+REFUSED_S = 5.0  # until the next try at a stream that takes no entries: Redis is full, say
 STOP_S = 60  # longer than any grace to stop
 GLANCE_MS = 250  # an entry that a service has no use for is acknowledged sooner than this
 SILENT_MS = 3_600_000  # a consumer that owns nothing is forgotten after this
@@ -62,7 +63,9 @@ class Feed:
         dialect: Dialect,
         rules: Rules,
         catalog: Catalog,
+        duty: Duty | None,  # None: no other server could feed it
     ) -> None:
+        self._duty = duty
         self._catalog = catalog
         self._declared: Sequence[str] = ()  # types of services that are to be done by this stream
         self._elsewhere: frozenset[str] = frozenset(rules.besides)  # … and by others
@@ -80,11 +83,11 @@ class Feed:
         self._collector = Collector(
             dispatcher, roster, self._channel, self._offers, declarations, rules.visibility_ms
         )
-        self._duty = Duty(dispatcher.backend.documents, self._clock, dialect.name, roster.server)
         self._adding = Coalescer(self._channel.add)
         self._reading = Coalescer(self._tasks.get)
         self._waiting_queues: Sequence[str] = ()
         self._sweeps = 0
+        self._closed_until = 0.0  # for new entries
         self._loops: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -96,15 +99,16 @@ class Feed:
             task.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         self._offers.leave()
-        with suppress(Exception):
-            await self._duty.give_up()
+        if self._duty is not None:
+            with suppress(Exception):
+                await self._duty.give_up()
 
     # On and off duty.
 
     async def _watch(self) -> None:
         while True:
             try:
-                if await self._duty.mine():
+                if self._duty is None or await self._duty.mine():
                     if self._offers.seat is None:
                         await self._sit_down()
                     await self.sweep()
@@ -160,7 +164,7 @@ class Feed:
 
     def _queues(self) -> list[str]:
         """Never a type that somebody serves natively, and nothing while nobody could take it."""
-        if not self._channel.groups:
+        if not self._channel.groups or monotonic() < self._closed_until:
             return []
         named = [*self._declared, *(name for name in self._rules.types if name != EVERY)]
         if EVERY in self._rules.types:
@@ -184,6 +188,10 @@ class Feed:
                 # If the entry did get through, its fence is older than the one of the next offer.
                 log.warning("not offered", task=task.id, error=repr(error))
                 if seat is not None and seat is self._offers.seat:
+                    if isinstance(error, REFUSED):
+                        # Or the same tasks would be claimed and released in a circle.
+                        self._closed_until = monotonic() + REFUSED_S
+                        self._dispatcher.hands.rearrange(seat, self._queues())
                     self._dispatcher.hands.free(seat)
                 await self._dispatcher.settle(task, Released())
                 return
