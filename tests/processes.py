@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -19,11 +20,18 @@ import httpx2
 HTTP = httpx2.Client(trust_env=False, verify=False, timeout=30)
 
 
+# Below those that the system gives to whoever connects, and of each test process others than of its
+# neighbours: a port is asked for, let go, and bound again a second later.
+_FIRST_PORT = 10_000 + os.getpid() % 100 * 200
+_ports = itertools.cycle(range(_FIRST_PORT, _FIRST_PORT + 200))
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    while True:
+        port = next(_ports)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Process:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -229,7 +230,7 @@ class Onward:
     async def start(self) -> None:
         settings = self.settings
         await self.backend.maintain()
-        self.backend.bell.attach(self.dispatcher.hear)
+        self.backend.bell.attach(self.dispatcher)
         if self._archiver is not None:
             await self._archiver.prepare()
             self._background.run(self._archiver.run())
@@ -306,6 +307,9 @@ class Onward:
             self.hub.close(),
             *builtin,
         )
+        with suppress(LedgerUnavailable):
+            await self.backend.bell.retire()
+        await self.dispatcher.finish(grace_ms)
 
     async def stop(self) -> None:
         await self.drain()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from onward.core import duty
 from tests.agents.lobby import Lobby, until
 from tests.house import open_house
 from tests.servers import fresh_url, shared
@@ -15,7 +16,11 @@ from tests.support import wait_until
 
 
 @pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[tuple[Lobby, Lobby]]:
+async def pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Lobby, Lobby]]:
+    # Redis forgets by its own clock, and the one by which servers renew it stands still here.
+    monkeypatch.setattr(duty, "LEASE_MS", 600_000)
     url = fresh_url("valkey")
     async with AsyncExitStack() as stack:
         lobbies = [

@@ -48,20 +48,20 @@ async def test_of_racing_writers_one_wins(backend: Backend) -> None:
 
 async def test_a_document_past_its_time_is_not_there(backend: Backend) -> None:
     docs = backend.documents
-    await docs.put("server", "a", "{}", now=NOW, expires_at=NOW + 10)
+    await docs.put("server", "a", "{}", now=NOW, expires_at=NOW + 10_000)
     await docs.put("server", "b", "{}", now=NOW)
-    assert await docs.get("server", "a", now=NOW + 9) is not None
-    assert await docs.get("server", "a", now=NOW + 10) is None
-    assert [doc.key for doc in await docs.list("server", now=NOW + 10)] == ["b"]
-    assert await docs.put("server", "a", "{}", now=NOW + 10, expect=0) is not None
+    assert await docs.get("server", "a", now=NOW + 9_999) is not None
+    assert await docs.get("server", "a", now=NOW + 10_000) is None
+    assert [doc.key for doc in await docs.list("server", now=NOW + 10_000)] == ["b"]
+    assert await docs.put("server", "a", "{}", now=NOW + 10_000, expect=0) is not None
 
 
 async def test_a_document_written_again_lives_on(backend: Backend) -> None:
     docs = backend.documents
-    await docs.put("server", "a", "{}", now=NOW, expires_at=NOW + 10)
-    await docs.put("server", "a", "{}", now=NOW + 5, expires_at=NOW + 15)
-    assert await docs.get("server", "a", now=NOW + 14) is not None
-    await docs.put("server", "a", "{}", now=NOW + 14)
+    await docs.put("server", "a", "{}", now=NOW, expires_at=NOW + 10_000)
+    await docs.put("server", "a", "{}", now=NOW + 5_000, expires_at=NOW + 15_000)
+    assert await docs.get("server", "a", now=NOW + 14_999) is not None
+    await docs.put("server", "a", "{}", now=NOW + 14_999)
     assert await docs.get("server", "a", now=NOW + 10**9) is not None
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -18,6 +17,7 @@ from onward.core.lanes import wants
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
 from onward.core.task import Ending, Fault, State, TaskId
 from tests.contract.desk import Desk, submission
+from tests.contract.ears import Ear, listening
 from tests.servers import FLAVOURS, fresh_url, shared
 from tests.support import LEASE_MS, NOW, a_task, an_ask, replay, wait_until
 
@@ -42,33 +42,6 @@ def desk(backend: RedisBackend) -> Desk:
 
 
 # The ring.
-
-
-class Ear:
-    """Another server, and what it hears."""
-
-    def __init__(self) -> None:
-        self.queues: list[str] = []
-        self.ended: dict[TaskId, Ending | None] = {}
-
-    def hear(self, queues: Sequence[str], ended: Mapping[TaskId, Ending | None]) -> None:
-        self.queues += queues
-        self.ended |= ended
-
-
-@asynccontextmanager
-async def listening(
-    flavour: str, *ears: Ear, to: RedisBackend | None = None
-) -> AsyncIterator[None]:
-    """Each ear is a server of its own, unless it is to be that of a given one."""
-    backends = [to or RedisBackend(shared(flavour).url) for _ in ears]
-    for backend, ear in zip(backends, ears, strict=True):
-        backend.bell.attach(ear.hear)
-    await wait_until(lambda: all(backend.functions.voice for backend in backends))
-    yield
-    for backend in backends:
-        if backend is not to:
-            await backend.close()
 
 
 @pytest.mark.contract("N-4")
@@ -103,7 +76,7 @@ async def test_nobody_is_told_of_an_end_that_is_none(desk: Desk, flavour: str) -
         (again,) = await desk.claim("q")
         dead = await desk.settle(again, NO_MORE)
         await wait_until(lambda: held.id in ear.ended)
-        ear.ended.clear()
+        ear.told.clear()
         task = await desk.task(held.id)
         await desk.intervene(task, machine.abandon)
         await desk.submit(queue="last")
@@ -126,9 +99,8 @@ async def test_a_server_does_not_hear_itself(
 
 async def test_who_is_alone_tells_nobody(backend: RedisBackend, desk: Desk, flavour: str) -> None:
     redis = shared(flavour).client
-    redis.config_resetstat()
-    await desk.finished()
     async with listening(flavour, Ear(), to=backend):
+        redis.config_resetstat()
         await desk.finished()
     assert "cmdstat_publish" not in redis.info("commandstats")
 
@@ -372,6 +344,18 @@ async def test_one_final_event_a_generation_is_the_ledgers_own_law(desk: Desk) -
 # Its connections.
 
 
+async def test_functions_of_another_version_stay_as_they_are(flavour: str) -> None:
+    fresh_url(flavour)
+    redis = shared(flavour).client
+    theirs = "redis.register_function('onward_insert', function() return 'theirs' end)"
+    redis.function_load(f"#!lua name=onward\n{theirs}", replace=True)
+    backend = RedisBackend(shared(flavour).url)
+    await Desk(backend).submit()
+    assert redis.fcall("onward_insert", 0) == b"theirs"
+    await backend.close()
+    redis.function_delete("onward")
+
+
 async def test_a_connection_that_was_closed_meanwhile_costs_nobody_a_call(
     desk: Desk, flavour: str
 ) -> None:
@@ -393,10 +377,12 @@ async def test_a_redis_that_does_not_answer_is_said_to_be_away(
     await desk.submit()
     monkeypatch.setattr(client, "CALL_TIMEOUT_S", 0.05)
     redis = shared(flavour).client
-    redis.client_pause(300)
-    with pytest.raises(LedgerUnavailable):
-        await desk.submit(queue="late")
-    redis.client_unpause()
+    redis.client_pause(60_000, all=False)
+    try:
+        with pytest.raises(LedgerUnavailable):
+            await desk.submit(queue="late")
+    finally:
+        redis.client_unpause()
     monkeypatch.undo()
     assert (await desk.submit(queue="after")).state is State.QUEUED, "and not the late reply"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from onward.core.errors import Invalid, Unreadable
 from onward.core.outcome import Parked, Succeeded
 from onward.core.task import Claimed, Ending, Event, Fault, Letter, State, Task, TaskId
 from tests.contract.desk import Desk, submission
+from tests.contract.ears import Ear
 from tests.contract.vault import (
     BOTH,
     K1,
@@ -276,10 +277,10 @@ async def test_a_text_is_found_though_it_is_sealed(vault: Vault) -> None:
     assert (await desk.store.find(Query(text=wanted[0]))).items[0].id == wanted[0]
 
 
-def heard_by(backend: Any) -> list[dict[TaskId, Ending | None]]:
-    heard: list[dict[TaskId, Ending | None]] = []
-    backend.bell.attach(lambda _, ended: heard.append(dict(ended)))
-    return heard
+def heard_by(backend: Any) -> list[Mapping[TaskId, Ending | None]]:
+    ear = Ear()
+    backend.bell.attach(ear)
+    return ear.told
 
 
 async def test_an_ending_that_another_server_tells_is_opened() -> None:
@@ -320,7 +321,7 @@ def test_whatever_passes_the_store_was_thought_of() -> None:
     """As above, for what carries texts in and out: a new field may be one more."""
     guard = {"task", "expect", "fence", "rev", "to", "due_at", "due_by", "front", "ahead", "seen"}
     assert {*Move.__struct_fields__} == guard | {"changes", "events", "spawn", "letters", "answer"}
-    assert {*Submission.__struct_fields__} == {"task", "events", "cap", "key"}
+    assert {*Submission.__struct_fields__} == {"task", "events", "cap", "key", "near"}
     assert {*Hold.__struct_fields__} == {"task", "fence", "until", "progress", "notes"}
     assert {*Letter.__struct_fields__} == {"to", "name", "body"}
     assert {*Event.__struct_fields__} == {"task", "n", "generation", "type", "at", "data"}

@@ -10,7 +10,7 @@ import pytest
 from onward.core.contract import Verdict
 from onward.core.outcome import Parked, Succeeded
 from onward.core.task import Claimed, Instant, Json, Letter, State
-from tests.core.test_dispatch import BAD, Desk, before_applying, desk
+from tests.core.desk import BAD, Desk, before_applying, desk
 from tests.support import a_task, ids
 
 __all__ = ["desk"]

@@ -8,7 +8,7 @@ from onward.core.approval import Word
 from onward.core.dispatch import CHUNK
 from onward.core.errors import Conflict, NotFound
 from onward.core.task import State
-from tests.core.test_dispatch import BAD, Desk, before_applying, desk
+from tests.core.desk import BAD, Desk, before_applying, desk
 from tests.support import a_task
 
 __all__ = ["desk"]

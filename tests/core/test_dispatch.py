@@ -3,92 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from onward.backends import open_backend
-from onward.core import alarm, machine
+from onward.core import alarm, dispatch, machine
 from onward.core.alarm import Alarm
 from onward.core.clock import ManualClock
-from onward.core.contract import Backend, Hold, Key, Pulse, Verdict
+from onward.core.contract import Hold, Key, Pulse, Verdict
 from onward.core.dispatch import TRIES, Dispatcher
 from onward.core.errors import Conflict, KeyReused, LedgerUnavailable, NotFound, QueueFull, TooBusy
-from onward.core.hands import Seat
-from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
+from onward.core.outcome import Lost, Outcome, Parked, Released, Succeeded
 from onward.core.policy import CANCEL_GRACE_MS
-from onward.core.task import FINAL_EVENTS, Claimed, Fault, State, Task
+from onward.core.task import FINAL_EVENTS, State
 from onward.core.waiters import Waiters
-from tests.support import LEASE_MS, NOW, PROFILES, a_task, ids, wait_until
+from tests.core.desk import BAD, BUSY, Desk, before_applying, desk
+from tests.support import LEASE_MS, NOW, PROFILES, a_task, an_ask, ids, wait_until
 
-BUSY = Failed(Fault(kind="ServiceUnavailable", message="later"))
-BAD = Failed(Fault(kind="InvalidInput", message="never"))
-
-
-class Desk(Dispatcher):
-    """A Dispatcher with one worker, who keeps what is delivered."""
-
-    def __init__(self, backend: Backend, clock: ManualClock) -> None:
-        super().__init__(backend, PROFILES, clock)
-        self.inbox: list[Claimed] = []
-        self.stopped: list[tuple[str, bool]] = []
-
-    def sit(self, slots: int = 1, *, queues: str = "q", worker: str = "w") -> Seat:
-        seat = Seat(
-            worker,
-            queues.split(),
-            lease_ms=LEASE_MS,
-            deliver=self.inbox.append,
-            stop=lambda task, revoked: self.stopped.append((task.id, revoked)),
-        )
-        self.hands.sit(seat, slots)
-        return seat
-
-    async def running(self, **fields: Any) -> Claimed:
-        """A task in the hands of a worker who takes this one and no more."""
-        seat = self.sit(worker=f"w{len(self.inbox)}")
-        receipt = await self.submit(a_task(**fields))
-        await wait_until(lambda: self.inbox and self.inbox[-1].id == receipt.task)
-        self.hands.leave(seat)
-        return self.inbox[-1]
-
-    async def idle(self) -> None:
-        """Until the ledger has been asked for whatever might be waiting."""
-        await wait_until(lambda: self._claiming is None)
-
-    async def task(self, id: str) -> Task:
-        (task,) = await self.backend.tasks.get([id])
-        assert task is not None
-        return task
-
-    async def history(self, id: str) -> list[str]:
-        page = await self.backend.tasks.events(after="", limit=100, task=id)
-        return [event.type for event in page.items]
-
-
-@pytest.fixture
-async def desk(clock: ManualClock) -> AsyncIterator[Desk]:
-    backend = open_backend("sqlite:///:memory:")
-    yield Desk(backend, clock)
-    await backend.close()
-
-
-def before_applying(desk: Desk, act: Callable[[], Any], *, times: int = 1) -> None:
-    """Somebody else acts between this process's decision and the ledger's applying it."""
-    store = desk.backend.tasks
-    apply, left = store.apply, times
-
-    async def meddled(moves: Any, hands: Any = (), *, now: int) -> Any:
-        nonlocal left
-        if left:
-            left -= 1
-            store.apply = apply  # type: ignore[method-assign]
-            await act()
-            store.apply = meddled  # type: ignore[method-assign]
-        return await apply(moves, hands, now=now)
-
-    store.apply = meddled  # type: ignore[method-assign]
+__all__ = ["desk"]
 
 
 # Coming in.
@@ -167,6 +99,47 @@ async def test_a_ledger_that_is_away_costs_no_slots(desk: Desk) -> None:
     assert seat.free == 2
     desk.backend.tasks.insert = insert  # type: ignore[method-assign]
     assert (await desk.submit(a_task())).running
+
+
+async def test_what_was_given_to_nobody_goes_back_even_if_the_ledger_is_away_just_then(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "AGAIN_S", 0.01)
+    receipt = await desk.submit(a_task(queue="q"))
+    (given,) = await desk.backend.tasks.claim([an_ask("q", worker="gone")], now=NOW)
+
+    async def fail() -> None:
+        raise LedgerUnavailable("away")
+
+    before_applying(desk, fail)
+    desk.take(given)
+    await wait_until(lambda: desk.tally["task.released"])
+    task = await desk.task(receipt.task)
+    assert (task.state, task.attempt) == (State.QUEUED, 0)
+
+
+async def test_only_what_may_be_tried_again_is_born_on_another_server(desk: Desk) -> None:
+    insert, born = desk.backend.tasks.insert, {}
+
+    async def seen(submissions: Any, *args: Any, **named: Any) -> Any:
+        born.update({one.task.profile: one.near for one in submissions})
+        return await insert(submissions, *args, **named)
+
+    desk.backend.tasks.insert = seen  # type: ignore[method-assign]
+    for profile in ("sync", "console"):
+        await desk.submit(a_task(profile=profile))
+    assert born == {"sync": True, "console": False}
+
+
+async def test_what_is_done_elsewhere_to_a_task_in_hand_is_looked_at_at_once(
+    desk: Desk, clock: ManualClock
+) -> None:
+    held = await desk.running()
+    await Dispatcher(desk.backend, PROFILES, clock).cancel(held.id)
+    desk.hear([], ["somebody else's"], {})
+    assert desk.stopped == []
+    desk.hear([], [held.id], {})
+    await wait_until(lambda: desk.stopped == [(held.id, False)])
 
 
 async def test_a_claim_that_failed_is_tried_again_at_the_next_look(desk: Desk) -> None:

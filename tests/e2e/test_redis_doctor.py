@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from onward.backends.redis import RedisBackend
+from onward.backends.redis.client import NAME
 from onward.cli import redis_checkup
 from onward.cli.checkup import BAD, GOOD, ODD, Finding
 from onward.cli.redis_checkup import examine_redis
 from onward.cli.terminal import REFUSED, USAGE
 from onward.settings import Settings
 from tests.contract.desk import Desk
-from tests.e2e.test_cli import free_port, run
+from tests.e2e.test_cli import run
+from tests.processes import free_port
 from tests.servers import RedisServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("N-1")]
@@ -113,7 +115,7 @@ def test_it_sees_a_ledger_its_functions_and_a_reader_that_fell_behind(
     monkeypatch.setattr(redis_checkup, "BEHIND_S", -1)
     assert "hdel onward:doc:cursor archive:lost" in look(redis)["archive"].todo
     redis.client.function_load(
-        "#!lua name=onward\nredis.register_function('f', function() end)", True
+        f"#!lua name={NAME}\nredis.register_function('f', function() end)", True
     )
     assert look(redis)["functions"].mark == ODD
 
@@ -131,6 +133,18 @@ def test_somebody_elses_keys_and_a_forbidding_acl_are_noticed(redis: RedisServer
     assert "ACL" in found["functions"].todo
 
 
+def test_who_may_not_speak_on_the_channels_is_told_how_to(redis: RedisServer) -> None:
+    redis.client.acl_setuser(
+        "shy", enabled=True, nopass=True, keys=["*"], commands=["+@all"], reset_channels=True
+    )
+    settings = Settings(ledger=f"{redis.url}?username=shy&password=secret")
+    found = {finding.about: finding for finding in examine_redis(settings)}["channels"]
+    assert found.mark == ODD
+    client: Any = redis.client
+    client.execute_command(*found.todo.replace("'", "").split())
+    assert "channels" not in {finding.about for finding in examine_redis(settings)}
+
+
 def test_the_command_says_it_and_a_dead_redis_is_no_stack_trace(
     redis: RedisServer, tmp_path: Path
 ) -> None:
@@ -144,6 +158,9 @@ def test_the_command_says_it_and_a_dead_redis_is_no_stack_trace(
 
 
 def test_a_replica_another_layout_and_a_missing_password_are_noticed(redis: RedisServer) -> None:
+    redis.client.zadd("onward:index", {"a task": 1})
+    found = look(redis)["layout"]
+    assert (found.mark, "layout 1" in found.found) == (BAD, True), "of before there were numbers"
     redis.client.set("onward:layout", "9")
     found = look(redis)["layout"]
     assert (found.mark, "layout 9" in found.found) == (BAD, True)
@@ -175,7 +192,10 @@ def refused_worker(cwd: Path, url: str) -> str:
 
 def test_a_server_that_cannot_have_its_redis_says_why(redis: RedisServer, tmp_path: Path) -> None:
     assert "http://x" in refused(tmp_path, "--redis", "http://x")
-    assert "no address" in refused(tmp_path, "--ledger", "redis://127.0.0.1:99999/0")
+    for place in ("127.0.0.1:99999/0", "127.0.0.1:abc/0", "127.0.0.1/xyz"):
+        for option in ("--ledger", "--redis"):
+            said = refused(tmp_path, option, f"redis://me:secret@{place}")
+            assert (option in said, "secret" in said) == (True, False)
     assert "out of range" in refused(tmp_path, "--ledger", f"{redis.url}?db=99")
     redis.client.set("onward:layout", "9")
     assert "layout 9" in refused(tmp_path, "--ledger", redis.url)
@@ -187,9 +207,9 @@ def test_a_server_that_cannot_have_its_redis_says_why(redis: RedisServer, tmp_pa
     assert "onward doctor" in refused(tmp_path, "--ledger", redis.url)
 
 
-def test_a_password_is_not_shown() -> None:
+def test_a_password_is_notshown() -> None:
     for url in ("redis://u:secret@h:1/0", "redis://:secret@h", "unix:///s?password=secret"):
-        assert "secret" not in redis_checkup._shown(url)
+        assert "secret" not in redis_checkup.shown(url)
         assert "secret" not in redis_checkup._shell(url)
-    assert redis_checkup._shown("unix:///run/redis.sock") == "unix:///run/redis.sock"
+    assert redis_checkup.shown("unix:///run/redis.sock") == "unix:///run/redis.sock"
     assert redis_checkup._shell("redis://:secret@h:1/2") == "redis-cli -u redis://:***@h:1/2"

@@ -36,15 +36,21 @@ class Pair:
         self.redis = redis
         self.a, self.b = self._serve("a"), self._serve("b")
 
-    def _serve(self, name: str) -> Server:
-        (self._folder / name).mkdir()
+    def _serve(self, name: str, port: int | None = None) -> Server:
+        (self._folder / name).mkdir(exist_ok=True)
         return Server(
             self._folder / name,
+            port=port,
             ledger=self.redis.url,
             ONWARD_ARCHIVE=f"sqlite:///{self._folder}/archive.db",
             ONWARD_LEASE_MS=LEASE_MS,
             MIN_TASK_TIMEOUT_MS=100,
         )
+
+    def kill_b(self) -> None:
+        """It dies at once, and comes back under its old address."""
+        self.b.kill()
+        self.b = self._serve("b", self.b.port).wait_ready()
 
     def log(self) -> str:
         return self.a.log.read_text() + self.b.log.read_text()
@@ -118,17 +124,23 @@ async def running(client: httpx2.AsyncClient, task: str) -> None:
     raise AssertionError(f"{task} never ran")
 
 
+async def born_running(client: httpx2.AsyncClient, task: str) -> bool:
+    created, claimed, *_ = (await client.get(f"/api/v2/tasks/{task}/events")).json()["items"]
+    return (claimed["type"], claimed["at"]) == ("task.claimed", created["at"])
+
+
 @pytest.mark.contract("S0-1")
 @pytest.mark.parametrize("swapped", [False, True])
 async def test_a_caller_and_a_worker_on_different_servers_meet(pair: Pair, swapped: bool) -> None:
     here, there = (pair.b, pair.a) if swapped else (pair.a, pair.b)
     async with http(here) as client, working(there.url, id="far") as far:
+        took = []
         for _ in range(5):
+            began = time.monotonic()
             said = await client.post("/api/openai", json={"data": {"n": 1}})
+            took.append(time.monotonic() - began)
             assert (said.status_code, said.json()["result"]) == (200, {"by": far.id})
-        began = time.monotonic()
-        await client.post("/api/openai", json={"data": {"n": 1}})
-        assert time.monotonic() - began < 0.5, "the bell carries it, not the second look"
+        assert sorted(took)[3] < 0.5, "the bell carries it, not the second look"
     check_redis_invariants(pair.redis.client)
 
 
@@ -187,25 +199,80 @@ async def test_what_ran_on_a_killed_server_is_done_by_the_others_within_the_leas
         await running(client, door)
         async with working(pair.a.url, id="heir"):
             pair.b.kill()
-            began = time.monotonic()
-            until = began + LEASE_MS / 1000 + 1
-            while True:
-                found = (await client.get(f"/api/v2/tasks/{native}")).json()
-                if found["state"] == "running" and found["attempt"] == 2:
-                    break
-                assert time.monotonic() < until, found
-                await asyncio.sleep(0.02)
-            took = time.monotonic() - began
+            killed_ms = time.time() * 1000
+
+            async def took_ms(task: str, event: str) -> float:
+                items = (await client.get(f"/api/v2/tasks/{task}/events")).json()["items"]
+                (at,) = [item["at"] for item in items if item["type"] == event]
+                return float(at - killed_ms)
+
+            async with asyncio.timeout(WAIT_S):
+                while True:
+                    found = (await client.get(f"/api/v2/tasks/{native}")).json()
+                    if found["state"] == "running" and found["attempt"] == 2:
+                        break
+                    await asyncio.sleep(0.02)
             assert found["worker"] == "heir"
             lost = await ended(client, door)
-            assert time.monotonic() < until
+            assert await took_ms(door, "task.failed") < LEASE_MS + 1_000
             assert (lost["state"], lost["error"]["kind"]) == ("failed", "worker_lost")
             status = (await client.get(f"/api/task/{door}")).json()
             assert (status["status"], status["error"]) == ("failed", "Worker disconnected")
-            assert took > LEASE_MS / 1000 / 3, "not before the lease may have ended"
+            took = await took_ms(native, "task.reclaimed")
+            assert LEASE_MS / 3 < took < LEASE_MS + 1_000, "when the lease has ended, and soon"
             await client.post(f"/api/v2/tasks/{native}/cancel")
             assert (await ended(client, native))["state"] == "canceled"
     check_redis_invariants(pair.redis.client, [native, door])
+
+
+async def test_what_is_given_to_a_server_that_dies_or_goes_deaf_is_done_once(pair: Pair) -> None:
+    """Every task is put straight into the hands of the other server, whatever becomes of that."""
+    accepted: list[str] = []
+    redis: Any = pair.redis.client
+
+    async def submit(client: httpx2.AsyncClient) -> None:
+        for n in range(200):
+            body = {"type": "chore", "payload": {"n": n}, "max_retries": 20}
+            accepted.append((await client.post("/api/v2/tasks", json=body)).json()["id"])
+            await asyncio.sleep(0.05)
+
+    async with http(pair.a) as client, working(pair.b.url, id="far", concurrency=4) as far:
+        submitting = asyncio.create_task(submit(client))
+        while not submitting.done():
+            for _ in range(2):
+                await asyncio.sleep(1.3)
+                redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub", "SKIPME", "no")
+            await asyncio.to_thread(pair.kill_b)
+            await wait_until(lambda: far.connected, WAIT_S)
+        await submitting
+        over = [await ended(client, task) for task in accepted]
+        given = [await born_running(client, task) for task in accepted]
+    assert {task["state"] for task in over} == {"succeeded"}
+    assert sum(given) > 20, "the rest came while nobody was there"
+    check_redis_invariants(pair.redis.client, accepted)
+
+
+async def test_what_is_given_to_a_server_that_stops_goes_back_at_once(pair: Pair) -> None:
+    accepted: list[str] = []
+    stopped = asyncio.Event()
+
+    async def submit(client: httpx2.AsyncClient) -> None:
+        while not stopped.is_set():
+            body = {"type": "chore", "payload": {"n": len(accepted)}}
+            accepted.append((await client.post("/api/v2/tasks", json=body)).json()["id"])
+
+    async with http(pair.a) as client, working(pair.b.url, id="far", concurrency=4):
+        submitting = [asyncio.create_task(submit(client)) for _ in range(4)]
+        await asyncio.sleep(0.5)
+        assert await asyncio.to_thread(pair.b.stop) == 0
+        stopped.set()
+        await asyncio.gather(*submitting)
+        async with working(pair.a.url, id="near", concurrency=50):
+            over = [await ended(client, task) for task in accepted]
+        given = [await born_running(client, task) for task in accepted]
+    assert any(given)
+    assert {(task["state"], task["attempt"]) for task in over} == {("succeeded", 1)}
+    check_redis_invariants(pair.redis.client, accepted)
 
 
 @pytest.mark.contract("N-3")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from onward.core.contract import Hear
+from onward.core.contract import Ear
 
 
 class LocalListener:
@@ -30,8 +30,11 @@ class LocalBell:
             for listener in self._listeners.get(topic, ()):
                 listener.ring()
 
-    def attach(self, hear: Hear) -> None:
+    def attach(self, ear: Ear) -> None:
         """There are no other servers."""
+
+    async def retire(self) -> None:
+        """Nobody gives anything."""
 
     @asynccontextmanager
     async def listen(self, *topics: str) -> AsyncIterator[LocalListener]:

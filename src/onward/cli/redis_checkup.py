@@ -36,7 +36,7 @@ def _shell(url: str) -> str:
     """The command that speaks to this very Redis; whoever needs a password fills it in."""
     if url.startswith("unix:"):
         return f"redis-cli -s {urlsplit(url).path}"
-    return f"redis-cli -u {_shown(url)}"
+    return f"redis-cli -u {shown(url)}"
 
 
 def _examine(settings: Settings) -> Iterator[Finding]:
@@ -65,18 +65,25 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         yield _clock(client)
         yield _prefix(client, settings.redis_prefix, info)
         yield from _layout(client, settings.redis_prefix)
+        yield from _channels(client, settings.redis_prefix)
         yield from _readers(client, settings.redis_prefix)
     except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
         # To whoever has no password at all Redis explains HELLO instead.
         said = "a password is wanted" if str(error).startswith("HELLO") else error
-        yield Finding(BAD, "ledger", f"{_shown(url)}: {said}", "correct user and password")
+        yield Finding(
+            BAD,
+            "ledger",
+            f"{shown(url)}: {said}",
+            "correct user and password, or what that user may do (ACL)",
+        )
     except redis.RedisError as error:
-        yield Finding(BAD, "ledger", f"{_shown(url)}: {error}", "start Redis, or correct --ledger")
+        todo = "start Redis (or see why it does not answer), or correct --ledger"
+        yield Finding(BAD, "ledger", f"{shown(url)}: {error}", todo)
     finally:
         client.close()
 
 
-def _shown(url: str) -> str:
+def shown(url: str) -> str:
     """Without the password."""
     url = re.sub(r"(?<=:)[^:@/]*(?=@)", "***", url)
     return re.sub(r"(?<=password=)[^&]*", "***", url)
@@ -85,7 +92,7 @@ def _shown(url: str) -> str:
 def _version(url: str, info: Mapping[str, Any]) -> Finding:
     version = str(info["redis_version"])
     name = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {version}"
-    found = f"{_shown(url)} is {name}"
+    found = f"{shown(url)} is {name}"
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         return Finding(BAD, "ledger", found, "upgrade: functions came with Redis 7.0")
     return Finding(GOOD, "ledger", found)
@@ -101,7 +108,8 @@ def _role(info: Mapping[str, Any]) -> Finding:
 def _layout(client: Any, prefix: str) -> Iterator[Finding]:
     from onward.backends.redis.client import LAYOUT
 
-    found = client.get(f"{prefix}onward:layout")
+    written = client.exists(f"{prefix}onward:index")
+    found = client.get(f"{prefix}onward:layout") or ("1" if written else None)
     if found not in (None, LAYOUT):
         said = f"its ledger has layout {found}, and this Onward knows {LAYOUT}"
         todo = "use the Onward that wrote it, another database number, or ONWARD_REDIS_PREFIX"
@@ -164,13 +172,13 @@ def _mib(size: int) -> str:
 def _functions(client: Any) -> Finding:
     import redis
 
-    from onward.backends.redis.client import LIBRARY
+    from onward.backends.redis.client import LIBRARY, NAME
 
     try:
-        loaded = client.execute_command("FUNCTION LIST", "LIBRARYNAME", "onward", "WITHCODE")
+        loaded = client.execute_command("FUNCTION LIST", "LIBRARYNAME", NAME, "WITHCODE")
         if not loaded:
             client.function_load(LIBRARY)
-            client.function_delete("onward")
+            client.function_delete(NAME)
             return Finding(GOOD, "functions", "can be loaded")
     except redis.ResponseError as error:
         todo = "allow FUNCTION and FCALL to Onward's user (ACL), on a primary"
@@ -212,6 +220,17 @@ def _prefix(client: Any, prefix: str, info: Mapping[str, Any]) -> Finding:
         todo = "use another database number; a prefix keeps keys apart, but not the streams"
         return Finding(ODD, "prefix", found, todo)
     return Finding(GOOD, "prefix", f"{prefix!r}: a ledger will be made")
+
+
+def _channels(client: Any, prefix: str) -> Iterator[Finding]:
+    """Servers hear of each other's work on channels, and do without them, later."""
+    import redis
+
+    try:
+        client.publish(f"{prefix}onward:bell:doctor", "")
+    except redis.exceptions.NoPermissionError as error:
+        todo = f"ACL SETUSER {client.acl_whoami()} '&{prefix}onward:bell*'"
+        yield Finding(ODD, "channels", f"servers find each other's work late: {error}", todo)
 
 
 def _readers(client: Any, prefix: str) -> Iterator[Finding]:

@@ -6,10 +6,10 @@ is one round trip and one transaction. tests/contract holds every ledger to this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -31,8 +31,6 @@ from onward.core.task import (
 )
 
 T = TypeVar("T")
-# Queues with new work, and tasks that have ended: how, or None where that was not told.
-Hear: TypeAlias = Callable[[Sequence[str], Mapping[TaskId, Ending | None]], None]
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -48,6 +46,7 @@ class Submission(msgspec.Struct, frozen=True):
     events: tuple[Note, ...]
     cap: int | None = None  # refuse if the queue would hold more than this
     key: Key | None = None
+    near: bool = False  # is not born in the hand of another server, which may be gone by now
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +112,13 @@ class Ask(msgspec.Struct, frozen=True):
     limit: int
     wants: tuple[Want, ...]
     lease_ms: int | None = None  # None: the ledger's profile lease is not wanted (offered only)
+
+
+class Spare(msgspec.Struct, frozen=True):
+    """One free slot of a worker that nobody has asked to be filled."""
+
+    worker: WorkerId
+    lease_ms: int
 
 
 class Inserted(msgspec.Struct, frozen=True):
@@ -291,8 +297,32 @@ class Bell(Protocol):
 
     def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]: ...
 
-    def attach(self, hear: Hear) -> None:
-        """From now on, `hear` is told what happens on other servers."""
+    def attach(self, ear: Ear) -> None:
+        """From now on, `ear` is told what happens on other servers."""
+        ...
+
+    async def retire(self) -> None:
+        """From now on `ear` is given nothing more; whatever was given to it has been taken."""
+        ...
+
+
+class Ear(Protocol):
+    """This server, for the others on its ledger."""
+
+    def hear(
+        self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
+    ) -> None:
+        """Queues with new work; tasks with new events; those of them that have ended: how, or None
+        where that was not told.
+        """
+        ...
+
+    def spare(self) -> Mapping[str, Spare]:
+        """By queue, a free slot here that a submission elsewhere may fill."""
+        ...
+
+    def take(self, task: Claimed) -> None:
+        """One of them was filled. It may be free no more: then the task goes back."""
         ...
 
 

@@ -31,15 +31,16 @@ from onward.core.contract import (
     Moved,
     Pulse,
     Receipt,
+    Spare,
     Submission,
     Verdict,
 )
-from onward.core.errors import Conflict, KeyReused, NotFound, QueueFull
-from onward.core.hands import Hands
+from onward.core.errors import Conflict, KeyReused, LedgerUnavailable, NotFound, QueueFull
+from onward.core.hands import Hands, Held, holds_of
 from onward.core.intervene import Decide, Replay, dead_only, meant
 from onward.core.lanes import RETRY_SHARE, RetryShare
 from onward.core.outcome import Failed, Outcome, Parked, Released, Succeeded
-from onward.core.policy import Profile
+from onward.core.policy import Profile, Then
 from onward.core.pressure import Pressure
 from onward.core.task import (
     FINAL,
@@ -66,6 +67,7 @@ CHUNK = 256  # moves in one call of the ledger
 NO_TASK = "no such task"
 ANEW = "submit it anew"
 TRIES = 5  # how often a decision is taken anew when the task has changed under it
+AGAIN_S = 0.5  # between two tries at a ledger that is away
 
 
 class Dispatcher:
@@ -122,8 +124,10 @@ class Dispatcher:
         return receipt, await self.wait(receipt.task, timeout_ms=timeout_ms)
 
     def _submission(self, task: Task, cap: int | None, key: Key | None) -> Submission:
-        born, events = machine.born(task, self.profiles[task.profile])
-        return Submission(born, events, cap, key)
+        profile = self.profiles[task.profile]
+        born, events = machine.born(task, profile)
+        # What nobody has seen must not fail because somebody was lost.
+        return Submission(born, events, cap, key, near=profile.on_lost is Then.FAIL)
 
     async def expect_sessions(self) -> None:
         """A task with a session is about to be written."""
@@ -155,7 +159,7 @@ class Dispatcher:
 
     async def _insert_once(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
         asks = self.hands.lend(_queued(item.task for item in batch))
-        with self._out(asks, lent=True) as claimed:
+        with self._out(asks) as claimed:
             inserted = await self.backend.tasks.insert(batch, asks, now=self.clock.now())
             claimed += inserted.claimed
         ready: set[str] = set()
@@ -185,7 +189,7 @@ class Dispatcher:
             self._claiming = None
 
     @contextmanager
-    def _out(self, asks: Sequence[Ask], *, lent: bool = False) -> Iterator[list[Claimed]]:
+    def _out(self, asks: Sequence[Ask]) -> Iterator[list[Claimed]]:
         """While these slots are out; what was found for them is handed out when they are back."""
         claimed: list[Claimed] = []
         back: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -195,14 +199,30 @@ class Dispatcher:
         finally:
             del self._asking[back]
             back.set_result(None)
-            self._hand_out(asks, claimed, lent)
+            self._hand_out(asks, claimed)
 
-    def _hand_out(self, asks: Sequence[Ask], claimed: Sequence[Claimed], lent: bool) -> None:
-        self.tally["task.claimed"] += len(claimed)
-        self.backend.bell.ring(*[f"task:{task.id}" for task in claimed])
-        for task in self.hands.give_back(asks, claimed, lent=lent):
-            # Its worker left between asking and getting: nobody has seen it, so nothing is burned.
-            self.spawn(self.settle(task, Released()))
+    def _hand_out(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> None:
+        self._claimed(claimed)
+        for task in self.hands.give_back(asks, claimed):
+            self._hand_back(task)
+
+    def _claimed(self, tasks: Sequence[Claimed]) -> None:
+        self.tally["task.claimed"] += len(tasks)
+        self.backend.bell.ring(*[f"task:{task.id}" for task in tasks])
+
+    def _hand_back(self, task: Claimed) -> None:
+        """Its worker left between asking and getting: nobody has seen it, so nothing is burned."""
+        self.spawn(self.settle_surely(task, Released(), self.profiles[task.profile].lease_ms))
+
+    def spare(self) -> Mapping[str, Spare]:
+        return self.hands.spare()
+
+    def take(self, task: Claimed) -> None:
+        """Submitted on another server, and in the same call put into a free hand of this one."""
+        self._claimed([task])
+        self.backend.bell.ring("log")  # whoever submitted it does so on its own server only
+        if not self.hands.take(task, self.clock.now()):
+            self._hand_back(task)
 
     # Work is held.
 
@@ -242,7 +262,10 @@ class Dispatcher:
 
     async def beat(self) -> None:
         """Renew the lease of everything that is held in this process."""
-        holds = self.hands.holds(self.clock.now())
+        await self._renew(self.hands.held())
+
+    async def _renew(self, held: Iterable[Held]) -> None:
+        holds = holds_of(held, self.clock.now())
         if holds:
             await self._holds.many(holds)
 
@@ -251,6 +274,16 @@ class Dispatcher:
     async def settle(self, task: Claimed, outcome: Outcome) -> Verdict:
         """STALE or GONE: too late. What came late is in the event log, and changes nothing."""
         return (await self.settle_soon(task, outcome))[0]
+
+    async def settle_surely(self, task: Claimed, outcome: Outcome, within_ms: int) -> None:
+        """The same, again and again while the ledger is away and the task may still be ours."""
+        for _ in range(max(1, int(within_ms / 1000 / AGAIN_S))):
+            try:
+                await self.settle(task, outcome)
+            except LedgerUnavailable:
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return
 
     def settle_soon(self, task: Claimed, outcome: Outcome) -> asyncio.Future[Sequence[Verdict]]:
         """The same for a caller who has better things to do than wait."""
@@ -334,7 +367,7 @@ class Dispatcher:
         asks = self.hands.lend(
             _queued(child.task for move in (*moves, *answers) for child in move.spawn)
         )
-        with self._out(asks, lent=True) as claimed:
+        with self._out(asks) as claimed:
             moved = await self.backend.tasks.apply(moves, asks, now=now)
             claimed += moved.claimed
         applied = [
@@ -498,9 +531,14 @@ class Dispatcher:
                 return Ending.of(found)
             return await outcome_within(future, timeout_ms)
 
-    def hear(self, queues: Sequence[str], ended: Mapping[TaskId, Ending | None]) -> None:
+    def hear(
+        self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
+    ) -> None:
         """Something happened on another server: look for work, and for what is waited for here."""
         self.hands.rung(queues)
+        held = self.hands.of(tasks)
+        if held:  # what we have in hand may be to stop
+            self.spawn(self._renew(held))
         for ending in ended.values():
             if ending is not None:
                 self.waiters.told(ending)
@@ -521,6 +559,11 @@ class Dispatcher:
 
     async def _get(self, task: TaskId) -> Task | None:
         return (await self.backend.tasks.get([task]))[0]
+
+    async def finish(self, timeout_ms: int) -> None:
+        """What nobody waits for may still be under way: wait for it, but not for ever."""
+        if self._loose:
+            await asyncio.wait(self._loose, timeout=timeout_ms / 1000)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run something nobody waits for, and keep it from being collected meanwhile."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
 
 from onward.core import lanes
-from onward.core.contract import Ask, Hold
+from onward.core.contract import Ask, Hold, Spare
 from onward.core.task import Claimed, Instant, TaskId, WorkerId
 
 MOST_PER_CLAIM = 128  # half of the usual slots: while one half is settled, the other is claimed
@@ -34,8 +37,22 @@ class Seat:
         self.lease_ms = lease_ms
         self.deliver = deliver
         self.stop = stop  # (task, revoked): please stop; revoked means that it is no longer ours
+        self.spare = None if lease_ms is None else Spare(worker, lease_ms)
         self.free = 0
         self.gone = False
+
+
+Held: TypeAlias = tuple[Seat, Claimed]
+
+
+class _Out(msgspec.Struct):
+    """Slots that are out of the house, with an ask."""
+
+    seat: Seat
+    slots: int
+    queues: tuple[str, ...]
+    looking: bool  # for work that may be waiting; False: lent to work that is coming in
+    bounded: str | None  # the bounded queue that they count for
 
 
 class Hands:
@@ -44,9 +61,9 @@ class Hands:
         self._seats: dict[WorkerId, Seat] = {}
         self._idle: dict[str, dict[Seat, None]] = {}  # by queue; least recently used first
         self._hot: set[str] = set()
-        # By the identity of an ask that is under way: whose slots, and which bounded queue's.
-        self._lent: dict[int, tuple[Seat, str | None]] = {}
-        self._held: dict[tuple[TaskId, int], tuple[Seat, Claimed]] = {}
+        self._asks: dict[int, _Out] = {}  # by the identity of an ask that is under way
+        self._held: dict[tuple[TaskId, int], Held] = {}
+        self._fences: dict[TaskId, int] = {}  # of what is held, claimed last
         self._turn = 0
         self._bounds: dict[str, int] = {}  # by queue: how many may be in hand at a time
         self._in_hand: Counter[str] = Counter()  # by queue: tasks that are held
@@ -122,7 +139,7 @@ class Hands:
                 seat = next(iter(idle))
                 take = min(need, seat.free)
                 need -= take
-                asks.append(self._ask(seat, take, (queue,)))
+                asks.append(self._ask(seat, take, (queue,), looking=False))
         return asks
 
     def ask_hot(self) -> list[Ask]:
@@ -139,13 +156,11 @@ class Hands:
                 # A bounded queue is asked for alone: what it gives is counted against its bound.
                 wanted = (queue,) if queue in self._bounds else self._wanted(seat)
                 asked.update(wanted)
-                asks.append(self._ask(seat, take, wanted))
+                asks.append(self._ask(seat, take, wanted, looking=True))
         self._hot -= asked
         return asks
 
-    def give_back(
-        self, asks: Sequence[Ask], claimed: Sequence[Claimed], *, lent: bool = False
-    ) -> list[Claimed]:
+    def give_back(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> list[Claimed]:
         """Deliver what was found, free the rest. Returns what nobody is there to take any more.
 
         A queue that gave all it was asked for may hold more; of slots lent to new work the
@@ -156,39 +171,86 @@ class Hands:
         for ask in asks:
             # Not looked up by name: a second connection may have taken the name over meanwhile, and
             # it has its own slots.
-            seat, bounded = self._lent.pop(id(ask))
-            seats[ask.worker] = seat
-            if bounded is not None:
-                self._out[bounded] -= ask.limit
+            out = self._back(ask)
+            seat = seats[ask.worker] = out.seat
             got = min(left[ask.worker], ask.limit)
             left[ask.worker] -= got
-            if got == ask.limit and not lent:
+            if got == ask.limit and out.looking:
                 self._hot.update(want.queue for want in ask.wants)
             if got < ask.limit:
                 self.free(seat, ask.limit - got)
         homeless: list[Claimed] = []
         for task in claimed:
             seat = seats[task.worker]
-            # Asked for before its queue was bounded: a breaker that has opened meanwhile holds.
-            if seat.gone or self._room(task.queue, 1) < 1:
+            if not self._seated(seat, task):
                 self.free(seat)
                 homeless.append(task)
-                continue
-            self.keep(seat, task)
-            seat.deliver(task)
         self._wake_if_hot()
         return homeless
+
+    def _back(self, ask: Ask) -> _Out:
+        out = self._asks.pop(id(ask))
+        if out.bounded is not None:
+            self._out[out.bounded] -= ask.limit
+        return out
+
+    def spare(self) -> Mapping[str, Spare]:
+        """By queue, a slot for work that comes in elsewhere: free, or out looking in that queue."""
+        found: dict[str, Spare] = {}
+        promised: Counter[Seat] = Counter()  # free slots, to a queue each
+        for queue, idle in self._idle.items():
+            for seat in idle:
+                if seat.free > promised[seat] and self._promise(seat, queue, found):
+                    promised[seat] += 1
+                    break
+        for out in self._asks.values():
+            left = out.slots if out.looking else 0
+            for queue in out.queues:
+                if left > 0 and queue not in found and self._promise(out.seat, queue, found):
+                    left -= 1
+        return found
+
+    def _promise(self, seat: Seat, queue: str, found: dict[str, Spare]) -> bool:
+        if seat.spare is None or seat.gone or self._room(queue, 1) < 1:
+            return False
+        found[queue] = seat.spare
+        return True
+
+    def take(self, task: Claimed, now: Instant) -> bool:
+        """It was put into a slot that was spare. False: that is so no more, or was long ago."""
+        seat = self._seats.get(task.worker)
+        if seat is None or seat.free < 1 or task.queue not in seat.queues:
+            return False
+        # It was born into this hand, and leases are renewed three times in their length.
+        if seat.lease_ms is None or now - task.created_at > seat.lease_ms / 3:
+            return False
+        self._occupy(seat, 1)
+        seated = self._seated(seat, task)
+        if not seated:
+            self.free(seat)
+        return seated
+
+    def _seated(self, seat: Seat, task: Claimed) -> bool:
+        # Asked for before its queue was bounded: a breaker that has opened meanwhile holds.
+        if seat.gone or self._room(task.queue, 1) < 1:
+            return False
+        self.keep(seat, task)
+        seat.deliver(task)
+        return True
 
     def keep(self, seat: Seat, task: Claimed) -> None:
         """Held already: since an earlier life of this seat, or by another way than a claim."""
         if (task.id, task.fence) not in self._held:
             self._in_hand[task.queue] += 1
         self._held[task.id, task.fence] = (seat, task)
+        self._fences[task.id] = task.fence
 
     def put_down(self, task: TaskId, fence: int) -> None:
         entry = self._held.pop((task, fence), None)
         if entry is not None:
             self._in_hand[entry[1].queue] -= 1
+            if self._fences[task] == fence:
+                del self._fences[task]
 
     def stop(self, task: TaskId, fence: int, *, revoked: bool) -> None:
         """Tell whoever holds this task here to stop."""
@@ -199,13 +261,12 @@ class Hands:
                 self.put_down(task, fence)
             seat.stop(claimed, revoked)
 
-    def holds(self, now: Instant) -> list[Hold]:
-        """Everything held here, with its lease renewed."""
-        return [
-            Hold(task.id, task.fence, now + seat.lease_ms)
-            for seat, task in self._held.values()
-            if seat.lease_ms is not None
-        ]
+    def held(self) -> Sequence[Held]:
+        return list(self._held.values())
+
+    def of(self, tasks: Iterable[TaskId]) -> Sequence[Held]:
+        """What of these tasks is held here."""
+        return [self._held[id, self._fences[id]] for id in tasks if id in self._fences]
 
     def busy(self) -> int:
         return len(self._held)
@@ -213,18 +274,21 @@ class Hands:
     def busy_by_worker(self) -> Counter[WorkerId]:
         return Counter(seat.worker for seat, _ in self._held.values())
 
-    def _ask(self, seat: Seat, take: int, queues: tuple[str, ...]) -> Ask:
-        seat.free -= take
-        self._unlist(seat)
-        self._list(seat)
+    def _ask(self, seat: Seat, take: int, queues: tuple[str, ...], *, looking: bool) -> Ask:
+        self._occupy(seat, take)
         self._turn = (self._turn + 1) % lanes.CYCLE
         wants = lanes.wants(queues, take, self._turn, self._share(queues))
         ask = Ask(seat.worker, take, wants, seat.lease_ms)
         bounded = queues[0] if queues and queues[0] in self._bounds else None
         if bounded is not None:
             self._out[bounded] += take
-        self._lent[id(ask)] = (seat, bounded)
+        self._asks[id(ask)] = _Out(seat, take, queues, looking, bounded)
         return ask
+
+    def _occupy(self, seat: Seat, slots: int) -> None:
+        seat.free -= slots
+        self._unlist(seat)
+        self._list(seat)
 
     def _wanted(self, seat: Seat) -> tuple[str, ...]:
         return tuple(q for q in seat.queues if q in self._hot and q not in self._bounds)
@@ -251,6 +315,15 @@ class Hands:
             if queue in self._hot and self._idle.get(queue):
                 self._wake()
                 return
+
+
+def holds_of(held: Iterable[Held], now: Instant) -> list[Hold]:
+    """With their leases renewed."""
+    return [
+        Hold(task.id, task.fence, now + seat.lease_ms)
+        for seat, task in held
+        if seat.lease_ms is not None
+    ]
 
 
 def _usual_share(_: Sequence[str]) -> float:

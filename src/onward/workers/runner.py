@@ -18,7 +18,6 @@ from onward.core.task import Claimed, Fault, WorkerId
 log = structlog.get_logger("onward.runner")
 
 LET_GO_S = 1.0  # a revoked task's slot is free at its late answer, or after this
-AGAIN_S = 0.5
 KEY_S = 5.0  # between two tries at what does not open
 
 
@@ -115,18 +114,9 @@ class Runner:
         if isinstance(error, LedgerUnavailable):
             # The ledger is away, the result is here: offer it again while the lease may live.
             log.warning("settlement postponed", task=task.id, error=str(error))
-            self._dispatcher.spawn(self._settle_later(task, outcome))
+            self._dispatcher.spawn(self._dispatcher.settle_surely(task, outcome, self._lease_ms))
         elif error is not None:
             log.error("settlement failed", task=task.id, error=repr(error))
-
-    async def _settle_later(self, task: Claimed, outcome: Outcome) -> None:
-        for _ in range(max(1, int(self._lease_ms / 1000 / AGAIN_S))):
-            await asyncio.sleep(AGAIN_S)
-            try:
-                await self._dispatcher.settle(task, outcome)
-            except LedgerUnavailable:
-                continue
-            return
 
     def _stop(self, task: Claimed, revoked: bool) -> None:
         self._executor.cancel(task.id)

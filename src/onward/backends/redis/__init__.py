@@ -23,7 +23,7 @@ class RedisBackend:
         self.documents = RedisDocuments(self.functions)
         self.effects = RedisEffects(self.functions)
         self.sessions = RedisSessions(self.functions)
-        self.bell = RedisBell(self.functions, self._redis)
+        self.bell = RedisBell(self.functions, self._redis, self.tasks)
         self.cells = [RedisCells(self.functions, self.tasks)]
 
         self.ahead_ms = 0
@@ -34,6 +34,8 @@ class RedisBackend:
         if time.monotonic() >= self._measure_at:
             self.ahead_ms = await self._measure()
             self._measure_at = time.monotonic() + MEASURE_EVERY_S
+        if await self.bell.hears():
+            self.functions.board.doubt()
 
     async def _measure(self) -> int:
         """Redis said its time somewhere between asking and hearing: in the middle, we assume."""

@@ -1,23 +1,20 @@
 """Connections to Redis, and the ledger's functions called over them, never retried.
 
 redis-py retries ten times by default, and a write whose reply was lost would be written again: here
-a call that breaks is unknown, and said to be so. The ledger's calls take redis-py's connections and
-leave its client and pool aside: those cost more than the call.
+a call that breaks is unknown, and said to be so. The ledger's calls leave its client and pool aside
+(see line.py): those cost more than the call.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib.resources import files
 from typing import Any
 
 import msgspec
 import structlog
-from hiredis import pack_command
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -34,18 +31,22 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from onward.backends.redis.board import Board
+from onward.backends.redis.line import Line, open_line
 from onward.core.errors import Invalid, LedgerUnavailable
 
 log = structlog.get_logger("onward.redis")
 
 _HERE = files("onward.backends.redis")
 LIBRARY = "".join((_HERE / part).read_text() for part in ("ledger.lua", "moves.lua", "reading.lua"))
+NAME = LIBRARY.splitlines()[0].removeprefix("#!lua name=")
 LAYOUT = "2"  # of the keys that these functions write; another one is not touched
 CALL_TIMEOUT_S = 10
 MOST_CONNECTIONS = 64
 REFUSALS = (AuthenticationError, AuthorizationError, NoPermissionError)
 # The same by its words: on a unix socket redis-py makes a broken connection of it.
 REFUSED = ("Authentication required", "invalid username-password", "DB index is out of range")
+TELLING = frozenset({"insert", "claim", "extend", "apply", "post"})  # with `begin_telling`
 NO_WRITES = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -100,10 +101,12 @@ class Functions:
 
     def __init__(self, redis: Redis, prefix: str) -> None:
         self._redis = redis
-        self._free: list[AbstractConnection] = []
+        self._free: list[Line] = []
+        self._closed = False
         self._most = asyncio.Semaphore(MOST_CONNECTIONS)
         self.prefix = prefix
         self.voice = ""  # by which we know our own rings; empty while we do not listen
+        self.board = Board()
         self._loaded = False
 
     async def call(self, name: str, *request: Any) -> Any:
@@ -117,7 +120,13 @@ class Functions:
 
     async def call_plain(self, name: str, *request: Any) -> Any:
         await self.prepare()
-        arguments = ("FCALL", f"onward_{name}", 1, self.prefix, _encode(request), self.voice)
+        arguments = ("FCALL", f"{NAME}_{name}", 1, self.prefix, _encode(request), self.voice)
+        if name not in TELLING:
+            return await self._call(arguments)
+        with self.board.telling() as changes:
+            return await self._call((*arguments, *changes))
+
+    async def _call(self, arguments: tuple[Any, ...]) -> Any:
         try:
             return await self._send(arguments)
         except ResponseError as error:
@@ -135,24 +144,42 @@ class Functions:
             raise refused(error) from error
 
     async def close(self) -> None:
-        for connection in self._free:
-            await connection.disconnect()
+        self._closed = True
+        while self._free:
+            await self._free.pop().close()
 
     async def _send(self, arguments: tuple[Any, ...]) -> Any:
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S), self._most:
-                connection = self._free.pop() if self._free else new_connection(self._redis)
+                line = await self._line()
                 try:
-                    await _drop_if_closed(connection)
-                    # Not its own `pack_command`, which is Python.
-                    packed = pack_command(arguments)
-                    await connection.send_packed_command(packed, check_health=False)
-                    reply = await connection.read_response()
-                finally:  # one that broke, or was left in the middle, has been disconnected
-                    self._free.append(connection)
+                    reply = await line.ask(*arguments)
+                except ResponseError:
+                    await self._put_back(line)
+                    raise
+                except BaseException:  # broken, or left in the middle
+                    await line.close()
+                    raise
+                await self._put_back(line)
+                return reply
         except TimeoutError as error:
             raise RedisTimeoutError("no answer in time") from error
-        return reply
+
+    async def _line(self) -> Line:
+        """One that the other end has not closed meanwhile."""
+        while self._free:
+            line = self._free.pop()
+            if not line.lost.done():
+                return line
+            await line.close()
+        return await open_line(self._redis)
+
+    async def _put_back(self, line: Line) -> None:
+        """For the next call; one that ends after `close` is the last to know of its line."""
+        if self._closed:
+            await line.close()
+        else:
+            self._free.append(line)
 
     async def _load(self) -> None:
         await self._check_layout()
@@ -171,21 +198,6 @@ class Functions:
                 " or ONWARD_REDIS_PREFIX",
             )
         await self.command("SET", f"{self.prefix}onward:layout", LAYOUT, "NX")
-
-
-def new_connection(redis: Redis) -> AbstractConnection:
-    """Outside of the pool; it connects when it is used."""
-    made: AbstractConnection = redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
-    return made
-
-
-async def _drop_if_closed(connection: AbstractConnection) -> None:
-    """What the other end has closed meanwhile is connected anew, before anything is sent."""
-    if connection.is_connected:
-        with suppress(ConnectionError):
-            if not await connection.can_read():
-                return
-        await connection.disconnect()
 
 
 def refused(error: RedisError) -> Exception:

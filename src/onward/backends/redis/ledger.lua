@@ -1,8 +1,11 @@
-#!lua name=onward
+#!lua name=onward3
 -- The ledger in Redis. Every function takes one key, the prefix ("" or "{onward}:" for a cluster, so
 -- that all keys share a slot), and one msgpack argument with many items; it checks first and writes
 -- last, because a script that fails half way is not rolled back. Nothing here decides: a move says
 -- what becomes of a task, and is refused unless state, fence and rev are what it expected.
+--
+-- The library's number goes up when what functions are asked, or answer, changes: during an upgrade
+-- servers of two versions share a ledger, and each calls its own.
 --
 -- The key space, after the prefix:
 --   task:{id}                     hash: the fields of core.task.Task that are not at their default,
@@ -34,13 +37,21 @@
 --   onward:forget                 zset of such keys by the instant they may be forgotten
 --   onward:doc:{kind}             hash of documents
 --   onward:effects:{key}          hash of effects by name (written without functions)
+--   onward:idle:{library}:{queue} hash: a free hand of each server that has one for this queue, and
+--                                 understands what these functions would tell it
+--   onward:given:{server}         hash: by queue, the last task that was put into such a hand, for a
+--                                 server that did not hear of it; both expire
 --
 -- A call that changes something tells the other servers so, on the channel onward:bell: who says it,
--- the queues with new work, the tasks with new events, and how tasks have ended.
+-- the queues with new work, the tasks with new events, and how tasks have ended. A server is told on
+-- a channel of its own, onward:bell:{server}, which task was put into its hands.
 
+local LIBRARY = 'onward3'
 local SEP = '\31'
 local SHORT = 64
 local TELLING = 512 -- of an ending whose result or error is longer only the id is told
+local GIVING = 4096 -- a task whose payload is longer is fetched by who works on it
+local KNOWN_MS = 3000 -- how long a free hand is believed in; its server says it again every second
 local HOME = 'summarize'
 local FOREVER = 9e15
 local AHEAD = 2 ^ 52 -- less than any place given otherwise, and still a whole number
@@ -49,6 +60,7 @@ local FINAL_EVENTS = { ['task.succeeded'] = true, ['task.failed'] = true, ['task
 local NIL -- cjson.null, which msgpack writes as nil: a list cannot hold nil itself
 local LIVE = { scheduled = true, queued = true, running = true, waiting = true }
 local MOST = 1000 -- arguments of one command, an even number
+local FEW = 8 -- submissions of one call; with more of them it pays to prepare what they share
 local LANES = { 'primary', 'retry' }
 local BY_LANE = { queued = true, offered = true } -- what is counted by lane, too
 local PRIORITIES = { [0] = ':high', [1] = '', [2] = ':low' }
@@ -59,6 +71,8 @@ local call -- redis.call, which does not exist while loading
 local delta, queued, stored -- counts changed by this call, of queued tasks by queue, and as it was
 local batches, alarms, leases -- what is written at the end of this call, many in one command
 local news -- what others are told when this call is over; nil: nobody else listens
+local board, hands, given -- what this server says of its free hands, those of others by queue, and
+-- what went into them in this call
 local spare, last -- places taken but not given yet, and the last one given
 
 local function begin(keys, args)
@@ -69,15 +83,37 @@ local function begin(keys, args)
   return request[1], request
 end
 
+local function bell_of(server) return P .. 'onward:bell:' .. server end
+local function idle_at(queue) return P .. 'onward:idle:' .. LIBRARY .. ':' .. queue end
+
+local function listeners(channel) return redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 0 end
+
 -- The same for a call that has something to tell. Its second argument says who tells it: a server
--- that listens itself, or nobody ('').
+-- that listens itself, or nobody (''). A third is there if servers may put tasks into each other's
+-- hands: what has changed of its own, if anything. What is free no more is taken down at once.
 local function begin_telling(keys, args)
   local now, request = begin(keys, args)
-  local from, listeners = args[2] or '', redis.pcall('PUBSUB', 'NUMSUB', P .. 'onward:bell')[2]
-  if (listeners or 0) > (from == '' and 0 or 1) then
-    news = { from = from, queues = {}, tasks = {}, endings = {} }
+  local from = args[2] or ''
+  board, hands, given = nil, args[3] and {}, {}
+  if hands and args[3] ~= '' then
+    board = cmsgpack.unpack(args[3])
+    board.from = from
+    for _, queue in ipairs(board.gone) do call('HDEL', idle_at(queue), from) end
+  end
+  local others = listeners(P .. 'onward:bell') - (from == '' and 0 or 1)
+  if others > 0 then
+    news = { from = from, others = others, queues = {}, tasks = {}, endings = {} }
   end
   return now, request
+end
+
+-- What is free once this call is over, for others to see.
+local function put_up(now)
+  for queue, spare in pairs(board.free) do
+    spare.at = now
+    call('HSET', idle_at(queue), board.from, cmsgpack.pack(spare))
+    call('PEXPIRE', idle_at(queue), KNOWN_MS)
+  end
 end
 
 -- Said within the move, so that it costs no trip of its own. It may be lost all the same: whoever
@@ -85,9 +121,18 @@ end
 local function ring()
   local queues = {}
   for queue in pairs(news.queues) do queues[#queues + 1] = queue end
-  if #queues + #news.tasks == 0 then return end
+  local rest = #news.tasks - #given -- of what was given its new owner need not be told again
+  if #queues + rest == 0 and (#given == 0 or news.others == 1) then return end
   local said = cmsgpack.pack({ news.from, queues, news.tasks, news.endings })
   redis.pcall('PUBLISH', P .. 'onward:bell', said)
+end
+
+-- It listens, or the task would not be its own by now; if it does not hear, it can read.
+local function give(hand, queue, row)
+  local said, key = cmsgpack.pack(row), P .. 'onward:given:' .. hand.server
+  call('HSET', key, queue, said)
+  call('PEXPIRE', key, hand.lease_ms)
+  redis.pcall('PUBLISH', bell_of(hand.server), said)
 end
 
 local function key_of(id) return P .. 'task:' .. id end
@@ -98,12 +143,13 @@ local function lane_key(queue, priority, lane)
   return name .. PRIORITIES[priority]
 end
 
--- Items for a key, in the order given, by one command at the end of the call.
+-- Items for a key, in the order given, by one command at the end of the call, which is always the same
+-- for this key.
 local function later(command, key, item, other)
-  local batch = batches[command .. key]
+  local batch = batches[key]
   if not batch then
     batch = { command, key }
-    batches[command .. key] = batch
+    batches[key] = batch
   end
   batch[#batch + 1] = item
   if other then batch[#batch + 1] = other end
@@ -190,7 +236,11 @@ local function finish(answer)
   write_scores(P .. 'onward:alarms', alarms)
   write_scores(P .. 'onward:running', leases)
   add_up()
-  if news then ring() end
+  if news then
+    if board then put_up(tonumber(stamp)) end
+    for _, gift in ipairs(given) do give(unpack(gift)) end
+    ring()
+  end
   return cmsgpack.pack(answer)
 end
 
@@ -297,12 +347,10 @@ local MOVED_FIELDS = { 'fence', 'generation', 'attempt', 'failures', 'retries', 
   'lease_until', 'attempt_by' }
 local NONE = {}
 
--- One task into one worker's hands: returns what is told of every task, and in an eleventh place
--- what most tasks have at its default. A long payload is owed: `pay` reads those of all at once.
-local function hand_over(id, ask, queue, lane, now, owed)
+-- One task into one worker's hands, by its CLAIM_FIELDS and MOVED_FIELDS. Returns what is told of every
+-- task, with what most have at its default in an eleventh place; and what its hash is to keep of it.
+local function hand_over(id, h, m, ask, queue, lane, now)
   local key = key_of(id)
-  local h = call('HMGET', key, unpack(CLAIM_FIELDS))
-  local m = h[1] and call('HMGET', key, unpack(MOVED_FIELDS)) or NONE
   local fence, rev = tonumber(m[1] or 0) + 1, tonumber(h[1] or 0) + 1
   local generation, attempt = tonumber(m[2] or 1), tonumber(m[3] or 0) + 1
   local expires_at, attempt_ms, n = number(h[6]), number(h[7]), tonumber(h[11] or 0) + 1
@@ -320,8 +368,6 @@ local function hand_over(id, ask, queue, lane, now, owed)
   end
   if attempt_by then flat[21], flat[22] = 'attempt_by', attempt_by
   elseif m[9] then call('HDEL', key, 'attempt_by') end
-  call('HSET', key, unpack(flat))
-  set_alarm(id, nil) -- a queued task has one if it may not wait for ever
   set_lease(id, due_at)
   tell_of(id)
   local row = { id, ask.worker, fence, rev, h[2], queue, h[3], h[4], attempt, tonumber(h[5]) }
@@ -331,6 +377,17 @@ local function hand_over(id, ask, queue, lane, now, owed)
       expires_at or NIL, attempt_by or NIL, attempt_ms or NIL, h[8] or NIL, h[9] or NIL,
       h[10] or NIL, m[7] or NIL, letters }
   end
+  return row, flat
+end
+
+-- A long payload is owed: `pay` reads those of all at once.
+local function claim_one(id, ask, queue, lane, now, owed)
+  local key = key_of(id)
+  local h = call('HMGET', key, unpack(CLAIM_FIELDS))
+  local m = h[1] and call('HMGET', key, unpack(MOVED_FIELDS)) or NONE
+  local row, flat = hand_over(id, h, m, ask, queue, lane, now)
+  call('HSET', key, unpack(flat))
+  set_alarm(id, nil) -- a queued task has one if it may not wait for ever
   if h[4] == '' then
     owed[#owed + 1], owed[#owed + 2] = row, key .. ':payload'
   end
@@ -356,7 +413,7 @@ local function claim_for(ask, now, claimed, owed)
     local ids = not dry[list] and call('LPOP', list, limit) or NONE
     dry[list] = #ids < limit
     for _, id in ipairs(ids) do
-      claimed[#claimed + 1] = hand_over(id, ask, want.queue, want.lane, now, owed)
+      claimed[#claimed + 1] = claim_one(id, ask, want.queue, want.lane, now, owed)
     end
     found = found + #ids
     count(want.queue, want.lane, 'queued', -#ids)
@@ -372,63 +429,117 @@ local function free_hand(asks, queue)
   end
 end
 
-local function enqueue(id, task, place, front)
-  local list = lane_key(task.queue, task.priority, task.lane)
+-- The same on another server that listens. It is free no more, whoever it is.
+local function far_hand(queue, now)
+  if not (news and hands) then return end
+  hands[queue] = hands[queue] or { call('HGETALL', idle_at(queue)), 1 }
+  local known, at = unpack(hands[queue])
+  while known[at] do
+    local server, spare = known[at], known[at + 1]
+    at = at + 2
+    hands[queue][2] = at
+    if server ~= news.from then
+      call('HDEL', idle_at(queue), server)
+      local hand = cmsgpack.unpack(spare)
+      if now - hand.at < KNOWN_MS and listeners(bell_of(server)) > 0 then
+        hand.server, hand.left = server, 1
+        return hand
+      end
+    end
+  end
+end
+
+local function enqueue(id, queue, priority, lane, place, front)
+  local list = lane_key(queue, priority, lane)
   if front then push_front(list, id, place) else later('RPUSH', list, id) end
 end
 
--- One submission; returns its receipt: fate, task id, running.
-local function admit(submission, asks, now, claimed, owed)
-  local task, key = submission.task, submission.key
-  local queue, state = task.queue, task.state or 'queued'
-  local lane, priority = task.lane or 'primary', task.priority or 1
-  local key_name = key and P .. 'onward:key:' .. key.scope .. '|' .. key.key
+-- Most submissions of a call are alike but for id, payload and idempotency key. What they share is told
+-- once, a kind; a submission is { id, which kind, payload, key }.
+local function prepare_births(kinds, many)
+  for _, kind in ipairs(kinds) do
+    local task = kind.task
+    task.payload = nil
+    task.state = task.state or 'queued' -- a default too: redis-cli should show it
+    kind.lane, kind.priority = task.lane or 'primary', task.priority or 1
+    kind.moved = NONE
+    for at, name in ipairs(MOVED_FIELDS) do
+      if task[name] then
+        if kind.moved == NONE then kind.moved = {} end
+        kind.moved[at] = task[name]
+        task.rev = task.rev or 0 -- so that a claim looks for it
+      end
+    end
+    kind.flat = {}
+    flatten(kind.flat, nil, task)
+    for at, value in ipairs(many > FEW and kind.flat or NONE) do
+      if type(value) == 'number' then kind.flat[at] = text(value) end -- once, and not for each task
+    end
+  end
+  return kinds
+end
+
+-- A new task into a hand, here or on another server: into `flat` goes what its hash keeps of that.
+local function bear_into(hand, flat, id, payload, kind, now, claimed)
+  local task = kind.task
+  local fields = { task.rev, task.type, task.profile, payload, task.created_at, task.expires_at,
+    task.attempt_ms, task.overrides, task.parent, task.key, #kind.events }
+  local row, kept = hand_over(id, fields, kind.moved, hand, task.queue, kind.lane, now)
+  local many = #flat
+  for at, part in ipairs(kept) do flat[many + at] = part end
+  hand.left = hand.left - 1
+  count(task.queue, kind.lane, 'running', 1)
+  if hand.server then given[#given + 1] = { hand, task.queue, row }
+  else claimed[#claimed + 1] = row end
+end
+
+-- A new task where its state says.
+local function bear_onto(id, kind, place)
+  local task, state = kind.task, kind.task.state
+  count(task.queue, kind.lane, state, 1)
+  if state == 'running' then
+    set_lease(id, task.due_at or FOREVER)
+    if not task.lease_until then count(task.queue, kind.lane, 'offered', 1) end
+  elseif task.due_at then set_alarm(id, task.due_at) end
+  if state == 'queued' then
+    enqueue(id, task.queue, kind.priority, kind.lane, place, false)
+    tell_ready(task.queue)
+  else
+    if state == 'scheduled' then call('ZADD', P .. 'tasks:scheduled', task.run_at / 1000, id) end
+    tell_of(id)
+  end
+end
+
+-- One submission; returns its receipt: 'fresh', 'running', 'full', or why not and whose key it is.
+local function admit(submission, kinds, asks, now, claimed)
+  local id, kind, payload, key = submission[1], kinds[submission[2]], submission[3], submission[4]
+  local task, key_name = kind.task, key and P .. 'onward:key:' .. key.scope .. '|' .. key.key
   if key then
     local known = call('HMGET', key_name, 'body', 'task')
-    if known[2] then return { known[1] == key.body and 'known' or 'reused', known[2], false } end
+    if known[2] then return { known[1] == key.body and 'known' or 'reused', known[2] } end
   end
-  local waiting = depth(queue)
-  local hand = state == 'queued' and waiting == 0 and free_hand(asks, queue) or nil
-  if not hand and submission.cap and waiting >= submission.cap then
-    return { 'full', task.id, false }
+  local waiting, hand = depth(task.queue), nil
+  if task.state == 'queued' and waiting == 0 then
+    hand = free_hand(asks, task.queue)
+    if not (hand or kind.near or #payload > GIVING) then hand = far_hand(task.queue, now) end
   end
-  local place, name = next_place(), key_of(task.id)
-  task.place, task.state = place, state -- a default too: redis-cli should show it
+  if not hand and kind.cap and waiting >= kind.cap then return 'full' end
+  local place, name = next_place(), key_of(id)
+  local flat = { 'place', place, 'payload', put_long(name, 'payload', payload), unpack(kind.flat) }
+  write_events(flat, id, 0, task.generation or 1, kind.events)
   if key then
-    call('HSET', key_name, 'body', key.body, 'task', task.id)
-    task.skey = key_name
+    call('HSET', key_name, 'body', key.body, 'task', id)
+    flat[#flat + 1], flat[#flat + 2] = 'skey', key_name
   end
-  for _, moved in ipairs(MOVED_FIELDS) do
-    if task[moved] then task.rev = task.rev or 0 end -- so that a claim looks for it
-  end
-  local flat = {}
-  flatten(flat, name, task)
-  write_events(flat, task.id, 0, task.generation or 1, submission.events)
+  if hand then bear_into(hand, flat, id, payload, kind, now, claimed)
+  else bear_onto(id, kind, place) end
   call('HSET', name, unpack(flat))
-  later('ZADD', P .. 'onward:index', place, task.id)
+  later('ZADD', P .. 'onward:index', place, id)
   if task.session then
-    call('ZADD', P .. 'onward:session:' .. task.session, place, task.id)
+    call('ZADD', P .. 'onward:session:' .. task.session, place, id)
     later('ZADD', P .. 'onward:sessions', place, task.session)
   end
-  if task.due_at and state ~= 'running' then set_alarm(task.id, task.due_at) end
-  if hand then
-    hand.left = hand.left - 1
-    claimed[#claimed + 1] = hand_over(task.id, hand, queue, lane, now, owed)
-    count(queue, lane, 'running', 1)
-  else
-    count(queue, lane, state, 1)
-    if state == 'running' then
-      set_lease(task.id, task.due_at or FOREVER)
-      if not task.lease_until then count(queue, lane, 'offered', 1) end
-    elseif state == 'queued' then
-      enqueue(task.id, { queue = queue, priority = priority, lane = lane }, place, false)
-      tell_ready(queue)
-    elseif state == 'scheduled' then
-      call('ZADD', P .. 'tasks:scheduled', task.run_at / 1000, task.id)
-    end
-    if state ~= 'queued' then tell_of(task.id) end
-  end
-  return { 'fresh', task.id, hand ~= nil }
+  return hand and 'running' or 'fresh'
 end
 
 -- Whoever stood in a queue before goes first; hands that are left are for new work.
@@ -442,21 +553,35 @@ end
 
 local function insert(keys, args)
   local now, request = begin_telling(keys, args)
-  local submissions, asks = request[2], request[3]
+  local submissions, asks, kinds = request[2], request[3], prepare_births(request[4], #request[2])
   local claimed, owed, receipts = {}, {}, {}
   fill(asks, now, claimed, owed)
   take_places(#submissions)
   for at, submission in ipairs(submissions) do
-    receipts[at] = admit(submission, asks, now, claimed, owed)
+    receipts[at] = admit(submission, kinds, asks, now, claimed)
   end
   pay(owed)
   return finish({ receipts, claimed })
 end
 
+-- These hands are full, whatever was said of them.
+local function take_down(ask)
+  if not (news and hands) then return end
+  for _, want in ipairs(ask.wants) do
+    if board then board.free[want.queue] = nil end
+    if not hands[want.queue] then
+      call('HDEL', idle_at(want.queue), news.from)
+      hands[want.queue] = NONE
+    end
+  end
+end
+
 local function claim(keys, args)
   local now, request = begin_telling(keys, args)
   local claimed, owed = {}, {}
-  for _, ask in ipairs(request[2]) do claim_for(ask, now, claimed, owed) end
+  for _, ask in ipairs(request[2]) do
+    if claim_for(ask, now, claimed, owed) == ask.limit then take_down(ask) end
+  end
   pay(owed)
   return finish(claimed)
 end

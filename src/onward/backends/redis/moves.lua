@@ -27,9 +27,9 @@ end
 
 -- What the steps of one call share: the free hands that ride along and what they got, queues with
 -- new work, and tasks whose answers were applied.
-local function begin_turn(now, asks, kinds)
-  local turn = { now = now, asks = asks, kinds = kinds, claimed = {}, owed = {}, awake = {},
-    answered = {} }
+local function begin_turn(now, asks, kinds, births)
+  local turn = { now = now, asks = asks, kinds = kinds, births = births, claimed = {}, owed = {},
+    awake = {}, answered = {} }
   fill(asks, now, turn.claimed, turn.owed)
   return turn
 end
@@ -44,7 +44,7 @@ local function wake(id, key, h, turn)
   call('HSET', key, unpack(flat))
   call('HDEL', key, 'waiting_for')
   set_alarm(id, due_at)
-  enqueue(id, h, place, false)
+  enqueue(id, h.queue, h.priority, h.lane, place, false)
   count(h.queue, h.lane, 'waiting', -1)
   count(h.queue, h.lane, 'queued', 1)
   turn.awake[h.queue] = true
@@ -99,7 +99,7 @@ end
 local function take_place(id, h, kind, now)
   if kind.to == 'queued' then
     local place = not kind.front and next_place() - (kind.ahead and AHEAD or 0) or nil
-    enqueue(id, h, place or h.place, kind.front or kind.ahead)
+    enqueue(id, h.queue, h.priority, h.lane, place or h.place, kind.front or kind.ahead)
     return place
   elseif kind.to == 'scheduled' then
     call('ZADD', P .. 'tasks:scheduled', (kind.set.run_at or kind.due_at) / 1000, id)
@@ -145,9 +145,9 @@ end
 
 local function bear(children, turn)
   for _, child in ipairs(children) do
-    local receipt = admit(child, turn.asks, turn.now, turn.claimed, turn.owed)
-    local queued = (child.task.state or 'queued') == 'queued' and not receipt[3]
-    if receipt[1] == 'fresh' and queued then turn.awake[child.task.queue] = true end
+    local task = turn.births[child[2]].task
+    local receipt = admit(child, turn.births, turn.asks, turn.now, turn.claimed)
+    if receipt == 'fresh' and task.state == 'queued' then turn.awake[task.queue] = true end
   end
 end
 
@@ -235,7 +235,8 @@ end
 
 local function apply(keys, args)
   local now, request = begin_telling(keys, args)
-  local turn, verdicts = begin_turn(now, request[3], prepare(request[4])), {}
+  local kinds, births = prepare(request[4]), prepare_births(request[5], #request[2])
+  local turn, verdicts = begin_turn(now, request[3], kinds, births), {}
   for at, move in ipairs(request[2]) do
     verdicts[at] = move_on(move, turn)
     if verdicts[at] == 'applied' then post_letters(move[6], turn) end
@@ -247,7 +248,7 @@ end
 
 local function post(keys, args)
   local now, request = begin_telling(keys, args)
-  local turn, verdicts = begin_turn(now, {}, {}), {}
+  local turn, verdicts = begin_turn(now, {}, {}, {}), {}
   for at, letter in ipairs(request[2]) do
     verdicts[at] = deliver(letter, turn) and 'applied' or 'gone'
   end
@@ -328,7 +329,8 @@ local function put_document(keys, args)
 end
 
 local function register(name, callback, ...)
-  redis.register_function({ function_name = 'onward_' .. name, callback = callback, flags = { ... } })
+  name = LIBRARY .. '_' .. name
+  redis.register_function({ function_name = name, callback = callback, flags = { ... } })
 end
 
 register('insert', insert) -- refused when memory is full; what is there must still drain:

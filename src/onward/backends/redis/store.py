@@ -60,14 +60,19 @@ class RedisStore:
     async def insert(
         self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
     ) -> Inserted:
-        receipts, claimed = await self._functions.call("insert", now, submissions, hands)
-        return Inserted(
-            [Receipt(FATES[fate], task, running) for fate, task, running in receipts],
-            [_claimed(row) for row in claimed],
-        )
+        births = _Births()
+        packed = [births.pack(submission) for submission in submissions]
+        told, claimed = await self._functions.call("insert", now, packed, hands, births.list)
+        receipts = [
+            _receipt(fate, one.task.id) for fate, one in zip(told, submissions, strict=True)
+        ]
+        return Inserted(receipts, [claimed_of(row) for row in claimed])
 
     async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]:
-        return [_claimed(row) for row in await self._functions.call("claim", now, asks)]
+        claimed = [claimed_of(row) for row in await self._functions.call("claim", now, asks)]
+        if claimed:
+            self._functions.board.note_full(asks, claimed)
+        return claimed
 
     async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
         merged = merge_holds(holds)
@@ -83,7 +88,9 @@ class RedisStore:
     ) -> Moved:
         kinds = _Kinds()
         packed = [kinds.pack(move) for move in moves]
-        return _moved(await self._functions.call("apply", now, packed, hands, kinds.list))
+        return _moved(
+            await self._functions.call("apply", now, packed, hands, kinds.list, kinds.births.list)
+        )
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         return _moved(await self._functions.call("post", now, letters))
@@ -191,7 +198,40 @@ def _log_order(cursor: str) -> tuple[int, int]:
     return int(ms), int(n or 0)
 
 
+_PAYLOAD = Task.__struct_fields__.index("payload")
+_BIRTH = ("task", "events", "cap", "near")
 _COUNTS = frozenset({"attempt", "failures", "retries", "lost"})  # kept unless they are 0
+
+
+class _Births:
+    """Submissions as the functions take them. What many share goes once, as with moves."""
+
+    def __init__(self) -> None:
+        self.list: list[dict[str, Any]] = []
+        self._known: dict[Any, int] = {}
+
+    def pack(self, submission: Submission) -> Sequence[Any]:
+        task = submission.task
+        values = msgspec.structs.astuple(task)
+        told = (submission.events, submission.cap, submission.near)
+        like = (values[1:_PAYLOAD], values[_PAYLOAD + 1 :], *told)
+        kind = self._known.get(like)
+        if kind is None:
+            shared = msgspec.structs.replace(task, id="", payload="")
+            self.list.append(dict(zip(_BIRTH, (shared, *told), strict=True)))
+            kind = self._known[like] = len(self.list)
+        if submission.key is None:
+            return task.id, kind, task.payload
+        return task.id, kind, task.payload, submission.key
+
+
+def _receipt(told: str | tuple[str, TaskId], task: TaskId) -> Receipt:
+    if told == "running":
+        return Receipt(Fate.FRESH, task, running=True)
+    if isinstance(told, str):
+        return Receipt(FATES[told], task)
+    fate, task = told
+    return Receipt(FATES[fate], task)
 
 
 class _Kinds:
@@ -199,6 +239,7 @@ class _Kinds:
 
     def __init__(self) -> None:
         self.list: list[dict[str, Any]] = []
+        self.births = _Births()
         self._known: dict[Any, int] = {}
 
     def pack(self, move: Move) -> Sequence[Any]:
@@ -215,7 +256,7 @@ class _Kinds:
             row.append(
                 {
                     "seen": move.seen,
-                    "spawn": move.spawn,
+                    "spawn": [self.births.pack(child) for child in move.spawn],
                     "letters": move.letters,
                     "answer": move.answer and self.pack(move.answer),
                 }
@@ -250,7 +291,7 @@ def _moved(answer: Any) -> Moved:
     return Moved(
         [VERDICTS[verdict] for verdict in verdicts],
         frozenset(awake),
-        tuple(_claimed(row) for row in claimed),
+        tuple(claimed_of(row) for row in claimed),
         frozenset(answered),
     )
 
@@ -259,7 +300,7 @@ def _moved(answer: Any) -> Moved:
 _PLAIN = (1, 0, 0, 0, Lane.PRIMARY.value, None, None, None, None, None, None, None, ())
 
 
-def _claimed(row: list[Any]) -> Claimed:
+def claimed_of(row: list[Any]) -> Claimed:
     """As `hand_over` in ledger.lua tells it."""
     *head, attempt, created_at = row[:10]
     generation, failures, retries, lost, lane, *rest, mail = row[10] if len(row) > 10 else _PLAIN

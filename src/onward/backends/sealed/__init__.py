@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from onward.backends.sealed.cells import CLEAR, Resealable, document_owner, effect_owner, owner_of
-from onward.backends.sealed.fields import opens
+from onward.backends.sealed.fields import Sealing, opens
 from onward.backends.sealed.keyring import Keyring
 from onward.backends.sealed.rotation import Rotation, Step
 from onward.backends.sealed.store import SealedStore
@@ -19,13 +19,14 @@ from onward.core.contract import (
     Bell,
     Document,
     Documents,
+    Ear,
     Effect,
     Effects,
-    Hear,
     Listener,
+    Spare,
 )
 from onward.core.errors import Unreadable
-from onward.core.task import Ending, Instant, Json, TaskId
+from onward.core.task import Claimed, Ending, Instant, Json, TaskId
 
 Turn = Callable[[str, bool], Coroutine[Any, Any, Step]]
 
@@ -104,11 +105,31 @@ class SealedBell:
     def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]:
         return self._inner.listen(*topics)
 
-    def attach(self, hear: Hear) -> None:
-        def heard(queues: Sequence[str], ended: Mapping[TaskId, Ending | None]) -> None:
-            hear(queues, {task: self._opened(ending) for task, ending in ended.items()})
+    def attach(self, ear: Ear) -> None:
+        self._inner.attach(_SealedEar(ear, self._opens))
 
-        self._inner.attach(heard)
+    async def retire(self) -> None:
+        await self._inner.retire()
+
+
+class _SealedEar:
+    def __init__(self, ear: Ear, opens: Sealing) -> None:
+        self._ear = ear
+        self._opens = opens
+
+    def hear(
+        self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
+    ) -> None:
+        self._ear.hear(
+            queues, tasks, {task: self._opened(ending) for task, ending in ended.items()}
+        )
+
+    def spare(self) -> Mapping[str, Spare]:
+        """None: a task is given to nobody before it is known to open, which the store sees to."""
+        return {}
+
+    def take(self, task: Claimed) -> None:
+        self._ear.take(self._opens.claimed(task))
 
     def _opened(self, ending: Ending | None) -> Ending | None:
         try:

@@ -1,0 +1,55 @@
+"""Other servers on the same Redis, as far as a ledger can tell."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from onward.backends.redis import RedisBackend
+from onward.core.contract import Spare
+from onward.core.task import Claimed, Ending, TaskId
+from tests.servers import shared
+from tests.support import wait_until
+
+
+class Ear:
+    """Another server, what it hears, and which hands it says are free."""
+
+    def __init__(self, **idle: Spare) -> None:
+        self.queues: list[str] = []
+        self.tasks: list[TaskId] = []
+        self.told: list[Mapping[TaskId, Ending | None]] = []
+        self.idle = idle
+        self.given: list[Claimed] = []
+
+    @property
+    def ended(self) -> dict[TaskId, Ending | None]:
+        return {task: ending for ended in self.told for task, ending in ended.items()}
+
+    def hear(
+        self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
+    ) -> None:
+        self.queues += queues
+        self.tasks += tasks
+        self.told.append(ended)
+
+    def spare(self) -> Mapping[str, Spare]:
+        return dict(self.idle)
+
+    def take(self, task: Claimed) -> None:
+        self.given.append(task)
+
+
+@asynccontextmanager
+async def listening(
+    flavour: str, *ears: Ear, to: RedisBackend | None = None
+) -> AsyncIterator[None]:
+    """Each ear is a server of its own, unless it is to be that of a given one."""
+    backends = [to or RedisBackend(shared(flavour).url) for _ in ears]
+    for backend, ear in zip(backends, ears, strict=True):
+        backend.bell.attach(ear)
+    await wait_until(lambda: all(backend.functions.voice for backend in backends))
+    yield
+    for backend in backends:
+        if backend is not to:
+            await backend.close()
