@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, TypeAdapter, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -13,9 +14,12 @@ from onward.core.policy import AGENTS, BY_ERROR, PROTOCOL, Schedule
 from onward.workers.push_address import Hosts
 
 Ms = Annotated[int, Field(ge=0)]
+_REDIS = ("redis://", "rediss://", "unix://")
 Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=31_536_000)]  # a year at most
 
-_SCHEDULES = TypeAdapter(dict[str, list[Annotated[float, Field(ge=0)]]])
+_DELAYS = Annotated[list[Annotated[float, Field(ge=0, le=31_536_000)]], Field(min_length=1)]
+_SCHEDULES = TypeAdapter(dict[str, _DELAYS])
 
 
 def _env(name: str | AliasChoices, default: Any) -> Any:
@@ -64,8 +68,8 @@ class Settings(BaseSettings):
     # The stream door.
     stream_types: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_STREAM_TYPES", ())
     stream_credits: Positive = _env("ONWARD_STREAM_CREDITS", 64)  # entries nobody has taken yet
-    visibility_timeout_s: Annotated[float, Field(gt=0)] = _env("VISIBILITY_TIMEOUT_S", 300)
-    heartbeat_interval_s: Annotated[float, Field(gt=0)] = _env("HEARTBEAT_INTERVAL_S", 30)
+    visibility_timeout_s: Seconds = _env("VISIBILITY_TIMEOUT_S", 300)
+    heartbeat_interval_s: Seconds = _env("HEARTBEAT_INTERVAL_S", 30)
     max_retries: Annotated[int, Field(ge=0)] = _env("MAX_RETRIES", 3)
 
     # The agent door: how long an MCP client waits for a result before it gets the task's id.
@@ -75,18 +79,18 @@ class Settings(BaseSettings):
     retry_ratio: Annotated[float, Field(ge=0, le=1)] = _env("DEFAULT_RETRY_RATIO", 0.3)
     retry_queue_warning: Positive = _env("RETRY_QUEUE_WARNING", 1_000)
     retry_queue_critical: Positive = _env("RETRY_QUEUE_CRITICAL", 5_000)
-    max_task_age_s: Annotated[float, Field(gt=0)] = _env("MAX_TASK_AGE", 3_600)
+    max_task_age_s: Seconds = _env("MAX_TASK_AGE", 3_600)
     circuit_failure_threshold: Annotated[float, Field(gt=0, le=1)] = _env(
         "CIRCUIT_FAILURE_THRESHOLD", 0.5
     )
     circuit_volume_threshold: Positive = _env("CIRCUIT_VOLUME_THRESHOLD", 10)
-    circuit_timeout_s: Annotated[float, Field(gt=0)] = _env("CIRCUIT_TIMEOUT", 60)
+    circuit_timeout_s: Seconds = _env("CIRCUIT_TIMEOUT", 60)
 
     # The summariser: any OpenAI-compatible endpoint; without a key it works offline.
     openrouter_api_key: str = Field(default="", validation_alias="OPENROUTER_API_KEY", repr=False)
     openrouter_base_url: str = _env("OPENROUTER_BASE_URL", "https://openrouter.ai/api/v1")
     openrouter_model: str = _env("OPENROUTER_MODEL", "meta-llama/llama-3.2-90b-text-preview")
-    openrouter_timeout_s: Annotated[float, Field(gt=0)] = _env("OPENROUTER_TIMEOUT", 30)
+    openrouter_timeout_s: Seconds = _env("OPENROUTER_TIMEOUT", 30)
 
     # Celery workers: None is the ledger's own Redis.
     celery_broker_url: str | None = _env("CELERY_BROKER_URL", None)
@@ -119,13 +123,16 @@ class Settings(BaseSettings):
     def _a_file_is_sqlite(cls, value: str) -> str:
         """SCHEDULER_DB names a file and no URL. A bare word is more likely a slip than a file."""
         is_file = "://" not in value and any(sign in value for sign in "./\\:")
+        if value.startswith(_REDIS):
+            _check_redis(value)
         return f"sqlite:///{value}" if is_file else value
 
     @field_validator("redis")
     @classmethod
     def _a_redis(cls, value: str | None) -> str | None:
-        if value and not value.startswith(("redis://", "rediss://", "unix://")):
+        if value and not value.startswith(_REDIS):
             raise ValueError("an address like redis://127.0.0.1:6379/0 is wanted")
+        _check_redis(value or "")
         return value
 
     @field_validator("worker_hosts", mode="after")
@@ -182,6 +189,16 @@ class Settings(BaseSettings):
             if delays
         }
         return {**BY_ERROR, **named}
+
+
+def _check_redis(url: str) -> None:
+    """redis-py takes database 0 for one that it does not understand."""
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    if parts.scheme in ("redis", "rediss") and database and not database.isdecimal():
+        raise ValueError(f"{database!r} is no number of a database, as in redis://127.0.0.1:6379/0")
+    if parts.scheme in ("redis", "rediss"):
+        parts.port  # noqa: B018 raises what is wrong with it
 
 
 def _jitter(name: str) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from onward.core.task import Lane, State
 from tests.house import House, SocketWorker
 
 GROUP = {
@@ -190,24 +191,31 @@ async def test_two_who_replay_the_same_death_make_one_generation(house: House) -
 @pytest.mark.contract("N-5")
 async def test_many_are_worked_on_in_chunks(house: House) -> None:
     worker = await house.worker(group=None, services=["mail"], concurrency=700)
-    tasks = await asyncio.gather(
-        *[house.post("/api/v2/tasks", {"type": "mail"}) for _ in range(600)]
-    )
-    for task in tasks:
-        await worker.answer(task.json()["id"], error="no", errorType="NotFound")
-    for _ in range(20):
-        await house.settled()
+    await asyncio.gather(*[house.post("/api/v2/tasks", {"type": "mail"}) for _ in range(600)])
+    for _ in range(600):
+        await worker.answer((await worker.task())["taskId"], error="no", errorType="NotFound")
+    counts = house.onward.backend.tasks.counts
+    async with asyncio.timeout(30):
+        while (await counts()).get(("mail", Lane.PRIMARY, State.DEAD)) != 600:
+            await house.settled()
     (group,) = await dead(house)
     assert group["count"] == 600
     await worker.close()
     done = (await house.post(f"{PATH}/replay", {"filter": {}})).json()
     assert (done["matched"], done["replayed"]) == (600, 600)
     assert await dead(house) == []
-    counts = await house.onward.backend.tasks.counts()
-    assert sum(counts.values()) == 600
+    assert sum((await counts()).values()) == 600
 
 
 @pytest.mark.contract("N-5", "S1-10", "S1-11")
+async def test_a_mended_payload_is_for_one_task(house: House) -> None:
+    choices: list[dict[str, Any]] = [{"filter": {}}, {"ids": ["a", "b"]}]
+    for chosen in choices:
+        bad = await house.post(f"{PATH}/replay", {**chosen, "payload": 1})
+        assert (bad.status_code, bad.json()["code"]) == (422, "invalid_request")
+        assert bad.json()["detail"].startswith("a mended payload is for one task")
+
+
 async def test_a_mended_payload_of_a_guarded_task_is_approved_anew(house: House) -> None:
     worker = await a_worker(house)
     body = {"type": "pay", "payload": 1, "requires_approval": True}

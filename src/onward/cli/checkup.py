@@ -44,6 +44,8 @@ class Finding:
 def examine(ledger: str | None, server: str | None) -> Iterator[Finding]:
     from pydantic import ValidationError
 
+    from onward.cli.redis_checkup import shown
+    from onward.core.errors import our_words
     from onward.settings import Settings
 
     yield _python()
@@ -54,7 +56,8 @@ def examine(ledger: str | None, server: str | None) -> Iterator[Finding]:
     except ValidationError as error:
         for wrong in error.errors(include_url=False):
             name = ".".join(str(part) for part in wrong["loc"]) or "settings"
-            yield Finding(BAD, name, f"{wrong['input']!r}: {wrong['msg']}", f"correct {name}")
+            said = f"{shown(repr(wrong['input']))}: {our_words(wrong['msg'])}"
+            yield Finding(BAD, name, said, f"correct {name}")
         return
     answer = _ask(server, settings)
     yield _encryption(settings)

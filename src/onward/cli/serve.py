@@ -93,19 +93,22 @@ def serve(
 def _settings(**given: Any) -> Settings:
     from pydantic import ValidationError
 
+    from onward.cli.redis_checkup import shown
+    from onward.core.errors import our_words
     from onward.settings import Settings
 
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+        said = our_words(first["msg"])
         name = str(first["loc"][0]) if first["loc"] else "the settings"
         # What came from the environment is named as it is there, what was given here as an option.
         name = f"--{name.replace('_', '-')}" if name in given else name
         fail(
             USAGE,
             f"{name} cannot be read",
-            f"{first['input']!r}: {first['msg']}" if first["loc"] else first["msg"],
+            f"{shown(repr(first['input']))}: {said}" if first["loc"] else said,
             "correct it and start again; `onward up --help` shows the options",
         )
 

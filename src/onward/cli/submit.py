@@ -105,6 +105,8 @@ def read_payload(text: str) -> Any:
         return msgspec.json.decode(text)
     except OSError as error:
         fail(USAGE, "the payload cannot be read", str(error), "name a file as in @payload.json")
+    except UnicodeError as error:
+        fail(USAGE, "the payload is not text", str(error), "encode it as UTF-8, or in base64")
     except msgspec.DecodeError as error:
         fail(
             USAGE,

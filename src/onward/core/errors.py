@@ -74,3 +74,8 @@ class LedgerUnavailable(OnwardError):
 class Unreadable(LedgerUnavailable):
     code = "unreadable"
     hint = "look at ONWARD_ENCRYPTION_KEYS"
+
+
+def our_words(said: str) -> str:
+    """What a validator of ours said, without pydantic's words before it."""
+    return said.removeprefix("Value error, ")

@@ -21,6 +21,7 @@ from onward.core.errors import (
     QueueFull,
     TooBusy,
     Unreadable,
+    our_words,
 )
 from onward.surfaces.route import BadBody
 from onward.surfaces.wire import error_body
@@ -57,10 +58,10 @@ def install(web: FastAPI) -> None:
     @web.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         faults = [
-            {"pointer": _pointer(fault["loc"]), "message": fault["msg"]} for fault in error.errors()
+            {"pointer": _pointer(fault["loc"]), "message": our_words(fault["msg"])}
+            for fault in error.errors()
         ]
-        first = faults[0]
-        text = f"{first['pointer']}: {first['message']}"
+        text = ": ".join(filter(None, faults[0].values()))
         where = (request.url.path, _id_of(request))
         return _answer(*where, 422, Invalid.code, text, errors=faults)
 

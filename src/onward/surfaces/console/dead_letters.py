@@ -58,6 +58,12 @@ class ReplayBody(AbandonBody):
     payload: Any = None
     rate: Annotated[float, Field(ge=0.001, le=10_000)] | None = None  # starts a second
 
+    @model_validator(mode="after")
+    def _one_to_mend(self) -> ReplayBody:
+        if "payload" in self.model_fields_set and len(self.ids or ()) != 1:
+            raise ValueError("a mended payload is for one task: give its id, alone, in ids")
+        return self
+
 
 class Refused(BaseModel):
     id: str
