@@ -307,6 +307,7 @@ class Onward:
             self.hub.close(),
             *builtin,
         )
+        self.dispatcher.waiters.let_go()
         with suppress(LedgerUnavailable):
             await self.backend.bell.retire()
         await self.dispatcher.finish(grace_ms)

@@ -13,12 +13,15 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+
+from tests.processes import HTTP, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -43,13 +46,6 @@ ONWARD = [sys.executable, "-m", "onward.cli"]
 def environment(**more: str) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return {**kept, "PYTHONWARNINGS": "error", **more}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def until(what: Callable[[], Any], seconds: float = 20) -> Any:
@@ -298,7 +294,9 @@ def test_a_second_signal_ends_a_worker_at_once(machine: Machine) -> None:
         id = machine.json("submit", "hang", "--max-retries", "0")["id"]
         until(lambda: machine.json("task", "get", id)["state"] == "running")
         worker.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        said = worker.stdout
+        assert said is not None
+        until(lambda: "once more to leave at once" in said.readline())
         worker.send_signal(signal.SIGTERM)
 
         assert worker.wait(5) == 128 + signal.SIGTERM
@@ -306,11 +304,14 @@ def test_a_second_signal_ends_a_worker_at_once(machine: Machine) -> None:
 
 
 @pytest.mark.contract("N-3", "N-7")
-def test_whoever_waits_and_whoever_works_outlive_a_killed_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_whoever_waits_and_whoever_works_outlive_a_server(
+    tmp_path: Path, how: signal.Signals
+) -> None:
     (tmp_path / "jobs.py").write_text(NAP)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    env = {"ONWARD_URL": url, "ONWARD_LEASE_MS": "1000"}
+    env = {"ONWARD_URL": url, "ONWARD_LEASE_MS": "1000", "ONWARD_DRAIN_MS": "300"}
     serve = ("serve", "--port", str(port))
     submit = ("submit", "nap", '{"until": "dawn"}', "--wait")
     with ExitStack() as stack:
@@ -321,8 +322,18 @@ def test_whoever_waits_and_whoever_works_outlive_a_killed_server(tmp_path: Path)
             process(*submit, cwd=tmp_path, stderr=subprocess.DEVNULL, env=env)
         )
         until(lambda: (tmp_path / "dawn.begun").exists())
-        server.kill()
+        path = f"{url}/api/v2/tasks?wait_ms=60000"
+        patient = stack.enter_context(ThreadPoolExecutor()).submit(
+            HTTP.post, path, json={"type": "nobody"}, timeout=60
+        )
+        until(lambda: HTTP.get(f"{url}/api/v2/tasks?type=nobody").json()["items"])
+        server.send_signal(how)
         server.wait()
+        if how is signal.SIGTERM:
+            answer = patient.result()
+            assert (answer.status_code, answer.json()["state"]) == (202, "queued")
+        else:
+            assert patient.exception() is not None
         stack.enter_context(process(*serve, cwd=tmp_path, env=env))
         (tmp_path / "dawn").touch()
         said, _ = waiting.communicate(timeout=30)
@@ -372,6 +383,8 @@ def test_a_worker_that_is_not_there_is_said_in_three_lines(tmp_path: Path) -> No
     [
         ({"ONWARD_PORT": "many"}, (), "ONWARD_PORT"),
         ({"TASK_TIMEOUT_MS": "-1"}, (), "TASK_TIMEOUT_MS"),
+        ({"VISIBILITY_TIMEOUT_S": "inf"}, (), "VISIBILITY_TIMEOUT_S"),
+        ({"ONWARD_RETRY_SCHEDULES": '{"protocol": []}'}, (), "ONWARD_RETRY_SCHEDULES"),
         ({}, ("--port", "99999"), "--port"),
     ],
 )
@@ -382,6 +395,14 @@ def test_a_setting_that_cannot_be_read_stops_the_start_and_is_named(
 
     assert done.returncode == 2
     assert name in done.stderr
+
+
+def test_a_payload_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.bin").write_bytes(b"\xff\xfe")
+    done = run("submit", "echo", "@bad.bin", cwd=tmp_path)
+
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "UTF-8" in done.stderr
 
 
 @pytest.mark.contract("N-1")

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -15,6 +15,7 @@ from onward.cli.terminal import (
     FAILED,
     INTERRUPTED,
     OK,
+    UNREACHABLE,
     console,
     fail,
     humane,
@@ -27,8 +28,12 @@ from onward.cli.terminal import (
 if TYPE_CHECKING:
     from onward.client.http import Client, TaskEvent, TaskView
 
+UNAVAILABLE = 503
+
 
 async def until_over(client: Client, task: TaskView, *, timeout_ms: int | None) -> TaskView:
+    from onward.client.errors import ProblemError, Unreachable
+
     try:
         if not sys.stderr.isatty():
             return await client.wait(task.id, timeout_ms)
@@ -37,6 +42,17 @@ async def until_over(client: Client, task: TaskView, *, timeout_ms: int | None) 
     except asyncio.CancelledError:
         hint(f"the task goes on; onward task watch {task.id}")
         raise typer.Exit(INTERRUPTED) from None
+    except Unreachable as error:
+        _lost(task, error.what)
+    except ProblemError as error:
+        if error.status != UNAVAILABLE:
+            raise
+        _lost(task, error.detail or error.title)
+
+
+def _lost(task: TaskView, why: str) -> NoReturn:
+    then = f"the task was taken, and goes on; onward task watch {task.id}"
+    fail(UNREACHABLE, f"lost sight of {task.type}", why, then)
 
 
 async def spoken(client: Client, task: TaskView, *, timeout_ms: int | None) -> TaskView:

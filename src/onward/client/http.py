@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from onward.client.address import server_url
-from onward.client.errors import StillRunning, TaskFailed, Unreachable
+from onward.client.errors import ProblemError, StillRunning, TaskFailed, Unreachable
 from onward.client.wire import Patience, Wire
 from onward.core.task import FINAL, FINAL_EVENTS, State, new_id
 
@@ -278,11 +278,12 @@ class Client:
             try:
                 request = self._wire.request("GET", _path(id), wait_ms=left)
                 task = await self._wire.ask(TaskView, request)
-            except Unreachable as error:
+            except (Unreachable, ProblemError) as error:
                 if left == 0:
                     raise
                 await patience.bear(error)
                 continue
+            patience.rest()
             if task.over:
                 return task
             if timeout_ms is not None and _since_ms(began) >= timeout_ms:
@@ -299,10 +300,11 @@ class Client:
                 async with aclosing(self._wire.follow(_path(id, "events"), after=seen)) as sent:
                     async for data in sent:
                         event = msgspec.json.decode(data, type=TaskEvent)
+                        patience.rest()
                         if event.n > seen:
                             seen, last = event.n, event.type
                             yield event
-            except Unreachable as error:
+            except (Unreachable, ProblemError) as error:
                 await patience.bear(error)
                 continue
             # An end that nobody cut: this is all there is, or the server itself is going down.

@@ -15,7 +15,7 @@ import httpx2
 import msgspec
 
 from onward.client.address import reach
-from onward.client.errors import Unreachable, problem_from
+from onward.client.errors import ProblemError, Unreachable, problem_from
 from onward.tracing import outgoing
 
 T = TypeVar("T")
@@ -24,6 +24,7 @@ CONNECT_S, ANSWER_S = 5.0, 30.0
 SILENCE_S = 60.0  # an event stream this long without even a comment is cut
 SAFE_TWICE = frozenset({"GET", "PUT", "DELETE"})
 IDEMPOTENCY_KEY = "idempotency-key"
+PASSING = frozenset({"stopping", "ledger_unavailable"})  # problems that are soon over
 
 
 class Wire:
@@ -134,15 +135,21 @@ class Patience:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._pause = self.FIRST_PAUSE_S
+        self.rest()
 
-    async def bear(self, error: Unreachable) -> None:
-        away_since = self._wire.away_since
+    def rest(self) -> None:
+        """It is there, and well."""
+        self._pause = self.FIRST_PAUSE_S
+        self._since: float | None = None
+
+    async def bear(self, error: Unreachable | ProblemError) -> None:
+        """Raises what cannot be borne, or no longer."""
+        if isinstance(error, ProblemError) and error.code not in PASSING:
+            raise error
         if not self._wire.reached:
             raise error
-        if away_since is None:
-            self._pause = self.FIRST_PAUSE_S
-        elif monotonic() - away_since > self.LIMIT_S:
+        self._since = self._since or self._wire.away_since or monotonic()
+        if monotonic() - self._since > self.LIMIT_S:
             raise error
         await asyncio.sleep(self._pause * random.uniform(0.5, 1))
         self._pause = min(self._pause * 2, self.LONGEST_PAUSE_S)

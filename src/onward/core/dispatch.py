@@ -114,10 +114,16 @@ class Dispatcher:
         return await self._submissions.many([self._submission(task, None, None) for task in tasks])
 
     async def submit_and_wait(
-        self, task: Task, *, timeout_ms: int, cap: int | None = None, key: Key | None = None
+        self,
+        task: Task,
+        *,
+        timeout_ms: int,
+        cap: int | None = None,
+        key: Key | None = None,
+        firm: bool = False,
     ) -> tuple[Receipt, Ending | None]:
         # Subscribed before the task exists: an ending cannot slip in between.
-        with self.waiters.expect(task.id, unborn=True) as future:
+        with self.waiters.expect(task.id, unborn=True, firm=firm) as future:
             receipt = await self.submit(task, cap=cap, key=key)
             if receipt.fate is Fate.FRESH:
                 return receipt, await outcome_within(future, timeout_ms)

@@ -20,15 +20,19 @@ class Waiters:
         self._most = most
         self._count = 0
         self._waiting: dict[TaskId, list[Expectation]] = {}
+        self.stopping = False
 
-    def expect(self, task: TaskId, *, unborn: bool = False) -> Expectation:
-        """Subscribed within a `with`; too many at once are refused."""
+    def expect(self, task: TaskId, *, unborn: bool = False, firm: bool = False) -> Expectation:
+        """Subscribed within a `with`; too many at once are refused.
+
+        Who waits firmly has no use for a task that is not over yet.
+        """
         if self._count >= self._most:
             raise TooBusy(
                 f"{self._most} callers wait already",
                 hint="submit without waiting and poll, or try again shortly",
             )
-        return Expectation(self, task, unborn)
+        return Expectation(self, task, unborn, firm)
 
     def _add(self, expectation: Expectation) -> None:
         self._count += 1
@@ -64,6 +68,13 @@ class Waiters:
             if not all(expectation.met for expectation in self._waiting.get(task, ()))
         ]
 
+    def let_go(self) -> None:
+        """The server stops: for those who can come back, the time to wait is over."""
+        self.stopping = True
+        for expectations in self._waiting.values():
+            for expectation in expectations:
+                expectation.let_go()
+
     def waited_for(self) -> Sequence[TaskId]:
         return list(self._waiting)
 
@@ -74,14 +85,17 @@ class Waiters:
 class Expectation:
     """One caller's wait for one task."""
 
-    def __init__(self, waiters: Waiters, task: TaskId, unborn: bool) -> None:
+    def __init__(self, waiters: Waiters, task: TaskId, unborn: bool, firm: bool) -> None:
         self.task = task
+        self._firm = firm
         self.unborn = unborn  # waited for since before the task was in the ledger
         self._waiters = waiters
         self._future: Answer = asyncio.get_running_loop().create_future()
 
     def __enter__(self) -> Answer:
         self._waiters._add(self)  # noqa: SLF001 two halves of one thing
+        if self._waiters.stopping:
+            self.let_go()
         return self._future
 
     def __exit__(self, *_: object) -> None:
@@ -90,6 +104,10 @@ class Expectation:
     def meet(self, ending: Ending) -> None:
         if not self._future.done():
             self._future.set_result(ending)
+
+    def let_go(self) -> None:
+        if not (self._firm or self._future.done()):
+            self._future.set_result(None)
 
     @property
     def met(self) -> bool:

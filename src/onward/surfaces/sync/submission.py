@@ -58,7 +58,10 @@ class Door:
 
     async def hand_in_and_wait(self, task: Task, timeout_ms: int) -> Ending | None:
         _, ending = await self.dispatcher.submit_and_wait(
-            task, timeout_ms=timeout_ms + ALARM_SLACK_MS, cap=self.settings.max_queue_length
+            task,
+            timeout_ms=timeout_ms + ALARM_SLACK_MS,
+            cap=self.settings.max_queue_length,
+            firm=True,
         )
         return ending
 
