@@ -59,7 +59,7 @@ page-tools: ## see to what tests of the page and of the TypeScript worker need: 
 		(cd clients/typescript && npm ci --silent) || echo "tests of the TypeScript worker are left out (Node 20.19 or later)"; fi
 
 test: $(STAMP) servers page-tools lint type ## lint, types and the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 test-fast: $(STAMP) ## only the tests that need no processes of their own
 	$(BIN)/python -m pytest -n 2 -m "not slow"

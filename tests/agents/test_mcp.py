@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,10 +27,10 @@ TASKS = "io.modelcontextprotocol/tasks"
 WORKER = Path(__file__).with_name("reporter.py")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("mcp")
-    with serving(folder, ONWARD_MCP_WAIT_MS=1_000) as server:
+@contextmanager
+def house(folder: Path, wait_ms: int) -> Iterator[Server]:
+    """A server with a worker, whose calls wait so long for their answer."""
+    with serving(folder, ONWARD_MCP_WAIT_MS=wait_ms) as server:
         command = (sys.executable, "-m", "onward.cli", "worker", f"{WORKER}:worker")
         env = {"ONWARD_URL": server.url}
         worker = Process(*command, env=env, log=folder / "worker.log")
@@ -38,6 +38,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             yield server
         finally:
             worker.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("mcp"), 60_000) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("hurried"), 1_000) as server:
+        yield server
 
 
 @pytest.fixture
@@ -169,10 +181,11 @@ async def test_a_client_without_the_extension_gets_its_answer(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_what_takes_long_is_fetched_later(
-    server: Server, http: httpx2.AsyncClient, mode: Any
-) -> None:
-    async with speaking(server, "later", mode=mode) as client:
+async def test_what_takes_long_is_fetched_later(hurried: Server, mode: Any) -> None:
+    async with (
+        httpx2.AsyncClient(**reach(hurried.url)) as http,
+        speaking(hurried, "later", mode=mode) as client,
+    ):
         first = await client.call_tool("report", {"quarter": "Q4", "seconds": 3})
         task = first.structured_content["task_id"]
         assert first.structured_content["status"] == "processing"

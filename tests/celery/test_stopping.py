@@ -49,13 +49,15 @@ async def test_a_server_wakes_a_solo_worker_and_no_beat_is_needed(
 
             await until(seen)
             task = {"type": "summarize", "payload": {"content": "It is short. Very short."}}
-            first = (await http.post("/api/v2/tasks?wait_ms=15000", json=task)).json()
-            began = time.monotonic()
-            again = (await http.post("/api/v2/tasks?wait_ms=15000", json=task)).json()
-            took = time.monotonic() - began
-        assert first["state"] == again["state"] == "succeeded", (first, again)
-        assert again["result"]["offline"] is True
-        assert took < 0.9, "found by a look once a second, not by a wake-up"
+            took: list[float] = []
+            ids: list[str] = []
+            for _ in range(5):
+                began = time.monotonic()
+                done = (await http.post("/api/v2/tasks?wait_ms=15000", json=task)).json()
+                took.append(time.monotonic() - began)
+                ids.append(done["id"])
+                assert (done["state"], done["result"]["offline"]) == ("succeeded", True), done
+        assert sorted(took)[3] < 0.5, "found by a look once a second, not by a wake-up"
         assert worker.stop() == 0
         assert await here.workers() == [], "it left without a word"
         now = here.dispatcher.clock.now()
@@ -64,7 +66,7 @@ async def test_a_server_wakes_a_solo_worker_and_no_beat_is_needed(
     finally:
         worker.kill()
         server.kill()
-    check_redis_invariants(here.redis.client, [first["id"], again["id"]])
+    check_redis_invariants(here.redis.client, ids)
 
 
 @pytest.mark.contract("N-3")

@@ -124,7 +124,8 @@ async def test_a_process_killed_in_mid_task_is_replaced_and_another_ends_it_once
 
 
 async def test_inspect_finds_the_worker(alone: Town) -> None:
-    command = (sys.executable, "-m", "celery", "-A", "onward.workers.celery", "inspect", "ping")
+    celery = (sys.executable, "-m", "celery", "-A", "onward.workers.celery")
+    command = (*celery, "inspect", "ping", "--timeout", "10")
     said = await asyncio.to_thread(
         subprocess.run,
         command,

@@ -385,7 +385,9 @@ async def test_a_draining_worker_finishes_what_runs_and_takes_nothing_more(
     first = await client.submit("work", {})
     await running(client, first.id)
     worker.drain()
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(5):
+        while not all(one["draining"] for one in await client.workers()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     second = await client.submit("work", {})
     go.set()
     await asyncio.wait_for(serving, 5)

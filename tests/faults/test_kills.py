@@ -90,6 +90,12 @@ async def test_a_server_killed_under_load_loses_nothing_it_answered_for(tmp_path
     check_invariants(tmp_path / "ledger.db", accepted)
 
 
+async def staffed(http: httpx2.AsyncClient, many: int) -> None:
+    async with asyncio.timeout(30):
+        while len((await http.get("/api/v2/workers")).json()["items"]) < many:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.contract("N-7")
 async def test_workers_killed_every_second_lose_no_task_and_end_none_twice(tmp_path: Path) -> None:
     tasks = 2_000
@@ -106,6 +112,7 @@ async def test_workers_killed_every_second_lose_no_task_and_end_none_twice(tmp_p
                 submitting = asyncio.create_task(submit_chores(http, tasks, accepted))
                 kills = 0
                 while True:
+                    await staffed(http, len(crew))
                     await asyncio.sleep(1)
                     states = await states_in(http, "chore")
                     if states["succeeded"] + states["dead"] == tasks:

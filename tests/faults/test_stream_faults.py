@@ -21,7 +21,7 @@ from tests.processes import Process, serving
 from tests.servers import RedisServer
 from tests.streams.street import GROUP, RESULTS, TASKS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 WORKER = f"{Path(__file__).with_name('stream_worker.py')}:worker"
 TASKS_IN_ALL = 5_000
@@ -99,7 +99,7 @@ async def test_workers_killed_and_stopped_all_the_while_lose_nothing_and_end_not
                     submitting = asyncio.create_task(
                         submit_chores(http, TASKS_IN_ALL, accepted, queue="streams")
                     )
-                    for turn in range(60):
+                    for turn in range(120):
                         await asyncio.sleep(1)
                         found = await states_in(http, "streams")
                         over = found["succeeded"] + found["dead"] == TASKS_IN_ALL

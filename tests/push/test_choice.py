@@ -283,7 +283,7 @@ async def test_an_attempt_past_its_time_is_aborted_and_told(house: House, hire: 
 
 @pytest.mark.contract("S4-5")
 async def test_no_call_lasts_longer_than_the_setting(hire: Hire) -> None:
-    async with open_house(push_timeout_ms=50) as house:
+    async with open_house(push_timeout_ms=500) as house:
         release = threading.Event()
 
         def hold(request: Request) -> Any:

@@ -17,6 +17,7 @@ from onward.core.errors import Unreadable
 from onward.core.outcome import Outcome, Succeeded
 from onward.core.task import Claimed
 from onward.workers.runner import Runner
+from tests.agents.lobby import until
 from tests.contract.vault import BOTH, NEW, OLD, SECRET, file_bytes, redis_bytes
 from tests.house import House, open_house
 from tests.runs.centre import call, chain
@@ -254,5 +255,8 @@ async def test_the_agents_keys_show_what_is_sealed(agents: House) -> None:
     for field in (b"params", b"result", b"error"):
         assert hash_[field].startswith(b"sealed:k2:"), field
     assert SECRET.encode() not in b"".join([*hash_.values(), client.get(f"task:{task}:result")])
-    told = (await house.get("/api/v2/sessions/s1/notifications")).json()["items"]
-    assert told[0]["task_id"] == task
+
+    async def told() -> Any:
+        return (await house.get("/api/v2/sessions/s1/notifications")).json()["items"]
+
+    assert [notice["task_id"] for notice in await until(told)] == [task]

@@ -217,10 +217,10 @@ async def test_silence_is_a_timeout_and_so_is_a_line_kept_open_with_comments() -
 
 
 async def test_slow_but_steady_writing_is_no_timeout() -> None:
-    words = [chunk(f"{n} ") for n in range(12)]
-    steady = streamed(*words, chunk(ended="stop"), DONE, every=0.05)
-    async with asking(steady, openrouter_timeout_s=0.4) as (house, _):
-        assert (await summary_of(house, await submit(house)))["summary"].endswith("11")
+    words = [chunk(f"{n} ") for n in range(24)]
+    steady = streamed(*words, chunk(ended="stop"), DONE, every=0.1)
+    async with asking(steady, openrouter_timeout_s=2) as (house, _):
+        assert (await summary_of(house, await submit(house)))["summary"].endswith("23")
 
 
 async def test_nobody_at_the_address_is_worth_another_try() -> None:
