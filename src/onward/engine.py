@@ -25,7 +25,7 @@ from onward.core.clock import Clock, SharedClock
 from onward.core.declared import Declarations
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
-from onward.core.errors import LedgerUnavailable, OnwardError
+from onward.core.errors import Conflict, LedgerUnavailable, OnwardError
 from onward.core.policy import kept_at_most, profiles
 from onward.core.scheduler import Scheduler
 from onward.core.tail import Tail
@@ -293,6 +293,9 @@ class Onward:
 
     async def _ping_redis(self) -> None:
         await self._lines[0].execute_command("PING")  # type: ignore[no-untyped-call]
+        for feed in (self._feed, self._agent_feed):
+            if feed is not None and feed.other is not None:
+                raise Conflict(f"its streams are those of another ledger: {feed.other}")
 
     async def drain(self) -> None:
         """Take no more work; finish or hand back what runs."""

@@ -256,7 +256,7 @@ async def test_events_seen_twice_are_told_once_and_an_answer_across_batches_is_n
 class Second(Agency):
     """A server that finds another one on duty."""
 
-    async def _on_duty(self) -> bool:
+    async def on_duty(self) -> bool:
         return bool(self.app.onward.ready)
 
 

@@ -33,16 +33,17 @@ class Street:
         self.app: Any
         self._open = AsyncExitStack()
 
-    async def open(self) -> None:
+    async def open(self, *, on_duty: bool = True) -> None:
         self.app = build(self.settings, builtin_worker=self.builtin_worker)
         transport = httpx2.ASGITransport(app=self.app)
         await self._open.enter_async_context(self.app.web.router.lifespan_context(self.app.web))
         self.http = await self._open.enter_async_context(
             httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1")
         )
-        await self.until(self._on_duty)
+        if on_duty:
+            await self.until(self.on_duty)
 
-    async def _on_duty(self) -> bool:
+    async def on_duty(self) -> bool:
         return self.app.onward._feed._offers.seat is not None
 
     async def shut(self) -> None:
@@ -199,7 +200,7 @@ def text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_street(
-    ledger: str = "sqlite", *, redis_url: str | None = None, **settings: Any
+    ledger: str = "sqlite", *, redis_url: str | None = None, on_duty: bool = True, **settings: Any
 ) -> AsyncIterator[Street]:
     """The ledger: "sqlite" in memory, a SQLite URL, or "redis" for the one of the streams."""
     url = redis_url or fresh_url("valkey")
@@ -210,7 +211,7 @@ async def open_street(
     settings.setdefault("archive", "")
     named = {"sqlite": "sqlite:///:memory:", "redis": url}
     street = Street(Settings(ledger=named.get(ledger, ledger), redis=url, **settings))
-    await street.open()
+    await street.open(on_duty=on_duty)
     try:
         yield street
     finally:

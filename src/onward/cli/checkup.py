@@ -254,7 +254,10 @@ def _server(server: str | None, settings: Settings, answer: Answer | None) -> It
     if status == "healthy":
         yield Finding(GOOD, "server", f"{said}, {status}")
     else:
-        yield Finding(BAD, "server", f"{said}, {status}", f"curl {url}/health")
+        parts: dict[str, dict[str, Any]] = answer.body.get("components") or {}
+        ill = [f"{name}: {part['error']}" for name, part in parts.items() if part.get("error")]
+        found = "; ".join([f"{said}, {status}", *ill])
+        yield Finding(BAD, "server", found, f"curl {url}/health")
     if answer.skew_s is not None:
         yield _clock(answer.skew_s)
 

@@ -25,6 +25,7 @@ BLOCK_MS = 1_000
 PAGE = 1_000
 READ = 256
 OURSELVES = "onward"  # our name in every group
+OCCUPIED_MS = 5_000
 
 
 class Lines(msgspec.Struct, frozen=True):
@@ -84,6 +85,18 @@ return 1
 """
 
 
+# Two ledgers on the same streams would adopt, and run, each other's work.
+_OCCUPY = """
+local by = redis.call('GET', KEYS[1])
+if by and by ~= ARGV[1] then return by end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+"""
+
+_VACATE = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+"""
+
+
 class Channel:
     def __init__(self, lines: Lines, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -91,6 +104,7 @@ class Channel:
         self._blocking = lines.blocking
         self._tally = lines.tally
         self._tasks = dialect.tasks
+        self._occupied = f"onward:fed:{dialect.name}"
         self.groups: Sequence[str] = ()  # those who do the work, as they were last seen
 
     async def prepare(self) -> None:
@@ -102,6 +116,14 @@ class Channel:
                 if "BUSYGROUP" not in str(error):
                     raise
         await self.delivered()
+
+    async def occupy(self, ledger: str) -> str | None:
+        """For this ledger, for a while and then anew; or whose these streams are already."""
+        by = await self._redis.eval(_OCCUPY, 1, self._occupied, ledger, str(OCCUPIED_MS))
+        return None if by is None else _text(by)
+
+    async def vacate(self, ledger: str) -> None:
+        await self._redis.eval(_VACATE, 1, self._occupied, ledger)
 
     # What is there.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from platform import node
 from time import monotonic
 from typing import Any
 
@@ -19,13 +20,13 @@ import structlog
 
 from onward.core.catalog import Catalog
 from onward.core.coalesce import Coalescer
-from onward.core.contract import Hold, Query
+from onward.core.contract import Documents, Hold, Query
 from onward.core.declared import Declarations
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
 from onward.core.hands import Seat
 from onward.core.outcome import Lost, Released
-from onward.core.task import Claimed, Instant, Json, State, encode
+from onward.core.task import Claimed, Instant, Json, State, encode, new_id
 from onward.workers.channel import OURSELVES, Channel, Lines, Order, Reach, Taken, order
 from onward.workers.collect import AWAY, PAGE, REFUSED, Collector
 from onward.workers.dialects import Dialect
@@ -35,11 +36,13 @@ from onward.workers.roster import Roster, is_service
 log = structlog.get_logger("onward.streams")
 
 EVERY = "*"
+LEDGER = "ledger"  # the kind of document that has its name
 HELD = (State.QUEUED, State.RUNNING)  # as which offered tasks are counted, and those delivered
 ANY = "any"  # of a service that does not say how it is reached
 SWEEP_S = 0.5
 REREAD = 4  # sweeps between two looks at the ledger for what was done to our offers elsewhere
 REFUSED_S = 5.0  # until the next try at a stream that takes no entries: Redis is full, say
+LEAVE_S = 2.0  # for a Redis that does not answer, when we stop
 STOP_S = 60  # longer than any grace to stop
 GLANCE_MS = 250  # an entry that a service has no use for is acknowledged sooner than this
 SILENT_MS = 3_600_000  # a consumer that owns nothing is forgotten after this
@@ -66,11 +69,14 @@ class Feed:
         duty: Duty | None,  # None: no other server could feed it
     ) -> None:
         self._duty = duty
+        self._ledger = ""  # its name, by which the streams are marked as ours
+        self.other: str | None = None  # the name of another ledger whose streams these are
         self._catalog = catalog
         self._declared: Sequence[str] = ()  # types of services that are to be done by this stream
         self._elsewhere: frozenset[str] = frozenset(rules.besides)  # … and by others
         self._dispatcher = dispatcher
         self._tasks = dispatcher.backend.tasks
+        self._documents = dispatcher.backend.documents
         self._clock = dispatcher.clock
         self._roster = roster
         self._dialect = dialect
@@ -98,17 +104,21 @@ class Feed:
         for task in self._loops:
             task.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
+        fed = self._offers.seat is not None
         self._offers.leave()
-        if self._duty is not None:
-            with suppress(Exception):
-                await self._duty.give_up()
+        with suppress(Exception):  # else others wait until it lapses
+            async with asyncio.timeout(LEAVE_S):
+                if fed:
+                    await self._channel.vacate(self._ledger)
+                if self._duty is not None:
+                    await self._duty.give_up()
 
     # On and off duty.
 
     async def _watch(self) -> None:
         while True:
             try:
-                if self._duty is None or await self._duty.mine():
+                if await self._is_ours():
                     if self._offers.seat is None:
                         await self._sit_down()
                     await self.sweep()
@@ -122,6 +132,21 @@ class Feed:
                 log.exception("sweep failed")
                 self._offers.leave()
             await asyncio.sleep(SWEEP_S)
+
+    async def _is_ours(self) -> bool:
+        if self._duty is not None and not await self._duty.mine():
+            return False
+        self._ledger = self._ledger or await _name(self._documents, self._clock.now())
+        other = await self._channel.occupy(self._ledger)
+        if other not in (None, self.other):
+            log.error(
+                "these streams are another ledger's",
+                streams=self._dialect.name,
+                ledger=other,
+                hint="nothing is offered; take another database of that Redis, as in redis://…/1",
+            )
+        self.other = other
+        return other is None
 
     async def _sit_down(self) -> None:
         await self._channel.prepare()
@@ -384,6 +409,16 @@ class Feed:
             if entry is not None and entry not in there and order(entry) > delivered:
                 log.warning("an entry has vanished", task=offer.claimed.id, entry=entry)
                 await self._offers.settle(offer, Released())
+
+
+async def _name(documents: Documents, now: Instant) -> str:
+    """Of this ledger: given once, whichever server is the first to ask."""
+    found = await documents.get(LEDGER, "name", now=now)
+    if found is None:
+        fresh = encode(f"{node()}/{new_id()}")
+        await documents.put(LEDGER, "name", fresh, now=now, expect=0)
+        return await _name(documents, now)
+    return str(msgspec.json.decode(found.body))
 
 
 def _reclaimed(before: str | None, after: str, entry: str | None) -> str:

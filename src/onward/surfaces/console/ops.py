@@ -19,6 +19,7 @@ from starlette.responses import Response
 from onward import __version__
 from onward.core.breaker import Breakers, Circuit
 from onward.core.dispatch import Dispatcher
+from onward.core.errors import OnwardError
 from onward.core.task import Lane, State
 from onward.surfaces.route import answer
 from onward.surfaces.wire import iso
@@ -121,6 +122,8 @@ async def _probe(ping: Ping) -> dict[str, str]:
     try:
         async with asyncio.timeout(PROBE_S):
             await ping()
+    except OnwardError as error:
+        return {"status": "unhealthy", "error": str(error)}
     except Exception as error:
         return {"status": "unhealthy", "error": type(error).__name__}
     return {"status": "healthy"}
