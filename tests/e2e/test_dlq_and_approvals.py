@@ -190,3 +190,22 @@ def test_every_command_has_help(shell: Shell, command: str) -> None:
     done = shell.run(*command.split(), "--help")
     assert done.returncode == 0
     assert f"onward {command}" in done.stdout.partition("Example")[2]
+
+
+@pytest.mark.contract("N-5")
+def test_a_queue_rests_until_it_is_resumed(shell: Shell) -> None:
+    said = shell.run("queue", "pause", "echo", "-m", "new model")
+    assert (said.returncode, said.stdout.startswith("echo  paused ")) == (0, True), said.stderr
+    assert "ada, new model" in said.stdout
+    id = shell.json("submit", "echo", '"later"')["id"]
+    why = shell.json("task", "explain", id)
+    assert why["reason"] == "queue_paused"
+    assert "paused" in shell.run("queue", "list").stdout
+    (echo,) = [q for q in shell.json("queue", "list")["items"] if q["name"] == "echo"]
+    assert (echo["paused"]["by"], echo["queued"]) == ("ada", 1)
+
+    resumed = shell.run(*why["hint"].split()[1:])
+    assert (resumed.returncode, resumed.stdout.startswith("echo  open")) == (0, True)
+    until(lambda: shell.json("task", "get", id)["state"] == "succeeded")
+    nowhere = shell.run("queue", "resume", "nowhere")
+    assert (nowhere.returncode, "onward queue list" in nowhere.stderr) == (3, True)

@@ -16,6 +16,7 @@ from onward.cli import (
     flow,
     keys,
     mcp,
+    queue,
     run,
     schedule,
     serve,
@@ -58,6 +59,7 @@ app.command()(submit.submit)
 app.add_typer(task.app, name="task")
 app.add_typer(flow.app, name="flow")
 app.add_typer(run.app, name="run")
+app.add_typer(queue.app, name="queue")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(schedule.app, name="schedule")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,18 @@ import typer
 
 from onward.cli.submit import read_payload
 from onward.cli.tables import Cursor, Limit, card, cell, hint, listing, show_page
-from onward.cli.terminal import AsJson, Server, ago, console, converse, humane, plain, print_json
+from onward.cli.terminal import (
+    AsJson,
+    By,
+    Server,
+    ago,
+    console,
+    converse,
+    humane,
+    plain,
+    print_json,
+    user,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +36,6 @@ COLOURS = {"open": "yellow", "approved": "green", "rejected": "red"}
 
 IdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The approval's id, or its task's for the present one.")
-]
-By = Annotated[
-    str | None,
-    typer.Option("--by", help="Who decides.", envvar="ONWARD_BY", show_default="your user name"),
 ]
 Comment = Annotated[str | None, typer.Option("--comment", "-m", help="Why.")]
 Digest = Annotated[
@@ -110,9 +116,7 @@ def approve(
     found = converse(
         server,
         f"approve {id}",
-        lambda client: client.approve(
-            id, by=by or _user(), comment=comment, digest=digest, **given
-        ),
+        lambda client: client.approve(id, by=by or user(), comment=comment, digest=digest, **given),
         look=LOOK,
     )
     _decided(found, as_json=as_json)
@@ -134,17 +138,10 @@ def reject(
     found = converse(
         server,
         f"reject {id}",
-        lambda client: client.reject(id, by=by or _user(), comment=comment, digest=digest),
+        lambda client: client.reject(id, by=by or user(), comment=comment, digest=digest),
         look=LOOK,
     )
     _decided(found, as_json=as_json)
-
-
-def _user() -> str | None:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # nobody, as in a container that runs under a bare number
-        return None
 
 
 def _decided(found: ApprovalView, *, as_json: bool) -> None:

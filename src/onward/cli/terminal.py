@@ -31,6 +31,10 @@ Server = Annotated[
         "--server", help="URL of the server.", envvar="ONWARD_URL", show_default="this machine"
     ),
 ]
+By = Annotated[
+    str | None,
+    typer.Option("--by", help="Who says so.", envvar="ONWARD_BY", show_default="your user name"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 TaskIdArgument = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 
@@ -149,6 +153,16 @@ def _next_step(error: ProblemError, server: str | None, look: str) -> str:
     # The server speaks HTTP to everybody; here, somebody has a shell.
     hint = re.sub(r"^GET (/\S+)", rf"curl -s {server_url(server)}\1  #", error.hint or "")
     return hint or ("onward doctor" if error.status >= 500 else "onward --help")
+
+
+def user() -> str | None:
+    """Who says so, if they do not."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # nobody, as in a container that runs under a bare number
+        return None
 
 
 def duration_ms(text: str) -> int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from onward.client.encryption import Encryption
     from onward.client.flows import Flows, Runs
     from onward.client.functions import ToolFunction
+    from onward.client.queues import Queues
     from onward.client.schedules import Schedules
 
 LONG_POLL_MS = 20_000
@@ -220,6 +221,12 @@ class Client:
         from onward.client.schedules import Schedules
 
         return Schedules(self._wire)
+
+    @cached_property
+    def queues(self) -> Queues:
+        from onward.client.queues import Queues
+
+        return Queues(self._wire)
 
     @cached_property
     def encryption(self) -> Encryption:

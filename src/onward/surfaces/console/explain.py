@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 import msgspec
 
 from onward.core.approval import Status, approval_of
@@ -88,7 +90,7 @@ def _paused(task: Task, paused: Pause) -> _Reason:
     by = f" by {paused.by}" if paused.by else ""
     why = f": {paused.reason}" if paused.reason else ""
     sentence = f"Queue {task.queue!r} was paused{by}{why}."
-    return "queue_paused", sentence, None, f"POST /api/v2/queues/{task.queue}/resume lets it go on"
+    return "queue_paused", sentence, None, f"onward queue resume {quote(task.queue)}"
 
 
 def _left_alone(task: Task, shut: Reading, now: Instant) -> _Reason:
