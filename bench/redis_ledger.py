@@ -17,6 +17,7 @@ from bench.valkey import Valkey, serving
 
 TASKS = 20_000
 SAMPLES, PAUSE_MS = 200, 2
+WARM = 500  # samples before those: servers know each other after a second
 RATE, OF_RAW, IDLE_MS, SUBMIT = 10_000, 0.4, 1.8, 20_000
 ONWARD, RAW = "Onward", "raw functions, batches of 100"
 OWN, APART = "in the caller's process", "worker elsewhere"
@@ -150,7 +151,7 @@ def _throughput(name: str, peer: Peer, figures: _Figures) -> None:
 
 def _idle(name: str, peer: Peer, figures: _Figures) -> None:
     peer.server.empty()
-    given = {"samples": SAMPLES, "pause_ms": PAUSE_MS}
+    given = {"samples": SAMPLES, "warm": WARM, "pause_ms": PAUSE_MS}
     with _at(peer.server):
         if peer.own:
             said = call(f"{peer.module}:idle", **given, serving=True)

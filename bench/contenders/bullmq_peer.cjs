@@ -1,11 +1,11 @@
 // BullMQ: one node process, concurrency 20, completed jobs kept with their return value.
-// node bullmq_peer.cjs submit|work|idle SOCKET PAYLOAD [HOW MANY] [PAUSE MS]
+// node bullmq_peer.cjs submit|work|idle SOCKET PAYLOAD [HOW MANY] [BEFORE THEM] [PAUSE MS]
 const { createRequire } = require('node:module')
 const load = createRequire(`${process.env.BENCH_NODE}/package.json`)
 const { Queue, QueueEvents, Worker } = load('bullmq')
 const Redis = load('ioredis')
 
-const [what, path, payload, many, pauseMs] = process.argv.slice(2)
+const [what, path, payload, many, warm, pauseMs] = process.argv.slice(2)
 const connect = () => new (Redis.default ?? Redis)({ path, maxRetriesPerRequest: null })
 const data = JSON.parse(payload)
 const now = () => Number(process.hrtime.bigint()) / 1e6
@@ -25,14 +25,14 @@ const roles = {
     const events = new QueueEvents('noop', { connection: connect() })
     await events.waitUntilReady()
     const took = []
-    for (let at = 0; at < Number(many) + 20; at++) {
+    for (let at = 0; at < Number(warm) + Number(many); at++) {
       await new Promise((done) => setTimeout(done, Number(pauseMs)))
       const began = now()
       const job = await queue.add('noop', data)
       await job.waitUntilFinished(events)
       took.push(now() - began)
     }
-    const timed = took.slice(20).sort((a, b) => a - b)
+    const timed = took.slice(Number(warm)).sort((a, b) => a - b)
     return { p50: timed[Math.floor(timed.length / 2)], p99: timed[Math.floor(timed.length * 0.99)] }
   },
   async work() {

@@ -38,8 +38,8 @@ def submit(tasks: int) -> Any:
     return _said("submit", tasks)
 
 
-def idle(samples: int, pause_ms: float) -> Any:
-    return _said("idle", samples, pause_ms)
+def idle(samples: int, warm: int, pause_ms: float) -> Any:
+    return _said("idle", samples, warm, pause_ms)
 
 
 def worker() -> list[str]:

@@ -13,7 +13,6 @@ from huey import RedisHuey
 from bench.contenders.payload import PAYLOAD
 from bench.report import percentile
 
-WARM = 20
 RESULTS = "huey.results.bench"
 # The consumer imports this module too, and finds the server here.
 huey = RedisHuey("bench", url=os.environ["BENCH_REDIS"], notify_result=True)
@@ -31,14 +30,14 @@ def submit(tasks: int) -> dict[str, Any]:
     return {"rate": tasks / (time.perf_counter() - began)}
 
 
-def idle(samples: int, pause_ms: float) -> dict[str, Any]:
+def idle(samples: int, warm: int, pause_ms: float) -> dict[str, Any]:
     took: list[float] = []
-    for _ in range(samples + WARM):
+    for _ in range(warm + samples):
         time.sleep(pause_ms / 1000)
         began = time.perf_counter()
         assert noop(PAYLOAD).get(blocking=True, timeout=10) is True
         took.append((time.perf_counter() - began) * 1000)
-    timed = took[WARM:]
+    timed = took[warm:]
     return {"p50": percentile(timed, 0.5), "p99": percentile(timed, 0.99)}
 
 

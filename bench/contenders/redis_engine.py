@@ -22,7 +22,6 @@ from onward.service import Service
 from onward.settings import Settings
 
 SLOTS = 256
-WARM = 20
 
 
 def submit(tasks: int) -> dict[str, Any]:
@@ -40,20 +39,20 @@ def submit(tasks: int) -> dict[str, Any]:
     return uvloop.run(measure())
 
 
-def idle(samples: int, pause_ms: float, serving: bool = False) -> dict[str, Any]:
+def idle(samples: int, warm: int, pause_ms: float, serving: bool = False) -> dict[str, Any]:
     """One task at a time; done by this process, or by one that works elsewhere."""
 
     async def measure() -> dict[str, Any]:
         took: list[float] = []
         async with _engine(serving=serving) as onward:
-            for _ in range(samples + WARM):
+            for _ in range(warm + samples):
                 await asyncio.sleep(pause_ms / 1000)
                 task = new_task()
                 began = time.perf_counter()
                 _, ending = await onward.dispatcher.submit_and_wait(task, timeout_ms=TIMEOUT_MS)
                 took.append((time.perf_counter() - began) * 1000)
                 assert ending is not None
-        timed = took[WARM:]
+        timed = took[warm:]
         return {"p50": percentile(timed, 0.5), "p99": percentile(timed, 0.99)}
 
     return uvloop.run(measure())
