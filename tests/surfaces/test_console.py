@@ -412,3 +412,14 @@ async def test_a_full_house_of_waiters_refuses_more() -> None:
         assert (second.status_code, second.json()["code"]) == (503, "too_busy")
         assert int(second.headers["retry-after"]) >= 1
         assert (await first).status_code == 202
+
+
+@pytest.mark.contract("N-2")
+@pytest.mark.parametrize(("method", "status"), [("GET", 404), ("DELETE", 405)])
+async def test_a_path_that_is_not_there_leads_to_those_that_are(
+    house: House, method: str, status: int
+) -> None:
+    path = "/api/v2/taks" if status == 404 else "/api/v2/tasks"
+    said = await house.http.request(method, path)
+    assert (said.status_code, said.json()["status"]) == (status, status)
+    assert "GET /openapi.json" in said.json()["hint"]

@@ -39,6 +39,12 @@ STATUS: dict[type[OnwardError], int] = {
 }
 CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported"}
 
+# The next step for what is refused before any door is asked.
+ELSEWHERE = {
+    404: "there is no such path: GET /openapi.json lists all of them, /ui is the page",
+    405: "GET /openapi.json lists what each path takes",
+}
+
 
 def install(web: FastAPI) -> None:
     @web.exception_handler(OnwardError)
@@ -51,7 +57,9 @@ def install(web: FastAPI) -> None:
             return refuse(request.url.path, _id_of(request), error.error, status=400)
         code = CODES.get(error.status_code, "invalid_request")
         where = (request.url.path, _id_of(request))
-        response = _answer(*where, error.status_code, code, str(error.detail))
+        hint = ELSEWHERE.get(error.status_code)
+        extra = {} if hint is None else {"hint": hint}
+        response = _answer(*where, error.status_code, code, str(error.detail), **extra)
         response.headers.update(error.headers or {})
         return response
 
