@@ -18,9 +18,10 @@ from onward.core.task import State
 from onward.service import Service
 from onward.settings import Settings
 from onward.workers.celery import crew
-from onward.workers.celery.crew import Crew, Seating
+from onward.workers.celery.crew import TRANSPORT, Crew
 from onward.workers.celery.host import Host
 from onward.workers.celery.wiring import DEFAULT_QUEUE, wake_queue
+from onward.workers.outpost import Seating
 from tests.celery.town import Town, town, until
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.servers import RedisServer
@@ -65,7 +66,9 @@ class Shop:
             name: Service(getattr(doings, name)) for name in ("quick", "slow", "patient", "broken")
         }
         chosen = Settings(ledger=here.redis.url, archive="", **settings)
-        seating = Seating(name="celery@test/1", queues=tuple(services), slots=1)
+        seating = Seating(
+            name="celery@test/1", transport=TRANSPORT, queues=tuple(services), slots=1
+        )
         self.host = Host(lambda: Crew(chosen, here.redis.url, services, seating))
 
     async def work(self, queue: str) -> None:

@@ -181,12 +181,12 @@ def refused(cwd: Path, *arguments: str) -> str:
     return done.stderr
 
 
-def refused_worker(cwd: Path, url: str) -> str:
+def refused_worker(cwd: Path, *via: str, code: int = REFUSED) -> str:
     (cwd / "jobs.py").write_text(
         "from onward import Worker\nworker = Worker()\n@worker.service\ndef nod() -> None: ...\n"
     )
-    done = run("worker", "jobs.py:worker", "--via", "streams", "--redis", url, cwd=cwd)
-    assert (done.returncode, "Traceback" in done.stderr) == (REFUSED, False), done.stderr
+    done = run("worker", "jobs.py:worker", "--via", *via, cwd=cwd)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     return done.stderr
 
 
@@ -202,7 +202,9 @@ def test_a_server_that_cannot_have_its_redis_says_why(redis: RedisServer, tmp_pa
     assert redis.client.keys() == [b"onward:layout"], "nothing is touched"
     redis.client.config_set("requirepass", "secret")
     assert "refuses us" in refused(tmp_path, "--ledger", redis.url)
-    assert "does not let us in" in refused_worker(tmp_path, redis.url)
+    assert "does not let us in" in refused_worker(tmp_path, "streams", "--redis", redis.url)
+    assert "correct user" in refused_worker(tmp_path, "ledger", "--ledger", redis.url)
+    assert "--via socket" in refused_worker(tmp_path, "ledger", code=USAGE)
     redis.kill()
     assert "onward doctor" in refused(tmp_path, "--ledger", redis.url)
 

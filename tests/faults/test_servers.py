@@ -17,6 +17,7 @@ import pytest
 
 from onward import Context, Worker
 from onward.client.address import reach
+from onward.client.worker import Over
 from tests.faults.redis_invariants import Snapshot, check_redis_invariants
 from tests.processes import Server
 from tests.servers import RedisServer
@@ -80,8 +81,8 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 @asynccontextmanager
-async def working(url: str, **options: Any) -> AsyncIterator[Worker]:
-    """A worker on a socket: chores that say who did them, and the group `default`."""
+async def working(url: str, over: Over | None = None, **options: Any) -> AsyncIterator[Worker]:
+    """A worker on a socket, or over another line: chores, and the group `default`."""
     worker = Worker(url, grace_ms=1_000, **options)
 
     @worker.service
@@ -95,7 +96,7 @@ async def working(url: str, **options: Any) -> AsyncIterator[Worker]:
         await asyncio.sleep(payload.get("data", {}).get("seconds", 0))
         return {"by": worker.id}
 
-    serving = asyncio.create_task(worker.serve())
+    serving = asyncio.create_task(worker.serve(over=over))
     try:
         await wait_until(lambda: worker.connected, WAIT_S)
         yield worker

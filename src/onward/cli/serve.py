@@ -63,7 +63,7 @@ def up(
     [cyan]onward up --port 9000 --ledger sqlite:////var/lib/onward/tasks.db[/]
     """
     given = {"ledger": ledger, "redis": redis, "encryption_keys_file": encryption_keys_file}
-    settings = _settings(host=host, port=port, **given)
+    settings = read_settings(host=host, port=port, **given)
     _check_port(settings)
     _welcome(settings)
     _run(settings, builtin_worker=True)
@@ -85,12 +85,12 @@ def serve(
     [cyan]ONWARD_LEDGER=sqlite:////data/onward.db onward serve[/]
     """
     given = {"ledger": ledger, "redis": redis, "encryption_keys_file": encryption_keys_file}
-    settings = _settings(host=host, port=port, **given)
+    settings = read_settings(host=host, port=port, **given)
     _check_port(settings)
     _run(settings, builtin_worker=False)
 
 
-def _settings(**given: Any) -> Settings:
+def read_settings(**given: Any) -> Settings:
     from pydantic import ValidationError
 
     from onward.cli.redis_checkup import shown

@@ -11,9 +11,12 @@ import typer
 from onward.cli.terminal import REFUSED, USAGE, Server, fail
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from onward.client.worker import Worker
+    from onward.client.frames import Register
+    from onward.client.worker import Line, Over, Worker
+    from onward.service import Service
 
 
 def worker(
@@ -22,7 +25,9 @@ def worker(
     ],
     via: Annotated[
         str,
-        typer.Option("--via", help="How tasks come to it: socket, streams (of a Redis) or http."),
+        typer.Option(
+            "--via", help="How tasks come to it: socket, ledger, streams (of a Redis) or http."
+        ),
     ] = "socket",
     redis: Annotated[
         str | None,
@@ -30,6 +35,14 @@ def worker(
             "--redis",
             envvar=["ONWARD_REDIS", "REDIS_URL"],
             help="With --via streams: where, as in redis://127.0.0.1:6379.",
+        ),
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            "--ledger",
+            envvar="ONWARD_LEDGER",
+            help="With --via ledger: the servers' own, as in redis://127.0.0.1:6379/0.",
         ),
     ] = None,
     listen: Annotated[
@@ -55,12 +68,14 @@ def worker(
 
     [cyan]onward worker mypackage.jobs:worker --via streams --redis redis://10.0.0.5[/]
 
+    [cyan]onward worker mypackage.jobs:worker --via ledger --ledger redis://10.0.0.5:6379/0[/]
+
     [cyan]onward worker mypackage.jobs:worker --via http --listen http://127.0.0.1:8080[/]
     """
     from onward.client.address import server_url
 
-    if via not in ("socket", "streams", "http"):
-        ways = "workers come by socket, streams or http"
+    if via not in ("socket", "ledger", "streams", "http"):
+        ways = "workers come by socket, ledger, streams or http"
         fail(USAGE, f"--via {via} is not known", ways, "--via socket")
     if via == "streams" and redis is None:
         fail(
@@ -73,24 +88,58 @@ def worker(
         found.concurrency = concurrency or found.concurrency
         if via == "http":
             run_called(found, listen)
+        elif via == "ledger":
+            from onward.logs import speak_through_logging
+
+            speak_through_logging()
+            _run(found, where, over=over_ledger(ledger))
         else:
-            _run(found, where, redis if via == "streams" else None)
+            _run(found, where, redis=redis if via == "streams" else None)
     except ValueError as error:
         fail(USAGE, f"{where} cannot be run", str(error), "onward worker --help")
     except ModuleNotFoundError as error:
-        fail(USAGE, "--via streams cannot be used", str(error), "pip install 'onward[redis]'")
+        fail(USAGE, f"--via {via} cannot be used", str(error), "pip install 'onward[redis]'")
 
 
-def _run(worker: Worker, where: str, redis: str | None) -> None:
+def _run(worker: Worker, where: str, *, redis: str | None = None, over: Over | None = None) -> None:
     from onward.client.errors import NotAdmitted
     from onward.client.worker import NameTaken
+    from onward.core.errors import Invalid, NotLetIn
 
     try:
-        worker.run(redis=redis)
-    except NotAdmitted as error:
+        worker.run(redis=redis, over=over)
+    except (NotAdmitted, NotLetIn, Invalid) as error:
         fail(REFUSED, f"{where} cannot work there", str(error), error.hint or "")
     except NameTaken as error:
         fail(REFUSED, f"{where} has stopped", str(error), "give each worker an id of its own")
+
+
+def over_ledger(url: str | None) -> Over:
+    from onward.cli.serve import read_settings
+    from onward.workers.pull import LedgerLine
+
+    settings = read_settings(ledger=url)
+    if settings.ledger.startswith("sqlite"):
+        fail(
+            USAGE,
+            "--via ledger needs one that processes can share",
+            f"{settings.ledger} is its server's alone",
+            "--ledger redis://127.0.0.1:6379/0, if that is the server's; or --via socket",
+        )
+
+    def over(
+        me: Register, services: Mapping[str | None, Service], on_drain: Callable[[], None]
+    ) -> Line:
+        return LedgerLine(
+            settings,
+            name=me.worker_id,
+            slots=me.concurrency,
+            services={name: service for name, service in services.items() if name is not None},
+            groups={} if me.group is None else {me.group: services[None]},
+            on_drain=on_drain,
+        )
+
+    return over
 
 
 def run_called(worker: Worker, listen: str) -> None:

@@ -1,8 +1,8 @@
 """A worker in five lines: typed functions in, their tasks done.
 
 It takes what it is given for as long as it lives: over a socket to the server or, if told so, from
-Redis streams or as an HTTP server that is called. `run` is for a process of its own and answers
-signals; `serve` is for a program that has an event loop already.
+Redis streams, as an HTTP server that is called, or over another line. `run` is for a process of its
+own and answers signals; `serve` is for a program that has an event loop already.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from onward.client import frames
 from onward.client.address import is_said, server_url
@@ -48,6 +48,12 @@ class Line(Protocol):
     async def drain(self, grace_ms: int) -> None:
         """Take nothing more, and finish what runs as far as the time allows."""
         ...
+
+
+# Makes a line from who we are, what we do (None: for our group), and what to call to have us go.
+Over: TypeAlias = Callable[
+    [frames.Register, Mapping[str | None, Service], Callable[[], None]], Line
+]
 
 
 class ServiceOptions(TypedDict, total=False):
@@ -125,19 +131,23 @@ class Worker:
 
     # Doing it.
 
-    def run(self, *, redis: str | None = None, listen: str | None = None) -> None:
+    def run(
+        self, *, redis: str | None = None, listen: str | None = None, over: Over | None = None
+    ) -> None:
         """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once.
 
         With the URL of a Redis, tasks come from the streams there; with a URL to listen at, the
-        server calls us.
+        server calls us; `over` is for a line that somebody else makes.
         """
         logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%X")
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each call of ours
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            runner.run(self._serve_until_signalled(redis, listen))
+            runner.run(self._serve_until_signalled(redis, listen, over))
         _leave_stuck_threads()
 
-    async def serve(self, *, redis: str | None = None, listen: str | None = None) -> None:
+    async def serve(
+        self, *, redis: str | None = None, listen: str | None = None, over: Over | None = None
+    ) -> None:
         """Serve until `drain` is called, then finish what runs."""
         if not self._services or (self._group is not None and None not in self._services):
             missing = "@worker.service" if self._group is None else "@worker.group()"
@@ -147,7 +157,11 @@ class Worker:
         loop = asyncio.get_running_loop()
         asked = loop.create_task(self._drain_asked.wait())
         try:
-            self._line = line = self._line_over(redis, listen, wire, threads)
+            if over is not None:
+                line = over(self._registration(), self._services, self._on_told_to_drain)
+            else:
+                line = self._line_over(redis, listen, wire, threads)
+            self._line = line
             serving = loop.create_task(line.serve())
             try:
                 await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -220,12 +234,14 @@ class Worker:
             declare=[service.declaration() for service in named],
         )
 
-    async def _serve_until_signalled(self, redis: str | None, listen: str | None) -> None:
+    async def _serve_until_signalled(
+        self, redis: str | None, listen: str | None, over: Over | None
+    ) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(NotImplementedError):  # Windows
                 loop.add_signal_handler(number, self._on_signal, number)
-        await self.serve(redis=redis, listen=listen)
+        await self.serve(redis=redis, listen=listen, over=over)
 
     def _on_told_to_drain(self) -> None:
         if not self._drain_asked.is_set():

@@ -9,6 +9,7 @@ OnwardError
 ├── Invalid             the request makes no sense; `pointer` says where
 ├── TooBusy             too many callers wait already
 └── LedgerUnavailable   the store cannot take or answer this now
+    ├── NotLetIn        it wants another user, password or database
     └── Unreadable      what it holds is sealed, and does not open here
 
 `code` is stable and public; `hint` is the next step for whoever reads it.
@@ -69,6 +70,10 @@ class TooBusy(OnwardError):
 class LedgerUnavailable(OnwardError):
     code = "ledger_unavailable"
     hint = "try again in a moment; what was submitted may be there: send it with an idempotency key"
+
+
+class NotLetIn(LedgerUnavailable):
+    hint = "correct user, password or database in the URL of the ledger; onward doctor"
 
 
 class Unreadable(LedgerUnavailable):

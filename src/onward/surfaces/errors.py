@@ -16,6 +16,7 @@ from onward.core.errors import (
     KeyReused,
     LedgerUnavailable,
     NotFound,
+    NotLetIn,
     NoWorker,
     OnwardError,
     QueueFull,
@@ -35,6 +36,7 @@ STATUS: dict[type[OnwardError], int] = {
     NoWorker: 503,
     TooBusy: 503,
     LedgerUnavailable: 503,
+    NotLetIn: 503,
     Unreadable: 503,
 }
 CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported"}

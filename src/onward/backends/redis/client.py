@@ -33,7 +33,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from onward.backends.redis.board import Board
 from onward.backends.redis.line import Line, open_line
-from onward.core.errors import Invalid, LedgerUnavailable
+from onward.core.errors import Invalid, LedgerUnavailable, NotLetIn
 
 log = structlog.get_logger("onward.redis")
 
@@ -205,8 +205,7 @@ def refused(error: RedisError) -> Exception:
     text = str(error)
     if isinstance(error, REFUSALS) or text.startswith(REFUSED):
         log.error("redis refuses us", error=text)
-        hint = "correct user, password or database in the URL of the ledger; onward doctor"
-        return LedgerUnavailable(f"Redis refuses us: {text}", hint=hint)
+        return NotLetIn(f"Redis refuses us: {text}")
     if isinstance(error, ConnectionError | RedisTimeoutError | BusyLoadingError):
         log.warning("redis does not answer", error=text)
         return LedgerUnavailable("the ledger does not answer")

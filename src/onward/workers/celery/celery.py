@@ -17,9 +17,10 @@ from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 
 from onward.core.errors import LedgerUnavailable, OnwardError
+from onward.logs import speak_through_logging
 from onward.settings import Settings
 from onward.workers.celery import hiring
-from onward.workers.celery.crew import Crew, Seating
+from onward.workers.celery.crew import TRANSPORT, Crew
 from onward.workers.celery.host import Host
 from onward.workers.celery.wiring import (
     DEFAULT_QUEUE,
@@ -30,6 +31,7 @@ from onward.workers.celery.wiring import (
     wake,
     wake_queue,
 )
+from onward.workers.outpost import Seating
 
 log = structlog.get_logger("onward.celery")
 
@@ -78,7 +80,7 @@ class _Here:
         queues = [name for name in services if self.taken is None or wake_queue(name) in self.taken]
         self._pid = os.getpid()
         url, name = ledger_url(settings), f"{node}/{self._pid}"
-        seat = Seating(name=name, queues=tuple(queues), slots=slots)
+        seat = Seating(name=name, transport=TRANSPORT, queues=tuple(queues), slots=slots)
         self._host = Host(lambda: Crew(settings, url, services, seat))
 
     def close(self, **_: Any) -> None:
@@ -150,15 +152,7 @@ def _look_around(sender: Any, **_: Any) -> None:
 
 def _speak(**_: Any) -> None:
     """Our lines among Celery's, with its levels and its format."""
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["event"]),
-        ],
-        wrapper_class=structlog.stdlib.BoundLogger,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-    )
+    speak_through_logging()
 
 
 def _forked(sender: Any = None, **_: Any) -> None:

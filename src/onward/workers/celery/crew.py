@@ -10,23 +10,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
 import structlog
 
-from onward.backends import open_backend
-from onward.background import Background
-from onward.core.alarm import Alarm
-from onward.core.catalog import Catalog, Declared
-from onward.core.clock import SharedClock
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import OnwardError
 from onward.core.outcome import Outcome
-from onward.core.policy import Profile, kept_at_most, profiles
 from onward.core.task import Claimed, State, TaskId
 from onward.service import Service
 from onward.settings import Settings
 from onward.workers.local import LocalExecutor
-from onward.workers.roster import Roster
+from onward.workers.outpost import Outpost, Seating
 from onward.workers.runner import Runner
 
 log = structlog.get_logger("onward.celery")
@@ -91,14 +84,6 @@ class Shift:
         return not self._runner.busy and self._runner.seat.free > 0
 
 
-class Seating(msgspec.Struct, frozen=True, kw_only=True):
-    """Who we are in the roster."""
-
-    name: str
-    queues: tuple[str, ...]
-    slots: int
-
-
 class Crew:
     def __init__(
         self,
@@ -109,45 +94,24 @@ class Crew:
     ) -> None:
         self._settings = settings
         self._services = services
-        self._seating = seating
-        self._backend = open_backend(url, prefix=settings.redis_prefix, **settings.encryption())
-        self._clock = SharedClock(lambda: self._backend.ahead_ms)
-        self._dispatcher = Dispatcher(
-            self._backend,
-            _rules(settings),
-            self._clock,
-            breaker=settings.breaker(),
-            retry_share=settings.retry_share(),
-        )
-        self._alarm = Alarm(self._dispatcher, every_ms=1000)
-        self._roster = Roster(self._backend, self._clock)
-        self._executor = LocalExecutor(
-            self._dispatcher, services, groups={}, lease_ms=settings.lease_ms, threads=THREADS
-        )
+        self._name = seating.name
+        self._post = Outpost(settings, url, seating, services, threads=THREADS)
+        self._backend = self._post.backend
+        self._dispatcher = self._post.dispatcher
         self._shifts: dict[int, Shift] = {}
-        self._background = Background()
         self._closing = False
 
     async def open(self) -> None:
         """Returns at once; a ledger that is away is waited for in the background."""
-        self._background.run(self._join())
-        self._background.every(self._settings.lease_ms / 3000, self._dispatcher.beat)
-        self._background.every(1, self._backend.maintain)
+        self._post.open()
+        self._post.background.run(self._join())
 
     async def close(self, grace_ms: int) -> None:
         """What does not finish in time goes back unburned."""
         self._closing = True
         await asyncio.gather(*(shift.leave(grace_ms) for shift in list(self._shifts.values())))
         await self._let_calls_end()
-        await self._background.close()
-        self._executor.close()
-        for service in self._services.values():
-            await service.close()
-        try:
-            await self._roster.close()
-        except OnwardError as error:  # its row goes by itself when we are silent
-            log.warning("not signed off", error=str(error))
-        await self._backend.close()
+        await self._post.close()
 
     async def begin(self, queue: str) -> tuple[int, int] | None:
         """Start a shift; its number, and how many tasks wait besides. None: there is no work."""
@@ -161,8 +125,8 @@ class Crew:
         number = next(n for n in range(len(self._shifts) + 1) if n not in self._shifts)
         shift = self._shifts[number] = Shift(
             self._dispatcher,
-            self._executor,
-            worker=f"{self._seating.name}.{number}" if number else self._seating.name,
+            self._post.executor,
+            worker=f"{self._name}.{number}" if number else self._name,
             queues=(queue,),
             lease_ms=self._settings.lease_ms,
         )
@@ -178,7 +142,10 @@ class Crew:
     async def finish(self, number: int) -> None:
         loop = asyncio.get_running_loop()
         # While it is busy here there may be nobody left to take the sweep's message.
-        meanwhile = [loop.create_task(self._alarm.run()), loop.create_task(self._keep_weighing())]
+        meanwhile = [
+            loop.create_task(self._post.alarm.run()),
+            loop.create_task(self._keep_weighing()),
+        ]
         try:
             await self._shifts[number].finish()
         finally:
@@ -190,8 +157,10 @@ class Crew:
     async def sweep(self) -> Mapping[str, int]:
         """All that is due. Returns how many tasks wait, by queue, of those served by Celery."""
         await self._backend.maintain()
-        await self._alarm.sweep()
-        members = [member for member in self._roster.members() if member.transport == TRANSPORT]
+        await self._post.alarm.sweep()
+        members = [
+            member for member in self._post.roster.members() if member.transport == TRANSPORT
+        ]
         served = {queue for member in members for queue in member.queues}
         return {queue: n for queue, n in (await self._waiting()).items() if queue in served}
 
@@ -216,7 +185,7 @@ class Crew:
 
     async def _let_calls_end(self) -> None:
         """The loop is ours alone: what runs on it besides is a call that somebody waits for."""
-        calls = asyncio.all_tasks() - {asyncio.current_task(), *self._background.tasks}
+        calls = asyncio.all_tasks() - {asyncio.current_task(), *self._post.background.tasks}
         if calls:
             _, late = await asyncio.wait(calls, timeout=GOODBYE_S)
             for call in late:
@@ -227,33 +196,5 @@ class Crew:
         await shift.leave(0)
 
     async def _join(self) -> None:
-        while True:
-            try:
-                await self._backend.maintain()
-                await self._declare()
-                await self._roster.beat()
-                name, queues, slots = msgspec.structs.astuple(self._seating)
-                await self._roster.join(self._roster.member(name, TRANSPORT, queues, slots))
-                break
-            except Exception as error:
-                log.warning("not signed on", error=repr(error))
-                await asyncio.sleep(1)
-        await self._roster.run()
-
-    async def _declare(self) -> None:
-        catalog = Catalog(self._backend, self._clock)
-        for service in self._services.values():
-            try:
-                await catalog.declare(msgspec.convert(service.declaration(), Declared))
-            except OnwardError as error:
-                log.warning("not declared", service=service.name, error=str(error))
-
-
-def _rules(settings: Settings) -> Mapping[str, Profile]:
-    rules = profiles(
-        lease_ms=settings.lease_ms,
-        max_retries=settings.max_retries,
-        schedules=settings.schedules(),
-        age_ms=int(settings.max_task_age_s * 1000),
-    )
-    return kept_at_most(rules, settings.redis_keep_ms) if settings.archive else rules
+        await self._post.sign_on()
+        await self._post.roster.run()

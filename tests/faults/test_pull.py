@@ -1,0 +1,128 @@
+"""Workers that claim from the ledger themselves: any server may ask, and none need be there."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.cli.worker import over_ledger
+from tests.faults.chores import states_in, submit_chores
+from tests.faults.redis_invariants import check_redis_invariants
+from tests.faults.test_servers import (
+    LEASE_MS,
+    WAIT_S,
+    Pair,
+    born_running,
+    ended,
+    http,
+    running,
+    serving_pair,
+    working,
+)
+from tests.processes import Process
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.contract("N-1", "R-1")]
+
+CHORES = f"{Path(__file__).with_name('stream_worker.py')}:worker"
+TASKS, KILL_S = 2_000, 2.0
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with serving_pair(tmp_path) as pair:
+        yield pair
+
+
+async def test_it_serves_its_types_and_its_group_whoever_was_asked(pair: Pair) -> None:
+    over = over_ledger(pair.redis.url)
+    async with http(pair.a) as a, http(pair.b) as b, working("", over, id="own") as own:
+        for client in (a, b):
+            said = await client.post("/api/openai", json={"data": {"n": 1}})
+            assert (said.status_code, said.json()["result"]) == (200, {"by": own.id})
+            (member,) = (await client.get("/api/v2/workers")).json()["items"]
+            assert (member["id"], member["transport"]) == (own.id, "ledger")
+            assert member["queues"] == ["chore", "group:default"]
+        tasks = []
+        for n in range(5):
+            body = {"type": "chore", "payload": {"n": n}}
+            task = (await a.post(f"/api/v2/tasks?wait_ms={WAIT_S}000", json=body)).json()
+            assert task["result"] == {"by": own.id, "n": n, "attempt": 1}
+            tasks.append(task["id"])
+        events = (await b.get(f"/api/v2/tasks/{tasks[0]}/events")).json()["items"]
+        assert "task.progress" in [event["type"] for event in events]
+        await asyncio.sleep(1.1)  # by then both servers know that it has a hand free
+        task = (await a.post("/api/v2/tasks", json={"type": "chore", "payload": {}})).json()["id"]
+        await ended(b, task)
+        assert await born_running(b, task), "it was given, not fetched"
+    check_redis_invariants(pair.redis.client, [*tasks, task])
+
+
+async def test_it_is_told_to_stop_and_told_to_go(pair: Pair) -> None:
+    over = over_ledger(pair.redis.url)
+    async with http(pair.a) as client, working("", over, id="own") as own:
+        body: dict[str, Any] = {"type": "chore", "payload": {"seconds": 60}}
+        stopped = (await client.post("/api/v2/tasks", json=body)).json()["id"]
+        await running(client, stopped)
+        await client.post(f"/api/v2/tasks/{stopped}/cancel")
+        assert (await ended(client, stopped))["state"] == "canceled"
+        body["payload"]["seconds"] = 1.5
+        last = (await client.post("/api/v2/tasks", json=body)).json()["id"]
+        await running(client, last)
+        assert (await client.post(f"/api/v2/workers/{own.id}/drain")).status_code == 200
+        assert (await ended(client, last))["state"] == "succeeded"
+        await wait_until(lambda: not own.connected, WAIT_S)
+        async with asyncio.timeout(WAIT_S):
+            while (await client.get("/api/v2/workers")).json()["items"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    check_redis_invariants(pair.redis.client, [stopped, last])
+
+
+async def test_it_goes_on_while_every_server_is_gone(pair: Pair) -> None:
+    accepted: list[str] = []
+    async with working("", over_ledger(pair.redis.url), concurrency=2):
+        async with http(pair.a) as client:
+            await submit_chores(client, 40, accepted)
+            later = {"type": "chore", "payload": {"n": 0}, "delay_ms": 1_000}
+            accepted.append((await client.post("/api/v2/tasks", json=later)).json()["id"])
+        pair.a.kill()
+        pair.b.kill()
+        redis: Any = pair.redis.client
+        by_state = "metrics:tasks:by_state"
+        await wait_until(lambda: redis.hget(by_state, "succeeded") == b"41", WAIT_S)
+    check_redis_invariants(pair.redis.client, accepted)
+
+
+async def test_killed_again_and_again_they_lose_nothing_and_end_nothing_twice(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Not so often that one task is lost five times in a row: that is poison, and dead."""
+    accepted: list[str] = []
+
+    def hire() -> Process:
+        command = (sys.executable, "-m", "onward.cli", "worker", CHORES, "--via", "ledger")
+        env = {"ONWARD_LEDGER": pair.redis.url, "ONWARD_LEASE_MS": str(LEASE_MS)}
+        return Process(*command, env=env, log=tmp_path / "worker.log")
+
+    crew = [hire(), hire()]
+    try:
+        async with http(pair.a) as client:
+            submitting = asyncio.create_task(submit_chores(client, TASKS, accepted, max_retries=20))
+            kills = 0
+            while (await states_in(client, "chore"))["succeeded"] < TASKS:
+                await asyncio.sleep(KILL_S)
+                crew[kills % 2].kill()
+                crew[kills % 2] = hire()
+                kills += 1
+            await submitting
+            assert kills > 2
+    finally:
+        for worker in crew:
+            worker.kill()
+    assert "Traceback" not in (tmp_path / "worker.log").read_text()
+    check_redis_invariants(pair.redis.client, accepted)
