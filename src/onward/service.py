@@ -33,6 +33,9 @@ class TryAgain(Exception):
         self.after_ms = after_ms
 
 
+SAYING_NO = (Refused, TryAgain, ValidationError)  # a handler means it: no traceback
+
+
 class CallFailed(Exception):
     """Raise it in a handler that knows exactly what went wrong: with status, class or a wait."""
 

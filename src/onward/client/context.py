@@ -16,9 +16,9 @@ from pydantic_core import to_json
 from onward.client import frames
 from onward.client.errors import ProblemError, Unreachable
 from onward.client.wire import Wire
+from onward.pace import PROGRESS_EVERY_S, Pace
 from onward.service import EffectUnknown
 
-PROGRESS_EVERY_S = 0.1
 UNKNOWN_PAUSE_S = 0.1
 
 
@@ -52,40 +52,18 @@ class TaskContext:
         self.traceparent = task.traceparent
         self._link = link
         self._known_by = monotonic() + unknown_s
-        self._held_back: frames.Progress | None = None
-        self._next_progress = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._late: asyncio.Task[None] | None = None
+        self._pace: Pace[frames.Progress] = Pace(self._send, PROGRESS_EVERY_S)
 
     async def progress(self, value: float, message: str | None = None) -> None:
         """At most ten go out a second; the newest always does."""
         frame = frames.Progress(
             task_id=self.task_id, progress=min(1.0, max(0.0, value)), message=message
         )
-        now = monotonic()
-        if now >= self._next_progress:
-            self._next_progress = now + PROGRESS_EVERY_S
-            self._held_back = None
-            await self._send(frame)
-            return
-        self._held_back = frame
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._next_progress - now, self._send_late)
-
-    def _send_late(self) -> None:
-        self._timer = None
-        self._late = asyncio.get_running_loop().create_task(self.flush())
+        await self._pace.tell(frame)
 
     async def flush(self) -> None:
-        """Progress that was held back goes out now: the handler has ended, or its time has come."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        frame, self._held_back = self._held_back, None
-        if frame is not None:
-            self._next_progress = monotonic() + PROGRESS_EVERY_S
-            await self._send(frame)
+        """Progress that was held back goes out now: the handler has ended."""
+        await self._pace.flush()
 
     async def emit(self, data: Any) -> None:
         await self._send(frames.Chunk(task_id=self.task_id, data=msgspec.Raw(to_json(data))))

@@ -11,17 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor as Threads
 
-from pydantic import ValidationError
-
 from onward.client.context import LostTask, TaskContext
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Fault, Json
-from onward.service import Refused, Service, TryAgain, fault_from
+from onward.service import SAYING_NO, Service, fault_from
 from onward.tracing import inside
 
 log = logging.getLogger("onward.worker")
-
-EXPECTED = (Refused, TryAgain, ValidationError)  # a handler's way of saying no: no traceback
 
 Ended = Succeeded | Failed
 Tell = Callable[[Ended], Awaitable[None]]
@@ -54,7 +50,7 @@ class Execution:
             kind = "Canceled" if self.context.cancelled else "CancelledError"
             return Failed(Fault(kind=kind, message="the task was canceled", retryable=False))
         except (Exception, SystemExit) as error:
-            trace = None if isinstance(error, EXPECTED) else error
+            trace = None if isinstance(error, SAYING_NO) else error
             name = self.service.name
             log.warning("%s failed (%s)", name, type(error).__name__, exc_info=trace)
             return Failed(fault_from(error))

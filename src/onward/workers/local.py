@@ -6,15 +6,19 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import msgspec
+from pydantic_core import to_json
 
 from onward.core.contract import Hold
 from onward.core.dispatch import Dispatcher
+from onward.core.errors import OnwardError
 from onward.core.outcome import Failed, Outcome, Succeeded
-from onward.core.task import Claimed, Fault, TaskId, encode
+from onward.core.task import Claimed, Fault, Json, TaskId, encode
 from onward.core.trace import handed_on
+from onward.pace import PROGRESS_EVERY_S, Pace
 from onward.service import EffectUnknown, Service, fault_from
 from onward.tracing import inside
 from onward.workers.roster import group_of
@@ -31,13 +35,28 @@ class LocalContext:
         self.attempt = task.attempt
         self.key = task.key or task.id
         self.cancelled = False
+        self._pace: Pace[Json] | None = None  # most tasks tell nothing
 
     async def progress(self, value: float, message: str | None = None) -> None:
-        body = encode({"progress": min(max(value, 0.0), 1.0), "message": message})
-        await self._note("task.progress", body, progress=body)
+        """At most ten go out a second; the newest always does."""
+        self._pace = self._pace or Pace(self._tell, PROGRESS_EVERY_S)
+        await self._pace.tell(encode({"progress": min(max(value, 0.0), 1.0), "message": message}))
+
+    async def finish(self) -> None:
+        """The last word goes out, if it was held back: it is no reason to lose a result for."""
+        if self._pace is not None:
+            with suppress(OnwardError):
+                await self._pace.flush()
+
+    def drop(self) -> None:
+        if self._pace is not None:
+            self._pace.stop()
 
     async def emit(self, data: Any) -> None:
-        await self._note("task.chunk", encode(data))
+        await self._note("task.chunk", to_json(data).decode())
+
+    async def _tell(self, progress: Json) -> None:
+        await self._note("task.progress", progress, progress=progress)
 
     async def _note(self, event: str, body: str, *, progress: str | None = None) -> None:
         until = self._dispatcher.clock.now() + self._lease_ms
@@ -63,8 +82,9 @@ class LocalContext:
         except Exception:  # not when it was cancelled: then nobody knows how far it got
             await effects.undo(self.key, name)
             raise
-        await effects.finish(self.key, name, encode(value))
-        return value
+        said = to_json(value).decode()
+        await effects.finish(self.key, name, said)
+        return msgspec.json.decode(said)  # as the next attempt will have it
 
 
 class LocalExecutor:
@@ -85,6 +105,7 @@ class LocalExecutor:
         self._lease_ms = lease_ms
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="onward-handler")
         self._running: dict[TaskId, tuple[LocalContext, asyncio.Task[Any]]] = {}
+        self.on_failure: Callable[[Service, Exception], None] = _keep_quiet
 
     async def execute(self, task: Claimed) -> Outcome:
         group = group_of(task.queue)
@@ -98,15 +119,23 @@ class LocalExecutor:
         self._running[task.id] = (context, execution)
         try:
             with inside(handed_on(task)):
-                return Succeeded(await service.call(task.payload, context, threads=self._threads))
+                outcome = await self._call(service, task, context)
+            await context.finish()
+            return outcome
         except asyncio.CancelledError:
             if context.cancelled and execution.uncancel() == 0:
                 return Failed(CANCELED)
             raise  # we are shutting down: the runner hands the task back
-        except Exception as error:
-            return Failed(fault_from(error))
         finally:
+            context.drop()
             self._running.pop(task.id, None)
+
+    async def _call(self, service: Service, task: Claimed, context: LocalContext) -> Outcome:
+        try:
+            return Succeeded(await service.call(task.payload, context, threads=self._threads))
+        except Exception as error:
+            self.on_failure(service, error)
+            return Failed(fault_from(error))
 
     def cancel(self, task: TaskId) -> None:
         running = self._running.get(task)
@@ -118,3 +147,7 @@ class LocalExecutor:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _keep_quiet(service: Service, error: Exception) -> None:
+    """The task says it; what a handler quotes may be a payload, and is in no server's log."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from onward.core.errors import Conflict, Invalid, LedgerUnavailable, NotLetIn
-from onward.service import Service
+from onward.service import SAYING_NO, Service
 from onward.settings import Settings
 from onward.workers.outpost import Outpost, Seating
 from onward.workers.roster import group_queue
@@ -48,6 +48,7 @@ class LedgerLine:
             slots=slots,
             lease_ms=settings.lease_ms,
         )
+        self._post.executor.on_failure = _told
         self._on_drain = on_drain
         self._signed_on = False
 
@@ -85,3 +86,9 @@ class LedgerLine:
             raise Conflict("it is leaving, and cannot be called back")
         self._runner.stop_claiming()
         self._on_drain()
+
+
+def _told(service: Service, error: Exception) -> None:
+    """This process is its author's own: a fault in a handler is shown with where it is."""
+    trace = None if isinstance(error, SAYING_NO) else error
+    log.warning("failed", service=service.name, error=type(error).__name__, exc_info=trace)
