@@ -103,7 +103,7 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
   );
 }
 
-const LEAVES = new Set(["socket", "http"]); // a worker of ours that is told so ends its process
+const LEAVES = new Set(["socket", "http", "ledger"]); // a worker of ours that is told so ends its process
 
 function DrainButton({ worker }: { worker: Worker }): ReactNode {
   const path = `/api/v2/workers/${encodeURIComponent(worker.id)}/drain`;
