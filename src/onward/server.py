@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import structlog
 import uvicorn
@@ -26,12 +26,9 @@ from uvicorn.server import HANDLED_SIGNALS
 
 from onward import logs
 from onward.corked import Corked
+from onward.settings import Settings
 from onward.surfaces.guard import MAX_BODY
 from onward.surfaces.wire import error_body
-
-if TYPE_CHECKING:
-    from onward.corked import Corked
-from onward.settings import Settings
 
 log = structlog.get_logger("onward.server")
 
@@ -123,6 +120,7 @@ class Connection(HttpToolsProtocol):
         self._most, self.limit_concurrency = self.limit_concurrency, None
         self._waits_for: str | None = "head"
         self._since = self.loop.time()
+        self._late: float | None = None  # since when it had waited, if too long, at the last sweep
         self._head = 0
         self._leftover = 0
         self._doubtful = False
@@ -177,15 +175,18 @@ class Connection(HttpToolsProtocol):
             return
         if self.flow.read_paused:
             self._since = now  # we stopped reading: the wait is not the caller's
-        elif self._waits_for == "head":
-            # The head of a pipelined request may wait as long as the answer before it takes.
-            if self._answered is not False and now - self._since > header_s:
-                self.close_with(408, "request_timeout", "The request did not arrive in time")
-        elif now - self._since > body_s:
-            if self._answered is False and not self.cycle.response_started:
-                self.close_with(408, "request_timeout", "The body did not arrive in time")
-            else:
-                self.transport.close()
+        head, waits = self._waits_for == "head", self._answered is False
+        # The head of a pipelined request may wait as long as the answer before it takes.
+        if (head and waits) or now - self._since <= (header_s if head else body_s):
+            return
+        if self._late != self._since:
+            self._late = self._since  # it may lie in the socket, if it was us who were busy
+        elif head:
+            self.close_with(408, "request_timeout", "The request did not arrive in time")
+        elif waits and not self.cycle.response_started:
+            self.close_with(408, "request_timeout", "The body did not arrive in time")
+        else:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():
