@@ -96,7 +96,7 @@ class SocketWorker:
     async def send_text(self, text: str) -> None:
         self._to.put_nowait({"type": "websocket.receive", "text": text})
 
-    async def receive(self, timeout: float = 5) -> dict[str, Any]:
+    async def receive(self, timeout: float = 30) -> dict[str, Any]:
         async with asyncio.timeout(timeout):
             while True:
                 message = await self._from.get()

@@ -52,7 +52,7 @@ def an_ask(*queues: str, worker: str = "w", limit: int = 1, lease_ms: int | None
     return Ask(worker, limit, tuple(wants), lease_ms)
 
 
-async def wait_until(predicate: Callable[[], object], timeout: float = 5.0) -> None:
+async def wait_until(predicate: Callable[[], object], timeout: float = 30) -> None:
     """Until it holds; a test that waits in vain fails here and not somewhere later."""
     async with asyncio.timeout(timeout):
         while not predicate():  # noqa: ASYNC110 what is waited for has no event to wait on

@@ -53,7 +53,7 @@ class Agency(Street):
         entry: bytes = await self.redis.xadd(stream, event)
         return entry.decode()
 
-    async def hear(self, stream: str, count: int = 1, timeout: float = 10) -> list[dict[str, Any]]:
+    async def hear(self, stream: str, count: int = 1, timeout: float = 30) -> list[dict[str, Any]]:
         """XREADGROUP in agent-group, batch 10, until there are so many."""
         heard: list[dict[str, Any]] = []
         until = time.monotonic() + timeout
@@ -76,7 +76,7 @@ class Agency(Street):
         service: str = SERVICE,
         worker: str = "1",
         types: tuple[str, ...] = ("report.generate",),
-        timeout: float = 10,
+        timeout: float = 30,
     ) -> tuple[str, dict[str, Any]]:
         """The next entry that is for this service; others are acknowledged and forgotten."""
         group = f"{service}-group"

@@ -77,7 +77,7 @@ class Lobby:
         return next((float(line.removeprefix(head)) for line in lines if line.startswith(head)), 0)
 
 
-async def until(look: Callable[[], Awaitable[T | None]], timeout: float = 5) -> T:
+async def until(look: Callable[[], Awaitable[T | None]], timeout: float = 30) -> T:
     async with asyncio.timeout(timeout):
         while not (found := await look()):  # noqa: ASYNC110 nothing to wait on
             await asyncio.sleep(0.005)

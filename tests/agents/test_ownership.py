@@ -281,7 +281,7 @@ async def test_a_session_is_told_nothing_of_anothers_by_any_way(house: House) ->
 async def test_an_event_stream_is_the_sessions_own(house: House) -> None:
     notice = await told(house)
     hub = house.onward.hub
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         own = hub.follow("ada", "sse")
         first = await anext(own)
         assert first is not None

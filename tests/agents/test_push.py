@@ -188,7 +188,7 @@ class Stream:
         self._lines = lines
 
     async def event(self) -> dict[str, str]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while True:
                 message = await self._lines.get()
                 text = message.get("body", b"").decode()

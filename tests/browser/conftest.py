@@ -85,7 +85,7 @@ class Site:
         id: str = self.post("/api/v2/tasks", {"type": type_, "payload": payload, **more})["id"]
         return id
 
-    def until(self, predicate: Callable[[], object], timeout: float = 15) -> None:
+    def until(self, predicate: Callable[[], object], timeout: float = 30) -> None:
         ends = time.monotonic() + timeout
         while not predicate():
             assert time.monotonic() < ends, "it did not come about"

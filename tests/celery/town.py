@@ -73,7 +73,7 @@ class Town:
         assert task is not None
         return task
 
-    async def until(self, id: str, state: State, timeout: float = 15) -> Task:
+    async def until(self, id: str, state: State, timeout: float = 30) -> Task:
         async with asyncio.timeout(timeout):
             while (task := await self.get(id)).state is not state:  # noqa: ASYNC110 of others
                 await asyncio.sleep(0.01)
@@ -125,7 +125,7 @@ def go(path: Path) -> None:
     Path(f"{path}.go").touch()
 
 
-async def until(holds: Callable[[], Awaitable[object]], timeout: float = 10) -> None:
+async def until(holds: Callable[[], Awaitable[object]], timeout: float = 30) -> None:
     async with asyncio.timeout(timeout):
         while not await holds():  # noqa: ASYNC110 what is waited for has no event
             await asyncio.sleep(0.02)

@@ -161,7 +161,7 @@ async def test_a_call_that_outlives_its_ledger_closes_its_line() -> None:
     await backend.close()
     shared("valkey").client.rpush("late", "here")
     assert await late == [b"late", b"here"]
-    await asyncio.wait_for(line.lost, 5)
+    await asyncio.wait_for(line.lost, 30)
 
 
 async def test_what_is_no_redis_is_not_listened_to() -> None:

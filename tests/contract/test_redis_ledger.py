@@ -109,7 +109,7 @@ async def test_followers_on_another_server_are_woken(desk: Desk, flavour: str) -
     elsewhere = RedisBackend(shared(flavour).url)
     async with listening(flavour, Ear(), to=elsewhere):
         task = await desk.submit(queue="q")
-        async with elsewhere.bell.listen(f"task:{task.id}") as listener, asyncio.timeout(5):
+        async with elsewhere.bell.listen(f"task:{task.id}") as listener, asyncio.timeout(30):
             (held,) = await desk.claim("q")
             await listener.wait()
             await desk.hold(held, ("task.progress", "1"))

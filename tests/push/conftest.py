@@ -160,7 +160,7 @@ async def events(house: House, id: str, *types: str) -> list[tuple[str, dict[str
 
 
 async def until_state(house: House, id: str, *states: str) -> dict[str, Any]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             found = await task(house, id)
             if found["state"] in states:

@@ -126,7 +126,7 @@ class Centre:
         self, run: str, holds: Callable[[dict[str, Any]], object] | None = None
     ) -> dict[str, Any]:
         """Until it waits (or whatever is asked for); what it is then."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 found = await self.read(run)
                 if holds(found) if holds else found["state"] == "waiting":

@@ -74,14 +74,14 @@ class Street:
         states: dict[str, int] = next(item["states"] for item in items if item["name"] == queue)
         return {state: count for state, count in states.items() if count}
 
-    async def over(self, task: str, timeout: float = 15) -> dict[str, Any]:
+    async def over(self, task: str, timeout: float = 30) -> dict[str, Any]:
         async def ended() -> dict[str, Any] | None:
             found = await self.read(task)
             return found if found.get("state") in OVER else None
 
         return await self.until(ended, timeout)
 
-    async def phase(self, task: str, phase: str, timeout: float = 10) -> None:
+    async def phase(self, task: str, phase: str, timeout: float = 30) -> None:
         async def reached() -> bool:
             return bool((await self.read(task)).get("phase") == phase)
 
@@ -100,7 +100,7 @@ class Street:
         return [event["type"] for event in await self.history(task)]
 
     async def take(
-        self, consumer: str = "raw-1", timeout: float = 10
+        self, consumer: str = "raw-1", timeout: float = 30
     ) -> tuple[str, dict[str, str]]:
         """XREADGROUP, as the protocol says: one entry."""
         rows = await self.take_all(consumer, 1, timeout)
@@ -108,7 +108,7 @@ class Street:
         return rows[0]
 
     async def take_all(
-        self, consumer: str = "raw-1", count: int = 1000, timeout: float = 10
+        self, consumer: str = "raw-1", count: int = 1000, timeout: float = 30
     ) -> list[tuple[str, dict[str, str]]]:
         until = time.monotonic() + timeout
         while time.monotonic() < until:
@@ -180,7 +180,7 @@ class Street:
             assert await check()
             await asyncio.sleep(0.05)
 
-    async def until(self, check: Callable[[], Awaitable[T | None]], timeout: float = 10) -> T:
+    async def until(self, check: Callable[[], Awaitable[T | None]], timeout: float = 30) -> T:
         until = time.monotonic() + timeout
         while time.monotonic() < until:
             found = await check()

@@ -53,7 +53,7 @@ class Site:
         return await self.client.wait(task.id, timeout_ms=10_000)
 
     async def running(self, task: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await self.client.get(task)).phase != "running":  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
@@ -326,7 +326,7 @@ async def test_a_drained_worker_finishes_what_it_can_and_leaves_no_name(site: Si
     task = await site.client.submit("work", **OVER)
     await asyncio.wait_for(began.wait(), 10)
     worker.drain()
-    await asyncio.wait_for(site.serving, 10)
+    await asyncio.wait_for(site.serving, 30)
     assert (await site.client.wait(task.id, timeout_ms=15_000)).result == "done"
     assert not [name for name in await site.consumers() if name.startswith("drains")]
 
@@ -349,7 +349,7 @@ async def test_what_a_drained_worker_cannot_finish_goes_back_at_once_and_unburne
     await asyncio.wait_for(began.wait(), 10)
     await site.running(task.id)
     worker.drain()
-    await asyncio.wait_for(site.serving, 10)
+    await asyncio.wait_for(site.serving, 30)
     heir = Worker(id="heir")
 
     @heir.service(name="work")
@@ -467,7 +467,7 @@ async def test_it_serves_whoever_speaks_the_protocol_without_any_server_of_ours(
     await line.xadd(TASKS, {"task_id": "a", "tool_name": "echo", "payload": '{"n": 7}'})
     await line.xadd(TASKS, {"tool_name": "echo"})
     for stream in (RESULTS, DEAD):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not await line.xlen(stream):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
     ((_, answer),) = await line.xrange(RESULTS)
@@ -480,7 +480,7 @@ async def test_it_serves_whoever_speaks_the_protocol_without_any_server_of_ours(
     assert text(letter)["error"] == "an entry without task_id"
     assert (await line.xpending(TASKS, GROUP))["pending"] == 0
     worker.drain()
-    await asyncio.wait_for(serving, 10)
+    await asyncio.wait_for(serving, 30)
     assert await line.xinfo_consumers(TASKS, GROUP) == []
     await line.aclose()
 

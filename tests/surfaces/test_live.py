@@ -38,7 +38,7 @@ class Page:
         self._lines = live.listen()
 
     async def hear(self) -> tuple[str, Any]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while True:
                 text = (await anext(self._lines)).decode()
                 fields = dict(line.split(": ", 1) for line in text.splitlines() if line)

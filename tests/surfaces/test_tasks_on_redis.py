@@ -37,7 +37,7 @@ def _text(reply: Any) -> Any:
     return reply
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], timeout: float = 10) -> None:
+async def eventually(holds: Callable[[], Awaitable[bool]], timeout: float = 30) -> None:
     async with asyncio.timeout(timeout):
         while not await holds():  # noqa: ASYNC110 what is waited for is in another process
             await asyncio.sleep(0.05)

@@ -157,7 +157,7 @@ async def test_the_builtin_worker_drains_and_comes_back() -> None:
         async def done() -> bool:
             return await state(house, task) == "succeeded"
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not await done():  # noqa: ASYNC110 nothing to wait on
                 await asyncio.sleep(0.01)
 

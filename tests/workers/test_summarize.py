@@ -74,7 +74,7 @@ async def read(house: House, id: str) -> Task:
 
 async def attempted(house: House, id: str, attempts: int = 1) -> Task:
     """The task when so many attempts are behind it."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             task = await read(house, id)
             if task.failures >= attempts or task.state in FINAL:
