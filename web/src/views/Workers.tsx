@@ -87,7 +87,7 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
               </span>
             </td>
             <td className="num" data-label="busy, of slots">
-              {worker.busy === null ? "" : `${number(worker.busy)} / `}
+              {worker.busy === null ? "– / " : `${number(worker.busy)} / `}
               {number(worker.slots)}
             </td>
             <td className="num" data-label="since">
