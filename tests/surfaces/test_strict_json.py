@@ -242,9 +242,9 @@ def test_a_mebibyte_costs_in_proportion(unit: bytes) -> None:
         body = b"[" + unit * (size // len(unit)) + b"0]"
         best = math.inf
         for _ in range(3):
-            began = time.perf_counter()
+            began = time.thread_time()
             parse(body)
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.thread_time() - began)
         return best
 
     gc.disable()  # how much else is on the heap says nothing about the reader
@@ -256,8 +256,8 @@ def test_a_mebibyte_costs_in_proportion(unit: bytes) -> None:
 
 
 def test_a_run_of_backslashes_costs_in_proportion() -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     assert parse(b'"' + b"\\\\" * 500_000 + b'u0000"') == "\\" * 500_000 + "u0000"
     with pytest.raises(Invalid):
         parse(b'"' + b"\\\\" * 500_000 + b'\\ud800"')
-    assert time.perf_counter() - began < 2
+    assert time.thread_time() - began < 2
