@@ -91,11 +91,18 @@ def configure(settings: LogSettings) -> None:
 
 def speak_through_logging() -> None:
     """Our lines among those of somebody else's process, with its levels and its format."""
+    render = structlog.processors.KeyValueRenderer(key_order=["event"])
+
+    def with_trace_below(logger: Any, level: str, event: EventDict) -> str:
+        trace = event.pop("exception", None)
+        said = str(render(logger, level, event))
+        return said if trace is None else f"{said}\n{trace}"
+
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["event"]),
+            with_trace_below,
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -44,8 +44,10 @@ class Pace(Generic[T]):
 
     async def flush(self) -> None:
         """What was held back goes out now: there will be nothing newer, or its time has come."""
-        item = self._held_back
+        item, late = self._held_back, self._late
         self.stop()
+        if late is not None and late is not asyncio.current_task():
+            await asyncio.wait([late])  # it is under way, and comes before whatever is next
         if item is not None:
             self._next = monotonic() + self._every_s
             await self._send(item)

@@ -96,6 +96,22 @@ async def test_progress_is_throttled_and_the_last_word_is_kept(
     assert (task.progress, task.progress_message) == (1.0, "step 499")
 
 
+async def test_a_last_word_that_cannot_be_sent_costs_no_result(
+    url: str, client: Client, start: Start
+) -> None:
+    worker = Worker(url)
+
+    @worker.service
+    async def odd(ctx: Context) -> str:
+        unspeakable: Any = ValueError()
+        await ctx.progress(0.1)
+        await ctx.progress(0.2, unspeakable)
+        return "done"
+
+    await start(worker)
+    assert (await ended(client, "odd")).result == "done"
+
+
 @pytest.mark.contract("N-7", "N-4")
 async def test_a_plain_function_can_tell_progress_and_emit_parts(
     url: str, client: Client, start: Start

@@ -17,9 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from redis.exceptions import ConnectionError, InvalidResponse, NoPermissionError, ResponseError
 
-from onward.backends.redis import RedisBackend
+from onward.backends.redis import RedisBackend, client
 from onward.backends.redis.client import connect
 from onward.backends.redis.line import Line, open_line
+from onward.core.errors import LedgerUnavailable
 from onward.core.task import State
 from tests.contract.desk import Desk
 from tests.contract.ears import Ear, listening
@@ -101,14 +102,14 @@ async def test_a_refusal_is_an_error_and_the_line_goes_on() -> None:
 
 
 async def test_refusals_are_told_apart_as_redis_py_does() -> None:
-    client: Any = shared("valkey").client
-    client.execute_command("ACL", "SETUSER", "shy", "on", ">secret", "~*", "+ping", "+client")
+    redis: Any = shared("valkey").client
+    redis.execute_command("ACL", "SETUSER", "shy", "on", ">secret", "~*", "+ping", "+client")
     try:
         async with a_line(f"unix://shy:secret@{shared('valkey').socket}") as line:
             with pytest.raises(NoPermissionError):
                 await line.ask("GET", "x")
     finally:
-        client.acl_deluser("shy")
+        redis.acl_deluser("shy")
 
 
 async def test_what_is_said_on_a_channel_is_no_reply() -> None:
@@ -162,6 +163,22 @@ async def test_a_call_that_outlives_its_ledger_closes_its_line() -> None:
     shared("valkey").client.rpush("late", "here")
     assert await late == [b"late", b"here"]
     await asyncio.wait_for(line.lost, 30)
+
+
+async def test_where_one_line_is_dead_the_others_are_not_tried_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = RedisBackend(fresh_url("valkey"))
+    functions = backend.functions
+    await asyncio.gather(*[functions.command("PING") for _ in range(3)])
+    lines = list(functions._free)
+    assert len(lines) == 3
+    monkeypatch.setattr(client, "CALL_TIMEOUT_S", 0.05)
+    with pytest.raises(LedgerUnavailable):
+        await functions.command("BLPOP", "nothing", 0)
+    await asyncio.wait([line.lost for line in lines], timeout=30)
+    assert all(line.lost.done() for line in lines)
+    await backend.close()
 
 
 async def test_what_is_no_redis_is_not_listened_to() -> None:

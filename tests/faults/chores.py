@@ -18,7 +18,7 @@ async def submit_chores(
         for n in part:
             body = {"type": "chore", "payload": {"n": n}, **more}
             response = await http.post("/api/v2/tasks", json=body)
-            assert response.status_code == 202, response.text
+            assert response.status_code in (200, 202), response.text  # it may be over by now
             accepted.append(response.json()["id"])
 
     await asyncio.gather(*[some(range(at, many, AT_ONCE)) for at in range(AT_ONCE)])

@@ -46,6 +46,12 @@ async def test_streams_are_one_ledgers_and_the_other_says_so_until_they_are_free
         assert await redis_part(second) == WELL
 
 
+async def test_a_server_that_stops_leaves_the_streams_to_the_others_of_its_ledger() -> None:
+    async with open_street("redis") as street:
+        await street.shut()
+        assert await street.redis.get(MARK) is not None
+
+
 async def test_what_a_dead_ledger_has_marked_is_free_after_a_while() -> None:
     async with open_street("redis", redis_url=fresh_url("valkey")) as street:
         name = await street.redis.get(MARK)

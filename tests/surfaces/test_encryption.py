@@ -211,7 +211,7 @@ class Torn:
             raise Unreadable("result of task c is sealed under the key 'k1', which ...")
         return Succeeded(task.payload)
 
-    def cancel(self, task: str) -> None:
+    def cancel(self, task: Claimed) -> None:
         pass
 
 

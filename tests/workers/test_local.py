@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -11,11 +13,17 @@ import pytest
 from pydantic import BaseModel
 
 from onward import Context, TryAgain
-from onward.core.task import State, Task
+from onward.core.errors import LedgerUnavailable
+from onward.core.outcome import Failed, Succeeded
+from onward.core.task import Claimed, State, Task, fault_of
 from onward.engine import Onward
+from onward.pace import Pace
 from onward.service import Service
 from onward.settings import Settings
-from tests.support import a_task
+from onward.workers import local
+from onward.workers.local import LocalExecutor
+from onward.workers.offers import claimed
+from tests.support import a_task, wait_until
 
 WAIT_MS = 20_000
 
@@ -34,11 +42,21 @@ async def serving(*handlers: Callable[..., Any]) -> AsyncIterator[Onward]:
         yield onward
 
 
-async def done(onward: Onward, type_: str) -> Task:
+async def submit(onward: Onward, type_: str) -> Task:
     task = a_task(type=type_, queue=type_, created_at=onward.clock.now())
-    await onward.dispatcher.submit_and_wait(task, timeout_ms=WAIT_MS)
+    await onward.dispatcher.submit(task)
+    return task
+
+
+async def over(onward: Onward, task: Task) -> Task:
+    await onward.dispatcher.wait(task.id, timeout_ms=WAIT_MS)
     (found,) = await onward.backend.tasks.get([task.id])
     assert found is not None
+    return found
+
+
+async def done(onward: Onward, type_: str) -> Task:
+    found = await over(onward, await submit(onward, type_))
     assert found.state is State.SUCCEEDED, found.error
     return found
 
@@ -74,3 +92,126 @@ async def test_what_was_done_once_comes_back_the_same_at_every_attempt() -> None
     async with serving(pay) as onward:
         await done(onward, "pay")
     assert got == [{"number": 7}] * 2
+
+
+async def test_a_lost_attempt_that_is_told_to_stop_does_not_take_the_next_one_along() -> None:
+    begun, go = [], asyncio.Event()
+
+    async def nap(ctx: Context) -> str:
+        begun.append(ctx)
+        await go.wait()
+        return "slept"
+
+    async with serving(nap) as onward:
+        executor = LocalExecutor(
+            onward.dispatcher, {"nap": Service(nap)}, groups={}, lease_ms=1_000, threads=1
+        )
+        first = a_claim(fence=1)
+        second = a_claim(fence=2)
+        running = [asyncio.ensure_future(executor.execute(task)) for task in (first, second)]
+        await wait_until(lambda: len(begun) == 2)
+        executor.cancel(first)
+        assert isinstance(await running[0], Failed)
+        assert not running[1].done()
+        go.set()
+        assert await running[1] == Succeeded('"slept"')
+        executor.close()
+
+
+def a_claim(fence: int) -> Claimed:
+    task = a_task(id="t", type="nap", queue="nap", fence=fence, rev=fence, attempt=fence)
+    return claimed(msgspec.structs.replace(task, worker="w"))
+
+
+async def test_what_a_handler_does_to_itself_is_its_failure_and_nobody_elses() -> None:
+    async def leaves() -> None:
+        raise SystemExit(3)
+
+    async def waits_in_vain() -> None:
+        never = asyncio.get_running_loop().create_future()
+        never.cancel()
+        await never
+
+    async with serving(leaves, waits_in_vain) as onward:
+        for name, kind in (("leaves", "SystemExit"), ("waits_in_vain", "CancelledError")):
+            found = await over(onward, await submit(onward, name))
+            fault = fault_of(found.error)
+            assert fault is not None
+            assert (found.state, fault.kind) == (State.DEAD, kind)
+
+
+async def test_a_plain_function_is_asked_to_stop_and_keeps_its_place_until_it_does() -> None:
+    begun, looked = threading.Event(), threading.Event()
+
+    def long(ctx: Context) -> None:
+        begun.set()
+        while not ctx.cancelled:
+            looked.wait(0.01)
+        looked.set()
+
+    async with serving(long) as onward:
+        task = await submit(onward, "long")
+        await asyncio.to_thread(begun.wait, 10)
+        await onward.dispatcher.cancel(task.id)
+        assert (await over(onward, task)).state is State.CANCELED
+        assert looked.is_set(), "it was not said to be over before it was"
+
+
+async def test_a_handler_that_will_not_stop_does_not_hold_up_the_end() -> None:
+    begun, stop = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        begun.set()
+        while not stop.is_set():
+            with suppress(asyncio.CancelledError):
+                await stop.wait()
+
+    async with serving(stubborn) as onward:
+        await submit(onward, "stubborn")
+        await begun.wait()
+        async with asyncio.timeout(30):
+            await onward.drain()
+        stop.set()
+
+
+async def test_an_effect_whose_note_was_answered_too_late_is_done_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done_: list[int] = []
+    monkeypatch.setattr(local, "AGAIN_S", 0.01)
+
+    async def pay(ctx: Context) -> None:
+        await ctx.once("charge", lambda: done_.append(ctx.attempt))
+
+    async with serving(pay) as onward:
+        begin = onward.backend.effects.begin
+
+        async def answer_lost(*given: Any, **more: Any) -> Any:
+            await begin(*given, **more)
+            onward.backend.effects.begin = begin  # type: ignore[method-assign]
+            raise LedgerUnavailable("no answer in time")
+
+        onward.backend.effects.begin = answer_lost  # type: ignore[method-assign]
+        assert (await done(onward, "pay")).attempt == 1
+    assert done_ == [1]
+
+
+async def test_the_last_word_comes_after_the_one_that_is_under_way() -> None:
+    said: list[int] = []
+    go = asyncio.Event()
+
+    async def send(n: int) -> None:
+        if n == 2:
+            await go.wait()
+        said.append(n)
+
+    pace = Pace(send, every_s=0.01)
+    await pace.tell(1)
+    await pace.tell(2)
+    await asyncio.sleep(0.05)  # it goes out by itself, and is slow
+    flushing = asyncio.ensure_future(pace.flush())
+    await asyncio.sleep(0)
+    assert not flushing.done()
+    go.set()
+    await flushing
+    assert said == [1, 2]

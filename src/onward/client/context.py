@@ -62,8 +62,9 @@ class TaskContext:
         await self._pace.tell(frame)
 
     async def flush(self) -> None:
-        """Progress that was held back goes out now: the handler has ended."""
-        await self._pace.flush()
+        """Progress that was held back goes out now: the handler has ended, and its result waits."""
+        with contextlib.suppress(Exception):
+            await self._pace.flush()
 
     async def emit(self, data: Any) -> None:
         await self._send(frames.Chunk(task_id=self.task_id, data=msgspec.Raw(to_json(data))))

@@ -354,8 +354,8 @@ class Executor(Protocol):
 
     async def execute(self, task: Claimed) -> Outcome: ...
 
-    def cancel(self, task: TaskId) -> None:
-        """Ask it to stop. Nobody waits for the answer."""
+    def cancel(self, task: Claimed) -> None:
+        """Ask this very attempt to stop. Nobody waits for the answer."""
         ...
 
 

@@ -84,7 +84,7 @@ class FlowExecutor:
         # ledger, refuses what was decided on it.
         self._parked: dict[TaskId, Claimed] = {}
 
-    def cancel(self, task: TaskId) -> None:
+    def cancel(self, task: Claimed) -> None:
         """A step is over in no time; a run learns of a cancel by letter."""
 
     async def execute(self, task: Claimed) -> Outcome:

@@ -25,7 +25,7 @@ BLOCK_MS = 1_000
 PAGE = 1_000
 READ = 256
 OURSELVES = "onward"  # our name in every group
-OCCUPIED_MS = 5_000
+OCCUPIED_MS = 15_000  # longer than any sweep should take
 
 
 class Lines(msgspec.Struct, frozen=True):

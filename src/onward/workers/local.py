@@ -7,14 +7,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from pydantic_core import to_json
 
-from onward.core.contract import Hold
+from onward.core.contract import Effect, Hold
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import OnwardError
+from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Failed, Outcome, Succeeded
 from onward.core.task import Claimed, Fault, Json, TaskId, encode
 from onward.core.trace import handed_on
@@ -24,6 +24,10 @@ from onward.tracing import inside
 from onward.workers.roster import group_of
 
 CANCELED = Fault(kind="Canceled", message="stopped because it was asked to", retryable=False)
+CANCELED_ITSELF = Fault(
+    kind="CancelledError", message="the handler waited for something canceled", retryable=False
+)
+AGAIN_S = 0.5  # between two tries at a ledger that is away
 
 
 class LocalContext:
@@ -43,10 +47,9 @@ class LocalContext:
         await self._pace.tell(encode({"progress": min(max(value, 0.0), 1.0), "message": message}))
 
     async def finish(self) -> None:
-        """The last word goes out, if it was held back: it is no reason to lose a result for."""
+        """The last word goes out, if it was held back."""
         if self._pace is not None:
-            with suppress(OnwardError):
-                await self._pace.flush()
+            await self._pace.flush()
 
     def drop(self) -> None:
         if self._pace is not None:
@@ -56,7 +59,8 @@ class LocalContext:
         await self._note("task.chunk", to_json(data).decode())
 
     async def _tell(self, progress: Json) -> None:
-        await self._note("task.progress", progress, progress=progress)
+        with suppress(LedgerUnavailable):  # no reason to lose an attempt for
+            await self._note("task.progress", progress, progress=progress)
 
     async def _note(self, event: str, body: str, *, progress: str | None = None) -> None:
         until = self._dispatcher.clock.now() + self._lease_ms
@@ -67,8 +71,7 @@ class LocalContext:
         self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False
     ) -> Any:
         effects = self._dispatcher.backend.effects
-        now = self._dispatcher.clock.now()
-        before = await effects.begin(self.key, name, fence=self._task.fence, now=now)
+        before = await self._begin(name)
         if before is not None and before.value is not None:
             return msgspec.json.decode(before.value)
         if before is not None and not repeat_unknown:
@@ -85,6 +88,30 @@ class LocalContext:
         said = to_json(value).decode()
         await effects.finish(self.key, name, said)
         return msgspec.json.decode(said)  # as the next attempt will have it
+
+    async def _begin(self, name: str) -> Effect | None:
+        """What an earlier attempt has noted; None: it is ours to do."""
+        effects, fence, lost = self._dispatcher.backend.effects, self._task.fence, False
+        until = self._dispatcher.clock.now() + self._lease_ms
+        while True:
+            now = self._dispatcher.clock.now()
+            try:
+                before = await effects.begin(self.key, name, fence=fence, now=now)
+            except LedgerUnavailable:
+                # It may be noted, and only the answer lost: the next attempt would not dare.
+                if now > until:
+                    raise
+                lost = True
+                await asyncio.sleep(AGAIN_S)
+                continue
+            ours = lost and before is not None and before.fence == fence and before.value is None
+            return None if ours else before
+
+
+class Execution(NamedTuple):
+    service: Service
+    context: LocalContext
+    task: asyncio.Task[Any]
 
 
 class LocalExecutor:
@@ -104,8 +131,8 @@ class LocalExecutor:
         self._groups = groups
         self._lease_ms = lease_ms
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="onward-handler")
-        self._running: dict[TaskId, tuple[LocalContext, asyncio.Task[Any]]] = {}
-        self.on_failure: Callable[[Service, Exception], None] = _keep_quiet
+        self._running: dict[tuple[TaskId, int], Execution] = {}
+        self.on_failure: Callable[[Service, BaseException], None] = _keep_quiet
 
     async def execute(self, task: Claimed) -> Outcome:
         group = group_of(task.queue)
@@ -116,38 +143,44 @@ class LocalExecutor:
         context = LocalContext(self._dispatcher, task, self._lease_ms)
         execution = asyncio.current_task()
         assert execution is not None  # noqa: S101 executors run in a task of their own
-        self._running[task.id] = (context, execution)
+        # By attempt: a lost one that is told to stop must not stop the one after it.
+        self._running[task.id, task.fence] = Execution(service, context, execution)
         try:
             with inside(handed_on(task)):
                 outcome = await self._call(service, task, context)
+        finally:
+            del self._running[task.id, task.fence]
+        with suppress(asyncio.CancelledError):  # what is done is done, and told
             await context.finish()
-            return outcome
+        return outcome
+
+    async def _call(self, service: Service, task: Claimed, context: LocalContext) -> Outcome:
+        execution = asyncio.current_task()
+        assert execution is not None  # noqa: S101 as above
+        try:
+            return Succeeded(await service.call(task.payload, context, threads=self._threads))
         except asyncio.CancelledError:
             if context.cancelled and execution.uncancel() == 0:
                 return Failed(CANCELED)
-            raise  # we are shutting down: the runner hands the task back
-        finally:
-            context.drop()
-            self._running.pop(task.id, None)
-
-    async def _call(self, service: Service, task: Claimed, context: LocalContext) -> Outcome:
-        try:
-            return Succeeded(await service.call(task.payload, context, threads=self._threads))
-        except Exception as error:
+            if execution.cancelling():  # we are shutting down: the runner hands the task back
+                context.drop()
+                raise
+            return Failed(CANCELED_ITSELF)
+        except (Exception, SystemExit) as error:
             self.on_failure(service, error)
             return Failed(fault_from(error))
 
-    def cancel(self, task: TaskId) -> None:
-        running = self._running.get(task)
-        if running is not None:
-            context, execution = running
-            if not context.cancelled:
-                context.cancelled = True
-                execution.cancel()
+    def cancel(self, task: Claimed) -> None:
+        running = self._running.get((task.id, task.fence))
+        if running is not None and not running.context.cancelled:
+            running.context.cancelled = True
+            # A plain function runs in a thread, which cannot be stopped: it has to look by itself.
+            if running.service.is_async:
+                running.task.cancel()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _keep_quiet(service: Service, error: Exception) -> None:
+def _keep_quiet(service: Service, error: BaseException) -> None:
     """The task says it; what a handler quotes may be a payload, and is in no server's log."""

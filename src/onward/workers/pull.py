@@ -88,7 +88,7 @@ class LedgerLine:
         self._on_drain()
 
 
-def _told(service: Service, error: Exception) -> None:
+def _told(service: Service, error: BaseException) -> None:
     """This process is its author's own: a fault in a handler is shown with where it is."""
     trace = None if isinstance(error, SAYING_NO) else error
     log.warning("failed", service=service.name, error=type(error).__name__, exc_info=trace)

@@ -138,9 +138,9 @@ class Push:
             self._choice.forget(task.id)
         return outcome
 
-    def cancel(self, task: TaskId) -> None:
-        call = self._calls.get(task)
-        if call is not None and not call.stopped:
+    def cancel(self, task: Claimed) -> None:
+        call = self._calls.get(task.id)
+        if call is not None and call.task.fence == task.fence and not call.stopped:
             call.stopped = True
             call.execution.cancel()
 

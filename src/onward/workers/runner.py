@@ -70,7 +70,9 @@ class Runner:
         late = list(self._running.values())
         for task in late:
             task.cancel()
-        await asyncio.gather(*late, *self._settling, return_exceptions=True)
+        if late:  # whoever does not listen is left to its lease
+            await asyncio.wait(late, timeout=LET_GO_S)
+        await asyncio.gather(*self._settling, return_exceptions=True)
 
     @property
     def busy(self) -> int:
@@ -119,7 +121,7 @@ class Runner:
             log.error("settlement failed", task=task.id, error=repr(error))
 
     def _stop(self, task: Claimed, revoked: bool) -> None:
-        self._executor.cancel(task.id)
+        self._executor.cancel(task)
         if revoked:
             loop = asyncio.get_running_loop()
             loop.call_later(LET_GO_S, self._give_up, (task.id, task.fence))

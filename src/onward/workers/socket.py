@@ -355,9 +355,10 @@ class Session:
         )
         return _encode(frame).decode()
 
-    def cancel(self, task: TaskId) -> None:
-        if task in self._executions and not self._ended:
-            self._sockets.dispatcher.spawn(self._say({"type": "cancel", "taskId": task}))
+    def cancel(self, task: Claimed) -> None:
+        execution = self._executions.get(task.id)
+        if execution is not None and execution.task.fence == task.fence and not self._ended:
+            self._sockets.dispatcher.spawn(self._say({"type": "cancel", "taskId": task.id}))
 
     async def drain(self, grace_ms: int) -> None:
         if self._runner is not None:

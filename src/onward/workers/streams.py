@@ -108,10 +108,10 @@ class Feed:
         self._offers.leave()
         with suppress(Exception):  # else others wait until it lapses
             async with asyncio.timeout(LEAVE_S):
-                if fed:
-                    await self._channel.vacate(self._ledger)
                 if self._duty is not None:
                     await self._duty.give_up()
+                elif fed:  # else another server of this ledger goes on
+                    await self._channel.vacate(self._ledger)
 
     # On and off duty.
 
@@ -135,6 +135,7 @@ class Feed:
 
     async def _is_ours(self) -> bool:
         if self._duty is not None and not await self._duty.mine():
+            self.other = None
             return False
         self._ledger = self._ledger or await _name(self._documents, self._clock.now())
         other = await self._channel.occupy(self._ledger)

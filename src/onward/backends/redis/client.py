@@ -145,8 +145,7 @@ class Functions:
 
     async def close(self) -> None:
         self._closed = True
-        while self._free:
-            await self._free.pop().close()
+        await self._drop_free()
 
     async def _send(self, arguments: tuple[Any, ...]) -> Any:
         try:
@@ -163,7 +162,12 @@ class Functions:
                 await self._put_back(line)
                 return reply
         except TimeoutError as error:
+            await self._drop_free()  # what hides behind this one is as old, and as dead
             raise RedisTimeoutError("no answer in time") from error
+
+    async def _drop_free(self) -> None:
+        while self._free:
+            await self._free.pop().close()
 
     async def _line(self) -> Line:
         """One that the other end has not closed meanwhile."""

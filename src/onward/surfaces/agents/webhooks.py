@@ -24,7 +24,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome, Succeeded
 from onward.core.policy import Overrides
-from onward.core.task import Claimed, Fault, Instant, Task, TaskId, encode, new_id
+from onward.core.task import Claimed, Fault, Instant, Task, encode, new_id
 from onward.surfaces.agents.notices import Kept, Notice, Notices
 from onward.surfaces.agents.preferences import Wishes
 from onward.workers.push_address import Hosts, Place
@@ -162,7 +162,7 @@ class Webhooks:
         await self._notices.record(errand.session_id, [kept], "webhook")
         return Succeeded(encode({"status": said.status}))
 
-    def cancel(self, task: TaskId) -> None:
+    def cancel(self, task: Claimed) -> None:
         """A call is short: it is left to end."""
 
 

@@ -15,7 +15,7 @@ import structlog
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import OnwardError
 from onward.core.outcome import Outcome
-from onward.core.task import Claimed, State, TaskId
+from onward.core.task import Claimed, State
 from onward.service import Service
 from onward.settings import Settings
 from onward.workers.local import LocalExecutor
@@ -44,7 +44,7 @@ class Shift:
         self._begun = True
         return await self._executor.execute(task)
 
-    def cancel(self, task: TaskId) -> None:
+    def cancel(self, task: Claimed) -> None:
         self._executor.cancel(task)
 
     async def begin(self) -> bool:
@@ -99,7 +99,7 @@ class Crew:
         self._backend = self._post.backend
         self._dispatcher = self._post.dispatcher
         self._shifts: dict[int, Shift] = {}
-        self._closing = False
+        self._closing = asyncio.Event()
 
     async def open(self) -> None:
         """Returns at once; a ledger that is away is waited for in the background."""
@@ -108,20 +108,22 @@ class Crew:
 
     async def close(self, grace_ms: int) -> None:
         """What does not finish in time goes back unburned."""
-        self._closing = True
+        self._closing.set()
         await asyncio.gather(*(shift.leave(grace_ms) for shift in list(self._shifts.values())))
         await self._let_calls_end()
         await self._post.close()
 
     async def begin(self, queue: str) -> tuple[int, int] | None:
         """Start a shift; its number, and how many tasks wait besides. None: there is no work."""
-        if self._closing:
+        if self._closing.is_set():
             return None
         if queue not in self._services:
             log.warning("woken for a queue that is not served here", queue=queue)
             return None
         await self._backend.maintain()  # before the first claim our clock must be the ledger's
         await self._weigh()
+        if self._closing.is_set():  # meanwhile: whoever sits down now is drained by nobody
+            return None
         number = next(n for n in range(len(self._shifts) + 1) if n not in self._shifts)
         shift = self._shifts[number] = Shift(
             self._dispatcher,
@@ -190,6 +192,7 @@ class Crew:
             _, late = await asyncio.wait(calls, timeout=GOODBYE_S)
             for call in late:
                 call.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def _end(self, number: int) -> None:
         shift = self._shifts.pop(number)
