@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -35,6 +36,10 @@ def house(folder: Path, wait_ms: int) -> Iterator[Server]:
         env = {"ONWARD_URL": server.url}
         worker = Process(*command, env=env, log=folder / "worker.log")
         try:
+            until = time.monotonic() + 30
+            while not HTTP.get(f"{server.url}/api/v2/workers").json()["items"]:
+                assert time.monotonic() < until, "the worker did not come"
+                time.sleep(0.02)
             yield server
         finally:
             worker.kill()
@@ -55,12 +60,11 @@ def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 async def http(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
     async with httpx2.AsyncClient(**reach(server.url)) as http:
-        await until(http, "/api/v2/workers", lambda body: bool(body["items"]))
         yield http
 
 
 async def until(http: httpx2.AsyncClient, path: str, holds: Any) -> Any:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while not holds(body := (await http.get(path)).json()):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return body
