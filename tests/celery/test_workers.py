@@ -33,7 +33,7 @@ async def test_work_that_nobody_was_woken_for_is_found_within_two_seconds(
         took.append(time.monotonic() - began)
         assert task.result == json.dumps(str(path))
         assert task.worker in await alone.workers()
-    assert min(took) < 2.5
+    assert max(took) < 2.5
     assert lines(path) == ["ran"] * 3
 
 

@@ -37,7 +37,7 @@ async def test_two_thousand_items_are_told_in_reasonable_time(any_centre: Centre
     assert [row["action"] for row in told[-2:]] == ["", "default"]
     began = time.monotonic()
     assert len((await centre.house.get("/tasks")).json()) == 1
-    assert time.monotonic() - began < 5, "a list of runs reads none of their items"
+    assert time.monotonic() - began < 2
 
 
 @pytest.mark.contract("S4-11")

@@ -497,7 +497,7 @@ def test_two_hundred_slow_callers_keep_nobody_waiting(running: Running) -> None:
         began = time.monotonic()
         assert running.ask(request(body=b"1")).status == 200
         took.append(time.monotonic() - began)
-    assert sorted(took)[25] < HEADER_MS / 2000, "they waited for those who are cut off"
+    assert sorted(took)[44] < 0.2
     for caller in slow:
         assert read(caller).status == 408
         caller.close()
