@@ -85,7 +85,9 @@ def _pace(found: QueueView) -> str:
         return f"[yellow]paused[/] {ago(found.paused.since)}{cell(f', {said}' if said else '')}"
     if found.breaker is not None and found.breaker["state"] != "closed":
         return f"[red]breaker {cell(str(found.breaker['state']))}[/]"
-    return "[green]open[/]" if found.workers else "[yellow]nobody serves it[/]"
+    return (
+        "[green]open[/]"  # who serves it is in its own column; streams' workers are not known here
+    )
 
 
 def _rows(queues: Sequence[QueueView]) -> Table:
