@@ -10,7 +10,7 @@ import msgspec
 from onward.core import privacy
 from onward.core.clock import Clock
 from onward.core.contract import Backend
-from onward.core.errors import Conflict, Invalid, NotFound
+from onward.core.errors import Conflict, Invalid, NextStep, NotFound, Step
 from onward.core.task import Instant, encode
 
 KIND = "service"
@@ -48,7 +48,7 @@ class Catalog:
             if other is not None and other.name != service.name:
                 raise Conflict(
                     f"task type {type_!r} is declared by service {other.name!r} already",
-                    hint=f"DELETE /api/v2/services/{other.name}, or use another type",
+                    step=NextStep(Step.REMOVE_SERVICE, other.name),
                 )
         if self._by_name.get(service.name) == service:
             return

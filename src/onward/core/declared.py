@@ -14,7 +14,7 @@ import msgspec
 from onward.core import privacy
 from onward.core.approval import WAITS, approval_of, ask
 from onward.core.catalog import Catalog, Declared
-from onward.core.errors import Invalid
+from onward.core.errors import Invalid, NextStep, Step
 from onward.core.policy import overrides_of
 from onward.core.task import Task, encode
 
@@ -53,7 +53,7 @@ class Declarations:
             raise Invalid(
                 f"payload{path} does not fit {type_!r}: {error.message}",
                 pointer=f"/payload{path}",
-                hint=f"GET /api/v2/services/{service.name} shows the schema",
+                step=NextStep(Step.SHOW_SERVICE, service.name),
             )
 
 

@@ -24,6 +24,7 @@ from onward.core.errors import (
     Unreadable,
     our_words,
 )
+from onward.surfaces.hints import hint_text
 from onward.surfaces.route import BadBody
 from onward.surfaces.wire import error_body
 
@@ -82,8 +83,8 @@ def refuse(
     """Our own errors, as the door that `path` belongs to says them."""
     status = status or next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     extra: dict[str, Any] = {}
-    if error.hint is not None:
-        extra["hint"] = error.hint
+    if (hint := hint_text(error)) is not None:
+        extra["hint"] = hint
     if isinstance(error, Invalid) and error.pointer:
         extra["errors"] = [{"pointer": error.pointer, "message": str(error)}]
     response = _answer(path, request_id, status, error.code, str(error), **extra)

@@ -347,4 +347,5 @@ def called(error: Invalid, word: str) -> Invalid:
     if not error.pointer.startswith("/payload"):
         return error
     said = str(error).replace("payload", word, 1)
-    return Invalid(said, pointer=error.pointer.replace("payload", word, 1), hint=error.hint)
+    pointer = error.pointer.replace("payload", word, 1)
+    return Invalid(said, pointer=pointer, hint=error.hint, step=error.step)

@@ -115,7 +115,7 @@ class Runs:
         try:
             await self._flows.pick(body.flow or "")
         except NotFound as error:
-            raise Invalid(str(error), pointer="/flow", hint=error.hint) from error
+            raise Invalid(str(error), pointer="/flow", step=error.step) from error
 
     async def submit(self, schedule: Schedule, key: Key) -> TaskId:
         work: dict[str, Any] = msgspec.json.decode(schedule.work)
