@@ -30,6 +30,7 @@ log = structlog.get_logger("onward.socket")
 
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Slots = Annotated[int, Meta(ge=1, le=1000)]
+Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # as much as a ledger holds
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Message = MutableMapping[str, Any]
 Declare: TypeAlias = Callable[[Sequence[Raw]], Awaitable[None]]
@@ -51,10 +52,10 @@ class TaskResult(msgspec.Struct, tag="taskResult", tag_field="type"):
     result: Raw = Raw(b"null")
     error: str | None = None
     errorType: str | None = None  # noqa: N815
-    status: int | None = None
+    status: Whole | None = None
     retryable: bool | None = None
-    retryAfterMs: int | None = None  # noqa: N815
-    fence: int | None = None  # ours: tells this attempt's answer from a late one of the same task
+    retryAfterMs: Whole | None = None  # noqa: N815
+    fence: Whole | None = None  # ours: tells this attempt's answer from a late one of the same task
 
 
 class Progress(msgspec.Struct, tag="progress", tag_field="type"):

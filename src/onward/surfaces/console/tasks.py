@@ -24,10 +24,12 @@ from onward.surfaces.console.shapes import (
     CURSOR,
     EventsShape,
     ExplainShape,
+    Number,
     RetryBody,
     SubmitBody,
     TaskShape,
     TasksShape,
+    is_cursor,
     native,
     native_event,
     native_page,
@@ -139,7 +141,7 @@ def build(
     async def events(
         request: Request,
         task_id: str,
-        after: Annotated[int, Query(ge=0)] = 0,
+        after: Number = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
         masked: Annotated[bool | None, MASKED] = None,
         last_event_id: Annotated[str | None, Header()] = None,
@@ -159,10 +161,9 @@ def build(
 def _resume(last_event_id: str | None, after: int) -> int:
     if last_event_id is None or not last_event_id.strip():
         return after
-    text = last_event_id.strip()
-    if not (text.isascii() and text.isdigit()):
+    if not is_cursor(last_event_id.strip()):
         raise Invalid("Last-Event-ID is the n of an event", pointer="Last-Event-ID")
-    return int(text)
+    return int(last_event_id)
 
 
 class Followers:
