@@ -25,6 +25,7 @@ from onward.core.task import Claimed, Fault, Note, TaskId, encode, new_id
 from onward.core.trace import handed_on
 from onward.workers.roster import Member, Roster, group_of, group_queue, is_service
 from onward.workers.runner import Runner
+from onward.workers.turnstile import Turnstile
 
 log = structlog.get_logger("onward.socket")
 
@@ -36,6 +37,7 @@ Message = MutableMapping[str, Any]
 Declare: TypeAlias = Callable[[Sequence[Raw]], Awaitable[None]]
 
 REPLACED, TOO_MANY, GOING_AWAY = 4001, 4003, 1001
+DEPARTURES = 50  # connections that are cleared away in one turn of the loop
 LARGEST = (1 << 20) + (64 << 10)  # of a frame: a body, and the frame's own words around it
 
 
@@ -116,6 +118,7 @@ class Sockets:
         self.lease_ms = lease_ms
         self.declare = declare
         self._most = most
+        self.departures = Turnstile(DEPARTURES)
         self._open = 0  # connections, registered or not
         self._sessions: dict[str, Session] = {}
         self._closing = False
@@ -187,6 +190,7 @@ class Session:
                     break
                 text = message.get("text")
                 await self._hear(text if text is not None else message.get("bytes") or b"")
+            await self._sockets.departures.enter()
         finally:
             await self._leave()
 
