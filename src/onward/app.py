@@ -74,7 +74,11 @@ class Application:
             ("POST", sync_router.PATH): partial(sync_router.submit, door),
             **{("POST", path): summarize for path in tasks_router.SUMMARIZE_PATHS},
         }
-        guarded = Guard(Express(self.web, busy), allowed_hosts=settings.allowed_hosts)
+        guarded = Guard(
+            Express(self.web, busy),
+            allowed_hosts=settings.allowed_hosts,
+            allowed_origins=settings.allowed_origins,
+        )
         tracing = self.onward.tracing
         self._guarded = guarded if tracing is None else tracing.inbound(guarded)
 

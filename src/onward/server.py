@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Generator
 from http import HTTPStatus
 from typing import Any, cast
 
+import httptools
 import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -151,6 +152,8 @@ class Connection(HttpToolsProtocol):
         if self._doubtful and self._head_size() > MAX_HEAD:
             self._refuse_head()
             raise ValueError("the head is too large")  # stops the parser; answered already
+        if not self.url.startswith(b"/"):
+            self._take_host_from_target()
         super().on_headers_complete()
         self._waits_for, self._since = "body", self.loop.time()
 
@@ -208,6 +211,17 @@ class Connection(HttpToolsProtocol):
         """Whether the request we are at has its answer; None before the first."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle.response_complete if cycle is not None else None
+
+    def _take_host_from_target(self) -> None:
+        """Of a target in absolute form the host counts, and not the header: RFC 9112, 3.2.2."""
+        target = httptools.parse_url(self.url)
+        if target.host:
+            host = b"[%b]" % target.host if b":" in target.host else target.host
+            if target.port:
+                host = b"%b:%d" % (host, target.port)
+            self.headers[:] = [
+                (name, host if name == b"host" else value) for name, value in self.headers
+            ]
 
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)

@@ -51,6 +51,8 @@ class Settings(BaseSettings):
     header_timeout_ms: Positive = _env("ONWARD_HEADER_TIMEOUT_MS", 10_000)
     body_timeout_ms: Positive = _env("ONWARD_BODY_TIMEOUT_MS", 30_000)
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_ALLOWED_HOSTS", ())
+    # Of pages that may call this server, besides its own: scheme://host, with :port if not usual.
+    allowed_origins: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_ALLOWED_ORIGINS", ())
     builtin_slots: Positive = _env("ONWARD_BUILTIN_SLOTS", 256)
     log_level: Literal["debug", "info", "warning", "error"] = _env("ONWARD_LOG_LEVEL", "info")
     log_json: bool = _env("ONWARD_LOG_JSON", False)
@@ -112,7 +114,12 @@ class Settings(BaseSettings):
     )
 
     @field_validator(
-        "allowed_hosts", "stream_types", "celery_services", "worker_hosts", mode="before"
+        "allowed_hosts",
+        "allowed_origins",
+        "stream_types",
+        "celery_services",
+        "worker_hosts",
+        mode="before",
     )
     @classmethod
     def _split(cls, value: Any) -> Any:
@@ -139,6 +146,15 @@ class Settings(BaseSettings):
     @classmethod
     def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         Hosts(value)
+        return value
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            scheme, _, host = origin.rstrip("/").partition("://")
+            if scheme not in ("http", "https") or not host or "/" in host:
+                raise ValueError(f"{origin!r} is no origin like https://onward.example:8443")
         return value
 
     @field_validator("openrouter_base_url")

@@ -158,14 +158,6 @@ async def test_a_server_that_stops_does_not_wait_for_its_pages(house: House, liv
             await page.hear()
 
 
-async def test_more_pages_than_are_bearable_are_refused(
-    house: House, live: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live_module, "MOST_LISTENERS", 0)
-    with pytest.raises(Exception, match="connected already"):
-        live.listen()
-
-
 async def test_history_knows_rates_depths_and_durations(house: House) -> None:
     history = History(house.onward.dispatcher)
     await history.sample()

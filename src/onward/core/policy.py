@@ -15,6 +15,8 @@ import msgspec
 
 from onward.core.task import Fault, Json, TaskId
 
+MAX_RETRY_AFTER_MS = 24 * 3_600_000  # a worker may ask for a longer wait, and does not get it
+
 
 class Then(StrEnum):
     """What a clock that struck, or a lost worker, does to the task."""
@@ -229,7 +231,7 @@ def retry_delay_ms(
         # Jitter drawn from the task and the retry: spread over tasks, yet the same decision twice.
         draw = zlib.crc32(f"{task}:{retry}".encode()) / 0xFFFFFFFF
         delay = int(base * (1 + low + (high - low) * draw))
-    return max(delay, fault.retry_after_ms or 0)
+    return max(delay, min(fault.retry_after_ms or 0, MAX_RETRY_AFTER_MS))
 
 
 _NUMBERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|\d+")

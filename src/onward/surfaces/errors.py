@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from onward.core.errors import (
     Conflict,
@@ -64,6 +65,8 @@ def install(web: FastAPI) -> None:
         extra = {} if hint is None else {"hint": hint}
         response = _answer(*where, error.status_code, code, str(error.detail), **extra)
         response.headers.update(error.headers or {})
+        if error.status_code == 405:
+            response.headers["allow"] = ", ".join(_methods(web, request))
         return response
 
     @web.exception_handler(RequestValidationError)
@@ -75,6 +78,17 @@ def install(web: FastAPI) -> None:
         text = ": ".join(filter(None, faults[0].values()))
         where = (request.url.path, _id_of(request))
         return _answer(*where, 422, Invalid.code, text, errors=faults)
+
+
+def _methods(web: FastAPI, request: Request) -> list[str]:
+    """Of every route of this path: the framework names those of the first one alone."""
+    found = {
+        method
+        for route in web.router.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
+    return sorted(found | {"HEAD"} if "GET" in found else found)
 
 
 def refuse(

@@ -29,7 +29,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 MAX_BODY = 1 << 20
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 SINGLE = (b"host", b"origin", b"content-length")
-NOSNIFF = (b"x-content-type-options", b"nosniff")
+# Nobody guesses at a type, and no other site's page embeds an answer as an image or a script.
+FIXED_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+ORIGIN_HINT = (
+    "if the page is yours: name its origin in ONWARD_ALLOWED_ORIGINS, or let the proxy pass on "
+    "Host with its port (nginx: proxy_set_header Host $http_host)"
+)
 
 log = structlog.get_logger("onward.guard")
 _given_id = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
@@ -38,9 +46,9 @@ _number = count(1)
 
 
 class Refusal(Exception):
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, **extra: str) -> None:
         super().__init__(message)
-        self.status, self.code, self.message = status, code, message
+        self.status, self.code, self.message, self.extra = status, code, message, extra
 
 
 class Guard:
@@ -69,8 +77,12 @@ class Guard:
         except Refusal as refusal:
             await call.refuse(refusal)
             return
-        if scope["type"] == "http" and b"content-length" not in headers:
-            receive = call.count
+        if scope["type"] == "http":
+            if b"content-length" not in headers:
+                receive = call.count
+            if scope["method"] == "HEAD":  # answered as a GET, without its body
+                call.head_only = True
+                scope = {**scope, "method": "GET"}
         try:
             await self._app(scope, receive, call.send)
         except ClientDisconnect:
@@ -99,9 +111,9 @@ class Guard:
         if (server and server[0], host) not in self._good_hosts:
             self._check_host(scope, host)
         http = scope["type"] == "http"
-        origin = headers.get(b"origin")
-        if origin is not None and not (http and scope["method"] in SAFE):
-            self._check_origin(origin, host)
+        site = headers.get(b"sec-fetch-site")
+        if site is not None or b"origin" in headers:
+            self._check_page(site, headers, host, reads=http and scope["method"] in SAFE)
         if http:
             self._check_body(headers)
 
@@ -137,18 +149,40 @@ class Guard:
             return True
         return _address(name.removeprefix("[").removesuffix("]")) is not None
 
-    def _check_origin(self, origin: bytes, host: bytes | None) -> None:
-        """A browser sends another page's request with our user's rights, and says whose it is."""
-        said = origin.decode("latin-1").lower()
-        own = host.decode("latin-1").lower() if host else None
-        if said.partition("://")[2] != own and said not in self._origins:
-            raise Refusal(403, "bad_origin", "This page may not do that here")
+    def _check_page(
+        self,
+        site: bytes | None,
+        headers: dict[bytes, bytes],
+        host: bytes | None,
+        *,
+        reads: bool,
+    ) -> None:
+        """A browser sends another page's request with our user's rights, and names that page.
+
+        Sec-Fetch-Site is the browser's own comparison with the address that it asked, so it holds
+        behind a proxy that rewrites Host; a page cannot set it. Older browsers send Origin alone.
+        """
+        if site in (b"same-origin", b"none"):
+            return
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        if origin in self._origins:
+            return
+        if reads:
+            # Another site's page would start scans and hold streams open; a link to us is welcome.
+            if site != b"cross-site" or _is_navigation(headers):
+                return
+        elif site is None and host and origin.partition("://")[2] == host.decode("latin-1").lower():
+            return
+        raise Refusal(403, "bad_origin", "This page may not do that here", hint=ORIGIN_HINT)
 
 
 class _Call:
     """One call as the guard sees it: what was sent already, and how much came in."""
 
-    __slots__ = ("_limit", "_receive", "_room", "_scope", "_send", "_started", "held", "request_id")
+    __slots__ = (
+        "_limit", "_receive", "_room", "_scope", "_send", "_started", "head_only", "held",
+        "request_id",
+    )  # fmt: skip
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, max_body: int, request_id: str
@@ -159,6 +193,7 @@ class _Call:
         self._limit = self._room = max_body
         self._started = False
         self.held: list[Message] | None = None
+        self.head_only = False
         self.request_id = request_id
         scope.setdefault("state", {})["request_id"] = request_id
 
@@ -178,12 +213,16 @@ class _Call:
                 self.held.append(message)
                 return
             self._started = True
+        if self.head_only and message["type"] == "http.response.body":
+            # The first part of a body ends the answer: a stream would else go on unseen. The
+            # server reports a disconnect to the door, and nothing more of it is sent.
+            self._room, message = -1, {"type": "http.response.body", "body": b""}
         await self._send(message)
 
     async def release(self) -> None:
         held, self.held, self._started = self.held or [], None, True
         for message in held:
-            await self._send(message)
+            await self.send(message)
 
     async def count(self) -> Message:
         message = await self._receive()
@@ -202,7 +241,12 @@ class _Call:
             return
         self._started = True
         kind, body = error_body(
-            self._scope["path"], refusal.status, refusal.code, refusal.message, self.request_id
+            self._scope["path"],
+            refusal.status,
+            refusal.code,
+            refusal.message,
+            self.request_id,
+            **refusal.extra,
         )
         headers = [
             (b"content-type", kind.encode()),
@@ -221,8 +265,8 @@ class _Call:
                 code = 1011 if self._started else 1008
                 await self._send({"type": "websocket.close", "code": code})
 
-    def _own_headers(self) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-        return (b"x-request-id", self.request_id.encode()), NOSNIFF
+    def _own_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        return (b"x-request-id", self.request_id.encode()), *FIXED_HEADERS
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:
@@ -238,6 +282,12 @@ def _refuse_twins(headers: Collection[tuple[bytes, bytes]]) -> None:
     for name in SINGLE:
         if names.count(name) > 1:
             raise Refusal(400, "invalid_request", f"More than one {name.decode()} header")
+
+
+def _is_navigation(headers: dict[bytes, bytes]) -> bool:
+    """A person followed a link; the page that has it sees nothing of the answer."""
+    top = headers.get(b"sec-fetch-dest", b"document") == b"document"
+    return top and headers.get(b"sec-fetch-mode") == b"navigate"
 
 
 def _too_large(limit: int) -> Refusal:

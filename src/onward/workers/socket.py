@@ -25,16 +25,19 @@ from onward.core.task import Claimed, Fault, Note, TaskId, encode, new_id
 from onward.core.trace import handed_on
 from onward.workers.roster import Member, Roster, group_of, group_queue, is_service
 from onward.workers.runner import Runner
+from onward.workers.turnstile import Turnstile
 
 log = structlog.get_logger("onward.socket")
 
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Slots = Annotated[int, Meta(ge=1, le=1000)]
+Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # as much as a ledger holds
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Message = MutableMapping[str, Any]
 Declare: TypeAlias = Callable[[Sequence[Raw]], Awaitable[None]]
 
 REPLACED, TOO_MANY, GOING_AWAY = 4001, 4003, 1001
+DEPARTURES = 50  # connections that are cleared away in one turn of the loop
 LARGEST = (1 << 20) + (64 << 10)  # of a frame: a body, and the frame's own words around it
 
 
@@ -51,10 +54,10 @@ class TaskResult(msgspec.Struct, tag="taskResult", tag_field="type"):
     result: Raw = Raw(b"null")
     error: str | None = None
     errorType: str | None = None  # noqa: N815
-    status: int | None = None
+    status: Whole | None = None
     retryable: bool | None = None
-    retryAfterMs: int | None = None  # noqa: N815
-    fence: int | None = None  # ours: tells this attempt's answer from a late one of the same task
+    retryAfterMs: Whole | None = None  # noqa: N815
+    fence: Whole | None = None  # ours: tells this attempt's answer from a late one of the same task
 
 
 class Progress(msgspec.Struct, tag="progress", tag_field="type"):
@@ -115,6 +118,7 @@ class Sockets:
         self.lease_ms = lease_ms
         self.declare = declare
         self._most = most
+        self.departures = Turnstile(DEPARTURES)
         self._open = 0  # connections, registered or not
         self._sessions: dict[str, Session] = {}
         self._closing = False
@@ -186,6 +190,7 @@ class Session:
                     break
                 text = message.get("text")
                 await self._hear(text if text is not None else message.get("bytes") or b"")
+            await self._sockets.departures.enter()
         finally:
             await self._leave()
 

@@ -15,7 +15,7 @@ import msgspec
 from fastapi import APIRouter, Body, Header, Path, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from onward.core.contract import Page, SessionTally
 from onward.core.contract import Query as LedgerQuery
@@ -39,6 +39,7 @@ from onward.surfaces.console.shapes import (
 )
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.route import StrictRoute, answer
+from onward.surfaces.streaming import EventStream
 from onward.surfaces.vocabulary import AGENTS, phase
 from onward.workers.push_address import Hosts
 
@@ -201,12 +202,7 @@ def build(
         last_event_id: Annotated[str | None, Header(max_length=64)] = None,
     ) -> Response:
         if "text/event-stream" in request.headers.get("accept", ""):
-            hub.check_room(session_id)
-            return StreamingResponse(
-                _lines(hub, session_id, last_event_id),
-                media_type="text/event-stream",
-                headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-            )
+            return EventStream(_lines(hub, session_id, last_event_id), hub.place(session_id))
         kept = await (notices.unread(session_id) if unread else notices.of(session_id))
         newest = [one for one in reversed(kept) if cursor is None or one.id < cursor]
         shown = newest[:limit]

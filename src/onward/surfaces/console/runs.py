@@ -29,7 +29,7 @@ WaitMs = Annotated[int, Query(ge=0, le=600_000)]
 
 class RunBody(Strict):
     flow: Annotated[str, Field(min_length=1, max_length=255)]
-    version: Annotated[int, Field(ge=1)] | None = None
+    version: Annotated[int, Field(ge=1, lt=1 << 53)] | None = None
     params: dict[str, Any] = Field(default_factory=dict)
     shared: dict[str, Any] = Field(default_factory=dict)
     request_id: Key | None = None

@@ -21,6 +21,7 @@ from onward.surfaces.console.shapes import (
     BeginEffect,
     ChunkBody,
     FinishEffect,
+    Number,
     ProgressBody,
     ServiceBody,
     WorkerShape,
@@ -123,7 +124,7 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog, drains: Drai
         return answer({"state": "done"})
 
     @router.delete("/tasks/{task_id}/effects/{name:path}")
-    async def undo(task_id: str, name: str, fence: int) -> Response:
+    async def undo(task_id: str, name: str, fence: Number) -> Response:
         task = await held(task_id, fence)
         await dispatcher.backend.effects.undo(task.key or task.id, name)
         return Response(status_code=204)

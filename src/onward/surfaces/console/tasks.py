@@ -10,12 +10,12 @@ import msgspec
 from fastapi import APIRouter, Body, Header, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from onward.core.contract import Page
 from onward.core.contract import Query as LedgerQuery
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import Invalid, NotFound, TooBusy
+from onward.core.errors import Invalid, NotFound
 from onward.core.follow import follow
 from onward.core.task import FINAL, State, Task, TaskId, encode
 from onward.surfaces.console.explain import explained
@@ -24,16 +24,19 @@ from onward.surfaces.console.shapes import (
     CURSOR,
     EventsShape,
     ExplainShape,
+    Number,
     RetryBody,
     SubmitBody,
     TaskShape,
     TasksShape,
+    is_cursor,
     native,
     native_event,
     native_page,
 )
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.route import StrictRoute, answer
+from onward.surfaces.streaming import EventStream, Places
 from onward.workers.roster import Roster
 
 WaitMs = Annotated[int, Query(ge=0, le=600_000)]
@@ -139,7 +142,7 @@ def build(
     async def events(
         request: Request,
         task_id: str,
-        after: Annotated[int, Query(ge=0)] = 0,
+        after: Number = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
         masked: Annotated[bool | None, MASKED] = None,
         last_event_id: Annotated[str | None, Header()] = None,
@@ -159,10 +162,9 @@ def build(
 def _resume(last_event_id: str | None, after: int) -> int:
     if last_event_id is None or not last_event_id.strip():
         return after
-    text = last_event_id.strip()
-    if not (text.isascii() and text.isdigit()):
+    if not is_cursor(last_event_id.strip()):
         raise Invalid("Last-Event-ID is the n of an event", pointer="Last-Event-ID")
-    return int(text)
+    return int(last_event_id)
 
 
 class Followers:
@@ -171,26 +173,16 @@ class Followers:
     def __init__(self, dispatcher: Dispatcher, masking: Masking) -> None:
         self._dispatcher = dispatcher
         self._masking = masking
-        self._count = 0
+        self._places = Places(MOST_FOLLOWERS, f"{MOST_FOLLOWERS} followers are connected already")
 
-    def stream(self, task: Task, after: int, *, masked: bool) -> StreamingResponse:
-        if self._count >= MOST_FOLLOWERS:
-            raise TooBusy(f"{MOST_FOLLOWERS} followers are connected already")
-        return StreamingResponse(
-            self._lines(task, after, masked),
-            media_type="text/event-stream",
-            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-        )
+    def stream(self, task: Task, after: int, *, masked: bool) -> EventStream:
+        return EventStream(self._lines(task, after, masked), self._places.take())
 
     async def _lines(self, task: Task, after: int, masked: bool) -> AsyncIterator[bytes]:
-        self._count += 1
-        try:
-            yield b"retry: 1000\n\n"
-            async for events in follow(self._dispatcher.backend, task.id, after=after):
-                if not events:
-                    yield b": alive\n\n"  # so that a dead connection is noticed
-                for event in await self._masking.events(task, events, masked):
-                    body = msgspec.json.encode(native_event(event)).decode()
-                    yield f"id: {event.n}\nevent: {event.type}\ndata: {body}\n\n".encode()
-        finally:
-            self._count -= 1
+        yield b"retry: 1000\n\n"
+        async for events in follow(self._dispatcher.backend, task.id, after=after):
+            if not events:
+                yield b": alive\n\n"  # so that a dead connection is noticed
+            for event in await self._masking.events(task, events, masked):
+                body = msgspec.json.encode(native_event(event)).decode()
+                yield f"id: {event.n}\nevent: {event.type}\ndata: {body}\n\n".encode()
