@@ -134,16 +134,16 @@ def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) ->
     @router.post("/replay", response_model=Replayed)
     async def replay(body: Annotated[ReplayBody, Body()]) -> Response:
         chosen = await _choose(store, body)
-        payload = None
+        payloads: Mapping[TaskId, str] = {}
         if "payload" in body.model_fields_set:
-            for type_ in chosen.types:
-                await submissions.check(type_, body.payload)
-            payload = encode(body.payload)
+            for type_, queue in chosen.places:
+                await submissions.check(type_, queue, body.payload)
+            payloads = dict.fromkeys(chosen.ids, encode(body.payload))
         every_ms = 0.0 if body.rate is None else 1000 / body.rate
         until = dispatcher.clock.now() + int(max(0, len(chosen.ids) - 1) * every_ms)
         refused: Mapping[TaskId, str] = {}
         if not body.dry_run:
-            refused = await dispatcher.replay_all(chosen.ids, payload=payload, every_ms=every_ms)
+            refused = await dispatcher.replay_all(chosen.ids, payloads, every_ms=every_ms)
         done = 0 if body.dry_run else len(chosen.ids) - len(refused)
         return answer(
             {
@@ -228,7 +228,7 @@ class _Chosen:
 
     def __init__(self) -> None:
         self.ids: list[TaskId] = []
-        self.types: set[str] = set()
+        self.places: set[tuple[str, str]] = set()  # types and queues
         self._refused: dict[TaskId, str] = {}
 
     def add(self, id: TaskId, task: Task | None) -> None:
@@ -238,7 +238,7 @@ class _Chosen:
             self._refused[id] = f"a task that is {task.state} is no dead letter"
         else:
             self.ids.append(id)
-            self.types.add(task.type)
+            self.places.add((task.type, task.queue))
 
     def told(self, refused: Mapping[TaskId, str]) -> Mapping[str, Any]:
         every = {**self._refused, **refused}
