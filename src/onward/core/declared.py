@@ -20,6 +20,7 @@ from onward.core.policy import overrides_of
 from onward.core.task import Task, encode
 
 MOST_VALIDATORS = 1_000
+TOLD = "session"  # the profile whose `expires_at` is told of, and ends nothing
 
 
 class Declarations:
@@ -99,11 +100,10 @@ def as_declared(task: Task, service: Declared | None) -> Task:
         changes["overrides"] = msgspec.structs.replace(
             overrides, max_retries=service.max_retries
         ).encode()
-    if service.timeout_ms is not None and task.attempt_ms is None and task.expires_at is None:
-        if task.session is None:
-            changes["attempt_ms"] = service.timeout_ms
-        else:  # with somebody to tell, the time allowed is told of and not enforced
-            changes["expires_at"] = task.created_at + service.timeout_ms
+    # Where the submission's own time is only told of, it ends no attempt: the service's still does.
+    timed = task.attempt_ms is not None or (task.expires_at is not None and task.profile != TOLD)
+    if service.timeout_ms is not None and not timed:
+        changes["attempt_ms"] = service.timeout_ms
     if service.requires_approval:
         changes |= _guarded(task)
     return msgspec.structs.replace(task, **changes) if changes else task

@@ -65,7 +65,7 @@ class Submissions:
     async def _made(self, body: SubmitBody) -> Task:
         task = _task(body, self._dispatcher.clock.now())
         service = await self._declarations.fitting(task.type, task.queue, body.payload)
-        return self._routed(as_declared(task, service), service)
+        return as_declared(self._routed(task, service), service)
 
     def _routed(self, task: Task, service: Declared | None) -> Task:
         """Work for those who read a stream follows the rules of that stream's protocol."""
