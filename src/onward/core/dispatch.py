@@ -451,13 +451,12 @@ class Dispatcher:
         return await self._intervene(task, Replay(self.profiles, payloads, await self.guards()))
 
     async def replay_all(
-        self, ids: Sequence[TaskId], payloads: Mapping[TaskId, Json] = {}, *, every_ms: float = 0
+        self, starts: Mapping[TaskId, Instant], payloads: Mapping[TaskId, Json] = {}
     ) -> Mapping[TaskId, str]:
-        """Dead letters, each `every_ms` after the one before. Returns who was refused, and why.
+        """Dead letters, each from its instant on. Returns which were refused, and why.
         When each one starts stands in the ledger: nobody need be there to see to it.
         """
-        now = self.clock.now()
-        starts = {id: now + int(turn * every_ms) for turn, id in enumerate(ids)}
+        ids = list(starts)
         decide = Replay(self.profiles, payloads, await self.guards(), starts)
         return await self._intervene_all(ids, dead_only(decide))
 
