@@ -61,7 +61,7 @@ class Application:
             services=shipped.services(settings) if builtin_worker else None,
             groups=shipped.GROUPS if builtin_worker else None,
         )
-        door = Door(self.onward.dispatcher, self.onward.roster, settings)
+        door = Door(self.onward.dispatcher, self.onward.roster, self.onward.declarations, settings)
         intake = Intake(
             self.onward.dispatcher,
             self.onward.roster,

@@ -122,6 +122,7 @@ class Onward:
         )
         self.roster = Roster(self.backend, self.clock)
         self.catalog = Catalog(self.backend, self.clock)
+        self.dispatcher.guards = self.catalog.guards
         self._builtin: Builtin | None = None
         if services or groups:
             self._builtin = Builtin(

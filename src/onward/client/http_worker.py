@@ -166,7 +166,9 @@ class HttpLine:
     async def _declare(self) -> None:
         for service in self._registration.declare:
             try:
-                await self._wire.tell(self._wire.request("POST", "/api/v2/services", body=service))
+                await self._wire.tell(
+                    self._wire.request("POST", "/api/v2/services", body=service, by="worker")
+                )
             except OnwardError as error:
                 log.warning("%s is not declared: %s", service["name"], error)
                 return

@@ -208,7 +208,9 @@ class StreamLine:
         for service in self._registration.declare:
             body = {**service, "via": "streams"}
             try:
-                await self._wire.tell(self._wire.request("POST", "/api/v2/services", body=body))
+                await self._wire.tell(
+                    self._wire.request("POST", "/api/v2/services", body=body, by="worker")
+                )
             except OnwardError as error:
                 log.warning("%s is not declared: %s", service["name"], error)
                 return

@@ -1,15 +1,14 @@
 """The Dispatcher: submit, claim, extend, settle, cancel, approve, replay, abandon, signal, wait.
 
 The one write path. It asks the machine what should happen, batches the answers, has the ledger
-apply them, and tells whoever waits. It holds no truth of its own: kill it at any line and the
-ledger stands.
+apply them, and tells whoever waits. It holds no truth: kill it at any line and the ledger stands.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -37,7 +36,7 @@ from onward.core.contract import (
 )
 from onward.core.errors import Conflict, KeyReused, LedgerUnavailable, NotFound, QueueFull
 from onward.core.hands import Hands, Held, holds_of
-from onward.core.intervene import Decide, Replay, dead_only, meant
+from onward.core.intervene import Decide, Guards, Replay, dead_only, meant, unguarded
 from onward.core.lanes import RETRY_SHARE, RetryShare
 from onward.core.outcome import Failed, Outcome, Parked, Released, Succeeded
 from onward.core.policy import Profile, Then
@@ -65,7 +64,6 @@ Reader: TypeAlias = Callable[[Letter, Json, Instant], tuple[Claimed, Parked | Su
 
 CHUNK = 256  # moves in one call of the ledger
 NO_TASK = "no such task"
-ANEW = "submit it anew"
 TRIES = 5  # how often a decision is taken anew when the task has changed under it
 AGAIN_S = 0.5  # between two tries at a ledger that is away
 
@@ -91,6 +89,7 @@ class Dispatcher:
         self.waiters = Waiters() if waiters is None else waiters
         self.tally: Counter[str] = Counter()  # events written through this process, by type
         self.reader: Reader | None = None  # who may know a parent so well as to go on for it
+        self.guards: Callable[[], Awaitable[Guards]] = unguarded  # as services are declared now
         # Waited for before the first task with a session is written, and then no more.
         self.before_sessions: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._submissions = Coalescer(self._insert)
@@ -448,18 +447,18 @@ class Dispatcher:
         return await self._intervene(task, decide)
 
     async def replay(self, task: TaskId, *, payload: Json | None = None) -> Task:
-        return await self._intervene(task, Replay(self.profiles, payload))
+        payloads = {} if payload is None else {task: payload}
+        return await self._intervene(task, Replay(self.profiles, payloads, await self.guards()))
 
     async def replay_all(
-        self, ids: Sequence[TaskId], *, payload: Json | None = None, every_ms: float = 0
+        self, starts: Mapping[TaskId, Instant], payloads: Mapping[TaskId, Json] = {}
     ) -> Mapping[TaskId, str]:
-        """Dead letters, each `every_ms` after the one before. Returns who was refused, and why.
-
+        """Dead letters, each from its instant on. Returns which were refused, and why.
         When each one starts stands in the ledger: nobody need be there to see to it.
         """
-        now = self.clock.now()
-        starts = {id: now + int(turn * every_ms) for turn, id in enumerate(ids)}
-        return await self._intervene_all(ids, dead_only(Replay(self.profiles, payload, starts)))
+        ids = list(starts)
+        decide = Replay(self.profiles, payloads, await self.guards(), starts)
+        return await self._intervene_all(ids, dead_only(decide))
 
     async def abandon(self, task: TaskId) -> Task:
         return await self._intervene(task, dead_only(self._abandon))
@@ -497,7 +496,9 @@ class Dispatcher:
             if verdict is Verdict.APPLIED:
                 return await self._get(id) or task
             if verdict is Verdict.GONE:
-                raise Conflict("the task has left the ledger for the archive", hint=ANEW)
+                raise Conflict(
+                    "the task has left the ledger for the archive", hint="submit it anew"
+                )
         raise Conflict("the task keeps changing; try again")
 
     async def _intervene_all(self, ids: Sequence[TaskId], decide: Decide) -> Mapping[TaskId, str]:
@@ -509,13 +510,11 @@ class Dispatcher:
             for id, task in zip(part, await self.backend.tasks.get(part), strict=True):
                 try:
                     move = None if task is None else decide(task, now)
-                except Conflict as error:
-                    refused[id] = str(error)
-                    continue
-                if move is None:
-                    refused[id] = NO_TASK
-                else:
+                    if move is None:
+                        raise NotFound(NO_TASK)
                     moves.append(move)
+                except (Conflict, NotFound) as error:
+                    refused[id] = str(error)
             verdicts = (await self._apply(moves, now)).verdicts if moves else ()
             for move, verdict in zip(moves, verdicts, strict=True):
                 if verdict is not Verdict.APPLIED:

@@ -13,6 +13,11 @@ from onward.core.policy import Profile
 from onward.core.task import Instant, Json, State, Task, TaskId
 
 Decide: TypeAlias = Callable[[Task, Instant], Move | None]
+Guards: TypeAlias = Callable[[Task], bool]  # whether its service requires an approval
+
+
+async def unguarded() -> Guards:
+    return lambda _: False
 
 
 class Replay:
@@ -21,20 +26,27 @@ class Replay:
     def __init__(
         self,
         profiles: Mapping[str, Profile],
-        payload: Json | None,
+        payloads: Mapping[TaskId, Json],  # of those that are replayed with another one
+        guards: Guards,
         starts: Mapping[TaskId, Instant] | None = None,
     ) -> None:
         self._profiles = profiles
-        self._payload = payload
+        self._payloads = payloads
+        self._guards = guards
         self._starts = starts or {}
         self._seen: dict[TaskId, int] = {}
 
     def __call__(self, found: Task, now: Instant) -> Move:
         if self._seen.setdefault(found.id, found.generation) != found.generation:
             raise Conflict("somebody else has replayed it meanwhile")
-        run_at = self._starts.get(found.id)
-        profile = self._profiles[found.profile]
-        move = machine.replay(found, now, profile, payload=self._payload, run_at=run_at)
+        move = machine.replay(
+            found,
+            now,
+            self._profiles[found.profile],
+            payload=self._payloads.get(found.id),
+            run_at=self._starts.get(found.id),
+            guarded=self._guards(found),
+        )
         if move is None:
             raise Conflict(f"a task that is {found.state} cannot be retried")
         return move

@@ -482,6 +482,7 @@ def replay(
     *,
     payload: Json | None = None,
     run_at: Instant | None = None,
+    guarded: bool = False,
 ) -> Move | None:
     """From the beginning again, as a new generation. None: it is not over, or it went well.
 
@@ -511,7 +512,8 @@ def replay(
     }
     if payload is not None:
         changes["payload"] = payload
-    asked = asked_again(task, task.payload if payload is None else payload, now)
+    shown = task.payload if payload is None else payload
+    asked = asked_again(task, shown, now, guarded=guarded)
     if asked is not None:
         to, due_at = State.WAITING, asked.expires_at
         changes |= {"approval": asked.encode(), "waiting_for": WAITS}

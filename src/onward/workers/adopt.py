@@ -71,7 +71,7 @@ class Adoption:
         """Whether it waits for a person now instead; a payload that does not fit is a flaw."""
         try:
             payload = msgspec.json.decode(task.payload)
-            service = await self._declarations.fitting(task.type, payload)
+            service = await self._declarations.fitting(task.type, task.queue, payload)
         except Invalid as error:
             if not await self._channel.is_taken(entry):
                 flaws[task.id] = Fault(kind="SchemaInvalid", message=str(error), retryable=False)

@@ -106,7 +106,7 @@ def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) ->
         payload = None
         if "payload" in said.model_fields_set:
             await masking.refuse(task, said.payload)
-            await submissions.check(task.type, said.payload)
+            await submissions.check(task.type, task.queue, said.payload)
             payload = encode(said.payload)
         word = _word(said, generation)
         return answer(_asked(await dispatcher.approve(task.id, word, payload=payload)))

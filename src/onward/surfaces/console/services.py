@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Body
@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
 from onward.core import privacy
-from onward.core.catalog import Catalog, Declared
+from onward.core.catalog import OPERATOR, Catalog, Declared
 from onward.core.contract import Hold
 from onward.core.declared import checker
 from onward.core.dispatch import Dispatcher
@@ -39,10 +39,13 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog, drains: Drai
     router = APIRouter(prefix="/api/v2", tags=["operations"], route_class=StrictRoute)
 
     @router.post("/services")
-    async def declare(body: Annotated[ServiceBody, Body()]) -> Response:
+    async def declare(
+        body: Annotated[ServiceBody, Body()], by: Literal["operator", "worker"] = "operator"
+    ) -> Response:
         service = declared(body)
-        await catalog.declare(service)
-        return answer(_service(service), 201)
+        if by == OPERATOR:
+            return answer(_service(await catalog.replace(service)), 201)
+        return answer(_service(await catalog.declare(service)), 201)
 
     @router.get("/services")
     async def services() -> Response:
@@ -169,4 +172,5 @@ def _service(service: Declared) -> Mapping[str, Any]:
         "sensitive": service.sensitive,
         "timeout_ms": service.timeout_ms,
         "max_retries": service.max_retries,
+        "declared_by": service.declared_by,
     }

@@ -131,7 +131,7 @@ def build(
         if body is not None and given:
             task = await find(task_id)
             await masking.refuse(task, body.payload)
-            await submissions.check(task.type, body.payload)
+            await submissions.check(task.type, task.queue, body.payload)
         return answer(native(await dispatcher.replay(task_id, payload=payload)))
 
     @router.get("/{task_id}/explain", response_model=ExplainShape)

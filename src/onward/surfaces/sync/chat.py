@@ -32,7 +32,7 @@ def build(door: Door) -> APIRouter:
         try:
             body = strict_json.parse_object(await request.body())
             model, timeout_ms = _checked(door, body)
-            task = door.task(body, model, timeout_ms=timeout_ms, waits=True)
+            task = await door.task(body, model, timeout_ms=timeout_ms, waits=True)
             await door.require_worker(model)
             if body.get("stream"):
                 await door.hand_in(task)

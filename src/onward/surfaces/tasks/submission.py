@@ -35,7 +35,7 @@ class Intake:
     async def submit(self, type_: str, payload: Any) -> TaskId:
         if type_ == SUMMARIZE:
             _require_content(payload)
-        service = await self._declarations.fitting(type_, payload)
+        service = await self._declarations.fitting(type_, type_, payload)
         if service is None and not await self._known(type_):
             raise NotFound(
                 f"task type {type_[:128]!r} is not registered",
