@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import sys
+import threading
+from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
 from onward import Context, Worker
 from onward.client import context as client_context
 from onward.client.http import Client
-from onward.service import EffectUnknown
+from onward.service import EffectUnknown, PlainContext
 from tests.client.conftest import Line, Start
 from tests.support import wait_until
 
@@ -93,3 +98,36 @@ async def test_what_has_happened_is_noted_again_and_again(
     ended = await client.wait(task.id, timeout_ms=30_000)
 
     assert (charged, ended.result) == ([1], "paid")
+
+
+@pytest.mark.contract("N-7")
+async def test_an_effect_of_a_plain_function_stays_in_its_thread(
+    url: str, client: Client, start: Start
+) -> None:
+    worker = Worker(url)
+    set_by_handler: ContextVar[str] = ContextVar("set_by_handler", default="")
+
+    @worker.service
+    def pay(ctx: PlainContext) -> list[Any]:
+        set_by_handler.set("seen")
+        connection = sqlite3.connect(":memory:")  # refuses every other thread
+        here = threading.get_ident()
+
+        def charge() -> list[Any]:
+            (one,) = connection.execute("SELECT 1").fetchone()
+            return [one, set_by_handler.get(), threading.get_ident() == here]
+
+        found: list[Any] = ctx.once("charge", charge)
+        connection.close()
+        return found
+
+    @worker.service
+    def leaves(ctx: PlainContext) -> None:
+        ctx.once("leave", sys.exit)
+
+    await start(worker)
+    assert await client.run("pay", {}) == [1, "seen", True]
+    task = await client.submit("leaves", {}, backoff_ms=[0], max_retries=1)
+    ended = await client.wait(task.id, timeout_ms=30_000)
+    assert ended.error["kind"] == "EffectUnknown", "left half way, nobody knows how far it got"
+    assert await client.run("pay", {}) == [1, "seen", True], "and the worker is still there"
