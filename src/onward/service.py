@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor as Threads
 from contextvars import copy_context
+from queue import SimpleQueue
 from typing import Any, Protocol, get_type_hints, runtime_checkable
 
 import msgspec
@@ -93,17 +94,40 @@ class PlainContext:
         self._wait(self._context.emit(data))
 
     def once(self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False) -> Any:
-        # The effect itself must stay in this thread; only the book-keeping crosses over.
-        def here() -> Awaitable[Any]:
-            return self._loop.run_in_executor(None, effect)
+        """Begun and finished by the event loop; the effect itself runs in this thread."""
+        turns: SimpleQueue[asyncio.Future[Any] | None] = SimpleQueue()
 
-        return self._wait(self._context.once(name, here, repeat_unknown=repeat_unknown))
+        async def elsewhere() -> Any:
+            ran = self._loop.create_future()
+            turns.put(ran)
+            value, error = await ran
+            if error is not None:
+                raise error
+            return value
+
+        noted = asyncio.run_coroutine_threadsafe(
+            _awaited(self._context.once(name, elsewhere, repeat_unknown=repeat_unknown)), self._loop
+        )
+        noted.add_done_callback(lambda _: turns.put(None))
+        ran = turns.get()
+        if ran is not None:
+            try:
+                said = effect(), None
+            except Exception as error:
+                said = None, error
+            except BaseException:  # SystemExit would end the loop: here it only ends the handler
+                self._loop.call_soon_threadsafe(ran.cancel)
+                raise
+            # The attempt may have been canceled meanwhile: then nobody waits for it.
+            self._loop.call_soon_threadsafe(lambda: ran.done() or ran.set_result(said))
+        return noted.result()
 
     def _wait(self, work: Awaitable[Any]) -> Any:
-        async def bridge() -> Any:
-            return await work
+        return asyncio.run_coroutine_threadsafe(_awaited(work), self._loop).result()
 
-        return asyncio.run_coroutine_threadsafe(bridge(), self._loop).result()
+
+async def _awaited(work: Awaitable[Any]) -> Any:
+    return await work
 
 
 class Service:

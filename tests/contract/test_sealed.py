@@ -194,7 +194,7 @@ async def test_a_missing_key_is_named(vault: Vault) -> None:
     with pytest.raises(Unreadable, match="'k1'"):
         await desk.backend.documents.get("schedule", "nightly", now=desk.now)
     with pytest.raises(Unreadable, match="'k1'"):
-        await desk.backend.effects.begin(ids["done"], "pay", fence=2, now=desk.now)
+        await desk.backend.effects.begin(a_task(id=ids["done"]), "pay", now=desk.now)
     with capture_logs() as logs:
         assert await desk.backend.documents.list("schedule", now=desk.now) == []
     assert "'k1'" in logs[0]["error"]

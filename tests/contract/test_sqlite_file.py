@@ -40,7 +40,7 @@ async def test_everything_survives_a_restart(url: str) -> None:
     over = await desk.finished(queue="o")
     await desk.post("second", '"letter"')
     await desk.backend.documents.put("service", "a", "{}", now=NOW)
-    await desk.backend.effects.begin("k", "charge", fence=1, now=NOW)
+    await desk.backend.effects.begin(running, "charge", now=NOW)
     tasks, log, counts = await desk.all(), await desk.log(), await desk.store.counts()
     end = (await desk.store.events(after="$", limit=1)).next
 
@@ -57,7 +57,8 @@ async def test_everything_survives_a_restart(url: str) -> None:
     assert [letter.body for letter in claimed[1].letters] == ['"letter"']
     assert (await desk.task(over.id)).state is State.SUCCEEDED
     assert await desk.backend.documents.get("service", "a", now=NOW) is not None
-    assert await desk.backend.effects.begin("k", "charge", fence=2, now=NOW) == Effect(1, None)
+    begun = await desk.backend.effects.begin(running, "charge", now=NOW)
+    assert begun == Effect(running.id, 1, None)
     await desk.backend.close()
 
 

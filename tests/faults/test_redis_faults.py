@@ -346,9 +346,9 @@ async def test_no_key_outlives_its_task(tmp_path: Path, redis: RedisServer) -> N
     await desk.settle(parent, Succeeded("1"))
     await desk.insert(submission(a_task(id="keyed", key="k"), key=Key("s", "k", "b")))
     (keyed,) = await desk.claim()
-    for name, key in (("charge", "k"), ("mail", good.id)):
-        await backend.effects.begin(key, name, fence=1, now=NOW)
-        await backend.effects.finish(key, name, "1")
+    for name, acts in (("charge", keyed), ("mail", good)):
+        await backend.effects.begin(acts, name, now=NOW)
+        await backend.effects.finish(acts, name, "1", fence=acts.fence)
     await desk.settle(keyed, Succeeded("1"))
     check_redis_invariants(redis.client)
 

@@ -402,6 +402,30 @@ async def test_an_effect_is_begun_once_and_kept_over_a_retry(house: House) -> No
     assert stale.status_code == 409
 
 
+@pytest.mark.contract("S1-8")
+async def test_an_effect_is_finished_and_taken_back_only_with_the_fence_that_began_it(
+    house: House,
+) -> None:
+    worker = await house.worker(group=None, services=["greet"])
+    task = await submitted(house, backoff_ms=[0])
+    first = (await worker.task())["fence"]
+    path = f"/api/v2/tasks/{task['id']}/effects/charge"
+    assert (await house.post(path, {"fence": first})).json() == {"state": "begun"}
+    own = {"state": "unknown", "fence": first, "own": True}
+    assert (await house.post(path, {"fence": first})).json() == own
+    await worker.answer(task["id"], error="after the charge")
+    second = (await worker.task())["fence"]
+    assert (await house.http.delete(f"{path}?fence={second}")).status_code == 204
+    assert (await house.http.delete(f"{path}?fence={first}")).status_code == 409
+    assert (await house.http.put(path, json={"fence": second, "value": 2})).status_code == 409
+    unknown = {"state": "unknown", "fence": first, "own": False}
+    assert (await house.post(path, {"fence": second})).json() == unknown
+    for value in (1, 2):
+        put = await house.http.put(path, json={"fence": first, "value": value})
+        assert put.json() == {"state": "done"}
+    assert (await house.post(path, {"fence": second})).json() == {"state": "done", "value": 1}
+
+
 @pytest.mark.contract("N-3")
 async def test_a_full_house_of_waiters_refuses_more() -> None:
     async with open_house(max_waiters=1) as house:

@@ -18,6 +18,7 @@ from onward.core.task import (
     Claimed,
     Ending,
     Event,
+    Held,
     Instant,
     Json,
     Lane,
@@ -266,23 +267,35 @@ class Sessions(Protocol):
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """An effect that was begun under a key. `value` is None until it is known to be done."""
+    """An effect that was begun. `value` is None until it is known to be done."""
 
-    fence: int
+    task: TaskId
+    fence: int  # of the attempt of that task that began it
     value: Json | None
 
 
 class Effects(Protocol):
-    """Which outside effects a task has had: each name once, over retry, reclaim and replay."""
+    """Which outside effects a task has had: each name once, over retry, reclaim and replay.
 
-    async def begin(self, key: str, name: str, *, fence: int, now: Instant) -> Effect | None:
-        """None: it is yours to do. Otherwise somebody began it before."""
+    Kept under the task's idempotency key in the key's scope, or under the task itself if it has no
+    key, and forgotten together with that.
+    """
+
+    async def begin(self, task: Held, name: str, *, now: Instant) -> Effect | None:
+        """None: it is yours to do. Otherwise it was begun before."""
         ...
 
-    async def finish(self, key: str, name: str, value: Json) -> None: ...
+    async def finish(self, task: Held, name: str, value: Json, *, fence: int) -> bool:
+        """It happened. `fence` is the one that began it, whoever holds the task by now.
 
-    async def undo(self, key: str, name: str) -> None:
-        """It did not happen: whoever comes next may try."""
+        The first value stays. False: no attempt with this fence began it, and nothing changes.
+        """
+        ...
+
+    async def undo(self, task: Held, name: str) -> None:
+        """It did not happen: the next attempt may try. Only what this very attempt began and not
+        finished, and only until the next attempt: that one may have been let to repeat it.
+        """
         ...
 
 

@@ -94,7 +94,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     session: str | None = None
     parent: TaskId | None = None
-    key: str | None = None  # idempotency key, in its session; effects are counted under it
+    key: str | None = None  # idempotency key, in its session; its effects are kept under it
     waiting_for: str | None = None  # waiting: "approval", "event", "timer", "children"
     approval: Json | None = None  # what a person was asked before it may run; see approval.py
     overdue: bool = False
@@ -139,10 +139,14 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Held(Protocol):
-    """What a settlement needs to know; a Claimed has it, and so has a Task that was read again."""
+    """What a settlement or an effect needs to know of an attempt; a Claimed and a Task have it."""
 
     @property
     def id(self) -> TaskId: ...
+    @property
+    def profile(self) -> str: ...
+    @property
+    def key(self) -> str | None: ...
     @property
     def fence(self) -> int: ...
     @property

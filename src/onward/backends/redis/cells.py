@@ -102,7 +102,7 @@ class RedisCells:
     async def _scanned(self, stage: str, after: str) -> tuple[Sequence[Cell], str | None]:
         if after and not after.isdecimal():
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
-        start = self._name("onward:doc:" if stage == DOCUMENTS else "onward:effects:")
+        start = self._name("onward:doc:" if stage == DOCUMENTS else "onward:effect")
         pattern = "".join(f"[{sign}]" if sign in "{}[]*?\\" else sign for sign in start) + "*"
         cursor, keys = await self._functions.command(
             "SCAN", after or "0", "MATCH", pattern, "COUNT", SCANNED
@@ -122,7 +122,12 @@ class RedisCells:
 
 def _cell(stage: str, key: str, kind: str, field: str, value: str) -> Sequence[Cell]:
     """A document has version and expiry before its body, an effect the fence before its value."""
-    owner = document_owner(kind) if stage == DOCUMENTS else effect_owner(kind)
+    owner = document_owner(kind) if stage == DOCUMENTS else effect_owner(_effect_key(kind))
     *head, text = value.split(SEP, 2 if stage == DOCUMENTS else 1)
     before: Any = "".join(f"{part}{SEP}" for part in head)
     return [Cell((key, field, "", before), owner, field, text)] if text else []
+
+
+def _effect_key(rest: str) -> str:
+    """What follows `onward:effect`; those of before scopes are `s:{key}`. See effects.lua."""
+    return rest.removeprefix("s:") if rest.startswith("s:") else rest.partition("|")[2]

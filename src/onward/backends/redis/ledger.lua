@@ -36,7 +36,7 @@
 --   onward:key:{scope}|{key}      hash: body and task of an idempotency key
 --   onward:forget                 zset of such keys by the instant they may be forgotten
 --   onward:doc:{kind}             hash of documents
---   onward:effects:{key}          hash of effects by name (written without functions)
+--   onward:effect:{scope}|{key}   hash of effects by name; see effects.lua
 --   onward:idle:{library}:{queue} hash: a free hand of each server that has one for this queue, and
 --                                 understands what these functions would tell it
 --   onward:given:{server}         hash: by queue, the last task that was put into such a hand, for a

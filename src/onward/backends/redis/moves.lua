@@ -263,11 +263,17 @@ local function behind(a, b) -- log ids: is a before b?
   return am < bm or (am == bm and as < bs)
 end
 
+local UNSCOPED_S = 30 * 24 * 3600
+
+-- The scope and key of an idempotency key's key.
+local function scoped(skey) return string.sub(skey, #P + #'onward:key:' + 1) end
+
 local function forget(id, key, h)
   local skey, session = unpack(call('HMGET', key, 'skey', 'session'))
   leave_place(id, h)
   for n = 1, h.events do later('XDEL', P .. 'onward:events', call('HGET', key, 'e' .. n) or '0-0') end
-  call('DEL', key, key .. ':payload', key .. ':output', key .. ':mail', P .. 'onward:effects:' .. id)
+  call('DEL', key, key .. ':payload', key .. ':output', key .. ':mail', P .. 'onward:effect:|' .. id,
+    P .. 'onward:effects:' .. id)
   set_alarm(id, nil) -- what is forgotten is over, and not running
   later('ZREM', P .. 'onward:index', id)
   if session then
@@ -301,7 +307,9 @@ local function purge(keys, args)
     end
   end
   for _, skey in ipairs(call('ZRANGEBYSCORE', P .. 'onward:forget', '-inf', now, 'LIMIT', 0, 1000)) do
-    call('DEL', skey, P .. 'onward:effects:' .. string.match(skey, '|(.*)$'))
+    call('DEL', skey, P .. 'onward:effect:' .. scoped(skey))
+    -- Made before effects had scopes: another scope's task may still need them, for as long as it lives.
+    call('EXPIRE', P .. 'onward:effects:' .. string.match(scoped(skey), '|(.*)$'), UNSCOPED_S)
     call('ZREM', P .. 'onward:forget', skey)
   end
   return finish(gone)

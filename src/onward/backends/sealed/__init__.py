@@ -26,7 +26,7 @@ from onward.core.contract import (
     Spare,
 )
 from onward.core.errors import Unreadable
-from onward.core.task import Claimed, Ending, Instant, Json, TaskId
+from onward.core.task import Claimed, Ending, Held, Instant, Json, TaskId
 
 Turn = Callable[[str, bool], Coroutine[Any, Any, Step]]
 
@@ -79,17 +79,23 @@ class SealedEffects:
         self._inner = inner
         self._keyring = keyring
 
-    async def begin(self, key: str, name: str, *, fence: int, now: Instant) -> Effect | None:
-        found = await self._inner.begin(key, name, fence=fence, now=now)
+    async def begin(self, task: Held, name: str, *, now: Instant) -> Effect | None:
+        found = await self._inner.begin(task, name, now=now)
         if found is None or found.value is None:
             return found
-        return Effect(found.fence, self._keyring.open(found.value, effect_owner(key), name))
+        value = self._keyring.open(found.value, _effect_owner(task), name)
+        return msgspec.structs.replace(found, value=value)
 
-    async def finish(self, key: str, name: str, value: Json) -> None:
-        await self._inner.finish(key, name, self._keyring.seal(value, effect_owner(key), name))
+    async def finish(self, task: Held, name: str, value: Json, *, fence: int) -> bool:
+        kept = self._keyring.seal(value, _effect_owner(task), name)
+        return await self._inner.finish(task, name, kept, fence=fence)
 
-    async def undo(self, key: str, name: str) -> None:
-        await self._inner.undo(key, name)
+    async def undo(self, task: Held, name: str) -> None:
+        await self._inner.undo(task, name)
+
+
+def _effect_owner(task: Held) -> str:
+    return effect_owner(task.key or task.id)
 
 
 class SealedBell:

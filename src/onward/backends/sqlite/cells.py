@@ -30,7 +30,7 @@ LEDGER = ("task", "event", "letter", "document", "effect")
 ARCHIVE = ("archived_task", "event_log")
 
 _SQL = named((files("onward.backends.sqlite") / "cells.sql").read_text())
-_PAIRS = frozenset({"document", "effect"})  # tables without a number of their own
+_NAMES = {"document": 2, "effect": 3}  # columns of the keys of tables without row numbers
 
 
 class SqlCells:
@@ -57,19 +57,22 @@ class SqlCells:
         table, _, key = (after or f"{self._tables[0]}:").partition(":")
         if table not in self._tables:
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
-        shape = tuple[str, str] if table in _PAIRS else tuple[int]
         try:
-            return table, msgspec.json.decode(key, type=shape) if key else _first(table)
+            return table, msgspec.json.decode(key, type=_shape(table)) if key else _first(table)
         except msgspec.DecodeError as error:
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after") from error
 
 
+def _shape(table: str) -> Any:
+    return {2: tuple[str, str], 3: tuple[str, str, str]}.get(_NAMES.get(table, 1), tuple[int])
+
+
 def _first(table: str) -> tuple[str | int, ...]:
-    return ("", "") if table in _PAIRS else (-1,)
+    return ("",) * _NAMES[table] if table in _NAMES else (-1,)
 
 
 def _key(table: str, row: Row) -> Row:
-    return row[:2] if table in _PAIRS else row[:1]
+    return row[: _NAMES.get(table, 1)]
 
 
 def _cells(table: str, row: Row) -> Iterable[Cell]:
@@ -88,8 +91,8 @@ def _cells(table: str, row: Row) -> Iterable[Cell]:
             if kind not in CLEAR:
                 yield Cell((table, kind, key), document_owner(kind), key, body)
         case _:
-            key, name, value = row
-            yield Cell((table, key, name), effect_owner(key), name, value)
+            scope, key, name, value = row
+            yield Cell((table, scope, key, name), effect_owner(key), name, value)
 
 
 def _of_task(table: str, number: int, id: str, *texts: str | None) -> Iterable[Cell]:

@@ -132,10 +132,11 @@ DELETE FROM task WHERE tid IN ({rows});
 UPDATE submission_key SET forget_at = ? WHERE task IN ({rows});
 
 -- :name purge_effects
-DELETE FROM effect WHERE key IN ({rows});
+DELETE FROM effect WHERE scope = '' AND key IN ({rows});
 
 -- :name forget_effects
-DELETE FROM effect WHERE key IN (SELECT key FROM submission_key WHERE forget_at <= ?);
+DELETE FROM effect
+WHERE (scope, key) IN (SELECT scope, key FROM submission_key WHERE forget_at <= ?);
 
 -- :name forget_keys
 DELETE FROM submission_key WHERE forget_at <= ?;
@@ -182,14 +183,21 @@ DELETE FROM document WHERE expires_at <= ?;
 -- :name delete_document
 DELETE FROM document WHERE kind = ? AND key = ? RETURNING 1;
 
+-- :name scope_of_key
+SELECT scope FROM submission_key WHERE task = ? AND key = ?;
+
 -- :name begin_effect
-INSERT INTO effect (key, name, fence, begun_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1;
+INSERT INTO effect (scope, key, name, task, fence, begun_at) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING RETURNING 1;
 
 -- :name get_effect
-SELECT fence, value FROM effect WHERE key = ? AND name = ?;
+SELECT task, fence, value FROM effect WHERE scope = ? AND key = ? AND name = ?;
 
 -- :name finish_effect
-UPDATE effect SET value = ? WHERE key = ? AND name = ? AND value IS NULL;
+UPDATE effect SET value = ? WHERE scope = ? AND key = ? AND name = ? AND fence = ? AND value IS NULL;
 
 -- :name undo_effect
-DELETE FROM effect WHERE key = ? AND name = ? AND value IS NULL;
+-- Not after the next claim: an attempt that was let to repeat an unknown effect finishes this very note.
+DELETE FROM effect
+WHERE scope = ? AND key = ? AND name = ? AND task = ? AND fence = ? AND value IS NULL
+    AND fence = (SELECT fence FROM task WHERE id = effect.task);
