@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from onward.core.task import Fault, Instant, Json, Note, Task
+from onward.core.task import Fault, Instant, Json, Note, Task, is_text, sound_fault
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -51,3 +51,42 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 Outcome: TypeAlias = Succeeded | Failed | Canceled | Parked | Released | Lost
+
+
+def sound(outcome: Outcome) -> Outcome:
+    """The same if a ledger can keep it, else a failure that says what is wrong with it."""
+    try:
+        if isinstance(outcome, Failed):
+            outcome = Failed(sound_fault(outcome.fault), outcome.journal, outcome.notes)
+        _check(outcome)
+    except Exception as error:
+        return unstorable(error)
+    return outcome
+
+
+def unstorable(error: Exception) -> Failed:
+    """What came back from a handler cannot be kept: its attempt is over, and would end so again."""
+    why = f"{type(error).__name__}: {error}"
+    message = f"the outcome of the handler cannot be stored ({why})"
+    return Failed(sound_fault(Fault(kind="OutcomeInvalid", message=message[:500], retryable=False)))
+
+
+def _check(outcome: Outcome) -> None:
+    if isinstance(outcome, Released | Lost):
+        return
+    if isinstance(outcome, Succeeded):
+        _check_text("result", outcome.result)
+    elif not isinstance(outcome, Failed | Canceled | Parked):
+        raise TypeError(f"a {type(outcome).__name__} is no outcome")
+    if outcome.journal is not None:
+        _check_text("journal", outcome.journal)
+    for type_, data in outcome.notes:
+        _check_text("note", type_)
+        if data is not None:
+            _check_text("note", data)
+
+
+def _check_text(what: str, value: object) -> None:
+    if not is_text(value):
+        wrong = "is no text" if not isinstance(value, str) else "holds half of a surrogate pair"
+        raise ValueError(f"its {what} {wrong}")

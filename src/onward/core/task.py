@@ -217,6 +217,47 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _decode_fault = msgspec.json.Decoder(Fault).decode
+YEAR_MS = 365 * 24 * 3_600_000
+
+
+def sound_fault(fault: Fault) -> Fault:
+    """As a ledger can keep it, whatever a handler has put into it."""
+    wait_ms = _whole(fault.retry_after_ms)
+    return Fault(
+        kind=_text(fault.kind),
+        message=_text(fault.message),
+        status=_whole(fault.status),
+        retryable=None if fault.retryable is None else bool(fault.retryable),
+        retry_after_ms=None if wait_ms is None else min(max(wait_ms, 0), YEAR_MS),
+        details=_json(fault.details),
+    )
+
+
+def is_text(value: object) -> bool:
+    """Whether it can be kept as text: half of a surrogate pair cannot."""
+    return isinstance(value, str) and (value.isascii() or value == _text(value))
+
+
+def _text(value: object) -> str:
+    return str(value).encode(errors="replace").decode()
+
+
+def _whole(value: Any) -> int | None:
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if abs(number) < 2**53 else 2**53 - 1
+
+
+def _json(value: Any) -> Any:
+    try:
+        msgspec.json.encode(value).decode()
+    except Exception:
+        return f"a {type(value).__name__}, which is no JSON"
+    return value
 
 
 def fault_of(error: Json | None) -> Fault | None:

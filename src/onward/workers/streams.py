@@ -89,7 +89,7 @@ class Feed:
         self._collector = Collector(
             dispatcher, roster, self._channel, self._offers, declarations, rules.visibility_ms
         )
-        self._adding = Coalescer(self._channel.add)
+        self._adding = Coalescer(self._channel.add, whole=True)
         self._reading = Coalescer(self._tasks.get)
         self._waiting_queues: Sequence[str] = ()
         self._sweeps = 0
