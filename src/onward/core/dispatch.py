@@ -38,7 +38,7 @@ from onward.core.contract import (
 from onward.core.decisions import Decisions, Reader, accepted, ending_of
 from onward.core.errors import Conflict, LedgerUnavailable, NotFound
 from onward.core.hands import Hands, Held, holds_of
-from onward.core.intervene import Decide, Replay, dead_only, meant
+from onward.core.intervene import NO_TASK, Decide, Replay, dead_only, meant, move_or_reason
 from onward.core.lanes import RETRY_SHARE, RetryShare
 from onward.core.outcome import (
     Failed,
@@ -73,7 +73,6 @@ T = TypeVar("T")
 # What a ledger's own encoding raises for an item that it cannot keep, before anything is written.
 UNSTORABLE = (TypeError, ValueError, OverflowError)
 CHUNK = 256  # moves in one call of the ledger
-NO_TASK = "no such task"
 ANEW = "submit it anew"
 TRIES = 5  # how often a decision is taken anew when the task has changed under it
 AGAIN_S = 0.5  # between two tries at a ledger that is away
@@ -517,16 +516,13 @@ class Dispatcher:
             part = ids[at : at + CHUNK]
             now = self.clock.now()
             moves: list[Move] = []
-            for id, task in zip(part, await self.backend.tasks.get(part), strict=True):
-                try:
-                    move = None if task is None else decide(task, now)
-                except Conflict as error:
-                    refused[id] = str(error)
-                    continue
-                if move is None:
-                    refused[id] = NO_TASK
+            found = await apart(self.backend.tasks.get, part)
+            for id, task in zip(part, found, strict=True):
+                decided = move_or_reason(decide, task, now)
+                if isinstance(decided, str):
+                    refused[id] = decided
                 else:
-                    moves.append(move)
+                    moves.append(decided)
             for move, verdict in zip(moves, await self._apply_each(moves, now), strict=True):
                 if verdict is not Verdict.APPLIED:
                     try:
@@ -569,8 +565,8 @@ class Dispatcher:
 
     async def _look_for_endings(self, waited: Sequence[TaskId]) -> None:
         for at in range(0, len(waited), CHUNK):
-            for task in await self.backend.tasks.get(waited[at : at + CHUNK]):
-                if task is not None and task.state in FINAL:
+            for task in await apart(self.backend.tasks.get, waited[at : at + CHUNK]):
+                if isinstance(task, Task) and task.state in FINAL:
                     self.waiters.end(Ending.of(task))
 
     async def _get(self, task: TaskId) -> Task | None:

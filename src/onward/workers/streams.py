@@ -388,7 +388,7 @@ class Feed:
 
     async def _refresh(self, offers: Sequence[Offer]) -> None:
         """What others have done to the tasks behind these."""
-        tasks = await self._tasks.get([offer.claimed.id for offer in offers])
+        tasks = await self._tasks.look([offer.claimed.id for offer in offers])
         for offer, task in zip(offers, tasks, strict=True):
             fence = task.fence if task is not None and task.state is State.RUNNING else None
             if task is None or fence != offer.claimed.fence:
