@@ -87,15 +87,20 @@ class Coalescer(Generic[In, Out]):
         room = MOST_BYTES
         while self._waiting and len(batch) < self._most:
             item, future = self._waiting[0]
-            if self._size is not None:
-                size = self._size(item)
-                if batch and size > room:
-                    break
-                room -= size
+            size = self._weigh(item)
+            if batch and size > room:
+                break
+            room -= size
             self._waiting.popleft()
             batch.append(item)
             futures.append(future)
         return batch, futures
+
+    def _weigh(self, item: In) -> int:
+        try:
+            return 0 if self._size is None else self._size(item)
+        except Exception:  # so odd that it will be refused, by whoever knows why
+            return 0
 
 
 async def apart(flush: Flush[In, Out], items: Sequence[In]) -> list[Out | Exception]:

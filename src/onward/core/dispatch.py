@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from onward.core import machine, sizes
+from onward.core import machine
 from onward.core.approval import Word
 from onward.core.breaker import Rules as BreakerRules
 from onward.core.clock import Clock
@@ -40,14 +40,7 @@ from onward.core.errors import Conflict, LedgerUnavailable, NotFound
 from onward.core.hands import Hands, Held, holds_of
 from onward.core.intervene import NO_TASK, Decide, Replay, dead_only, meant, move_or_reason
 from onward.core.lanes import RETRY_SHARE, RetryShare
-from onward.core.outcome import (
-    Failed,
-    Outcome,
-    Released,
-    Succeeded,
-    sound,
-    unstorable,
-)
+from onward.core.outcome import Failed, Outcome, Released, Succeeded, size_of, sound, unstorable
 from onward.core.policy import Profile
 from onward.core.pressure import Pressure
 from onward.core.task import (
@@ -63,6 +56,7 @@ from onward.core.task import (
     TaskId,
     WorkerId,
     encode,
+    weight,
 )
 from onward.core.waiters import Waiters, outcome_within
 
@@ -102,9 +96,9 @@ class Dispatcher:
         # Waited for before the first task with a session is written, and then no more.
         self.before_sessions: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._decisions = Decisions(profiles)
-        self._submissions = Coalescer(self._insert, size=sizes.of_submission)
-        self._settlements = Coalescer(self._settle, size=sizes.of_settlement)
-        self._holds = Coalescer(self._extend, size=sizes.of_hold)
+        self._submissions = Coalescer(self._insert, size=lambda item: weight(item.task.payload))
+        self._settlements = Coalescer(self._settle, size=lambda item: size_of(item[1]))
+        self._holds = Coalescer(self._extend, size=_size_of_hold)
         self._claiming: asyncio.Task[None] | None = None
         # Queues that slots of ours are out for right now, by what tells that they are back.
         self._asking: dict[asyncio.Future[None], frozenset[str]] = {}
@@ -590,3 +584,7 @@ class Dispatcher:
 
 def _queued(tasks: Iterable[Task]) -> Mapping[str, int]:
     return Counter(task.queue for task in tasks if task.state is State.QUEUED)
+
+
+def _size_of_hold(hold: Hold) -> int:
+    return weight(hold.progress) + sum([weight(data) for _, data in hold.notes])

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from onward.core.task import Fault, Instant, Json, Note, Task, is_text, sound_fault
+from onward.core.task import Fault, Instant, Json, Note, Task, is_text, sound_fault, weight
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -50,6 +50,8 @@ class Lost(msgspec.Struct, frozen=True):
     detail: Json | None = None  # what the log should say of it, if more than which worker it was
 
 
+MOST_BYTES = 64 << 20  # of one outcome
+
 Outcome: TypeAlias = Succeeded | Failed | Canceled | Parked | Released | Lost
 
 
@@ -71,9 +73,23 @@ def unstorable(error: Exception) -> Failed:
     return Failed(sound_fault(Fault(kind="OutcomeInvalid", message=message[:500], retryable=False)))
 
 
+def size_of(outcome: Outcome) -> int:
+    """About how many bytes it takes, at most."""
+    size = weight(getattr(outcome, "result", None)) + weight(getattr(outcome, "journal", None))
+    if isinstance(outcome, Parked):
+        size += sum([weight(child.payload) for child in outcome.spawn])
+    return size + sum([weight(data) for _, data in getattr(outcome, "notes", ())])
+
+
 def _check(outcome: Outcome) -> None:
     if isinstance(outcome, Released | Lost):
         return
+    size = size_of(outcome)
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"it takes {size >> 20} MiB of at most {MOST_BYTES >> 20}:"
+            " keep what is large elsewhere, and return where it is"
+        )
     if isinstance(outcome, Succeeded):
         _check_text("result", outcome.result)
     elif not isinstance(outcome, Failed | Canceled | Parked):
