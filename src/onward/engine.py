@@ -231,6 +231,8 @@ class Onward:
     async def start(self) -> None:
         settings = self.settings
         await self.backend.maintain()
+        if isinstance(self.clock, SharedClock):
+            self.clock.adopt()  # as the ledger's was just measured
         self.backend.bell.attach(self.dispatcher)
         if self._archiver is not None:
             await self._archiver.prepare()

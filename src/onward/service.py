@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create
 from pydantic_core import PydanticSerializationError
 
 from onward.core import privacy
-from onward.core.task import Fault, Json
+from onward.core.task import Fault, Json, sound_fault
 
 
 class Refused(Exception):
@@ -240,6 +240,10 @@ def _parameters(
 
 def fault_from(error: BaseException) -> Fault:
     """How a handler's exception is told to whoever decides on retries."""
+    return sound_fault(_fault_from(error))
+
+
+def _fault_from(error: BaseException) -> Fault:
     match error:
         case ValidationError():
             first = error.errors(include_url=False, include_input=False)[0]

@@ -231,6 +231,9 @@ class ArchivedStore:
             found = [task or archived.get(id) for id, task in zip(ids, found, strict=True)]
         return found
 
+    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        return await self.get(ids)
+
     async def erase(self, ids: Sequence[TaskId], *, now: Instant) -> None:
         """Finished tasks, from both: what the ledger must still keep stays in both for now."""
         await self._ledger.purge(ids, now=now)

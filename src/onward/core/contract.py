@@ -192,7 +192,15 @@ class TaskStore(Protocol):
 
     async def due(self, *, now: Instant, limit: int) -> Sequence[Task]: ...
 
-    async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]: ...
+    async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        """As they are; raises if a text of one of them does not open here."""
+        ...
+
+    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        """The same for lists and for readers of the log, as `find` shows them: in place of a text
+        that does not open stands why not, and the other tasks are as they are.
+        """
+        ...
 
     async def find(self, query: Query) -> Page[Task]: ...
 

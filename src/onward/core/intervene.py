@@ -8,10 +8,11 @@ from typing import TypeAlias
 from onward.core import machine
 from onward.core.approval import Word, approval_of
 from onward.core.contract import Move
-from onward.core.errors import Conflict, NotFound
+from onward.core.errors import Conflict, NotFound, Unreadable
 from onward.core.policy import Profile
 from onward.core.task import Instant, Json, State, Task, TaskId
 
+NO_TASK = "no such task"
 Decide: TypeAlias = Callable[[Task, Instant], Move | None]
 Guards: TypeAlias = Callable[[Task], bool]  # whether its service requires an approval
 
@@ -76,3 +77,13 @@ def meant(found: Task, word: Word, move: Move | None) -> Move:
     if word.digest not in (None, asked.digest):
         raise Conflict("the payload is not the one that was shown", hint="look at it again")
     return move
+
+
+def move_or_reason(decide: Decide, found: Task | Exception | None, now: Instant) -> Move | str:
+    """What is decided on one task among many; text: why nothing is."""
+    try:
+        if isinstance(found, Exception):
+            raise found
+        return (None if found is None else decide(found, now)) or NO_TASK
+    except (Conflict, Unreadable) as error:
+        return str(error)

@@ -93,6 +93,8 @@ TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
 
 NEVER: Instant = 9 * 10**15  # of what runs and has no clock yet
 
+POSTPONE_MS = 60_000  # until an alarm that could not be decided rings again
+
 CANCEL = "cancel"  # the name of the letter that asks a task to end itself
 CANCELED: Note = ("task.canceled", None)
 TIMED_OUT = Fault(kind="timeout", message="the time allowed for the task is over")
@@ -288,6 +290,12 @@ def on_due(task: Task, now: Instant, profile: Profile) -> Move | None:
         return None
     move = _struck(task, now, profile)
     return _clocked(move, now)
+
+
+def postponed(task: Task, now: Instant) -> Move:
+    """Nobody here can decide what its alarm means: it rings again later, and changes nothing."""
+    move = moves.going_on(task, now + POSTPONE_MS)
+    return _clocked(msgspec.structs.replace(move, front=True), now)
 
 
 def _struck(task: Task, now: Instant, profile: Profile) -> Move:

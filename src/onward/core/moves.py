@@ -5,6 +5,7 @@ machine.py decides which of these it is; nothing here looks at a task's state.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TypedDict, Unpack
@@ -28,7 +29,12 @@ from onward.core.task import (
     State,
     Task,
     encode,
+    weight,
 )
+
+MOST_NOTES = 1_000  # of one move
+MOST_NOTE_BYTES = 1 << 20
+LAST_NOTES = 4
 
 
 class Rest(TypedDict, total=False):
@@ -69,9 +75,31 @@ def guarded(
         to=to,
         due_at=due_at,
         changes=changes,
-        events=events,
+        events=bounded(events),
         **more,
     )
+
+
+def bounded(notes: tuple[Note, ...]) -> tuple[Note, ...]:
+    """The same if they are few and small; else what is too much is counted in one note.
+
+    The first stay, and the last, which say what the move is.
+    """
+    if len(notes) <= LAST_NOTES:
+        return notes
+    kept, room = 0, MOST_NOTE_BYTES
+    head, tail = notes[:-LAST_NOTES], notes[-LAST_NOTES:]
+    for _, data in head[: MOST_NOTES - LAST_NOTES]:
+        room -= weight(data)
+        if room < 0:
+            break
+        kept += 1
+    dropped = head[kept:]
+    if not dropped:
+        return notes
+    types = Counter(type_ for type_, _ in dropped)
+    note = ("task.notes_dropped", encode({"count": len(dropped), "types": types}))
+    return (*head[:kept], note, *tail)
 
 
 def age_limit(profile: Profile, expires_at: Instant | None) -> Instant | None:

@@ -221,6 +221,56 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _decode_fault = msgspec.json.Decoder(Fault).decode
+YEAR_MS = 365 * 24 * 3_600_000
+MOST_MESSAGE = 16_384  # characters of a fault
+MOST_DETAILS = 256 << 10  # bytes
+
+
+def sound_fault(fault: Fault) -> Fault:
+    """As a ledger can keep it, whatever a handler has put into it."""
+    wait_ms = _whole(fault.retry_after_ms)
+    return Fault(
+        kind=_text(fault.kind)[:200],
+        message=_text(fault.message)[:MOST_MESSAGE],
+        status=_whole(fault.status),
+        retryable=None if fault.retryable is None else bool(fault.retryable),
+        retry_after_ms=None if wait_ms is None else min(max(wait_ms, 0), YEAR_MS),
+        details=_json(fault.details),
+    )
+
+
+def weight(text: object) -> int:
+    """How many bytes it takes, at most: one a character, or four of those that are not ASCII."""
+    if not isinstance(text, str):
+        return 0
+    return len(text) if text.isascii() else 4 * len(text)
+
+
+def is_text(value: object) -> bool:
+    """Whether it can be kept as text: half of a surrogate pair cannot."""
+    return isinstance(value, str) and (value.isascii() or value == _text(value))
+
+
+def _text(value: object) -> str:
+    return str(value).encode(errors="replace").decode()
+
+
+def _whole(value: Any) -> int | None:
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if abs(number) < 2**53 else 2**53 - 1
+
+
+def _json(value: Any) -> Any:
+    try:
+        size = len(msgspec.json.encode(value).decode())
+    except Exception:
+        return f"a {type(value).__name__}, which is no JSON"
+    return value if size <= MOST_DETAILS else f"left out: {size} characters"
 
 
 def fault_of(error: Json | None) -> Fault | None:

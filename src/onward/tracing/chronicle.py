@@ -81,7 +81,7 @@ class Chronicle:
         for event in events:
             by_task.setdefault(event.task, []).append(event)
         ids = [id for id, its in by_task.items() if any(event.type in ENDS for event in its)]
-        for task in await self._backend.tasks.get(ids) if ids else ():
+        for task in await self._backend.tasks.look(ids) if ids else ():
             traceparent = None if task is None else traceparent_of(task.overrides)
             if task is not None and traceparent is not None and sampled(traceparent):
                 fresh = by_task[task.id]

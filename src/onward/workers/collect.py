@@ -201,7 +201,7 @@ class Collector:
         """Returns those of which nobody knows what was to be done: no use in trying again."""
         strange = [(row, answer) for row, answer in said if self._offers.of(answer.task) is None]
         ids = [answer.task for _, answer in strange]
-        tasks = await self._tasks.get(ids) if ids else ()
+        tasks = await self._tasks.look(ids) if ids else ()
         unknown = {
             answer.task: (row.fields, answer)
             for (row, answer), task in zip(strange, tasks, strict=True)
@@ -237,7 +237,7 @@ class Collector:
 
     async def _meet(self, rows: Sequence[Row]) -> None:
         ids = [self._id_of(row) for row in rows]
-        tasks = await self._tasks.get(ids)
+        tasks = await self._tasks.look(ids)
         foreign: dict[TaskId, tuple[str | None, Fields]] = {}
         over: list[str | None] = []
         for id, (entry, fields, _), task in zip(ids, rows, tasks, strict=True):

@@ -108,6 +108,7 @@ class Outpost:
 
     async def _sign_on(self, obey: Obey | None) -> None:
         await self.backend.maintain()
+        self.clock.adopt()
         await self._declare()
         await self.dispatcher.pressure.weigh()  # what is paused is not asked for, not even once
         await self.roster.beat()

@@ -89,7 +89,7 @@ class Feed:
         self._collector = Collector(
             dispatcher, roster, self._channel, self._offers, declarations, rules.visibility_ms
         )
-        self._adding = Coalescer(self._channel.add)
+        self._adding = Coalescer(self._channel.add, whole=True)
         self._reading = Coalescer(self._tasks.get)
         self._waiting_queues: Sequence[str] = ()
         self._sweeps = 0
@@ -388,7 +388,7 @@ class Feed:
 
     async def _refresh(self, offers: Sequence[Offer]) -> None:
         """What others have done to the tasks behind these."""
-        tasks = await self._tasks.get([offer.claimed.id for offer in offers])
+        tasks = await self._tasks.look([offer.claimed.id for offer in offers])
         for offer, task in zip(offers, tasks, strict=True):
             fence = task.fence if task is not None and task.state is State.RUNNING else None
             if task is None or fence != offer.claimed.fence:

@@ -102,6 +102,9 @@ class RedisStore:
         rows = await self._functions.call("get", 0, ids)
         return [_task(row) if row else None for row in rows]
 
+    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        return await self.get(ids)
+
     async def find(self, query: Query) -> Page[Task]:
         found = await self.placed(query)
         more = len(found) > query.limit

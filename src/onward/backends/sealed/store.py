@@ -63,7 +63,12 @@ class SealedStore:
                 log.error("a task waits for its key", task=task.id, error=str(error))
                 waits.append(_waits(task, now))
         if waits:
-            await self._inner.apply([self._seals.move(move) for move in waits], now=now)
+            try:
+                await self._inner.apply([self._seals.move(move) for move in waits], now=now)
+            except Exception as error:
+                # The ledger went away between the claim and this: those that do not open are left
+                # to their lease, and those that do are somebody's work already.
+                log.warning("left to their lease", tasks=len(waits), error=repr(error))
         return opened
 
     async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
@@ -88,6 +93,10 @@ class SealedStore:
     async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
         found = await self._inner.get(ids)
         return [None if task is None else self._opens.task(task) for task in found]
+
+    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        found = await self._inner.look(ids)
+        return [None if task is None else shown(self._opens, task) for task in found]
 
     async def find(self, query: Query) -> Page[Task]:
         if query.text:
@@ -136,7 +145,7 @@ def _waits(task: Claimed, now: Instant) -> Move:
         task,
         State.RUNNING,
         to=State.WAITING,
-        due_at=moves.first(now + AGAIN_MS, task.expires_at),
+        due_at=_again_at(task.expires_at, now),
         changes={
             "waiting_for": KEY,
             "attempt": task.attempt - 1,
@@ -146,6 +155,14 @@ def _waits(task: Claimed, now: Instant) -> Move:
         },
         events=(("task.parked", encode({"waiting_for": KEY})),),
     )
+
+
+def _again_at(expires_at: Instant | None, now: Instant) -> Instant:
+    """Not at once for one whose time is over: where that ends nothing, it would be claimed, and
+    found closed, as fast as it can be.
+    """
+    again_at = now + AGAIN_MS
+    return again_at if expires_at is None or expires_at <= now else min(again_at, expires_at)
 
 
 def _mentions(task: Task, text: str) -> bool:

@@ -381,6 +381,9 @@ class SqliteStore:
                 found[task.id] = task
         return [found.get(id) for id in ids]
 
+    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        return await self.get(ids)
+
     async def find(self, query: Query) -> Page[Task]:
         where, bindings = matching(query)
         statement = sql("find", columns=COLUMNS).replace("{where}", where)

@@ -245,7 +245,7 @@ class Noticing:
         if not news:
             return
         ids = list(dict.fromkeys(event.task for event in news))
-        tasks = dict(zip(ids, await self._store.get(ids), strict=True))
+        tasks = dict(zip(ids, await self._store.look(ids), strict=True))
         now = self._clock.now()
         made: list[tuple[str, Kept]] = []
         for event in news:

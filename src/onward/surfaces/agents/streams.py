@@ -167,7 +167,7 @@ class AgentStreams:
         ids = list(dict.fromkeys(event.task for event in news))
         tasks = {
             task.id: task
-            for task in await self._store.get(ids)
+            for task in await self._store.look(ids)
             if task is not None and (task.session is not None or task.queue == QUEUE)
         }
         if not tasks:

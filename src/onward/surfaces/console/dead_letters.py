@@ -16,8 +16,9 @@ from starlette.responses import Response
 
 from onward.core.contract import Query as LedgerQuery
 from onward.core.contract import TaskStore
-from onward.core.dispatch import CHUNK, NO_TASK, Dispatcher
+from onward.core.dispatch import CHUNK, Dispatcher
 from onward.core.errors import Invalid
+from onward.core.intervene import NO_TASK
 from onward.core.task import Json, State, Task, TaskId, encode, fault_of
 from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import Cursor, Name, Strict, TaskShape, native, native_page
@@ -345,7 +346,7 @@ async def _choose(store: TaskStore, body: AbandonBody) -> _Chosen:
     ids = list(dict.fromkeys(body.ids or ()))
     for at in range(0, len(ids), CHUNK):
         part = ids[at : at + CHUNK]
-        for id, task in zip(part, await store.get(part), strict=True):
+        for id, task in zip(part, await store.look(part), strict=True):
             chosen.add(id, task)
     return chosen
 

@@ -107,7 +107,7 @@ class History:
         if len(page.items) == READ:  # too much to follow: go on from the end
             self._cursor = (await store.events(after="$", limit=1)).next or self._cursor
         ended = [event.task for event in page.items if event.type in FINAL_EVENTS][-SAMPLED:]
-        return [pair for task in await store.get(ended) if task and (pair := _durations(task))]
+        return [pair for task in await store.look(ended) if task and (pair := _durations(task))]
 
 
 def _rates(

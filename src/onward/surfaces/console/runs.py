@@ -80,7 +80,7 @@ def build(flows: Flows, intake: Intake, masking: Masking) -> APIRouter:
         masked: Masked = False,
     ) -> Response:
         if id:  # named ones are looked up, whatever else is said
-            found = await store.get(list(dict.fromkeys(id)))
+            found = await store.look(list(dict.fromkeys(id)))
             page = Page([one for one in found if one and one.profile in intake.profiles], None)
         else:
             name = None if flow is None else (await flows.find(flow)).name

@@ -104,7 +104,7 @@ def build(
     @router.get("", response_model=TasksShape)
     async def listing(wanted: Annotated[Wanted, Query()]) -> Response:
         if wanted.id:
-            found = await store.get(list(dict.fromkeys(wanted.id)))
+            found = await store.look(list(dict.fromkeys(wanted.id)))
             page = Page([task for task in found if task is not None], None)
         else:
             page = await store.find(wanted.query())

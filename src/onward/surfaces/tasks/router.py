@@ -183,7 +183,7 @@ async def take_back(dispatcher: Dispatcher) -> Sequence[TaskId]:
         if due:
             await dispatcher.apply_clock(due, now)
         if orphans:
-            after = await store.get([task.id for task in orphans])
+            after = await store.look([task.id for task in orphans])
             taken += [
                 task.id
                 for before, task in zip(orphans, after, strict=True)
