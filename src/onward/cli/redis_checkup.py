@@ -106,11 +106,14 @@ def _role(info: Mapping[str, Any]) -> Finding:
 
 
 def _layout(client: Any, prefix: str) -> Iterator[Finding]:
-    from onward.backends.redis.client import LAYOUT
+    from onward.backends.redis.layout import LAST, LAYOUT
 
     written = client.exists(f"{prefix}onward:index")
     found = client.get(f"{prefix}onward:layout") or ("1" if written else None)
-    if found not in (None, LAYOUT):
+    if found == LAST:
+        said = f"its ledger has layout {LAST}: the next start brings it to {LAYOUT}"
+        yield Finding(ODD, "layout", said, "stop the servers of the older version, then onward up")
+    elif found not in (None, LAYOUT):
         said = f"its ledger has layout {found}, and this Onward knows {LAYOUT}"
         todo = "use the Onward that wrote it, another database number, or ONWARD_REDIS_PREFIX"
         yield Finding(BAD, "layout", said, todo)

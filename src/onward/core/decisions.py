@@ -14,7 +14,7 @@ import structlog
 
 from onward.core import machine
 from onward.core.contract import Fate, Key, Move, Receipt, Submission
-from onward.core.errors import KeyReused, QueueFull
+from onward.core.errors import Conflict, KeyReused, NextStep, QueueFull, Step
 from onward.core.outcome import Outcome, Parked, Succeeded, unstorable
 from onward.core.policy import Profile, Then
 from onward.core.task import FINAL, Claimed, Ending, Instant, Json, Letter, State, Task, TaskId
@@ -113,6 +113,10 @@ class Decisions:
 def accepted(receipt: Receipt, task: Task, cap: int | None) -> Receipt:
     if receipt.fate is Fate.FULL:
         raise QueueFull(task.queue, cap or 0)
+    if receipt.fate is Fate.REFUSED:
+        raise Conflict(
+            "what the ledger holds under this key cannot be read", step=NextStep(Step.CHECK_LEDGER)
+        )
     if receipt.fate is Fate.REUSED:
         raise KeyReused(
             "this idempotency key was used before, with another body",

@@ -44,7 +44,7 @@ from onward.core.contract import (
     Verdict,
 )
 from onward.core.decisions import Decisions, Reader, accepted, ending_of
-from onward.core.errors import Conflict, LedgerUnavailable, NotFound
+from onward.core.errors import Conflict, LedgerUnavailable, NextStep, NotFound, Step
 from onward.core.hands import Hands, Held, holds_of
 from onward.core.intervene import (
     NO_TASK,
@@ -357,7 +357,7 @@ class Dispatcher:
                 return verdict
             if verdict is Verdict.APPLIED:
                 return Verdict.STALE
-            if verdict is Verdict.GONE:
+            if verdict in (Verdict.GONE, Verdict.REFUSED):
                 return verdict
         log.error("settlement given up", task=held.id, tries=TRIES)
         return Verdict.MOVED
@@ -501,6 +501,11 @@ class Dispatcher:
     async def signal(self, task: TaskId, name: str, body: Json) -> None:
         now = self.clock.now()
         moved = await self.backend.tasks.post([Letter(to=task, name=name, body=body)], now=now)
+        if moved.verdicts[0] is Verdict.REFUSED:
+            raise Conflict(
+                "the task has too many unread letters",
+                hint="send it again when the task has read some",
+            )
         if moved.verdicts[0] is not Verdict.APPLIED:
             raise NotFound("no live task has this id")
         self._announce(moved.awake, [task])
@@ -520,6 +525,10 @@ class Dispatcher:
             if verdict is Verdict.GONE:
                 raise Conflict(
                     "the task has left the ledger for the archive", hint="submit it anew"
+                )
+            if verdict is Verdict.REFUSED:
+                raise Conflict(
+                    "the ledger refuses this change of the task", step=NextStep(Step.CHECK_LEDGER)
                 )
         raise Conflict("the task keeps changing; try again")
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 
 class Step(StrEnum):
+    CHECK_LEDGER = "check_ledger"
     LIST_FLOWS = "list_flows"
     LIST_SCHEDULES = "list_schedules"
     PUBLISH_VERSION = "publish_version"

@@ -12,6 +12,7 @@ Words: TypeAlias = Mapping[Step, str]
 
 HTTP: Words = MappingProxyType(
     {
+        Step.CHECK_LEDGER: "onward doctor looks at the ledger",
         Step.LIST_FLOWS: "GET /api/v2/flows lists what there is",
         Step.LIST_SCHEDULES: "GET /api/v2/schedules lists what there is",
         Step.PUBLISH_VERSION: "POST /flows/version publishes one",

@@ -32,16 +32,16 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from onward.backends.redis.board import Board
+from onward.backends.redis.layout import settle_layout
 from onward.backends.redis.line import Line, open_line
 from onward.core.errors import Invalid, LedgerUnavailable, NotLetIn
 
 log = structlog.get_logger("onward.redis")
 
 _HERE = files("onward.backends.redis")
-PARTS = ("ledger.lua", "moves.lua", "effects.lua", "reading.lua")
+PARTS = ("ledger.lua", "intake.lua", "moves.lua", "effects.lua", "reading.lua")
 LIBRARY = "".join((_HERE / part).read_text() for part in PARTS)
 NAME = LIBRARY.splitlines()[0].removeprefix("#!lua name=")
-LAYOUT = "2"  # of the keys that these functions write; another one is not touched
 CALL_TIMEOUT_S = 10
 MOST_CONNECTIONS = 64
 REFUSALS = (AuthenticationError, AuthorizationError, NoPermissionError)
@@ -187,22 +187,9 @@ class Functions:
             self._free.append(line)
 
     async def _load(self) -> None:
-        await self._check_layout()
+        await settle_layout(self)
         await self.command("FUNCTION", "LOAD", "REPLACE", LIBRARY)
         self._loaded = True
-
-    async def _check_layout(self) -> None:
-        # Asked first: whoever writes tasks has said before how they are laid out.
-        written = await self.command("EXISTS", f"{self.prefix}onward:index")
-        said = await self.command("GET", f"{self.prefix}onward:layout")
-        layout = said.decode() if said else "1" if written else LAYOUT
-        if layout != LAYOUT:
-            raise Invalid(
-                f"this Redis holds a ledger of layout {layout}, and this Onward knows {LAYOUT}",
-                hint="let the version that wrote it finish its tasks, or take another database"
-                " or ONWARD_REDIS_PREFIX",
-            )
-        await self.command("SET", f"{self.prefix}onward:layout", LAYOUT, "NX")
 
 
 def refused(error: RedisError) -> Exception:
