@@ -32,6 +32,10 @@ from onward.core.task import (
 
 T = TypeVar("T")
 
+# What may lie unread with one task, of letters that come by `post`.
+MAX_LETTERS = 1_000
+MAX_LETTER_BYTES = 8 << 20
+
 
 class Key(msgspec.Struct, frozen=True):
     """An idempotency key, in its scope, with a hash of the body that it was first used for."""
@@ -76,6 +80,7 @@ class Verdict(StrEnum):
     STALE = "stale"  # claimed by somebody else since: a settlement is late
     MOVED = "moved"  # same fence, but it changed since it was read: read again, decide again
     EARLY = "early"  # a heartbeat has moved the alarm
+    REFUSED = "refused"  # it cannot be applied, now or later; to a letter: too many lie unread
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -90,6 +95,7 @@ class Fate(StrEnum):
     KNOWN = "known"  # this key has been here with this body: `task` is the first one's id
     REUSED = "reused"  # this key has been here with another body
     FULL = "full"
+    REFUSED = "refused"  # what the ledger holds under its key cannot be read
 
 
 class Receipt(msgspec.Struct, frozen=True):

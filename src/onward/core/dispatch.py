@@ -35,9 +35,9 @@ from onward.core.contract import (
     Submission,
     Verdict,
 )
-from onward.core.errors import Conflict, KeyReused, LedgerUnavailable, NotFound, QueueFull
+from onward.core.errors import Conflict, LedgerUnavailable, NotFound
 from onward.core.hands import Hands, Held, holds_of
-from onward.core.intervene import Decide, Replay, dead_only, meant
+from onward.core.intervene import DOCTOR, Decide, Replay, accepted, dead_only, meant
 from onward.core.lanes import RETRY_SHARE, RetryShare
 from onward.core.outcome import Failed, Outcome, Parked, Released, Succeeded
 from onward.core.policy import Profile, Then
@@ -66,6 +66,7 @@ Reader: TypeAlias = Callable[[Letter, Json, Instant], tuple[Claimed, Parked | Su
 CHUNK = 256  # moves in one call of the ledger
 NO_TASK = "no such task"
 ANEW = "submit it anew"
+READ_FIRST = "send it again when the task has read some of them"
 TRIES = 5  # how often a decision is taken anew when the task has changed under it
 AGAIN_S = 0.5  # between two tries at a ledger that is away
 
@@ -108,7 +109,7 @@ class Dispatcher:
     ) -> Receipt:
         """In the ledger when this returns. A key that is known returns the known task."""
         receipt = await self._submissions.one(self._submission(task, cap, key))
-        return _accepted(receipt, task, cap)
+        return accepted(receipt, task, cap)
 
     async def submit_all(self, tasks: Sequence[Task]) -> Sequence[Receipt]:
         return await self._submissions.many([self._submission(task, None, None) for task in tasks])
@@ -363,7 +364,7 @@ class Dispatcher:
             verdict = (await self._apply([move], now)).verdicts[0]
             if verdict is Verdict.APPLIED:
                 return Verdict.STALE if late else Verdict.APPLIED
-            if verdict is Verdict.GONE:
+            if verdict in (Verdict.GONE, Verdict.REFUSED):
                 return verdict
         log.error("settlement given up", task=held.id, tries=TRIES)
         return Verdict.MOVED
@@ -480,6 +481,8 @@ class Dispatcher:
     async def signal(self, task: TaskId, name: str, body: Json) -> None:
         now = self.clock.now()
         moved = await self.backend.tasks.post([Letter(to=task, name=name, body=body)], now=now)
+        if moved.verdicts[0] is Verdict.REFUSED:
+            raise Conflict("the task has too many unread letters", hint=READ_FIRST)
         if moved.verdicts[0] is not Verdict.APPLIED:
             raise NotFound("no live task has this id")
         self._announce(moved.awake, [task])
@@ -498,6 +501,8 @@ class Dispatcher:
                 return await self._get(id) or task
             if verdict is Verdict.GONE:
                 raise Conflict("the task has left the ledger for the archive", hint=ANEW)
+            if verdict is Verdict.REFUSED:
+                raise Conflict("the ledger refuses this change of the task", hint=DOCTOR)
         raise Conflict("the task keeps changing; try again")
 
     async def _intervene_all(self, ids: Sequence[TaskId], decide: Decide) -> Mapping[TaskId, str]:
@@ -580,17 +585,6 @@ class Dispatcher:
 
 def _queued(tasks: Iterable[Task]) -> Mapping[str, int]:
     return Counter(task.queue for task in tasks if task.state is State.QUEUED)
-
-
-def _accepted(receipt: Receipt, task: Task, cap: int | None) -> Receipt:
-    if receipt.fate is Fate.FULL:
-        raise QueueFull(task.queue, cap or 0)
-    if receipt.fate is Fate.REUSED:
-        raise KeyReused(
-            "this idempotency key was used before, with another body",
-            hint="use a new key for a new request",
-        )
-    return receipt
 
 
 def _ending(move: Move, now: Instant) -> Ending:

@@ -7,12 +7,13 @@ from typing import TypeAlias
 
 from onward.core import machine
 from onward.core.approval import Word, approval_of
-from onward.core.contract import Move
-from onward.core.errors import Conflict, NotFound
+from onward.core.contract import Fate, Move, Receipt
+from onward.core.errors import Conflict, KeyReused, NotFound, QueueFull
 from onward.core.policy import Profile
 from onward.core.task import Instant, Json, State, Task, TaskId
 
 Decide: TypeAlias = Callable[[Task, Instant], Move | None]
+DOCTOR = "look at what onward doctor finds in this ledger"
 
 
 class Replay:
@@ -64,3 +65,16 @@ def meant(found: Task, word: Word, move: Move | None) -> Move:
     if word.digest not in (None, asked.digest):
         raise Conflict("the payload is not the one that was shown", hint="look at it again")
     return move
+
+
+def accepted(receipt: Receipt, task: Task, cap: int | None) -> Receipt:
+    if receipt.fate is Fate.FULL:
+        raise QueueFull(task.queue, cap or 0)
+    if receipt.fate is Fate.REFUSED:
+        raise Conflict("what the ledger holds under this key cannot be read", hint=DOCTOR)
+    if receipt.fate is Fate.REUSED:
+        raise KeyReused(
+            "this idempotency key was used before, with another body",
+            hint="use a new key for a new request",
+        )
+    return receipt

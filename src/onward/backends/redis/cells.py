@@ -21,11 +21,11 @@ from onward.core.contract import Query
 from onward.core.errors import Invalid
 
 SCANNED = 1_000  # keys looked at in one go
-LONG = {"payload": ":payload", "result": ":output"}  # as in ledger.lua
+LONG = {"payload": "onward:payload:", "result": "onward:output:"}  # as in ledger.lua
 TASKS, EVENTS, DOCUMENTS, EFFECTS = "tasks", "events", "documents", "effects"
 STAGES = (TASKS, EVENTS, DOCUMENTS, EFFECTS)
 
-# ARGV by fives: key, field, the key's ending where a long field is kept, what was read, what to
+# ARGV by fives: key, field, the key where a long field is kept, if any, what was read, what to
 # write. Each only if it is still as it was read; what has left meanwhile does not come back.
 _REWRITE = """
 local done = 0
@@ -33,8 +33,8 @@ for at = 1, #ARGV, 5 do
   local key, field, long, old, new = unpack(ARGV, at, at + 4)
   local found = redis.call('HGET', key, field)
   if found == '' and long ~= '' then
-    if redis.call('GET', key .. long) == old then
-      redis.call('SET', key .. long, new, 'KEEPTTL')
+    if redis.call('GET', long) == old then
+      redis.call('SET', long, new, 'KEEPTTL')
       done = done + 1
     end
   elseif found == old then
@@ -80,11 +80,12 @@ class RedisCells:
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
         page = await self._store.find(Query(after=after or None, limit=limit))
         cells = [
-            Cell((self._name(f"task:{task.id}"), field, LONG.get(field, ""), ""), *named, text)
+            Cell((self._name(f"onward:task:{task.id}"), field, long, ""), *named, text)
             for task in page.items
             for field in FIELDS
             if (text := getattr(task, field)) is not None
             for named in [(owner_of(task.id), field)]
+            for long in [self._name(LONG[field] + task.id) if field in LONG else ""]
         ]
         return cells, page.next
 

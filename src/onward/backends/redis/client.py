@@ -38,9 +38,10 @@ from onward.core.errors import Invalid, LedgerUnavailable, NotLetIn
 log = structlog.get_logger("onward.redis")
 
 _HERE = files("onward.backends.redis")
-LIBRARY = "".join((_HERE / part).read_text() for part in ("ledger.lua", "moves.lua", "reading.lua"))
+PARTS = ("ledger.lua", "intake.lua", "moves.lua", "reading.lua")
+LIBRARY = "".join((_HERE / part).read_text() for part in PARTS)
 NAME = LIBRARY.splitlines()[0].removeprefix("#!lua name=")
-LAYOUT = "2"  # of the keys that these functions write; another one is not touched
+LAYOUT = "3"  # of the keys that these functions write; another one is not touched
 CALL_TIMEOUT_S = 10
 MOST_CONNECTIONS = 64
 REFUSALS = (AuthenticationError, AuthorizationError, NoPermissionError)

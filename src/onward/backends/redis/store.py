@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import structlog
 
 from onward.backends.codec import LANES, PRIORITIES, merge_holds
 from onward.backends.redis.client import Functions
 from onward.core.contract import (
+    MAX_LETTER_BYTES,
+    MAX_LETTERS,
     Ask,
     Fate,
     Hold,
@@ -26,7 +29,11 @@ from onward.core.contract import (
 )
 from onward.core.task import STATES, Claimed, Event, Instant, Lane, Letter, State, Task, TaskId
 
+log = structlog.get_logger("onward.redis")
+
 SEP = "\x1f"
+COMPLAINTS = 1_000  # rows that are complained of
+DOCTOR = "onward doctor --ledger <url>"
 BY_LANE = ("queued", "offered")  # what is counted by lane, as in ledger.lua
 FAR = 1_000
 STEPS = 1_000  # tasks looked at in one call of `find`
@@ -93,14 +100,23 @@ class RedisStore:
         )
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
-        return _moved(await self._functions.call("post", now, letters))
+        bounds = (MAX_LETTERS, MAX_LETTER_BYTES)
+        return _moved(await self._functions.call("post", now, letters, *bounds))
 
     async def due(self, *, now: Instant, limit: int) -> Sequence[Task]:
-        return [_task(row) for row in await self._functions.call("due", now, limit)]
+        while True:
+            rows, odd = await self._functions.call("due", now, limit)
+            tasks = [_readable(row) for row in rows]
+            odd += [row["id"] for row, task in zip(rows, tasks, strict=True) if task is None]
+            if odd:
+                log.error("due, and cannot be read: set aside", tasks=odd[:10], count=len(odd))
+                await self._functions.call("set_aside", now, odd)
+            if not odd or any(tasks):
+                return [task for task in tasks if task is not None]
 
     async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
         rows = await self._functions.call("get", 0, ids)
-        return [_task(row) if row else None for row in rows]
+        return [_readable(row) if row else None for row in rows]
 
     async def find(self, query: Query) -> Page[Task]:
         found = await self.placed(query)
@@ -114,7 +130,10 @@ class RedisStore:
         start = query.after
         while len(found) <= query.limit:
             rows, stopped = await self._functions.call("find", 0, query, start, STEPS)
-            found += [(_whole(place), _task(row)) for place, row in rows]
+            for place, row in rows:
+                task = _readable(row)
+                if task is not None:
+                    found.append((_whole(place), task))
             if not stopped:
                 break
             start = stopped
@@ -136,7 +155,7 @@ class RedisStore:
         return await self._functions.call("position", 0, task, FAR) or None
 
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
-        key = f"{self._functions.prefix}metrics:queue:depths"
+        key = f"{self._functions.prefix}onward:counts"
         flat = await self._functions.command("HGETALL", key)
         counts: Counter[tuple[str, Lane, State]] = Counter()
         for name, count in _pairs(flat):
@@ -160,7 +179,7 @@ class RedisStore:
             return Page([], last[0][0].decode() if last else "0-0")
         start = f"({after}" if after else "-"
         rows = await self._functions.command("XRANGE", stream, start, "+", "COUNT", limit)
-        events = [_event(fields) for _, fields in rows]
+        events = [event for at, fields in rows if (event := _readable_event(at, fields))]
         return Page(events, rows[-1][0].decode() if rows else after)
 
     async def _history(self, task: TaskId, after: int, limit: int) -> Page[Event]:
@@ -317,6 +336,33 @@ def _task(row: Mapping[str, str]) -> Task:
         if reader is not None:  # else it is the store's own
             fields[name] = reader(value)
     return Task(**fields)
+
+
+def _readable(row: Mapping[str, str]) -> Task | None:
+    """None: it is no task, or not all of one. Others in the same batch are served all the same."""
+    try:
+        return _task(row)
+    except (TypeError, ValueError, KeyError) as error:
+        _complain(str(row.get("id")), error)
+        return None
+
+
+def _readable_event(at: bytes, fields: Sequence[bytes]) -> Event | None:
+    try:
+        return _event(fields)
+    except ValueError as error:
+        _complain(at.decode(), error)
+        return None
+
+
+_complained: set[str] = set()
+
+
+def _complain(row: str, error: Exception) -> None:
+    """One line a row: it is met again with every page that it is on."""
+    if row not in _complained and len(_complained) < COMPLAINTS:
+        _complained.add(row)
+        log.error("a row of the ledger cannot be read", row=row, error=repr(error), hint=DOCTOR)
 
 
 def _event(fields: Sequence[bytes]) -> Event:

@@ -18,6 +18,8 @@ from onward.backends.sqlite.database import QUERIES, Database, Row, sql
 from onward.backends.sqlite.turn import Turn, born_claimed, claimed_note
 from onward.core.approval import Status
 from onward.core.contract import (
+    MAX_LETTER_BYTES,
+    MAX_LETTERS,
     Ask,
     Fate,
     Hold,
@@ -335,14 +337,33 @@ class SqliteStore:
         def work() -> Moved:
             self._books.open()
             turn = Turn((), now)
-            alive = self._deliver(letters, turn)
+            fitting = self._fitting(letters)
+            alive = self._deliver([letters[at] for at in fitting], turn)
             self._books.close()
             verdicts = [
-                Verdict.APPLIED if letter.to in alive else Verdict.GONE for letter in letters
+                Verdict.REFUSED
+                if at not in fitting
+                else Verdict.APPLIED
+                if letter.to in alive
+                else Verdict.GONE
+                for at, letter in enumerate(letters)
             ]
             return Moved(verdicts, frozenset(turn.awake))
 
         return await self._db.write(work)
+
+    def _fitting(self, letters: Sequence[Letter]) -> Collection[int]:
+        """Which of them find room: what lies unread with one task is bounded."""
+        found = self._db.run_list("lying", list({letter.to for letter in letters}))
+        lying = {id: (many, size) for id, many, size in found}
+        fitting: list[int] = []
+        for at, letter in enumerate(letters):
+            many, size = lying.get(letter.to, (0, 0))
+            size += len(letter.name.encode()) + len(letter.body.encode())
+            if many < MAX_LETTERS and size <= MAX_LETTER_BYTES:
+                lying[letter.to] = (many + 1, size)
+                fitting.append(at)
+        return frozenset(fitting)
 
     def _deliver(self, letters: Sequence[Letter], turn: Turn) -> Collection[TaskId]:
         """Into the inboxes of those who live; returns who they are."""
