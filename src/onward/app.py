@@ -62,12 +62,7 @@ class Application:
             groups=shipped.GROUPS if builtin_worker else None,
         )
         door = Door(self.onward.dispatcher, self.onward.roster, self.onward.declarations, settings)
-        intake = Intake(
-            self.onward.dispatcher,
-            self.onward.roster,
-            self.onward.declarations,
-            settings.stream_types,
-        )
+        intake = self.onward.intake
         self.web = _doors(self.onward, door, intake)
         summarize = partial(tasks_router.submit, intake, SUMMARIZE)
         busy = {

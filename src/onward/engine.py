@@ -46,6 +46,7 @@ from onward.surfaces.console import services as console_services
 from onward.surfaces.console.history import STEP_MS, History
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.streams.dead_letters import DeadLetters
+from onward.surfaces.tasks.submission import Intake
 from onward.tracing.switch import traced
 from onward.workers.builtin import Builtin
 from onward.workers.dialects import StreamProtocol
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
     from redis.asyncio import Redis
 
+    from onward.surfaces.views.projector import SeedViews
     from onward.tracing.chronicle import Chronicle
     from onward.tracing.server import Tracing
     from onward.workers.celery.wake import WakeUps
@@ -154,6 +156,7 @@ class Onward:
         self.submissions = Submissions(
             self.dispatcher, self.declarations, self.roster, settings.stream_types
         )
+        self.intake = Intake(self.dispatcher, self.roster, self.declarations, settings.stream_types)
         self.scheduled = console_schedules.Runs(self.dispatcher, self.submissions, self.flows)
         self.scheduler = Scheduler(
             self.backend, self.clock, Timetable(self.backend, self.clock), self.scheduled.submit
@@ -183,6 +186,7 @@ class Onward:
         self._feed: Feed | None = None
         self._agent_feed: Feed | None = None
         self._wake_ups: WakeUps | None = None
+        self._views: SeedViews | None = None
         self._lines: Sequence[Redis] = ()
         self._reads: tuple[Lines, Sequence[Dialect]] | None = None
         self._redis = settings.redis or (
@@ -271,6 +275,8 @@ class Onward:
             await backend.tasks.erase(ids, now=now)
         else:
             await backend.tasks.purge(ids, now=now)
+        if self._views is not None:
+            await self._views.forget(ids)
 
     @property
     def encryption(self) -> tuple[Sequence[str], Turn | None]:
@@ -394,11 +400,34 @@ class Onward:
             calls,
             self.clock,
             prefix=settings.redis_prefix,
-            ledger_keys=not settings.ledger.startswith(("sqlite", "postgres")),
             tally=lines.tally,
-            at_rest=at_rest(self.backend),
         )
         self._background.run(told.run(self._duty(told.name)))
+        self._background.run(self._show_views(calls))
+
+    async def _show_views(self, redis: Redis) -> None:
+        """What the seeds' readers look up: of a Redis ledger all of it, else what agents do."""
+        from onward.surfaces.agents.streams import wanted
+        from onward.surfaces.views.adoption import Adoption
+        from onward.surfaces.views.projector import SeedViews
+        from onward.surfaces.views.writer import ViewWriter
+
+        writer = ViewWriter(redis, self.settings.redis_prefix)
+        whole = not self.settings.ledger.startswith(("sqlite", "postgres"))
+        adoption = None
+        if whole:
+            adoption = Adoption(self.dispatcher, self.intake, self.catalog, writer)
+        self._views = SeedViews(
+            self.dispatcher,
+            writer,
+            whole=whole,
+            adoption=adoption,
+            at_rest=at_rest(self.backend),
+            duty=self._duty(SeedViews.name),
+        )
+        if not whole:
+            await wanted(self.backend, redis, self.clock, SeedViews.name)
+        await self._views.run()
 
     def _start_waking(self) -> None:
         """Celery workers run tasks of a ledger that they can reach."""

@@ -6,7 +6,6 @@ Each path answers with and without its last slash: a redirect would cost some cl
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
@@ -20,7 +19,7 @@ from onward.core.contract import Query as LedgerQuery
 from onward.core.contract import TaskStore
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, NotFound, TooBusy
-from onward.core.task import FINAL, Lane, State, Task, TaskId
+from onward.core.task import FINAL, State, Task, TaskId
 from onward.surfaces import errors
 from onward.surfaces.listing import newest
 from onward.surfaces.route import answer
@@ -33,6 +32,7 @@ from onward.surfaces.tasks.shapes import (
     Requeued,
     TaskDetail,
     shown,
+    totals,
     word,
 )
 from onward.surfaces.tasks.submission import SUMMARIZE, Intake
@@ -48,19 +48,6 @@ Erase = Callable[[Sequence[TaskId]], Awaitable[Any]]
 
 SWEEP, MOST_SWEEPS = 256, 40  # due tasks at a time, and how often for one call
 ERASING_TRIES, ERASING_PAUSE_S = 20, 0.1
-
-# Counts are kept by stored state, and only a reading of each task would tell why it is scheduled.
-# At this door nothing is scheduled unless it failed.
-COUNTED = {
-    State.SCHEDULED: "FAILED",
-    State.QUEUED: "PENDING",
-    State.RUNNING: "ACTIVE",
-    State.WAITING: "ACTIVE",
-    State.SUCCEEDED: "COMPLETED",
-    State.FAILED: "FAILED",
-    State.DEAD: "DLQ",
-    State.CANCELED: "FAILED",
-}
 
 
 def build(
@@ -138,23 +125,9 @@ def build(
 
     @on("GET", "/queues/status", response_model=QueueStatus)
     async def status() -> Response:
-        depths, states = Counter[str](), Counter[str]()
-        for (_, lane, state), count in (await store.counts()).items():
-            states[COUNTED[state]] += count
-            depths[lane if state is State.QUEUED else state] += count
-        waiting = depths[Lane.RETRY]
-        return answer(
-            {
-                "queues": {
-                    "primary": depths[Lane.PRIMARY],
-                    "retry": waiting,
-                    "scheduled": depths[State.SCHEDULED],
-                    "dlq": depths[State.DEAD],
-                },
-                "states": {name: states[name] for name in STORED},
-                "retry_ratio": retry_ratio(waiting),
-            }
-        )
+        queues, states = totals(await store.counts())
+        ratio = retry_ratio(queues["retry"])
+        return answer({"queues": queues, "states": states, "retry_ratio": ratio})
 
     @on("GET", "/queues/dlq", response_model=list[TaskDetail])
     async def dead_letters(limit: Limit = 100) -> Response:

@@ -6,6 +6,7 @@ Instants are ISO 8601 in UTC. The seed's fields come first, in its order; ours s
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 
 from onward.core.dispatch import Dispatcher
 from onward.core.policy import error_class, overrides_of
-from onward.core.task import Event, Fault, Instant, State, Task, fault_of
+from onward.core.task import Event, Fault, Instant, Lane, State, Task, fault_of
 from onward.surfaces.tasks.submission import SUMMARIZE
 from onward.surfaces.vocabulary import TASKS, Phase, phase
 from onward.surfaces.wire import iso
@@ -84,6 +85,37 @@ class QueueStatus(BaseModel):
     retry_ratio: float
 
 
+# Counts are kept by stored state, and only a reading of each task would tell why it is scheduled.
+# At this door nothing is scheduled unless it failed.
+COUNTED = {
+    State.SCHEDULED: "FAILED",
+    State.QUEUED: "PENDING",
+    State.RUNNING: "ACTIVE",
+    State.WAITING: "ACTIVE",
+    State.SUCCEEDED: "COMPLETED",
+    State.FAILED: "FAILED",
+    State.DEAD: "DLQ",
+    State.CANCELED: "FAILED",
+}
+
+
+def totals(
+    counts: Mapping[tuple[str, Lane, State], int],
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Of all queues together: how many wait where, and how many are in which state."""
+    depths, states = Counter[str](), Counter[str]()
+    for (_, lane, state), count in counts.items():
+        states[COUNTED[state]] += count
+        depths[lane if state is State.QUEUED else state] += count
+    queues = {
+        "primary": depths[Lane.PRIMARY],
+        "retry": depths[Lane.RETRY],
+        "scheduled": depths[State.SCHEDULED],
+        "dlq": depths[State.DEAD],
+    }
+    return queues, {name: states[name] for name in STORED}
+
+
 def shown(task: Task) -> bool:
     return task.profile in SHOWN and task.session is None and task.parent is None
 
@@ -102,12 +134,11 @@ class Details:
     async def of(self, tasks: Sequence[Task]) -> Sequence[Mapping[str, Any]]:
         told: list[Mapping[str, Any]] = []
         for at in range(0, len(tasks), AT_ONCE):
-            part = tasks[at : at + AT_ONCE]
-            histories = await asyncio.gather(*[self._history(task) for task in part])
-            told += [
-                self._detail(task, history) for task, history in zip(part, histories, strict=True)
-            ]
+            told += await asyncio.gather(*[self.one(task) for task in tasks[at : at + AT_ONCE]])
         return told
+
+    async def one(self, task: Task) -> Mapping[str, Any]:
+        return self._detail(task, await self._history(task))
 
     async def _history(self, task: Task) -> Sequence[Mapping[str, Any]]:
         """Its errors, oldest first, those before a retry by hand included."""
