@@ -1,4 +1,4 @@
-#!lua name=onward3
+#!lua name=onward4
 -- The ledger in Redis. Every function takes one key, the prefix ("" or "{onward}:" for a cluster, so
 -- that all keys share a slot), and one msgpack argument with many items; it checks first and writes
 -- last, because a script that fails half way is not rolled back. Nothing here decides: a move says
@@ -46,7 +46,7 @@
 -- the queues with new work, the tasks with new events, and how tasks have ended. A server is told on
 -- a channel of its own, onward:bell:{server}, which task was put into its hands.
 
-local LIBRARY = 'onward3'
+local LIBRARY = 'onward4'
 local SEP = '\31'
 local SHORT = 64
 local TELLING = 512 -- of an ending whose result or error is longer only the id is told
@@ -344,7 +344,7 @@ local CLAIM_FIELDS = { 'rev', 'type', 'profile', 'payload', 'created_at', 'expir
   'overrides', 'parent', 'key', 'events', 'mail' }
 -- A task without a rev has none of these (see `admit`), and most that are claimed have no rev.
 local MOVED_FIELDS = { 'fence', 'generation', 'attempt', 'failures', 'retries', 'lost', 'journal',
-  'lease_until', 'attempt_by' }
+  'lease_until', 'attempt_by', 'bulk' }
 local NONE = {}
 
 -- One task into one worker's hands, by its CLAIM_FIELDS and MOVED_FIELDS. Returns what is told of every
@@ -375,7 +375,7 @@ local function hand_over(id, h, m, ask, queue, lane, now)
     local letters = tonumber(h[12] or 0) > 0 and letters_of(key) or NONE
     row[11] = { generation, tonumber(m[4] or 0), tonumber(m[5] or 0), tonumber(m[6] or 0), lane,
       expires_at or NIL, attempt_by or NIL, attempt_ms or NIL, h[8] or NIL, h[9] or NIL,
-      h[10] or NIL, m[7] or NIL, letters }
+      h[10] or NIL, m[7] or NIL, m[10] or NIL, letters }
   end
   return row, flat
 end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -26,11 +26,16 @@ Statement = tuple[str, tuple[Any, ...]]
 Read = Callable[[str, Any], Awaitable[Sequence[Row]]]
 Write = Callable[[Sequence[Statement]], Awaitable[int]]  # returns how many rows were changed
 
-LEDGER = ("task", "event", "letter", "document", "effect")
+LEDGER = ("task", "long_text", "event", "letter", "document", "effect")
 ARCHIVE = ("archived_task", "event_log")
 
 _SQL = named((files("onward.backends.sqlite") / "cells.sql").read_text())
-_PAIRS = frozenset({"document", "effect"})  # tables without a number of their own
+# Tables without a number of their own: what their keys are, and one that is before them all.
+_PAIRS: Mapping[str, tuple[Any, tuple[str | int, ...]]] = {
+    "long_text": (tuple[int, str], (-1, "")),
+    "document": (tuple[str, str], ("", "")),
+    "effect": (tuple[str, str], ("", "")),
+}
 
 
 class SqlCells:
@@ -57,15 +62,11 @@ class SqlCells:
         table, _, key = (after or f"{self._tables[0]}:").partition(":")
         if table not in self._tables:
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
-        shape = tuple[str, str] if table in _PAIRS else tuple[int]
+        shape, first = _PAIRS.get(table, (tuple[int], (-1,)))
         try:
-            return table, msgspec.json.decode(key, type=shape) if key else _first(table)
+            return table, msgspec.json.decode(key, type=shape) if key else first
         except msgspec.DecodeError as error:
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after") from error
-
-
-def _first(table: str) -> tuple[str | int, ...]:
-    return ("", "") if table in _PAIRS else (-1,)
 
 
 def _key(table: str, row: Row) -> Row:
@@ -76,6 +77,9 @@ def _cells(table: str, row: Row) -> Iterable[Cell]:
     match table:
         case "task" | "archived_task":
             yield from _of_task(table, *row)
+        case "long_text":
+            number, field, id, body = row
+            yield Cell((table, number, field), owner_of(id), field, body)
         case "event" | "event_log":
             number, id, type_, data = row
             if type_ != CLAIMED:
@@ -94,7 +98,7 @@ def _cells(table: str, row: Row) -> Iterable[Cell]:
 
 def _of_task(table: str, number: int, id: str, *texts: str | None) -> Iterable[Cell]:
     for field, text in zip(FIELDS, texts, strict=True):
-        if text is not None:
+        if text:  # a long one lies elsewhere
             yield Cell((f"{table}.{field}", number), owner_of(id), field, text)
 
 
