@@ -46,7 +46,7 @@ async def test_an_answer_is_applied_in_the_letters_place(desk: Desk) -> None:
         "children",
     )
     assert (after.fence, after.rev, after.attempt) == (parent.fence, parent.rev + 1, parent.attempt)
-    assert (await desk.history(parent.id))[-3:] == ["task.parked", "node.finished", "task.parked"]
+    assert (await desk.history(parent.id))[-3:] == ["task.claimed", "task.parked", "node.finished"]
     assert ids(await desk.claim("c", limit=5)) == [following.id]
     await desk.post(parent.id, "signal")
     (woken,) = await desk.claim()

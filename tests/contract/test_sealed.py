@@ -382,7 +382,7 @@ def test_whatever_passes_the_store_was_thought_of() -> None:
     assert {*Ending.__struct_fields__} == {"id", "state", "result", "error", "at"}
     handed = {*Claimed.__struct_fields__} - {*Task.__struct_fields__}
     assert handed == {"letters"}
-    assert {*FIELDS} & {*Claimed.__struct_fields__} == {"payload", "journal"}
+    assert {*FIELDS} & {*Claimed.__struct_fields__} == {"payload", "journal", "bulk"}
 
 
 async def test_what_the_ledgers_read_themselves_stays_clear(vault: Vault) -> None:

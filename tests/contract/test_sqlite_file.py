@@ -103,13 +103,14 @@ async def test_a_file_of_a_newer_version_is_refused_and_left_alone(
     await open_backend(url).close()
     path = tmp_path / "folder" / "onward.db"
     connection = apsw.Connection(str(path))
+    ours = connection.pragma("user_version")
     connection.pragma("user_version", 99)
     connection.close()
     with pytest.raises(LedgerUnavailable, match="newer Onward"):
         open_backend(url)
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == 99
-    connection.pragma("user_version", 1)
+    connection.pragma("user_version", ours)
     connection.close()
     # Refused means let go as well: whoever mends the file can open it without a restart.
     await open_backend(url).close()

@@ -121,7 +121,7 @@ def decisions(task: Task, profile: Profile) -> Iterator[tuple[str, Move | None]]
         yield "settle", machine.settle(at_once, Failed(BUSY), NOW, profile)
         yield "delivered", machine.delivered(task, "w", NOW, FUTURE)
     if task.state is State.WAITING:
-        for heard in (Parked(seen=0, journal="{}", waiting_for="children"), Succeeded("1")):
+        for heard in (Parked(seen=0, journal="{}", waiting_for="timer"), Succeeded("1")):
             yield "answer", machine.answer(task, heard, NOW, profile)
     yield "given up", machine.given_up(task, BUSY, NOW, profile)
     yield "clock", machine.on_due(task, NOW, profile)

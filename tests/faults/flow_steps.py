@@ -28,6 +28,7 @@ from onward.service import Context, Service
 from onward.settings import Settings
 
 RUN = "run"
+BALLAST = "x" * 6_000  # so much that its memory is kept in two parts
 INNER = {
     "start": "double",
     "nodes": {
@@ -166,7 +167,7 @@ async def run_to_the_end(folder: Path, *, kill_at: int = 0) -> dict[str, Any]:
                 await onward.flows.publish(flow.id, definition)
         if (await store.get([RUN]))[0] is None:
             published = await onward.flows.pick("all")
-            start = Start(params={"n": 1})
+            start = Start(params={"n": 1}, shared={"ballast": BALLAST})
             await onward.dispatcher.submit(new_run(RUN, published, onward.clock.now(), start))
         while (run := (await store.get([RUN]))[0]) is None or run.state not in FINAL:
             await help_along(onward, run)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from onward.core.task import State
+from onward.flow import executor
 from onward.surfaces.flows import rows
 from tests.runs.centre import Centre, call, chain
 
@@ -105,3 +106,43 @@ async def test_many_runs_are_listed_and_found_by_word(centre: Centre) -> None:
     assert row["id"] == oldest
     (found,) = (await centre.house.get(f"/api/v2/runs?state={State.WAITING}")).json()["items"]
     assert found["id"] == oldest
+
+
+@pytest.mark.contract("S4-9", "S4-11")
+@pytest.mark.parametrize("remembered", [True, False])
+async def test_large_values_pass_through_every_step(
+    any_centre: Centre, monkeypatch: pytest.MonkeyPatch, remembered: bool
+) -> None:
+    if not remembered:
+        monkeypatch.setattr(executor, "MOST_TEXT", 1)
+    centre = any_centre
+    await centre.serve()
+    items = [str(n) * 1_000 for n in range(9)]
+    inner = chain(("u", call("upper", "word", "word")))
+    definition = chain(
+        ("f", {**FAN, "service": "echo", "prep": {"input_key": "items"}, "max_parallel": 2}),
+        ("w", {"kind": "wait_event", "params": {"signal_key": "go"}}),
+        (
+            "s",
+            {
+                "kind": "subflow",
+                "subflow": inner,
+                "prep": {"input_map": {"word": "go"}},
+                "post": {"output_key": "inner"},
+            },
+        ),
+    )
+    run = await centre.start(definition, shared={"items": items})
+    await centre.until(run, lambda run: run["current_node"] == "w")
+    await centre.until(run)
+    (task,) = await centre.house.onward.backend.tasks.get([run])
+    assert task is not None
+    assert task.bulk is not None
+    assert (await centre.read(run))["shared"]["out"] == items
+    assert (await centre.signal(run, key="go", value="y" * 9_000)).status_code == 200
+    assert (await centre.ended(run))["result"] == {
+        "items": items, "out": items, "go": "y" * 9_000, "inner": {"word": "Y" * 9_000}
+    }  # fmt: skip
+    (task,) = await centre.house.onward.backend.tasks.get([run])
+    assert task is not None
+    assert task.bulk is None

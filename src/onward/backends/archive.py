@@ -42,7 +42,7 @@ READ = 256  # tasks in one call of the ledger
 PAUSE_S = 0.1  # between two looks at the log: the archive may be late, but not in the way
 TIDY_MS = 3_600_000
 CHUNK = 500
-SCHEMA = 1
+SCHEMA = 2
 BUSY_MS = 10_000
 
 # Each of these leaves a task finished, or changes one that is.
@@ -199,7 +199,7 @@ def _founded(connection: apsw.Connection) -> str:
     """The file's name for itself, given when its tables were made."""
     connection.execute("BEGIN IMMEDIATE")  # two servers may open a new file at once
     found = connection.pragma("user_version")
-    if found not in (0, SCHEMA):
+    if found not in (0, 1, SCHEMA):
         raise LedgerUnavailable(
             f"the archive was written by another Onward (schema {found}, ours is {SCHEMA})",
             hint="upgrade Onward, or name another file in ONWARD_ARCHIVE",
@@ -207,7 +207,9 @@ def _founded(connection: apsw.Connection) -> str:
     if found == 0:
         connection.execute(_SQL["schema"])
         connection.execute(_SQL["christen"], (new_id(),))
-        connection.pragma("user_version", SCHEMA)
+    elif found == 1:
+        connection.execute(_SQL["since_1"])
+    connection.pragma("user_version", SCHEMA)
     ((name,),) = connection.execute(_SQL["name"]).fetchall()
     connection.execute("COMMIT")
     return str(name)

@@ -62,6 +62,7 @@ CREATE TABLE archived_task (
     fingerprint  TEXT,
     progress     TEXT,
     journal      TEXT,
+    bulk         TEXT,
     overrides    TEXT,
     session      TEXT,
     parent       TEXT,
@@ -77,6 +78,9 @@ CREATE INDEX archived_task_session ON archived_task (session, tid) WHERE session
 CREATE INDEX archived_task_parent ON archived_task (parent, tid) WHERE parent IS NOT NULL;
 CREATE INDEX archived_task_trouble ON archived_task (state, tid)
     WHERE state IN ('scheduled', 'waiting', 'failed', 'dead', 'canceled');
+
+-- :name since_1
+ALTER TABLE archived_task ADD COLUMN bulk TEXT;
 
 -- :name christen
 INSERT INTO identity VALUES (1, ?);

@@ -504,7 +504,7 @@ class Dispatcher:
         if moved.verdicts[0] is Verdict.REFUSED:
             raise Conflict(
                 "the task has too many unread letters",
-                hint="send it again when the task has read some",
+                hint="send it again later",
             )
         if moved.verdicts[0] is not Verdict.APPLIED:
             raise NotFound("no live task has this id")

@@ -167,7 +167,7 @@ def answer(
         return moves.park_again(waiting, outcome, profile, children)
     changes: dict[str, str | int | None] = {
         "result": outcome.result,
-        "journal": outcome.journal,
+        **moves.last_memory(outcome.journal),
         "waiting_for": None,
         "attempt": waiting.attempt,
         "worker": waiting.worker,
@@ -180,8 +180,7 @@ def answer(
 
 def _succeeded(held: Held, outcome: Succeeded, now: Instant, profile: Profile) -> Move:
     changes: dict[str, str | int | None] = {"result": outcome.result, "error": None, "lost": 0}
-    if outcome.journal is not None:
-        changes["journal"] = outcome.journal
+    changes |= moves.last_memory(outcome.journal)
     note: Note = ("task.succeeded", None)
     return moves.end(
         held, State.RUNNING, State.SUCCEEDED, now, profile, changes, *outcome.notes, note
@@ -201,9 +200,7 @@ def _despite_cancel(outcome: Outcome, profile: Profile) -> Outcome:
 
 
 def _stopped(held: Held, outcome: Canceled, now: Instant, profile: Profile) -> Move:
-    changes: dict[str, str | int | None] = {}
-    if outcome.journal is not None:
-        changes["journal"] = outcome.journal
+    changes = moves.last_memory(outcome.journal)
     return moves.end(
         held, State.RUNNING, State.CANCELED, now, profile, changes, *outcome.notes, CANCELED
     )
@@ -221,9 +218,7 @@ def failed(
     overrides = overrides_of(held.overrides)
     budget = profile.max_retries if overrides.max_retries is None else overrides.max_retries
     if not transient(fault) or held.retries >= budget:
-        more: dict[str, str | int | None] = {"failures": held.failures + 1}
-        if journal is not None:
-            more["journal"] = journal
+        more = {"failures": held.failures + 1, **moves.last_memory(journal)}
         return moves.fail(held, State.RUNNING, fault, now, profile, more, notes)
     return moves.retry(held, fault, now, profile, overrides)
 
@@ -510,7 +505,7 @@ def replay(
     changes: dict[str, str | int | None] = {
         **dict.fromkeys(("result", "error", "fingerprint", "finished_at", "worker"), None),
         **dict.fromkeys(("start_by", "cancel_by", "waiting_for"), None),
-        **dict.fromkeys(("journal", "progress"), None),
+        **dict.fromkeys(("journal", "bulk", "progress"), None),
         **dict.fromkeys(("attempt", "failures", "retries", "lost", "overdue"), 0),
         "generation": task.generation + 1,
         "lane": Lane.RETRY,

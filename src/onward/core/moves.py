@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TypedDict, Unpack
 
+from msgspec import UNSET
+
 from onward.core.contract import Move, Submission
 from onward.core.outcome import Parked
 from onward.core.policy import (
@@ -23,6 +25,7 @@ from onward.core.task import (
     Fault,
     Held,
     Instant,
+    Json,
     Lane,
     Letter,
     Note,
@@ -35,6 +38,7 @@ from onward.core.task import (
 MOST_NOTES = 1_000  # of one move
 MOST_NOTE_BYTES = 1 << 20
 LAST_NOTES = 4
+CHILDREN = "children"  # what a task waits for that bore some
 
 
 class Rest(TypedDict, total=False):
@@ -237,7 +241,7 @@ def park(
         to=State.WAITING,
         due_at=first(parked.until, age_limit(profile, held.expires_at)),
         changes={
-            "journal": parked.journal,
+            **_memory(parked),
             "waiting_for": parked.waiting_for,
             "attempt": held.attempt - 1,  # whoever wakes it goes on with the same attempt
             "lost": 0,
@@ -254,16 +258,28 @@ def park(
 def park_again(
     held: Held, parked: Parked, profile: Profile, children: tuple[Submission, ...]
 ) -> Move:
-    """From one wait into the next."""
+    """From one wait into the next; the one before was for children, or nobody would answer."""
+    again = parked.waiting_for == CHILDREN
     return guarded(
         held,
         State.WAITING,
         to=State.WAITING,
         due_at=first(parked.until, age_limit(profile, held.expires_at)),
-        changes={"journal": parked.journal, "waiting_for": parked.waiting_for},
-        events=(*parked.notes, _parked_note(parked.waiting_for)),
+        changes=_memory(parked) | ({} if again else {"waiting_for": parked.waiting_for}),
+        events=parked.notes if again else (*parked.notes, _parked_note(parked.waiting_for)),
         spawn=children,
     )
+
+
+def _memory(parked: Parked) -> dict[str, str | int | None]:
+    if parked.bulk is UNSET:
+        return {"journal": parked.journal}
+    return {"journal": parked.journal, "bulk": parked.bulk}
+
+
+def last_memory(journal: Json | None) -> dict[str, str | int | None]:
+    """Of a task that is over: whole, in its journal."""
+    return {} if journal is None else {"journal": journal, "bulk": None}
 
 
 @lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from onward.core.task import Fault, Instant, Json, Note, Task, is_text, sound_fault, weight
 
@@ -34,6 +35,7 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
 
     seen: int  # letters that came with the claim; if more have come since, it is queued instead
     journal: Json
+    bulk: Json | UnsetType | None = UNSET  # UNSET: as it was, and nothing of it is written
     waiting_for: str
     until: Instant | None = None
     spawn: Sequence[Task] = ()  # children; the Dispatcher sees to their birth

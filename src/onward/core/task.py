@@ -90,6 +90,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fingerprint: str | None = None  # groups dead letters that died of the same thing
     progress: Json | None = None
     journal: Json | None = None  # a parked task's own memory
+    bulk: Json | None = None  # the part of that memory which is large and seldom changes
     overrides: Json | None = None  # what the submitter set against the profile
 
     session: str | None = None
@@ -134,6 +135,7 @@ class Claimed(msgspec.Struct, frozen=True):
     parent: TaskId | None
     key: str | None
     journal: Json | None
+    bulk: Json | None = None
     cancel_by: Instant | None = None
     letters: Sequence[Letter] = ()
 

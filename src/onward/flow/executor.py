@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from onward.core import outcome as outcomes
 from onward.core.approval import WAITS, Status, approval_of, ask
@@ -23,6 +24,7 @@ from onward.core.declared import as_declared
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, NotFound
 from onward.core.machine import CANCEL
+from onward.core.moves import CHILDREN
 from onward.core.outcome import Outcome, Parked, Succeeded
 from onward.core.policy import Overrides
 from onward.core.task import (
@@ -31,6 +33,7 @@ from onward.core.task import (
     Instant,
     Json,
     Letter,
+    Note,
     Task,
     TaskId,
     encode,
@@ -53,7 +56,7 @@ from onward.flow.runs import (
     start_of,
     unpublished_run,
 )
-from onward.flow.state import RunState
+from onward.flow.state import Bulk, RunState
 from onward.flow.step import (
     Answer,
     Call,
@@ -61,6 +64,7 @@ from onward.flow.step import (
     Canceled,
     ChildEnded,
     Completed,
+    End,
     Failed,
     News,
     Signal,
@@ -68,10 +72,23 @@ from onward.flow.step import (
 )
 
 MAX_NESTED = 16  # runs started by runs
-MOST_PARKED = 8_192  # runs that are remembered
-SMALL = 8_192  # a run with more to it, in characters, is not
+MOST_KNOWN = 8_192  # runs that are remembered
+MOST_TEXT = 32 << 20  # characters of theirs, together
 MOST_DELAYS = 1_000
 CHUNK = 256
+
+
+class _Known(msgspec.Struct):
+    """A run as it was parked here: its texts, and what was read from them."""
+
+    run: Claimed
+    start: Start
+    bulk: Bulk | None
+    fresh: bool = True  # not woken since, as far as this process knows
+
+    @property
+    def weight(self) -> int:
+        return len(self.run.payload) + len(self.run.journal or "") + len(self.run.bulk or "")
 
 
 class FlowExecutor:
@@ -82,7 +99,8 @@ class FlowExecutor:
         self._reads = Coalescer(dispatcher.backend.tasks.get)
         # Runs as they were parked here, oldest first. A hint: one that has changed since, in the
         # ledger, refuses what was decided on it.
-        self._parked: dict[TaskId, Claimed] = {}
+        self._known: dict[TaskId, _Known] = {}
+        self._weight = 0  # of all of them
 
     def cancel(self, task: Claimed) -> None:
         """A step is over in no time; a run learns of a cancel by letter."""
@@ -93,7 +111,7 @@ class FlowExecutor:
         if task.profile != PROFILE:
             fault = Fault(kind="InvalidInput", message=f"{QUEUE!r} takes only runs of flows")
             return outcomes.Failed(fault)
-        start = start_of(task.payload)
+        start, bulk = self._read(task)
         try:
             definition = await self._definition(start)
         except NotFound as error:
@@ -101,7 +119,7 @@ class FlowExecutor:
         before = (
             state.begin(definition, start.shared, at=start.at or None)
             if task.journal is None
-            else state.decode(task.journal)
+            else state.decode(task.journal, bulk)
         )
         news = [_news(letter) for letter in task.letters]
         now = self._dispatcher.clock.now()
@@ -124,10 +142,19 @@ class FlowExecutor:
         if step.stop:
             await self._stop(step.stop)
         children = [await self._child(call, task, start, now) for call in step.calls]
-        outcome = _outcome(step, len(task.letters), children)
+        outcome, bulk = _outcome(step, len(task.letters), children, bulk)
         if isinstance(outcome, Parked):
-            self._remember(task, outcome)
+            self._remember(task, start, outcome, bulk)
         return outcome
+
+    def _read(self, run: Claimed) -> tuple[Start, Bulk | None]:
+        """Large texts that were read or written here before are not parsed again."""
+        known = self._forget(run.id)
+        if known is None or known.run.payload != run.payload:
+            return start_of(run.payload), state.read_bulk(run.bulk)
+        if known.bulk is not None and known.bulk.text == run.bulk:
+            return known.start, known.bulk
+        return known.start, state.read_bulk(run.bulk)
 
     def hear(
         self, letter: Letter, result: Json, now: Instant
@@ -136,10 +163,13 @@ class FlowExecutor:
 
         None: it is woken, claimed and carried out as ever.
         """
-        run = self._parked.pop(letter.to, None)
-        if run is None or not self._dispatcher.hands.idle(QUEUE):
+        known = self._known.get(letter.to)
+        if known is None or not known.fresh:
             return None
-        start = start_of(run.payload)
+        known.fresh = False
+        run, start = known.run, known.start
+        if not self._dispatcher.hands.idle(QUEUE):
+            return None
         published = self._flows.known(start.version)
         if published is None or run.journal is None:
             return None
@@ -147,7 +177,7 @@ class FlowExecutor:
         assert isinstance(ended, ChildEnded)  # noqa: S101 narrows for the type checker
         step = engine.advance(
             published.definition,
-            state.decode(run.journal),
+            state.decode(run.journal, known.bulk),
             run_id=_scope(run),
             params=start.params,
             now=now,
@@ -159,10 +189,12 @@ class FlowExecutor:
         children = [
             _call(call, run, self._catalog.known(call.service or ""), now) for call in step.calls
         ]
-        outcome = _outcome(step, 0, children)
+        outcome, bulk = _outcome(step, 0, children, known.bulk)
         if isinstance(outcome, Parked):
-            self._remember(run, outcome)
-        elif not isinstance(outcome, Succeeded):
+            self._remember(run, start, outcome, bulk)
+        elif isinstance(outcome, Succeeded):
+            self._forget(run.id)
+        else:
             return None
         return run, outcome
 
@@ -170,15 +202,27 @@ class FlowExecutor:
         """Whether nothing need be read for it."""
         return call.kind == "service" and self._catalog.knows(call.service or "")
 
-    def _remember(self, run: Claimed, parked: Parked) -> None:
-        small = len(parked.journal) + len(run.payload) <= SMALL
-        if parked.waiting_for != "children" or not small:
+    def _remember(self, run: Claimed, start: Start, parked: Parked, bulk: Bulk | None) -> None:
+        self._forget(run.id)
+        if parked.waiting_for != CHILDREN:
             return
-        if len(self._parked) >= MOST_PARKED:
-            del self._parked[next(iter(self._parked))]
-        self._parked[run.id] = msgspec.structs.replace(
-            run, rev=run.rev + 1, journal=parked.journal, letters=()
+        as_parked = msgspec.structs.replace(
+            run,
+            rev=run.rev + 1,
+            journal=parked.journal,
+            bulk=None if bulk is None else bulk.text,
+            letters=(),
         )
+        known = self._known[run.id] = _Known(as_parked, start, bulk)
+        self._weight += known.weight
+        while len(self._known) > MOST_KNOWN or self._weight > MOST_TEXT:
+            self._forget(next(iter(self._known)))
+
+    def _forget(self, run: TaskId) -> _Known | None:
+        known = self._known.pop(run, None)
+        if known is not None:
+            self._weight -= known.weight
+        return known
 
     async def _definition(self, start: Start) -> Definition:
         if not start.version:
@@ -313,18 +357,28 @@ def _budget(tries: int, workers: int, wait_ms: int, attempt_delay_ms: int) -> st
     ).encode()
 
 
-def _outcome(step: Step, seen: int, children: Sequence[Task]) -> Outcome:
+def _outcome(
+    step: Step, seen: int, children: Sequence[Task], bulk: Bulk | None
+) -> tuple[Outcome, Bulk | None]:
+    """What becomes of the run, and its bulk from now on."""
     notes = tuple((note.type, encode(note.data)) for note in step.notes)
-    match step.end:
-        case None:
-            return Parked(
-                seen=seen,
-                journal=state.encode(step.state),
-                waiting_for=step.waiting_for or "children",
-                until=step.until,
-                spawn=children,
-                notes=notes,
-            )
+    if step.end is not None:
+        return _ending(step, step.end, notes), None
+    journal, divided = state.divide(step.state, bulk)
+    parked = Parked(
+        seen=seen,
+        journal=journal,
+        bulk=UNSET if divided is bulk else None if divided is None else divided.text,
+        waiting_for=step.waiting_for or "children",
+        until=step.until,
+        spawn=children,
+        notes=notes,
+    )
+    return parked, divided
+
+
+def _ending(step: Step, end: End, notes: tuple[Note, ...]) -> Outcome:
+    match end:
         case Completed(shared):
             return Succeeded(encode(shared), state.encode(_without_shared(step.state)), notes)
         case Failed(kind, message, node):

@@ -81,7 +81,9 @@ def place_of(child: Task) -> Place | None:
 
 def memory_of(run: Task) -> RunState | None:
     """None: it has not made its first step."""
-    return None if run.journal is None else states.decode(run.journal)
+    if run.journal is None:
+        return None
+    return states.decode(run.journal, states.read_bulk(run.bulk))
 
 
 def shared_of(run: Task) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """A run's memory between two advances: where it stands, its shared state, what it waits for.
 
 Small on purpose: of a node's calls it keeps counters and the indexes that are out or failed, never
-items or results. Encoded it is the journal of the run's task.
+items or results. Encoded it is the journal of the run's task. Values, if they are large, are kept
+apart as the task's bulk: most steps change counters only, and write nothing of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -93,15 +95,82 @@ class RunState(msgspec.Struct, omit_defaults=True):
     stop_by: Instant | None = None
 
 
+class Values(msgspec.Struct, frozen=True):
+    """The values in a run's memory, as its bulk holds them."""
+
+    shared: list[dict[str, Any]]  # of each frame
+    undo: list[Undo]
+    signals: list[Stashed]
+
+
+class Bulk(msgspec.Struct, frozen=True):
+    """Values as they lie in the ledger: a step that leaves them alone need not write them."""
+
+    text: Json
+    values: Values
+
+    def holds(self, state: RunState) -> bool:
+        """Whether it has this state's values. By identity: values are replaced, never changed."""
+        mine = self.values
+        return (
+            len(mine.shared) == len(state.frames)
+            and all(map(_same_items, mine.shared, [frame.shared for frame in state.frames]))
+            and _same(mine.undo, state.undo)
+            and _same(mine.signals, state.signals)
+        )
+
+
+class _Split(msgspec.Struct):
+    """A journal whose values are in the bulk. No reader takes it for a whole one."""
+
+    split: RunState
+
+
+LARGE = 4_096  # characters of values; fewer stay in the journal
+
 _decode = msgspec.json.Decoder(RunState).decode
+_decode_split = msgspec.json.Decoder(_Split).decode
+_decode_values = msgspec.json.Decoder(Values).decode
 
 
 def encode(state: RunState) -> Json:
     return msgspec.json.encode(state).decode()
 
 
-def decode(journal: Json) -> RunState:
-    return _decode(journal)
+def decode(journal: Json, bulk: Bulk | None = None) -> RunState:
+    if bulk is None:
+        return _decode(journal)
+    state, values = _decode_split(journal).split, bulk.values
+    for frame, shared in zip(state.frames, values.shared, strict=True):
+        frame.shared = shared
+    return msgspec.structs.replace(state, undo=values.undo, signals=values.signals)
+
+
+def read_bulk(text: Json | None) -> Bulk | None:
+    return None if text is None else Bulk(text, _decode_values(text))
+
+
+def divide(state: RunState, bulk: Bulk | None) -> tuple[Json, Bulk | None]:
+    """As journal and bulk, given the bulk as it was: the same object, if it need not be written."""
+    if bulk is None or not bulk.holds(state):
+        whole = encode(state)
+        if len(whole) <= LARGE:
+            return whole, None
+        values = Values([frame.shared for frame in state.frames], state.undo, state.signals)
+        bulk = Bulk(msgspec.json.encode(values).decode(), values)
+        if len(bulk.text) <= LARGE:
+            return whole, None
+    frames = [msgspec.structs.replace(frame, shared={}) for frame in state.frames]
+    rest = msgspec.structs.replace(state, frames=frames, undo=[], signals=[])
+    return msgspec.json.encode(_Split(rest)).decode(), bulk
+
+
+def _same_items(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(one[key] is other[key] for key in one)
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(map(operator.is_, one, other))
 
 
 def begin(definition: Definition, shared: Any = None, *, at: str | None = None) -> RunState:

@@ -4,7 +4,7 @@ local CLAIM_FIELDS = { 'rev', 'type', 'profile', 'payload', 'created_at', 'expir
   'overrides', 'parent', 'key', 'events', 'mail', 'state' }
 -- A task without a rev has none of these (see `admit`), and most that are claimed have no rev.
 local MOVED_FIELDS = { 'fence', 'generation', 'attempt', 'failures', 'retries', 'lost', 'journal',
-  'lease_until', 'attempt_by' }
+  'lease_until', 'attempt_by', 'bulk' }
 local NONE = {}
 
 -- One task for one worker's hands, by its CLAIM_FIELDS and MOVED_FIELDS; nothing is written. Returns
@@ -29,7 +29,7 @@ local function hand_over(id, h, m, letters, ask, queue, lane, now)
   if m ~= NONE or lane ~= 'primary' or expires_at or attempt_ms or h[8] or h[9] or h[10] or h[12] then
     row[11] = { generation, tonumber(m[4] or 0), tonumber(m[5] or 0), tonumber(m[6] or 0), lane,
       expires_at or NIL, attempt_by or NIL, attempt_ms or NIL, h[8] or NIL, h[9] or NIL,
-      h[10] or NIL, m[7] or NIL, letters }
+      h[10] or NIL, m[7] or NIL, m[10] or NIL, letters }
   end
   return row, flat, unset, generation, n, due_at
 end

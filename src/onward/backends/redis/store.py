@@ -319,7 +319,7 @@ def _moved(answer: Any) -> Moved:
 
 
 # What a task has that was never moved, and asks for nothing in particular.
-_PLAIN = (1, 0, 0, 0, Lane.PRIMARY.value, None, None, None, None, None, None, None, ())
+_PLAIN: Sequence[Any] = (1, 0, 0, 0, Lane.PRIMARY.value, *[None] * 8, ())
 
 
 def claimed_of(row: list[Any]) -> Claimed:

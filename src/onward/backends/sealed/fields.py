@@ -18,7 +18,7 @@ from onward.core.task import Claimed, Ending, Event, Fault, Json, Letter, Note, 
 
 Turn = Callable[[str, str, str], str]  # text, owner, field: seals it, or opens it
 
-FIELDS = ("payload", "result", "error", "progress", "journal", "approval")
+FIELDS = ("payload", "result", "error", "progress", "journal", "bulk", "approval")
 SAID = ("reason", "comment")  # of an approval, what people wrote; its status is looked for
 
 
@@ -82,11 +82,10 @@ class Sealing:
         return Hold(hold.task, hold.fence, hold.until, progress, self.notes(hold.task, hold.notes))
 
     def claimed(self, claimed: Claimed) -> Claimed:
-        journal = claimed.journal
+        found = {name: getattr(claimed, name) for name in ("payload", "journal", "bulk")}
         return msgspec.structs.replace(
             claimed,
-            payload=self.text(claimed.id, "payload", claimed.payload),
-            journal=None if journal is None else self.text(claimed.id, "journal", journal),
+            **self.fields(claimed.id, found),
             letters=tuple(map(self.letter, claimed.letters)),
         )
 

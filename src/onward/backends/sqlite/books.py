@@ -6,6 +6,7 @@ piece of work changes counts from its end on: if it fails, nothing was counted.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -13,6 +14,7 @@ from onward.backends.sqlite.database import QUERIES, Database, Row
 from onward.core.contract import Want
 from onward.core.task import FINAL_EVENTS, Instant, Lane, Note, State
 
+AHEAD = 1_000  # numbers reserved at once: a page less in nearly every commit
 TallyKey = tuple[str, str, str, int]  # queue, state, and of queued tasks lane and priority
 
 
@@ -27,6 +29,7 @@ class Books:
         self._queued: dict[str, int] = {}  # the tally of queued tasks, by queue alone
         self._dirty: set[TallyKey] = set()
         self._tid = self._place = self._event = 0
+        self._reserved = (0, 0, 0)  # numbers up to these are given out without writing them down
         self._news: list[Row] = []  # event rows of this piece of work
         self._delta: Counter[TallyKey] = Counter()
         self._queued_delta: dict[str, int] = {}
@@ -93,11 +96,16 @@ class Books:
             rows = [(*key, self._tally[key]) for key in self._dirty]
             self._db.run_rows("save_tallies", rows)
             self._dirty.clear()
-        self._db.run(QUERIES["save_counters"], (self._tid, self._place, self._event))
+        given = (self._tid, self._place, self._event)
+        if any(map(operator.gt, given, self._reserved)):
+            # Written before any of them is used: after a crash counting goes on behind them all.
+            self._reserved = (given[0] + AHEAD, given[1] + AHEAD, given[2] + AHEAD)
+            self._db.run(QUERIES["save_counters"], self._reserved)
 
     def _recall(self) -> None:
         self._dirty.clear()
-        self._tid, self._place, self._event = self._db.run(QUERIES["counters"])[0]
+        self._reserved = self._db.run(QUERIES["counters"])[0]
+        self._tid, self._place, self._event = self._reserved
         self._tally = Counter({row[:4]: row[4] for row in self._db.run(QUERIES["tallies"])})
         self._queued = {}
         for (queue, state, _, _), count in self._tally.items():

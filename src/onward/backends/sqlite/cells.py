@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -26,11 +26,16 @@ Statement = tuple[str, tuple[Any, ...]]
 Read = Callable[[str, Any], Awaitable[Sequence[Row]]]
 Write = Callable[[Sequence[Statement]], Awaitable[int]]  # returns how many rows were changed
 
-LEDGER = ("task", "event", "letter", "document", "effect")
+LEDGER = ("task", "long_text", "event", "letter", "document", "effect")
 ARCHIVE = ("archived_task", "event_log")
 
 _SQL = named((files("onward.backends.sqlite") / "cells.sql").read_text())
-_NAMES = {"document": 2, "effect": 3}  # columns of the keys of tables without row numbers
+# Tables without a number of their own: what their keys are, and one that is before them all.
+_KEYED: Mapping[str, tuple[Any, tuple[str | int, ...]]] = {
+    "long_text": (tuple[int, str], (-1, "")),
+    "document": (tuple[str, str], ("", "")),
+    "effect": (tuple[str, str, str], ("", "", "")),
+}
 
 
 class SqlCells:
@@ -57,28 +62,24 @@ class SqlCells:
         table, _, key = (after or f"{self._tables[0]}:").partition(":")
         if table not in self._tables:
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
+        shape, first = _KEYED.get(table, (tuple[int], (-1,)))
         try:
-            return table, msgspec.json.decode(key, type=_shape(table)) if key else _first(table)
+            return table, msgspec.json.decode(key, type=shape) if key else first
         except msgspec.DecodeError as error:
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after") from error
 
 
-def _shape(table: str) -> Any:
-    return {2: tuple[str, str], 3: tuple[str, str, str]}.get(_NAMES.get(table, 1), tuple[int])
-
-
-def _first(table: str) -> tuple[str | int, ...]:
-    return ("",) * _NAMES[table] if table in _NAMES else (-1,)
-
-
 def _key(table: str, row: Row) -> Row:
-    return row[: _NAMES.get(table, 1)]
+    return row[: len(_KEYED[table][1])] if table in _KEYED else row[:1]
 
 
 def _cells(table: str, row: Row) -> Iterable[Cell]:
     match table:
         case "task" | "archived_task":
             yield from _of_task(table, *row)
+        case "long_text":
+            number, field, id, body = row
+            yield Cell((table, number, field), owner_of(id), field, body)
         case "event" | "event_log":
             number, id, type_, data = row
             if type_ != CLAIMED:
@@ -97,7 +98,7 @@ def _cells(table: str, row: Row) -> Iterable[Cell]:
 
 def _of_task(table: str, number: int, id: str, *texts: str | None) -> Iterable[Cell]:
     for field, text in zip(FIELDS, texts, strict=True):
-        if text is not None:
+        if text:  # a long one lies elsewhere
             yield Cell((f"{table}.{field}", number), owner_of(id), field, text)
 
 

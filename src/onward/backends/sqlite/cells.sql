@@ -1,11 +1,11 @@
 -- Texts at rest, table by table, each from a key on; written anew only where they are as they were read.
 
 -- :name task
-SELECT tid, id, payload, result, error, progress, journal, approval FROM task
+SELECT tid, id, payload, result, error, progress, journal, bulk, approval FROM task
 WHERE tid > ? ORDER BY tid LIMIT ?;
 
 -- :name archived_task
-SELECT rowid, id, payload, result, error, progress, journal, approval FROM archived_task
+SELECT rowid, id, payload, result, error, progress, journal, bulk, approval FROM archived_task
 WHERE rowid > ? ORDER BY rowid LIMIT ?;
 
 -- :name rewrite_task
@@ -13,6 +13,13 @@ UPDATE task SET {field} = ? WHERE tid = ? AND {field} = ? RETURNING 1;
 
 -- :name rewrite_archived_task
 UPDATE archived_task SET {field} = ? WHERE rowid = ? AND {field} = ? RETURNING 1;
+
+-- :name long_text
+SELECT l.tid, l.field, t.id, l.body FROM long_text l JOIN task t USING (tid)
+WHERE (l.tid, l.field) > (?, ?) ORDER BY l.tid, l.field LIMIT ?;
+
+-- :name rewrite_long_text
+UPDATE long_text SET body = ? WHERE tid = ? AND field = ? AND body = ? RETURNING 1;
 
 -- :name event
 SELECT e.seq, t.id, e.type, e.data FROM event e JOIN task t USING (tid)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 CHUNKS = (64, 16, 4, 1)  # rows a statement: few prepared shapes, few trips into the library
-CHECKPOINT_PAGES = 4_000  # of 4 KiB, in the write-ahead log
+CHECKPOINT_PAGES = 4_000  # of 2 or 4 KiB, in the write-ahead log
 MEMORY = ":memory:"
 OLDEST = (3, 51, 3)  # before that, a reset of the write-ahead log could corrupt the file
 
@@ -280,6 +280,8 @@ class Database:
     def _open(self) -> apsw.Connection:
         connection = apsw.Connection(self.path, statementcachesize=256)
         connection.set_busy_timeout(5_000)
+        # Of a new file. A commit writes whole pages, and most touch ten of them a little each.
+        connection.execute("PRAGMA page_size = 2048")
         connection.execute("PRAGMA journal_mode = wal")
         # NORMAL leaves the sync of each commit to us: group commit in `_sync` does it for FULL.
         connection.execute("PRAGMA synchronous = NORMAL")

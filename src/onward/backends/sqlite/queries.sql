@@ -5,6 +5,9 @@
 -- :name insert_tasks
 INSERT INTO task ({columns}) VALUES {rows};
 
+-- :name put_long_texts
+INSERT INTO long_text (tid, field, body) VALUES {rows} ON CONFLICT DO UPDATE SET body = excluded.body;
+
 -- :name insert_events
 INSERT INTO event (seq, tid, n, generation, type, at, data, final) VALUES {rows};
 
@@ -21,16 +24,13 @@ WHERE tid IN (
     WHERE state = 'queued' AND queue = :queue AND priority = :priority AND lane = :lane
     ORDER BY place LIMIT :limit
 )
-RETURNING tid, events, mail, place, id, worker, fence, rev, type, queue, profile, payload, generation,
-    attempt, failures, retries, lost, lane, created_at, expires_at, attempt_by, attempt_ms, overrides,
-    parent, key, journal;
+RETURNING tid, events, mail, place, {columns};
 
 -- :name apply
 -- The guard: a move decided on another state, an older fence or an older rev changes nothing, and a
 -- clock's move changes nothing if a heartbeat has set the alarm later than the clock that struck.
 UPDATE task SET
-    state = m.column5, rev = rev + 1, due_at = m.column6, events = events + m.column7,
-    mail = mail - m.column9{changes}
+    rev = rev + 1, due_at = m.column6, events = events + m.column7, mail = mail - m.column9{changes}
 FROM (VALUES {rows}) AS m
 WHERE task.id = m.column1 AND state = m.column2 AND fence = m.column3 AND rev = m.column4
     AND (m.column8 IS NULL OR task.due_at <= m.column8)
@@ -107,7 +107,7 @@ SELECT e.seq, t.id, e.n, e.generation, e.type, e.at, e.data
 FROM event e JOIN task t USING (tid) WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
 
 -- :name log_end
-SELECT event FROM counter;
+SELECT ifnull(max(seq), 0) FROM event;
 
 -- :name history
 SELECT e.n, t.id, e.n, e.generation, e.type, e.at, e.data
@@ -129,6 +129,9 @@ DELETE FROM event WHERE tid IN ({rows});
 
 -- :name purge_letters
 DELETE FROM letter WHERE tid IN ({rows});
+
+-- :name purge_long_texts
+DELETE FROM long_text WHERE tid IN ({rows});
 
 -- :name purge_tasks
 DELETE FROM task WHERE tid IN ({rows});

@@ -15,6 +15,7 @@ import msgspec
 from onward.backends.codec import FIELDS, LANES, from_row, merge_holds, to_row
 from onward.backends.sqlite.books import Books
 from onward.backends.sqlite.database import QUERIES, Database, Row, sql
+from onward.backends.sqlite.texts import COLUMNS, LONG, is_long, read_as
 from onward.backends.sqlite.turn import Turn, born_claimed, claimed_note
 from onward.core.approval import Status
 from onward.core.contract import (
@@ -46,7 +47,7 @@ from onward.core.task import (
     TaskId,
 )
 
-COLUMNS = ", ".join(FIELDS)
+CLAIMED = ", ".join(map(read_as, Claimed.__struct_fields__[:-2]))
 FAR = 1_000  # positions beyond are not counted
 KEY_MEMORY_MS = 24 * 3_600_000
 POSTPONE_MS = 60_000
@@ -74,7 +75,7 @@ class SqliteStore:
             turn = self._begin(hands, now)
             rows: list[Row] = []
             receipts = [self._admit(one, turn, rows) for one in submissions]
-            self._insert_rows(rows)
+            self._insert_rows(rows, turn)
             self._books.close()
             return Inserted(receipts, turn.claimed)
 
@@ -107,7 +108,7 @@ class SqliteStore:
             task, claimed = born_claimed(task, hand, turn.now)
             notes = (*notes, claimed_note(hand.worker, 1))
             turn.claimed.append(claimed)
-        rows.append((tid, place, *to_row(task)))
+        rows.append((tid, place, *turn.texts.of_row(tid, to_row(task))))
         self._books.write(tid, task.events, task.generation, notes, turn.now)
         self._books.count(task.queue, task.state, task.lane, task.priority, +1)
         return Receipt(Fate.FRESH, task.id, hand is not None)
@@ -135,7 +136,7 @@ class SqliteStore:
 
     def _claim_lane(self, want: Want, limit: int, ask: Ask, now: Instant) -> list[Claimed]:
         rows = self._db.run(
-            QUERIES["claim"],
+            sql("claim", columns=CLAIMED),
             {
                 "worker": ask.worker,
                 "now": now,
@@ -221,14 +222,15 @@ class SqliteStore:
     def _apply_round(
         self, moves: Sequence[Move], indexes: Sequence[int], verdicts: list[Verdict], turn: Turn
     ) -> None:
-        shapes: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        shapes: dict[tuple[bool, tuple[str, ...]], list[int]] = defaultdict(list)
         for index in indexes:
             move = moves[index]
             placed = move.to is State.QUEUED and not move.front
-            shapes[(*move.changes, "place") if placed else tuple(move.changes)].append(index)
+            names = (*move.changes, "place") if placed else tuple(move.changes)
+            shapes[move.to is move.expect, names].append(index)
         done: dict[TaskId, Row] = {}
-        for names, members in shapes.items():
-            done.update(self._apply_shape(names, [moves[index] for index in members]))
+        for (same, names), members in shapes.items():
+            done.update(self._apply_shape(same, names, [moves[index] for index in members]))
         refused: list[int] = []
         applied: list[Move] = []
         born: list[Row] = []
@@ -243,7 +245,7 @@ class SqliteStore:
             applied.append(moves[index])
             self._follow(moves[index], row, born, turn)
             self._read(moves[index], row, read, awoken)
-        self._insert_rows(born)
+        self._insert_rows(born, turn)
         self._db.run_list("burn_all_letters", read)
         self._wake(awoken, turn)
         # After everybody's own events: a child's letter may wake a parent that is parked in this
@@ -264,8 +266,12 @@ class SqliteStore:
                 letters += move.letters
         return letters
 
-    def _apply_shape(self, names: tuple[str, ...], moves: Sequence[Move]) -> Mapping[TaskId, Row]:
-        changes = "".join(f", {name} = m.column{at}" for at, name in enumerate(names, start=10))
+    def _apply_shape(
+        self, same: bool, names: tuple[str, ...], moves: Sequence[Move]
+    ) -> Mapping[TaskId, Row]:
+        # A column that is named is written in each index that has it, changed or not.
+        changes = "" if same else ", state = m.column5"
+        changes += "".join(f", {name} = m.column{at}" for at, name in enumerate(names, start=10))
         rows: list[Row] = []
         for move in moves:
             row: Row = (
@@ -278,7 +284,7 @@ class SqliteStore:
                 len(move.events),
                 move.due_by,
                 move.seen or 0,
-                *move.changes.values(),
+                *[LONG if is_long(*change) else change[1] for change in move.changes.items()],
             )
             if names and names[-1] == "place" and len(names) > len(move.changes):
                 place = self._books.next_place()
@@ -293,6 +299,7 @@ class SqliteStore:
             self._books.count(queue, move.expect, lane, priority, -1)
             self._books.count(queue, move.to, lane, priority, +1)
         self._books.write(tid, events, generation, move.events, turn.now)
+        turn.texts.of_changes(tid, move.changes)
         if move.to is State.QUEUED:
             turn.awake.add(queue)
         for child in move.spawn:
@@ -311,9 +318,10 @@ class SqliteStore:
         if move.seen is not None and move.to is State.WAITING and unread:
             awoken.append(tid)
 
-    def _insert_rows(self, rows: Sequence[Row]) -> None:
+    def _insert_rows(self, rows: Sequence[Row], turn: Turn) -> None:
         if rows:
-            self._db.run_rows("insert_tasks", rows, columns=f"tid, place, {COLUMNS}")
+            self._db.run_rows("insert_tasks", rows, columns=f"tid, place, {', '.join(FIELDS)}")
+        turn.texts.write(self._db)
 
     def _explain(
         self, moves: Sequence[Move], refused: Sequence[int], verdicts: list[Verdict]
@@ -406,7 +414,7 @@ class SqliteStore:
         return await self.get(ids)
 
     async def find(self, query: Query) -> Page[Task]:
-        where, bindings = matching(query)
+        where, bindings = matching(query, payload=read_as("payload"))
         statement = sql("find", columns=COLUMNS).replace("{where}", where)
         rows = await self._db.read_far(statement, {**bindings, "limit": query.limit + 1})
         more = len(rows) > query.limit
@@ -455,7 +463,7 @@ class SqliteStore:
                 self._db.run_list("postpone", unread, now + POSTPONE_MS)
             gone = [row for row in over if row[0] not in set(unread)]
             tids = [row[0] for row in gone]
-            for name in ("purge_events", "purge_letters", "purge_tasks"):
+            for name in ("purge_events", "purge_letters", "purge_long_texts", "purge_tasks"):
                 self._db.run_list(name, tids)
             self._db.run_list("date_keys", [row[1] for row in gone], now + KEY_MEMORY_MS)
             # Effects live as long as the key they are counted under: a task's own id, or one given.
@@ -485,7 +493,7 @@ def _rounds(moves: Sequence[Move]) -> Sequence[Sequence[int]]:
     return rounds
 
 
-def matching(query: Query) -> tuple[str, dict[str, Any]]:
+def matching(query: Query, *, payload: str = "payload") -> tuple[str, dict[str, Any]]:
     parts, bindings = _among(query)
     if query.offered is False:
         parts.append(f"NOT ({OFFERED})")
@@ -498,7 +506,7 @@ def matching(query: Query) -> tuple[str, dict[str, Any]]:
             bindings[name] = value
     if query.text is not None:
         parts.append(
-            "(instr(id, :text) OR instr(type, :text) OR instr(payload, :text)"
+            f"(instr(id, :text) OR instr(type, :text) OR instr({payload}, :text)"
             " OR instr(ifnull(error, ''), :text))"
         )
         bindings["text"] = query.text

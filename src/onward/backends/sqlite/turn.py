@@ -12,6 +12,7 @@ from operator import attrgetter
 
 import msgspec
 
+from onward.backends.sqlite.texts import LongTexts
 from onward.core.contract import Ask
 from onward.core.task import Claimed, Instant, Note, State, Task, TaskId, encode
 
@@ -26,6 +27,7 @@ class Turn:
         self.claimed: list[Claimed] = []
         self.awake: set[str] = set()  # queues in which something became ready
         self.answered: set[TaskId] = set()
+        self.texts = LongTexts()
         self._left = {id(ask): ask.limit for ask in hands}
         self._by_queue: dict[str, list[Ask]] = defaultdict(list)
         for ask in hands:
