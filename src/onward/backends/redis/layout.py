@@ -6,6 +6,7 @@ deleted, so that one that comes back cannot write beside us.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -67,13 +68,17 @@ async def _begin(functions: Functions) -> None:
     await functions.command("EVAL", _BEGIN, 1, functions.prefix, LAST, LAYOUT)
 
 
-async def _living_servers(functions: Functions) -> list[str]:
+async def _living_servers(functions: Functions) -> Sequence[str]:
     seconds, _ = await functions.command("TIME")
     flat = await functions.command("HGETALL", f"{functions.prefix}onward:doc:server")
+    rows = zip(flat[::2], flat[1::2], strict=True)
+    return living({name.decode(): value.decode() for name, value in rows}, int(seconds))
+
+
+def living(servers: Mapping[str, str], now_s: int) -> Sequence[str]:
+    """Which of these documents are of servers that run."""
     return [
-        name.decode()
-        for name, value in zip(flat[::2], flat[1::2], strict=True)
-        if int(value.split(SEP, 2)[1] or 0) > int(seconds) * 1000
+        name for name, body in servers.items() if int(body.split("\x1f")[1] or 0) > now_s * 1000
     ]
 
 
