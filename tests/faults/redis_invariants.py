@@ -20,6 +20,8 @@ PERMANENT = (
     "onward:events",
     "onward:doc:*",
     "onward:epoch",
+    "onward:view:writer",
+    "metrics:*",  # the view of the counts
     "stream:task",  # the stream workers' own three, with their groups
     "stream:result",
     "stream:dlq",

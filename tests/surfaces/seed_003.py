@@ -41,7 +41,7 @@ class Seed003:
     def state(self, task: str) -> str | None:
         return self.task(task).get("state")
 
-    def list(self, name: str) -> list[str]:
+    def ids(self, name: str) -> list[str]:
         if not self._holds(name, b"list"):
             return []
         return [id.decode() for id in self.redis.lrange(self._prefix + name, 0, -1)]
@@ -65,7 +65,7 @@ class Seed003:
         return {"queues": queues, "states": dict(states)}
 
     def dead_letters(self, limit: int = 100) -> list[dict[str, str]]:
-        ids = self.list("dlq:tasks")[:limit]
+        ids = self.ids("dlq:tasks")[:limit]
         return [self._hash(f"dlq:task:{id}") for id in ids]
 
     def metrics(self) -> tuple[dict[str, int], dict[str, int]]:

@@ -41,8 +41,8 @@ async def see(task: str, state: str) -> dict[str, Any]:
 async def test_a_task_is_a_hash_and_its_id_stands_in_the_primary_list(house: House) -> None:
     first = await submitted(house)
     second = await submitted(house, "x" * 100_000)
-    await wait_until(lambda: len(seed.list("tasks:pending:primary")) == 2)
-    assert seed.list("tasks:pending:primary") == [first, second], "first in, first out"
+    await wait_until(lambda: len(seed.ids("tasks:pending:primary")) == 2)
+    assert seed.ids("tasks:pending:primary") == [first, second], "first in, first out"
     task = await see(first, "PENDING")
     assert (task["task_id"], task["content"]) == (first, "Long text")
     assert (task["retry_count"], task["max_retries"], task["error_history"]) == (0, 3, [])
@@ -52,7 +52,7 @@ async def test_a_task_is_a_hash_and_its_id_stands_in_the_primary_list(house: Hou
     await house.worker(group=None, services=["other"], workerId="w")
     running = await submitted(house, type_="other")
     waiting = await submitted(house, type_="other")
-    await wait_until(lambda: seed.list("tasks:pending:primary:other") == [waiting])
+    await wait_until(lambda: seed.ids("tasks:pending:primary:other") == [waiting])
     await see(running, "ACTIVE")
 
 
@@ -61,7 +61,7 @@ async def test_work_of_other_types_shows_what_it_was_given(house: House) -> None
     body = {"type": "resize", "payload": {"width": 3}}
     task = (await house.post("/api/v2/tasks", body)).json()["id"]
     assert (await see(task, "PENDING"))["content"] == '{"width":3}'
-    assert seed.list("tasks:pending:primary:resize") == [task]
+    assert seed.ids("tasks:pending:primary:resize") == [task]
 
 
 @pytest.mark.contract("S3-14", "R-4")
@@ -73,7 +73,7 @@ async def test_a_result_is_there_in_full_however_long(house: House, length: int)
     done = await see(task, "COMPLETED")
     assert done["result"] == "r" * length
     assert done["completed_at"].endswith("Z")
-    assert seed.list("tasks:pending:primary") == []
+    assert seed.ids("tasks:pending:primary") == []
 
 
 @pytest.mark.contract("S3-14", "R-4")
@@ -99,10 +99,10 @@ async def test_a_failed_task_waits_in_the_sorted_set_and_then_in_the_retry_list(
     assert kept["error_type"] == "ServiceUnavailable"
     assert kept["retry_after"].endswith("Z")
     assert [failure["error"] for failure in kept["error_history"]] == ["flaky"]
-    assert seed.list("tasks:pending:primary") + seed.list("tasks:pending:retry") == []
+    assert seed.ids("tasks:pending:primary") + seed.ids("tasks:pending:retry") == []
     await worker.close()
     await house.advance(5_500)
-    await wait_until(lambda: seed.list("tasks:pending:retry") == [task])
+    await wait_until(lambda: seed.ids("tasks:pending:retry") == [task])
     assert seed.scheduled() == {}
     assert seed.state(task) == "PENDING"
 
@@ -115,18 +115,18 @@ async def test_a_dead_task_is_in_the_dead_letters_until_it_is_retried_or_deleted
     task = await dead(house, worker)
     await see(task, "DLQ")
     await worker.close()
-    assert seed.list("dlq:tasks") == [task]
+    assert seed.ids("dlq:tasks") == [task]
     (why,) = seed.dead_letters()
     assert (why["task_id"], why["state"]) == (task, "DLQ")
     assert (why["last_error"], why["content"]) == ("no such model", "Long text")
     retried = await house.post(f"/api/v1/tasks/{task}/retry", None)
     assert retried.status_code == 200, retried.text
-    await wait_until(lambda: seed.list("tasks:pending:retry") == [task])
+    await wait_until(lambda: seed.ids("tasks:pending:retry") == [task])
     assert shared("valkey").client.exists("dlq:tasks", f"dlq:task:{task}") == 0
 
     worker = await summarizer(house)
     await fail(house, worker, status=400)
-    await wait_until(lambda: seed.list("dlq:tasks") == [task])
+    await wait_until(lambda: seed.ids("dlq:tasks") == [task])
     deleted = await house.http.delete(f"/api/v1/tasks/{task}")
     assert (deleted.status_code, deleted.json()) == (200, {"task_id": task, "state": "DLQ"})
     names = ("dlq:tasks", f"dlq:task:{task}", f"task:{task}")
@@ -151,7 +151,7 @@ async def test_the_metrics_and_a_readers_own_count_agree_with_the_door(house: Ho
     assert seed.status() == {"queues": depths, "states": states}
     shown = (await house.get("/api/v1/queues/status")).json()
     assert (shown["queues"], shown["states"]) == (depths, states)
-    assert gone in seed.list("dlq:tasks")
+    assert gone in seed.ids("dlq:tasks")
 
 
 @pytest.mark.contract("R-4", "S3-6")
@@ -172,7 +172,7 @@ async def test_the_status_of_queues_sums_all_of_them_whatever_stands_in_the_keys
 async def test_the_ledgers_own_keys_lie_elsewhere(house: House) -> None:
     task = await submitted(house)
     await see(task, "PENDING")
-    mentioned = [key.decode() for key in shared("valkey").client.keys(f"*{task}*")]
+    mentioned = [key.decode() for key in seed.redis.keys(f"*{task}*")]
     assert f"task:{task}" in mentioned
     assert all(key.startswith("onward:") for key in mentioned if key != f"task:{task}")
 
@@ -198,8 +198,8 @@ async def test_a_log_that_is_read_again_leaves_each_id_where_it_stands_once(hous
     page = await house.onward.backend.tasks.events(after="", limit=1000)
     await views.project(page.items)
     await views.project(page.items[:2])
-    assert seed.list("tasks:pending:primary") == waiting
-    assert seed.list("dlq:tasks") == [gone]
+    assert seed.ids("tasks:pending:primary") == waiting
+    assert seed.ids("dlq:tasks") == [gone]
 
 
 @pytest.mark.contract("S3-3")

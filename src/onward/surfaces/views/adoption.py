@@ -16,7 +16,7 @@ import structlog
 
 from onward.core.catalog import Catalog
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import Conflict, LedgerUnavailable, OnwardError
+from onward.core.errors import Conflict, LedgerUnavailable, Unreadable
 from onward.core.task import Lane, State, Task
 from onward.surfaces.tasks.submission import SUMMARIZE, Intake
 from onward.surfaces.tasks.view import PENDING, list_of
@@ -48,12 +48,11 @@ class Adoption:
 
     async def adopt(self, foreign: Sequence[Foreign]) -> None:
         ids = [one.raw.decode(errors="replace") for one in foreign]
-        known = await self._dispatcher.backend.tasks.get(ids)
         hashes = await self._writer.hashes([one.raw for one in foreign])
         done: list[bytes] = []
         try:
-            for one, id, task, fields in zip(foreign, ids, known, hashes, strict=True):
-                if await self._adopt(one, id, task, fields):
+            for one, id, fields in zip(foreign, ids, hashes, strict=True):
+                if await self._adopt(one, id, fields):
                     done.append(one.raw)
         finally:
             # Submitted first, struck off second: a crash in between submits it again under its
@@ -61,11 +60,10 @@ class Adoption:
             if done:
                 await self._writer.adopted(done)
 
-    async def _adopt(
-        self, one: Foreign, id: str, task: Task | None, fields: Mapping[str, str]
-    ) -> bool:
+    async def _adopt(self, one: Foreign, id: str, fields: Mapping[str, str]) -> bool:
         """Whether it is seen to."""
         try:
+            (task,) = await self._dispatcher.backend.tasks.get([id])
             if task is not None:
                 await self._retry(one, task)
             elif not fields:
@@ -76,12 +74,14 @@ class Adoption:
                 _set_aside(one, "this can be no id")
             else:
                 await self._submit(one, id, fields)
-        except LedgerUnavailable:
-            raise
-        except OnwardError as error:
-            _set_aside(one, str(error))
+        except LedgerUnavailable as error:
+            if not isinstance(error, Unreadable):
+                raise
+            _set_aside(one, error.code)
         except Exception as error:  # it would fail again, and must not stop the others
-            _set_aside(one, repr(error))
+            # Without its message, which may quote the text that was refused.
+            where = getattr(error, "pointer", "")
+            _set_aside(one, f"{getattr(error, 'code', type(error).__name__)} {where}".strip())
         return True
 
     async def _submit(self, one: Foreign, id: str, fields: Mapping[str, str]) -> None:

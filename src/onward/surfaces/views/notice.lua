@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Once a second: the numbers, what others have put into the lists, and which tasks to look at again.
 --
 -- KEYS[1] is the prefix; ARGV[1] the number of the one server that may write; ARGV[2] as msgpack

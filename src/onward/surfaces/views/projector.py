@@ -8,15 +8,16 @@ it takes a bounded share of this process's time and catches up afterwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from time import monotonic, process_time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from functools import partial
+from time import monotonic, process_time, thread_time
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
-from onward.core.errors import LedgerUnavailable
+from onward.core.errors import LedgerUnavailable, Unreadable
 from onward.core.machine import TRANSITIONS
 from onward.core.tail import Tail
 from onward.core.task import FINAL, Event, Json, State, Task, TaskId
@@ -32,17 +33,17 @@ if TYPE_CHECKING:
 log = structlog.get_logger("onward.views")
 
 MOVES = frozenset({"task.created"}).union(*TRANSITIONS.values())
-BATCH = 500  # events
+BATCH = 1_000  # events
+REMEMBERED = 20_000  # tasks
 PACE_S = 0.1  # most tasks are over by then: one look for all of their events
 SECOND_S = 1.0
-TOGETHER = 64  # tasks read at a time
+TOGETHER = 32  # tasks read at a time
 MOST_BYTES = 4 << 20  # of tasks read at a time, as far as the ones before let us expect
-BUSY, IDLE = 0.05, 0.2  # the share of time that full batches may take
+BUSY, IDLE = 0.025, 0.1  # the share of time that full batches may take, reading the log aside
 BUSY_CPU = 0.5  # of a core, used by the rest of this process: it is busy
 LONGEST_REST_S = 2.0  # shorter than half a duty's lease, or another server would take over
 
 AtRest = Callable[[TaskId, str, Json], str]  # task, field, text: as it may lie around
-Opening = Callable[[], Sequence[str]]
 
 
 class SeedViews:
@@ -70,6 +71,7 @@ class SeedViews:
             batch=BATCH, pace_s=PACE_S, duty=duty, turn=self._turn,
         )  # fmt: skip
         self._together = TOGETHER
+        self._shown: dict[TaskId, int] = {}  # how many of its events the view of a task covers
         self._next_second = 0.0
         self._seen: Mapping[TaskId, str] = {}
 
@@ -78,15 +80,25 @@ class SeedViews:
 
     async def forget(self, ids: Sequence[TaskId]) -> None:
         """They are erased; the log does not say so. From any server."""
-        await self._writer.look_at(ids)
+        try:
+            await self._writer.look_at(ids)
+        except Exception as error:  # erased they are; what expires by itself goes later
+            log.warning("views of erased tasks stay for now", error=repr(error))
 
     async def project(self, events: Sequence[Event]) -> None:
-        began = monotonic()
-        ids = dict.fromkeys(event.task for event in events if event.type in MOVES)
-        await self._show(list(ids), again=True)
-        await self._every_second()
+        work = Metered(self._project(events))
+        await work
         if len(events) >= BATCH:
-            await _rest(monotonic() - began)
+            await _rest(work.cpu_s)
+
+    async def _project(self, events: Sequence[Event]) -> None:
+        # Behind the log, a task is read as it became after this event: its next ones are no news.
+        news = [event.task for event in events if event.type in MOVES and self._is_news(event)]
+        await self._show(list(dict.fromkeys(news)), again=True)
+        await self._every_second()
+
+    def _is_news(self, event: Event) -> bool:
+        return event.n > self._shown.get(event.task, 0)
 
     async def _look(self) -> bool:
         ours = await self._tail.catch_up()
@@ -96,6 +108,7 @@ class SeedViews:
 
     async def _turn(self, ours: bool) -> None:
         self._writer.step_down()
+        self._shown.clear()
 
     # Once a second: the numbers, what others have written, and what the log does not tell.
 
@@ -123,7 +136,8 @@ class SeedViews:
             at += len(part)
             items: list[Item] = []
             size = 1
-            for id, task in (await self._read(part)).items():
+            found = await self._read(part)
+            for id, task in found.items():
                 if task is not None:
                     size += len(task.payload) + len(task.result or "")
                 item = await self._item_of(id, task, again=again)
@@ -131,13 +145,16 @@ class SeedViews:
                     items.append(item)
             self._together = max(1, min(TOGETHER, MOST_BYTES * len(part) // size))
             await self._writer.write(items)
+            self._shown |= {id: task.events for id, task in found.items() if task is not None}
+        while len(self._shown) > REMEMBERED:
+            del self._shown[next(iter(self._shown))]
 
     async def _read(self, ids: Sequence[TaskId]) -> Mapping[TaskId, Task | None]:
         try:
             return dict(zip(ids, await self._store.get(ids), strict=True))
-        except LedgerUnavailable:
-            raise
         except Exception as error:
+            if away(error):
+                raise
             if len(ids) == 1:  # it must not stop the view of the others
                 log.error("a task has no view", task=ids[0], error=repr(error))
                 return {}
@@ -149,9 +166,9 @@ class SeedViews:
     async def _item_of(self, id: TaskId, task: Task | None, *, again: bool) -> Item | None:
         try:
             return await self._item(id, task, again=again)
-        except LedgerUnavailable:
-            raise
         except Exception as error:
+            if away(error):
+                raise
             log.error("a task has no view", task=id, error=repr(error))
             return None
 
@@ -205,6 +222,11 @@ class SeedViews:
         }
 
 
+def away(error: Exception) -> bool:
+    """Whether it is the ledger's fault, and not this task's: it will pass."""
+    return isinstance(error, LedgerUnavailable) and not isinstance(error, Unreadable)
+
+
 async def _rest(spent_s: float) -> None:
     """After a full batch there is more: as long as this process is busy it gets a small share."""
     idle_s = min(spent_s / IDLE - spent_s, LONGEST_REST_S)
@@ -213,3 +235,27 @@ async def _rest(spent_s: float) -> None:
     await asyncio.sleep(idle_s)
     if process_time() - cpu > BUSY_CPU * (monotonic() - began):
         await asyncio.sleep(max(0.0, busy_s - idle_s))
+
+
+class Metered:
+    """An awaitable that adds up the processor's time of its own steps, without what runs between
+    them."""
+
+    def __init__(self, work: Coroutine[Any, Any, None]) -> None:
+        self._work = work
+        self.cpu_s = 0.0
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        step: Callable[[], Any] = partial(self._work.send, None)
+        while True:
+            began = thread_time()
+            try:
+                waits_for = step()
+            except StopIteration:
+                return
+            finally:
+                self.cpu_s += thread_time() - began
+            try:
+                step = partial(self._work.send, (yield waits_for))
+            except BaseException as error:
+                step = partial(self._work.throw, error)

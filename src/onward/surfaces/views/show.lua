@@ -1,5 +1,8 @@
+#!lua flags=allow-oom
 -- Writes the present view of some tasks under the seeds' names. A view is written whole and compared with
--- where the task stood before, so that a call that is repeated after a crash changes nothing.
+-- where the task stood before, so that a call that is repeated after a crash changes nothing. Also in
+-- a Redis that is full: the ledger forgets no task whose events were not read here, so that a view
+-- that cannot be written would keep memory from ever being free again.
 --
 -- KEYS[1] is the prefix; ARGV[1] the number of the one server that may write; ARGV[2] the tasks, as
 -- msgpack (writer.py, `Item`). Returns how many tasks were written (a long call stops early, the rest
@@ -19,7 +22,7 @@
 --   onward:set-aside:{name}          whatever stood under a seed's name and was of another type
 local P, ITEMS = KEYS[1], cmsgpack.unpack(ARGV[2])
 local PLACES, LOOK, SEP = P .. 'onward:view:places', P .. 'onward:view:look', '\31'
-local SLICE_US = 4000 -- Redis does nothing else meanwhile
+local SLICE_US = 2000 -- Redis does nothing else meanwhile
 local KEPT_MS = 7 * 24 * 3600 * 1000
 local AGAIN_MS = 5000
 local NEAR = 1000
