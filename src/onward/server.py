@@ -1,7 +1,8 @@
 """The process around the application: listening, deadlines for slow callers, and a quiet end.
 
 uvicorn waits for ever for a request to arrive, and for an answer to be read; here one sweep a
-second closes on those who do not go on with either. SIGTERM ends claiming first, while workers can still answer, and then the sockets.
+second closes on those who do not go on with either. SIGTERM ends claiming first, while workers can
+still answer, and then the sockets.
 """
 
 from __future__ import annotations

@@ -43,11 +43,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "lifespan.shutdown.complete"})
         return
     if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.accept"})
-        while scope["path"] == "/flood":
-            await send({"type": "websocket.send", "text": "x" * MAX_BODY})
-        await send({"type": "websocket.close"})
+        await _accept(scope, receive, send)
         return
     size = await _size(receive)
     if scope["path"].endswith("/stall"):
@@ -65,11 +61,17 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": b'{"error":"Task timeout"}'})
         return
     await send(start)
-    if scope["path"].endswith("/large"):
-        await send({"type": "http.response.body", "body": b"x" * LARGE})
-        return
-    body = json.dumps({"size": size, "id": scope["state"]["request_id"]}).encode()
+    said = json.dumps({"size": size, "id": scope["state"]["request_id"]}).encode()
+    body = b"x" * LARGE if scope["path"] == "/large" else said
     await send({"type": "http.response.body", "body": body})
+
+
+async def _accept(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "websocket.accept"})
+    while scope["path"] == "/flood":
+        await send({"type": "websocket.send", "text": "x" * MAX_BODY})
+    await send({"type": "websocket.close"})
 
 
 async def _size(receive: Any) -> int:
