@@ -68,7 +68,8 @@ class Application:
             self.onward.declarations,
             settings.stream_types,
         )
-        self.web = _doors(self.onward, door, intake)
+        requests = console_ops.Requests()
+        self.web = _doors(self.onward, door, intake, requests)
         summarize = partial(tasks_router.submit, intake, SUMMARIZE)
         busy = {
             ("POST", sync_router.PATH): partial(sync_router.submit, door),
@@ -78,6 +79,7 @@ class Application:
             Express(self.web, busy),
             allowed_hosts=settings.allowed_hosts,
             allowed_origins=settings.allowed_origins,
+            answered=requests.answered,
         )
         tracing = self.onward.tracing
         self._guarded = guarded if tracing is None else tracing.inbound(guarded)
@@ -89,7 +91,7 @@ class Application:
         await self.onward.drain()
 
 
-def _doors(onward: Onward, door: Door, intake: Intake) -> FastAPI:
+def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Requests) -> FastAPI:
     toolbox = Toolbox(
         onward.dispatcher, onward.roster, onward.catalog, onward.submissions, onward.notices
     )
@@ -134,7 +136,7 @@ def _doors(onward: Onward, door: Door, intake: Intake) -> FastAPI:
             onward.roster,
             lambda: onward.ready,
             onward.ping_redis,
-            [onward.notices.deliveries, onward.figures],
+            [onward.notices.deliveries, onward.figures, requests],
             onward.read_depths,
         ),
         agent_sessions.build(
