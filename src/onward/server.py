@@ -1,7 +1,8 @@
 """The process around the application: listening, deadlines for slow callers, and a quiet end.
 
-uvicorn waits for ever for a request to arrive; here one sweep a second closes on those who do not
-finish sending. SIGTERM ends claiming first, while workers can still answer, and then the sockets.
+uvicorn waits for ever for a request to arrive, and for an answer to be read; here one sweep a
+second closes on those who do not go on with either. SIGTERM ends claiming first, while workers can
+still answer, and then the sockets.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ MAX_HEAD = 16 * 1024
 # A refused body is read on and thrown away this far, so that a caller who writes first and reads
 # afterwards still finds our answer instead of a reset connection.
 MAX_LEFTOVER = 4 * MAX_BODY
+# Of all answers together that wait to be read; beyond it those who have not read for longest go.
+MAX_UNREAD = 256 << 20
 TICKS = 10  # of uvicorn's main loop, a tenth of a second each, from sweep to sweep
 
 
@@ -107,6 +110,7 @@ def server(
         config,
         header_ms=settings.header_timeout_ms,
         body_ms=settings.body_timeout_ms,
+        write_ms=settings.write_timeout_ms,
         drain_ms=settings.drain_ms,
         drain=drain,
     )
@@ -238,15 +242,17 @@ class Server(uvicorn.Server):
         *,
         header_ms: int,
         body_ms: int,
+        write_ms: int,
         drain_ms: int,
         drain: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(config)
         self._header_s = header_ms / 1000
         self._body_s = body_ms / 1000
+        self._write_s = write_ms / 1000
         self._drain_s = drain_ms / 1000
         self._drain = drain
-        self._every = max(1, min(TICKS, min(header_ms, body_ms) // 200))
+        self._every = max(1, min(TICKS, min(header_ms, body_ms, write_ms) // 200))
 
     async def on_tick(self, counter: int) -> bool:
         if counter % self._every == 0:
@@ -254,7 +260,25 @@ class Server(uvicorn.Server):
             for connection in list(self.server_state.connections):
                 if isinstance(connection, Connection):
                     connection.sweep(now, self._header_s, self._body_s)
+            self._cut_unread(now)
         return await super().on_tick(counter)
+
+    def _cut_unread(self, now: float) -> None:
+        """WebSockets as well, and those that are closing: a transport flushes first, for ever."""
+        total, silent = 0, []
+        for connection in self.server_state.connections:
+            transport = cast(Corked, connection.transport)
+            silent_s, waiting = transport.unread(now)
+            if waiting:
+                total += waiting
+                silent.append((silent_s, waiting, transport))
+        silent.sort(key=lambda one: one[0], reverse=True)
+        for silent_s, waiting, transport in silent:
+            # One that has read since the last sweep is no burden, however much waits for it.
+            if silent_s <= 0 or (silent_s <= self._write_s and total <= MAX_UNREAD):
+                break
+            total -= waiting
+            transport.abort()
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)

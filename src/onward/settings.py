@@ -51,6 +51,7 @@ class Settings(BaseSettings):
     max_sockets: Positive = _env("ONWARD_MAX_SOCKETS", 1_000)  # worker connections
     header_timeout_ms: Positive = _env("ONWARD_HEADER_TIMEOUT_MS", 10_000)
     body_timeout_ms: Positive = _env("ONWARD_BODY_TIMEOUT_MS", 30_000)
+    write_timeout_ms: Positive = _env("ONWARD_WRITE_TIMEOUT_MS", 30_000)
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_ALLOWED_HOSTS", ())
     # Of pages that may call this server, besides its own: scheme://host, with :port if not usual.
     allowed_origins: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_ALLOWED_ORIGINS", ())

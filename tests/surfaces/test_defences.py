@@ -30,7 +30,8 @@ from onward.surfaces.wire import error_body
 
 pytestmark = [pytest.mark.contract("S0-9"), pytest.mark.slow]
 
-HEADER_MS, BODY_MS = 1_000, 1_200
+HEADER_MS, BODY_MS, WRITE_MS = 1_000, 1_200, 3_000
+LARGE = 32 << 20  # more than the kernel keeps for a reader that does not read
 PATIENCE = 10.0
 
 
@@ -42,9 +43,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "lifespan.shutdown.complete"})
         return
     if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.accept"})
-        await send({"type": "websocket.close"})
+        await _accept(scope, receive, send)
         return
     size = await _size(receive)
     if scope["path"].endswith("/stall"):
@@ -62,8 +61,17 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": b'{"error":"Task timeout"}'})
         return
     await send(start)
-    body = json.dumps({"size": size, "id": scope["state"]["request_id"]}).encode()
+    said = json.dumps({"size": size, "id": scope["state"]["request_id"]}).encode()
+    body = b"x" * LARGE if scope["path"] == "/large" else said
     await send({"type": "http.response.body", "body": body})
+
+
+async def _accept(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "websocket.accept"})
+    while scope["path"] == "/flood":
+        await send({"type": "websocket.send", "text": "x" * MAX_BODY})
+    await send({"type": "websocket.close"})
 
 
 async def _size(receive: Any) -> int:
@@ -84,6 +92,7 @@ class Running:
             port=0,
             header_timeout_ms=HEADER_MS,
             body_timeout_ms=BODY_MS,
+            write_timeout_ms=WRITE_MS,
             **settings,
         )
         guarded = Guard(
@@ -660,3 +669,56 @@ def test_an_allowed_origin_that_is_none_is_named_at_the_start(origin: str) -> No
     Settings(allowed_origins=("https://page.example:8443/",))
     with pytest.raises(ValueError, match="is no origin like"):
         Settings(allowed_origins=(origin,))
+
+
+UPGRADE = (
+    b"GET /flood HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+def _unread(running: Running) -> list[int]:
+    return [one.transport.get_write_buffer_size() for one in _connections(running)]
+
+
+def _connections(running: Running) -> list[Any]:
+    return list(running.server.server_state.connections)
+
+
+@pytest.mark.parametrize("asked", [request("GET", "/large"), UPGRADE], ids=["answer", "socket"])
+def test_a_caller_who_does_not_read_is_cut_off(asked: bytes) -> None:
+    running = Running()
+    try:
+        with running.connect(asked) as caller:
+            _until(lambda: sum(_unread(running)) > 0)
+            _until(lambda: not _connections(running))
+            assert is_closed(caller)
+    finally:
+        running.stop()
+
+
+def test_a_caller_who_reads_slowly_gets_all_of_it(running: Running) -> None:
+    with running.connect(request("GET", "/large", connection="close")) as caller:
+        began, size = time.monotonic(), 0
+        while data := caller.recv(1 << 20):
+            size += len(data)
+            if time.monotonic() - began < 2 * WRITE_MS / 1000:
+                time.sleep(0.1)
+    assert size > LARGE
+
+
+def test_unread_answers_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many who do not read, the longest silent go first, before their time."""
+    monkeypatch.setattr(sys.modules[__name__], "WRITE_MS", 600_000)
+    monkeypatch.setattr(serving, "MAX_UNREAD", 2 * LARGE)
+    running = Running()
+    callers: list[socket.socket] = []
+    try:
+        callers += [running.connect(request("GET", "/large")) for _ in range(5)]
+        _until(lambda: running.server.server_state.total_requests == 5)
+        _until(lambda: sum(_unread(running)) <= 2 * LARGE)
+        assert 1 <= len(_connections(running)) <= 2
+    finally:
+        for caller in callers:
+            caller.close()
+        running.stop()

@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import re
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from itertools import count
 from typing import Any
@@ -59,11 +60,13 @@ class Guard:
         max_body: int = MAX_BODY,
         allowed_hosts: Collection[str] = (),
         allowed_origins: Collection[str] = (),
+        answered: Counter[int] | None = None,
     ) -> None:
         self._app = app
         self._max_body = max_body
         self._hosts = {host.lower() for host in allowed_hosts}
         self._origins = {origin.lower().rstrip("/") for origin in allowed_origins}
+        self._answered: Counter[int] = Counter() if answered is None else answered
         self._good_hosts: set[tuple[str | None, bytes]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,7 +74,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        call = _Call(scope, receive, send, self._max_body, _request_id(headers))
+        call = _Call(scope, receive, send, self._max_body, _request_id(headers), self._answered)
         try:
             self._check(scope, headers)
         except Refusal as refusal:
@@ -180,13 +183,20 @@ class _Call:
     """One call as the guard sees it: what was sent already, and how much came in."""
 
     __slots__ = (
-        "_limit", "_receive", "_room", "_scope", "_send", "_started", "head_only", "held",
-        "request_id",
+        "_answered", "_limit", "_receive", "_room", "_scope", "_send", "_started", "head_only",
+        "held", "request_id",
     )  # fmt: skip
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, max_body: int, request_id: str
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        max_body: int,
+        request_id: str,
+        answered: Counter[int],
     ) -> None:
+        self._answered = answered  # by status
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -213,6 +223,8 @@ class _Call:
                 self.held.append(message)
                 return
             self._started = True
+            if kind == "http.response.start":
+                self._answered[message["status"]] += 1
         if self.head_only and message["type"] == "http.response.body":
             # The first part of a body ends the answer: a stream would else go on unseen. The
             # server reports a disconnect to the door, and nothing more of it is sent.
@@ -221,6 +233,7 @@ class _Call:
 
     async def release(self) -> None:
         held, self.held, self._started = self.held or [], None, True
+        self._answered[500] += 1
         for message in held:
             await self.send(message)
 
@@ -240,6 +253,7 @@ class _Call:
             await self._hang_up()
             return
         self._started = True
+        self._answered[refusal.status] += 1
         kind, body = error_body(
             self._scope["path"],
             refusal.status,

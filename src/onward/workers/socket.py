@@ -38,6 +38,8 @@ Declare: TypeAlias = Callable[[Sequence[Raw]], Awaitable[None]]
 
 REPLACED, TOO_MANY, GOING_AWAY = 4001, 4003, 1001
 DEPARTURES = 50  # connections that are cleared away in one turn of the loop
+# Of one connection, what may be on its way to the ledger; then its next frame waits to be read.
+MAX_NOTES, MAX_NOTE_BYTES = 256, 1 << 20
 LARGEST = (1 << 20) + (64 << 10)  # of a frame: a body, and the frame's own words around it
 
 
@@ -176,7 +178,9 @@ class Session:
         self._sockets = sockets
         self._receive = receive
         self._send = send
+        self._sending = asyncio.Lock()  # one at a time: no more than one waits in a full buffer
         self._executions: dict[TaskId, Execution] = {}
+        self._notes = self._note_bytes = 0  # since the ledger was last waited for
         self._runner: Runner | None = None
         self._member: Member | None = None
         self._leaving = False  # it said so itself
@@ -327,6 +331,12 @@ class Session:
         noted = asyncio.ensure_future(dispatcher.extend(hold))
         noted.add_done_callback(_shrug)
         execution.noted = noted
+        self._notes += 1
+        self._note_bytes += len(note[1] or "")
+        if self._notes >= MAX_NOTES or self._note_bytes >= MAX_NOTE_BYTES:
+            # A worker faster than the ledger would fill the memory. The last one is written last.
+            await asyncio.wait([noted])
+            self._notes = self._note_bytes = 0
 
     async def execute(self, task: Claimed) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -335,7 +345,8 @@ class Session:
         try:
             if self._ended:
                 return Lost()
-            await self._send({"type": "websocket.send", "text": self._frame(task)})
+            async with self._sending:
+                await self._send({"type": "websocket.send", "text": self._frame(task)})
             return await execution.answer
         except (OSError, RuntimeError):  # the connection broke while the frame was on its way
             return Lost()

@@ -166,7 +166,7 @@ class Live:
             "states": states,
             "lanes": {"primary": lanes[Lane.PRIMARY], "retry": lanes[Lane.RETRY]},
             "retry_share": pressure.retry_share.of(lanes[Lane.RETRY]),
-            "queues": {queue: queues[queue] for queue in _fullest(queues)},
+            "queues": {queue: queues[queue] for queue in fullest(queues)},
             "workers": Counter(member.transport for member in members),
             "slots": sum(member.slots for member in members if not member.draining),
             "draining": sum(member.draining for member in members),
@@ -181,7 +181,7 @@ class Live:
         return f"id: {self._number}\nevent: {kind}\ndata: {data}\n\n".encode()
 
 
-def _fullest(queues: Mapping[str, Mapping[State, int]]) -> Sequence[str]:
+def fullest(queues: Mapping[str, Mapping[State, int]]) -> Sequence[str]:
     def live(queue: str) -> int:
         return sum(count for state, count in queues[queue].items() if state not in FINAL)
 
