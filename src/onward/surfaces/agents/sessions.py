@@ -30,6 +30,7 @@ from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import (
     CURSOR,
     Cursor,
+    Key,
     Strict,
     SubmitBody,
     TaskShape,
@@ -190,7 +191,7 @@ def build(
         session_id: SessionId,
         body: Annotated[SubmitBody, Body()],
         wait_ms: Annotated[int, Query(ge=0, le=LONGEST_WAIT_MS)] = 0,
-        idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+        idempotency_key: Annotated[Key | None, Header()] = None,
     ) -> Response:
         if body.session_id not in (None, session_id):
             raise Invalid("session_id is another one in the path", pointer="/session_id")

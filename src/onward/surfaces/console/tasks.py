@@ -24,6 +24,7 @@ from onward.surfaces.console.shapes import (
     CURSOR,
     EventsShape,
     ExplainShape,
+    Key,
     RetryBody,
     SubmitBody,
     TaskShape,
@@ -85,7 +86,7 @@ def build(
     async def submit(
         body: Annotated[SubmitBody, Body()],
         wait_ms: WaitMs = 0,
-        idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+        idempotency_key: Annotated[Key | None, Header()] = None,
     ) -> Response:
         if idempotency_key is not None:
             body = body.model_copy(update={"idempotency_key": idempotency_key})
