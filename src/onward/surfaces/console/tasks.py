@@ -19,7 +19,7 @@ from onward.core.errors import Invalid, NotFound, TooBusy
 from onward.core.follow import follow
 from onward.core.task import FINAL, State, Task, TaskId, encode
 from onward.surfaces.console.explain import explained
-from onward.surfaces.console.masking import MASKED, Masked, Masking
+from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import (
     CURSOR,
     EventsShape,
@@ -142,16 +142,15 @@ def build(
         task_id: str,
         after: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
-        masked: Annotated[bool | None, MASKED] = None,
+        masked: Masked = True,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
         task = await find(task_id)
         if "text/event-stream" in request.headers.get("accept", ""):
-            # Whoever follows a task reads what it puts out; whoever reads the log looks back at it.
-            return followers.stream(task, _resume(last_event_id, after), masked=masked is True)
+            return followers.stream(task, _resume(last_event_id, after), masked=masked)
         page = await store.events(after=str(after), limit=limit, task=task_id)
         more = page.next if len(page.items) == limit else None
-        shown = await masking.events(task, page.items, masked is not False)
+        shown = await masking.events(task, page.items, masked)
         return answer({"items": [native_event(event) for event in shown], "next": more})
 
     return router
@@ -174,7 +173,7 @@ class Followers:
         self._masking = masking
         self._count = 0
 
-    def stream(self, task: Task, after: int, *, masked: bool) -> StreamingResponse:
+    def stream(self, task: Task, after: int, *, masked: bool = True) -> StreamingResponse:
         if self._count >= MOST_FOLLOWERS:
             raise TooBusy(f"{MOST_FOLLOWERS} followers are connected already")
         return StreamingResponse(
