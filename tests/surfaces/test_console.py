@@ -74,6 +74,24 @@ async def test_the_same_key_is_the_same_task_and_another_body_is_refused(house: 
 
 
 @pytest.mark.contract("N-3")
+@pytest.mark.parametrize(
+    "path", ["/api/v2/tasks", "/api/v2/sessions/s1/tasks", "/api/v2/tools/post_task_tool"]
+)
+@pytest.mark.parametrize("key", [b"", b"x" * 256, b"caf\xe9", b"tab\there"])
+async def test_a_key_in_the_header_has_the_limits_of_one_in_the_body(
+    house: House, path: str, key: bytes
+) -> None:
+    service = {"name": "post", "task_types": ["mail"]}
+    assert (await house.post("/api/v2/services", service)).status_code == 201
+    by_tool = path.endswith("tool")
+    body = {"parameters": {}, "session_id": "s1"} if by_tool else {"type": "mail"}
+    refused = await house.post(path, body, headers={b"Idempotency-Key": key})
+    assert refused.status_code == 422, refused.text
+    taken = await house.post(path, body, headers={b"Idempotency-Key": b"x" * 255})
+    assert taken.status_code in (200, 202), taken.text
+
+
+@pytest.mark.contract("N-3")
 async def test_two_hundred_calls_with_one_key_are_one_task(house: House) -> None:
     tasks = await asyncio.gather(
         *[submitted(house, payload=1, idempotency_key="k") for _ in range(200)]

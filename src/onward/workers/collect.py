@@ -210,10 +210,13 @@ class Collector:
         if not unknown:
             return ()
         name = self._dialect.id_field
-        rows = [row for row in await self._channel.entries() if row.fields.get(name) in unknown]
-        for row in rows:
-            unknown.pop(row.fields[name], None)
-        await self.meet(rows)
+        async for rows in self._channel.entries():
+            found = [row for row in rows if row.fields.get(name) in unknown]
+            for row in found:
+                unknown.pop(row.fields[name], None)
+            await self.meet(found)
+            if not unknown:
+                return ()  # what else there is of these is met when it is read
         # The entries themselves are gone; a worker's dead letter tells of them.
         gone = {task: (None, _before(*said)) for task, said in unknown.items()}
         await self._adoption.adopt(gone)

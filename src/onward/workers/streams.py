@@ -152,7 +152,8 @@ class Feed:
     async def _sit_down(self) -> None:
         await self._channel.prepare()
         self._offers.clear()
-        await self._collector.meet(await self._channel.entries())
+        async for rows in self._channel.entries():
+            await self._collector.meet(rows)
         # Answers that came meanwhile first: a task that looks forgotten may have one.
         await self._collector.catch_up()
         await self._release_forgotten()
@@ -403,7 +404,7 @@ class Feed:
         waiting = [offer for offer in self._offers.all() if offer.acked_at is None]
         if await self._channel.length() >= len(waiting):
             return
-        there = {row.entry for row in await self._channel.entries()}
+        there = {row.entry async for rows in self._channel.entries() for row in rows}
         delivered = (await self._channel.delivered()).any
         for offer in waiting:
             entry = offer.entry

@@ -24,6 +24,7 @@ from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import Cursor, Name, Strict, TaskShape, native, native_page
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.route import StrictRoute, answer
+from onward.surfaces.slow_reads import SlowReads
 
 DEAD = LedgerQuery(states=frozenset({State.DEAD}), limit=CHUNK)
 MOST_GROUPED = 100_000  # dead letters looked at for one page of groups
@@ -129,6 +130,7 @@ def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) ->
         prefix="/api/v2/dead-letters", tags=["dead letters"], route_class=StrictRoute
     )
     store = dispatcher.backend.tasks
+    grouped: SlowReads[tuple[Groups, str | None]] = SlowReads()
 
     @router.get("", response_model=DeadLettersShape)
     async def listing(
@@ -146,12 +148,7 @@ def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) ->
         if fingerprint is not None:
             found = await store.find(msgspec.structs.replace(query, limit=limit))
             return answer(native_page(await masking.page(found, masked)))
-        groups, more = Groups(), None
-        async for page, after in _pages(store, query):
-            groups.add(page)
-            if groups.looked_at >= MOST_GROUPED:
-                more = after
-                break
+        groups, more = await grouped.get(query, partial(_grouped, store, query))
         shown = await groups.shown(partial(masking.task, masked=masked))
         return answer({"items": shown, "next": more})
 
@@ -174,6 +171,8 @@ def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) ->
             if not body.dry_run:
                 refused.update(await dispatcher.replay_all(starts, payloads))
         refused.update(mending.unfit)
+        if not body.dry_run:
+            grouped.forget()
         until = now + int(max(0, count - 1) * every_ms)
         return answer(
             {
@@ -190,6 +189,7 @@ def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) ->
         refused: Mapping[TaskId, str] = {}
         if not body.dry_run:
             refused = await dispatcher.abandon_all(chosen.ids)
+            grouped.forget()
         done = 0 if body.dry_run else len(chosen.ids) - len(refused)
         return answer({**chosen.told(refused), "abandoned": done})
 
@@ -307,6 +307,16 @@ class _Group:
             "sample": native(await look(newest[0])),
             "task_ids": [task.id for task in newest],
         }
+
+
+async def _grouped(store: TaskStore, query: LedgerQuery) -> tuple[tuple[Groups, str | None], int]:
+    groups, more = Groups(), None
+    async for page, after in _pages(store, query):
+        groups.add(page)
+        if groups.looked_at >= MOST_GROUPED:
+            more = after
+            break
+    return (groups, more), groups.looked_at
 
 
 class _Chosen:

@@ -19,8 +19,7 @@ from onward.core.contract import Page
 from onward.core.task import Event, Json, Task
 from onward.flow.runs import NODE, PROFILE
 
-MASKED = Query(description="Show a mask instead of sensitive parts.")
-Masked = Annotated[bool, MASKED]
+Masked = Annotated[bool, Query(description="Show a mask instead of sensitive parts.")]
 FLOW = "flow:"  # how the types of runs, and of what they ask people, begin
 EVERY_KEY: privacy.Path = (privacy.ANY,)
 

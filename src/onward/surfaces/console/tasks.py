@@ -19,11 +19,12 @@ from onward.core.errors import Invalid, NotFound
 from onward.core.follow import follow
 from onward.core.task import FINAL, State, Task, TaskId, encode
 from onward.surfaces.console.explain import explained
-from onward.surfaces.console.masking import MASKED, Masked, Masking
+from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import (
     CURSOR,
     EventsShape,
     ExplainShape,
+    Key,
     Number,
     RetryBody,
     SubmitBody,
@@ -88,7 +89,7 @@ def build(
     async def submit(
         body: Annotated[SubmitBody, Body()],
         wait_ms: WaitMs = 0,
-        idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+        idempotency_key: Annotated[Key | None, Header()] = None,
     ) -> Response:
         if idempotency_key is not None:
             body = body.model_copy(update={"idempotency_key": idempotency_key})
@@ -144,16 +145,15 @@ def build(
         task_id: str,
         after: Number = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
-        masked: Annotated[bool | None, MASKED] = None,
+        masked: Masked = True,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
         task = await find(task_id)
         if "text/event-stream" in request.headers.get("accept", ""):
-            # Whoever follows a task reads what it puts out; whoever reads the log looks back at it.
-            return followers.stream(task, _resume(last_event_id, after), masked=masked is True)
+            return followers.stream(task, _resume(last_event_id, after), masked=masked)
         page = await store.events(after=str(after), limit=limit, task=task_id)
         more = page.next if len(page.items) == limit else None
-        shown = await masking.events(task, page.items, masked is not False)
+        shown = await masking.events(task, page.items, masked)
         return answer({"items": [native_event(event) for event in shown], "next": more})
 
     return router
@@ -175,7 +175,7 @@ class Followers:
         self._masking = masking
         self._places = Places(MOST_FOLLOWERS, f"{MOST_FOLLOWERS} followers are connected already")
 
-    def stream(self, task: Task, after: int, *, masked: bool) -> EventStream:
+    def stream(self, task: Task, after: int, *, masked: bool = True) -> EventStream:
         return EventStream(self._lines(task, after, masked), self._places.take())
 
     async def _lines(self, task: Task, after: int, masked: bool) -> AsyncIterator[bytes]:
