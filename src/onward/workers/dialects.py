@@ -157,7 +157,7 @@ class StreamProtocol:
                 kind=fields.get("error_type") or "Error",
                 message=fields.get("error", "failed"),
                 retryable=retryable,
-                retry_after_ms=count(fields.get("retry_after_ms", "")) or None,
+                retry_after_ms=count(after) if (after := fields.get("retry_after_ms")) else None,
             )
         )
 
