@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor as Threads
 from contextvars import copy_context
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, Protocol, get_type_hints, runtime_checkable
 
@@ -27,11 +28,19 @@ class Refused(Exception):
 
 
 class TryAgain(Exception):
-    """Raise it in a handler: this may go better later, at the earliest after `after_ms`."""
+    """Raise it in a handler: this may go better later, after a delay, by default the schedule's.
 
-    def __init__(self, message: str, *, after_ms: int | None = None) -> None:
+    `after` is the exact delay, a timedelta or milliseconds; `after_ms` is the same. It counts as a
+    retry like any other.
+    """
+
+    def __init__(
+        self, message: str, *, after: timedelta | int | None = None, after_ms: int | None = None
+    ) -> None:
         super().__init__(message)
-        self.after_ms = after_ms
+        if isinstance(after, timedelta):
+            after = round(after.total_seconds() * 1000)
+        self.after_ms = after_ms if after is None else after
 
 
 SAYING_NO = (Refused, TryAgain, ValidationError)  # a handler means it: no traceback
@@ -111,6 +120,7 @@ class PlainContext:
         noted.add_done_callback(lambda _: turns.put(None))
         ran = turns.get()
         if ran is not None:
+            said: tuple[Any, Exception | None]
             try:
                 said = effect(), None
             except Exception as error:
@@ -118,8 +128,7 @@ class PlainContext:
             except BaseException:  # SystemExit would end the loop: here it only ends the handler
                 self._loop.call_soon_threadsafe(ran.cancel)
                 raise
-            # The attempt may have been canceled meanwhile: then nobody waits for it.
-            self._loop.call_soon_threadsafe(lambda: ran.done() or ran.set_result(said))
+            self._loop.call_soon_threadsafe(_hand_over, ran, said)
         return noted.result()
 
     def _wait(self, work: Awaitable[Any]) -> Any:
@@ -128,6 +137,11 @@ class PlainContext:
 
 async def _awaited(work: Awaitable[Any]) -> Any:
     return await work
+
+
+def _hand_over(ran: asyncio.Future[Any], said: Any) -> None:
+    if not ran.done():  # canceled meanwhile: nobody waits for it
+        ran.set_result(said)
 
 
 class Service:

@@ -20,6 +20,7 @@ Seconds = Annotated[float, Field(gt=0, le=31_536_000)]  # a year at most
 
 _DELAYS = Annotated[list[Annotated[float, Field(ge=0, le=31_536_000)]], Field(min_length=1)]
 _SCHEDULES = TypeAdapter(dict[str, _DELAYS])
+_OF_DOORS = {"protocol": PROTOCOL, "agents": AGENTS}  # schedules of streams and of sessions
 
 
 def _env(name: str | AliasChoices, default: Any) -> Any:
@@ -172,6 +173,15 @@ class Settings(BaseSettings):
     def _decode(cls, value: Any) -> Any:
         return _SCHEDULES.validate_json(value) if isinstance(value, str) else value
 
+    @field_validator("retry_schedules", mode="after")
+    @classmethod
+    def _known(cls, value: dict[str, list[float]]) -> dict[str, list[float]]:
+        known = (*BY_ERROR, *_OF_DOORS)
+        for name in value:
+            if name not in known:
+                raise ValueError(f"{name!r} has no schedule; those that have: {', '.join(known)}")
+        return value
+
     @model_validator(mode="after")
     def _sensible(self) -> Settings:
         if self.min_task_timeout_ms > self.max_task_timeout_ms:
@@ -220,5 +230,4 @@ def _check_redis(url: str) -> None:
 
 
 def _jitter(name: str) -> tuple[float, float]:
-    named = {"protocol": PROTOCOL, "agents": AGENTS}
-    return named.get(name, BY_ERROR["Default"]).jitter
+    return _OF_DOORS.get(name, BY_ERROR["Default"]).jitter

@@ -385,6 +385,7 @@ def test_a_worker_that_is_not_there_is_said_in_three_lines(tmp_path: Path) -> No
         ({"TASK_TIMEOUT_MS": "-1"}, (), "TASK_TIMEOUT_MS"),
         ({"VISIBILITY_TIMEOUT_S": "inf"}, (), "VISIBILITY_TIMEOUT_S"),
         ({"ONWARD_RETRY_SCHEDULES": '{"protocol": []}'}, (), "ONWARD_RETRY_SCHEDULES"),
+        ({"ONWARD_RETRY_SCHEDULES": '{"GatewayBusy": [1]}'}, (), "'GatewayBusy' has no schedule"),
         ({}, ("--port", "99999"), "--port"),
     ],
 )

@@ -65,7 +65,7 @@ TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
     (S.QUEUED, S.FAILED): frozenset({"task.failed"}),
     (S.QUEUED, S.DEAD): frozenset({"task.failed", "task.dlq"}),
     (S.RUNNING, S.SUCCEEDED): frozenset({"task.succeeded"}),
-    (S.RUNNING, S.SCHEDULED): frozenset({"task.retrying"}),
+    (S.RUNNING, S.SCHEDULED): frozenset({"task.retrying", "task.released"}),
     (S.RUNNING, S.QUEUED): frozenset({"task.retrying", "task.released", "task.reclaimed"}),
     (S.RUNNING, S.WAITING): frozenset({"task.parked"}),
     (S.RUNNING, S.FAILED): frozenset({"task.failed"}),
@@ -147,10 +147,8 @@ def settle(
             return _stopped(held, outcome, now, profile)
         case Parked():
             return moves.park(held, outcome, now, profile, children)
-        case Released():
-            return moves.requeue(
-                held, now, profile, {"attempt": held.attempt - 1}, ("task.released", None)
-            )
+        case Released(fault):
+            return moves.release(held, fault, now, profile)
         case Lost(detail):
             return lost(held, now, profile, detail)
 

@@ -39,6 +39,7 @@ MOST_NOTES = 1_000  # of one move
 MOST_NOTE_BYTES = 1 << 20
 LAST_NOTES = 4
 CHILDREN = "children"  # what a task waits for that bore some
+SHORTEST_PUT_OFF_MS, LONGEST_PUT_OFF_MS = 1_000, 60_000
 
 
 class Rest(TypedDict, total=False):
@@ -225,6 +226,30 @@ def requeue(
         changes={**changes, "worker": None, "queued_at": now, "start_by": None},
         events=(note,),
         front=True,
+    )
+
+
+def release(held: Held, fault: Fault | None, now: Instant, profile: Profile) -> Move:
+    """No attempt is burned. With a fault, its worker cannot do it: it is queued again later."""
+    if fault is None:
+        return requeue(held, now, profile, {"attempt": held.attempt - 1}, ("task.released", None))
+    # Longer for an older task, so that one which no worker ever can do costs little.
+    delay = min(max((now - held.created_at) // 4, SHORTEST_PUT_OFF_MS), LONGEST_PUT_OFF_MS)
+    run_at = now + delay
+    said = {"error": fault, "worker": held.worker, "run_at": run_at}
+    return guarded(
+        held,
+        State.RUNNING,
+        to=State.SCHEDULED,
+        due_at=first(run_at, age_limit(profile, held.expires_at)),
+        changes={
+            "error": fault.encode(),
+            "attempt": held.attempt - 1,
+            "run_at": run_at,
+            "queued_at": now,
+            "start_by": None,
+        },
+        events=(("task.released", encode(said)),),
     )
 
 

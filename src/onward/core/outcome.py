@@ -43,7 +43,13 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Released(msgspec.Struct, frozen=True):
-    """Handed back untouched: a shutdown, not a failure."""
+    """Handed back untouched: a shutdown, not a failure.
+
+    With a fault, the worker cannot do it at all: put off a while, or it would be claimed again at
+    once by the same worker.
+    """
+
+    fault: Fault | None = None
 
 
 class Lost(msgspec.Struct, frozen=True):

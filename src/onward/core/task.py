@@ -148,6 +148,8 @@ class Held(Protocol):
     @property
     def profile(self) -> str: ...
     @property
+    def created_at(self) -> Instant: ...
+    @property
     def key(self) -> str | None: ...
     @property
     def fence(self) -> int: ...
@@ -220,6 +222,13 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def encode(self) -> Json:
         return msgspec.json.encode(self).decode()
+
+
+UNKNOWN_SERVICE = "UnknownService"  # the kind of fault with which a worker hands a task back
+
+
+def unknown_service(type_: str) -> Fault:
+    return Fault(kind=UNKNOWN_SERVICE, message=f"this worker serves no {type_!r}", retryable=True)
 
 
 _decode_fault = msgspec.json.Decoder(Fault).decode

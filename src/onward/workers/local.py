@@ -15,8 +15,8 @@ from pydantic_core import to_json
 from onward.core.contract import Effect, Hold
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
-from onward.core.outcome import Failed, Outcome, Succeeded
-from onward.core.task import Claimed, Fault, Json, TaskId, encode
+from onward.core.outcome import Failed, Outcome, Released, Succeeded
+from onward.core.task import Claimed, Fault, Json, TaskId, encode, unknown_service
 from onward.core.trace import handed_on
 from onward.pace import PROGRESS_EVERY_S, Pace
 from onward.service import EffectUnknown, Service, fault_from
@@ -130,7 +130,7 @@ class Execution(NamedTuple):
 
 
 class LocalExecutor:
-    """Runs the service that a task's type names; tasks of a group go to that group's service."""
+    """Runs the service named like the task's type, or else like its queue; or the group's."""
 
     def __init__(
         self,
@@ -151,10 +151,12 @@ class LocalExecutor:
 
     async def execute(self, task: Claimed) -> Outcome:
         group = group_of(task.queue)
-        service = self._services.get(task.type) if group is None else self._groups.get(group)
+        if group is not None:
+            service = self._groups.get(group)
+        else:
+            service = self._services.get(task.type) or self._services.get(task.queue)
         if service is None:
-            fault = Fault(kind="NotFound", message=f"no service {task.type!r} here")
-            return Failed(fault)
+            return Released(unknown_service(task.type))
         context = LocalContext(self._dispatcher, task, self._lease_ms)
         execution = asyncio.current_task()
         assert execution is not None  # noqa: S101 executors run in a task of their own

@@ -20,7 +20,7 @@ from onward.core import strict_json
 from onward.core.contract import Hold, Pulse
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, OnwardError
-from onward.core.outcome import Failed, Lost, Outcome, Succeeded
+from onward.core.outcome import Failed, Lost, Outcome, Released, Succeeded
 from onward.core.task import Claimed, Fault, Note, TaskId, encode, new_id
 from onward.core.trace import handed_on
 from onward.workers.roster import Member, Roster, group_of, group_queue, is_service
@@ -60,6 +60,7 @@ class TaskResult(msgspec.Struct, tag="taskResult", tag_field="type"):
     retryable: bool | None = None
     retryAfterMs: Whole | None = None  # noqa: N815
     fence: Whole | None = None  # ours: tells this attempt's answer from a late one of the same task
+    released: bool = False  # ours: with an error; the worker cannot do it and has not begun it
 
 
 class Progress(msgspec.Struct, tag="progress", tag_field="type"):
@@ -92,6 +93,7 @@ class TaskFrame(msgspec.Struct, tag="task", tag_field="type"):
     timeout: int | None
     attempt: int
     service: str | None
+    queue: str
     fence: int
     key: str
     traceparent: str | UnsetType = UNSET  # ours: where this attempt stands in a trace
@@ -365,6 +367,7 @@ class Session:
             None if left is None else max(left, 0),
             task.attempt,
             None if group is not None else task.type,
+            task.queue,
             task.fence,
             task.key or task.id,
             handed_on(task) or UNSET,
@@ -420,15 +423,14 @@ class Session:
 
 def _outcome(frame: TaskResult) -> Outcome:
     if frame.error is not None:
-        return Failed(
-            Fault(
-                kind=frame.errorType or "Error",
-                message=frame.error,
-                status=frame.status,
-                retryable=frame.retryable,
-                retry_after_ms=frame.retryAfterMs,
-            )
+        fault = Fault(
+            kind=frame.errorType or "Error",
+            message=frame.error,
+            status=frame.status,
+            retryable=frame.retryable,
+            retry_after_ms=frame.retryAfterMs,
         )
+        return Released(fault) if frame.released else Failed(fault)
     try:
         strict_json.parse(bytes(frame.result))
     except Invalid as error:  # held to what every door is held to: somebody has to read it
