@@ -31,6 +31,7 @@ from onward.core.duty import Duty
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.tail import KIND, Tail
 from onward.core.task import FINAL, FINAL_EVENTS, Event, Instant, Task, TaskId, encode, new_id
+from onward.core.troubles import Troubles
 
 log = structlog.get_logger("onward.archive")
 
@@ -376,8 +377,8 @@ class Archiver:
             [task for task in tasks if task.state not in FINAL],
         )
 
-    async def run(self) -> None:
-        await self._tail.run(self.step)
+    async def run(self, troubles: Troubles) -> None:
+        await self._tail.run(troubles, self.step)
 
     async def step(self) -> bool:
         """Archive all there is; False: another server does."""

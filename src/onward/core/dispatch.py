@@ -58,6 +58,7 @@ from onward.core.task import (
     encode,
     weight,
 )
+from onward.core.troubles import Troubles
 from onward.core.waiters import Waiters, outcome_within
 
 log = structlog.get_logger("onward.dispatch")
@@ -91,11 +92,12 @@ class Dispatcher:
             backend, profiles, clock, self.hands, breaker=breaker, retry_share=retry_share
         )
         self.waiters = Waiters() if waiters is None else waiters
+        self.troubles = Troubles()
         self.tally: Counter[str] = Counter()  # events written through this process, by type
         self.reader: Reader | None = None  # who may know a parent so well as to go on for it
         # Waited for before the first task with a session is written, and then no more.
         self.before_sessions: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self._decisions = Decisions(profiles)
+        self.decisions = Decisions(profiles)
         self._submissions = Coalescer(self._insert, size=lambda item: weight(item.task.payload))
         self._settlements = Coalescer(self._settle, size=lambda item: size_of(item[1]))
         self._holds = Coalescer(self._extend, size=_size_of_hold)
@@ -110,11 +112,11 @@ class Dispatcher:
         self, task: Task, *, cap: int | None = None, key: Key | None = None
     ) -> Receipt:
         """In the ledger when this returns. A key that is known returns the known task."""
-        receipt = await self._submissions.one(self._decisions.submission(task, cap, key))
+        receipt = await self._submissions.one(self.decisions.submission(task, cap, key))
         return accepted(receipt, task, cap)
 
     async def submit_all(self, tasks: Sequence[Task]) -> Sequence[Receipt]:
-        return await self._submissions.many([self._decisions.submission(task) for task in tasks])
+        return await self._submissions.many([self.decisions.submission(task) for task in tasks])
 
     async def submit_and_wait(
         self,
@@ -188,8 +190,10 @@ class Dispatcher:
             while asks := self.hands.ask_hot():
                 with self._out(asks) as claimed:
                     claimed += await self.backend.tasks.claim(asks, now=self.clock.now())
+                self.troubles.went_well("claim")
         except Exception as error:  # the next bell, or the next second, tries again
             log.warning("claim failed", error=repr(error))
+            self.troubles.failed("claim", error)
         finally:
             self._claiming = None
 
@@ -300,8 +304,8 @@ class Dispatcher:
     ) -> Sequence[Verdict | asyncio.Future[Verdict]]:
         now = self.clock.now()
         batch = [(task, sound(outcome)) for task, outcome in batch]
-        decided = [self._decisions.settlement(*each, now) for each in batch]
-        moves = self._decisions.answered(decided, self.reader, now)
+        decided = [self.decisions.settlement(*each, now) for each in batch]
+        moves = self.decisions.answered(decided, self.reader, now)
         try:
             moved = await self._apply(moves, now)
         except UNSTORABLE as error:
@@ -333,7 +337,7 @@ class Dispatcher:
                 move = machine.remark(task, "task.late_result", data)
             else:
                 # Changed under us with the fence unchanged (a cancel, say): decide on what is now.
-                move = self._decisions.settlement(task, outcome, now)
+                move = self.decisions.settlement(task, outcome, now)
             verdict = (await self._apply([move], now)).verdicts[0]
             if verdict is Verdict.APPLIED and not late:
                 self.pressure.note([(held, outcome)], [verdict])
@@ -393,7 +397,7 @@ class Dispatcher:
         """
         read = {task.id: task for task in tasks}
         over = [task.id for task in tasks if task.state in FINAL]
-        moves = self._decisions.alarms(tasks, now)
+        moves = self.decisions.alarms(tasks, now)
         for each, verdict in zip(moves, await self._apply_each(moves, now), strict=True):
             if isinstance(verdict, Exception):
                 self._not_kept(each.task, verdict)
@@ -419,7 +423,7 @@ class Dispatcher:
     def _not_kept(self, task: TaskId, error: Exception) -> None:
         if isinstance(error, LedgerUnavailable):
             raise error
-        self._decisions.undecided(task, error)
+        self.decisions.undecided(task, error)
 
     async def cancel(self, task: TaskId) -> Task:
         """Over at once, or asked to stop if it runs. Conflict when it is over already."""

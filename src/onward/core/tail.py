@@ -17,6 +17,7 @@ from onward.core.clock import Clock
 from onward.core.contract import Backend, Projector
 from onward.core.duty import Duty
 from onward.core.task import encode
+from onward.core.troubles import Troubles
 
 log = structlog.get_logger("onward.tail")
 
@@ -75,9 +76,9 @@ class Tail:
                 return True
         return False
 
-    async def run(self, look: Look | None = None) -> None:
+    async def run(self, troubles: Troubles, look: Look | None = None) -> None:
         """Look whenever something is written, and once a second; `catch_up` is what a look does."""
-        look = look or self.catch_up
+        look, name = look or self.catch_up, self._projector.name
         try:
             async with self._backend.bell.listen("log") as listener:
                 while True:
@@ -85,8 +86,10 @@ class Tail:
                     try:
                         ours = await look()
                     except Exception as error:  # the same events come again
-                        name = self._projector.name
                         log.warning("projector failed", projector=name, error=repr(error))
+                        troubles.failed(f"reader {name}", error)
+                    else:
+                        troubles.went_well(f"reader {name}")
                     if not ours:
                         await asyncio.sleep(AGAIN_S)
                         continue

@@ -24,6 +24,7 @@ from onward.core.errors import Conflict, LedgerUnavailable, NotFound
 from onward.core.tail import KIND as CURSORS
 from onward.core.tail import Tail
 from onward.core.task import Event, Instant, Task, encode
+from onward.core.troubles import Troubles
 from onward.surfaces.agents.deliveries import Deliveries
 from onward.surfaces.agents.figures import WORDS, Figures, Roll
 from onward.surfaces.console.shapes import PRIORITY_WORDS
@@ -293,12 +294,12 @@ class Watch:
         )
         self._opened.set()
 
-    async def run(self) -> None:
+    async def run(self, troubles: Troubles) -> None:
         while not await self._seen():
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await self._opened.wait()
-        await self._tail.run()
+        await self._tail.run(troubles)
 
     async def step(self) -> bool:
         return await self._tail.catch_up()

@@ -34,6 +34,7 @@ from onward.core.task import (
     encode,
     fault_of,
 )
+from onward.core.troubles import Troubles
 from onward.surfaces.agents.figures import duration_ms
 from onward.surfaces.agents.notices import TYPES as NOTICED
 from onward.surfaces.agents.notices import Noticing, notice_of
@@ -123,7 +124,7 @@ class AgentStreams:
         self._ledger_keys = ledger_keys  # a Redis ledger: its hash of a task has this very name
         self._followed: dict[TaskId, None] = {}  # of a Redis ledger: whose every step is looked at
 
-    async def run(self, duty: Duty | None = None) -> None:
+    async def run(self, troubles: Troubles, duty: Duty | None = None) -> None:
         """Once there is anybody to tell: until then nobody reads the log for nobody."""
         since = ""
         while True:
@@ -140,7 +141,7 @@ class AgentStreams:
             except Exception as error:
                 log.warning("agents' streams wait", error=repr(error))
             await asyncio.sleep(AGAIN_S)
-        await Tail(self._backend, self, self._clock, duty=duty).run()
+        await Tail(self._backend, self, self._clock, duty=duty).run(troubles)
 
     async def _wanted(self) -> bool:
         """A session was seen, or somebody uses the stream."""

@@ -48,7 +48,8 @@ def build(
         ledger = await _ledger(dispatcher, roster)
         redis = {"status": "not_configured"} if ping_redis is None else await _probe(ping_redis)
         members = roster.members()
-        well = ledger["status"] == "healthy"
+        failing = dispatcher.troubles.lasting()
+        well = ledger["status"] == "healthy" and not failing
         # Without the Redis of the stream workers every other door still does its work.
         limping = well and redis["status"] == "unhealthy"
         body = {
@@ -63,6 +64,10 @@ def build(
                     "by_transport": Counter(member.transport for member in members),
                 },
                 "circuit_breaker": _breakers(dispatcher.pressure.breakers),
+                "background": {
+                    "status": "unhealthy" if failing else "healthy",
+                    "failing": failing,
+                },
             },
             "timestamp": iso(dispatcher.clock.now()),
         }
@@ -156,7 +161,12 @@ class _Reading:
         waiting.add_metric([], len(self._dispatcher.waiters))
         held = GaugeMetricFamily("onward_held", "Tasks in the hands of this server's workers")
         held.add_metric([], self._dispatcher.hands.busy())
-        return [events, tasks, workers, waiting, held, *self._pressure()]
+        postponed = CounterMetricFamily(
+            "onward_alarms_postponed", "Alarms that could not be decided here", labels=["error"]
+        )
+        for error, count in sorted(self._dispatcher.decisions.postponed.items()):
+            postponed.add_metric([error], count)
+        return [events, tasks, workers, waiting, held, postponed, *self._pressure()]
 
     def _pressure(self) -> Iterable[Metric]:
         breakers = self._dispatcher.pressure.breakers
