@@ -22,6 +22,7 @@ from onward.core.breaker import Rules as BreakerRules
 from onward.core.clock import Clock
 from onward.core.coalesce import Coalescer, apart
 from onward.core.contract import (
+    POSTPONE_MS,
     Ask,
     Backend,
     Fate,
@@ -35,10 +36,10 @@ from onward.core.contract import (
     Submission,
     Verdict,
 )
-from onward.core.decisions import Decisions, Reader, accepted, ending_of
+from onward.core.decisions import Decisions, Reader, ending_of
 from onward.core.errors import Conflict, LedgerUnavailable, NotFound
 from onward.core.hands import Hands, Held, holds_of
-from onward.core.intervene import NO_TASK, Decide, Replay, dead_only, meant, move_or_reason
+from onward.core.intervene import NO_TASK, Decide, Replay, accepted, dead_only, meant, move_or_why
 from onward.core.lanes import RETRY_SHARE, RetryShare
 from onward.core.outcome import Failed, Outcome, Released, Succeeded, size_of, sound, unstorable
 from onward.core.policy import Profile
@@ -70,6 +71,7 @@ UNSTORABLE = (TypeError, ValueError, OverflowError)
 CHUNK = 256  # moves in one call of the ledger
 ANEW = "submit it anew"
 TRIES = 5  # how often a decision is taken anew when the task has changed under it
+MOST_POSTPONED_MS = 3_600_000  # a finished task that some reader of the log has not read yet
 AGAIN_S = 0.5  # between two tries at a ledger that is away
 
 
@@ -101,6 +103,7 @@ class Dispatcher:
         self._submissions = Coalescer(self._insert, size=lambda item: weight(item.task.payload))
         self._settlements = Coalescer(self._settle, size=lambda item: size_of(item[1]))
         self._holds = Coalescer(self._extend, size=_size_of_hold)
+        self._purge_wait_ms = POSTPONE_MS
         self._claiming: asyncio.Task[None] | None = None
         # Queues that slots of ours are out for right now, by what tells that they are back.
         self._asking: dict[asyncio.Future[None], frozenset[str]] = {}
@@ -415,7 +418,10 @@ class Dispatcher:
 
     async def _purge(self, ids: Sequence[TaskId], now: Instant) -> Sequence[Exception | None]:
         async def purge(part: Sequence[TaskId]) -> Sequence[None]:
-            await self.backend.tasks.purge(part, now=now)
+            wait_ms = self._purge_wait_ms
+            gone = await self.backend.tasks.purge(part, now=now, postpone_ms=wait_ms)
+            # While a reader of the log holds all of them, they are not written anew each minute.
+            self._purge_wait_ms = POSTPONE_MS if gone else min(2 * wait_ms, MOST_POSTPONED_MS)
             return [None] * len(part)
 
         return await apart(purge, ids) if ids else ()
@@ -516,7 +522,7 @@ class Dispatcher:
             moves: list[Move] = []
             found = await apart(self.backend.tasks.get, part)
             for id, task in zip(part, found, strict=True):
-                decided = move_or_reason(decide, task, now)
+                decided = move_or_why(decide, task, now)
                 if isinstance(decided, str):
                     refused[id] = decided
                 else:

@@ -293,7 +293,7 @@ local function purge(keys, args)
         local skey = forget(id, key, h)
         if skey then later('ZADD', P .. 'onward:forget', forget_at, skey) end
         gone = gone + 1
-      elseif h.state ~= 'dead' then
+      elseif call('HEXISTS', key, 'due_at') == 1 then
         -- Somebody has not read its events yet: it stays a while, out of the sweep's way.
         call('HSET', key, 'due_at', postpone_until)
         set_alarm(id, postpone_until)
@@ -328,6 +328,14 @@ local function put_document(keys, args)
   return version + 1
 end
 
+local function delete_document(keys, args)
+  local _, request = begin(keys, args)
+  local name, field, expect = P .. 'onward:doc:' .. request[2], request[3], request[4]
+  local found = call('HGET', name, field)
+  if not found or tonumber(string.match(found, '^%d+')) ~= expect then return false end
+  return call('HDEL', name, field)
+end
+
 local function register(name, callback, ...)
   name = LIBRARY .. '_' .. name
   redis.register_function({ function_name = name, callback = callback, flags = { ... } })
@@ -339,4 +347,5 @@ register('extend', extend, 'allow-oom')
 register('apply', apply, 'allow-oom')
 register('post', post, 'allow-oom')
 register('purge', purge, 'allow-oom')
+register('delete_document', delete_document, 'allow-oom')
 register('put_document', put_document, 'allow-oom')

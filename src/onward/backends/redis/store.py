@@ -11,6 +11,7 @@ import msgspec
 from onward.backends.codec import LANES, PRIORITIES, merge_holds
 from onward.backends.redis.client import Functions
 from onward.core.contract import (
+    POSTPONE_MS,
     Ask,
     Fate,
     Hold,
@@ -31,7 +32,6 @@ BY_LANE = ("queued", "offered")  # what is counted by lane, as in ledger.lua
 FAR = 1_000
 STEPS = 1_000  # tasks looked at in one call of `find`
 KEY_MEMORY_MS = 24 * 3_600_000
-POSTPONE_MS = 60_000
 
 VERDICTS = {verdict.value: verdict for verdict in Verdict}
 PULSES = {pulse.value: pulse for pulse in Pulse}
@@ -174,10 +174,12 @@ class RedisStore:
         ]
         return Page(events, str(events[-1].n) if events else str(after))
 
-    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
+    async def purge(
+        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
+    ) -> int:
         slowest = await self._slowest()
         gone: int = await self._functions.call(
-            "purge", now, ids, slowest, now + POSTPONE_MS, now + KEY_MEMORY_MS
+            "purge", now, ids, slowest, now + postpone_ms, now + KEY_MEMORY_MS
         )
         return gone
 

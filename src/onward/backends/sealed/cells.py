@@ -15,7 +15,7 @@ from onward.core.contract import Backend
 CLEAR = frozenset(
     {
         *("cursor", "duty", "server", "worker", "http_worker", "service", "pause", "breaker"),
-        *("schedule_stamp", "flow", "flow_name"),
+        *("schedule_stamp", "flow", "flow_name", "reader", "retired_cursor"),
     }
 )
 

@@ -18,6 +18,7 @@ from onward.backends.sqlite.database import QUERIES, Database, Row, sql
 from onward.backends.sqlite.turn import Turn, born_claimed, claimed_note
 from onward.core.approval import Status
 from onward.core.contract import (
+    POSTPONE_MS,
     Ask,
     Fate,
     Hold,
@@ -47,7 +48,6 @@ from onward.core.task import (
 COLUMNS = ", ".join(FIELDS)
 FAR = 1_000  # positions beyond are not counted
 KEY_MEMORY_MS = 24 * 3_600_000
-POSTPONE_MS = 60_000
 AHEAD = 2**52  # less than any place given otherwise
 
 # An index on some rows only is used if the query says in the index's own words that it means them.
@@ -423,7 +423,9 @@ class SqliteStore:
             rows = await self._db.read_far(QUERIES["log"], (int(after or 0), limit))
         return Page([Event(*row[1:]) for row in rows], str(rows[-1][0]) if rows else after)
 
-    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
+    async def purge(
+        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
+    ) -> int:
         def work() -> int:
             self._books.open()
             slowest = self._db.run(QUERIES["slowest_cursor"])[0][0]
@@ -431,7 +433,7 @@ class SqliteStore:
             unread = [row[0] for row in over if slowest is not None and (row[4] or 0) > slowest]
             if unread:
                 # Somebody has not read its events yet: it stays a while, out of the sweep's way.
-                self._db.run_list("postpone", unread, now + POSTPONE_MS)
+                self._db.run_list("postpone", unread, now + postpone_ms)
             gone = [row for row in over if row[0] not in set(unread)]
             tids = [row[0] for row in gone]
             for name in ("purge_events", "purge_letters", "purge_tasks"):

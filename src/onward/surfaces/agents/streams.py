@@ -19,7 +19,7 @@ import structlog
 from onward.core.clock import Clock
 from onward.core.contract import Backend
 from onward.core.duty import Duty
-from onward.core.tail import KIND as CURSORS
+from onward.core.readers import CURSORS, begin
 from onward.core.tail import Tail
 from onward.core.task import (
     FINAL,
@@ -133,9 +133,7 @@ class AgentStreams:
                     break
                 end = (await self._store.events(after="$", limit=1)).next or ""
                 if await self._wanted():
-                    await self._backend.documents.put(
-                        CURSORS, self.name, encode(since), now=self._clock.now(), expect=0
-                    )
+                    await begin(self._backend.documents, self.name, since, now=self._clock.now())
                     break
                 since = end  # nobody was there yet when the log ended here
             except Exception as error:
