@@ -90,7 +90,6 @@ class Onward:
         self.settings = settings
         self.clock = clock or SharedClock(lambda: self.backend.ahead_ms)
         self._services = services or {}
-        self._background = Background()
         self.ready = False
         self.backend = open_backend(
             settings.ledger,
@@ -123,6 +122,7 @@ class Onward:
             breaker=settings.breaker(),
             retry_share=settings.retry_share(),
         )
+        self._background = Background(self.dispatcher.troubles)
         self.roster = Roster(self.backend, self.clock)
         self.catalog = Catalog(self.backend, self.clock)
         self.dispatcher.guards = self.catalog.guards
@@ -234,14 +234,14 @@ class Onward:
         return Duty(self.backend.documents, self.clock, name, self.roster.server)
 
     async def start(self) -> None:
-        settings = self.settings
+        settings, troubles = self.settings, self.dispatcher.troubles
         await self.backend.maintain()
         if isinstance(self.clock, SharedClock):
             self.clock.adopt()  # as the ledger's was just measured
         self.backend.bell.attach(self.dispatcher)
         if self._archiver is not None:
             await self._archiver.prepare()
-            self._background.run(self._archiver.run())
+            self._background.run(self._archiver.run(troubles))
         if self._chronicle is not None:
             await self._chronicle.step()  # so that nothing happens before it reads
             self._background.every(1, self._chronicle.step)
@@ -257,12 +257,12 @@ class Onward:
         self._background.every(1, self.backend.maintain)
         self._background.every(STEP_MS / 1000, self.history.sample)
         self._background.run(Alarm(self.dispatcher).run())
-        self._background.run(self.scheduler.run())
+        self._background.run(self.scheduler.run(troubles))
         self._background.run(self.roster.run())
         self._push.start()
         self._runs.start()
         self._webhooks.start()
-        self._background.run(self._watch.run())
+        self._background.run(self._watch.run(troubles))
         if self._redis is not None:
             self._start_streams(self._redis)
         if not settings.ledger.startswith("sqlite"):
@@ -394,8 +394,8 @@ class Onward:
         for feed in (self._feed, self._agent_feed):
             feed.start()
         letters = DeadLetters(self.backend.tasks, partial(tell_once, calls))
-        duty = self._duty(letters.name)
-        self._background.run(Tail(self.backend, letters, self.clock, duty=duty).run())
+        duty, troubles = self._duty(letters.name), self.dispatcher.troubles
+        self._background.run(Tail(self.backend, letters, self.clock, duty=duty).run(troubles))
         told = AgentStreams(
             self.backend,
             calls,
@@ -403,7 +403,7 @@ class Onward:
             prefix=settings.redis_prefix,
             tally=lines.tally,
         )
-        self._background.run(told.run(self._duty(told.name)))
+        self._background.run(told.run(troubles, self._duty(told.name)))
         self._background.run(self._show_views(calls))
 
     async def _show_views(self, redis: Redis) -> None:
@@ -428,7 +428,7 @@ class Onward:
         )
         if not whole:
             await wanted(self.backend, redis, self.clock, SeedViews.name)
-        await self._views.run()
+        await self._views.run(self.dispatcher.troubles)
 
     def _start_waking(self) -> None:
         """Celery workers run tasks of a ledger that they can reach."""

@@ -403,6 +403,24 @@ async def test_health_readiness_and_metrics_answer_with_or_without_workers(house
     assert 'onward_tasks{lane="primary",queue="greet",state="queued"} 1.0' in metrics
 
 
+@pytest.mark.contract("S3-7")
+async def test_health_turns_when_a_job_fails_again_and_again_and_turns_back(house: House) -> None:
+    troubles = house.onward.dispatcher.troubles
+    troubles.ended("a job of the test", RuntimeError("no"))
+    ill = await house.get("/health")
+    assert (ill.status_code, ill.json()["status"]) == (503, "unhealthy")
+    assert ill.json()["components"]["background"] == {
+        "status": "unhealthy",
+        "failing": {"a job of the test": "failed 5 times in a row: RuntimeError"},
+    }
+    troubles.went_well("a job of the test")
+    well = await house.get("/health")
+    assert (well.status_code, well.json()["components"]["background"]) == (
+        200,
+        {"status": "healthy", "failing": {}},
+    )
+
+
 @pytest.mark.contract("S1-8")
 async def test_an_effect_is_begun_once_and_kept_over_a_retry(house: House) -> None:
     worker = await house.worker(group=None, services=["greet"])

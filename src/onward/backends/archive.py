@@ -29,8 +29,10 @@ from onward.core.clock import Clock
 from onward.core.contract import Page, Query, Sessions, SessionTally, TaskStore
 from onward.core.duty import Duty
 from onward.core.errors import Invalid, LedgerUnavailable
+from onward.core.readers import begin
 from onward.core.tail import KIND, Tail
 from onward.core.task import FINAL, FINAL_EVENTS, Event, Instant, Task, TaskId, encode, new_id
+from onward.core.troubles import Troubles
 
 log = structlog.get_logger("onward.archive")
 
@@ -365,7 +367,8 @@ class Archiver:
         """Before anything may be purged: from now on nothing leaves that has not been read."""
         now = self._clock.now()
         await self._backend.forgetful.continue_after(await self._archive.last_place())
-        await self._backend.documents.put(KIND, self.name, encode(""), now=now, expect=0)
+        if await self._backend.documents.get(KIND, self.name, now=now) is None:
+            await begin(self._backend.documents, self.name, "", now=now)
 
     async def project(self, events: Sequence[Event]) -> None:
         turned = list(dict.fromkeys(event.task for event in events if event.type in TURNS))
@@ -382,8 +385,8 @@ class Archiver:
             [task for task in tasks if task.state not in FINAL],
         )
 
-    async def run(self) -> None:
-        await self._tail.run(self.step)
+    async def run(self, troubles: Troubles) -> None:
+        await self._tail.run(troubles, self.step)
 
     async def step(self) -> bool:
         """Archive all there is; False: another server does."""

@@ -62,8 +62,12 @@ class Alarm:
 
     async def run(self) -> None:
         while True:
+            troubles = self._dispatcher.troubles
             try:
                 await self.sweep()
             except Exception as error:  # the ledger is away: what is due stays due
                 log.warning("sweep failed", error=repr(error))
+                troubles.failed("alarm", error)
+            else:
+                troubles.went_well("alarm")
             await asyncio.sleep(self._every_ms / 1000)

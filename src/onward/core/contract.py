@@ -170,6 +170,9 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     next: str | None  # opaque cursor; of the event log: always set, also at the end
 
 
+POSTPONE_MS = 60_000  # what cannot be purged yet is tried again after
+
+
 class TaskStore(Protocol):
     """The ledger."""
 
@@ -225,8 +228,13 @@ class TaskStore(Protocol):
         """The log after a cursor ("" its start, "$" its end), or one task's after an n."""
         ...
 
-    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
-        """Forget finished tasks and their events. Their idempotency keys stay for a day."""
+    async def purge(
+        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
+    ) -> int:
+        """Forget finished tasks and their events. Their idempotency keys stay for a day.
+
+        Those that a reader of the log has not read the end of are due again later.
+        """
         ...
 
 
@@ -254,7 +262,9 @@ class Documents(Protocol):
 
     async def list(self, kind: str, *, now: Instant) -> Sequence[Document]: ...
 
-    async def delete(self, kind: str, key: str) -> bool: ...
+    async def delete(self, kind: str, key: str, *, expect: int | None = None) -> bool:
+        """`expect`: only if it has this version now."""
+        ...
 
 
 class SessionTally(msgspec.Struct, frozen=True, kw_only=True):

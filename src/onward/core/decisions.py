@@ -13,8 +13,7 @@ import msgspec
 import structlog
 
 from onward.core import machine
-from onward.core.contract import Fate, Key, Move, Receipt, Submission
-from onward.core.errors import Conflict, KeyReused, NextStep, QueueFull, Step
+from onward.core.contract import Key, Move, Submission
 from onward.core.outcome import Outcome, Parked, Succeeded, unstorable
 from onward.core.policy import Profile, Then
 from onward.core.task import FINAL, Claimed, Ending, Instant, Json, Letter, State, Task, TaskId
@@ -108,21 +107,6 @@ class Decisions:
             log.error("the alarm of a task cannot be decided", task=task, error=repr(error))
             if len(self._reported) > MOST_REMEMBERED:
                 del self._reported[next(iter(self._reported))]
-
-
-def accepted(receipt: Receipt, task: Task, cap: int | None) -> Receipt:
-    if receipt.fate is Fate.FULL:
-        raise QueueFull(task.queue, cap or 0)
-    if receipt.fate is Fate.REFUSED:
-        raise Conflict(
-            "what the ledger holds under this key cannot be read", step=NextStep(Step.CHECK_LEDGER)
-        )
-    if receipt.fate is Fate.REUSED:
-        raise KeyReused(
-            "this idempotency key was used before, with another body",
-            hint="use a new key for a new request",
-        )
-    return receipt
 
 
 def ending_of(move: Move, now: Instant) -> Ending:

@@ -30,6 +30,7 @@ from onward.core.breaker import Rules as BreakerRules
 from onward.core.clock import Clock
 from onward.core.coalesce import Coalescer, apart
 from onward.core.contract import (
+    POSTPONE_MS,
     Ask,
     Backend,
     Fate,
@@ -43,7 +44,7 @@ from onward.core.contract import (
     Submission,
     Verdict,
 )
-from onward.core.decisions import Decisions, Reader, accepted, ending_of
+from onward.core.decisions import Decisions, Reader, ending_of
 from onward.core.errors import Conflict, LedgerUnavailable, NextStep, NotFound, Step
 from onward.core.hands import Hands, Held, holds_of
 from onward.core.intervene import (
@@ -51,9 +52,10 @@ from onward.core.intervene import (
     Decide,
     Guards,
     Replay,
+    accepted,
     dead_only,
     meant,
-    move_or_reason,
+    move_or_why,
     unguarded,
 )
 from onward.core.lanes import RETRY_SHARE, RetryShare
@@ -75,6 +77,7 @@ from onward.core.task import (
     encode,
     weight,
 )
+from onward.core.troubles import Troubles
 from onward.core.waiters import Waiters, outcome_within
 
 log = structlog.get_logger("onward.dispatch")
@@ -85,6 +88,7 @@ T = TypeVar("T")
 UNSTORABLE = (TypeError, ValueError, OverflowError)
 CHUNK = 256  # moves in one call of the ledger
 TRIES = 5  # how often a decision is taken anew when the task has changed under it
+MOST_POSTPONED_MS = 3_600_000  # a finished task that some reader of the log has not read yet
 AGAIN_S = 0.5  # between two tries at a ledger that is away
 
 
@@ -107,15 +111,17 @@ class Dispatcher:
             backend, profiles, clock, self.hands, breaker=breaker, retry_share=retry_share
         )
         self.waiters = Waiters() if waiters is None else waiters
+        self.troubles = Troubles()
         self.tally: Counter[str] = Counter()  # events written through this process, by type
         self.reader: Reader | None = None  # who may know a parent so well as to go on for it
         self.guards: Callable[[], Awaitable[Guards]] = unguarded  # as services are declared now
         # Waited for before the first task with a session is written, and then no more.
         self.before_sessions: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self._decisions = Decisions(profiles)
+        self.decisions = Decisions(profiles)
         self._submissions = Coalescer(self._insert, size=lambda item: weight(item.task.payload))
         self._settlements = Coalescer(self._settle, size=lambda item: size_of(item[1]))
         self._holds = Coalescer(self._extend, size=_size_of_hold)
+        self._purge_wait_ms = POSTPONE_MS
         self._claiming: asyncio.Task[None] | None = None
         # Queues that slots of ours are out for right now, by what tells that they are back.
         self._asking: dict[asyncio.Future[None], frozenset[str]] = {}
@@ -127,11 +133,11 @@ class Dispatcher:
         self, task: Task, *, cap: int | None = None, key: Key | None = None
     ) -> Receipt:
         """In the ledger when this returns. A key that is known returns the known task."""
-        receipt = await self._submissions.one(self._decisions.submission(task, cap, key))
+        receipt = await self._submissions.one(self.decisions.submission(task, cap, key))
         return accepted(receipt, task, cap)
 
     async def submit_all(self, tasks: Sequence[Task]) -> Sequence[Receipt]:
-        return await self._submissions.many([self._decisions.submission(task) for task in tasks])
+        return await self._submissions.many([self.decisions.submission(task) for task in tasks])
 
     async def submit_and_wait(
         self,
@@ -205,8 +211,10 @@ class Dispatcher:
             while asks := self.hands.ask_hot():
                 with self._out(asks) as claimed:
                     claimed += await self.backend.tasks.claim(asks, now=self.clock.now())
+                self.troubles.went_well("claim")
         except Exception as error:  # the next bell, or the next second, tries again
             log.warning("claim failed", error=repr(error))
+            self.troubles.failed("claim", error)
         finally:
             self._claiming = None
 
@@ -317,8 +325,8 @@ class Dispatcher:
     ) -> Sequence[Verdict | asyncio.Future[Verdict]]:
         now = self.clock.now()
         batch = [(task, sound(outcome)) for task, outcome in batch]
-        decided = [self._decisions.settlement(*each, now) for each in batch]
-        moves = self._decisions.answered(decided, self.reader, now)
+        decided = [self.decisions.settlement(*each, now) for each in batch]
+        moves = self.decisions.answered(decided, self.reader, now)
         try:
             moved = await self._apply(moves, now)
         except UNSTORABLE as error:
@@ -350,7 +358,7 @@ class Dispatcher:
                 move = machine.remark(task, "task.late_result", data)
             else:
                 # Changed under us with the fence unchanged (a cancel, say): decide on what is now.
-                move = self._decisions.settlement(task, outcome, now)
+                move = self.decisions.settlement(task, outcome, now)
             verdict = (await self._apply([move], now)).verdicts[0]
             if verdict is Verdict.APPLIED and not late:
                 self.pressure.note([(held, outcome)], [verdict])
@@ -410,7 +418,7 @@ class Dispatcher:
         """
         read = {task.id: task for task in tasks}
         over = [task.id for task in tasks if task.state in FINAL]
-        moves = self._decisions.alarms(tasks, now)
+        moves = self.decisions.alarms(tasks, now)
         for each, verdict in zip(moves, await self._apply_each(moves, now), strict=True):
             if isinstance(verdict, Exception):
                 self._not_kept(each.task, verdict)
@@ -428,7 +436,10 @@ class Dispatcher:
 
     async def _purge(self, ids: Sequence[TaskId], now: Instant) -> Sequence[Exception | None]:
         async def purge(part: Sequence[TaskId]) -> Sequence[None]:
-            await self.backend.tasks.purge(part, now=now)
+            wait_ms = self._purge_wait_ms
+            gone = await self.backend.tasks.purge(part, now=now, postpone_ms=wait_ms)
+            # While a reader of the log holds all of them, they are not written anew each minute.
+            self._purge_wait_ms = POSTPONE_MS if gone else min(2 * wait_ms, MOST_POSTPONED_MS)
             return [None] * len(part)
 
         return await apart(purge, ids) if ids else ()
@@ -436,7 +447,7 @@ class Dispatcher:
     def _not_kept(self, task: TaskId, error: Exception) -> None:
         if isinstance(error, LedgerUnavailable):
             raise error
-        self._decisions.undecided(task, error)
+        self.decisions.undecided(task, error)
 
     async def cancel(self, task: TaskId) -> Task:
         """Over at once, or asked to stop if it runs. Conflict when it is over already."""
@@ -540,7 +551,7 @@ class Dispatcher:
             moves: list[Move] = []
             found = await apart(self.backend.tasks.get, part)
             for id, task in zip(part, found, strict=True):
-                decided = move_or_reason(decide, task, now)
+                decided = move_or_why(decide, task, now)
                 if isinstance(decided, str):
                     refused[id] = decided
                 else:

@@ -7,8 +7,16 @@ from typing import TypeAlias
 
 from onward.core import machine
 from onward.core.approval import Word, approval_of
-from onward.core.contract import Move
-from onward.core.errors import Conflict, NotFound, Unreadable
+from onward.core.contract import Fate, Move, Receipt
+from onward.core.errors import (
+    Conflict,
+    KeyReused,
+    NextStep,
+    NotFound,
+    QueueFull,
+    Step,
+    Unreadable,
+)
 from onward.core.policy import Profile
 from onward.core.task import Instant, Json, State, Task, TaskId
 
@@ -79,7 +87,22 @@ def meant(found: Task, word: Word, move: Move | None) -> Move:
     return move
 
 
-def move_or_reason(decide: Decide, found: Task | Exception | None, now: Instant) -> Move | str:
+def accepted(receipt: Receipt, task: Task, cap: int | None) -> Receipt:
+    if receipt.fate is Fate.FULL:
+        raise QueueFull(task.queue, cap or 0)
+    if receipt.fate is Fate.REFUSED:
+        raise Conflict(
+            "what the ledger holds under this key cannot be read", step=NextStep(Step.CHECK_LEDGER)
+        )
+    if receipt.fate is Fate.REUSED:
+        raise KeyReused(
+            "this idempotency key was used before, with another body",
+            hint="use a new key for a new request",
+        )
+    return receipt
+
+
+def move_or_why(decide: Decide, found: Task | Exception | None, now: Instant) -> Move | str:
     """What is decided on one task among many; text: why nothing is."""
     try:
         if isinstance(found, Exception):

@@ -64,6 +64,7 @@ class Collector:
                 count = await self._collect(start, block=True)
                 if count == 0:
                     start = ">"
+                self._dispatcher.troubles.went_well(self.worker)
             except Exception as error:
                 if isinstance(error, AWAY):
                     log.warning("answers out of reach", error=repr(error))
@@ -71,6 +72,8 @@ class Collector:
                         self._offers.leave()
                 else:
                     log.exception("collecting failed")
+                if not isinstance(error, RedisError | OSError):  # that is seen by whoever pings it
+                    self._dispatcher.troubles.failed(self.worker, error)
                 start = "0"  # what could not be seen to is read once more before anything new
                 await asyncio.sleep(PAUSE_S)
 

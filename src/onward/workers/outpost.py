@@ -78,7 +78,7 @@ class Outpost:
             lease_ms=settings.lease_ms,
             threads=threads,
         )
-        self.background = Background()
+        self.background = Background(self.dispatcher.troubles)
 
     def open(self) -> None:
         """What is held is held from here on, whether or not anybody knows us yet."""

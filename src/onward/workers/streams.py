@@ -128,9 +128,12 @@ class Feed:
                 # Nothing can be offered: leave the work in its queues, and read all back later.
                 log.warning("stream out of reach", error=repr(error))
                 self._offers.leave()
-            except Exception:
+            except Exception as error:
                 log.exception("sweep failed")
+                self._dispatcher.troubles.failed(f"sweep of {self._dialect.name}", error)
                 self._offers.leave()
+            else:
+                self._dispatcher.troubles.went_well(f"sweep of {self._dialect.name}")
             await asyncio.sleep(SWEEP_S)
 
     async def _is_ours(self) -> bool:

@@ -40,7 +40,9 @@ class RedisDocuments:
         alive = [document for document in found if document is not None]
         return sorted(alive, key=lambda document: document.key)
 
-    async def delete(self, kind: str, key: str) -> bool:
+    async def delete(self, kind: str, key: str, *, expect: int | None = None) -> bool:
+        if expect is not None:
+            return bool(await self._functions.call_plain("delete_document", 0, kind, key, expect))
         return bool(await self._functions.command("HDEL", self._name(kind), key))
 
     def _name(self, kind: str) -> str:

@@ -350,7 +350,7 @@ local function purge_one(id, slowest, postpone_until, forget_at)
     forget(id, key, h, forget_at)
     return true
   end
-  if h.state ~= 'dead' then
+  if call('HEXISTS', key, 'due_at') == 1 then
     -- Somebody has not read its events yet: it stays a while, out of the sweep's way.
     put('HSET', key, 'due_at', postpone_until)
     set_alarm(id, postpone_until)
@@ -426,6 +426,14 @@ local function put_document(keys, args)
   return version + 1
 end
 
+local function delete_document(keys, args)
+  local _, request = begin(keys, args)
+  local name, field, expect = P .. 'onward:doc:' .. request[2], request[3], request[4]
+  local found = call('HGET', name, field)
+  if not found or tonumber(string.match(found, '^%d+')) ~= expect then return false end
+  return call('HDEL', name, field)
+end
+
 local function register(name, callback, ...)
   name = LIBRARY .. '_' .. name
   redis.register_function({ function_name = name, callback = callback, flags = { ... } })
@@ -438,4 +446,5 @@ register('apply', apply, 'allow-oom')
 register('post', post, 'allow-oom')
 register('purge', purge, 'allow-oom')
 register('set_aside', set_aside, 'allow-oom')
+register('delete_document', delete_document, 'allow-oom')
 register('put_document', put_document, 'allow-oom')

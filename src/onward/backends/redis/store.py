@@ -14,6 +14,7 @@ from onward.backends.redis.client import Functions
 from onward.core.contract import (
     MAX_LETTER_BYTES,
     MAX_LETTERS,
+    POSTPONE_MS,
     Ask,
     Fate,
     Hold,
@@ -38,7 +39,6 @@ BY_LANE = ("queued", "offered")  # what is counted by lane, as in ledger.lua
 FAR = 1_000
 STEPS = 1_000  # tasks looked at in one call of `find`
 KEY_MEMORY_MS = 24 * 3_600_000
-POSTPONE_MS = 60_000
 
 VERDICTS = {verdict.value: verdict for verdict in Verdict}
 PULSES = {pulse.value: pulse for pulse in Pulse}
@@ -193,10 +193,12 @@ class RedisStore:
         ]
         return Page(events, str(events[-1].n) if events else str(after))
 
-    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
+    async def purge(
+        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
+    ) -> int:
         slowest = await self._slowest()
         gone: int = await self._functions.call(
-            "purge", now, ids, slowest, now + POSTPONE_MS, now + KEY_MEMORY_MS
+            "purge", now, ids, slowest, now + postpone_ms, now + KEY_MEMORY_MS
         )
         return gone
 

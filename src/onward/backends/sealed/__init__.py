@@ -66,8 +66,8 @@ class SealedDocuments:
                 log.error("a document is left out", kind=kind, error=str(error))
         return found
 
-    async def delete(self, kind: str, key: str) -> bool:
-        return await self._inner.delete(kind, key)
+    async def delete(self, kind: str, key: str, *, expect: int | None = None) -> bool:
+        return await self._inner.delete(kind, key, expect=expect)
 
     def _opened(self, kind: str, found: Document) -> Document:
         body = self._keyring.open(found.body, document_owner(kind), found.key)

@@ -15,6 +15,7 @@ from onward.backends.sealed.fields import opens, seals, shown, shown_event
 from onward.backends.sealed.keyring import Keyring
 from onward.core import moves
 from onward.core.contract import (
+    POSTPONE_MS,
     Ask,
     Hold,
     Inserted,
@@ -135,8 +136,10 @@ class SealedStore:
         page = await self._inner.events(after=after, limit=limit, task=task)
         return Page([shown_event(self._opens, event) for event in page.items], page.next)
 
-    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
-        return await self._inner.purge(ids, now=now)
+    async def purge(
+        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
+    ) -> int:
+        return await self._inner.purge(ids, now=now, postpone_ms=postpone_ms)
 
 
 def _waits(task: Claimed, now: Instant) -> Move:

@@ -42,10 +42,10 @@ class SqliteDocuments:
     async def list(self, kind: str, *, now: Instant) -> Sequence[Document]:
         return [Document(*row) for row in self._db.read(QUERIES["list_documents"], (kind, now))]
 
-    async def delete(self, kind: str, key: str) -> bool:
-        return bool(
-            await self._db.write(lambda: self._db.run(QUERIES["delete_document"], (kind, key)))
-        )
+    async def delete(self, kind: str, key: str, *, expect: int | None = None) -> bool:
+        bindings = (kind, key, expect)
+        gone = await self._db.write(lambda: self._db.run(QUERIES["delete_document"], bindings))
+        return bool(gone)
 
 
 class SqliteEffects:

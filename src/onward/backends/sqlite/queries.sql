@@ -122,7 +122,7 @@ FROM task t LEFT JOIN event e USING (tid)
 WHERE t.id IN ({rows}) AND t.state IN ('succeeded', 'failed', 'dead', 'canceled') GROUP BY t.tid;
 
 -- :name postpone
-UPDATE task SET due_at = ? WHERE state != 'dead' AND tid IN ({rows});
+UPDATE task SET due_at = ? WHERE due_at IS NOT NULL AND tid IN ({rows});
 
 -- :name purge_events
 DELETE FROM event WHERE tid IN ({rows});
@@ -189,7 +189,7 @@ WHERE kind = ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key;
 DELETE FROM document WHERE expires_at <= ?;
 
 -- :name delete_document
-DELETE FROM document WHERE kind = ? AND key = ? RETURNING 1;
+DELETE FROM document WHERE kind = ?1 AND key = ?2 AND (?3 IS NULL OR version = ?3) RETURNING 1;
 
 -- :name scope_of_key
 SELECT scope FROM submission_key WHERE task = ? AND key = ?;

@@ -21,6 +21,7 @@ from onward.core.approval import Status
 from onward.core.contract import (
     MAX_LETTER_BYTES,
     MAX_LETTERS,
+    POSTPONE_MS,
     Ask,
     Fate,
     Hold,
@@ -50,7 +51,6 @@ from onward.core.task import (
 CLAIMED = ", ".join(map(read_as, Claimed.__struct_fields__[:-2]))
 FAR = 1_000  # positions beyond are not counted
 KEY_MEMORY_MS = 24 * 3_600_000
-POSTPONE_MS = 60_000
 AHEAD = 2**52  # less than any place given otherwise
 
 # An index on some rows only is used if the query says in the index's own words that it means them.
@@ -452,7 +452,9 @@ class SqliteStore:
             rows = await self._db.read_far(QUERIES["log"], (int(after or 0), limit))
         return Page([Event(*row[1:]) for row in rows], str(rows[-1][0]) if rows else after)
 
-    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
+    async def purge(
+        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
+    ) -> int:
         def work() -> int:
             self._books.open()
             slowest = self._db.run(QUERIES["slowest_cursor"])[0][0]
@@ -460,7 +462,7 @@ class SqliteStore:
             unread = [row[0] for row in over if slowest is not None and (row[4] or 0) > slowest]
             if unread:
                 # Somebody has not read its events yet: it stays a while, out of the sweep's way.
-                self._db.run_list("postpone", unread, now + POSTPONE_MS)
+                self._db.run_list("postpone", unread, now + postpone_ms)
             gone = [row for row in over if row[0] not in set(unread)]
             tids = [row[0] for row in gone]
             for name in ("purge_events", "purge_letters", "purge_long_texts", "purge_tasks"):

@@ -19,7 +19,7 @@ import structlog
 from onward.core.clock import Clock
 from onward.core.contract import Backend
 from onward.core.duty import Duty
-from onward.core.tail import KIND as CURSORS
+from onward.core.readers import CURSORS, begin
 from onward.core.tail import Tail
 from onward.core.task import (
     FINAL_EVENTS,
@@ -31,6 +31,7 @@ from onward.core.task import (
     encode,
     fault_of,
 )
+from onward.core.troubles import Troubles
 from onward.surfaces.agents.figures import duration_ms
 from onward.surfaces.agents.notices import TYPES as NOTICED
 from onward.surfaces.agents.notices import Noticing, notice_of
@@ -103,10 +104,10 @@ class AgentStreams:
         self._prefix = prefix
         self._tally = Counter() if tally is None else tally
 
-    async def run(self, duty: Duty | None = None) -> None:
+    async def run(self, troubles: Troubles, duty: Duty | None = None) -> None:
         """Once there is anybody to tell: until then nobody reads the log for nobody."""
         await wanted(self._backend, self._redis, self._clock, self.name)
-        await Tail(self._backend, self, self._clock, duty=duty).run()
+        await Tail(self._backend, self, self._clock, duty=duty).run(troubles)
 
     # Projecting.
 
@@ -205,8 +206,7 @@ async def wanted(backend: Backend, redis: Redis, clock: Clock, projector: str) -
                 return
             end = (await backend.tasks.events(after="$", limit=1)).next or ""
             if await _has_cursor(backend, clock, Noticing.name) or await _is_used(redis):
-                now = clock.now()
-                await backend.documents.put(CURSORS, projector, encode(since), now=now, expect=0)
+                await begin(backend.documents, projector, since, now=clock.now())
                 return
             since = end  # nobody was there yet when the log ended here
         except Exception as error:

@@ -51,7 +51,8 @@ def build(
         ledger = await _ledger(dispatcher, roster)
         redis = {"status": "not_configured"} if ping_redis is None else await _probe(ping_redis)
         members = roster.members()
-        well = ledger["status"] != "unhealthy"
+        failing = dispatcher.troubles.lasting()
+        well = ledger["status"] != "unhealthy" and not failing
         # Without the Redis of the stream workers every other door still does its work.
         limping = well and (ledger["status"] == "degraded" or redis["status"] == "unhealthy")
         body = {
@@ -66,6 +67,10 @@ def build(
                     "by_transport": Counter(member.transport for member in members),
                 },
                 "circuit_breaker": _breakers(dispatcher.pressure.breakers),
+                "background": {
+                    "status": "unhealthy" if failing else "healthy",
+                    "failing": failing,
+                },
             },
             "timestamp": iso(dispatcher.clock.now()),
         }
@@ -177,7 +182,12 @@ class _Reading:
         waiting.add_metric([], len(self._dispatcher.waiters))
         held = GaugeMetricFamily("onward_held", "Tasks in the hands of this server's workers")
         held.add_metric([], self._dispatcher.hands.busy())
-        return [events, tasks, workers, waiting, held, *self._pressure()]
+        postponed = CounterMetricFamily(
+            "onward_alarms_postponed", "Alarms that could not be decided here", labels=["error"]
+        )
+        for error, count in sorted(self._dispatcher.decisions.postponed.items()):
+            postponed.add_metric([error], count)
+        return [events, tasks, workers, waiting, held, postponed, *self._pressure()]
 
     def _by_queue(self) -> Counts:
         """The fullest by name, the rest as one: anybody may name a queue, and each is a series."""

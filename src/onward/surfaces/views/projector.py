@@ -21,6 +21,7 @@ from onward.core.errors import LedgerUnavailable, Unreadable
 from onward.core.machine import TRANSITIONS
 from onward.core.tail import Tail
 from onward.core.task import FINAL, Event, Json, State, Task, TaskId
+from onward.core.troubles import Troubles
 from onward.surfaces.agents import view as agents
 from onward.surfaces.tasks import view as tasks
 from onward.surfaces.tasks.shapes import Details, totals
@@ -75,8 +76,8 @@ class SeedViews:
         self._next_second = 0.0
         self._seen: Mapping[TaskId, str] = {}
 
-    async def run(self) -> None:
-        await self._tail.run(self._look)
+    async def run(self, troubles: Troubles) -> None:
+        await self._tail.run(troubles, self._look)
 
     async def forget(self, ids: Sequence[TaskId]) -> None:
         """They are erased; the log does not say so. From any server."""
