@@ -343,7 +343,7 @@ def _news(letter: Letter) -> News:
         return Cancel()
     if letter.name == SIGNAL:
         return Signal(body["name"], body["value"])
-    return ChildEnded(body["child"], body["ok"])
+    return ChildEnded(body["child"], body["ok"], body.get("size", 0))
 
 
 @lru_cache(maxsize=1_024)

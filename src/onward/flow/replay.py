@@ -235,8 +235,9 @@ def _decided(node: Node, word: Any) -> Mapping[str, Any]:
 def _fanned(node: Node, told: Mapping[str, Any], ends: Ends) -> Mapping[str, Any]:
     answers = ends.many.get(told["seq"], {})
     calls = told.get("calls", 0)
-    if told["status"] == "error" and not calls:
-        return {}  # it could not even begin
+    cut_short = told.get("failed") and node.failure_strategy == "fail_fast"
+    if told["status"] == "error" and not cut_short:
+        return {}  # it could not begin, or there was more than it may keep
     if any(index not in answers for index in range(calls)):
         return _outputs(node, _Unknown(GONE))
     every = [answers[index] for index in range(calls)]
@@ -247,7 +248,6 @@ def _fanned(node: Node, told: Mapping[str, Any], ends: Ends) -> Mapping[str, Any
             if each.fault is not None
         ]
         return _outputs(node, {"results": successes(every), "errors": errors})
-    cut_short = told.get("failed") and node.failure_strategy == "fail_fast"
     if cut_short and node.parallel_mode != "sequential":
         return _outputs(node, _Unknown(RACED))
     return _outputs(node, successes(every))

@@ -33,6 +33,7 @@ class Record(msgspec.Struct, omit_defaults=True):
     max: int = 0
     strategy: str = ""
     decision: str = ""
+    size: int = 0  # of the results that there are, in characters
 
     def done(self) -> list[int]:
         """Indexes that ended well."""
