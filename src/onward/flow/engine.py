@@ -166,6 +166,10 @@ class _Walk:
 
     def _descend(self, visit: Visit, shared: Mapping[str, Any]) -> None:
         self.levels.append(self.level.inside(visit.node.key, self.frame.shared))
+        if self.state.inside:
+            inner = self.state.inside.pop(0)
+            self.state.frames.append(Frame(node=inner.node, shared=dict(inner.shared)))
+            return
         self.state.frames.append(Frame(node=self.level.graph.start, shared=dict(shared)))
 
     def _done(self, visit: Visit, done: Done, fresh: bool) -> Step | None:

@@ -117,7 +117,7 @@ class FlowExecutor:
         except NotFound as error:
             return outcomes.Failed(Fault(kind="NotFound", message=str(error)))
         before = (
-            state.begin(definition, start.shared, at=start.at or None)
+            state.begin(definition, start.shared, at=start.at or None, inside=start.inside)
             if task.journal is None
             else state.decode(task.journal, bulk)
         )
