@@ -304,7 +304,7 @@ async def test_a_childs_end_wakes_its_parent(desk: Desk) -> None:
     (parent,) = await desk.claim()
     assert (parent.id, parent.attempt, parent.journal) == (held.id, 1, PARKED.journal)
     (letter,) = parent.letters
-    body = {"child": child.id, "ok": True, "state": "succeeded"}
+    body = {"child": child.id, "ok": True, "state": "succeeded", "size": 8}
     assert (letter.name, msgspec.json.decode(letter.body)) == ("child", body)
 
 

@@ -334,7 +334,12 @@ def test_the_parent_hears_who_ended_and_how_but_not_the_result() -> None:
     task = running(parent="p")
     (letter,) = machine.settle(task, Succeeded('"secret"'), NOW, CONSOLE).letters
     assert (letter.to, letter.name) == ("p", "child")
-    assert msgspec.json.decode(letter.body) == {"child": task.id, "ok": True, "state": "succeeded"}
+    assert msgspec.json.decode(letter.body) == {
+        "child": task.id,
+        "ok": True,
+        "state": "succeeded",
+        "size": 8,
+    }
     (letter,) = machine.settle(task, Failed(BAD_INPUT), NOW, CONSOLE).letters
     assert msgspec.json.decode(letter.body)["ok"] is False
     assert machine.settle(task, Failed(BUSY), NOW, CONSOLE).letters == ()

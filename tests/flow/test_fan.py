@@ -226,6 +226,46 @@ def test_too_many_items_fail_the_node() -> None:
     assert run.end.kind == "LimitExceeded"
 
 
+@pytest.mark.parametrize("strategy", ["fail_fast", "ignore_errors", "collect_errors"])
+def test_results_that_are_too_large_together_fail_the_node(
+    monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.setattr(fan, "MAX_RESULTS", 100)
+    node = foreach("echo", parallel_mode="concurrent", max_parallel=2, failure_strategy=strategy)
+    run = play(chain(("f", node)), shared={"items": ["x" * 40] * 9})
+    assert isinstance(run.end, Failed)
+    assert (run.end.kind, run.end.node) == ("LimitExceeded", "f")
+    assert run.end.message.startswith("the results of 3 calls take 126 bytes, more than 100")
+    assert (len(run.made), run.stopped) == (4, ["run-3"])
+    assert run.needed == [], "nothing of them was even read"
+    assert "out" not in run.shared
+
+
+def test_results_that_are_too_large_may_take_an_edge_and_are_undone_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fan, "MAX_RESULTS", 100)
+    node = foreach("echo", compensate={"service": "echo"})
+    flow = chain(("f", node), ("well", call()))
+    flow["nodes"]["bad"] = call("boom")
+    flow["edges"].append(edge("f", "error", "bad"))
+    run = play(flow, shared={"items": ["x" * 40] * 9})
+    assert isinstance(run.end, Failed)
+    assert run.end.kind == "Boom"
+    assert run.made[-1].purpose == "compensation"
+    assert run.made[-1].input == ["x" * 40] * 3
+    assert "out" not in run.shared
+
+
+def test_errors_count_as_results_where_they_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fan, "MAX_RESULTS", 100)
+    node = foreach("boom", failure_strategy="collect_errors")
+    run = play(chain(("f", node)), shared={"items": [0] * 9})
+    assert isinstance(run.end, Failed)
+    assert run.end.kind == "LimitExceeded"
+    assert len(run.made) < 9
+
+
 def test_a_fan_in_a_loop_has_fresh_children_each_time() -> None:
     flow = chain(("f", foreach("echo", post={"output_key": "items"})), ("n", call("echo")))
     flow["edges"].append(edge("n", "default", "f"))

@@ -11,10 +11,10 @@ from onward.flow.state import Frame, RunState, Stashed, Undo
 VALUE = ["x" * states.LARGE]
 
 
-def large(**more: int) -> RunState:
+def large() -> RunState:
     frames = [Frame("a", shared={"list": VALUE, "n": 1}), Frame("b", shared={"m": 2})]
     undo, signals = [Undo("a", VALUE)], [Stashed("go", 1)]
-    return RunState(frames=frames, undo=undo, signals=signals, **more)
+    return RunState(frames=frames, undo=undo, signals=signals)
 
 
 def test_a_small_memory_is_one_text_as_it_always_was() -> None:

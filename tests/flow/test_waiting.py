@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -205,11 +206,33 @@ def test_a_signal_in_the_last_moment_is_not_too_late() -> None:
     assert run.end == Completed({"flag": 1})
 
 
+def dropped(run: Run) -> list[Mapping[str, Any]]:
+    return [note.data for note in run.notes if note.type == "signal.dropped"]
+
+
+def test_a_flood_of_signals_is_one_note() -> None:
+    run = Run(chain(("w", event(signal_key="flag"))))
+    step = run.go(*(Signal(f"noise{n}", n) for n in range(5_000)))
+    assert len(step.notes) == 2, "that it was entered, and this"
+    (data,) = dropped(run)
+    assert data["count"] == 5_000 - engine.MAX_SIGNALS
+    assert data["names"] == [f"noise{engine.MAX_SIGNALS + n}" for n in range(engine.MOST_NAMED)]
+
+
+def test_signals_that_are_kept_are_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "MAX_SIGNAL_BYTES", 100)
+    run = Run(chain(("a", call()), ("w", event(signal_key="flag"))))
+    run.go(Signal("flag", "first"), Signal("big", "x" * 99), Signal("late", 1))
+    assert dropped(run) == [{"count": 2, "names": ["big", "late"]}]
+    run.go(run.work("run-0"))
+    assert run.end == Completed({"flag": "first"})
+
+
 def test_signals_that_nobody_waits_for_are_bounded_and_the_oldest_stay() -> None:
     run = Run(chain(("a", call()), ("w", event(signal_key="flag"))))
     run.go(Signal("flag", "first"))
     run.go(*(Signal("noise", n) for n in range(engine.MAX_SIGNALS)))
-    assert [note.data for note in run.notes if note.type == "signal.dropped"] == [{"name": "noise"}]
+    assert dropped(run) == [{"count": 1, "names": ["noise"]}]
     run.go(run.work("run-0"))
     assert run.end == Completed({"flag": "first"})
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from onward.core.task import Fault, Instant
+from onward.core.task import Fault, Instant, encode
 from onward.flow import state as states
 from onward.flow.definition import parse
 from onward.flow.engine import advance
@@ -159,7 +159,7 @@ class Run:
             self.answers[child] = Answer(self._done(call))
         except Refused as refused:
             self.answers[child] = Answer(fault=refused.fault)
-        return ChildEnded(child, self.answers[child].fault is None)
+        return ended(child, self.answers[child])
 
     def _done(self, call: Call) -> Any:
         assert call.kind == "service"
@@ -169,7 +169,7 @@ class Run:
     def answer(self, child: str, answer: Answer) -> Step:
         self.open.pop(child, None)
         self.answers[child] = answer
-        return self.go(ChildEnded(child, answer.fault is None))
+        return self.go(ended(child, answer))
 
     def approve(self, by: str = "ann") -> Step:
         return self.answer(self._question(), Answer({"by": by}))
@@ -229,6 +229,10 @@ class Run:
             for note in self.notes
             if note.type == "node.finished"
         ]
+
+
+def ended(child: str, answer: Answer) -> ChildEnded:
+    return ChildEnded(child, answer.fault is None, len(encode(answer.fault or answer.value)))
 
 
 def play(definition: Mapping[str, Any], **how: Any) -> Run:

@@ -181,15 +181,20 @@ def cancel(id: IdArgument, as_json: AsJson = False, server: Server = None) -> No
 @app.command()
 def fork(
     id: IdArgument,
-    from_node: Annotated[str, typer.Option("--from", metavar="NODE", help="Where to begin.")],
+    from_node: Annotated[
+        str, typer.Option("--from", metavar="NODE", help="Where to begin; subflow/node inside one.")
+    ],
     shared: Shared = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Also behind nodes that were undone since.")
+    ] = False,
     watch: Watch = False,
     wait: Wait = False,
     timeout: Timeout = None,
     as_json: AsJson = False,
     server: Server = None,
 ) -> None:
-    """Begin a new run at a node of an old one, with its shared state or another.
+    """Begin a new run at a node of an old one, with the shared state before it or another.
 
     Examples:
 
@@ -202,7 +207,7 @@ def fork(
     state = None if shared is None else read_object("--shared", shared)
 
     async def talk(client: Client) -> RunView:
-        return await client.runs.fork(id, from_node, state)
+        return await client.runs.fork(id, from_node, state, anyway=anyway)
 
     following.begun(
         server,

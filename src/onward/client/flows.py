@@ -220,10 +220,18 @@ class Runs:
         return await self._wire.ask(RunView, self._wire.request("POST", _run(id, "cancel")))
 
     async def fork(
-        self, id: str, from_node: str, shared: Mapping[str, Any] | None = None
+        self,
+        id: str,
+        from_node: str,
+        shared: Mapping[str, Any] | None = None,
+        *,
+        anyway: bool = False,
     ) -> RunView:
-        """A new run of the same version from this node on, with this shared state or its own."""
-        body: dict[str, Any] = {"from_node": from_node}
+        """A new run of the same version from this node on, with the state before it or this one.
+
+        Refused if nodes before it were undone since, unless it is to go on `anyway`.
+        """
+        body: dict[str, Any] = {"from_node": from_node, **({"anyway": True} if anyway else {})}
         if shared is not None:
             body["shared"] = shared
         return await self._wire.ask(

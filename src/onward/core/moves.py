@@ -150,15 +150,17 @@ def end(
         due_at=None if to is State.DEAD else now + profile.retention_ms,
         changes=changes,
         events=events,
-        letters=_to_parent(held, to),
+        letters=_to_parent(held, to, changes.get("result") or changes.get("error")),
     )
 
 
-def _to_parent(held: Held, to: State) -> tuple[Letter, ...]:
+def _to_parent(held: Held, to: State, said: str | int | None) -> tuple[Letter, ...]:
     if held.parent is None:
         return ()
-    # The result stays in the child; a letter says only who it is from and how it went.
-    body = encode({"child": held.id, "ok": to is State.SUCCEEDED, "state": to})
+    # The result stays in the child; a letter has only who it is from, how it went and how much
+    # there is to read.
+    size = len(said) if isinstance(said, str) else 0
+    body = encode({"child": held.id, "ok": to is State.SUCCEEDED, "state": to, "size": size})
     return (Letter(to=held.parent, name="child", body=body),)
 
 

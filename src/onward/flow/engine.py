@@ -39,6 +39,9 @@ from onward.flow.step import (
 INLINE_STEPS = 500  # nodes entered in one advance; then others have their turn
 STOP_GRACE_MS = 10_000  # how long a canceled run waits for its children to stop
 MAX_SIGNALS = 256  # kept for nodes that are not there yet
+MAX_SIGNAL_BYTES = 4 << 20  # of these, together
+MOST_NAMED = 10  # names of dropped signals in the log
+MAX_SHARED = 16 << 20  # bytes of all values that a run holds
 
 NO_ANSWER = Fault(kind="failed", message="it ended without saying why")
 
@@ -54,7 +57,7 @@ def advance(
     results: Mapping[TaskId, Answer] | None = None,
 ) -> Step:
     """Go on as far as possible. `state` is left as it is; the step has the next one."""
-    ended = {each.child: each.ok for each in reversed(news) if isinstance(each, ChildEnded)}
+    ended = {each.child: each for each in reversed(news) if isinstance(each, ChildEnded)}
     world = World(run_id, now, ended, results or {}, state.children)
     walk = _Walk(definition, states.copy(state), params, world)
     try:
@@ -72,6 +75,8 @@ class _Walk:
         self.params = params
         self.world = world
         self.notes: list[Note] = []
+        self.size: int | None = None  # of all values, at most; None: not measured yet
+        self.heard_signal = False
         self.levels = [Level(definition, params, ABSENT, "")]
         for frame in state.frames[:-1]:
             self.levels.append(self.levels[-1].inside(frame.node, frame.shared))
@@ -97,6 +102,7 @@ class _Walk:
             if isinstance(each, Cancel):
                 self.state.canceling = True
             elif isinstance(each, Signal):
+                self.heard_signal = True
                 name = each.name.removeprefix("$shared.")
                 self.state.signals.append(Stashed(name, each.value))
 
@@ -160,15 +166,23 @@ class _Walk:
 
     def _descend(self, visit: Visit, shared: Mapping[str, Any]) -> None:
         self.levels.append(self.level.inside(visit.node.key, self.frame.shared))
+        if self.state.inside:
+            inner = self.state.inside.pop(0)
+            self.state.frames.append(Frame(node=inner.node, shared=dict(inner.shared)))
+            return
         self.state.frames.append(Frame(node=self.level.graph.start, shared=dict(shared)))
 
     def _done(self, visit: Visit, done: Done, fresh: bool) -> Step | None:
         """The node is over, and with the last node of a subflow the subflow too."""
         while True:
-            written = self._write({**outputs(visit.node.post, done.result), **done.writes})
+            writes = {**outputs(visit.node.post, done.result), **done.writes}
+            self._remember(visit, done.result, writes)
+            if fault := self._too_large(writes):
+                self._fell(visit, Fell(fault), fresh)
+                return None
+            written = self._write(writes)
             scope = visit.scope.with_input(done.result)
             action = done.action or _action(visit.node, scope, written)
-            self._remember(visit, done.result)
             self.notes.append(finished(visit, "ok", action, output=done.result, fresh=fresh))
             if self._leave(visit, action):
                 return None
@@ -183,8 +197,8 @@ class _Walk:
         node = visit.path
         while True:
             self._write({**outputs(visit.node.post, fell.result), **fell.writes})
-            if fell.result:
-                self._remember(visit, fell.result)  # of several calls some went well
+            if done := fell.undo or fell.result:
+                self._remember(visit, done)  # of several calls some went well
             action = visit.failure_action(fell.fault)
             self.notes.append(finished(visit, "error", action, fault=fell.fault, fresh=fresh))
             if action is not None:
@@ -208,15 +222,37 @@ class _Walk:
         self.frame.shared.update({key: value for key, value in values.items() if not reserved(key)})
         return self.frame.shared
 
-    def _remember(self, visit: Visit, result: Any) -> None:
+    def _too_large(self, writes: Mapping[str, Any]) -> Fault | None:
+        """Each value is measured as it is written; all of them only if that may be too much."""
+        if not writes:
+            return None
+        if self.size is None:
+            self.size = self._measured({})
+        self.size += len(msgspec.json.encode(writes))
+        if self.size > MAX_SHARED:  # but what is written over counts no more
+            self.size = self._measured(writes)
+        if self.size <= MAX_SHARED:
+            return None
+        size, self.size = self.size, None
+        message = f"shared would take {size} bytes, more than {MAX_SHARED}: keep large values"
+        hint = " elsewhere, and in shared where they are"
+        return Fault(kind="LimitExceeded", message=message + hint, retryable=False)
+
+    def _measured(self, writes: Mapping[str, Any]) -> int:
+        *outer, inner = [frame.shared for frame in self.state.frames]
+        return len(msgspec.json.encode([outer, {**inner, **writes}, self.state.undo]))
+
+    def _remember(self, visit: Visit, result: Any, writes: Mapping[str, Any] | None = None) -> None:
         """What must be undone should the run fail later."""
         undo = visit.node.compensate
         if undo is None:
             return
         value = result
         if undo.prep is not None:
-            value = prepare(undo.prep, Scope(visit.scope.params, self.frame.shared, result))
+            shared = {**self.frame.shared, **(writes or {})}
+            value = prepare(undo.prep, Scope(visit.scope.params, shared, result))
         self.state.undo.append(Undo(visit.path, None if value is ABSENT else value))
+        self.size = None
 
     def _leave(self, visit: Visit, action: str) -> bool:
         """Along the edge. False: there is none, the graph is over."""
@@ -267,10 +303,10 @@ class _Walk:
             state.stop_by = None
             self._remember_so_far(visit)
         if state.undoing is not None:
-            ok = self.world.ended.get(state.undoing.child)
-            if ok is None:
+            ended = self.world.ended.get(state.undoing.child)
+            if ended is None:
                 return self._step(Waits("children"))
-            self._undone(state.undoing, ok)
+            self._undone(state.undoing, ended.ok)
         while state.undo:
             if self._undo(state.undo.pop()):
                 return self._step(Waits("children"))
@@ -339,10 +375,7 @@ class _Walk:
 
     def _made(self, **how: Any) -> Step:
         self.state.children = self.world.numbers
-        # Those that nobody waits for yet. The oldest stay: a flood must not wash out what was kept.
-        for signal in self.state.signals[MAX_SIGNALS:]:
-            self.notes.append(Note("signal.dropped", {"name": signal.name}))
-        del self.state.signals[MAX_SIGNALS:]
+        self._drop_signals()
         world = self.world
         return Step(
             state=self.state,
@@ -351,6 +384,26 @@ class _Walk:
             notes=tuple(self.notes),
             **how,
         )
+
+    def _drop_signals(self) -> None:
+        """Of those that no node has waited for yet the oldest stay: a flood must not wash them out.
+
+        One note for all: a step with thousands of notes would be more than a ledger takes at once.
+        """
+        if not self.heard_signal:
+            return
+        signals, size, kept = self.state.signals, 0, 0
+        for signal in signals[:MAX_SIGNALS]:
+            size += len(msgspec.json.encode(signal))
+            if size > MAX_SIGNAL_BYTES:
+                break
+            kept += 1
+        dropped = signals[kept:]
+        del signals[kept:]
+        if dropped:
+            names = list(dict.fromkeys(signal.name for signal in dropped))[:MOST_NAMED]
+            told = {"count": len(dropped), "names": names}
+            self.notes.append(Note("signal.dropped", told))
 
 
 def _action(node: Node, result: Scope, shared: Mapping[str, Any]) -> str:

@@ -117,7 +117,7 @@ class FlowExecutor:
         except NotFound as error:
             return outcomes.Failed(Fault(kind="NotFound", message=str(error)))
         before = (
-            state.begin(definition, start.shared, at=start.at or None)
+            state.begin(definition, start.shared, at=start.at or None, inside=start.inside)
             if task.journal is None
             else state.decode(task.journal, bulk)
         )
@@ -343,7 +343,7 @@ def _news(letter: Letter) -> News:
         return Cancel()
     if letter.name == SIGNAL:
         return Signal(body["name"], body["value"])
-    return ChildEnded(body["child"], body["ok"])
+    return ChildEnded(body["child"], body["ok"], body.get("size", 0))
 
 
 @lru_cache(maxsize=1_024)

@@ -27,6 +27,7 @@ FROM_UNKNOWN = "it comes from something that is unknown"
 EVERYTHING = "*"  # instead of a key: not even the keys are known
 
 Unknown = Mapping[str, str]  # key → why
+State = tuple[Mapping[str, Any], Unknown]
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     node: str
     kind: str
+    around: tuple[State, ...]  # of the graphs around its own, outermost first
     before: Mapping[str, Any]
     after: Mapping[str, Any] | None  # None: it is not over
     unknown_before: Unknown
@@ -50,8 +52,13 @@ class Ends(msgspec.Struct, frozen=True):
 
 class Replay:
     def __init__(
-        self, definition: Definition, shared: Mapping[str, Any], params: Mapping[str, Any]
+        self,
+        definition: Definition,
+        shared: Mapping[str, Any],
+        params: Mapping[str, Any],
+        inside: Iterable[Mapping[str, Any]] = (),
     ) -> None:
+        self._inside = list(inside)  # what subflows begin with where a fork begins in them
         self._frames = [_Frame(Level(definition, params, ABSENT, ""), own(shared))]
         self._fallen = ""  # the node at which the latest failure began
         self.moments: dict[int, Moment] = {}
@@ -80,8 +87,10 @@ class Replay:
         if told["kind"] == "subflow" and node is not None:
             blind = frame.blind(node.prep)
             level = frame.level.inside(node.key, frame.shared)
-            inner = _Frame(level, {} if blind else own(level.input))
-            if blind:
+            given = self._inside.pop(0) if self._inside else None
+            begun = level.input if given is None else given
+            inner = _Frame(level, {} if blind and given is None else own(begun))
+            if blind and given is None:
                 inner.unknown[EVERYTHING] = FROM_UNKNOWN
             self._frames.append(inner)
 
@@ -121,10 +130,13 @@ class Replay:
     def _keep(self, told: Mapping[str, Any], frame: _Frame, *, over: bool) -> None:
         begun = self.moments.get(told["seq"])
         now, unknown = dict(frame.shared), dict(frame.unknown)
+        outer = self._frames[: self._frames.index(frame)] if begun is None else []
+        around = tuple((dict(each.shared), dict(each.unknown)) for each in outer)
         self.moments[told["seq"]] = Moment(
             seq=told["seq"],
             node=told["node"],
             kind=told["kind"],
+            around=around if begun is None else begun.around,
             before=now if begun is None else begun.before,
             after=now if over else None,
             unknown_before=unknown if begun is None else begun.unknown_before,
@@ -235,8 +247,9 @@ def _decided(node: Node, word: Any) -> Mapping[str, Any]:
 def _fanned(node: Node, told: Mapping[str, Any], ends: Ends) -> Mapping[str, Any]:
     answers = ends.many.get(told["seq"], {})
     calls = told.get("calls", 0)
-    if told["status"] == "error" and not calls:
-        return {}  # it could not even begin
+    cut_short = told.get("failed") and node.failure_strategy == "fail_fast"
+    if told["status"] == "error" and not cut_short:
+        return {}  # it could not begin, or there was more than it may keep
     if any(index not in answers for index in range(calls)):
         return _outputs(node, _Unknown(GONE))
     every = [answers[index] for index in range(calls)]
@@ -247,7 +260,6 @@ def _fanned(node: Node, told: Mapping[str, Any], ends: Ends) -> Mapping[str, Any
             if each.fault is not None
         ]
         return _outputs(node, {"results": successes(every), "errors": errors})
-    cut_short = told.get("failed") and node.failure_strategy == "fail_fast"
     if cut_short and node.parallel_mode != "sequential":
         return _outputs(node, _Unknown(RACED))
     return _outputs(node, successes(every))

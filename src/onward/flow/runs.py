@@ -30,7 +30,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     flow: str = ""
     params: dict[str, Any] = {}
     shared: dict[str, Any] = {}
-    at: str = ""  # the node that it begins with
+    at: str = ""  # the path of the node that it begins with
+    inside: tuple[dict[str, Any], ...] = ()  # states of the subflows around that node
     forked_from: str | None = None
     depth: int = 0
 

@@ -33,6 +33,7 @@ class Record(msgspec.Struct, omit_defaults=True):
     max: int = 0
     strategy: str = ""
     decision: str = ""
+    size: int = 0  # of the results that there are, in characters
 
     def done(self) -> list[int]:
         """Indexes that ended well."""
@@ -57,6 +58,13 @@ class Passed(msgspec.Struct, frozen=True, omit_defaults=True):
     curr: str
     last: str = ""
     output: str = ""
+
+
+class Inner(msgspec.Struct, frozen=True):
+    """Where in a subflow to begin, and with what: a fork from a node inside it."""
+
+    node: str
+    shared: dict[str, Any]
 
 
 class Stashed(msgspec.Struct, frozen=True):
@@ -93,6 +101,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     canceling: bool = False
     winding_up: bool = False  # no further node: what is out is stopped, what was done undone
     stop_by: Instant | None = None
+    inside: list[Inner] = msgspec.field(default_factory=list)  # subflows still to be entered so
 
 
 class Values(msgspec.Struct, frozen=True):
@@ -173,9 +182,22 @@ def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return len(one) == len(other) and all(map(operator.is_, one, other))
 
 
-def begin(definition: Definition, shared: Any = None, *, at: str | None = None) -> RunState:
-    """A run before its first step. `at` begins at another node, as a fork does."""
-    return RunState(frames=[Frame(node=at or definition.start, shared=own(shared))])
+def begin(
+    definition: Definition,
+    shared: Any = None,
+    *,
+    at: str | None = None,
+    inside: Sequence[Mapping[str, Any]] = (),
+) -> RunState:
+    """A run before its first step. A fork begins at another node, by its path.
+
+    Of a node in a subflow, `inside` has the state of each graph around it but the run's own.
+    """
+    key, *inner = (at or definition.start).split("/")
+    return RunState(
+        frames=[Frame(node=key, shared=own(shared))],
+        inside=[Inner(node, own(state)) for node, state in zip(inner, inside, strict=True)],
+    )
 
 
 def copy(state: RunState) -> RunState:
@@ -185,6 +207,7 @@ def copy(state: RunState) -> RunState:
         frames=[_copied(frame) for frame in state.frames],
         signals=list(state.signals),
         undo=list(state.undo),
+        inside=list(state.inside),
     )
 
 
@@ -200,7 +223,7 @@ def _copied(frame: Frame) -> Frame:
 
 def current_node(state: RunState) -> str:
     """The path of the node at which the run stands."""
-    return "/".join(frame.node for frame in state.frames)
+    return "/".join([frame.node for frame in state.frames] + [one.node for one in state.inside])
 
 
 def visible(state: RunState) -> dict[str, Any]:

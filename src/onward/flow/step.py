@@ -19,6 +19,7 @@ TIMEOUTS = frozenset({"TIMEOUT", "timeout"})  # kinds of fault that take the edg
 class ChildEnded(msgspec.Struct, frozen=True):
     child: TaskId
     ok: bool
+    size: int = 0  # of its result or error, in characters
 
 
 class Signal(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from onward.flow.step import Answer
 
 WINDOW = 64
 MAX_CALLS = 100_000
+MAX_RESULTS = 8 << 20  # characters of one node's results together
 
 Job: TypeAlias = Callable[[int], tuple[str, Any]]  # index → service, input
 
@@ -33,6 +34,8 @@ def go_on(visit: Visit, job: Job) -> Verdict:
     visit.hear()
     if record.failed and record.strategy == "fail_fast":
         return _cut_short(visit)
+    if record.size > MAX_RESULTS:
+        return _too_large(visit)
     while record.next < record.total and len(record.open) < record.max:
         service, value = job(record.next)
         visit.call("service", service, value)
@@ -56,6 +59,21 @@ def _cut_short(visit: Visit) -> Verdict:
     if visit.failure_action(fault) is not None:
         return Fell(fault, result)
     return Done(result)
+
+
+def _too_large(visit: Visit) -> Verdict:
+    """Known from the letters, before any of the results is read; no more is begun."""
+    record = visit.record
+    visit.stop()
+    ended = record.next - len(record.open)
+    fell = wrong(
+        f"the results of {ended} calls take {record.size} bytes, more than {MAX_RESULTS}: "
+        "return less from each call, or where it was put",
+        kind="LimitExceeded",
+    )
+    if visit.node.compensate is None:
+        return fell
+    return Fell(fell.fault, undo=successes(visit.answers(record.done())))
 
 
 def _gathered(visit: Visit) -> Any:

@@ -16,7 +16,7 @@ from onward.flow.fields import MAX_MS, whole
 from onward.flow.parts import Definition, Node
 from onward.flow.scope import ABSENT, Scope, is_path, path_flaw
 from onward.flow.state import Record, Stashed
-from onward.flow.step import Answer, Call, timed_out
+from onward.flow.step import Answer, Call, ChildEnded, timed_out
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -29,6 +29,7 @@ class Fell(msgspec.Struct, frozen=True):
     fault: Fault
     result: Any = ABSENT  # what there is nevertheless
     writes: Mapping[str, Any] = {}
+    undo: Any = ABSENT  # what there is to undo, if it is not to be a result
 
 
 class Waits(msgspec.Struct, frozen=True):
@@ -67,7 +68,7 @@ class World(msgspec.Struct):
 
     run_id: str
     now: Instant
-    ended: Mapping[TaskId, bool]
+    ended: Mapping[TaskId, ChildEnded]
     results: Mapping[TaskId, Answer]
     numbers: int  # given to children so far, in the whole run
     calls: list[Call] = msgspec.field(default_factory=list)
@@ -161,12 +162,16 @@ class Visit(msgspec.Struct):
     def hear(self) -> None:
         """Take note of calls that have ended; a letter from any other child changes nothing."""
         record = self.record
-        for index in list(record.open):
-            ok = self.world.ended.get(self.child(index))
-            if ok is not None:
-                record.open.remove(index)
-                if not ok:
-                    record.failed.append(index)
+        still: list[int] = []
+        for index in record.open:
+            ended = self.world.ended.get(self.child(index))
+            if ended is None:
+                still.append(index)
+                continue
+            record.size += ended.size
+            if not ended.ok:
+                record.failed.append(index)
+        record.open = still
 
     def stop(self) -> None:
         self.world.stop.extend(self.child(index) for index in self.record.open)

@@ -52,6 +52,7 @@ class SignalBody(Strict):
 class ForkBody(Strict):
     from_node: Annotated[str, Field(min_length=1, max_length=255)]
     shared: dict[str, Any] | None = None
+    anyway: bool = False
 
 
 def build(flows: Flows, intake: Intake, masking: Masking) -> APIRouter:
@@ -132,7 +133,8 @@ def build(flows: Flows, intake: Intake, masking: Masking) -> APIRouter:
         """A new run of the same version from this node on; the old one stays as it is."""
         run = await intake.find(run_id)
         await masking.refuse_in_run(body.shared, "shared")
-        return _made(await intake.find(await intake.fork(run, body.from_node, body.shared)))
+        id = await intake.fork(run, body.from_node, body.shared, anyway=body.anyway)
+        return _made(await intake.find(id))
 
     return router
 

@@ -14,22 +14,17 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from onward.core.contract import TaskStore
 from onward.core.errors import NotFound
-from onward.core.task import FINAL, Task, TaskId, encode
+from onward.core.task import FINAL, Task, encode
 from onward.flow.catalog import Flows
-from onward.flow.replay import Ends, Moment, Replay
-from onward.flow.runs import answer_of, memory_of, shared_of, start_of
+from onward.flow.replay import Moment, Replay
+from onward.flow.runs import memory_of, shared_of, start_of
 from onward.flow.scope import own
-from onward.flow.step import Answer, Note
 from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import Number
 from onward.surfaces.flows.intake import Intake
-from onward.surfaces.flows.rows import NODE_EVENTS, calls_of, events_of
+from onward.surfaces.flows.past import replayed
 from onward.surfaces.route import StrictRoute, answer
-
-MANY = frozenset({"foreach", "parallel"})
-CHUNK = 256
 
 
 class SharedShape(BaseModel):
@@ -54,9 +49,7 @@ def build(flows: Flows, intake: Intake, masking: Masking) -> APIRouter:
         run = await intake.find(run_id)
         start = start_of(run.payload)
         _, definition = await flows.read(start.version)
-        notes = await _notes(store, run)
-        replay = Replay(definition, start.shared, start.params)
-        replay.through(notes, await _ends(store, run, notes))
+        replay, _ = await replayed(store, run, definition)
         steps = max(replay.moments, default=0)
         moment = replay.moments.get(steps if at is None else at)
         if moment is None and at:
@@ -90,28 +83,6 @@ def _at_step(moment: Moment) -> dict[str, Any]:
         "changed": changed + fresh,
         "unknown": moment.unknown,
     }
-
-
-async def _notes(store: TaskStore, run: Task) -> list[Note]:
-    return [
-        Note(event.type, msgspec.json.decode(event.data))  # type: ignore[arg-type]
-        async for event in events_of(store, run.id)
-        if event.generation == run.generation and event.type in NODE_EVENTS and event.data
-    ]
-
-
-async def _ends(store: TaskStore, run: Task, notes: list[Note]) -> Ends:
-    over = [note.data for note in notes if note.type == "node.finished"]
-    ids = [told["child"] for told in over if told["status"] == "ok" and "child" in told]
-    single: dict[TaskId, Answer] = {}
-    for at in range(0, len(ids), CHUNK):
-        part = ids[at : at + CHUNK]
-        single |= zip(part, map(answer_of, await store.get(part)), strict=True)
-    many: dict[int, dict[int, Answer]] = {}
-    if any(told["kind"] in MANY for told in over):
-        async for child, place in calls_of(store, run):
-            many.setdefault(place.seq, {})[place.index] = answer_of(child)
-    return Ends(single, many)
 
 
 def _exact(run: Task, replay: Replay) -> bool | None:

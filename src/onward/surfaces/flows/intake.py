@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.core.contract import Key
@@ -10,9 +10,11 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, NotFound
 from onward.core.task import Task, TaskId, encode, new_id
 from onward.flow.catalog import Flows
-from onward.flow.levels import located
-from onward.flow.runs import PROFILE, SIGNAL, Start, new_run, shared_of, start_of
+from onward.flow.fork import state_before, undone_before, visited
+from onward.flow.levels import located, paths
+from onward.flow.runs import PROFILE, SIGNAL, Start, memory_of, new_run, shared_of, start_of
 from onward.flow.scope import RESERVED, own, reserved
+from onward.surfaces.flows.past import replayed
 
 SCOPE = "flows"
 
@@ -35,17 +37,29 @@ class Intake:
         key = None if request_id is None else Key(SCOPE, request_id, "")
         return (await self.dispatcher.submit(run, key=key)).task
 
-    async def fork(self, run: Task, node: str, shared: dict[str, Any] | None) -> TaskId:
+    async def fork(
+        self, run: Task, node: str, shared: dict[str, Any] | None, *, anyway: bool = False
+    ) -> TaskId:
         """A new run of the same version that begins at `node`, with this state or its own."""
         start = start_of(run.payload)
         published = await self._flows.read(start.version)
-        if "/" in node or located(published.definition, node, {}) is None:
-            known = ", ".join(published.definition.nodes)
+        if located(published.definition, node, {}) is None:
+            known = ", ".join(paths(published.definition))
             raise Invalid(f"no node {node!r}; there are {known}", pointer="/from_node")
-        if shared is None:
-            shared = own(shared_of(run))
-        _check_shared(shared)
-        forked = Start(params=start.params, shared=shared, at=node, forked_from=run.id)
+        _check_shared(shared or {})
+        store = self.dispatcher.backend.tasks
+        replay, notes = await replayed(store, run, published.definition)
+        undone = undone_before(notes, visited(replay, node), memory_of(run))
+        if undone and not anyway:
+            raise _would_go_on_undone(node, undone)
+        begun = state_before(replay, node, shared, own(shared_of(run)))
+        forked = Start(
+            params=start.params,
+            shared=begun.shared,
+            at=node,
+            inside=begun.inside,
+            forked_from=run.id,
+        )
         task = new_run(new_id(), published, self.dispatcher.clock.now(), forked)
         return (await self.dispatcher.submit(task)).task
 
@@ -64,6 +78,16 @@ class Intake:
         if run is None or run.profile != PROFILE or run.session is not None:
             raise NotFound(f"no run {id!r}", hint="GET /api/v2/runs lists what there is")
         return run
+
+
+def _would_go_on_undone(node: str, undone: Sequence[str]) -> Conflict:
+    was = "was" if len(undone) == 1 else "were"
+    return Conflict(
+        f"{', '.join(undone)} {was} undone since, and a fork from {node!r} would not do"
+        f" {'it' if len(undone) == 1 else 'them'} again",
+        hint=f"fork from {undone[0]!r}, or say that it is to go on anyway:"
+        ' "anyway": true, or onward run fork --anyway',
+    )
 
 
 def _check_shared(shared: Mapping[str, Any]) -> None:

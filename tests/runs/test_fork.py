@@ -1,0 +1,166 @@
+"""A fork begins with the state before its node, and never behind what was undone unless told to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.runs.centre import Centre, call, chain, edge
+
+
+async def fork(centre: Centre, run: str, node: str, **body: Any) -> Any:
+    return await centre.house.post(f"/api/v2/runs/{run}/fork", {"from_node": node, **body})
+
+
+async def forked(centre: Centre, run: str, node: str, **body: Any) -> Any:
+    response = await fork(centre, run, node, **body)
+    assert response.status_code in (200, 202), response.text
+    return await centre.ended(response.json()["id"])
+
+
+def reserve(**more: Any) -> dict[str, Any]:
+    return call("add", "n", "n", compensate={"service": "echo"}, **more)
+
+
+@pytest.mark.contract("N-5")
+async def test_a_fork_behind_a_node_that_was_undone_is_refused(any_centre: Centre) -> None:
+    centre = any_centre
+    await centre.serve()
+    run = await centre.run(chain(("a", reserve()), ("b", reserve()), ("ship", call("broken"))))
+    assert run["state"] == "failed"
+    refused = await fork(centre, run["id"], "ship")
+    assert refused.status_code == 409
+    assert refused.json()["detail"] == (
+        "a, b were undone since, and a fork from 'ship' would not do them again"
+    )
+    assert "'a'" in refused.json()["hint"]
+    assert "--anyway" in refused.json()["hint"]
+    refused = await fork(centre, run["id"], "b")
+    assert refused.json()["detail"].startswith("a was undone since, and a fork from 'b'")
+    assert (await forked(centre, run["id"], "ship", anyway=True))["state"] == "failed"
+    made = len(centre.seen)
+    await forked(centre, run["id"], "a")
+    assert [seen[0] for seen in centre.seen[made:]] == ["add", "add", "broken", "echo", "echo"]
+
+
+async def test_a_fork_of_a_run_that_undid_nothing_needs_no_word(centre: Centre) -> None:
+    await centre.serve()
+    run = await centre.run(chain(("a", reserve()), ("b", call("add", "n", "m"))))
+    assert (await forked(centre, run["id"], "b"))["result"] == {"n": 1, "m": 2}
+
+
+async def test_a_fork_is_refused_while_the_run_still_undoes(centre: Centre) -> None:
+    await centre.serve()
+    slow = {"service": "held"}
+    run = await centre.start(
+        chain(
+            ("a", reserve()), ("b", call("add", "n", "n", compensate=slow)), ("c", call("broken"))
+        )
+    )
+    await centre.until(run, lambda _: centre.held)
+    refused = await fork(centre, run, "c")
+    assert refused.json()["detail"].startswith("a, b were undone since")
+    await centre.release(centre.held[0])
+    await centre.ended(run)
+
+
+@pytest.mark.contract("N-5", "S4-14")
+async def test_a_fork_begins_with_the_state_before_its_node(any_centre: Centre) -> None:
+    centre = any_centre
+    await centre.serve()
+    run = await centre.run(chain(*((key, call("add", "n", "n")) for key in "abc")))
+    assert run["result"] == {"n": 3}
+    again = await forked(centre, run["id"], "b")
+    assert again["result"] == {"n": 3}, "and not one more for each node that is done again"
+
+
+async def test_a_node_that_was_not_reached_begins_with_the_state_as_it_is(centre: Centre) -> None:
+    await centre.serve()
+    definition = chain(("a", call("add", "n", "n")), ("b", call("broken")), ("c", call("add", "n")))
+    run = await centre.run(definition)
+    assert (await forked(centre, run["id"], "c"))["result"] == {"n": 1}
+
+
+def nested(last: str = "add") -> dict[str, Any]:
+    inner = chain(("x", call("add", "n", "n")), ("y", call(last, "n", "n")))
+    middle = chain(
+        ("in", {"kind": "subflow", "subflow": inner, "prep": {"input_map": {"n": "n"}},
+                "post": {"output_map": {"n": "n"}}}),
+        ("w", call("add", "n", "n")),
+    )  # fmt: skip
+    around = {
+        "kind": "subflow",
+        "subflow": middle,
+        "prep": {"input_map": {"n": "n"}},
+        "post": {"output_map": {"n": "n"}},
+    }
+    return chain(("a", call("add", "n", "n")), ("s", around), ("z", call("add", "n", "n")))
+
+
+@pytest.mark.contract("N-5", "S4-14")
+@pytest.mark.parametrize(
+    ("node", "calls"), [("s/in/y", 3), ("s/in/x", 4), ("s/w", 2), ("s/in", 4), ("s", 4), ("z", 1)]
+)
+async def test_a_fork_begins_inside_subflows_with_their_states(
+    centre: Centre, node: str, calls: int
+) -> None:
+    await centre.serve()
+    run = await centre.run(nested())
+    assert run["result"] == {"n": 5}
+    made = len(centre.seen)
+    response = await fork(centre, run["id"], node)
+    assert response.json()["current_node"].startswith(node)
+    ended = await centre.ended(response.json()["id"])
+    assert ended["result"] == {"n": 5}
+    assert len(centre.seen) - made == calls
+    told = (await centre.house.get(f"/api/v2/runs/{ended['id']}/shared")).json()
+    assert (told["exact"], told["after"]) == (True, {"n": 5})
+
+
+async def test_a_state_that_is_given_is_that_of_the_nodes_own_graph(centre: Centre) -> None:
+    await centre.serve()
+    run = await centre.run(nested("broken"))
+    ended = await forked(centre, run["id"], "s/in/x", shared={"n": 10})
+    assert (ended["state"], ended["error"]["message"]) == ("failed", "node 's/in/y': it broke")
+    run = await centre.run(nested())
+    assert (await forked(centre, run["id"], "s/in/y", shared={"n": 10}))["result"] == {"n": 13}
+
+
+async def test_a_fork_of_a_fork_begins_inside_as_well(centre: Centre) -> None:
+    await centre.serve()
+    run = await centre.run(nested())
+    first = await forked(centre, run["id"], "s/in/y")
+    assert (await forked(centre, first["id"], "s/w"))["result"] == {"n": 5}
+
+
+async def test_a_subflow_that_was_not_entered_has_no_state_to_begin_with(centre: Centre) -> None:
+    await centre.serve()
+    definition = nested()
+    definition["nodes"]["a"] = call("broken")
+    run = await centre.run(definition)
+    refused = await fork(centre, run["id"], "s/w")
+    assert (refused.status_code, refused.json()["hint"]) == (409, "fork from 's'")
+
+
+async def test_a_state_that_is_not_known_is_not_guessed(centre: Centre) -> None:
+    await centre.serve()
+    run = await centre.run(chain(("a", call("add", "n", "n")), ("b", call("add", "n", "n"))))
+    store, now = centre.house.onward.backend.tasks, centre.house.clock.now()
+    assert await store.purge([f"{run['id']}-0"], now=now) == 1
+    refused = await fork(centre, run["id"], "b")
+    assert refused.status_code == 409
+    assert refused.json()["detail"] == (
+        "the state before 'b' is not known: 'n', because the record of its call is gone"
+    )
+    assert (await forked(centre, run["id"], "b", shared={"n": 6}))["result"] == {"n": 7}
+
+
+async def test_a_node_that_is_not_there_is_told_from_those_that_are(centre: Centre) -> None:
+    await centre.serve()
+    definition = nested()
+    definition["edges"].append(edge("a", "error", "z"))
+    run = await centre.run(definition)
+    refused = await fork(centre, run["id"], "s/none")
+    assert refused.status_code == 422
+    assert "there are a, s, s/in, s/in/x, s/in/y, s/w, z" in refused.text
