@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import apsw
@@ -23,6 +22,7 @@ from onward.backends.codec import FIELDS, from_row, to_row
 from onward.backends.sealed.cells import Resealable
 from onward.backends.sqlite.cells import ARCHIVE, SqlCells, Statement
 from onward.backends.sqlite.database import named
+from onward.backends.sqlite.files import create_private
 from onward.backends.sqlite.sessions import SqlSessions
 from onward.backends.sqlite.store import matching
 from onward.core.clock import Clock
@@ -80,7 +80,7 @@ class Archive:
                 hint="use sqlite:///archive.db, or an empty text for none",
             )
         try:
-            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            create_private(self.path)
             self._writer = _open(self.path)
             self.name = _founded(self._writer)
             self._reader = _open(self.path)
@@ -323,7 +323,7 @@ class ArchivedBackend:
         self.documents, self.effects, self.bell = ledger.documents, ledger.effects, ledger.bell
         self.sessions = ArchivedSessions(ledger.sessions, archive.sessions)
         self.cells = [*ledger.cells, archive.cells]
-        self.maintain = ledger.maintain
+        self.gauges, self.maintain = ledger.gauges, ledger.maintain
 
     @property
     def ahead_ms(self) -> int:

@@ -32,6 +32,8 @@ from onward.core.task import (
 
 T = TypeVar("T")
 
+Gauge = tuple[str, str, float]  # a metric's name, what it is, its value
+
 
 class Key(msgspec.Struct, frozen=True):
     """An idempotency key, in its scope, with a hash of the body that it was first used for."""
@@ -340,6 +342,10 @@ class Backend(Protocol):
     @property
     def ahead_ms(self) -> int:
         """How far the ledger's clock is ahead of this machine's, as last measured."""
+        ...
+
+    def gauges(self) -> Sequence[Gauge]:
+        """What only this ledger can measure, for /metrics."""
         ...
 
     async def maintain(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from onward.backends.redis.bell import RedisBell
 from onward.backends.redis.cells import RedisCells
@@ -10,6 +11,7 @@ from onward.backends.redis.client import Functions, connect
 from onward.backends.redis.documents import RedisDocuments, RedisEffects
 from onward.backends.redis.sessions import RedisSessions
 from onward.backends.redis.store import RedisStore
+from onward.core.contract import Gauge
 
 MEASURE_EVERY_S = 10.0
 WORTH_MS = 5  # less is the measuring itself
@@ -28,6 +30,9 @@ class RedisBackend:
 
         self.ahead_ms = 0
         self._measure_at = 0.0
+
+    def gauges(self) -> Sequence[Gauge]:
+        return ()
 
     async def maintain(self) -> None:
         await self.functions.prepare()

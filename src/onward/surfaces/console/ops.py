@@ -156,7 +156,11 @@ class _Reading:
         waiting.add_metric([], len(self._dispatcher.waiters))
         held = GaugeMetricFamily("onward_held", "Tasks in the hands of this server's workers")
         held.add_metric([], self._dispatcher.hands.busy())
-        return [events, tasks, workers, waiting, held, *self._pressure()]
+        ledger = [
+            GaugeMetricFamily(name, said, value=value)
+            for name, said, value in self._dispatcher.backend.gauges()
+        ]
+        return [events, tasks, workers, waiting, held, *ledger, *self._pressure()]
 
     def _pressure(self) -> Iterable[Metric]:
         breakers = self._dispatcher.pressure.breakers
