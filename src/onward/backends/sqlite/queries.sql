@@ -163,6 +163,12 @@ GROUP BY queue, lane;
 INSERT INTO tally (queue, state, lane, priority, count) VALUES {rows}
 ON CONFLICT DO UPDATE SET count = excluded.count;
 
+-- :name drop_tallies
+DELETE FROM tally WHERE (queue, state, lane, priority) IN (VALUES {rows});
+
+-- :name drop_empty_tallies
+DELETE FROM tally WHERE count = 0;
+
 -- :name put_document
 INSERT INTO document (kind, key, body, version, expires_at) VALUES (:kind, :key, :body, 1, :expires_at)
 ON CONFLICT DO UPDATE SET body = :body, version = version + 1, expires_at = :expires_at
