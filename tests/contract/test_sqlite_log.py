@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -15,6 +16,7 @@ from onward.backends import open_backend
 from onward.backends.sqlite import SqliteBackend, files, wal
 from onward.backends.sqlite.wal import WriteAheadLog
 from onward.core.errors import LedgerUnavailable
+from onward.core.outcome import Succeeded
 from tests.contract.desk import Desk, submission
 from tests.support import a_task, wait_until
 
@@ -205,4 +207,38 @@ async def test_a_turn_that_cannot_be_committed_fails_whatever_the_reason(
     await desk.submit(id="after")
     assert [task.id for task in await desk.all()] == ["before", "after"]
     assert await desk.store.counts() == await desk.recount()
+    await backend.close()
+
+
+@pytest.mark.parametrize("read", ["get", "find", "history", "log"])
+async def test_what_is_read_is_on_disk(
+    file: Path, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not take back an end that a reader has passed on."""
+    desk = opened(file)
+    backend = desk.backend
+    assert isinstance(backend, SqliteBackend)
+    running = await desk.running(id="t")
+    may_sync = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(file: int) -> None:
+        asyncio.run_coroutine_threadsafe(may_sync.wait(), loop).result()
+
+    monkeypatch.setattr(backend.database, "_flush", slow)
+    ending = asyncio.create_task(desk.settle(running, Succeeded("1")))
+    await wait_until(lambda: backend.database._syncing is not None)
+    reads: dict[str, Callable[[], Any]] = {
+        "get": lambda: desk.task("t"),
+        "find": desk.all,
+        "history": lambda: desk.history("t"),
+        "log": desk.log,
+    }
+    reading = asyncio.create_task(reads[read]())
+    done, _ = await asyncio.wait([reading], timeout=0.2)
+    assert not done or "succeeded" not in str(reading.result())
+    may_sync.set()
+    assert "succeeded" in str(await reads[read]())
+    await ending
+    await reading
     await backend.close()

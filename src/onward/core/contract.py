@@ -32,6 +32,8 @@ from onward.core.task import (
 
 T = TypeVar("T")
 
+PAGE_BYTES = 8 << 20  # of a page of tasks, in texts
+LOG_BYTES = 4 << 20  # of a page of events
 Gauge = tuple[str, str, float]  # a metric's name, what it is, its value
 
 
@@ -158,11 +160,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None  # found in id, type, payload or error
     after: str | None = None  # cursor
     limit: int = 100
+    most_bytes: int = PAGE_BYTES  # the task that takes a page past this is its last
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
     items: Sequence[T]
     next: str | None  # opaque cursor; of the event log: always set, also at the end
+    more: bool = False  # of the event log: this page was cut, by its limit or by its bytes
 
 
 class TaskStore(Protocol):
@@ -208,8 +212,13 @@ class TaskStore(Protocol):
         """
         ...
 
-    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
-        """The log after a cursor ("" its start, "$" its end), or one task's after an n."""
+    async def events(
+        self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
+    ) -> Page[Event]:
+        """The log after a cursor ("" its start, "$" its end), or one task's after an n.
+
+        The event that takes a page past `most_bytes` is its last.
+        """
         ...
 
     async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:

@@ -50,6 +50,7 @@ class Tail:
         self._turn = turn
         self._reads = False
         self._cursor: str | None = None
+        self._more = False
 
     async def step(self) -> int:
         """Project one batch; returns how many events it held."""
@@ -59,6 +60,7 @@ class Tail:
             )
             self._cursor = "" if saved is None else msgspec.json.decode(saved.body, type=str)
         page = await self._backend.tasks.events(after=self._cursor, limit=self._batch)
+        self._more = page.more
         if page.items:
             await self._projector.project(page.items)
             self._cursor = page.next or self._cursor
@@ -71,7 +73,8 @@ class Tail:
     async def catch_up(self) -> bool:
         """Project all there is; False: another server does."""
         while await self._is_ours():
-            if await self.step() < self._batch:
+            await self.step()
+            if not self._more:
                 return True
         return False
 

@@ -82,6 +82,9 @@ DELETE FROM letter WHERE tid = :tid
 -- :name due
 SELECT {columns} FROM task WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
 
+-- :name set_aside
+UPDATE task SET due_at = ? WHERE id IN ({rows});
+
 -- :name get
 SELECT {columns} FROM task WHERE id IN ({rows});
 

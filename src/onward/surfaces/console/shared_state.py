@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from onward.core.contract import TaskStore
 from onward.core.errors import NotFound
+from onward.core.follow import history
 from onward.core.task import FINAL, Task, TaskId, encode
 from onward.flow.catalog import Flows
 from onward.flow.replay import Ends, Moment, Replay
@@ -24,7 +25,7 @@ from onward.flow.scope import own
 from onward.flow.step import Answer, Note
 from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.flows.intake import Intake
-from onward.surfaces.flows.rows import NODE_EVENTS, calls_of, events_of
+from onward.surfaces.flows.rows import NODE_EVENTS, calls_of
 from onward.surfaces.route import StrictRoute, answer
 
 MANY = frozenset({"foreach", "parallel"})
@@ -96,7 +97,7 @@ def _at_step(moment: Moment) -> dict[str, Any]:
 async def _notes(store: TaskStore, run: Task) -> list[Note]:
     return [
         Note(event.type, msgspec.json.decode(event.data))  # type: ignore[arg-type]
-        async for event in events_of(store, run.id)
+        async for event in history(store, run.id)
         if event.generation == run.generation and event.type in NODE_EVENTS and event.data
     ]
 
