@@ -95,6 +95,7 @@ class Onward:
             durable=settings.synchronous == "full",
             prefix=settings.redis_prefix,
             archive=settings.archive,
+            state=settings.state_folder,
             **settings.encryption(),
         )
         ledger = beneath(self.backend)

@@ -20,6 +20,7 @@ from onward.core.contract import Query
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Event, Fault, State, Task
+from onward.settings import Settings
 from tests.contract.desk import Desk
 from tests.servers import fresh_url
 from tests.support import NOW, PROFILES, ids, replay
@@ -392,3 +393,30 @@ async def test_two_ledgers_in_one_folder_have_an_archive_each(tmp_path: Path) ->
 
 def _databases(folder: Path) -> list[Path]:
     return list(folder.glob("*.db"))
+
+
+async def test_its_place_does_not_depend_on_where_a_server_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each new file has a cursor of its own, and one that nobody moves holds everything back."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    settings = Settings(ledger=fresh_url("valkey"))
+
+    async def path() -> Path:
+        url, archive, state = settings.ledger, settings.archive, settings.state_folder
+        backend = open_backend(url, archive=archive, state=state)
+        assert isinstance(backend, ArchivedBackend)
+        await backend.close()
+        return Path(backend.archive.path)
+
+    found: list[Path] = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        found.append(await path())
+    assert found[0] == found[1]
+    assert found[0].parent == tmp_path / "state" / "onward"
+    assert found[0].name.startswith("onward-archive-")
+    # One that an older version made where it was started goes on.
+    (tmp_path / "two" / found[0].name).touch()
+    assert await path() == tmp_path / "two" / found[0].name
