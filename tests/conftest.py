@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +18,8 @@ settings.load_profile("onward")
 
 # The suite's Redis keeps nothing, and is meant to: no server here need complain of it.
 os.environ.setdefault("ONWARD_REDIS_VOLATILE", "yes")
+# What a server keeps by default: never in the home folder of whoever runs the tests.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="onward-tests-")
 
 
 @pytest.fixture

@@ -97,6 +97,7 @@ class Onward:
             prefix=settings.redis_prefix,
             volatile=settings.redis_volatile,
             archive=settings.archive,
+            state=settings.state_folder,
             **settings.encryption(),
         )
         ledger = beneath(self.backend)

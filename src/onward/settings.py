@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -38,7 +40,7 @@ class Settings(BaseSettings):
     redis_prefix: str = _env("ONWARD_REDIS_PREFIX", "")  # "{onward}:" on a cluster
     redis_volatile: bool = _env("ONWARD_REDIS_VOLATILE", False)  # it may lose its tasks, knowingly
     # Of a Redis ledger: where its events and finished tasks go, "" for nowhere; when they leave it.
-    archive: str = _env("ONWARD_ARCHIVE", "sqlite:///onward-archive-{ledger}.db")
+    archive: str = _env("ONWARD_ARCHIVE", "sqlite:///{state}/onward-archive-{ledger}.db")
     redis_keep_ms: Ms = _env("ONWARD_REDIS_KEEP_MS", 86_400_000)
     # Encryption at rest, as id:base64 one after the other: the first seals, all open.
     encryption_keys: SecretStr | None = _env("ONWARD_ENCRYPTION_KEYS", None)
@@ -189,6 +191,17 @@ class Settings(BaseSettings):
         if self.retry_queue_warning > self.retry_queue_critical:
             raise ValueError("RETRY_QUEUE_WARNING is greater than RETRY_QUEUE_CRITICAL")
         return self
+
+    @property
+    def state_folder(self) -> Path:
+        """Where this user's programs keep what they need again, whatever folder they start in."""
+        given = Path(os.environ.get("XDG_STATE_HOME", ""))
+        if given.is_absolute():
+            return given / "onward"
+        try:
+            return Path.home() / ".local" / "state" / "onward"
+        except RuntimeError:  # a container's user that nobody has heard of
+            return Path("/var/lib/onward")
 
     def encryption(self) -> dict[str, Any]:
         """As `open_backend` takes it."""

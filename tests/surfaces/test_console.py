@@ -401,6 +401,7 @@ async def test_health_readiness_and_metrics_answer_with_or_without_workers(house
     metrics = (await house.get("/metrics")).text
     assert 'onward_events_total{type="task.created"} 1.0' in metrics
     assert 'onward_tasks{lane="primary",queue="greet",state="queued"} 1.0' in metrics
+    assert "onward_ledger_log_bytes " in metrics
 
 
 @pytest.mark.contract("S3-7")

@@ -98,7 +98,7 @@ async def test_too_many_to_name_are_told_as_many(house: House, live: Live) -> No
     async with page.closing():
         await page.hear()
         await page.hear()
-        for _ in range(CHANGED):
+        for _ in range(CHANGED + 1):
             await house.post("/api/v2/tasks", {"type": "report"})
         await live.look()
         assert (await page.hear())[1]["changed"] is None

@@ -36,6 +36,9 @@ T = TypeVar("T")
 # What may lie unread with one task, of letters that come by `post`.
 MAX_LETTERS = 1_000
 MAX_LETTER_BYTES = 8 << 20
+PAGE_BYTES = 8 << 20  # of a page of tasks, in texts
+LOG_BYTES = 4 << 20  # of a page of events
+Gauge = tuple[str, str, float]  # a metric's name, what it is, its value
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -163,11 +166,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None  # found in id, type, payload or error
     after: str | None = None  # cursor
     limit: int = 100
+    most_bytes: int = PAGE_BYTES  # the task that takes a page past this is its last
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
     items: Sequence[T]
     next: str | None  # opaque cursor; of the event log: always set, also at the end
+    more: bool = False  # of the event log: this page was cut, by its limit or by its bytes
 
 
 POSTPONE_MS = 60_000  # what cannot be purged yet is tried again after
@@ -224,8 +229,13 @@ class TaskStore(Protocol):
         """
         ...
 
-    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
-        """The log after a cursor ("" its start, "$" its end), or one task's after an n."""
+    async def events(
+        self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
+    ) -> Page[Event]:
+        """The log after a cursor ("" its start, "$" its end), or one task's after an n.
+
+        The event that takes a page past `most_bytes` is its last.
+        """
         ...
 
     async def purge(
@@ -382,6 +392,10 @@ class Backend(Protocol):
     @property
     def warnings(self) -> Sequence[str]:
         """What an operator should change about this ledger; it works all the same."""
+        ...
+
+    def gauges(self) -> Sequence[Gauge]:
+        """What only this ledger can measure, for /metrics."""
         ...
 
     async def maintain(self) -> None:

@@ -53,12 +53,14 @@ class Tail:
         self._reads = False
         self._cursor: str | None = None
         self._renew_at: Instant = 0
+        self._more = False
 
     async def step(self) -> int:
         """Project one batch; returns how many events it held."""
         if self._cursor is None:
             self._cursor = await self._place()
         page = await self._backend.tasks.events(after=self._cursor, limit=self._batch)
+        self._more = page.more
         if page.items:
             await self._projector.project(page.items)
             self._cursor = page.next or self._cursor
@@ -84,7 +86,8 @@ class Tail:
     async def catch_up(self) -> bool:
         """Project all there is; False: another server does."""
         while await self._is_ours():
-            if await self.step() < self._batch:
+            await self.step()
+            if not self._more:
                 return True
         return False
 

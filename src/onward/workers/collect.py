@@ -17,6 +17,7 @@ from onward.core.contract import Verdict
 from onward.core.declared import Declarations
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
+from onward.core.follow import history
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Claimed, State, Task, TaskId
 from onward.workers.adopt import Adoption
@@ -169,15 +170,11 @@ class Collector:
 
     async def _had_it_last(self, task: TaskId) -> bool:
         """Whether it was this stream that had it last, or ever."""
-        worker, after = None, "0"
-        while True:
-            page = await self._tasks.events(after=after, limit=PAGE, task=task)
-            for event in page.items:
-                if event.type == "task.claimed":
-                    worker = msgspec.json.decode(event.data or "{}").get("worker")
-            if len(page.items) < PAGE:
-                return bool(worker == self.worker)
-            after = page.next or after
+        worker = None
+        async for event in history(self._tasks, task):
+            if event.type == "task.claimed":
+                worker = msgspec.json.decode(event.data or "{}").get("worker")
+        return bool(worker == self.worker)
 
     async def _fence_of(self, offer: Offer, answer: Answer) -> int:
         """An answer without a fence counts for an entry that somebody has, or had last."""

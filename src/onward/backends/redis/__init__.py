@@ -14,6 +14,7 @@ from onward.backends.redis.documents import RedisDocuments, RedisEffects
 from onward.backends.redis.keeping import refused_writes, weaknesses
 from onward.backends.redis.sessions import RedisSessions
 from onward.backends.redis.store import RedisStore
+from onward.core.contract import Gauge
 
 MEASURE_EVERY_S = 10.0
 WORTH_MS = 5  # less is the measuring itself
@@ -38,6 +39,9 @@ class RedisBackend:
         self.warnings: Sequence[str] = ()
         self._volatile = volatile
         self._measure_at = 0.0
+
+    def gauges(self) -> Sequence[Gauge]:
+        return ()
 
     async def maintain(self) -> None:
         await self.functions.prepare()

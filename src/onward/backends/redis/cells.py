@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onward.backends.redis.client import Functions
-from onward.backends.redis.store import SEP, RedisStore, _event, _pairs
+from onward.backends.redis.store import SEP, RedisStore, _pairs
 from onward.backends.sealed.cells import (
     CLAIMED,
     CLEAR,
@@ -90,15 +90,13 @@ class RedisCells:
         return cells, page.next
 
     async def _events(self, after: str, limit: int) -> tuple[Sequence[Cell], str | None]:
-        stream, start = self._name("onward:events"), f"({after}" if after else "-"
-        rows = await self._functions.command("XRANGE", stream, start, "+", "COUNT", limit)
-        events = [_event(fields) for _, fields in rows]
+        page = await self._store.events(after=after, limit=limit)
         cells = [
             Cell((), owner_of(event.task), event_field(event.type), event.data)
-            for event in events
+            for event in page.items
             if event.data is not None and event.type != CLAIMED
         ]
-        return cells, rows[-1][0].decode() if len(rows) == limit else None
+        return cells, page.next if page.more else None
 
     async def _scanned(self, stage: str, after: str) -> tuple[Sequence[Cell], str | None]:
         if after and not after.isdecimal():

@@ -132,20 +132,32 @@ local function candidates(query, after, steps)
   return flat
 end
 
+local function bytes_of(task)
+  local sum = 0
+  for _, value in pairs(task) do sum = sum + #value end
+  return sum
+end
+
 -- Looks at `steps` tasks at most, from a place downwards; returns what it found, each with its birth
--- place, and where it stopped (false: at the end).
+-- place, and where it stopped (false: at the end). The task that takes it past `most_bytes` is the last.
 local function find(keys, args)
   local _, request = begin(keys, args)
   local query, steps = request[2], request[4]
   local flat = candidates(query, request[3], steps)
-  local found, stopped = {}, false
+  local found, stopped, spent = {}, false, 0
   for at = 1, #flat, 2 do
     if might_hold(flat[at], query) then
       local task = try_task(flat[at])
-      if task and (not query.text or mentions(task, query.text)) then found[#found + 1] = { flat[at + 1], task } end
+      if task and (not query.text or mentions(task, query.text)) then
+        found[#found + 1] = { flat[at + 1], task }
+        spent = spent + bytes_of(task)
+      end
     end
     if #found > query.limit then break end
-    if at == 2 * steps - 1 then stopped = flat[at + 1] end
+    if at == 2 * steps - 1 or spent > query.most_bytes and at + 1 < #flat then
+      stopped = flat[at + 1]
+      break
+    end
   end
   return cmsgpack.pack({ found, stopped })
 end
@@ -168,21 +180,45 @@ end
 -- What `record` wrote, after the number.
 local EVENT = '^%d+' .. SEP .. '(%d+)' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(%d+)' .. SEP .. '(.*)$'
 
+-- Returns also whether there are more.
 local function history(keys, args)
   local _, request = begin(keys, args)
-  local id, after, limit = request[2], request[3], request[4]
+  local id, after, limit, most = request[2], request[3], request[4], request[5]
   local key = key_of(id)
   local have = tonumber(call('HGET', key, 'events') or 0)
-  local events = {}
-  for n = after + 1, math.min(have, after + limit) do
+  local events, spent, n = {}, 0, after
+  while n < math.min(have, after + limit) and spent <= most do
+    n = n + 1
     local at = call('HGET', key, 'e' .. n)
     local entry = call('XRANGE', LOG, at, at)[1]
     if entry then
       local generation, type_, moment, data = string.match(entry[2][4], EVENT)
       events[#events + 1] = { n, tonumber(generation), type_, tonumber(moment), data }
+      spent = spent + #entry[2][4]
     end
   end
-  return cmsgpack.pack(events)
+  return cmsgpack.pack({ events, n < have })
+end
+
+-- The log from a place on, up to the event that takes it past `most` bytes; and whether that, or the
+-- limit, has cut it. Read in small parts: how large events are is known only once they were read.
+local function log(keys, args)
+  local _, request = begin(keys, args)
+  local from, limit, most = request[2], request[3], request[4]
+  local found, spent, step = {}, 0, 4
+  repeat
+    local wanted = math.min(step, limit - #found)
+    local part = call('XRANGE', LOG, from, '+', 'COUNT', wanted)
+    for _, entry in ipairs(part) do
+      found[#found + 1] = { entry[1], entry[2][2], entry[2][4] }
+      spent = spent + #entry[2][4]
+      if spent > most then break end
+    end
+    if #part < wanted then break end
+    from = '(' .. part[#part][1]
+    step = math.max(1, math.min(32, math.floor((most - spent) * #found / (spent + 1))))
+  until #found == limit or spent > most
+  return cmsgpack.pack({ found, #found == limit or spent > most })
 end
 
 local SESSION = { 'state', 'created_at', 'started_at', 'finished_at', 'lease_until' }
@@ -222,3 +258,4 @@ register('due', due, 'no-writes')
 register('find', find, 'no-writes')
 register('position', position, 'no-writes')
 register('history', history, 'no-writes')
+register('log', log, 'no-writes')

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import structlog
 
-from onward.backends.codec import LANES, PRIORITIES, merge_holds
+from onward.backends.codec import LANES, PRIORITIES, merge_holds, text_bytes
 from onward.backends.redis.client import Functions
 from onward.core.contract import (
+    LOG_BYTES,
     MAX_LETTER_BYTES,
     MAX_LETTERS,
     POSTPONE_MS,
@@ -123,24 +124,25 @@ class RedisStore:
 
     async def find(self, query: Query) -> Page[Task]:
         found = await self.placed(query)
-        more = len(found) > query.limit
-        found = found[: query.limit]
-        return Page([task for _, task in found], str(found[-1][0]) if more else None)
+        return Page([task for _, task in found.items], found.next)
 
-    async def placed(self, query: Query) -> Sequence[tuple[int, Task]]:
-        """What `find` finds, each with its place at birth, and one more if there are more."""
+    async def placed(self, query: Query) -> Page[tuple[int, Task]]:
+        """What `find` finds, each with its place at birth."""
         found: list[tuple[int, Task]] = []
-        start = query.after
-        while len(found) <= query.limit:
-            rows, stopped = await self._functions.call("find", 0, query, start, STEPS)
+        left, stopped = query.most_bytes, query.after
+        while left >= 0:
+            look = msgspec.structs.replace(query, most_bytes=left)
+            rows, stopped = await self._functions.call("find", 0, look, stopped, STEPS)
             for place, row in rows:
                 task = _readable(row)
                 if task is not None:
                     found.append((_whole(place), task))
+            left -= sum(text_bytes(row.values()) for _, row in rows)
+            if len(found) > query.limit:
+                return Page(found[: query.limit], str(found[query.limit - 1][0]))
             if not stopped:
-                break
-            start = stopped
-        return found[: query.limit + 1]
+                return Page(found, None)
+        return Page(found, stopped)
 
     async def places(self, ids: Sequence[TaskId]) -> Sequence[int | None]:
         """The place at birth of each; None: it is not here."""
@@ -173,25 +175,27 @@ class RedisStore:
             counts[queue, lane, STATES[state]] += int(count)
         return {key: count for key, count in counts.items() if count}
 
-    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
+    async def events(
+        self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
+    ) -> Page[Event]:
         if task is not None:
-            return await self._history(task, int(after or 0), limit)
-        stream = f"{self._functions.prefix}onward:events"
+            return await self._history(task, int(after or 0), limit, most_bytes)
         if after == "$":
+            stream = f"{self._functions.prefix}onward:events"
             last = await self._functions.command("XREVRANGE", stream, "+", "-", "COUNT", 1)
             return Page([], last[0][0].decode() if last else "0-0")
         start = f"({after}" if after else "-"
-        rows = await self._functions.command("XRANGE", stream, start, "+", "COUNT", limit)
-        events = [event for at, fields in rows if (event := _readable_event(at, fields))]
-        return Page(events, rows[-1][0].decode() if rows else after)
+        rows, more = await self._functions.call("log", 0, start, limit, most_bytes)
+        events = [event for at, task, text in rows if (event := _readable_event(at, task, text))]
+        return Page(events, rows[-1][0] if rows else after, more)
 
-    async def _history(self, task: TaskId, after: int, limit: int) -> Page[Event]:
-        rows = await self._functions.call("history", 0, task, after, limit)
+    async def _history(self, task: TaskId, after: int, limit: int, most_bytes: int) -> Page[Event]:
+        rows, more = await self._functions.call("history", 0, task, after, limit, most_bytes)
         events = [
             Event(task, n, generation, type_, at, data or None)
             for n, generation, type_, at, data in rows
         ]
-        return Page(events, str(events[-1].n) if events else str(after))
+        return Page(events, str(events[-1].n) if events else str(after), more)
 
     async def purge(
         self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
@@ -352,11 +356,11 @@ def _readable(row: Mapping[str, str]) -> Task | None:
         return None
 
 
-def _readable_event(at: bytes, fields: Sequence[bytes]) -> Event | None:
+def _readable_event(at: str, task: TaskId, text: str) -> Event | None:
     try:
-        return _event(fields)
+        return _event(task, text)
     except ValueError as error:
-        _complain(at.decode(), error)
+        _complain(at, error)
         return None
 
 
@@ -370,8 +374,7 @@ def _complain(row: str, error: Exception) -> None:
         log.error("a row of the ledger cannot be read", row=row, error=repr(error), hint=DOCTOR)
 
 
-def _event(fields: Sequence[bytes]) -> Event:
-    """Names and values by turns, as `record` in ledger.lua wrote them."""
-    _, task, _, said = fields
-    n, generation, type_, at, data = said.decode().split(SEP, 4)
-    return Event(task.decode(), int(n), int(generation), type_, int(at), data or None)
+def _event(task: TaskId, text: str) -> Event:
+    """As `record` in ledger.lua wrote it."""
+    n, generation, type_, at, data = text.split(SEP, 4)
+    return Event(task, int(n), int(generation), type_, int(at), data or None)

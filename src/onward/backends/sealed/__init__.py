@@ -154,7 +154,7 @@ class SealedBackend:
         self.effects = SealedEffects(inner.effects, keyring)
         self.sessions = inner.sessions
         self.bell: Bell = SealedBell(inner.bell, keyring)
-        self.maintain, self.close = inner.maintain, inner.close
+        self.gauges, self.maintain, self.close = inner.gauges, inner.maintain, inner.close
 
     @property
     def ahead_ms(self) -> int:

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import structlog
 
+from onward.backends.codec import text_bytes, to_row
 from onward.backends.sealed.fields import opens, seals, shown, shown_event
 from onward.backends.sealed.keyring import Keyring
 from onward.core import moves
 from onward.core.contract import (
+    LOG_BYTES,
     POSTPONE_MS,
     Ask,
     Hold,
@@ -108,7 +110,7 @@ class SealedStore:
     async def _search(self, query: Query, text: str) -> Page[Task]:
         """The ledger cannot look into what is sealed, so everything is opened that may be meant."""
         found: list[Task] = []
-        looked_at = 0
+        looked_at, spent = 0, 0
         look = msgspec.structs.replace(query, text=None, limit=LOOK)
         while looked_at < MOST_LOOKED_AT:
             page = await self._inner.find(look)
@@ -117,7 +119,9 @@ class SealedStore:
                 task = shown(self._opens, sealed)
                 if _mentions(task, text):
                     found.append(task)
-                if len(found) == query.limit and (at < len(page.items) or page.next):
+                    spent += text_bytes(to_row(task))
+                enough = len(found) == query.limit or spent > query.most_bytes
+                if enough and (at < len(page.items) or page.next):
                     # The cursor of the last one that was looked at: asked for by itself.
                     last = await self._inner.find(msgspec.structs.replace(look, limit=at))
                     return Page(found, last.next)
@@ -132,9 +136,12 @@ class SealedStore:
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
         return await self._inner.counts()
 
-    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
-        page = await self._inner.events(after=after, limit=limit, task=task)
-        return Page([shown_event(self._opens, event) for event in page.items], page.next)
+    async def events(
+        self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
+    ) -> Page[Event]:
+        page = await self._inner.events(after=after, limit=limit, task=task, most_bytes=most_bytes)
+        items = [shown_event(self._opens, event) for event in page.items]
+        return Page(items, page.next, page.more)
 
     async def purge(
         self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS

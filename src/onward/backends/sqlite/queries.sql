@@ -87,6 +87,9 @@ DELETE FROM letter WHERE tid = :tid
 -- :name due
 SELECT {columns} FROM task WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
 
+-- :name set_aside
+UPDATE task SET due_at = ? WHERE id IN ({rows});
+
 -- :name get
 SELECT {columns} FROM task WHERE id IN ({rows});
 
@@ -171,6 +174,12 @@ GROUP BY queue, lane;
 -- :name save_tallies
 INSERT INTO tally (queue, state, lane, priority, count) VALUES {rows}
 ON CONFLICT DO UPDATE SET count = excluded.count;
+
+-- :name drop_tallies
+DELETE FROM tally WHERE (queue, state, lane, priority) IN (VALUES {rows});
+
+-- :name drop_empty_tallies
+DELETE FROM tally WHERE count = 0;
 
 -- :name put_document
 INSERT INTO document (kind, key, body, version, expires_at) VALUES (:kind, :key, :body, 1, :expires_at)

@@ -7,18 +7,19 @@ the file (`tally`), because this process is the file's only writer.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from onward.backends.codec import FIELDS, LANES, from_row, merge_holds, to_row
+from onward.backends.codec import FIELDS, LANES, Reading, cut, merge_holds, text_bytes, to_row
 from onward.backends.sqlite.books import Books
 from onward.backends.sqlite.database import QUERIES, Database, Row, sql
 from onward.backends.sqlite.texts import COLUMNS, LONG, is_long, read_as
 from onward.backends.sqlite.turn import Turn, born_claimed, claimed_note
 from onward.core.approval import Status
 from onward.core.contract import (
+    LOG_BYTES,
     MAX_LETTER_BYTES,
     MAX_LETTERS,
     POSTPONE_MS,
@@ -64,6 +65,7 @@ class SqliteStore:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._books = Books(database)
+        self._reading = Reading()
 
     # Coming in.
 
@@ -398,16 +400,20 @@ class SqliteStore:
     # Looking.
 
     async def due(self, *, now: Instant, limit: int) -> Sequence[Task]:
-        statement = sql("due", columns=COLUMNS)
-        return [from_row(row) for row in self._db.read(statement, {"now": now, "limit": limit})]
+        rows = self._db.read(sql("due", columns=COLUMNS), {"now": now, "limit": limit})
+        found, odd = self._reading.tasks(rows)
+        if odd:
+            # Left where they are they would come first in every sweep, before all the others.
+            await self._db.write(lambda: self._db.run_list("set_aside", odd, now + POSTPONE_MS))
+        return found
 
     async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
         found: dict[TaskId, Task] = {}
         for at in range(0, len(ids), 256):
             part = tuple(ids[at : at + 256])
-            for row in self._db.read(sql("get", rows=len(part), columns=COLUMNS), part):
-                task = from_row(row)
-                found[task.id] = task
+            rows = self._db.read(sql("get", rows=len(part), columns=COLUMNS), part)
+            found.update((task.id, task) for task in self._reading.tasks(rows)[0])
+        await self._db.kept()
         return [found.get(id) for id in ids]
 
     async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
@@ -416,10 +422,11 @@ class SqliteStore:
     async def find(self, query: Query) -> Page[Task]:
         where, bindings = matching(query, payload=read_as("payload"))
         statement = sql("find", columns=COLUMNS).replace("{where}", where)
-        rows = await self._db.read_far(statement, {**bindings, "limit": query.limit + 1})
-        more = len(rows) > query.limit
-        rows = rows[: query.limit]
-        return Page([from_row(row) for row in rows], str(rows[-1][-1]) if more else None)
+        bindings["limit"] = query.limit + 1
+        taken = Cut(query.limit, query.most_bytes)
+        rows = await self._db.read_far(statement, bindings, taken)
+        await self._db.kept()
+        return Page(self._reading.tasks(rows)[0], str(rows[-1][-1]) if taken.more else None)
 
     async def position(self, task: TaskId) -> int | None:
         found = self._db.read(QUERIES["place_of"], (task,))
@@ -443,14 +450,21 @@ class SqliteStore:
             counts[queue, LANES[lane], State.QUEUED] += count
         return {key: count for key, count in counts.items() if count}
 
-    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
+    async def events(
+        self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
+    ) -> Page[Event]:
+        taken = Cut(limit, most_bytes)
         if task is not None:
-            rows = self._db.read(QUERIES["history"], (task, int(after or 0), limit))
+            rows = self._db.read(QUERIES["history"], (task, int(after or 0), limit + 1), taken)
         elif after == "$":
-            return Page([], str(self._db.read(QUERIES["log_end"])[0][0]))
+            rows = self._db.read(QUERIES["log_end"])
+            await self._db.kept()
+            return Page([], str(rows[0][0]))
         else:
-            rows = await self._db.read_far(QUERIES["log"], (int(after or 0), limit))
-        return Page([Event(*row[1:]) for row in rows], str(rows[-1][0]) if rows else after)
+            rows = await self._db.read_far(QUERIES["log"], (int(after or 0), limit + 1), taken)
+        await self._db.kept()
+        next_ = str(rows[-1][0]) if rows else after
+        return Page([Event(*row[1:]) for row in rows], next_, taken.more)
 
     async def purge(
         self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
@@ -478,6 +492,19 @@ class SqliteStore:
             return len(gone)
 
         return await self._db.write(work)
+
+
+class Cut:
+    """Takes the rows of one page off a cursor."""
+
+    def __init__(self, limit: int, most_bytes: int) -> None:
+        self._limit = limit
+        self._most_bytes = most_bytes
+        self.more = False  # there are rows beyond
+
+    def __call__(self, rows: Iterable[Row]) -> list[Row]:
+        found, self.more = cut(rows, self._limit, self._most_bytes, text_bytes)
+        return found
 
 
 def _rounds(moves: Sequence[Move]) -> Sequence[Sequence[int]]:

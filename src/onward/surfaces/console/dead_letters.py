@@ -14,8 +14,8 @@ from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, Field, model_validator
 from starlette.responses import Response
 
+from onward.core.contract import PAGE_BYTES, TaskStore
 from onward.core.contract import Query as LedgerQuery
-from onward.core.contract import TaskStore
 from onward.core.dispatch import CHUNK, Dispatcher
 from onward.core.errors import Invalid
 from onward.core.intervene import NO_TASK
@@ -258,13 +258,18 @@ class Groups:
         self.looked_at = 0
         self._groups: dict[str, _Group] = {}
 
+    @property
+    def bytes(self) -> int:
+        """Of the samples, which are all that is kept of payloads and results."""
+        return sum(group.sample_bytes for group in self._groups.values())
+
     def add(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
             self.looked_at += 1
             fingerprint = task.fingerprint or ""
             group = self._groups.get(fingerprint)
             if group is None:
-                group = self._groups[fingerprint] = _Group(fingerprint)
+                group = self._groups[fingerprint] = _Group(fingerprint, task)
             group.add(task)
 
     async def shown(self, look: Look) -> Sequence[Mapping[str, Any]]:
@@ -274,28 +279,31 @@ class Groups:
 
 
 class _Group:
-    def __init__(self, fingerprint: str) -> None:
+    def __init__(self, fingerprint: str, sample: Task) -> None:
         self.fingerprint = fingerprint
+        self._sample = sample  # the one that died last
+        self.sample_bytes = _size(sample)
         self.count = 0
         self.first_at = 1 << 62
         self.last_at = 0
         self._types: set[str] = set()
-        self._newest: list[tuple[int, int, Task]] = []  # by death; of equals, the later born
+        self._newest: list[tuple[int, int, TaskId]] = []  # by death; of equals, the later born
 
     def add(self, task: Task) -> None:
         at = task.finished_at or 0
+        if at > self.last_at:
+            self._sample, self.sample_bytes = task, _size(task)
         self.count += 1
         self.first_at, self.last_at = min(self.first_at, at), max(self.last_at, at)
         self._types.add(task.type)
-        entry = (at, -self.count, task)
+        entry = (at, -self.count, task.id)
         if len(self._newest) < SHOWN:
             heapq.heappush(self._newest, entry)
         else:
             heapq.heappushpop(self._newest, entry)
 
     async def shown(self, look: Look) -> Mapping[str, Any]:
-        newest = [task for _, _, task in sorted(self._newest, reverse=True)]
-        fault = fault_of(newest[0].error)
+        fault = fault_of(self._sample.error)
         return {
             "fingerprint": self.fingerprint,
             "kind": "" if fault is None else fault.kind,
@@ -304,8 +312,8 @@ class _Group:
             "first_at": self.first_at,
             "last_at": self.last_at,
             "types": sorted(self._types),
-            "sample": native(await look(newest[0])),
-            "task_ids": [task.id for task in newest],
+            "sample": native(await look(self._sample)),
+            "task_ids": [id for _, _, id in sorted(self._newest, reverse=True)],
         }
 
 
@@ -313,10 +321,14 @@ async def _grouped(store: TaskStore, query: LedgerQuery) -> tuple[tuple[Groups, 
     groups, more = Groups(), None
     async for page, after in _pages(store, query):
         groups.add(page)
-        if groups.looked_at >= MOST_GROUPED:
+        if groups.looked_at >= MOST_GROUPED or groups.bytes > PAGE_BYTES:
             more = after
             break
     return (groups, more), groups.looked_at
+
+
+def _size(task: Task) -> int:
+    return sum(len(text) for text in (task.payload, task.result, task.error) if text)
 
 
 class _Chosen:

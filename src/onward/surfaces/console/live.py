@@ -134,7 +134,7 @@ class Live:
         store = self._dispatcher.backend.tasks
         page = await store.events(after=self._cursor, limit=CHANGED)
         self._cursor = page.next or self._cursor
-        if len(page.items) < CHANGED:
+        if not page.more:
             return list(dict.fromkeys(event.task for event in page.items))
         self._cursor = (await store.events(after="$", limit=1)).next or self._cursor
         return None

@@ -187,7 +187,11 @@ class _Reading:
         )
         for error, count in sorted(self._dispatcher.decisions.postponed.items()):
             postponed.add_metric([error], count)
-        return [events, tasks, workers, waiting, held, postponed, *self._pressure()]
+        ledger = [
+            GaugeMetricFamily(name, text, value=value)
+            for name, text, value in self._dispatcher.backend.gauges()
+        ]
+        return [events, tasks, workers, waiting, held, postponed, *ledger, *self._pressure()]
 
     def _by_queue(self) -> Counts:
         """The fullest by name, the rest as one: anybody may name a queue, and each is a series."""

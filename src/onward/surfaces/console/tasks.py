@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
-from typing import Annotated
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Body, Header, Query
@@ -36,12 +36,14 @@ from onward.surfaces.console.shapes import (
     native_page,
 )
 from onward.surfaces.console.submission import Submissions
+from onward.surfaces.listing import array
 from onward.surfaces.route import StrictRoute, answer
 from onward.surfaces.streaming import EventStream, Places
 from onward.workers.roster import Roster
 
 WaitMs = Annotated[int, Query(ge=0, le=600_000)]
 MOST_FOLLOWERS = 1_000
+NAMED_AT_ONCE = 8  # tasks that are asked for by name, read at a time
 
 
 class Wanted(BaseModel):
@@ -104,13 +106,21 @@ def build(
 
     @router.get("", response_model=TasksShape)
     async def listing(wanted: Annotated[Wanted, Query()]) -> Response:
+        async def shown(page: Page[Task]) -> Mapping[str, Any]:
+            page = await masking.page(page, wanted.masked and not wanted.brief)
+            return native_page(page, brief=wanted.brief)
+
+        async def named() -> AsyncIterator[Sequence[Any]]:
+            ids = list(dict.fromkeys(wanted.id))
+            for at in range(0, len(ids), NAMED_AT_ONCE):
+                found = await store.look(ids[at : at + NAMED_AT_ONCE])
+                yield (await shown(Page([task for task in found if task is not None], None)))[
+                    "items"
+                ]
+
         if wanted.id:
-            found = await store.look(list(dict.fromkeys(wanted.id)))
-            page = Page([task for task in found if task is not None], None)
-        else:
-            page = await store.find(wanted.query())
-        page = await masking.page(page, wanted.masked and not wanted.brief)
-        return answer(native_page(page, brief=wanted.brief))
+            return await array(named(), b'{"items":', b',"next":null}')
+        return answer(await shown(await store.find(wanted.query())))
 
     @router.get("/{task_id}", response_model=TaskShape)
     async def read(task_id: str, wait_ms: WaitMs = 0, masked: Masked = False) -> Response:
@@ -152,7 +162,7 @@ def build(
         if "text/event-stream" in request.headers.get("accept", ""):
             return followers.stream(task, _resume(last_event_id, after), masked=masked)
         page = await store.events(after=str(after), limit=limit, task=task_id)
-        more = page.next if len(page.items) == limit else None
+        more = page.next if page.more else None
         shown = await masking.events(task, page.items, masked)
         return answer({"items": [native_event(event) for event in shown], "next": more})
 

@@ -6,7 +6,7 @@ Each path answers with and without its last slash: a redirect would cost some cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -21,7 +21,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, NotFound, TooBusy
 from onward.core.task import FINAL, State, Task, TaskId
 from onward.surfaces import errors
-from onward.surfaces.listing import newest
+from onward.surfaces.listing import array, newest
 from onward.surfaces.route import answer
 from onward.surfaces.tasks.shapes import (
     SHOWN,
@@ -78,13 +78,14 @@ def build(
             raise NotFound(NOT_FOUND)
         return task
 
-    async def find_newest(status: str, limit: int) -> Sequence[Task]:
+    async def listed(status: str, limit: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         query = LedgerQuery(states=STORED.get(status, frozenset()), profiles=SHOWN, limit=limit)
 
         def fits(task: Task) -> bool:
             return shown(task) and (not status or word(task) == status)
 
-        return await newest(store, query, fits, limit)
+        async for tasks in newest(store, query, fits, limit):
+            yield await details.of(tasks)
 
     # Before the types: none can be called this.
     @on("POST", "/tasks/requeue-orphaned", response_model=Requeued)
@@ -98,7 +99,7 @@ def build(
 
     @on("GET", "/tasks/", response_model=list[TaskDetail])
     async def listing(status: Word = "", limit: Limit = 100) -> Response:
-        return answer(await details.of(await find_newest(status, limit)))
+        return await array(listed(status, limit))
 
     @on("GET", "/tasks/{task_id}", response_model=TaskDetail)
     async def read(task_id: str) -> Response:
@@ -131,7 +132,7 @@ def build(
 
     @on("GET", "/queues/dlq", response_model=list[TaskDetail])
     async def dead_letters(limit: Limit = 100) -> Response:
-        return answer(await details.of(await find_newest("DLQ", limit)))
+        return await array(listed("DLQ", limit))
 
     return router
 

@@ -14,6 +14,7 @@ import msgspec
 from pydantic import BaseModel
 
 from onward.core.dispatch import Dispatcher
+from onward.core.follow import history
 from onward.core.policy import error_class, overrides_of
 from onward.core.task import Event, Fault, Instant, Lane, State, Task, fault_of
 from onward.surfaces.tasks.submission import SUMMARIZE
@@ -36,7 +37,6 @@ NAMELESS = "Error"  # of a worker that gave a status at most
 BY_STATUS = {400: "InvalidInput", 401: "AuthError", 403: "PermissionDenied", 404: "NotFound"}
 FAILURES = frozenset({"task.retrying", "task.failed"})
 LOOK_BACK = 10_000  # events of a task that are searched for its errors, the latest ones
-PAGE = 1_000
 AT_ONCE = 32  # logs read at a time
 
 
@@ -144,11 +144,8 @@ class Details:
         """Its errors, oldest first, those before a retry by hand included."""
         if not task.failures and task.error is None and task.generation == 1:
             return []
-        found: list[Mapping[str, Any]] = []
-        for after in range(max(0, task.events - LOOK_BACK), task.events, PAGE):
-            page = await self._store.events(after=str(after), limit=PAGE, task=task.id)
-            found += [_failure(event) for event in page.items if event.type in FAILURES]
-        return found
+        events = history(self._store, task.id, after=max(0, task.events - LOOK_BACK))
+        return [_failure(event) async for event in events if event.type in FAILURES]
 
     def _detail(self, task: Task, history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         now_in = phase(task)
