@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from onward.backends.redis import RedisBackend, layout
@@ -77,7 +78,8 @@ async def check_all(desk: Desk, redis: Any) -> None:
     again = submission(a_task(queue="k"), key=Key("s", "k", "body"))
     (receipt,) = (await desk.insert(again)).receipts
     assert (receipt.fate, receipt.task) == (Fate.KNOWN, "keyed-26")
-    effect = await desk.backend.effects.begin("keyed-99", "charge", fence=9, now=desk.now)
+    charged = msgspec.structs.replace(a_task(queue="k"), id="keyed-99", fence=9)
+    effect = await desk.backend.effects.begin(charged, "charge", now=desk.now)
     assert effect is not None
     assert effect.value == '"done"'
     assert await desk.backend.documents.get("service", "summarize", now=desk.now) is not None

@@ -210,8 +210,9 @@ local function log(keys, args)
     local wanted = math.min(step, limit - #found)
     local part = call('XRANGE', LOG, from, '+', 'COUNT', wanted)
     for _, entry in ipairs(part) do
-      found[#found + 1] = { entry[1], entry[2][2], entry[2][4] }
-      spent = spent + #entry[2][4]
+      local task, event = entry[2][2], entry[2][4] or '' -- empty: not an entry of ours
+      found[#found + 1] = { entry[1], task, event }
+      spent = spent + #event
       if spent > most then break end
     end
     if #part < wanted then break end
