@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -12,6 +13,10 @@ from onward.core.clock import ManualClock
 # The machine is shared: how long an example takes says nothing about the code.
 settings.register_profile("onward", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("onward")
+
+
+# The suite's Redis keeps nothing, and is meant to: no server here need complain of it.
+os.environ.setdefault("ONWARD_REDIS_VOLATILE", "yes")
 
 
 @pytest.fixture

@@ -96,6 +96,7 @@ class Onward:
             settings.ledger,
             durable=settings.synchronous == "full",
             prefix=settings.redis_prefix,
+            volatile=settings.redis_volatile,
             archive=settings.archive,
             **settings.encryption(),
         )

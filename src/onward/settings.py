@@ -35,6 +35,7 @@ class Settings(BaseSettings):
     # For the doors and workers that speak Redis streams.
     redis: str | None = _env(AliasChoices("ONWARD_REDIS", "REDIS_URL"), None)
     redis_prefix: str = _env("ONWARD_REDIS_PREFIX", "")  # "{onward}:" on a cluster
+    redis_volatile: bool = _env("ONWARD_REDIS_VOLATILE", False)  # it may lose its tasks, knowingly
     # Of a Redis ledger: where its events and finished tasks go, "" for nowhere; when they leave it.
     archive: str = _env("ONWARD_ARCHIVE", "sqlite:///onward-archive-{ledger}.db")
     redis_keep_ms: Ms = _env("ONWARD_REDIS_KEEP_MS", 86_400_000)

@@ -185,7 +185,13 @@ async def test_while_redis_is_away_every_door_says_so_and_it_comes_back_by_itsel
         assert await works(http), "the library is loaded again, in the same call"
         redis.client.flushall()
         redis.client.function_flush("SYNC")
-        await until(lambda: works(http), 10)
+        await until(lambda: replaced(http), 10)
+        assert redis.client.keys("onward:*") == [], "nothing is written as if nothing had happened"
+
+
+async def replaced(http: httpx2.AsyncClient) -> bool:
+    health = await http.get("/health")
+    return health.status_code == 503 and "the ledger is gone" in health.text
 
 
 async def works(http: httpx2.AsyncClient, wait_ms: int = 2000) -> bool:

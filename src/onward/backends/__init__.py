@@ -17,22 +17,24 @@ def open_backend(
     *,
     durable: bool = True,
     prefix: str = "",
+    volatile: bool = False,
     archive: str = "",
     keys: str = "",
     keys_file: str | None = None,
 ) -> Backend:
-    """`durable` is SQLite's; Redis has a `prefix` before every key, and the URL of an archive,
-    in which `{ledger}` stands for a mark of this ledger.
+    """`durable` is SQLite's; Redis has a `prefix` before every key, may be `volatile` on purpose,
+    and has the URL of an archive, in which `{ledger}` stands for a mark of this ledger.
 
     With `keys` given, here or in a file, what people wrote is sealed before any of them sees it.
     """
     if not keys and keys_file is None:
-        return _open(url, durable=durable, prefix=prefix, archive=archive)
+        return _open(url, durable=durable, prefix=prefix, volatile=volatile, archive=archive)
     from onward.backends.sealed import sealed
     from onward.backends.sealed.keyring import Keyring
 
     keyring = Keyring.read(keys, keys_file)
-    return sealed(_open(url, durable=durable, prefix=prefix, archive=archive), keyring)
+    ledger = _open(url, durable=durable, prefix=prefix, volatile=volatile, archive=archive)
+    return sealed(ledger, keyring)
 
 
 def _mark(url: str, prefix: str) -> str:
@@ -42,7 +44,7 @@ def _mark(url: str, prefix: str) -> str:
     return sha256(place.encode()).hexdigest()[:8]
 
 
-def _open(url: str, *, durable: bool, prefix: str, archive: str) -> Resealable:
+def _open(url: str, *, durable: bool, prefix: str, volatile: bool, archive: str) -> Resealable:
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
         from onward.backends.sqlite import SqliteBackend
@@ -55,7 +57,7 @@ def _open(url: str, *, durable: bool, prefix: str, archive: str) -> Resealable:
         except ModuleNotFoundError as error:
             raise Invalid("the Redis ledger needs redis-py", hint=EXTRA) from error
 
-        ledger = RedisBackend(url, prefix=prefix)
+        ledger = RedisBackend(url, prefix=prefix, volatile=volatile)
         if not archive:
             return ledger
         from onward.backends.archive import Archive, ArchivedBackend

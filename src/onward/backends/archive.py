@@ -329,6 +329,10 @@ class ArchivedBackend:
     def ahead_ms(self) -> int:
         return self.ledger.ahead_ms
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        return self.ledger.warnings
+
     async def close(self) -> None:
         await self.ledger.close()
         await self.archive.close()

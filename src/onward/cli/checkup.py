@@ -41,7 +41,7 @@ class Finding:
         self.todo = todo
 
 
-def examine(ledger: str | None, server: str | None) -> Iterator[Finding]:
+def examine(ledger: str | None, server: str | None, *, repair: bool = False) -> Iterator[Finding]:
     from pydantic import ValidationError
 
     from onward.cli.redis_checkup import shown
@@ -64,8 +64,10 @@ def examine(ledger: str | None, server: str | None) -> Iterator[Finding]:
     if settings.ledger.startswith(("redis://", "rediss://", "unix://")):
         from onward.cli.redis_checkup import examine_redis
 
-        yield from examine_redis(settings)
+        yield from examine_redis(settings, repair=repair)
     else:
+        if repair:
+            yield Finding(ODD, "repair", "only tasks of a Redis ledger are repaired")
         yield from _ledger(settings.ledger, served=answer is not None)
     yield from _server(server, settings, answer)
 

@@ -348,6 +348,11 @@ class Backend(Protocol):
         """How far the ledger's clock is ahead of this machine's, as last measured."""
         ...
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What an operator should change about this ledger; it works all the same."""
+        ...
+
     async def maintain(self) -> None:
         """Housekeeping, about once a second."""
         ...

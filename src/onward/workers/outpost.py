@@ -55,7 +55,12 @@ class Outpost:
         self._services = services
         self._groups = groups or {}
         self._lease_ms = settings.lease_ms
-        self.backend = open_backend(url, prefix=settings.redis_prefix, **settings.encryption())
+        self.backend = open_backend(
+            url,
+            prefix=settings.redis_prefix,
+            volatile=settings.redis_volatile,
+            **settings.encryption(),
+        )
         self.clock = SharedClock(lambda: self.backend.ahead_ms)
         self.dispatcher = Dispatcher(
             self.backend,

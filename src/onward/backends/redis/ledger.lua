@@ -37,7 +37,7 @@
 --   onward:events                 stream: the event log and outbox; of an entry `t` is the task, and
 --                                 `e` number, generation, type, instant and data, told apart by SEP
 --   onward:place                  string: the last place given
---   onward:layout                 string: the number of this layout (see client.py)
+--   onward:layout                 string: the number of this layout (see layout.py)
 --   onward:epoch                  string: which ledger this is (see keeping.py)
 --   onward:key:{scope}|{key}      hash: body and task of an idempotency key
 --   onward:forget                 zset of such keys by the instant they may be forgotten

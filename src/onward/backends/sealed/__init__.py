@@ -154,6 +154,10 @@ class SealedBackend:
     def ahead_ms(self) -> int:
         return self.inner.ahead_ms
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        return self.inner.warnings
+
 
 def sealed(backend: Resealable, keyring: Keyring | None) -> Backend:
     return backend if keyring is None else SealedBackend(backend, keyring)

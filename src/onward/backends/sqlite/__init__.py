@@ -14,6 +14,7 @@ from onward.backends.sqlite.store import SqliteStore
 
 class SqliteBackend:
     ahead_ms = 0  # its clock is ours
+    warnings: Sequence[str] = ()
 
     def __init__(self, path: str, *, durable: bool = True) -> None:
         self.database = Database(path, durable=durable)

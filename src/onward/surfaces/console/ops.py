@@ -48,9 +48,9 @@ def build(
         ledger = await _ledger(dispatcher, roster)
         redis = {"status": "not_configured"} if ping_redis is None else await _probe(ping_redis)
         members = roster.members()
-        well = ledger["status"] == "healthy"
+        well = ledger["status"] != "unhealthy"
         # Without the Redis of the stream workers every other door still does its work.
-        limping = well and redis["status"] == "unhealthy"
+        limping = well and (ledger["status"] == "degraded" or redis["status"] == "unhealthy")
         body = {
             "status": "degraded" if limping else "healthy" if well else "unhealthy",
             "version": __version__,
@@ -111,11 +111,14 @@ def _breakers(breakers: Breakers) -> dict[str, Any]:
     }
 
 
-async def _ledger(dispatcher: Dispatcher, roster: Roster) -> dict[str, str]:
+async def _ledger(dispatcher: Dispatcher, roster: Roster) -> dict[str, Any]:
     found = await _probe(lambda: dispatcher.backend.tasks.due(now=0, limit=1))
-    if found["status"] == "healthy" and not roster.beating:
+    if found["status"] != "healthy":
+        return found
+    if not roster.beating:
         return {"status": "unhealthy", "error": "writes are refused"}
-    return found
+    warnings = dispatcher.backend.warnings
+    return {"status": "degraded", "warnings": list(warnings)} if warnings else {**found}
 
 
 async def _probe(ping: Ping) -> dict[str, str]:
