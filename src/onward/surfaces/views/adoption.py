@@ -7,6 +7,7 @@ none of these: in the list of retries it asks for another try, as a person would
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from time import time
 from typing import Any
@@ -46,26 +47,36 @@ class Adoption:
         types = dict.fromkeys([SUMMARIZE, *declared[:MOST_TYPES]])
         return [list_of(type_, lane) for type_ in types for lane in Lane]
 
-    async def adopt(self, foreign: Sequence[Foreign]) -> None:
+    async def adopt(self, foreign: Sequence[Foreign]) -> bool:
+        """Whether any was seen to: then there may be more behind them."""
         ids = [one.raw.decode(errors="replace") for one in foreign]
         hashes = await self._writer.hashes([one.raw for one in foreign])
-        done: list[bytes] = []
-        try:
-            for one, id, fields in zip(foreign, ids, hashes, strict=True):
-                if await self._adopt(one, id, fields):
-                    done.append(one.raw)
-        finally:
-            # Submitted first, struck off second: a crash in between submits it again under its
-            # own id, which the ledger has had.
-            if done:
-                await self._writer.adopted(done)
+        known = await self._known(ids)
+        seen_to = await asyncio.gather(*map(self._adopt, foreign, ids, known, hashes))
+        done = [one for one, seen in zip(foreign, seen_to, strict=True) if seen]
+        # Submitted first, struck off second: a crash in between submits it again under its own
+        # id, which the ledger has had.
+        await self._writer.adopted(done)
+        return bool(done)
 
-    async def _adopt(self, one: Foreign, id: str, fields: Mapping[str, str]) -> bool:
+    async def _known(self, ids: Sequence[str]) -> Sequence[Task | Unreadable | None]:
+        store = self._dispatcher.backend.tasks
+        try:
+            return await store.get(ids)
+        except Unreadable as error:
+            if len(ids) == 1:
+                return [error]
+        return [one for id in ids for one in await self._known([id])]
+
+    async def _adopt(
+        self, one: Foreign, id: str, known: Task | Unreadable | None, fields: Mapping[str, str]
+    ) -> bool:
         """Whether it is seen to."""
         try:
-            (task,) = await self._dispatcher.backend.tasks.get([id])
-            if task is not None:
-                await self._retry(one, task)
+            if isinstance(known, Unreadable):
+                _set_aside(one, known.code)
+            elif known is not None:
+                await self._retry(one, known)
             elif not fields:
                 if time() * 1000 - one.since < GRACE_MS:
                     return False
@@ -74,10 +85,8 @@ class Adoption:
                 _set_aside(one, "this can be no id")
             else:
                 await self._submit(one, id, fields)
-        except LedgerUnavailable as error:
-            if not isinstance(error, Unreadable):
-                raise
-            _set_aside(one, error.code)
+        except LedgerUnavailable:
+            return False
         except Exception as error:  # it would fail again, and must not stop the others
             # Without its message, which may quote the text that was refused.
             where = getattr(error, "pointer", "")
@@ -95,14 +104,14 @@ class Adoption:
             max_retries=min(int(most), MOST_RETRIES) if most.isdigit() else None,
             retries=max(1, retries) if lane is Lane.RETRY else 0,
         )
-        log.info("adopted from a list", task=id, list=one.list)
+        log.debug("adopted from a list", task=id, list=one.list)
 
     async def _retry(self, one: Foreign, task: Task) -> None:
         if _list(one.list)[0] is Lane.RETRY and task.state in OVER:
             try:
                 await self._dispatcher.replay(task.id)
             except Conflict as error:  # somebody was faster
-                log.info("not retried", task=task.id, error=str(error))
+                log.debug("not retried", task=task.id, error=str(error))
 
 
 def _list(name: str) -> tuple[Lane, str]:

@@ -38,6 +38,7 @@ BATCH = 1_000  # events
 REMEMBERED = 20_000  # tasks
 PACE_S = 0.1  # most tasks are over by then: one look for all of their events
 SECOND_S = 1.0
+ROUNDS = 8  # pages of foreign ids that are adopted in one go
 TOGETHER = 32  # tasks read at a time
 MOST_BYTES = 4 << 20  # of tasks read at a time, as far as the ones before let us expect
 BUSY, IDLE = 0.025, 0.1  # the share of time that full batches may take, reading the log aside
@@ -122,11 +123,14 @@ class SeedViews:
             queues, states = totals(await self._store.counts())
             counts = {tasks.DEPTHS: tasks.flat(queues), tasks.BY_STATE: tasks.flat(states)}
         lists = [] if self._adoption is None else await self._adoption.lists()
-        noticed = await self._writer.notice(lists, counts, self._seen)
-        await self._show(list(noticed.look), again=False)
-        self._seen = noticed.look
-        if self._adoption is not None and noticed.foreign:
-            await self._adoption.adopt(noticed.foreign)
+        for _ in range(ROUNDS):
+            noticed = await self._writer.notice(lists, counts, self._seen)
+            await self._show(list(noticed.look), again=False)
+            self._seen = noticed.look
+            if self._adoption is None or not noticed.foreign:
+                break
+            if not await self._adoption.adopt(noticed.foreign):
+                break
 
     # Tasks.
 

@@ -6,7 +6,8 @@
 --
 -- KEYS[1] is the prefix; ARGV[1] the number of the one server that may write; ARGV[2] the tasks, as
 -- msgpack (writer.py, `Item`). Returns how many tasks were written (a long call stops early, the rest
--- comes again) and the names that held something foreign; -1: another server writes by now.
+-- comes again), the names that held something foreign, and how long it took; -1: another server
+-- writes by now.
 --
 -- The key space, after the prefix. The seeds' names:
 --   task:{id}                        hash
@@ -75,13 +76,13 @@ local function stand(item)
   local id, name = item.id, item.place or ''
   local before, since = stood(id)
   if before and before ~= name then leave(id, before, since) end
-  if name == SCHEDULED then put('ZADD', name, item.score, id)
+  if name == SCHEDULED then put('ZADD', name, item.score or 0, id)
   elseif name ~= '' and before ~= name then put(item.front and 'LPUSH' or 'RPUSH', name, id) end
   if name == DEAD then put('HSET', 'dlq:task:' .. id, unpack(item.letter)) end
   if name == '' then
     if before then redis.call('HDEL', PLACES, id) end
   elseif before ~= name then
-    redis.call('HSET', PLACES, id, string.format('%.0f', item.since) .. SEP .. name)
+    redis.call('HSET', PLACES, id, string.format('%.0f', item.since or 0) .. SEP .. name)
   end
 end
 
@@ -118,6 +119,7 @@ local start = now_us()
 for at, item in ipairs(ITEMS) do
   show(item)
   if item.again then redis.call('ZADD', LOOK, start / 1000 + AGAIN_MS, item.id) end
-  if now_us() - start > SLICE_US then return { at, aside } end
+  local took = now_us() - start
+  if took > SLICE_US then return { at, aside, took } end
 end
-return { #ITEMS, aside }
+return { #ITEMS, aside, 0 }

@@ -6,6 +6,7 @@ it read before, is refused by the script: Superseded.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +24,7 @@ log = structlog.get_logger("onward.views")
 _HERE = files("onward.surfaces.views")
 _SHOW, _NOTICE = ((_HERE / name).read_text() for name in ("show.lua", "notice.lua"))
 MOST_BYTES = 1 << 20  # of one call; a single task may be larger
+REST, LONGEST_REST_S = 10, 1.0  # for Redis, after a call that took long: so many times as long
 SEP = b"\x1f"
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -51,9 +53,10 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Foreign(NamedTuple):
     """An id that somebody else put into a list."""
 
-    raw: bytes  # the id as it stood there
+    entry: bytes  # as it is kept until it was adopted
     since: int  # when it was noticed, on Redis' clock
     list: str
+    raw: bytes  # the id as it stood there
 
 
 class Noticed(NamedTuple):
@@ -74,15 +77,17 @@ class ViewWriter:
         self._mark = ""
 
     async def write(self, items: Sequence[Item]) -> None:
-        packed = [(_encode(item)) for item in items]
+        packed = [_encode(item) for item in items]
         while packed:
             many, size = 0, 0
             while many < len(packed) and (many == 0 or size + len(packed[many]) <= MOST_BYTES):
                 size += len(packed[many])
                 many += 1
-            done = await self._call(self._show, _array(packed[:many]))
-            self._report(done[1])
-            del packed[: done[0]]
+            done, aside, took_us = await self._call(self._show, _array(packed[:many]))
+            self._report(aside)
+            del packed[:done]
+            # An id in the middle of a very long list is searched for: the others come first.
+            await asyncio.sleep(min(REST * took_us / 1_000_000, LONGEST_REST_S))
 
     async def notice(
         self,
@@ -94,10 +99,12 @@ class ViewWriter:
         waiting, look, aside = await self._call(self._notice, _encode(request))
         self._report(aside)
         foreign = [
-            Foreign(raw, int(said.partition(SEP)[0]), text(said.partition(SEP)[2]))
-            for raw, said in _pairs(waiting)
+            Foreign(entry, int(since), text(name), raw)
+            for entry in waiting
+            for since, name, raw in [entry.split(SEP, 2)]
         ]
-        return Noticed(foreign, {text(id): text(score) for id, score in _pairs(look)})
+        pairs = zip(look[::2], look[1::2], strict=True)
+        return Noticed(foreign, {text(id): text(score) for id, score in pairs})
 
     async def hashes(self, ids: Sequence[bytes]) -> Sequence[Mapping[str, str]]:
         """`task:{id}` of each, as somebody else wrote it; empty: there is no hash of that name."""
@@ -112,8 +119,12 @@ class ViewWriter:
             for reply in replies
         ]
 
-    async def adopted(self, ids: Sequence[bytes]) -> None:
-        await self._redis.hdel(self._name("onward:view:adopting"), *ids)
+    async def adopted(self, foreign: Sequence[Foreign]) -> None:
+        pipe = self._redis.pipeline(transaction=False)
+        for one in foreign:
+            entry: Any = one.entry
+            _ = pipe.lrem(self._name("onward:view:adopting"), 1, entry)
+        await pipe.execute()
 
     async def look_at(self, ids: Sequence[TaskId]) -> None:
         """From any server: something changed that the log does not hold."""
@@ -153,7 +164,3 @@ def text(value: Any) -> str:
 def _array(packed: Sequence[bytes]) -> bytes:
     """These as one msgpack array, without encoding any of them twice."""
     return b"\xdd" + len(packed).to_bytes(4, "big") + b"".join(packed)
-
-
-def _pairs(flat: Sequence[Any]) -> Sequence[tuple[Any, Any]]:
-    return list(zip(flat[::2], flat[1::2], strict=True))
