@@ -157,9 +157,7 @@ async def test_live_workers_are_in_the_roster_once_and_leave_it(house: House) ->
     assert [(one["id"], one["transport"], one["queues"]) for one in shown] == [
         ("w1", "http", ["sum", "route"])
     ]
-    assert (await house.get("/health")).json()["components"]["workers"]["by_transport"] == {
-        "http": 1
-    }
+    assert (await house.get("/health")).json()["details"]["workers"]["by_transport"] == {"http": 1}
     assert await house.onward.roster.serves("sum")
 
     await house.post("/workers/deregister", {"id": "w1"})

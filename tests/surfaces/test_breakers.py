@@ -28,7 +28,7 @@ async def submit(house: House, path: str = "/api/v2/tasks", **more: Any) -> dict
 
 
 async def circuit(house: House) -> dict[str, Any]:
-    found: dict[str, Any] = (await house.get("/health")).json()["components"]["circuit_breaker"]
+    found: dict[str, Any] = (await house.get("/health")).json()["details"]["circuit_breaker"]
     return found
 
 
@@ -42,6 +42,9 @@ async def test_an_open_breaker_parks_the_work_and_says_so_everywhere() -> None:
         assert shown["status"] == "open"
         assert shown["services"]["ocr"]["state"] == "open"
         assert shown["services"]["ocr"]["failures"] == 10
+        health = await house.get("/health")
+        assert (health.status_code, health.json()["status"]) == (200, "degraded")
+        assert health.json()["components"]["circuit_breaker"] == {"state": "open", "open": ["ocr"]}
 
         parked = await submit(house)
         await house.settled()

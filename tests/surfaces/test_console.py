@@ -392,10 +392,20 @@ async def test_with_a_session_the_timeout_is_told_and_the_work_goes_on(house: Ho
 @pytest.mark.contract("N-9", "S3-7")
 async def test_health_readiness_and_metrics_answer_with_or_without_workers(house: House) -> None:
     assert (await house.get("/ready")).status_code == 200
+    alone = await house.get("/health")
+    assert (alone.status_code, alone.json()["status"]) == (503, "unhealthy")
+    assert alone.json()["components"]["workers"] is False
+    assert "no worker is connected" in alone.json()["details"]["workers"]["error"]
+    await house.worker()
     health = await house.get("/health")
-    assert health.status_code == 200
-    assert health.json()["status"] == "healthy"
-    assert set(health.json()["components"]) >= {"redis", "workers", "circuit_breaker"}
+    assert (health.status_code, health.json()["status"]) == (200, "healthy")
+    assert health.json()["components"] == {
+        "ledger": True,
+        "redis": None,
+        "workers": True,
+        "circuit_breaker": {"state": "closed", "open": []},
+    }
+    assert health.json()["details"].keys() == health.json()["components"].keys()
     assert health.json()["timestamp"].endswith("Z")
     await submitted(house)
     metrics = (await house.get("/metrics")).text

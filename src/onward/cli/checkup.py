@@ -284,7 +284,7 @@ def _server(server: str | None, settings: Settings, answer: Answer | None) -> It
     if status == "healthy":
         yield Finding(GOOD, "server", f"{said}, {status}")
     else:
-        parts: dict[str, dict[str, Any]] = answer.body.get("components") or {}
+        parts: dict[str, dict[str, Any]] = answer.body.get("details") or {}
         ill = [f"{name}: {part['error']}" for name, part in parts.items() if part.get("error")]
         found = "; ".join([f"{said}, {status}", *ill])
         yield Finding(BAD, "server", found, f"curl {url}/health")

@@ -80,7 +80,7 @@ export interface Service {
 export interface Health {
   status: "healthy" | "degraded" | "unhealthy";
   version: string;
-  components: Record<string, { status: string } & Record<string, unknown>>;
+  details: Record<string, { status: string } & Record<string, unknown>>;
   timestamp: string;
 }
 

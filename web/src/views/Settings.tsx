@@ -102,7 +102,7 @@ function Components({ health }: { health: Health }): ReactNode {
       <div className="scroll" tabIndex={0} role="region" aria-label="Components">
         <table>
           <tbody>
-            {Object.entries(health.components).map(([name, { status, ...more }]) => (
+            {Object.entries(health.details).map(([name, { status, ...more }]) => (
               <tr key={name}>
                 <th scope="row">{name.replaceAll("_", " ")}</th>
                 <td>

@@ -38,8 +38,7 @@ async def server(client: Client, *, may_start: bool, redis: str | None) -> Async
             )
             raise
     else:
-        has = health.get("components", {}).get("redis", {}).get("status")
-        if redis is not None and has == "not_configured":
+        if redis is not None and health.get("components", {}).get("redis", False) is None:
             fail(
                 USAGE,
                 "the server has no Redis",

@@ -214,7 +214,7 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
 
 async def _left_alone(scene: Scenario) -> bool:
     found = await scene.client.health()
-    breaker = found["components"]["circuit_breaker"]["services"].get(COURIER, {})
+    breaker = found["details"]["circuit_breaker"]["services"].get(COURIER, {})
     return breaker.get("state") in ("open", "half_open")
 
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from onward import __version__
 from onward.core.breaker import Breakers, Circuit
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import OnwardError
+from onward.core.errors import Conflict, OnwardError
 from onward.core.task import Lane, State
 from onward.surfaces.console.live import QUEUES, fullest
 from onward.surfaces.route import answer
@@ -32,6 +32,7 @@ Ping = Callable[[], Awaitable[Any]]
 Read = Callable[[], Awaitable[Collector]]
 
 OTHER = "_other"  # the label of all queues beyond the first hundred
+NO_REDIS = {"status": "not_configured"}
 PROBE_S = 2  # whoever asks about our health will not wait for a store that hangs
 
 
@@ -48,33 +49,27 @@ def build(
 
     @router.get("/health")
     async def health() -> Response:
-        ledger = await _ledger(dispatcher, roster)
-        redis = {"status": "not_configured"} if ping_redis is None else await _probe(ping_redis)
-        members = roster.members()
-        failing = dispatcher.troubles.lasting()
-        well = ledger["status"] != "unhealthy" and not failing
-        # Without the Redis of the stream workers every other door still does its work.
-        limping = well and (ledger["status"] == "degraded" or redis["status"] == "unhealthy")
+        details: dict[str, dict[str, Any]] = {
+            "ledger": await _ledger(dispatcher, roster),
+            "redis": NO_REDIS if ping_redis is None else await _probe(ping_redis),
+            "workers": _workers(roster, elsewhere=ping_redis is not None),
+            "circuit_breaker": _breakers(dispatcher.pressure.breakers),
+            "background": _background(dispatcher),
+        }
+        breaker = details["circuit_breaker"]
         body = {
-            "status": "degraded" if limping else "healthy" if well else "unhealthy",
+            "status": _worst(part["status"] for part in details.values()),
             "version": __version__,
             "components": {
-                "ledger": ledger,
-                "redis": redis,
-                "workers": {
-                    "status": "healthy" if members else "none",
-                    "connected": len(members),
-                    "by_transport": Counter(member.transport for member in members),
-                },
-                "circuit_breaker": _breakers(dispatcher.pressure.breakers),
-                "background": {
-                    "status": "unhealthy" if failing else "healthy",
-                    "failing": failing,
-                },
+                "ledger": details["ledger"]["status"] != "unhealthy",
+                "redis": None if ping_redis is None else details["redis"]["status"] != "unhealthy",
+                "workers": details["workers"]["connected"] > 0,
+                "circuit_breaker": {"state": breaker["status"], "open": [*breaker["services"]]},
             },
+            "details": details,
             "timestamp": iso(dispatcher.clock.now()),
         }
-        return answer(body, 200 if well else 503)
+        return answer(body, 503 if body["status"] == "unhealthy" else 200)
 
     @router.get("/ready")
     async def readiness() -> Response:
@@ -95,6 +90,27 @@ def build(
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
+
+
+def _worst(states: Iterable[str]) -> str:
+    """A service that is left alone, or streams of another ledger, hinder a part of the work."""
+    found = set(states)
+    if "unhealthy" in found:
+        return "unhealthy"
+    return "degraded" if found & {"degraded", Circuit.OPEN, Circuit.HALF_OPEN} else "healthy"
+
+
+def _workers(roster: Roster, *, elsewhere: bool) -> dict[str, Any]:
+    """`elsewhere`: some may read streams, and those are not known here."""
+    members = roster.members()
+    found: dict[str, Any] = {
+        "status": "healthy" if members else "unknown" if elsewhere else "unhealthy",
+        "connected": len(members),
+        "by_transport": Counter(member.transport for member in members),
+    }
+    if not members and not elsewhere:
+        found["error"] = "no worker is connected; start one with `onward worker`"
+    return found
 
 
 def _breakers(breakers: Breakers) -> dict[str, Any]:
@@ -119,6 +135,11 @@ def _breakers(breakers: Breakers) -> dict[str, Any]:
     }
 
 
+def _background(dispatcher: Dispatcher) -> dict[str, Any]:
+    failing = dispatcher.troubles.lasting()
+    return {"status": "unhealthy" if failing else "healthy", "failing": failing}
+
+
 async def _ledger(dispatcher: Dispatcher, roster: Roster) -> dict[str, Any]:
     found = await _probe(lambda: dispatcher.backend.tasks.due(now=0, limit=1))
     if found["status"] != "healthy":
@@ -133,6 +154,8 @@ async def _probe(ping: Ping) -> dict[str, str]:
     try:
         async with asyncio.timeout(PROBE_S):
             await ping()
+    except Conflict as error:
+        return {"status": "degraded", "error": str(error)}
     except OnwardError as error:
         return {"status": "unhealthy", "error": str(error)}
     except Exception as error:
