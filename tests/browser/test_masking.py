@@ -54,3 +54,55 @@ def test_lists_ask_for_masks_too(site: Site, task: str) -> None:
     reads = [url for url in asked if "/api/v2/tasks" in url]
     assert reads
     assert all("masked=true" in url for url in reads)
+
+
+def test_a_masked_dead_letter_is_shown_mended_and_replayed_with_its_group(site: Site) -> None:
+    body = {"name": "picky", "task_types": ["picky"], "sensitive": ["card"]}
+    site.post("/api/v2/services", body)
+    site.start_worker()
+    id = site.submit("picky", {"good": False, "card": SECRET}, max_retries=0)
+    with site.page("/dead-letters") as page:
+        group = page.locator("li .card", has_text="this is not good")
+        group.get_by_role("button", name="Replay", exact=True).click()
+        dialog = page.get_by_role("dialog")
+        assert SECRET not in page.content()
+        dialog.get_by_role("button", name="Show what is masked, and edit it").click()
+        field = dialog.get_by_label("Payload")
+        field.fill(field.input_value().replace("false", "true"))
+        dialog.get_by_role("button", name="Replay with this payload").click()
+        site.until(lambda: site.get(f"/api/v2/tasks/{id}")["state"] == "succeeded")
+    assert site.get(f"/api/v2/tasks/{id}")["payload"] == {"good": True, "card": SECRET}
+
+
+def test_a_group_of_dead_letters_is_given_another_payload(site: Site) -> None:
+    site.start_worker()
+    ids = [site.submit("picky", {"n": n}, max_retries=0) for n in range(2)]
+    with site.page("/dead-letters") as page:
+        group = page.locator("li .card", has_text="this is not good")
+        expect(group).to_contain_text("first")
+        group.get_by_role("button", name="Replay", exact=True).click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Give all of them another payload").click()
+        dialog.get_by_label("Payload").fill('{"good": true}')
+        dialog.get_by_role("button", name="Dry run").click()
+        expect(dialog).to_contain_text("2 would be replayed")
+        dialog.get_by_role("button", name="Replay with this payload").click()
+        for id in ids:
+            site.until(lambda: site.get(f"/api/v2/tasks/{id}")["state"] == "succeeded")  # noqa: B023
+
+
+def test_who_approves_sees_what_is_masked_if_they_ask_and_edits_that(site: Site) -> None:
+    body = {"name": "pay", "task_types": ["pay"], "sensitive": ["card"], "requires_approval": True}
+    site.post("/api/v2/services", body)
+    id = site.submit("pay", {"card": SECRET, "amount": 7})
+    with site.page("/approvals") as page:
+        payload = page.get_by_role("region", name="payload of pay")
+        expect(payload).to_contain_text("•••")
+        page.get_by_role("button", name="Show what is masked").click()
+        expect(payload).to_contain_text(SECRET)
+        page.get_by_role("button", name="Edit the payload").click()
+        field = page.get_by_label("Payload")
+        field.fill(field.input_value().replace("7", "8"))
+        page.get_by_role("button", name="Approve as edited").click()
+        site.until(lambda: site.get(f"/api/v2/tasks/{id}")["state"] == "queued")
+    assert site.get(f"/api/v2/tasks/{id}")["payload"] == {"card": SECRET, "amount": 8}

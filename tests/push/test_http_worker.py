@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from onward.client.address import reach
+from onward.client.errors import ProblemError
 from onward.client.http import Client
 from onward.client.http_worker import NotAccepted
 from onward.client.listening import bind
@@ -89,6 +90,28 @@ async def test_typed_functions_do_the_tasks_they_are_called_for(
     assert done.result == {"hello": "Ada", "attempt": 1, "key": "k:1"}
     assert await client.run("double", {"input": 4, "params": {"by": 2}}) == 8
     assert {service["name"] for service in await client.services()} == {"greet", "double"}
+
+
+@pytest.mark.contract("N-11", "S1-11")
+async def test_a_worker_does_not_remove_what_an_operator_declared(
+    url: str, client: Client, start: Start
+) -> None:
+    service = {"name": "pay", "task_types": ["pay"], "requires_approval": True}
+    assert (await post(f"{url}/api/v2/services", service)).status_code == 201
+    worker = Worker(url)
+
+    @worker.service
+    async def pay(amount: int) -> int:
+        return amount
+
+    await start(worker)
+    (declared,) = await client.services()
+    assert declared["declared_by"] == ["operator", "worker"]
+    assert (await client.submit("pay", {"amount": 1})).phase == "waiting_approval"
+    # Called by the name of the queue, it is guarded and checked whatever the type says.
+    assert (await client.submit("x", {"amount": 1}, queue="pay")).phase == "waiting_approval"
+    with pytest.raises(ProblemError):
+        await client.submit("x", {"amount": "much"}, queue="pay")
 
 
 @pytest.mark.contract("S4-5", "R-5", "N-7")

@@ -112,9 +112,11 @@ class Catalog:
     ) -> Declared | None:
         """What holds for tasks of this type on this queue (None: the one named as the type)."""
         await self._refresh()
-        if not self.concerned(type_, queue):
+        found = self.known(type_, queue)
+        if found is None:
             await self._refresh(missed_ms)
-        return self.known(type_, queue)
+            found = self.known(type_, queue)
+        return found
 
     def knows(self, type_: str, queue: str | None = None) -> bool:
         """Whether `of` would answer without a look at the ledger, as `known` does."""

@@ -8,6 +8,7 @@ import { callsOf, decoded, isOver, ofRun, ownShared } from "../lib/run";
 import type { Step } from "../lib/run";
 import { useDecision } from "../lib/decision";
 import { useIdentity } from "../lib/kept";
+import { useWhole } from "../lib/masked";
 import { clock, span, useNow } from "../lib/time";
 import { go, Link } from "../routes";
 import { atIt, NODES } from "../words";
@@ -204,8 +205,10 @@ function SignalForm({ run, node }: { run: Run; node: FlowNode }): ReactNode {
 }
 
 function Fork({ run, node, onClose }: { run: Run; node: string; onClose: () => void }): ReactNode {
-  const before = pretty(ownShared(run.shared));
-  const [text, setText] = useState(before);
+  const { shown, hidden, reveal } = useWhole(`/api/v2/runs/${encodeURIComponent(run.id)}`, run, ["shared"]);
+  const [typed, setTyped] = useState<string | null>(null);
+  const before = pretty(ownShared(shown.shared));
+  const text = typed ?? before;
   const fork = useAction(() => post<Run>(`/api/v2/runs/${encodeURIComponent(run.id)}/fork`, { from_node: node, ...(text === before ? {} : { shared: parse(text) }) }), {
     done: "Forked: this is the new run",
     after: (made) => go(`/runs/${encodeURIComponent(made.id)}`),
@@ -214,10 +217,18 @@ function Fork({ run, node, onClose }: { run: Run; node: string; onClose: () => v
     <Dialog title={`Fork from ${node}`} onClose={onClose} wide>
       <Form onSubmit={() => fork.run()}>
         <p className="faint">A new run of the same version, with the same parameters, begins at {node}. This one stays as it is.</p>
-        <JsonEdit label="Shared state it begins with" value={text} onChange={setText} rows={12} />
+        {hidden ? (
+          <p>
+            <button type="button" onClick={() => reveal()}>
+              Show what is masked, and edit it
+            </button>
+          </p>
+        ) : (
+          <JsonEdit label="Shared state it begins with" value={text} onChange={setTyped} rows={12} />
+        )}
         <div className="dialog-acts">
           {text !== before && (
-            <button type="button" onClick={() => setText(before)}>
+            <button type="button" onClick={() => setTyped(null)}>
               Undo the edit
             </button>
           )}

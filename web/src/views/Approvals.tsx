@@ -10,6 +10,7 @@ import { useDecision } from "../lib/decision";
 import type { Decision } from "../lib/decision";
 import { useIdentity } from "../lib/kept";
 import { useRowKeys } from "../lib/keys";
+import { useWhole } from "../lib/masked";
 import { go, Link, useParam } from "../routes";
 import type { Tone } from "../words";
 
@@ -75,10 +76,13 @@ function Inbox({ approvals, by, open }: { approvals: readonly Approval[]; by: st
 
 function One({ approval, at, decide, busy }: { approval: Approval; at: boolean; decide: (decision: Decision) => void; busy: boolean }): ReactNode {
   const [comment, setComment] = useState("");
-  const [text, setText] = useState<string | null>(null);
+  const { shown, hidden, reveal } = useWhole(`/api/v2/approvals/${encodeURIComponent(approval.id)}`, approval, ["payload"]);
+  const [editing, setEditing] = useState(false);
+  const [typed, setTyped] = useState<string | null>(null);
+  const text = editing ? (typed ?? pretty(shown.payload)) : null;
   const open = approval.status === "open";
   const run = approval.type === "flow:approval" ? (approval.payload as { run?: string } | null)?.run : undefined;
-  const edited = text !== null && text !== pretty(approval.payload);
+  const edited = text !== null && text !== pretty(shown.payload);
   return (
     <Card
       className={at ? "at" : ""}
@@ -103,11 +107,18 @@ function One({ approval, at, decide, busy }: { approval: Approval; at: boolean; 
     >
       <div className="stack">
         {approval.reason && <p>{approval.reason}</p>}
-        {text === null ? <Json value={approval.payload} label={`payload of ${approval.type}`} /> : <JsonEdit label="Payload" value={text} onChange={setText} />}
+        {text === null ? <Json value={shown.payload} label={`payload of ${approval.type}`} /> : <JsonEdit label="Payload" value={text} onChange={setTyped} />}
+        {hidden && (
+          <p>
+            <button type="button" onClick={() => reveal()}>
+              Show what is masked
+            </button>
+          </p>
+        )}
         {open ? (
           <form className="row" onSubmit={(event) => event.preventDefault()}>
             <input className="grow" aria-label="Comment" placeholder="A word on why (goes into the record)" value={comment} maxLength={4000} onChange={(event) => setComment(event.target.value)} />
-            <button type="button" className="plain link" onClick={() => setText(text === null ? pretty(approval.payload) : null)}>
+            <button type="button" className="plain link" onClick={() => (editing ? (setEditing(false), setTyped(null)) : reveal(() => setEditing(true)))}>
               {text === null ? "Edit the payload" : "Leave the payload"}
             </button>
             <button type="button" disabled={busy} onClick={() => decide({ approval, word: "reject", comment })}>

@@ -9,6 +9,7 @@ import { Dialog } from "../components/dialog";
 import { Icon } from "../components/icon";
 import { faultOf, Json, JsonEdit, pretty } from "../components/json";
 import { useRowKeys } from "../lib/keys";
+import { useWhole } from "../lib/masked";
 import { tasksAt } from "../lib/search";
 import { number, span, useNow } from "../lib/time";
 import { Link, useParam } from "../routes";
@@ -182,10 +183,13 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
 }
 
 function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => void; onPaced: (under: Under) => void }): ReactNode {
-  const before = chosen.sample && chosen.count === 1 ? pretty(chosen.sample.payload) : null;
-  const [text, setText] = useState(before);
+  const { shown, hidden, reveal } = useWhole<{ payload: unknown }>(`/api/v2/tasks/${encodeURIComponent(chosen.sample?.id ?? "")}`, chosen.sample ?? { payload: null }, ["payload"]);
+  const [editing, setEditing] = useState(chosen.sample !== null && chosen.count === 1 && !hidden);
+  const [typed, setTyped] = useState<string | null>(null);
   const [rate, setRate] = useState("");
-  const edited = text !== null && text !== before;
+  const before = pretty(shown.payload);
+  const text = editing ? (typed ?? before) : null;
+  const edited = text !== null && (chosen.count > 1 || text !== before);
   const body = (dry: boolean): unknown => ({
     ...chosen.wanted,
     ...(edited ? { payload: parse(text) } : {}),
@@ -195,7 +199,7 @@ function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => v
   const now = useNow();
   const dry = useAction(() => post<Replayed>("/api/v2/dead-letters/replay", body(true)));
   const replay = useAction(() => post<Replayed>("/api/v2/dead-letters/replay", body(false)), {
-    done: (out) => `${number(out.replayed)} on their way again${out.refused.length ? `, ${out.refused.length} refused` : ""}`,
+    done: (out) => `${number(out.replayed)} on their way again${out.refused.length ? `, ${number(out.refused_count)} refused: ${out.refused[0]!.reason}` : ""}`,
     after: (out) => {
       if (out.until !== null && out.until - now > 2000) onPaced({ what: chosen.what, count: out.replayed, from: now, until: out.until });
       onClose();
@@ -209,13 +213,13 @@ function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => v
           <p className="row">
             <span className="faint">Each is run again with its own payload.</span>
             {chosen.sample && (
-              <button type="button" className="plain link" onClick={() => setText(pretty(chosen.sample!.payload))}>
-                Give all of them another payload
+              <button type="button" className="plain link" onClick={() => reveal(() => setEditing(true))}>
+                {chosen.count > 1 ? "Give all of them another payload" : "Show what is masked, and edit it"}
               </button>
             )}
           </p>
         ) : (
-          <JsonEdit label={chosen.count > 1 ? `Payload, for all ${number(chosen.count)}` : "Payload"} value={text} onChange={setText} rows={12} />
+          <JsonEdit label={chosen.count > 1 ? `Payload, for all ${number(chosen.count)}` : "Payload"} value={text} onChange={setTyped} rows={12} />
         )}
         {chosen.count > 1 && (
           <label className="field">
@@ -226,8 +230,8 @@ function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => v
         )}
         {dry.result && (
           <Notice tone="idle" icon="check">
-            Dry run: {number(dry.result.matched - dry.result.refused.length)} would be replayed
-            {dry.result.refused.length > 0 && `, ${dry.result.refused.length} refused: ${dry.result.refused[0]!.reason}`}. Nothing was changed.
+            Dry run: {number(dry.result.matched - dry.result.refused_count)} would be replayed
+            {dry.result.refused.length > 0 && `, ${number(dry.result.refused_count)} refused: ${dry.result.refused[0]!.reason}`}. Nothing was changed.
           </Notice>
         )}
         <div className="dialog-acts">
