@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from onward.backends.sealed.cells import Resealable
 from onward.core.contract import Backend
 from onward.core.errors import Invalid
+from onward.core.urls import shown
 
 EXTRA = "pip install 'onward[redis]'"
 
@@ -63,6 +64,6 @@ def _open(url: str, *, durable: bool, prefix: str, archive: str) -> Resealable:
         file = archive.replace("{ledger}", _mark(url, prefix))
         return ArchivedBackend(ledger, ledger.tasks, Archive(file))
     raise Invalid(
-        f"no ledger is known for {url!r}",
+        f"no ledger is known for {shown(url)!r}",
         hint="use sqlite:///onward.db or redis://host:6379/0",
     )
