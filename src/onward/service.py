@@ -54,6 +54,10 @@ class CallFailed(Exception):
         self.fault = fault
 
 
+class ResultInvalid(Refused):
+    """What the function returned is not what its annotation promises."""
+
+
 class EffectUnknown(Refused):
     """An earlier attempt began this effect and never said how it went: a person must look."""
 
@@ -223,7 +227,19 @@ class Service:
             value = await loop.run_in_executor(
                 threads, lambda: here.run(self.function, **arguments)
             )
-        return self._result.dump_json(value, by_alias=True).decode()
+        return self._written(value)
+
+    def _written(self, value: Any) -> Json:
+        """As JSON, if it is what the annotation promises. The value itself is not repeated."""
+        try:
+            kept = self._result.validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = "".join(f"[{part!r}]" for part in first["loc"])
+            raise ResultInvalid(
+                f"{self.name} returned what is not as annotated: result{where}: {first['msg']}"
+            ) from None
+        return self._result.dump_json(kept, by_alias=True, warnings="error").decode()
 
     async def close(self) -> None:
         """Whoever ran it will call it no more: let go of what it holds."""

@@ -29,14 +29,21 @@ def _env(name: str | AliasChoices, default: Any) -> Any:
     return Field(default, validation_alias=name)
 
 
+def _url(name: str | AliasChoices, default: str | None) -> Any:
+    """Perhaps with a password in it."""
+    return Field(default, validation_alias=name, repr=False)
+
+
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(extra="ignore", populate_by_name=True, frozen=True)
+    model_config = SettingsConfigDict(
+        extra="ignore", populate_by_name=True, frozen=True, hide_input_in_errors=True
+    )
 
     host: str = _env("ONWARD_HOST", "127.0.0.1")
     port: Annotated[int, Field(ge=0, le=65535)] = _env("ONWARD_PORT", 8070)
-    ledger: str = _env(AliasChoices("ONWARD_LEDGER", "SCHEDULER_DB"), "sqlite:///onward.db")
+    ledger: str = _url(AliasChoices("ONWARD_LEDGER", "SCHEDULER_DB"), "sqlite:///onward.db")
     # For the doors and workers that speak Redis streams.
-    redis: str | None = _env(AliasChoices("ONWARD_REDIS", "REDIS_URL"), None)
+    redis: str | None = _url(AliasChoices("ONWARD_REDIS", "REDIS_URL"), None)
     redis_prefix: str = _env("ONWARD_REDIS_PREFIX", "")  # "{onward}:" on a cluster
     redis_volatile: bool = _env("ONWARD_REDIS_VOLATILE", False)  # it may lose its tasks, knowingly
     # Of a Redis ledger: where its events and finished tasks go, "" for nowhere; when they leave it.
@@ -100,8 +107,8 @@ class Settings(BaseSettings):
     openrouter_timeout_s: Seconds = _env("OPENROUTER_TIMEOUT", 30)
 
     # Celery workers: None is the ledger's own Redis.
-    celery_broker_url: str | None = _env("CELERY_BROKER_URL", None)
-    celery_result_backend: str | None = _env("CELERY_RESULT_BACKEND", None)
+    celery_broker_url: str | None = _url("CELERY_BROKER_URL", None)
+    celery_result_backend: str | None = _url("CELERY_RESULT_BACKEND", None)
     # Besides the shipped services, as module:attr: functions, Celery tasks, SDK workers.
     celery_services: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_CELERY_SERVICES", ())
 
@@ -235,6 +242,8 @@ class Settings(BaseSettings):
 def _check_redis(url: str) -> None:
     """redis-py takes database 0 for one that it does not understand."""
     parts = urlsplit(url)
+    if parts.scheme in ("redis", "rediss") and "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        raise ValueError("a / or ? in a password must be written %2F or %3F")
     database = parts.path.strip("/")
     if parts.scheme in ("redis", "rediss") and database and not database.isdecimal():
         raise ValueError(f"{database!r} is no number of a database, as in redis://127.0.0.1:6379/0")

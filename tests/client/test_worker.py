@@ -12,6 +12,7 @@ from typing import Any, Unpack
 
 import httpx2
 import pytest
+from pydantic import BaseModel
 
 from onward.client import frames
 from onward.client.address import reach
@@ -24,6 +25,10 @@ from tests.client.conftest import Line, Start
 from tests.support import wait_until
 
 SOON: Options = {"backoff_ms": [1]}
+
+
+class Receipt(BaseModel):
+    number: int
 
 
 async def ended(
@@ -201,6 +206,55 @@ async def test_refused_is_final_and_try_again_is_not(
     assert (await ended(client, "refuse")).attempt == 1
     assert (await ended(client, "wobble")).result == 3, "not after 5 and 15 s"
     assert attempts == [1, 2, 3]
+
+
+@pytest.mark.contract("Y-3")
+async def test_what_a_function_returns_is_held_to_its_annotation(
+    url: str, client: Client, start: Start
+) -> None:
+    worker = Worker(url)
+
+    @worker.service
+    async def wrong() -> int:
+        return "s3cret"  # type: ignore[return-value]
+
+    @worker.service
+    def wrong_inside() -> dict[str, list[int]]:
+        return {"numbers": [1, None]}  # type: ignore[list-item]
+
+    @worker.service
+    def mended() -> list[Receipt]:
+        return ({"number": 1}, Receipt(number=2))  # type: ignore[return-value]
+
+    @worker.service
+    def free():  # type: ignore[no-untyped-def]
+        return ["as", {"it": "is"}]
+
+    await start(worker)
+    for name, said in (
+        ("wrong", "wrong returned what is not as annotated: result: Input should be a valid int"),
+        ("wrong_inside", "result['numbers'][1]: Input should be a valid integer"),
+    ):
+        task = await ended(client, name, **SOON)
+        assert (task.state, task.attempt, task.error["kind"]) == ("dead", 1, "ResultInvalid")
+        assert said in task.error["message"]
+        assert "s3cret" not in task.error["message"]
+    assert await client.run("mended", {}) == [{"number": 1}, {"number": 2}]
+    assert await client.run("free", {}) == ["as", {"it": "is"}]
+
+
+async def test_a_failure_in_the_log_names_its_task_and_attempt(
+    url: str, client: Client, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(url)
+
+    @worker.service
+    async def refuse() -> None:
+        raise Refused("no")
+
+    await start(worker)
+    task = await ended(client, "refuse")
+    assert f"refuse failed (Refused), task {task.id}, attempt 1" in caplog.text
 
 
 @pytest.mark.contract("R-5")

@@ -209,12 +209,8 @@ def test_a_server_that_cannot_have_its_redis_says_why(redis: RedisServer, tmp_pa
     assert "onward doctor" in refused(tmp_path, "--ledger", redis.url)
 
 
-def test_a_password_is_notshown() -> None:
-    for url in ("redis://u:secret@h:1/0", "redis://:secret@h", "unix:///s?password=secret"):
-        assert "secret" not in redis_checkup.shown(url)
-        assert "secret" not in redis_checkup._shell(url)
-    assert redis_checkup.shown("unix:///run/redis.sock") == "unix:///run/redis.sock"
-    assert redis_checkup._shell("redis://:secret@h:1/2") == "redis-cli -u redis://:***@h:1/2"
+def test_a_password_is_not_in_a_command_for_the_shell() -> None:
+    assert redis_checkup._shell("redis://:secret@h:1/2") == "redis-cli -u redis://h:1/2"
 
 
 def test_torn_tasks_are_named_and_repaired_on_request(redis: RedisServer, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ NAMES = {
     "mapped.example": ["::ffff:10.1.2.3"],
     "nat64.example": ["64:ff9b::7f00:1"],
     "scoped.example": ["fe80::1%eth0"],
+    "cloud4.example": ["100.100.100.200"],
+    "cloud6.example": ["fd00:ec2::254"],
 }
 
 
@@ -169,6 +171,8 @@ async def test_the_refusal_at_the_door_says_what_to_do(house: House) -> None:
         ("Inside.Example", "http://INSIDE.example", True),
         ("inside.example", "http://10.1.2.3", False),  # by its name only
         ("metadata.example", "http://metadata.example", False),  # where no worker can be
+        ("cloud4.example", "http://cloud4.example", False),
+        ("cloud6.example", "http://cloud6.example", False),
         ("nat64.example", "http://nat64.example", False),
         ("::/0", "http://[64:ff9b::7f00:1]", False),
         ("169.254.169.254", "http://169.254.169.254", True),  # said in so many words

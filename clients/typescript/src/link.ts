@@ -138,7 +138,8 @@ export class Link {
     } catch (thrown) {
       const why: unknown = context.signal.aborted ? context.signal.reason : thrown;
       const expected = why instanceof Refused || why instanceof TryAgain || why instanceof LostTask;
-      this.shop.log(`${task.service ?? "group"} failed: ${(!expected && (why as Error)?.stack) || String(why)}`);
+      const which = `${task.service ?? "group"}, task ${task.taskId}, attempt ${task.attempt}`;
+      this.shop.log(`${which} failed: ${(!expected && (why as Error)?.stack) || String(why)}`);
       const released = why instanceof UnknownService || undefined; // not begun: the task burns no attempt
       return toJson({ ...head, ...faultFrom(why), released });
     }

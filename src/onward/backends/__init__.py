@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from onward.backends.sealed.cells import Resealable
 from onward.core.contract import Backend
 from onward.core.errors import Invalid
+from onward.core.urls import shown
 
 EXTRA = "pip install 'onward[redis]'"
 
@@ -80,6 +81,6 @@ def _open(url: str, *, durable: bool, prefix: str, volatile: bool, archive: str)
 
         return ArchivedBackend(ledger, ledger.tasks, Archive(archive))
     raise Invalid(
-        f"no ledger is known for {url!r}",
+        f"no ledger is known for {shown(url)!r}",
         hint="use sqlite:///onward.db or redis://host:6379/0",
     )

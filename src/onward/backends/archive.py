@@ -34,6 +34,7 @@ from onward.core.readers import begin
 from onward.core.tail import KIND, Tail
 from onward.core.task import FINAL, FINAL_EVENTS, Event, Instant, Task, TaskId, encode, new_id
 from onward.core.troubles import Troubles
+from onward.core.urls import shown
 
 log = structlog.get_logger("onward.archive")
 
@@ -80,7 +81,7 @@ class Archive:
         self.path = rest.removeprefix("/")
         if scheme != "sqlite" or self.path in ("", ":memory:"):
             raise Invalid(
-                f"no archive can be kept in {url!r}",
+                f"no archive can be kept in {shown(url)!r}",
                 hint="use sqlite:///archive.db, or an empty text for none",
             )
         try:

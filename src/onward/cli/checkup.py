@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from onward.cli.terminal import plain
+from onward.core.urls import shown
 
 if TYPE_CHECKING:
     from onward.settings import Settings
@@ -46,7 +47,6 @@ class Finding:
 def examine(ledger: str | None, server: str | None, *, repair: bool = False) -> Iterator[Finding]:
     from pydantic import ValidationError
 
-    from onward.cli.redis_checkup import shown
     from onward.core.errors import our_words
     from onward.settings import Settings
 
@@ -130,7 +130,9 @@ def _encryption(settings: Settings) -> Finding:
 def _ledger(url: str, *, served: bool) -> Iterator[Finding]:
     scheme, _, rest = url.partition("://")
     if scheme != "sqlite":
-        yield Finding(BAD, "ledger", f"{url} is of no known kind", "use sqlite:///… or redis://…")
+        yield Finding(
+            BAD, "ledger", f"{shown(url)} is of no known kind", "use sqlite:///… or redis://…"
+        )
         return
     name = rest.removeprefix("/")
     if name in ("", ":memory:"):
@@ -279,7 +281,7 @@ def _server(server: str | None, settings: Settings, answer: Answer | None) -> It
     if answer is None:
         yield _nobody(url)
         return
-    said = f"{url} is served by Onward {answer.body.get('version', '?')}"
+    said = f"{shown(url)} is served by Onward {answer.body.get('version', '?')}"
     status = str(answer.body.get("status"))
     if status == "healthy":
         yield Finding(GOOD, "server", f"{said}, {status}")
@@ -287,7 +289,7 @@ def _server(server: str | None, settings: Settings, answer: Answer | None) -> It
         parts: dict[str, dict[str, Any]] = answer.body.get("details") or {}
         ill = [f"{name}: {part['error']}" for name, part in parts.items() if part.get("error")]
         found = "; ".join([f"{said}, {status}", *ill])
-        yield Finding(BAD, "server", found, f"curl {url}/health")
+        yield Finding(BAD, "server", found, f"curl {shown(url)}/health")
     if answer.skew_s is not None:
         yield _clock(answer.skew_s)
 
@@ -303,7 +305,7 @@ def _nobody(url: str) -> Finding:
             if error.errno == errno.EADDRINUSE:
                 found = f"port {port} is taken, and no Onward answers there"
                 return Finding(BAD, "server", found, "stop it, or choose another with --port")
-            return Finding(BAD, "server", f"nobody answers at {url}", "look at --server")
+            return Finding(BAD, "server", f"nobody answers at {shown(url)}", "look at --server")
     return Finding(GOOD, "server", f"port {port} is free", "onward up")
 
 

@@ -9,6 +9,7 @@ import typer
 from onward.cli.tables import welcome
 from onward.cli.terminal import USAGE, AsJson, fail, print_json_line
 from onward.cli.worker import run_called
+from onward.core.urls import shown
 
 if TYPE_CHECKING:
     from onward.client.worker import Worker
@@ -76,7 +77,7 @@ def exec_worker(
 
 
 def _welcome(worker: Worker, url: str) -> None:
-    server = "" if worker.url == "http://127.0.0.1:8070" else f" --server {worker.url}"
+    server = "" if worker.url == "http://127.0.0.1:8070" else f" --server {shown(worker.url)}"
     curl = f"""curl -s {url}/exec/sum -d '{{"input": [1, 2, 3], "params": {{}}}}'"""
     rows = [
         ("listens", url),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onward.cli.terminal import USAGE, Server, fail
+from onward.core.urls import shown
 
 if TYPE_CHECKING:
     import httpx2
@@ -60,13 +61,14 @@ class Bridge:
 
         self._url = url
         self._http = httpx2.AsyncClient(
-            **reach(url),
-            headers={
+            **reach(url), timeout=httpx2.Timeout(SILENCE_S, connect=5.0)
+        )
+        self._http.headers.update(
+            {
                 "accept": "application/json, text/event-stream",
                 "content-type": "application/json",
                 "onward-session": session,
-            },
-            timeout=httpx2.Timeout(SILENCE_S, connect=5.0),
+            }
         )
         self._version: str | None = None  # what an older client has agreed on when it said hello
         self._under_way: dict[str, asyncio.Task[None]] = {}
@@ -129,7 +131,9 @@ class Bridge:
         return {**headers, "mcp-name": name} if isinstance(name, str) else headers
 
     def _excuse(self, message: Mapping[str, Any], error: Exception) -> None:
-        said = f"no answer from {self._url}: {error}; is the server up? `onward up` starts one"
+        said = (
+            f"no answer from {shown(self._url)}: {error}; is the server up? `onward up` starts one"
+        )
         if "id" in message:
             _write({"jsonrpc": "2.0", "id": message["id"], "error": _fault(INTERNAL, said)})
         print(said, file=sys.stderr)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from onward.cli.checkup import BAD, GOOD, ODD, SKEW_BAD_S, SKEW_ODD_S, Finding
+from onward.core.urls import shown
 
 if TYPE_CHECKING:
     from onward.settings import Settings
@@ -84,12 +84,6 @@ def _examine(settings: Settings, *, repair: bool) -> Iterator[Finding]:
         yield Finding(BAD, "ledger", f"{shown(url)}: {error}", todo)
     finally:
         client.close()
-
-
-def shown(url: str) -> str:
-    """Without the password."""
-    url = re.sub(r"(?<=:)[^:@/]*(?=@)", "***", url)
-    return re.sub(r"(?<=password=)[^&]*", "***", url)
 
 
 def _version(url: str, info: Mapping[str, Any]) -> Finding:

@@ -11,6 +11,7 @@ import typer
 from onward import __version__
 from onward.cli.tables import welcome
 from onward.cli.terminal import REFUSED, USAGE, fail
+from onward.core.urls import shown
 
 if TYPE_CHECKING:
     from onward.settings import Settings
@@ -93,7 +94,6 @@ def serve(
 def read_settings(**given: Any) -> Settings:
     from pydantic import ValidationError
 
-    from onward.cli.redis_checkup import shown
     from onward.core.errors import our_words
     from onward.settings import Settings
 
@@ -140,7 +140,7 @@ def _run(settings: Settings, *, builtin_worker: bool) -> None:
         # What stands for its whole kind is said to somebody who has handed in a task.
         hint = None if error.hint == LedgerUnavailable.hint else error.hint
         then = hint or "onward doctor looks at the ledger; --ledger names another"
-        fail(REFUSED, "the server could not start", str(error), then)
+        fail(REFUSED, "the server could not start", shown(str(error)), then)
 
 
 def _welcome(settings: Settings) -> None:
@@ -154,7 +154,7 @@ def _welcome(settings: Settings) -> None:
     rows = [
         ("page", f"{url}/ui"),
         ("API", f"{url}/openapi.json"),
-        ("ledger", settings.ledger),
+        ("ledger", shown(settings.ledger)),
         ("try", f"""onward submit countdown '{{"seconds": 3}}' --wait{server}"""),
         ("or", curl),
     ]

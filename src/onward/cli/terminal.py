@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from onward.core.urls import shown
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -134,7 +136,7 @@ def converse(
         why = error.detail or error.title
         fail(_code_of(error), f"cannot {doing}", why, _next_step(error, server, look))
     except ValueError as error:
-        fail(USAGE, f"cannot {doing}", str(error), "look at --server and ONWARD_URL")
+        fail(USAGE, f"cannot {doing}", shown(str(error)), "look at --server and ONWARD_URL")
 
 
 def _code_of(error: ProblemError) -> int:
@@ -151,7 +153,7 @@ def _next_step(error: ProblemError, server: str | None, look: str) -> str:
     if error.status in (404, 409):
         return look
     # The server speaks HTTP to everybody; here, somebody has a shell.
-    hint = re.sub(r"^GET (/\S+)", rf"curl -s {server_url(server)}\1  #", error.hint or "")
+    hint = re.sub(r"^GET (/\S+)", rf"curl -s {shown(server_url(server))}\1  #", error.hint or "")
     return hint or ("onward doctor" if error.status >= 500 else "onward --help")
 
 

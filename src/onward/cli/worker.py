@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onward.cli.terminal import REFUSED, USAGE, Server, fail
+from onward.core.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -123,7 +124,7 @@ def over_ledger(url: str | None) -> Over:
         fail(
             USAGE,
             "--via ledger needs one that processes can share",
-            f"{settings.ledger} is its server's alone",
+            f"{shown(settings.ledger)} is its server's alone",
             "--ledger redis://127.0.0.1:6379/0, if that is the server's; or --via socket",
         )
 
@@ -150,12 +151,8 @@ def run_called(worker: Worker, listen: str) -> None:
     try:
         worker.run(listen=listen)
     except NotAccepted as error:
-        fail(
-            REFUSED,
-            f"{worker.url} does not take this worker",
-            str(error),
-            "onward worker --help",
-        )
+        url = shown(worker.url)
+        fail(REFUSED, f"{url} does not take this worker", str(error), "onward worker --help")
 
 
 def _find(where: str) -> Worker:

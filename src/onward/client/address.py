@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import ssl
+from base64 import b64encode
 from typing import TypedDict
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+
+from onward.core.urls import shown
 
 DEFAULT_URL = "http://127.0.0.1:8070"
 
@@ -17,7 +21,9 @@ def server_url(url: str | None = None) -> str:
     parts = urlsplit(said if "://" in said else f"http://{said}")
     scheme = _SCHEMES.get(parts.scheme)
     if scheme is None or not parts.hostname:
-        raise ValueError(f"{said!r} is not the URL of a server; one looks like {DEFAULT_URL}")
+        raise ValueError(
+            f"{shown(said)!r} is not the URL of a server; one looks like {DEFAULT_URL}"
+        )
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
@@ -27,23 +33,44 @@ def is_said(url: str | None = None) -> bool:
 
 
 def socket_url(url: str) -> str:
-    return f"ws{url.removeprefix('http')}/ws/worker"
+    return f"ws{_bare(url).removeprefix('http')}/ws/worker"
+
+
+def credentials(url: str) -> dict[str, str]:
+    """User and password as a header: libraries log and raise the URLs that they are given."""
+    parts = urlsplit(url)
+    if parts.username is None and parts.password is None:
+        return {}
+    pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    return {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+
+
+def _bare(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 class Reach(TypedDict):
     base_url: str
+    headers: dict[str, str]
     trust_env: bool
-    verify: bool
+    verify: ssl.SSLContext | bool
 
 
 def reach(url: str) -> Reach:
     """How an HTTP client gets there. Without TLS or a proxy it need not read all certificates."""
     here = is_loopback(url)
     return {
-        "base_url": url,
+        "base_url": _bare(url),
+        "headers": credentials(url),
         "trust_env": not here,
-        "verify": not (here and url.startswith("http:")),
+        "verify": _trusted(url) if here else True,
     }
+
+
+def _trusted(url: str) -> ssl.SSLContext | bool:
+    """No proxy on this machine, but SSL_CERT_FILE, as for the worker socket."""
+    return ssl.create_default_context() if url.startswith("https:") else False
 
 
 def is_loopback(url: str) -> bool:

@@ -11,11 +11,14 @@ OnwardError
 
 from __future__ import annotations
 
+import re
+import ssl
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from onward.core.errors import OnwardError
+from onward.core.urls import shown
 
 if TYPE_CHECKING:
     from onward.client.http import TaskView
@@ -24,9 +27,12 @@ if TYPE_CHECKING:
 class Unreachable(OnwardError):
     code = "unreachable"
 
-    def __init__(self, url: str, *, cut: bool = False) -> None:
-        self.url = url
-        if cut:
+    def __init__(self, url: str, *, cut: bool = False, cause: BaseException | None = None) -> None:
+        self.url = url = shown(url)
+        if tls := _tls_error(cause):
+            what = f"no TLS connection to {url}: {tls}"
+            hint = _TLS_HINTS.get(tls.partition(":")[0], "see whether it speaks TLS at all")
+        elif cut:
             what = f"the connection to {url} was cut before the answer came"
             hint = f"see whether the server is well: curl {url}/health"
         else:
@@ -34,6 +40,23 @@ class Unreachable(OnwardError):
             hint = "start one with `onward up`, or name yours in ONWARD_URL"
         super().__init__(f"{what}; {hint}", hint=hint)
         self.what = what
+
+
+_TLS_HINTS = {
+    "certificate verify failed": "name the file with its authority's certificate in SSL_CERT_FILE",
+    "wrong version number": "it answers without TLS: use http:// for it",
+    "record layer failure": "it answers without TLS: use http:// for it",
+}
+
+
+def _tls_error(error: BaseException | None) -> str | None:
+    """What OpenSSL says, if it is what failed, in the words after its codes."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    if error is None:
+        return None
+    said = re.sub(r"^\[[^\]]*\] *| *\(_ssl\.c:\d+\)$", "", str(error.args[-1]))
+    return said or type(error).__name__
 
 
 class NotAdmitted(OnwardError):

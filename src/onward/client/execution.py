@@ -51,8 +51,12 @@ class Execution:
             return Failed(Fault(kind=kind, message="the task was canceled", retryable=False))
         except (Exception, SystemExit) as error:
             trace = None if isinstance(error, SAYING_NO) else error
-            name = self.service.name
-            log.warning("%s failed (%s)", name, type(error).__name__, exc_info=trace)
+            log.warning(
+                "%s failed (%s), task %s, attempt %d",
+                *(self.service.name, type(error).__name__),
+                *(self.context.task_id, self.context.attempt),
+                exc_info=trace,
+            )
             return Failed(fault_from(error))
 
 

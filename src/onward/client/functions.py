@@ -89,12 +89,12 @@ class _Line:
         try:
             return http.send(request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise Unreachable(self.url) from error
+            raise Unreachable(self.url, cause=error) from error
         except httpx2.TransportError:
             try:
                 return http.send(request)
             except httpx2.TransportError as error:
-                raise Unreachable(self.url, cut=True) from error
+                raise Unreachable(self.url, cut=True, cause=error) from error
 
 
 def _calling(line: _Line, definition: Mapping[str, Any]) -> Callable[..., Any]:

@@ -31,6 +31,7 @@ from onward.core import strict_json
 from onward.core.errors import Invalid, OnwardError
 from onward.core.outcome import Failed
 from onward.core.task import Fault, Json, new_id, unknown_service
+from onward.core.urls import shown
 from onward.service import Service
 
 log = logging.getLogger("onward.worker")
@@ -130,7 +131,7 @@ class HttpLine:
             raise NotAccepted(_error_of(answer.content) or "the server does not say why")
         self.connected = True
         names = ", ".join(me.services)
-        log.info("registered %s with %s, serving %s", self.url, self._wire.url, names)
+        log.info("registered %s with %s, serving %s", self.url, shown(self._wire.url), names)
         if self.on_registered is not None:
             self.on_registered(self.url)
 

@@ -19,12 +19,13 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from onward.client import frames
-from onward.client.address import is_loopback, socket_url
+from onward.client.address import credentials, is_loopback, socket_url
 from onward.client.context import LostTask, TaskContext
 from onward.client.execution import Bench, Ended, Execution
 from onward.client.wire import Wire
 from onward.core.outcome import Failed
 from onward.core.task import Fault, unknown_service
+from onward.core.urls import shown
 from onward.service import Service
 
 log = logging.getLogger("onward.worker")
@@ -77,7 +78,7 @@ class SocketLine:
                 if monotonic() - began > STEADY_S:
                     pause = FIRST_PAUSE_S
                 wait = pause * random.uniform(0.5, 1)
-                where = self._wire.url
+                where = shown(self._wire.url)
                 log.warning("no connection to %s (%s); trying again in %.1f s", where, error, wait)
                 await asyncio.sleep(wait)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
@@ -96,6 +97,7 @@ class SocketLine:
         url = self._wire.url
         async with connect(
             socket_url(url),
+            additional_headers=credentials(url),
             compression=None,  # costs more than it saves on small frames
             max_size=None,  # the server bounds what it takes in; what it took must reach us
             max_queue=256,
@@ -106,7 +108,7 @@ class SocketLine:
             await link.register(self._registration)
             names = ", ".join(service.name for service in self._services.values())
             me = self._registration.worker_id
-            log.info("connected to %s as %s, serving %s", url, me, names)
+            log.info("connected to %s as %s, serving %s", shown(url), me, names)
             self._link = link
             try:
                 await link.read()

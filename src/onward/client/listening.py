@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 import uvicorn
 from starlette.applications import Starlette
 
+from onward.core.urls import shown
+
 log = logging.getLogger("onward.worker")
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -26,7 +28,9 @@ def bind(url: str) -> tuple[socket.socket, str]:
         port = -1
     bare = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
     if parts.scheme != "http" or not parts.hostname or port < 0 or not bare:
-        raise ValueError(f"{url!r} is not where a worker can listen; one looks like {DEFAULT_URL}")
+        raise ValueError(
+            f"{shown(url)!r} is not where a worker can listen; one looks like {DEFAULT_URL}"
+        )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     listening = _bind(parts.hostname, port)
     return listening, f"http://{host}:{listening.getsockname()[1]}"

@@ -100,7 +100,7 @@ class Wire:
                 if sent.data:  # else it only told us how soon to come back
                     yield sent.data
         except httpx2.TransportError as error:
-            raise Unreachable(self.url, cut=True) from error
+            raise Unreachable(self.url, cut=True, cause=error) from error
         finally:
             await response.aclose()
 
@@ -109,11 +109,11 @@ class Wire:
             return await self._send_once(request, stream=stream)
         except httpx2.TransportError as error:
             if request.method not in SAFE_TWICE and IDEMPOTENCY_KEY not in request.headers:
-                raise Unreachable(self.url, cut=True) from error
+                raise Unreachable(self.url, cut=True, cause=error) from error
         try:
             return await self._send_once(request, stream=stream)
         except httpx2.TransportError as error:
-            raise Unreachable(self.url, cut=True) from error
+            raise Unreachable(self.url, cut=True, cause=error) from error
 
     async def _send_once(self, request: httpx2.Request, *, stream: bool) -> httpx2.Response:
         try:
@@ -122,7 +122,7 @@ class Wire:
             if self.away_since is None:
                 self.away_since = monotonic()
             if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-                raise Unreachable(self.url) from error
+                raise Unreachable(self.url, cause=error) from error
             raise
         self.reached, self.away_since = True, None
         return response

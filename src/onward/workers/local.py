@@ -147,7 +147,7 @@ class LocalExecutor:
         self._lease_ms = lease_ms
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="onward-handler")
         self._running: dict[tuple[TaskId, int], Execution] = {}
-        self.on_failure: Callable[[Service, BaseException], None] = _keep_quiet
+        self.on_failure: Callable[[Service, Claimed, BaseException], None] = _keep_quiet
 
     async def execute(self, task: Claimed) -> Outcome:
         group = group_of(task.queue)
@@ -184,7 +184,7 @@ class LocalExecutor:
                 raise
             return Failed(CANCELED_ITSELF)
         except (Exception, SystemExit) as error:
-            self.on_failure(service, error)
+            self.on_failure(service, task, error)
             return Failed(fault_from(error))
 
     def cancel(self, task: Claimed) -> None:
@@ -199,5 +199,5 @@ class LocalExecutor:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _keep_quiet(service: Service, error: BaseException) -> None:
+def _keep_quiet(service: Service, task: Claimed, error: BaseException) -> None:
     """The task says it; what a handler quotes may be a payload, and is in no server's log."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from onward.core.errors import Conflict, Invalid, LedgerUnavailable, NotLetIn
+from onward.core.task import Claimed
 from onward.service import SAYING_NO, Service
 from onward.settings import Settings
 from onward.workers.outpost import Outpost, Seating
@@ -89,7 +90,10 @@ class LedgerLine:
         self._on_drain()
 
 
-def _told(service: Service, error: BaseException) -> None:
+def _told(service: Service, task: Claimed, error: BaseException) -> None:
     """This process is its author's own: a fault in a handler is shown with where it is."""
     trace = None if isinstance(error, SAYING_NO) else error
-    log.warning("failed", service=service.name, error=type(error).__name__, exc_info=trace)
+    name, kind = service.name, type(error).__name__
+    log.warning(
+        "failed", service=name, error=kind, task=task.id, attempt=task.attempt, exc_info=trace
+    )

@@ -31,6 +31,8 @@ SETTING = "ONWARD_WORKER_HOSTS"
 _CARRIERS = [IPv6Network(net) for net in ("64:ff9b::/32", "2002::/16", "2001::/32", "::/96")]
 _NOBODY = [ip_network(net) for net in ("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3")]
 _NOBODY += [ip_network(net) for net in ("::/128", "fe80::/10", "ff00::/8")]
+# Where clouds tell a machine its own secrets, beside 169.254.169.254.
+_NOBODY += [ip_network(net) for net in ("100.100.100.200/32", "fd00:ec2::254/128")]
 
 _url = re.compile(r"[A-Za-z0-9.:/_~\[\]-]+").fullmatch
 _netloc = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d{1,5})?").fullmatch

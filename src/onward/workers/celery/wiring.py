@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlencode
 from celery import Celery
 
 from onward.core.errors import Invalid
+from onward.core.urls import shown
 from onward.settings import Settings
 
 WAKE = "onward.wake"
@@ -25,7 +26,7 @@ def ledger_url(settings: Settings) -> str:
     url = settings.ledger if named or settings.redis is None else settings.redis
     if not url.startswith(REDIS):
         raise Invalid(
-            f"Celery workers need the ledger on Redis, and ONWARD_LEDGER is {url}",
+            f"Celery workers need the ledger on Redis, and ONWARD_LEDGER is {shown(url)}",
             hint="set ONWARD_LEDGER=redis://127.0.0.1:6379/0, for the server as well",
         )
     return url
