@@ -20,6 +20,7 @@ from onward import __version__
 from onward.core.breaker import Breakers, Circuit
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import OnwardError
+from onward.core.readers import Reader, Readers
 from onward.core.task import Lane, State
 from onward.surfaces.route import answer
 from onward.surfaces.wire import iso
@@ -40,6 +41,8 @@ def build(
     ping_redis: Ping | None = None,
     also: Sequence[Collector] = (),
     read_streams: Read | None = None,
+    *,
+    readers: Readers,
 ) -> APIRouter:
     router = APIRouter(tags=["health"])
 
@@ -84,6 +87,8 @@ def build(
         registry.register(_Reading(dispatcher, roster, await dispatcher.backend.tasks.counts()))
         for collector in also:
             registry.register(collector)
+        with suppress(OnwardError):
+            registry.register(_Readers(await readers.list()))
         if read_streams is not None:
             # A Redis that is away costs its own figures, and nobody else's.
             with suppress(Exception):
@@ -132,6 +137,24 @@ async def _probe(ping: Ping) -> dict[str, str]:
     except Exception as error:
         return {"status": "unhealthy", "error": type(error).__name__}
     return {"status": "healthy"}
+
+
+class _Readers:
+    """How far each reader of the log is behind."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self._readers = readers
+
+    def collect(self) -> Iterable[Metric]:
+        behind = GaugeMetricFamily(
+            "onward_log_behind_seconds",
+            "Since the first event that this reader of the log has not read",
+            labels=["reader"],
+        )
+        for reader in self._readers:
+            if not reader.retired:
+                behind.add_metric([reader.name], reader.behind_ms / 1000)
+        return [behind]
 
 
 class _Reading:
