@@ -26,6 +26,7 @@ from onward.surfaces.console import dead_letters as console_dead_letters
 from onward.surfaces.console import encryption as console_encryption
 from onward.surfaces.console import flows as console_flows
 from onward.surfaces.console import live as console_live
+from onward.surfaces.console import log as console_log
 from onward.surfaces.console import ops as console_ops
 from onward.surfaces.console import page as console_page
 from onward.surfaces.console import queues as console_queues
@@ -133,7 +134,9 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
             onward.ping_redis,
             [onward.notices.deliveries, onward.figures, requests],
             onward.read_depths,
+            readers=onward.readers,
         ),
+        console_log.build(onward.readers),
         agent_sessions.build(
             onward.dispatcher,
             submissions,

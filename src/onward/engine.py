@@ -27,6 +27,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
 from onward.core.errors import Conflict, LedgerUnavailable, OnwardError
 from onward.core.policy import kept_at_most, profiles
+from onward.core.readers import DAY_MS, RENEW_MS, Readers
 from onward.core.scheduler import Scheduler
 from onward.core.tail import Tail
 from onward.core.task import TaskId, encode
@@ -106,6 +107,7 @@ class Onward:
             max_retries=settings.max_retries,
             schedules=settings.schedules(),
             age_ms=int(settings.max_task_age_s * 1000),
+            retention_ms=settings.retention,
         )
         self.refusal: OnwardError | None = None  # why it could not start
         self._archiver: Archiver | None = None
@@ -125,6 +127,8 @@ class Onward:
         )
         self._background = Background(self.dispatcher.troubles)
         self.roster = Roster(self.backend, self.clock)
+        expiry_ms = int(settings.reader_expiry_days * DAY_MS)
+        self.readers = Readers(self.backend, self.clock, expiry_ms)
         self.catalog = Catalog(self.backend, self.clock)
         self.dispatcher.guards = self.catalog.guards
         self._builtin: Builtin | None = None
@@ -256,6 +260,7 @@ class Onward:
         self._background.every(1, self.dispatcher.reread)
         self._background.every(1, self.dispatcher.pressure.weigh)
         self._background.every(1, self.backend.maintain)
+        self._background.every(RENEW_MS / 1000, self.readers.retire_silent)
         self._background.every(STEP_MS / 1000, self.history.sample)
         self._background.run(Alarm(self.dispatcher).run())
         self._background.run(self.scheduler.run(troubles))

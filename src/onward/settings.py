@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -12,7 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from onward.core.breaker import Rules as BreakerRules
 from onward.core.lanes import RetryShare
-from onward.core.policy import AGENTS, BY_ERROR, PROTOCOL, Schedule
+from onward.core.policy import AGENTS, BY_ERROR, DEAD, PROTOCOL, Schedule, profiles
 from onward.workers.push_address import Hosts
 
 Ms = Annotated[int, Field(ge=0)]
@@ -21,6 +22,8 @@ Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]  # a year at most
 
 _DELAYS = Annotated[list[Annotated[float, Field(ge=0, le=31_536_000)]], Field(min_length=1)]
+_SPANS = TypeAdapter(dict[str, str])
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SCHEDULES = TypeAdapter(dict[str, _DELAYS])
 _OF_DOORS = {"protocol": PROTOCOL, "agents": AGENTS}  # schedules of streams and of sessions
 
@@ -53,6 +56,13 @@ class Settings(BaseSettings):
     encryption_keys: SecretStr | None = _env("ONWARD_ENCRYPTION_KEYS", None)
     encryption_keys_file: str | None = _env("ONWARD_ENCRYPTION_KEYS_FILE", None)
     synchronous: Literal["full", "normal"] = _env("ONWARD_SYNCHRONOUS", "full")
+
+    # How long finished tasks are kept, by profile, as JSON: {"console": "30d", "dead": "90d"}; and
+    # after how many silent days nothing waits for a reader of the log any more.
+    retention: Annotated[dict[str, int], NoDecode] = _env("ONWARD_RETENTION", {})
+    reader_expiry_days: Annotated[float, Field(gt=0, le=3650)] = _env(
+        "ONWARD_READER_EXPIRY_DAYS", 7
+    )
 
     lease_ms: Positive = _env("ONWARD_LEASE_MS", 30_000)
     drain_ms: Ms = _env("ONWARD_DRAIN_MS", 10_000)
@@ -191,6 +201,14 @@ class Settings(BaseSettings):
                 raise ValueError(f"{name!r} has no schedule; those that have: {', '.join(known)}")
         return value
 
+    @field_validator("retention", mode="before")
+    @classmethod
+    def _kept(cls, value: Any) -> Any:
+        """In milliseconds."""
+        if isinstance(value, str):
+            value = _SPANS.validate_json(value)
+        return {name: _kept_ms(name, span) for name, span in value.items()}
+
     @model_validator(mode="after")
     def _sensible(self) -> Settings:
         if self.min_task_timeout_ms > self.max_task_timeout_ms:
@@ -237,6 +255,16 @@ class Settings(BaseSettings):
             if delays
         }
         return {**BY_ERROR, **named}
+
+
+def _kept_ms(name: str, span: str | int) -> int:
+    names = (*profiles(lease_ms=1), DEAD)
+    if name not in names:
+        raise ValueError(f"{name!r} is no profile: one of {', '.join(names)}")
+    found = re.fullmatch(r"(\d{1,6})(s|m|h|d)", span) if isinstance(span, str) else None
+    if found is None or not int(found[1]):
+        raise ValueError(f"{name!r} is kept for {span!r}: a span like 12h or 30d is wanted")
+    return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def _check_redis(url: str) -> None:

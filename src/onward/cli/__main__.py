@@ -15,6 +15,7 @@ from onward.cli import (
     exec_worker,
     flow,
     keys,
+    log,
     mcp,
     queue,
     run,
@@ -63,6 +64,7 @@ app.add_typer(queue.app, name="queue")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(schedule.app, name="schedule")
+app.add_typer(log.app, name="log")
 app.add_typer(keys.app, name="keys")
 app.add_typer(demo.app, name="demo")
 app.command()(mcp.mcp)

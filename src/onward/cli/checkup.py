@@ -34,6 +34,7 @@ LOW_DISK, NO_DISK = 1 << 30, 100 << 20
 ANSWER_S = 5.0
 CHECK_S = 20
 SKEW_ODD_S, SKEW_BAD_S = 1.0, 5.0
+SILENT_H = 1
 
 
 class Finding:
@@ -150,6 +151,7 @@ def _ledger(url: str, *, served: bool) -> Iterator[Finding]:
         if path.stat().st_mode & 0o007:
             found = f"every user of this machine can open {path}"
             yield Finding(ODD, "mode", found, f"chmod o-rwx {path}*")
+    yield from _readers(path)
     yield _disk(path)
 
 
@@ -172,6 +174,33 @@ def _sound(path: Path) -> Finding:
     if faults != ["ok"]:
         return Finding(BAD, "integrity", "; ".join(faults), todo)
     return Finding(GOOD, "integrity", "quick_check finds no fault")
+
+
+def _readers(path: Path) -> Iterator[Finding]:
+    """Whoever is gone and still waited for keeps finished tasks in the file."""
+    import apsw
+    import msgspec
+
+    if not path.exists():
+        return
+    kept = "SELECT key, body FROM document WHERE kind = 'reader'"
+    waited = "SELECT key FROM document WHERE kind = 'cursor'"
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        silent = {
+            name: msgspec.json.decode(body)["silent_ms"] for name, body in connection.execute(kept)
+        }
+        names = [str(name) for (name,) in connection.execute(waited)]
+    except apsw.Error:  # no ledger yet, or no ledger at all: that is said elsewhere
+        return
+    finally:
+        connection.close()
+    for name in names:
+        hours = silent.get(name, 0) / 3_600_000
+        if hours >= SILENT_H:
+            found = f"{name} has not read the log for {hours:,.0f} h: finished tasks stay for it"
+            todo = f"start a server with it; if it is gone: onward log forget {name}"
+            yield Finding(ODD, "log", found, todo)
 
 
 def _file(path: Path) -> Finding:

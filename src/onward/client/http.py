@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from onward.client.encryption import Encryption
     from onward.client.flows import Flows, Runs
     from onward.client.functions import ToolFunction
+    from onward.client.log import Log
     from onward.client.queues import Queues
     from onward.client.schedules import Schedules
 
@@ -229,6 +230,12 @@ class Client:
         from onward.client.schedules import Schedules
 
         return Schedules(self._wire)
+
+    @cached_property
+    def log(self) -> Log:
+        from onward.client.log import Log
+
+        return Log(self._wire)
 
     @cached_property
     def queues(self) -> Queues:

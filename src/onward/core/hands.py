@@ -264,6 +264,10 @@ class Hands:
     def held(self) -> Sequence[Held]:
         return list(self._held.values())
 
+    def held_of(self, queue: str) -> frozenset[tuple[TaskId, int]]:
+        """What is held of this queue: tasks and their fences."""
+        return frozenset(key for key, (_, task) in self._held.items() if task.queue == queue)
+
     def of(self, tasks: Iterable[TaskId]) -> Sequence[Held]:
         """What of these tasks is held here."""
         return [self._held[id, self._fences[id]] for id in tasks if id in self._fences]

@@ -143,11 +143,12 @@ def end(
     *events: Note,
 ) -> Move:
     changes["finished_at"] = now
+    kept_ms = profile.dead_ms if to is State.DEAD else profile.retention_ms
     return guarded(
         held,
         expect,
         to=to,
-        due_at=None if to is State.DEAD else now + profile.retention_ms,
+        due_at=None if kept_ms is None else now + kept_ms,
         changes=changes,
         events=events,
         letters=_to_parent(held, to, changes.get("result") or changes.get("error")),

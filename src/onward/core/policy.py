@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 
 import msgspec
 
@@ -43,7 +44,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     max_retries: int
     schedules: Mapping[str, Schedule]  # by error class; "Default" is always there
     lease_ms: int
-    retention_ms: int  # finished tasks are kept this long; dead ones until somebody decides
+    retention_ms: int  # finished tasks are kept this long
+    dead_ms: int | None = None  # dead letters; None: until somebody decides
     dead_letters: bool = True  # a last failure is dead (kept for a person) rather than failed
     on_attempt_end: Then = Then.RETRY
     on_expiry: Then = Then.DIE
@@ -69,6 +71,7 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
 _NONE = Overrides()
 _decode_overrides = msgspec.json.Decoder(Overrides).decode
 
+DEAD = "dead"  # among retentions: of dead letters
 POISON_AFTER = 5  # deliveries lost in a row
 LONGEST_DELAY_MS = 30 * 24 * 3_600_000  # that a worker may ask for before another try
 CANCEL_GRACE_MS = 10_000  # how long a running task may take to stop when asked
@@ -104,10 +107,15 @@ def profiles(
     max_retries: int = 3,
     schedules: Mapping[str, Schedule] = BY_ERROR,
     age_ms: int = 3_600_000,
+    retention_ms: Mapping[str, int] = MappingProxyType({}),  # by profile, and DEAD for all of them
 ) -> Mapping[str, Profile]:
     hour, month = 3_600_000, 30 * 24 * 3_600_000
     return {
-        profile.name: profile
+        profile.name: msgspec.structs.replace(
+            profile,
+            retention_ms=retention_ms.get(profile.name, profile.retention_ms),
+            dead_ms=retention_ms.get(DEAD),
+        )
         for profile in (
             Profile(
                 name="sync",

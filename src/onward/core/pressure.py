@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from onward.core import machine
-from onward.core.breaker import Breakers, Rules
+from onward.core.breaker import Breakers, Circuit, Rules
 from onward.core.clock import Clock
 from onward.core.contract import Backend, Move, Verdict
 from onward.core.hands import Hands
@@ -18,7 +18,7 @@ from onward.core.lanes import RETRY_SHARE, RetryShare
 from onward.core.outcome import Failed, Outcome, Succeeded
 from onward.core.pauses import Pauses
 from onward.core.policy import Profile, Trips, speaks_against
-from onward.core.task import Claimed, Lane, State, Task, fault_of
+from onward.core.task import Claimed, Lane, State, Task, TaskId, fault_of
 
 
 class Pressure:
@@ -37,6 +37,8 @@ class Pressure:
         self._waiting_retries: Mapping[str, int] = {}  # by queue, as of the last second
         self._hands = hands
         self._bounds: dict[str, int] = {}  # by queue, as its breaker has it
+        # By queue whose breaker is half open: what was in hand when its probe began.
+        self._old: dict[str, frozenset[tuple[TaskId, int]]] = {}
         self.retry_share = retry_share
         self.breakers = Breakers(
             backend.documents, clock, breaker or Rules(), bound=self._bound, serves=hands.served
@@ -52,6 +54,8 @@ class Pressure:
             profile = self._profiles[task.profile]
             if verdict is not Verdict.APPLIED or profile.trips is Trips.NEVER:
                 continue
+            if self._is_old(task):
+                continue
             if isinstance(outcome, Succeeded):
                 calls[task.queue] += 1
             elif isinstance(outcome, Failed):
@@ -64,10 +68,13 @@ class Pressure:
         """The clock ended this attempt; if for its own time, that is the service's failure."""
         error = move.changes.get("error")
         fault = fault_of(error) if isinstance(error, str) else None
-        if fault == machine.ATTEMPT_TIMED_OUT and speaks_against(
-            fault, self._profiles[task.profile]
-        ):
+        late = fault == machine.ATTEMPT_TIMED_OUT and not self._is_old(task)
+        if fault is not None and late and speaks_against(fault, self._profiles[task.profile]):
             self.breakers.record(task.queue, 1, 1)
+
+    def _is_old(self, task: Claimed | Task) -> bool:
+        """Called before its service's probe began: it says nothing of how the service is now."""
+        return (task.id, task.fence) in self._old.get(task.queue, ())
 
     async def weigh(self) -> None:
         """Once a second."""
@@ -84,6 +91,11 @@ class Pressure:
             self._bounds.pop(queue, None)
         else:
             self._bounds[queue] = most
+        reading = self.breakers.readings().get(queue)
+        if reading is not None and reading.state is Circuit.HALF_OPEN:
+            self._old[queue] = self._hands.held_of(queue)
+        else:
+            self._old.pop(queue, None)
         self._rebound(queue)
 
     def _rebound(self, queue: str) -> None:

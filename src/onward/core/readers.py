@@ -135,5 +135,5 @@ class Readers:
             "a reader of the log is retired: finished tasks no longer wait for it",
             reader=cursor.key,
             silent_days=silent_ms // DAY_MS,
-            hint="if it is only away, start it: it goes on where it was; else: onward log forget",
+            hint="if it is only away, start it: it goes on where it was; if it is gone, forget it",
         )

@@ -136,5 +136,6 @@ def _rules(settings: Settings) -> Mapping[str, Profile]:
         max_retries=settings.max_retries,
         schedules=settings.schedules(),
         age_ms=int(settings.max_task_age_s * 1000),
+        retention_ms=settings.retention,
     )
     return kept_at_most(rules, settings.redis_keep_ms) if settings.archive else rules

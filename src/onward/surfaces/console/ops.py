@@ -20,6 +20,7 @@ from onward import __version__
 from onward.core.breaker import Breakers, Circuit
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, OnwardError
+from onward.core.readers import Reader, Readers
 from onward.core.task import Lane, State
 from onward.surfaces.console.live import QUEUES, fullest
 from onward.surfaces.route import answer
@@ -43,6 +44,8 @@ def build(
     ping_redis: Ping | None = None,
     also: Sequence[Collector] = (),
     read_streams: Read | None = None,
+    *,
+    readers: Readers,
 ) -> APIRouter:
     router = APIRouter(tags=["health"])
     process = ProcessCollector(registry=None)
@@ -82,6 +85,8 @@ def build(
         registry.register(_Reading(dispatcher, roster, await dispatcher.backend.tasks.counts()))
         for collector in (*also, process):
             registry.register(collector)
+        with suppress(OnwardError):
+            registry.register(_Readers(await readers.list()))
         if read_streams is not None:
             # A Redis that is away costs its own figures, and nobody else's.
             with suppress(Exception):
@@ -176,6 +181,24 @@ class Requests(Collector):
         for status, count in sorted(self.answered.items()):
             requests.add_metric([str(status)], count)
         return [requests]
+
+
+class _Readers:
+    """How far each reader of the log is behind."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self._readers = readers
+
+    def collect(self) -> Iterable[Metric]:
+        behind = GaugeMetricFamily(
+            "onward_log_behind_seconds",
+            "Since the first event that this reader of the log has not read",
+            labels=["reader"],
+        )
+        for reader in self._readers:
+            if not reader.retired:
+                behind.add_metric([reader.name], reader.behind_ms / 1000)
+        return [behind]
 
 
 class _Reading:

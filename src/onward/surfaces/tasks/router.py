@@ -180,7 +180,10 @@ async def forget(store: TaskStore, erase: Erase, task: TaskId) -> None:
             return
         # Nothing leaves the ledger before all who read its log have read the end of it.
         await asyncio.sleep(ERASING_PAUSE_S)
-    raise TooBusy("the task is over, but its last events are still being read", hint="try again")
+    raise TooBusy(
+        "the task is over, but its last events are still being read",
+        hint="try again; onward log readers shows who is behind, and onward log forget ends a wait",
+    )
 
 
 def _accepted(task: TaskId, state: str) -> Response:
