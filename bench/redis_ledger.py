@@ -174,7 +174,8 @@ def _at(server: Valkey) -> Iterator[None]:
 
 
 def _onward(client: Any, tasks: int) -> int:
-    return tasks - int(client.hget("metrics:tasks:by_state", "succeeded") or 0)
+    counts = client.hgetall("onward:counts").items()
+    return tasks - sum(int(many) for name, many in counts if name.endswith(b":succeeded"))
 
 
 def _bullmq(client: Any, tasks: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +14,12 @@ from onward.core.clock import ManualClock
 # The machine is shared: how long an example takes says nothing about the code.
 settings.register_profile("onward", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("onward")
+
+
+# The suite's Redis keeps nothing, and is meant to: no server here need complain of it.
+os.environ.setdefault("ONWARD_REDIS_VOLATILE", "yes")
+# What a server keeps by default: never in the home folder of whoever runs the tests.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="onward-tests-")
 
 
 @pytest.fixture

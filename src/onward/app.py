@@ -61,20 +61,21 @@ class Application:
             services=shipped.services(settings) if builtin_worker else None,
             groups=shipped.GROUPS if builtin_worker else None,
         )
-        door = Door(self.onward.dispatcher, self.onward.roster, settings)
-        intake = Intake(
-            self.onward.dispatcher,
-            self.onward.roster,
-            self.onward.declarations,
-            settings.stream_types,
-        )
-        self.web = _doors(self.onward, door, intake)
+        door = Door(self.onward.dispatcher, self.onward.roster, self.onward.declarations, settings)
+        intake = self.onward.intake
+        requests = console_ops.Requests()
+        self.web = _doors(self.onward, door, intake, requests)
         summarize = partial(tasks_router.submit, intake, SUMMARIZE)
         busy = {
             ("POST", sync_router.PATH): partial(sync_router.submit, door),
             **{("POST", path): summarize for path in tasks_router.SUMMARIZE_PATHS},
         }
-        guarded = Guard(Express(self.web, busy), allowed_hosts=settings.allowed_hosts)
+        guarded = Guard(
+            Express(self.web, busy),
+            allowed_hosts=settings.allowed_hosts,
+            allowed_origins=settings.allowed_origins,
+            answered=requests.answered,
+        )
         tracing = self.onward.tracing
         self._guarded = guarded if tracing is None else tracing.inbound(guarded)
 
@@ -85,7 +86,7 @@ class Application:
         await self.onward.drain()
 
 
-def _doors(onward: Onward, door: Door, intake: Intake) -> FastAPI:
+def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Requests) -> FastAPI:
     toolbox = Toolbox(
         onward.dispatcher, onward.roster, onward.catalog, onward.submissions, onward.notices
     )
@@ -130,7 +131,7 @@ def _doors(onward: Onward, door: Door, intake: Intake) -> FastAPI:
             onward.roster,
             lambda: onward.ready,
             onward.ping_redis,
-            [onward.notices.deliveries, onward.figures],
+            [onward.notices.deliveries, onward.figures, requests],
             onward.read_depths,
         ),
         agent_sessions.build(

@@ -1,6 +1,7 @@
 """A transport that writes once a turn of the loop.
 
 A response's head and body, or all the frames that one worker is sent, leave in one system call.
+It knows since when the other end has taken nothing of what was written.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ class Corked:
         self._loop = loop
         self._waiting: list[bytes] = []
         self._size = 0
+        self._written = 0  # handed to the transport so far
+        self._taken = 0  # of it, what had left at the last look
+        self._since = loop.time()
 
     def write(self, data: bytes) -> None:
         if not data:
@@ -36,7 +40,17 @@ class Corked:
         if self._waiting:
             waiting, self._waiting, self._size = self._waiting, [], 0
             if not self._transport.is_closing():
-                self._transport.write(b"".join(waiting))
+                data = b"".join(waiting)
+                self._written += len(data)
+                self._transport.write(data)
+
+    def unread(self, now: float) -> tuple[float, int]:
+        """For how long the other end has taken nothing, and how much waits for it."""
+        waiting = self._transport.get_write_buffer_size()
+        taken = self._written - waiting
+        if not waiting or taken != self._taken:
+            self._taken, self._since = taken, now
+        return now - self._since, waiting
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

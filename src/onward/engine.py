@@ -46,6 +46,7 @@ from onward.surfaces.console import services as console_services
 from onward.surfaces.console.history import STEP_MS, History
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.streams.dead_letters import DeadLetters
+from onward.surfaces.tasks.submission import Intake
 from onward.tracing.switch import traced
 from onward.workers.builtin import Builtin
 from onward.workers.dialects import StreamProtocol
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
     from redis.asyncio import Redis
 
+    from onward.surfaces.views.projector import SeedViews
     from onward.tracing.chronicle import Chronicle
     from onward.tracing.server import Tracing
     from onward.workers.celery.wake import WakeUps
@@ -88,13 +90,14 @@ class Onward:
         self.settings = settings
         self.clock = clock or SharedClock(lambda: self.backend.ahead_ms)
         self._services = services or {}
-        self._background = Background()
         self.ready = False
         self.backend = open_backend(
             settings.ledger,
             durable=settings.synchronous == "full",
             prefix=settings.redis_prefix,
+            volatile=settings.redis_volatile,
             archive=settings.archive,
+            state=settings.state_folder,
             **settings.encryption(),
         )
         ledger = beneath(self.backend)
@@ -120,8 +123,10 @@ class Onward:
             breaker=settings.breaker(),
             retry_share=settings.retry_share(),
         )
+        self._background = Background(self.dispatcher.troubles)
         self.roster = Roster(self.backend, self.clock)
         self.catalog = Catalog(self.backend, self.clock)
+        self.dispatcher.guards = self.catalog.guards
         self._builtin: Builtin | None = None
         if services or groups:
             self._builtin = Builtin(
@@ -153,6 +158,7 @@ class Onward:
         self.submissions = Submissions(
             self.dispatcher, self.declarations, self.roster, settings.stream_types
         )
+        self.intake = Intake(self.dispatcher, self.roster, self.declarations, settings.stream_types)
         self.scheduled = console_schedules.Runs(self.dispatcher, self.submissions, self.flows)
         self.scheduler = Scheduler(
             self.backend, self.clock, Timetable(self.backend, self.clock), self.scheduled.submit
@@ -182,6 +188,7 @@ class Onward:
         self._feed: Feed | None = None
         self._agent_feed: Feed | None = None
         self._wake_ups: WakeUps | None = None
+        self._views: SeedViews | None = None
         self._lines: Sequence[Redis] = ()
         self._reads: tuple[Lines, Sequence[Dialect]] | None = None
         self._redis = settings.redis or (
@@ -228,12 +235,14 @@ class Onward:
         return Duty(self.backend.documents, self.clock, name, self.roster.server)
 
     async def start(self) -> None:
-        settings = self.settings
+        settings, troubles = self.settings, self.dispatcher.troubles
         await self.backend.maintain()
+        if isinstance(self.clock, SharedClock):
+            self.clock.adopt()  # as the ledger's was just measured
         self.backend.bell.attach(self.dispatcher)
         if self._archiver is not None:
             await self._archiver.prepare()
-            self._background.run(self._archiver.run())
+            self._background.run(self._archiver.run(troubles))
         if self._chronicle is not None:
             await self._chronicle.step()  # so that nothing happens before it reads
             self._background.every(1, self._chronicle.step)
@@ -249,12 +258,12 @@ class Onward:
         self._background.every(1, self.backend.maintain)
         self._background.every(STEP_MS / 1000, self.history.sample)
         self._background.run(Alarm(self.dispatcher).run())
-        self._background.run(self.scheduler.run())
+        self._background.run(self.scheduler.run(troubles))
         self._background.run(self.roster.run())
         self._push.start()
         self._runs.start()
         self._webhooks.start()
-        self._background.run(self._watch.run())
+        self._background.run(self._watch.run(troubles))
         if self._redis is not None:
             self._start_streams(self._redis)
         if not settings.ledger.startswith("sqlite"):
@@ -268,6 +277,8 @@ class Onward:
             await backend.tasks.erase(ids, now=now)
         else:
             await backend.tasks.purge(ids, now=now)
+        if self._views is not None:
+            await self._views.forget(ids)
 
     @property
     def encryption(self) -> tuple[Sequence[str], Turn | None]:
@@ -384,18 +395,41 @@ class Onward:
         for feed in (self._feed, self._agent_feed):
             feed.start()
         letters = DeadLetters(self.backend.tasks, partial(tell_once, calls))
-        duty = self._duty(letters.name)
-        self._background.run(Tail(self.backend, letters, self.clock, duty=duty).run())
+        duty, troubles = self._duty(letters.name), self.dispatcher.troubles
+        self._background.run(Tail(self.backend, letters, self.clock, duty=duty).run(troubles))
         told = AgentStreams(
             self.backend,
             calls,
             self.clock,
             prefix=settings.redis_prefix,
-            ledger_keys=not settings.ledger.startswith(("sqlite", "postgres")),
             tally=lines.tally,
-            at_rest=at_rest(self.backend),
         )
-        self._background.run(told.run(self._duty(told.name)))
+        self._background.run(told.run(troubles, self._duty(told.name)))
+        self._background.run(self._show_views(calls))
+
+    async def _show_views(self, redis: Redis) -> None:
+        """What the seeds' readers look up: of a Redis ledger all of it, else what agents do."""
+        from onward.surfaces.agents.streams import wanted
+        from onward.surfaces.views.adoption import Adoption
+        from onward.surfaces.views.projector import SeedViews
+        from onward.surfaces.views.writer import ViewWriter
+
+        writer = ViewWriter(redis, self.settings.redis_prefix)
+        whole = not self.settings.ledger.startswith(("sqlite", "postgres"))
+        adoption = None
+        if whole:
+            adoption = Adoption(self.dispatcher, self.intake, self.catalog, writer)
+        self._views = SeedViews(
+            self.dispatcher,
+            writer,
+            whole=whole,
+            adoption=adoption,
+            at_rest=at_rest(self.backend),
+            duty=self._duty(SeedViews.name),
+        )
+        if not whole:
+            await wanted(self.backend, redis, self.clock, SeedViews.name)
+        await self._views.run(self.dispatcher.troubles)
 
     def _start_waking(self) -> None:
         """Celery workers run tasks of a ledger that they can reach."""

@@ -1,7 +1,8 @@
 """The process around the application: listening, deadlines for slow callers, and a quiet end.
 
-uvicorn waits for ever for a request to arrive; here one sweep a second closes on those who do not
-finish sending. SIGTERM ends claiming first, while workers can still answer, and then the sockets.
+uvicorn waits for ever for a request to arrive, and for an answer to be read; here one sweep a
+second closes on those who do not go on with either. SIGTERM ends claiming first, while workers can
+still answer, and then the sockets.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Awaitable, Callable, Generator
 from http import HTTPStatus
 from typing import Any, cast
 
+import httptools
 import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -36,6 +38,8 @@ MAX_HEAD = 16 * 1024
 # A refused body is read on and thrown away this far, so that a caller who writes first and reads
 # afterwards still finds our answer instead of a reset connection.
 MAX_LEFTOVER = 4 * MAX_BODY
+# Of all answers together that wait to be read; beyond it those who have not read for longest go.
+MAX_UNREAD = 256 << 20
 TICKS = 10  # of uvicorn's main loop, a tenth of a second each, from sweep to sweep
 
 
@@ -106,6 +110,7 @@ def server(
         config,
         header_ms=settings.header_timeout_ms,
         body_ms=settings.body_timeout_ms,
+        write_ms=settings.write_timeout_ms,
         drain_ms=settings.drain_ms,
         drain=drain,
     )
@@ -151,6 +156,8 @@ class Connection(HttpToolsProtocol):
         if self._doubtful and self._head_size() > MAX_HEAD:
             self._refuse_head()
             raise ValueError("the head is too large")  # stops the parser; answered already
+        if not self.url.startswith(b"/"):
+            self._take_host_from_target()
         super().on_headers_complete()
         self._waits_for, self._since = "body", self.loop.time()
 
@@ -209,6 +216,17 @@ class Connection(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         return cycle.response_complete if cycle is not None else None
 
+    def _take_host_from_target(self) -> None:
+        """Of a target in absolute form the host counts, and not the header: RFC 9112, 3.2.2."""
+        target = httptools.parse_url(self.url)
+        if target.host:
+            host = b"[%b]" % target.host if b":" in target.host else target.host
+            if target.port:
+                host = b"%b:%d" % (host, target.port)
+            self.headers[:] = [
+                (name, host if name == b"host" else value) for name, value in self.headers
+            ]
+
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
@@ -224,15 +242,17 @@ class Server(uvicorn.Server):
         *,
         header_ms: int,
         body_ms: int,
+        write_ms: int,
         drain_ms: int,
         drain: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(config)
         self._header_s = header_ms / 1000
         self._body_s = body_ms / 1000
+        self._write_s = write_ms / 1000
         self._drain_s = drain_ms / 1000
         self._drain = drain
-        self._every = max(1, min(TICKS, min(header_ms, body_ms) // 200))
+        self._every = max(1, min(TICKS, min(header_ms, body_ms, write_ms) // 200))
 
     async def on_tick(self, counter: int) -> bool:
         if counter % self._every == 0:
@@ -240,7 +260,25 @@ class Server(uvicorn.Server):
             for connection in list(self.server_state.connections):
                 if isinstance(connection, Connection):
                     connection.sweep(now, self._header_s, self._body_s)
+            self._cut_unread(now)
         return await super().on_tick(counter)
+
+    def _cut_unread(self, now: float) -> None:
+        """WebSockets as well, and those that are closing: a transport flushes first, for ever."""
+        total, silent = 0, []
+        for connection in self.server_state.connections:
+            transport = cast(Corked, connection.transport)
+            silent_s, waiting = transport.unread(now)
+            if waiting:
+                total += waiting
+                silent.append((silent_s, waiting, transport))
+        silent.sort(key=lambda one: one[0], reverse=True)
+        for silent_s, waiting, transport in silent:
+            # One that has read since the last sweep is no burden, however much waits for it.
+            if silent_s <= 0 or (silent_s <= self._write_s and total <= MAX_UNREAD):
+                break
+            total -= waiting
+            transport.abort()
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)

@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor as Threads
 from contextvars import copy_context
+from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any, Protocol, get_type_hints, runtime_checkable
 
 import msgspec
@@ -18,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create
 from pydantic_core import PydanticSerializationError
 
 from onward.core import privacy
-from onward.core.task import Fault, Json
+from onward.core.task import Fault, Json, sound_fault
 
 
 class Refused(Exception):
@@ -26,11 +28,19 @@ class Refused(Exception):
 
 
 class TryAgain(Exception):
-    """Raise it in a handler: this may go better later, at the earliest after `after_ms`."""
+    """Raise it in a handler: this may go better later, after a delay, by default the schedule's.
 
-    def __init__(self, message: str, *, after_ms: int | None = None) -> None:
+    `after` is the exact delay, a timedelta or milliseconds; `after_ms` is the same. It counts as a
+    retry like any other.
+    """
+
+    def __init__(
+        self, message: str, *, after: timedelta | int | None = None, after_ms: int | None = None
+    ) -> None:
         super().__init__(message)
-        self.after_ms = after_ms
+        if isinstance(after, timedelta):
+            after = round(after.total_seconds() * 1000)
+        self.after_ms = after_ms if after is None else after
 
 
 SAYING_NO = (Refused, TryAgain, ValidationError)  # a handler means it: no traceback
@@ -93,17 +103,45 @@ class PlainContext:
         self._wait(self._context.emit(data))
 
     def once(self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False) -> Any:
-        # The effect itself must stay in this thread; only the book-keeping crosses over.
-        def here() -> Awaitable[Any]:
-            return self._loop.run_in_executor(None, effect)
+        """Begun and finished by the event loop; the effect itself runs in this thread."""
+        turns: SimpleQueue[asyncio.Future[Any] | None] = SimpleQueue()
 
-        return self._wait(self._context.once(name, here, repeat_unknown=repeat_unknown))
+        async def elsewhere() -> Any:
+            ran = self._loop.create_future()
+            turns.put(ran)
+            value, error = await ran
+            if error is not None:
+                raise error
+            return value
+
+        noted = asyncio.run_coroutine_threadsafe(
+            _awaited(self._context.once(name, elsewhere, repeat_unknown=repeat_unknown)), self._loop
+        )
+        noted.add_done_callback(lambda _: turns.put(None))
+        ran = turns.get()
+        if ran is not None:
+            said: tuple[Any, Exception | None]
+            try:
+                said = effect(), None
+            except Exception as error:
+                said = None, error
+            except BaseException:  # SystemExit would end the loop: here it only ends the handler
+                self._loop.call_soon_threadsafe(ran.cancel)
+                raise
+            self._loop.call_soon_threadsafe(_hand_over, ran, said)
+        return noted.result()
 
     def _wait(self, work: Awaitable[Any]) -> Any:
-        async def bridge() -> Any:
-            return await work
+        return asyncio.run_coroutine_threadsafe(_awaited(work), self._loop).result()
 
-        return asyncio.run_coroutine_threadsafe(bridge(), self._loop).result()
+
+async def _awaited(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+def _hand_over(ran: asyncio.Future[Any], said: Any) -> None:
+    if not ran.done():  # canceled meanwhile: nobody waits for it
+        ran.set_result(said)
 
 
 class Service:
@@ -216,6 +254,10 @@ def _parameters(
 
 def fault_from(error: BaseException) -> Fault:
     """How a handler's exception is told to whoever decides on retries."""
+    return sound_fault(_fault_from(error))
+
+
+def _fault_from(error: BaseException) -> Fault:
     match error:
         case ValidationError():
             first = error.errors(include_url=False, include_input=False)[0]

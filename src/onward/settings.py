@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -20,6 +22,7 @@ Seconds = Annotated[float, Field(gt=0, le=31_536_000)]  # a year at most
 
 _DELAYS = Annotated[list[Annotated[float, Field(ge=0, le=31_536_000)]], Field(min_length=1)]
 _SCHEDULES = TypeAdapter(dict[str, _DELAYS])
+_OF_DOORS = {"protocol": PROTOCOL, "agents": AGENTS}  # schedules of streams and of sessions
 
 
 def _env(name: str | AliasChoices, default: Any) -> Any:
@@ -35,8 +38,9 @@ class Settings(BaseSettings):
     # For the doors and workers that speak Redis streams.
     redis: str | None = _env(AliasChoices("ONWARD_REDIS", "REDIS_URL"), None)
     redis_prefix: str = _env("ONWARD_REDIS_PREFIX", "")  # "{onward}:" on a cluster
+    redis_volatile: bool = _env("ONWARD_REDIS_VOLATILE", False)  # it may lose its tasks, knowingly
     # Of a Redis ledger: where its events and finished tasks go, "" for nowhere; when they leave it.
-    archive: str = _env("ONWARD_ARCHIVE", "sqlite:///onward-archive-{ledger}.db")
+    archive: str = _env("ONWARD_ARCHIVE", "sqlite:///{state}/onward-archive-{ledger}.db")
     redis_keep_ms: Ms = _env("ONWARD_REDIS_KEEP_MS", 86_400_000)
     # Encryption at rest, as id:base64 one after the other: the first seals, all open.
     encryption_keys: SecretStr | None = _env("ONWARD_ENCRYPTION_KEYS", None)
@@ -50,7 +54,10 @@ class Settings(BaseSettings):
     max_sockets: Positive = _env("ONWARD_MAX_SOCKETS", 1_000)  # worker connections
     header_timeout_ms: Positive = _env("ONWARD_HEADER_TIMEOUT_MS", 10_000)
     body_timeout_ms: Positive = _env("ONWARD_BODY_TIMEOUT_MS", 30_000)
+    write_timeout_ms: Positive = _env("ONWARD_WRITE_TIMEOUT_MS", 30_000)
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_ALLOWED_HOSTS", ())
+    # Of pages that may call this server, besides its own: scheme://host, with :port if not usual.
+    allowed_origins: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_ALLOWED_ORIGINS", ())
     builtin_slots: Positive = _env("ONWARD_BUILTIN_SLOTS", 256)
     log_level: Literal["debug", "info", "warning", "error"] = _env("ONWARD_LOG_LEVEL", "info")
     log_json: bool = _env("ONWARD_LOG_JSON", False)
@@ -112,7 +119,12 @@ class Settings(BaseSettings):
     )
 
     @field_validator(
-        "allowed_hosts", "stream_types", "celery_services", "worker_hosts", mode="before"
+        "allowed_hosts",
+        "allowed_origins",
+        "stream_types",
+        "celery_services",
+        "worker_hosts",
+        mode="before",
     )
     @classmethod
     def _split(cls, value: Any) -> Any:
@@ -141,6 +153,15 @@ class Settings(BaseSettings):
         Hosts(value)
         return value
 
+    @field_validator("allowed_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            scheme, _, host = origin.rstrip("/").partition("://")
+            if scheme not in ("http", "https") or not host or "/" in host:
+                raise ValueError(f"{origin!r} is no origin like https://onward.example:8443")
+        return value
+
     @field_validator("openrouter_base_url")
     @classmethod
     def _an_address(cls, value: str) -> str:
@@ -154,6 +175,15 @@ class Settings(BaseSettings):
     def _decode(cls, value: Any) -> Any:
         return _SCHEDULES.validate_json(value) if isinstance(value, str) else value
 
+    @field_validator("retry_schedules", mode="after")
+    @classmethod
+    def _known(cls, value: dict[str, list[float]]) -> dict[str, list[float]]:
+        known = (*BY_ERROR, *_OF_DOORS)
+        for name in value:
+            if name not in known:
+                raise ValueError(f"{name!r} has no schedule; those that have: {', '.join(known)}")
+        return value
+
     @model_validator(mode="after")
     def _sensible(self) -> Settings:
         if self.min_task_timeout_ms > self.max_task_timeout_ms:
@@ -161,6 +191,17 @@ class Settings(BaseSettings):
         if self.retry_queue_warning > self.retry_queue_critical:
             raise ValueError("RETRY_QUEUE_WARNING is greater than RETRY_QUEUE_CRITICAL")
         return self
+
+    @property
+    def state_folder(self) -> Path:
+        """Where this user's programs keep what they need again, whatever folder they start in."""
+        given = Path(os.environ.get("XDG_STATE_HOME", ""))
+        if given.is_absolute():
+            return given / "onward"
+        try:
+            return Path.home() / ".local" / "state" / "onward"
+        except RuntimeError:  # a container's user that nobody has heard of
+            return Path("/var/lib/onward")
 
     def encryption(self) -> dict[str, Any]:
         """As `open_backend` takes it."""
@@ -202,5 +243,4 @@ def _check_redis(url: str) -> None:
 
 
 def _jitter(name: str) -> tuple[float, float]:
-    named = {"protocol": PROTOCOL, "agents": AGENTS}
-    return named.get(name, BY_ERROR["Default"]).jitter
+    return _OF_DOORS.get(name, BY_ERROR["Default"]).jitter

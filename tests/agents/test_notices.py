@@ -97,6 +97,23 @@ async def test_a_timeout_is_told_once_and_the_completion_after_it(lobby: Lobby) 
     assert len(await lobby.notices()) == 2
 
 
+@pytest.mark.contract("S2-7", "N-11")
+async def test_a_services_own_timeout_ends_the_attempt_in_a_session_too(lobby: Lobby) -> None:
+    service = {"name": TYPE, "task_types": [TYPE], "timeout_ms": 5_000, "max_retries": 0}
+    assert (await lobby.house.post("/api/v2/services", service)).status_code == 201
+    worker = await lobby.worker()
+    task = await lobby.submit(timeout_ms=2_000)
+    await worker.task()
+    await lobby.house.advance(2_000)
+    (late,) = await lobby.told(1)
+    assert late["type"] == "task_timeout", "the submission's own time is told"
+    await lobby.house.advance(3_000)
+    assert (await lobby.over(task))["error"]["kind"] == "TIMEOUT"
+    assert (await worker.receive())["type"] == "cancel"
+    failed, _ = await lobby.told(2)
+    assert failed["type"] == "task_failed"
+
+
 async def rewind(lobby: Lobby) -> None:
     """As if the server had died before it saved how far it had read."""
     onward = lobby.house.onward

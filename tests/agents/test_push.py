@@ -126,7 +126,7 @@ async def refused(lobby: Lobby, session: str) -> None:
 
 async def test_connections_are_bounded(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "MOST_EACH", 2)
-    monkeypatch.setattr(push, "MOST", 3)
+    monkeypatch.setattr(lobby.house.onward.hub.all_places, "most", 3)
     open_ = [lobby.listen(session) for session in ("s1", "s1")]
     await connected(lobby, "s1", 2)
     await refused(lobby, "s1")

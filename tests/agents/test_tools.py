@@ -310,3 +310,15 @@ def test_a_schema_inside_another_still_finds_its_own_parts() -> None:
         assert validator.is_valid({"task_type": "r", "parameters": {"quarter": "Q1"}})
         if len(types) == 1:
             assert not validator.is_valid({"task_type": "r", "parameters": {"quarter": "Q9"}})
+
+
+@pytest.mark.contract("S2-1")
+@pytest.mark.parametrize("types", [("a",), ("a", "b")])
+def test_a_dialect_is_named_at_the_root_of_a_schema_alone(types: tuple[str, ...]) -> None:
+    dialect = "http://json-schema.org/draft-07/schema#"
+    named = {"$schema": dialect, "type": "array", "items": {"properties": {"$schema": {}}}}
+    service = Declared(name="s", task_types=types, schema=dict.fromkeys(types, named))
+    tools = tools_of([service], direct=True)
+    text = json.dumps([tool.parameters for tool in tools])
+    assert dialect not in text
+    assert '"$schema": {}' in text, "a property may have that name"

@@ -20,7 +20,7 @@ from tests.support import wait_until
 @asynccontextmanager
 async def served(**settings: Any) -> AsyncIterator[str]:
     """The URL of a server on a ledger in memory."""
-    chosen = Settings(ledger="sqlite://", port=0, **settings)
+    chosen = Settings(**{"ledger": "sqlite://", "port": 0, **settings})
     app = build(chosen)
     server = make_server(app, chosen, drain=app.drain)
     serving = asyncio.create_task(server._serve())
@@ -124,3 +124,14 @@ async def line(url: str) -> AsyncIterator[Line]:
     line.cut()
     server.close()
     await server.wait_closed()
+
+
+async def wait_until_put_off(client: Client, task: str) -> None:
+    """Handed back by a worker that cannot do it: no attempt is burned, and `explain` says why."""
+    async with asyncio.timeout(30):
+        while (said := await client.explain(task)).reason != "unknown_service":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert "this worker serves no" in said.sentence
+    types = [event.type for event in (await client.events(task)).items]
+    assert "task.released" in types
+    assert not {"task.retrying", "task.failed"} & set(types)

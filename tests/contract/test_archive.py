@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
+from onward.backends import archive as archives
 from onward.backends import open_backend
 from onward.backends.archive import TURNS, Archive, ArchivedBackend, Archiver
 from onward.backends.codec import FIELDS
@@ -19,6 +20,7 @@ from onward.core.contract import Query
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Event, Fault, State, Task
+from onward.settings import Settings
 from tests.contract.desk import Desk
 from tests.servers import fresh_url
 from tests.support import NOW, PROFILES, ids, replay
@@ -151,7 +153,31 @@ async def test_a_task_that_left_is_read_from_the_archive(shelf: Shelf) -> None:
 
 async def test_the_columns_are_the_fields_of_a_task(shelf: Shelf) -> None:
     columns = shelf.select("SELECT name FROM pragma_table_info('archived_task')")
-    assert [name for (name,) in columns] == ["tid", *FIELDS]
+    assert sorted(name for (name,) in columns) == sorted(["tid", *FIELDS])
+
+
+async def test_an_archive_of_an_older_version_is_brought_up_to_date(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new field of Task is one more step, as with the ledger: what was kept stays readable."""
+    steps = tmp_path / "steps"
+    steps.mkdir()
+    first = (archives.STEPS / "0001_initial.sql").read_text()
+    (steps / "0001_initial.sql").write_text(first)
+    monkeypatch.setattr(archives, "STEPS", steps)
+    shelf = Shelf(tmp_path, clock)
+    await shelf.archiver.prepare()
+    name = shelf.backend.archive.name
+    await shelf.backend.close()
+    assert shelf.select("PRAGMA user_version") == [(1,)]
+
+    new = "ALTER TABLE archived_task ADD COLUMN new_field TEXT"
+    (steps / "0002_new_field.sql").write_text(new)
+    shelf = Shelf(tmp_path, clock, url=shelf.url)
+    assert shelf.select("PRAGMA user_version") == [(2,)]
+    assert shelf.select("SELECT count(new_field) FROM archived_task") == [(0,)]
+    assert shelf.backend.archive.name == name, "it is the same file to the ledger's cursor"
+    await shelf.backend.close()
 
 
 async def test_every_event_that_touches_a_finished_task_is_known(shelf: Shelf) -> None:
@@ -183,6 +209,30 @@ async def test_pages_run_from_the_ledger_into_the_archive(shelf: Shelf, limit: i
     assert await shelf.pages(limit, states=FINISHED) == over
     assert await shelf.pages(limit, queue="b") == ids([tasks[5], tasks[1]])
     assert await shelf.pages(limit, states=frozenset({State.QUEUED})) == ids([tasks[6], tasks[2]])
+
+
+@pytest.mark.parametrize("most_bytes", [1, 200, 450, 1_000])
+async def test_pages_of_few_bytes_run_from_the_ledger_into_the_archive(
+    shelf: Shelf, most_bytes: int
+) -> None:
+    payload = f'"{"x" * 100}"'
+    tasks = [
+        await (
+            shelf.finished(payload=payload) if at in (1, 4, 5, 8) else shelf.gone(payload=payload)
+        )
+        for at in range(10)
+    ]
+    await shelf.file_all()
+    found: list[str] = []
+    after: str | None = None
+    while True:
+        page = await shelf.store.find(Query(after=after, most_bytes=most_bytes))
+        assert sum(len(task.payload) for task in page.items[:-1]) <= most_bytes
+        found += ids(page.items)
+        after = page.next
+        if after is None:
+            break
+    assert found == ids(tasks)[::-1]
 
 
 async def test_a_task_that_leaves_between_two_pages_is_shown_once(shelf: Shelf) -> None:
@@ -301,9 +351,9 @@ async def test_a_sqlite_ledger_has_the_same_event_log(tmp_path: Path, shelf: She
 async def test_servers_that_make_a_new_file_at_once_make_one(tmp_path: Path) -> None:
     for turn in range(10):
         url = f"sqlite:///{tmp_path}/{turn}.db"
-        archives = await asyncio.gather(*[asyncio.to_thread(Archive, url) for _ in range(6)])
-        assert len({archive.name for archive in archives}) == 1
-        for archive in archives:
+        made = await asyncio.gather(*[asyncio.to_thread(Archive, url) for _ in range(6)])
+        assert len({archive.name for archive in made}) == 1
+        for archive in made:
             await archive.close()
 
 
@@ -317,7 +367,7 @@ def test_an_archive_that_cannot_be_is_refused(tmp_path: Path) -> None:
     newer = apsw.Connection(str(tmp_path / "newer.db"))
     newer.pragma("user_version", 99)
     newer.close()
-    with pytest.raises(LedgerUnavailable, match="another Onward"):
+    with pytest.raises(LedgerUnavailable, match="newer Onward"):
         Archive(f"sqlite:///{tmp_path}/newer.db")
 
 
@@ -343,3 +393,30 @@ async def test_two_ledgers_in_one_folder_have_an_archive_each(tmp_path: Path) ->
 
 def _databases(folder: Path) -> list[Path]:
     return list(folder.glob("*.db"))
+
+
+async def test_its_place_does_not_depend_on_where_a_server_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each new file has a cursor of its own, and one that nobody moves holds everything back."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    settings = Settings(ledger=fresh_url("valkey"))
+
+    async def path() -> Path:
+        url, archive, state = settings.ledger, settings.archive, settings.state_folder
+        backend = open_backend(url, archive=archive, state=state)
+        assert isinstance(backend, ArchivedBackend)
+        await backend.close()
+        return Path(backend.archive.path)
+
+    found: list[Path] = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        found.append(await path())
+    assert found[0] == found[1]
+    assert found[0].parent == tmp_path / "state" / "onward"
+    assert found[0].name.startswith("onward-archive-")
+    # One that an older version made where it was started goes on.
+    (tmp_path / "two" / found[0].name).touch()
+    assert await path() == tmp_path / "two" / found[0].name

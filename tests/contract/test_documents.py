@@ -1,12 +1,10 @@
-"""The small things beside the tasks: documents, effects, and the bell."""
+"""The small things beside the tasks: documents and the bell."""
 
 from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from onward.core.contract import Backend, Document, Effect
+from onward.core.contract import Backend, Document
 from tests.support import NOW, wait_until
 
 
@@ -63,41 +61,6 @@ async def test_a_document_written_again_lives_on(backend: Backend) -> None:
     assert await docs.get("server", "a", now=NOW + 14_999) is not None
     await docs.put("server", "a", "{}", now=NOW + 14_999)
     assert await docs.get("server", "a", now=NOW + 10**9) is not None
-
-
-# Effects.
-
-
-@pytest.mark.contract("S1-8")
-async def test_an_effect_is_begun_once(backend: Backend) -> None:
-    effects = backend.effects
-    assert await effects.begin("key", "charge", fence=1, now=NOW) is None
-    assert await effects.begin("key", "charge", fence=2, now=NOW) == Effect(1, None)
-    await effects.finish("key", "charge", '"receipt"')
-    assert await effects.begin("key", "charge", fence=3, now=NOW) == Effect(1, '"receipt"')
-
-
-@pytest.mark.contract("S1-8")
-async def test_effects_are_told_apart_by_key_and_name(backend: Backend) -> None:
-    for key, name in (("a", "mail"), ("a", "charge"), ("b", "mail")):
-        assert await backend.effects.begin(key, name, fence=1, now=NOW) is None
-
-
-@pytest.mark.contract("S1-8")
-async def test_an_effect_that_did_not_happen_may_be_tried_again(backend: Backend) -> None:
-    effects = backend.effects
-    await effects.begin("key", "charge", fence=1, now=NOW)
-    await effects.undo("key", "charge")
-    assert await effects.begin("key", "charge", fence=2, now=NOW) is None
-    await effects.finish("key", "charge", "1")
-    await effects.undo("key", "charge")
-    assert await effects.begin("key", "charge", fence=3, now=NOW) == Effect(2, "1")
-
-
-@pytest.mark.contract("S1-8")
-async def test_of_racing_beginners_one_may_act(backend: Backend) -> None:
-    calls = [backend.effects.begin("key", "charge", fence=n, now=NOW) for n in range(10)]
-    assert (await asyncio.gather(*calls)).count(None) == 1
 
 
 # The bell.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from onward.core import machine
-from onward.core.contract import Moved, Verdict
-from onward.core.outcome import Parked, Released
+from onward.core.contract import MAX_LETTER_BYTES, MAX_LETTERS, Moved, Verdict
+from onward.core.outcome import Parked, Released, Succeeded
 from onward.core.task import Letter, State
 from tests.contract.desk import Desk
 from tests.support import NOW, ids
@@ -77,3 +79,36 @@ async def test_no_letter_is_lost_between_parking_and_posting(desk: Desk) -> None
         await asyncio.gather(*(calls if round_ % 2 else calls[::-1]))
         (again,) = await desk.claim(held.queue)
         assert len(again.letters) == 1
+
+
+async def test_no_more_letters_lie_unread_with_a_task_than_are_allowed(desk: Desk) -> None:
+    full, other = await desk.running(queue="a"), await desk.running(queue="b")
+    await desk.post(full.id, *["1"] * (MAX_LETTERS - 1))
+    letters = [Letter(to=to, name="s", body="1") for to in (full.id, full.id, other.id)]
+    moved = await desk.store.post(letters, now=NOW)
+    assert moved.verdicts == [Verdict.APPLIED, Verdict.REFUSED, Verdict.APPLIED]
+    assert await desk.settle(full, Parked(seen=0, journal="{}", waiting_for="event")) == "applied"
+    (again,) = await desk.claim("a")
+    assert len(again.letters) == MAX_LETTERS
+    await desk.settle(again, Parked(seen=MAX_LETTERS, journal="{}", waiting_for="event"))
+    assert (await desk.post(full.id, "1")).verdicts == [Verdict.APPLIED], "it has read them"
+
+
+async def test_no_more_bytes_lie_unread_with_a_task_than_are_allowed(desk: Desk) -> None:
+    task = await desk.running()
+    body = f'"{"x" * (MAX_LETTER_BYTES // 4 - 100)}"'
+    assert (await desk.post(task.id, body, body)).verdicts == [Verdict.APPLIED] * 2
+    moved = await desk.post(task.id, body, body, body, "1")
+    assert moved.verdicts[0] is Verdict.APPLIED
+    assert moved.verdicts[2:] == [Verdict.REFUSED, Verdict.APPLIED]
+
+
+async def test_how_a_child_ended_is_delivered_however_full_it_is(desk: Desk) -> None:
+    parent = await desk.submit(id="parent", waiting_for="event", queue="p")
+    await desk.post(parent.id, *["1"] * MAX_LETTERS)
+    child = await desk.running(parent=parent.id, queue="c")
+    move = desk.decide(child, Succeeded("1"))
+    letter = Letter(to=parent.id, name="end", body="1")
+    await desk.apply(msgspec.structs.replace(move, letters=(letter,)))
+    (held,) = await desk.claim("p")
+    assert len(held.letters) == MAX_LETTERS + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -23,8 +24,9 @@ from onward.backends.sealed.store import AGAIN_MS
 from onward.backends.sqlite import SqliteBackend
 from onward.core import machine
 from onward.core.approval import ask
+from onward.core.coalesce import Coalescer
 from onward.core.contract import Hold, Move, Query, Submission
-from onward.core.errors import Invalid, Unreadable
+from onward.core.errors import Invalid, LedgerUnavailable, Unreadable
 from onward.core.outcome import Parked, Succeeded
 from onward.core.task import Claimed, Ending, Event, Fault, Letter, State, Task, TaskId
 from tests.contract.desk import Desk, submission
@@ -194,10 +196,62 @@ async def test_a_missing_key_is_named(vault: Vault) -> None:
     with pytest.raises(Unreadable, match="'k1'"):
         await desk.backend.documents.get("schedule", "nightly", now=desk.now)
     with pytest.raises(Unreadable, match="'k1'"):
-        await desk.backend.effects.begin(ids["done"], "pay", fence=2, now=desk.now)
+        await desk.backend.effects.begin(a_task(id=ids["done"]), "pay", now=desk.now)
     with capture_logs() as logs:
         assert await desk.backend.documents.list("schedule", now=desk.now) == []
     assert "'k1'" in logs[0]["error"]
+
+
+async def test_readers_of_the_log_go_on_past_what_does_not_open(vault: Vault) -> None:
+    ids = await lived(await vault.use(OLD))
+    desk = await vault.use(NEW)
+    fresh = await desk.submit(payload=TEXT)
+    done, none, there = await desk.store.look([ids["done"], "nobody", fresh.id])
+    assert there is not None
+    assert there.payload == TEXT
+    assert none is None
+    assert done is not None
+    assert msgspec.json.decode(done.result or "")["sealed"] == "k1"
+    assert done.state is State.SUCCEEDED, "what is not sealed is as it is"
+
+
+async def test_reads_that_travel_together_fail_one_by_one(vault: Vault) -> None:
+    ids = await lived(await vault.use(OLD))
+    desk = await vault.use(NEW)
+    fresh = [await desk.submit(payload=TEXT) for _ in range(3)]
+    wanted = [fresh[0].id, ids["done"], fresh[1].id, ids["asks"], fresh[2].id]
+    reads = Coalescer(desk.store.get)
+    found = await asyncio.gather(*map(reads.one, wanted), return_exceptions=True)
+    assert [isinstance(one, Unreadable) for one in found] == [False, True, False, True, False]
+    assert [getattr(found[at], "payload", None) for at in (0, 2, 4)] == [TEXT] * 3
+
+
+async def test_what_opens_is_claimed_though_the_ledger_goes_away_meanwhile(vault: Vault) -> None:
+    desk = await vault.use(OLD)
+    closed = await desk.submit(payload=TEXT)
+    desk = await vault.use(NEW)
+    fresh = await desk.submit(payload=TEXT)
+    inner = beneath(desk.backend).tasks
+
+    async def away(*_: object, **__: object) -> None:
+        raise LedgerUnavailable("away")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inner, "apply", away)
+        claimed = await desk.store.claim([an_ask(limit=2)], now=desk.now)
+    assert [task.id for task in claimed] == [fresh.id]
+    assert (await beneath(desk.backend).tasks.get([closed.id]))[0].state is State.RUNNING  # type: ignore[union-attr]
+
+
+async def test_a_task_whose_time_is_over_waits_for_its_key_all_the_same(vault: Vault) -> None:
+    desk = await vault.use(OLD)
+    task = await desk.submit(payload=TEXT, profile="session", expires_at=desk.now + 10)
+    desk = await vault.use(NEW)
+    desk.now += 20
+    assert await desk.store.claim([an_ask()], now=desk.now) == []
+    (found,) = await beneath(desk.backend).tasks.get([task.id])
+    assert found is not None
+    assert (found.state, found.due_at) == (State.WAITING, desk.now + AGAIN_MS)
 
 
 async def test_a_list_goes_on_past_what_does_not_open(vault: Vault) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
 import pytest
 
 from onward.backends import open_backend
-from onward.backends.sqlite import database
+from onward.backends.archive import Archive
 from onward.core import machine
 from onward.core.contract import Backend, Effect, Fate, Key, Query
 from onward.core.errors import Invalid, LedgerUnavailable
@@ -40,7 +41,7 @@ async def test_everything_survives_a_restart(url: str) -> None:
     over = await desk.finished(queue="o")
     await desk.post("second", '"letter"')
     await desk.backend.documents.put("service", "a", "{}", now=NOW)
-    await desk.backend.effects.begin("k", "charge", fence=1, now=NOW)
+    await desk.backend.effects.begin(running, "charge", now=NOW)
     tasks, log, counts = await desk.all(), await desk.log(), await desk.store.counts()
     end = (await desk.store.events(after="$", limit=1)).next
 
@@ -57,7 +58,8 @@ async def test_everything_survives_a_restart(url: str) -> None:
     assert [letter.body for letter in claimed[1].letters] == ['"letter"']
     assert (await desk.task(over.id)).state is State.SUCCEEDED
     assert await desk.backend.documents.get("service", "a", now=NOW) is not None
-    assert await desk.backend.effects.begin("k", "charge", fence=2, now=NOW) == Effect(1, None)
+    begun = await desk.backend.effects.begin(running, "charge", now=NOW)
+    assert begun == Effect(running.id, 1, None)
     await desk.backend.close()
 
 
@@ -170,20 +172,6 @@ async def test_closing_waits_for_what_is_under_way(url: str) -> None:
     await desk.backend.close()
 
 
-async def test_a_large_log_is_moved_into_the_file(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "CHECKPOINT_PAGES", 1)
-    desk = Desk(open_backend(url))
-    await desk.submit_some(20)
-    path = tmp_path / "folder" / "onward.db"
-    before = path.stat().st_size
-    await desk.backend.maintain()
-    assert path.stat().st_size > before
-    assert len(await desk.all()) == 20
-    await desk.backend.close()
-
-
 async def test_one_final_event_a_generation_is_the_ledgers_own_law(url: str) -> None:
     desk = Desk(open_backend(url))
     over = await desk.finished()
@@ -198,3 +186,84 @@ def test_an_unknown_ledger_is_refused_with_a_hint() -> None:
     with pytest.raises(Invalid, match="no ledger is known") as refused:
         open_backend("mongodb://localhost")
     assert refused.value.hint is not None
+
+
+# Who may open it, and under which name.
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_its_files_are_for_its_own_user_alone(url: str, tmp_path: Path) -> None:
+    desk = Desk(open_backend(url))
+    await desk.submit()
+    folder = tmp_path / "folder"
+    modes = {name: mode(folder / name) for name in ("onward.db", "onward.db-wal", "onward.db-shm")}
+    assert set(modes.values()) == {0o600}, modes
+    await desk.backend.close()
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_an_archive_is_for_its_own_user_alone(tmp_path: Path) -> None:
+    archive = Archive(f"sqlite:///{tmp_path}/archive.db")
+    await archive.last_place()
+    for name in ("archive.db", "archive.db-wal", "archive.db-shm"):
+        assert mode(tmp_path / name) == 0o600, name
+    await archive.close()
+
+
+async def test_the_mode_of_a_file_that_is_there_stays_but_is_spoken_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/onward.db"
+    await open_backend(url).close()
+    path = tmp_path / "onward.db"
+    path.chmod(0o640)
+    await open_backend(url).close()
+    assert "chmod" not in capsys.readouterr().out, "to a group it may be open on purpose"
+    path.chmod(0o644)
+    await open_backend(url).close()
+    assert capsys.readouterr().out.count("chmod o-rwx") == 1
+    assert mode(path) == 0o644
+
+
+async def test_a_link_does_not_open_it_a_second_time(tmp_path: Path) -> None:
+    backend = open_backend(f"sqlite:///{tmp_path}/onward.db")
+    (tmp_path / "alias.db").symlink_to(tmp_path / "onward.db")
+    with pytest.raises(LedgerUnavailable, match="in use by"):
+        open_backend(f"sqlite:///{tmp_path}/alias.db")
+    await backend.close()
+    desk = Desk(open_backend(f"sqlite:///{tmp_path}/alias.db"))
+    await desk.submit()
+    assert not (tmp_path / "alias.db-wal").exists(), "its log is the file's own"
+    await desk.backend.close()
+
+
+async def test_a_second_name_of_the_file_is_refused(tmp_path: Path) -> None:
+    path, other = tmp_path / "onward.db", tmp_path / "other.db"
+    backend = open_backend(f"sqlite:///{path}")
+    other.hardlink_to(path)
+    with pytest.raises(LedgerUnavailable, match="second name") as refused:
+        open_backend(f"sqlite:///{other}")
+    assert "remove the other name" in (refused.value.hint or "")
+    await backend.close()
+    other.unlink()
+    await open_backend(f"sqlite:///{path}").close()
+
+
+@pytest.mark.parametrize("name", ["folder", "note/onward.db"])
+def test_a_file_that_cannot_be_opened_is_refused_with_a_hint(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "note").write_text("no folder")
+    with pytest.raises(LedgerUnavailable, match="cannot be opened") as refused:
+        open_backend(f"sqlite:///{tmp_path}/{name}")
+    assert "doctor" in (refused.value.hint or "")

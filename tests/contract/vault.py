@@ -87,8 +87,8 @@ async def lived(desk: Desk) -> dict[str, TaskId]:
     """Tasks with the secret in everything that a person or a worker can write."""
     held = await desk.running(queue="done", payload=TEXT)
     await desk.hold(held, ("task.chunk", TEXT), progress=TEXT)
-    assert await desk.backend.effects.begin(held.id, "pay", fence=1, now=desk.now) is None
-    await desk.backend.effects.finish(held.id, "pay", TEXT)
+    assert await desk.backend.effects.begin(held, "pay", now=desk.now) is None
+    await desk.backend.effects.finish(held, "pay", TEXT, fence=held.fence)
     await desk.settle(held, Succeeded(TEXT, journal=TEXT))
     failed = await desk.running(queue="failed", payload=TEXT)
     await desk.settle(failed, BAD)
@@ -109,7 +109,7 @@ async def check_readable(desk: Desk, ids: dict[str, TaskId]) -> None:
     assert SECRET in str((await desk.task(ids["asks"])).approval)
     chunks = [event.data for event in await desk.events_of(done.id) if event.type == "task.chunk"]
     assert chunks == [TEXT]
-    effect = await desk.backend.effects.begin(done.id, "pay", fence=2, now=desk.now)
+    effect = await desk.backend.effects.begin(done, "pay", now=desk.now)
     assert effect is not None
     assert effect.value == TEXT
     schedule = await desk.backend.documents.get("schedule", "nightly", now=desk.now)

@@ -41,7 +41,7 @@ async def test_of_two_who_replay_one_death_the_second_is_refused_though_it_died_
 
         before_applying(desk, somebody_else)
         if replay == desk.replay_all:
-            assert await desk.replay_all([id]) == {id: "somebody else has replayed it meanwhile"}
+            assert await desk.replay_all({id: 0}) == {id: "somebody else has replayed it meanwhile"}
         else:
             with pytest.raises(Conflict):
                 await desk.replay(id)
@@ -56,7 +56,7 @@ async def test_what_changed_meanwhile_is_decided_again_and_the_rest_stands(desk:
         await desk.abandon(ids[1])
 
     before_applying(desk, remark)
-    refused = await desk.replay_all(ids)
+    refused = await desk.replay_all(dict.fromkeys(ids, 0))
     assert refused == {ids[1]: "a task that is failed is no dead letter"}
     assert [(await desk.task(id)).generation for id in ids] == [2, 1, 2]
 
@@ -73,7 +73,8 @@ async def test_more_than_a_chunk_keeps_its_pace(desk: Desk) -> None:
         await desk.settle(held, BAD)
     ids = [task.id for task in tasks]
     now = desk.clock.now()
-    assert await desk.replay_all(["nobody", *ids], every_ms=10) == {"nobody": "no such task"}
+    starts = {id: now + 10 * turn for turn, id in enumerate(["nobody", *ids])}
+    assert await desk.replay_all(starts) == {"nobody": "no such task"}
     found = [await desk.task(id) for id in ids]
     assert [task.run_at for task in found] == [now + 10 * turn for turn in range(1, len(ids) + 1)]
     assert {task.state for task in found} == {State.SCHEDULED}

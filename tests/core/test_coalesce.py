@@ -30,8 +30,12 @@ class Gate:
         return [f"reply {item}" for item in batch]
 
 
+async def _wait(reply: asyncio.Future[str]) -> str:
+    return await reply
+
+
 async def ride(coalescer: Coalescer[int, str], *items: int) -> list[asyncio.Task[str]]:
-    tasks = [asyncio.create_task(coalescer.one(item)) for item in items]
+    tasks = [asyncio.create_task(_wait(coalescer.one(item))) for item in items]
     await asyncio.wait(tasks, timeout=0)
     return tasks
 
@@ -54,7 +58,7 @@ async def test_whoever_comes_during_a_flush_rides_the_next() -> None:
     gate = Gate()
     gate.open.clear()
     coalescer = Coalescer(gate.flush)
-    first = asyncio.create_task(coalescer.one(1))
+    first = asyncio.create_task(_wait(coalescer.one(1)))
     while not gate.batches:
         await asyncio.wait([first], timeout=0)
     rest = await ride(coalescer, 2, 3)
@@ -102,13 +106,77 @@ async def test_a_caller_who_goes_away_harms_nobody() -> None:
     assert sorted(item for batch in gate.batches for item in batch) == [1, 2, 3, 4]
 
 
-async def test_a_list_travels_whole() -> None:
+async def test_a_long_list_is_cut_and_answered_whole() -> None:
     gate = Gate()
     coalescer = Coalescer(gate.flush, most=4)
-    futures = [coalescer.many(part) for part in ([1, 2, 3], [4, 5], [6, 7, 8, 9, 10, 11], [])]
-    replies = await asyncio.gather(*futures)
+    parts: list[list[int]] = [[1, 2, 3], [4, 5], [6, 7, 8, 9, 10, 11], []]
+    replies = await asyncio.gather(*(coalescer.many(part) for part in parts))
     assert [len(part) for part in replies] == [3, 2, 6, 0]
-    assert [part for part in gate.batches if part] == [[1, 2, 3], [4, 5], [6, 7, 8, 9, 10, 11]]
+    assert gate.batches == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11]]
+
+
+async def test_a_call_is_bounded_in_bytes_and_what_is_larger_goes_alone() -> None:
+    gate = Gate()
+    coalescer = Coalescer(gate.flush, size=lambda megabytes: megabytes << 20)
+    await coalescer.many([1, 2, 1, 3, 9, 1, 2])
+    assert gate.batches == [[1, 2, 1], [3], [9], [1, 2]]
+
+
+class Picky(Gate):
+    """Refuses a whole batch for the odd numbers in it."""
+
+    async def flush(self, batch: Sequence[int]) -> Sequence[str]:
+        self.batches.append(list(batch))
+        odd = [item for item in batch if item % 2]
+        if odd:
+            raise ValueError(f"odd: {odd}")
+        return [f"reply {item}" for item in batch]
+
+
+@given(items=st.lists(st.integers(0, 20), max_size=40))
+def test_a_bad_item_costs_its_neighbours_nothing(items: list[int]) -> None:
+    async def run() -> None:
+        coalescer = Coalescer(Picky().flush)
+        replies = await asyncio.gather(*map(coalescer.one, items), return_exceptions=True)
+        for item, reply in zip(items, replies, strict=True):
+            assert str(reply) == (f"odd: [{item}]" if item % 2 else f"reply {item}")
+
+    asyncio.run(run())
+
+
+async def test_a_ledger_that_goes_away_half_way_is_told_to_those_who_were_not_done() -> None:
+    class Leaving(Picky):
+        async def flush(self, batch: Sequence[int]) -> Sequence[str]:
+            if len(self.batches) == 2:
+                raise LedgerUnavailable("gone")
+            return await super().flush(batch)
+
+    coalescer = Coalescer(Leaving().flush)
+    replies = await asyncio.gather(*map(coalescer.one, [0, 2, 4, 5]), return_exceptions=True)
+    assert [str(reply) for reply in replies] == ["reply 0", "reply 2", "gone", "gone"]
+
+
+async def test_what_must_not_be_done_twice_is_not_tried_in_halves() -> None:
+    picky = Picky()
+    coalescer = Coalescer(picky.flush, whole=True)
+    replies = await asyncio.gather(*map(coalescer.one, [0, 1]), return_exceptions=True)
+    assert [str(reply) for reply in replies] == ["odd: [1]"] * 2
+    assert picky.batches == [[0, 1]]
+
+
+async def test_a_reply_that_comes_later_is_waited_for_by_its_own_caller_alone() -> None:
+    later: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def flush(batch: Sequence[int]) -> Sequence[str | asyncio.Future[str]]:
+        return [later if item == 1 else f"reply {item}" for item in batch]
+
+    coalescer: Coalescer[int, str] = Coalescer(flush)
+    first, second = coalescer.one(0), coalescer.one(1)
+    assert await first == "reply 0"
+    assert await coalescer.one(2) == "reply 2", "the next flush does not wait either"
+    later.set_exception(ValueError("no"))
+    with pytest.raises(ValueError, match="no"):
+        await second
 
 
 @given(
@@ -122,8 +190,7 @@ def test_order_is_kept_and_batches_stay_within_bounds(parts: list[list[int]], mo
         replies = await asyncio.gather(*(coalescer.many(part) for part in parts))
         assert replies == [[f"reply {item}" for item in part] for part in parts]
         assert [n for batch in gate.batches for n in batch] == [n for part in parts for n in part]
-        longest = max((len(part) for part in parts), default=0)
-        assert all(len(batch) <= max(most, longest) for batch in gate.batches)
+        assert all(len(batch) <= most for batch in gate.batches)
 
     asyncio.run(run())
 

@@ -34,11 +34,17 @@ def test_what_was_said_stays_as_it_was_said() -> None:
 
 
 @pytest.mark.contract("N-11", "S2-7")
-def test_with_a_session_the_services_timeout_counts_from_submission() -> None:
+def test_with_a_session_the_services_timeout_ends_an_attempt_and_the_submissions_is_told() -> None:
     task = as_declared(a_task(session="s", profile="session"), SERVICE)
-    assert (task.attempt_ms, task.expires_at) == (None, NOW + 5_000)
+    assert (task.attempt_ms, task.expires_at) == (5_000, None)
     own = as_declared(a_task(session="s", profile="session", expires_at=NOW + 1), SERVICE)
-    assert (own.attempt_ms, own.expires_at) == (None, NOW + 1)
+    assert (own.attempt_ms, own.expires_at) == (5_000, NOW + 1)
+
+
+@pytest.mark.contract("N-11", "S0-1")
+def test_where_the_submissions_time_ends_the_task_the_services_adds_nothing() -> None:
+    task = as_declared(a_task(expires_at=NOW + 1), SERVICE)
+    assert (task.attempt_ms, task.expires_at) == (None, NOW + 1)
 
 
 @pytest.mark.contract("S1-11")

@@ -10,12 +10,12 @@ import pytest
 from onward.core import alarm, dispatch, machine
 from onward.core.alarm import Alarm
 from onward.core.clock import ManualClock
-from onward.core.contract import Hold, Key, Pulse, Verdict
+from onward.core.contract import MAX_LETTERS, Hold, Key, Pulse, Verdict
 from onward.core.dispatch import TRIES, Dispatcher
 from onward.core.errors import Conflict, KeyReused, LedgerUnavailable, NotFound, QueueFull, TooBusy
 from onward.core.outcome import Lost, Outcome, Parked, Released, Succeeded
 from onward.core.policy import CANCEL_GRACE_MS
-from onward.core.task import FINAL_EVENTS, State
+from onward.core.task import FINAL_EVENTS, Letter, State
 from onward.core.waiters import Waiters
 from tests.core.desk import BAD, BUSY, Desk, before_applying, desk
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, an_ask, ids, wait_until
@@ -566,3 +566,11 @@ async def test_the_sweep_goes_on_when_the_ledger_comes_back(desk: Desk, clock: M
     await wait_until(lambda: desk.tally["task.queued"] == 1)
     running.cancel()
     await asyncio.wait([running])
+
+
+async def test_a_signal_to_a_task_that_reads_none_is_refused_in_the_end(desk: Desk) -> None:
+    await desk.submit(a_task(id="t"))
+    letters = [Letter(to="t", name="s", body="1")] * MAX_LETTERS
+    await desk.backend.tasks.post(letters, now=NOW)
+    with pytest.raises(Conflict, match="too many unread letters"):
+        await desk.signal("t", "s", "1")

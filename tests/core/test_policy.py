@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from onward.core.policy import (
     BY_ERROR,
+    LONGEST_DELAY_MS,
     PERMANENT,
     TRANSIENT,
     Overrides,
@@ -111,6 +112,21 @@ def test_the_longer_of_retry_after_and_schedule_wins(after: int, retry: int) -> 
     plain = delay(fault("ServiceUnavailable"), retry=retry)
     asked = Fault(kind="ServiceUnavailable", message="m", retry_after_ms=after)
     assert delay(asked, retry=retry) == max(plain, after)
+
+
+@given(after=st.integers(0, 10**9), retry=st.integers(0, 5))
+def test_a_worker_that_wants_another_try_after_a_while_gets_just_that(
+    after: int, retry: int
+) -> None:
+    asked = Fault(kind="TryAgain", message="m", retryable=True, retry_after_ms=after)
+    assert delay(asked, retry=retry) == after
+    assert delay(asked, retry=retry, overrides=Overrides(backoff_ms=(7,))) == after
+
+
+def test_no_worker_puts_a_retry_off_for_ever() -> None:
+    for after, expected in ((10**18, LONGEST_DELAY_MS), (-5, 0)):
+        asked = Fault(kind="TryAgain", message="m", retryable=True, retry_after_ms=after)
+        assert delay(asked) == expected
 
 
 @pytest.mark.contract("S1-7")

@@ -18,6 +18,7 @@ from onward.core.schedule import Missed, Overlap, Schedule, paused, resumed
 from onward.core.scheduler import Scheduler
 from onward.core.task import TaskId, new_id
 from onward.core.timetable import KEEP_MS, KIND, REREAD_MS, Timetable
+from onward.core.troubles import Troubles
 from tests.contract.ledgers import LEDGERS
 from tests.support import PROFILES, a_task, wait_until
 
@@ -332,7 +333,7 @@ async def test_a_running_clockwork_hears_of_a_new_schedule_at_once(
     lonely: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "LONGEST_S", 60)
-    clockwork = asyncio.ensure_future(lonely.one.scheduler.run())
+    clockwork = asyncio.ensure_future(lonely.one.scheduler.run(Troubles()))
     try:
         for _ in range(10):
             await asyncio.sleep(0)  # until it has nothing to do

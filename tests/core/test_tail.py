@@ -14,6 +14,7 @@ from onward.core.contract import Backend, Submission
 from onward.core.duty import LEASE_MS, Duty
 from onward.core.tail import Tail
 from onward.core.task import Event
+from onward.core.troubles import Troubles
 from tests.support import PROFILES, a_task, wait_until
 
 
@@ -84,7 +85,7 @@ async def test_a_reader_that_fails_is_given_the_same_events_again(
 
 async def test_a_bell_is_enough_to_be_read(backend: Backend, clock: ManualClock) -> None:
     reader = Reader()
-    running = asyncio.create_task(Tail(backend, reader, clock).run())
+    running = asyncio.create_task(Tail(backend, reader, clock).run(Troubles()))
     await submit(backend, "a")
     backend.bell.ring("log")
     await wait_until(lambda: reader.seen == ["a"])
@@ -99,7 +100,7 @@ async def test_a_lost_bell_costs_a_second_and_nothing_else(
     backend: Backend, clock: ManualClock
 ) -> None:
     reader = Reader()
-    running = asyncio.create_task(Tail(backend, reader, clock).run())
+    running = asyncio.create_task(Tail(backend, reader, clock).run(Troubles()))
     await submit(backend, "a")
     await wait_until(lambda: reader.seen == ["a"])
     await submit(backend, "b")
@@ -140,7 +141,7 @@ async def test_a_reader_that_is_stopped_leaves_its_duty_to_others(
 ) -> None:
     duty = Duty(backend.documents, clock, "reader", "one")
     reader = Reader()
-    running = asyncio.create_task(Tail(backend, reader, clock, duty=duty).run())
+    running = asyncio.create_task(Tail(backend, reader, clock, duty=duty).run(Troubles()))
     await submit(backend, "a")
     await wait_until(lambda: reader.seen == ["a"])
     assert not await Duty(backend.documents, clock, "reader", "two").mine()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from onward.backends import open_backend
 from tests.processes import HTTP, free_port
 
 pytestmark = pytest.mark.slow
@@ -385,6 +387,7 @@ def test_a_worker_that_is_not_there_is_said_in_three_lines(tmp_path: Path) -> No
         ({"TASK_TIMEOUT_MS": "-1"}, (), "TASK_TIMEOUT_MS"),
         ({"VISIBILITY_TIMEOUT_S": "inf"}, (), "VISIBILITY_TIMEOUT_S"),
         ({"ONWARD_RETRY_SCHEDULES": '{"protocol": []}'}, (), "ONWARD_RETRY_SCHEDULES"),
+        ({"ONWARD_RETRY_SCHEDULES": '{"GatewayBusy": [1]}'}, (), "'GatewayBusy' has no schedule"),
         ({}, ("--port", "99999"), "--port"),
     ],
 )
@@ -439,6 +442,30 @@ def test_doctor_says_what_must_be_mended(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "not a database" in done.stdout
     assert f"port {port} is taken" in done.stdout
+
+
+@pytest.mark.contract("N-1")
+def test_doctor_finds_a_damaged_or_open_ledger(tmp_path: Path) -> None:
+    async def make() -> None:
+        await open_backend(f"sqlite:///{tmp_path}/x.db").close()
+
+    def findings() -> dict[str, dict[str, str]]:
+        port = str(free_port())
+        done = run("doctor", "--ledger", "sqlite:///x.db", "--json", cwd=tmp_path, ONWARD_PORT=port)
+        return {finding["about"]: finding for finding in json.loads(done.stdout)}
+
+    asyncio.run(make())
+    found = findings()
+    assert found["integrity"]["mark"] == "✓"
+    assert "mode" not in found
+    path = tmp_path / "x.db"
+    path.chmod(0o644)
+    raw = bytearray(path.read_bytes())
+    raw[5 * 4096 : 20 * 4096] = b"\xa5" * (15 * 4096)
+    path.write_bytes(raw)
+    found = findings()
+    assert (found["mode"]["mark"], found["integrity"]["mark"]) == ("!", "✗")
+    assert "restore a backup" in found["integrity"]["todo"]
 
 
 @pytest.mark.contract("N-1")

@@ -115,6 +115,14 @@ def test_dead_letters_are_listed_shown_mended_and_given_up(shell: Shell) -> None
     assert (again["generation"], again["payload"]) == (2, {"note": "mended"})
     assert "attempt 1, replay 1" in shell.run("dlq", "show", ids[0]).stdout
 
+    patch = ("dlq", "replay", "--type", "nothing", "--patch", '{"more": 1}')
+    dry = shell.run(*patch, "--dry-run")
+    assert (dry.returncode, dry.stdout.startswith("3 dead letters would be replayed")) == (0, True)
+    assert '{"note":"two","more":1}' in dry.stdout
+    assert shell.json(*patch, "--yes")["replayed"] == 3
+    until(lambda: len(shell.json("task", "list", "--state", "dead")["items"]) == 3)
+    assert shell.json("task", "get", ids[1])["payload"] == {"note": "two", "more": 1}
+
     dry = shell.run("dlq", "abandon", "--all", "--dry-run")
     assert (dry.returncode, dry.stdout) == (0, "3 dead letters would be abandoned\n")
     no = shell.run("dlq", "abandon", "--all", input="n\n")
@@ -139,7 +147,8 @@ def test_dead_letters_are_listed_shown_mended_and_given_up(shell: Shell) -> None
 @pytest.mark.parametrize(
     "arguments",
     [("dlq", "replay"), ("dlq", "abandon"), ("dlq", "replay", "x", "--all"),
-     ("dlq", "replay", "--all", "--payload", "1"), ("dlq", "replay", "x", "--payload", "{")],
+     ("dlq", "replay", "x", "--payload", "1", "--patch", "{}"),
+     ("dlq", "replay", "x", "--payload", "{")],
 )  # fmt: skip
 def test_nothing_is_changed_that_was_not_named(shell: Shell, arguments: tuple[str, ...]) -> None:
     done = shell.run(*arguments)

@@ -215,3 +215,19 @@ def test_a_password_is_notshown() -> None:
         assert "secret" not in redis_checkup._shell(url)
     assert redis_checkup.shown("unix:///run/redis.sock") == "unix:///run/redis.sock"
     assert redis_checkup._shell("redis://:secret@h:1/2") == "redis-cli -u redis://:***@h:1/2"
+
+
+def test_torn_tasks_are_named_and_repaired_on_request(redis: RedisServer, tmp_path: Path) -> None:
+    async def submit() -> None:
+        backend = RedisBackend(redis.url)
+        await Desk(backend).submit(id="t", queue="q")
+        await backend.close()
+
+    asyncio.run(submit())
+    redis.client.delete("onward:queue:1:primary:q")
+    doctor = ("doctor", "--ledger", redis.url, "--server", f"http://127.0.0.1:{free_port()}")
+    done = run(*doctor, cwd=tmp_path)
+    assert (done.returncode, "queued, and in no list: t" in done.stdout) == (1, True), done.stdout
+    done = run(*doctor, "--repair", cwd=tmp_path)
+    assert (done.returncode, "repaired: 1 ×" in done.stdout) == (0, True), done.stdout
+    assert redis.client.lrange("onward:queue:1:primary:q", 0, -1) == [b"t"]

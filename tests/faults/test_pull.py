@@ -95,8 +95,8 @@ async def test_it_goes_on_while_every_server_is_gone(pair: Pair) -> None:
         pair.a.kill()
         pair.b.kill()
         redis: Any = pair.redis.client
-        by_state = "metrics:tasks:by_state"
-        await wait_until(lambda: redis.hget(by_state, "succeeded") == b"41", WAIT_S)
+        counts = "onward:counts"
+        await wait_until(lambda: redis.hget(counts, "chore:succeeded") == b"41", WAIT_S)
     check_redis_invariants(pair.redis.client, accepted)
 
 

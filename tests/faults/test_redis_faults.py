@@ -185,7 +185,13 @@ async def test_while_redis_is_away_every_door_says_so_and_it_comes_back_by_itsel
         assert await works(http), "the library is loaded again, in the same call"
         redis.client.flushall()
         redis.client.function_flush("SYNC")
-        await until(lambda: works(http), 10)
+        await until(lambda: replaced(http), 10)
+        assert redis.client.keys("onward:*") == [], "nothing is written as if nothing had happened"
+
+
+async def replaced(http: httpx2.AsyncClient) -> bool:
+    health = await http.get("/health")
+    return health.status_code == 503 and "the ledger is gone" in health.text
 
 
 async def works(http: httpx2.AsyncClient, wait_ms: int = 2000) -> bool:
@@ -346,9 +352,9 @@ async def test_no_key_outlives_its_task(tmp_path: Path, redis: RedisServer) -> N
     await desk.settle(parent, Succeeded("1"))
     await desk.insert(submission(a_task(id="keyed", key="k"), key=Key("s", "k", "b")))
     (keyed,) = await desk.claim()
-    for name, key in (("charge", "k"), ("mail", good.id)):
-        await backend.effects.begin(key, name, fence=1, now=NOW)
-        await backend.effects.finish(key, name, "1")
+    for name, acts in (("charge", keyed), ("mail", good)):
+        await backend.effects.begin(acts, name, now=NOW)
+        await backend.effects.finish(acts, name, "1", fence=acts.fence)
     await desk.settle(keyed, Succeeded("1"))
     check_redis_invariants(redis.client)
 

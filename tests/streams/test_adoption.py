@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from onward.workers import channel
 from tests.streams.street import DEAD, GROUP, RESULTS, TASKS, Street, open_street
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S1-13")]
@@ -68,6 +69,39 @@ async def test_what_a_worker_has_is_followed_whatever_its_key(street: Street) ->
     for task in ("first", "second"):
         assert (await street.over(task))["result"] == task
     await street.empty()
+
+
+@pytest.mark.contract("S1-8")
+async def test_what_a_worker_has_answered_at_once_is_known_for_what_it_was(
+    street: Street,
+) -> None:
+    await street.shut()
+    for task in ("first", "second"):
+        await street.add_foreign(task, idempotency_key="k")
+    for entry, fields in await street.take_all(count=2):
+        await street.succeed(entry, fields, fields["task_id"])
+    await street.open()
+    for task in ("first", "second"):
+        await known(street, task)
+        done = await street.over(task)
+        assert (done["type"], done["payload"], done["result"]) == ("t", {"n": 1}, task)
+    await street.empty()
+
+
+async def test_a_stream_of_many_pages_is_taken_over_whole(
+    street: Street, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "ENTRIES", 2)
+    await street.shut()
+    tasks = [f"task-{n}" for n in range(5)]
+    for task in tasks:
+        await street.add_foreign(task)
+    *_, (entry, fields) = await street.take_all(count=5)
+    await street.open()
+    for task in tasks:
+        assert (await known(street, task))["type"] == "t"
+    await street.succeed(entry, fields)
+    assert (await street.over(tasks[-1]))["state"] == "succeeded"
 
 
 @pytest.mark.contract("S1-11")

@@ -15,7 +15,7 @@ from onward.client.errors import ProblemError, ServerNeeded
 from onward.client.http import Client, Options, TaskView
 from onward.client.worker import Worker
 from onward.service import Context, PlainContext, Refused
-from tests.client.conftest import served
+from tests.client.conftest import served, wait_until_put_off
 from tests.servers import fresh_url
 from tests.streams.street import DEAD, GROUP, RESULTS, TASKS, text
 from tests.support import wait_until
@@ -145,16 +145,15 @@ async def test_failures_are_retried_with_the_next_attempt(site: Site) -> None:
     assert attempts == [(1, "k-1"), (2, "k-1"), (3, "k-1")]
 
 
-async def test_a_type_it_does_not_serve_is_refused_for_now(site: Site) -> None:
+async def test_a_type_it_does_not_serve_goes_back_and_burns_nothing(site: Site) -> None:
     worker = Worker()
 
     @worker.service
     async def mine() -> None: ...
 
     await site.start(worker)
-    dead = await site.ended("others", max_retries=1)
-    assert dead.error is not None
-    assert (dead.state, dead.attempt, dead.error["kind"]) == ("dead", 2, "UnknownService")
+    task = await site.client.submit("others", {}, queue="streams", max_retries=0)
+    await wait_until_put_off(site.client, task.id)
 
 
 @pytest.mark.contract("S1-5")

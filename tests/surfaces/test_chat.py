@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from onward.surfaces.sync import chat
 from tests.house import House, open_house
 
 pytestmark = pytest.mark.contract("N-6")
@@ -138,3 +139,24 @@ async def test_the_built_in_worker_answers_a_first_chat() -> None:
         pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
         assert "".join(pieces) == "You said: hello"
         assert len(pieces) > 3
+
+
+async def test_of_those_who_stream_at_once_none_is_let_in_beyond_the_limit(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "MOST_STREAMS", 2)
+    worker = await house.worker(group="llama", concurrency=8)
+    body = {"model": "llama", "messages": HELLO, "stream": True}
+    asking = [asyncio.ensure_future(house.post("/v1/chat/completions", body)) for _ in range(5)]
+    for _ in range(2):
+        await worker.answer((await worker.task())["taskId"], "hi")
+    answers = await asyncio.gather(*asking)
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 503, 503, 503]
+    assert worker.pending() == 0, "who is refused has handed nothing in"
+    # Those are over, and their places free; one that could not be handed in has none.
+    lost = await house.post("/v1/chat/completions", {**body, "model": "nobody"})
+    assert lost.status_code == 503
+    again = asyncio.gather(*[house.post("/v1/chat/completions", body) for _ in range(2)])
+    for _ in range(2):
+        await worker.answer((await worker.task())["taskId"], "hi")
+    assert [answer.status_code for answer in await again] == [200, 200]

@@ -74,6 +74,24 @@ async def test_the_same_key_is_the_same_task_and_another_body_is_refused(house: 
 
 
 @pytest.mark.contract("N-3")
+@pytest.mark.parametrize(
+    "path", ["/api/v2/tasks", "/api/v2/sessions/s1/tasks", "/api/v2/tools/post_task_tool"]
+)
+@pytest.mark.parametrize("key", [b"", b"x" * 256, b"caf\xe9", b"tab\there"])
+async def test_a_key_in_the_header_has_the_limits_of_one_in_the_body(
+    house: House, path: str, key: bytes
+) -> None:
+    service = {"name": "post", "task_types": ["mail"]}
+    assert (await house.post("/api/v2/services", service)).status_code == 201
+    by_tool = path.endswith("tool")
+    body = {"parameters": {}, "session_id": "s1"} if by_tool else {"type": "mail"}
+    refused = await house.post(path, body, headers={b"Idempotency-Key": key})
+    assert refused.status_code == 422, refused.text
+    taken = await house.post(path, body, headers={b"Idempotency-Key": b"x" * 255})
+    assert taken.status_code in (200, 202), taken.text
+
+
+@pytest.mark.contract("N-3")
 async def test_two_hundred_calls_with_one_key_are_one_task(house: House) -> None:
     tasks = await asyncio.gather(
         *[submitted(house, payload=1, idempotency_key="k") for _ in range(200)]
@@ -383,6 +401,25 @@ async def test_health_readiness_and_metrics_answer_with_or_without_workers(house
     metrics = (await house.get("/metrics")).text
     assert 'onward_events_total{type="task.created"} 1.0' in metrics
     assert 'onward_tasks{lane="primary",queue="greet",state="queued"} 1.0' in metrics
+    assert "onward_ledger_log_bytes " in metrics
+
+
+@pytest.mark.contract("S3-7")
+async def test_health_turns_when_a_job_fails_again_and_again_and_turns_back(house: House) -> None:
+    troubles = house.onward.dispatcher.troubles
+    troubles.ended("a job of the test", RuntimeError("no"))
+    ill = await house.get("/health")
+    assert (ill.status_code, ill.json()["status"]) == (503, "unhealthy")
+    assert ill.json()["components"]["background"] == {
+        "status": "unhealthy",
+        "failing": {"a job of the test": "failed 5 times in a row: RuntimeError"},
+    }
+    troubles.went_well("a job of the test")
+    well = await house.get("/health")
+    assert (well.status_code, well.json()["components"]["background"]) == (
+        200,
+        {"status": "healthy", "failing": {}},
+    )
 
 
 @pytest.mark.contract("S1-8")
@@ -400,6 +437,30 @@ async def test_an_effect_is_begun_once_and_kept_over_a_retry(house: House) -> No
     assert again.json() == {"state": "done", "value": {"id": 7}}
     stale = await house.post(path, {"fence": frame["fence"] - 1})
     assert stale.status_code == 409
+
+
+@pytest.mark.contract("S1-8")
+async def test_an_effect_is_finished_and_taken_back_only_with_the_fence_that_began_it(
+    house: House,
+) -> None:
+    worker = await house.worker(group=None, services=["greet"])
+    task = await submitted(house, backoff_ms=[0])
+    first = (await worker.task())["fence"]
+    path = f"/api/v2/tasks/{task['id']}/effects/charge"
+    assert (await house.post(path, {"fence": first})).json() == {"state": "begun"}
+    own = {"state": "unknown", "fence": first, "own": True}
+    assert (await house.post(path, {"fence": first})).json() == own
+    await worker.answer(task["id"], error="after the charge")
+    second = (await worker.task())["fence"]
+    assert (await house.http.delete(f"{path}?fence={second}")).status_code == 204
+    assert (await house.http.delete(f"{path}?fence={first}")).status_code == 409
+    assert (await house.http.put(path, json={"fence": second, "value": 2})).status_code == 409
+    unknown = {"state": "unknown", "fence": first, "own": False}
+    assert (await house.post(path, {"fence": second})).json() == unknown
+    for value in (1, 2):
+        put = await house.http.put(path, json={"fence": first, "value": value})
+        assert put.json() == {"state": "done"}
+    assert (await house.post(path, {"fence": second})).json() == {"state": "done", "value": 1}
 
 
 @pytest.mark.contract("N-3")

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from onward.core.privacy import MASK
 from onward.core.task import Lane, State
+from onward.surfaces.console.dead_letters import SHOWN, merged
 from tests.house import House, SocketWorker
 
 GROUP = {
     "fingerprint", "kind", "message", "count", "first_at", "last_at", "types", "sample", "task_ids",
 }  # fmt: skip
 PATH = "/api/v2/dead-letters"
+DONE: dict[str, Any] = {"refused": [], "refused_count": 0, "sample": []}  # and nothing to tell of
 
 
 async def a_worker(house: House) -> SocketWorker:
@@ -93,7 +96,7 @@ async def test_a_replay_keeps_the_id_and_begins_a_new_generation(house: House) -
     body = {"ids": [id], "payload": {"to": "ada"}}
     done = await house.post(f"{PATH}/replay", body)
     assert (done.status_code, done.json()) == (
-        200, {"matched": 1, "replayed": 1, "refused": [], "until": None},
+        200, {**DONE, "matched": 1, "replayed": 1, "until": None},
     )  # fmt: skip
     frame = await worker.task()
     assert (frame["taskId"], frame["payload"]) == (id, {"to": "ada"})
@@ -161,7 +164,7 @@ async def test_a_rate_stands_in_the_ledger_and_needs_nobody_to_keep_it(house: Ho
     ids = [await died(house, worker) for _ in range(4)]
     now = house.clock.now()
     done = (await house.post(f"{PATH}/replay", {"filter": {}, "rate": 2})).json()
-    assert done == {"matched": 4, "replayed": 4, "refused": [], "until": now + 1_500}
+    assert done == {**DONE, "matched": 4, "replayed": 4, "until": now + 1_500}
     await house.settled()
     tasks = [(await house.get(f"/api/v2/tasks/{id}")).json() for id in ids]
     assert [task["state"] for task in tasks] == ["running"] + ["scheduled"] * 3
@@ -207,13 +210,125 @@ async def test_many_are_worked_on_in_chunks(house: House) -> None:
     assert sum((await counts()).values()) == 600
 
 
-@pytest.mark.contract("N-5", "S1-10", "S1-11")
-async def test_a_mended_payload_is_for_one_task(house: House) -> None:
-    choices: list[dict[str, Any]] = [{"filter": {}}, {"ids": ["a", "b"]}]
-    for chosen in choices:
-        bad = await house.post(f"{PATH}/replay", {**chosen, "payload": 1})
-        assert (bad.status_code, bad.json()["code"]) == (422, "invalid_request")
-        assert bad.json()["detail"].startswith("a mended payload is for one task")
+async def fingerprint(house: House) -> str:
+    (group,) = await dead(house)
+    return str(group["fingerprint"])
+
+
+async def payload_of(house: House, id: str) -> Any:
+    return (await house.get(f"/api/v2/tasks/{id}")).json()["payload"]
+
+
+@pytest.mark.contract("N-5", "S1-10")
+async def test_a_group_of_one_is_replayed_with_another_payload(house: House) -> None:
+    worker = await a_worker(house)
+    id = await died(house, worker, payload={"to": "?"})
+    body = {"filter": {"fingerprint": await fingerprint(house)}, "payload": {"to": "ada"}}
+    done = (await house.post(f"{PATH}/replay", body)).json()
+    assert (done["matched"], done["replayed"], done["refused"]) == (1, 1, [])
+    assert (await worker.task())["payload"] == {"to": "ada"}
+    assert await state_of(house, id) == ("running", 2)
+
+
+@pytest.mark.contract("N-5", "S1-10")
+@pytest.mark.parametrize("by", ["ids", "filter"])
+async def test_one_payload_is_for_all_of_them(house: House, by: str) -> None:
+    worker = await a_worker(house)
+    ids = [await died(house, worker, payload={"n": n}) for n in range(3)]
+    await worker.close()
+    chosen: dict[str, Any] = {"ids": ids} if by == "ids" else {"filter": {}}
+    done = (await house.post(f"{PATH}/replay", {**chosen, "payload": None})).json()
+    assert done["replayed"] == 3
+    assert [await payload_of(house, id) for id in ids] == [None] * 3, "null is a payload"
+
+
+@pytest.mark.contract("N-5", "S1-10")
+async def test_a_patch_changes_a_part_of_each(house: House) -> None:
+    worker = await a_worker(house)
+    first = await died(house, worker, payload={"to": {"name": "a", "town": "b"}, "old": 1})
+    second = await died(house, worker, payload=[1])
+    await worker.close()
+    patch = {"to": {"town": "c"}, "old": None, "new": [1]}
+    done = (await house.post(f"{PATH}/replay", {"filter": {}, "patch": patch, "rate": 1})).json()
+    assert done["replayed"] == 2
+    assert await payload_of(house, first) == {"to": {"name": "a", "town": "c"}, "new": [1]}
+    assert await payload_of(house, second) == {"to": {"town": "c"}, "new": [1]}
+
+
+@pytest.mark.parametrize(
+    ("value", "patch", "result"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"a": "b"}, ["c"], ["c"]),
+        ({"a": "foo"}, None, None),
+        ({"a": "foo"}, "bar", "bar"),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_a_merge_patch_is_applied_as_its_standard_says(value: Any, patch: Any, result: Any) -> None:
+    assert merged(value, patch) == result
+
+
+@pytest.mark.contract("N-5")
+async def test_one_that_does_not_fit_is_refused_and_the_others_go(house: House) -> None:
+    worker = await a_worker(house)
+    good = await died(house, worker, payload={"n": 1})
+    bad = await died(house, worker, payload={"n": "x"})
+    other = await died(house, worker, type="greet", payload={"n": "x"})
+    await worker.close()
+    schema = {"mail": {"properties": {"n": {"type": "integer"}}}}
+    service = {"name": "post", "task_types": ["mail"], "schema": schema}
+    assert (await house.post("/api/v2/services", service)).status_code == 201
+    body = {"filter": {}, "patch": {"m": 2}}
+    dry = (await house.post(f"{PATH}/replay", {**body, "dry_run": True})).json()
+    assert (dry["matched"], dry["replayed"], dry["refused_count"]) == (3, 0, 1)
+    assert [one["id"] for one in dry["refused"]] == [bad]
+    assert "does not fit 'mail'" in dry["refused"][0]["reason"]
+    assert dry["sample"] == [
+        {"id": good, "before": {"n": 1}, "after": {"n": 1, "m": 2}},
+        {"id": other, "before": {"n": "x"}, "after": {"n": "x", "m": 2}},
+    ]
+    assert await state_of(house, good) == ("dead", 1), "a dry run changes nothing"
+    done = (await house.post(f"{PATH}/replay", body)).json()
+    assert (done["replayed"], done["refused"], done["sample"]) == (2, dry["refused"], [])
+    assert await state_of(house, bad) == ("dead", 1)
+    assert await payload_of(house, bad) == {"n": "x"}
+    assert await state_of(house, good) == ("queued", 2)
+
+
+@pytest.mark.contract("N-5", "S2-9")
+async def test_a_dry_run_masks_as_reading_does_and_a_mask_is_never_replayed(house: House) -> None:
+    worker = await a_worker(house)
+    ids = [await died(house, worker, payload={"card": f"{n}", "n": n}) for n in range(SHOWN + 1)]
+    await worker.close()
+    await house.post(
+        "/api/v2/services", {"name": "post", "task_types": ["mail"], "sensitive": ["card"]}
+    )
+    body = {"ids": ids, "patch": {"n": 0}, "dry_run": True}
+    seen = (await house.post(f"{PATH}/replay", body, params={"masked": "true"})).json()
+    assert len(seen["sample"]) == SHOWN
+    assert seen["sample"][1] == {
+        "id": ids[1],
+        "before": {"card": MASK, "n": 1},
+        "after": {"card": MASK, "n": 0},
+    }
+    plain = (await house.post(f"{PATH}/replay", body)).json()
+    assert plain["sample"][1]["after"] == {"card": "1", "n": 0}
+    for mended in ({"payload": {"card": MASK, "n": 0}}, {"patch": {"card": MASK}}):
+        done = (await house.post(f"{PATH}/replay", {"ids": ids[:2], **mended})).json()
+        assert (done["replayed"], done["refused_count"]) == (0, 2)
+        assert "holds the mask and not the value that it hides" in done["refused"][0]["reason"]
+    assert await state_of(house, ids[0]) == ("dead", 1)
 
 
 async def test_a_mended_payload_of_a_guarded_task_is_approved_anew(house: House) -> None:
@@ -237,8 +352,9 @@ async def test_a_mended_payload_must_fit_the_schema(house: House) -> None:
     schema = {"mail": {"type": "object"}}
     service = {"name": "post", "task_types": ["mail"], "schema": schema}
     await house.post("/api/v2/services", service)
-    bad = await house.post(f"{PATH}/replay", {"ids": [id], "payload": 7})
-    assert (bad.status_code, bad.json()["code"]) == (422, "invalid_request")
+    bad = (await house.post(f"{PATH}/replay", {"ids": [id], "payload": 7})).json()
+    assert (bad["replayed"], bad["refused"][0]["id"]) == (0, id)
+    assert "does not fit 'mail'" in bad["refused"][0]["reason"]
     assert await state_of(house, id) == ("dead", 1)
 
 
@@ -256,6 +372,7 @@ async def test_a_mended_payload_must_fit_the_schema(house: House) -> None:
         {"filter": {}, "rate": -1},
         {"filter": {}, "rate": 1e-300},
         {"filter": {}, "dry_run": "yes"},
+        {"filter": {}, "payload": 1, "patch": {}},
     ],
 )
 async def test_what_makes_no_sense_is_refused(

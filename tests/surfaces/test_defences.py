@@ -30,7 +30,8 @@ from onward.surfaces.wire import error_body
 
 pytestmark = [pytest.mark.contract("S0-9"), pytest.mark.slow]
 
-HEADER_MS, BODY_MS = 1_000, 1_200
+HEADER_MS, BODY_MS, WRITE_MS = 1_000, 1_200, 3_000
+LARGE = 32 << 20  # more than the kernel keeps for a reader that does not read
 PATIENCE = 10.0
 
 
@@ -42,9 +43,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "lifespan.shutdown.complete"})
         return
     if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.accept"})
-        await send({"type": "websocket.close"})
+        await _accept(scope, receive, send)
         return
     size = await _size(receive)
     if scope["path"].endswith("/stall"):
@@ -62,8 +61,17 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": b'{"error":"Task timeout"}'})
         return
     await send(start)
-    body = json.dumps({"size": size, "id": scope["state"]["request_id"]}).encode()
+    said = json.dumps({"size": size, "id": scope["state"]["request_id"]}).encode()
+    body = b"x" * LARGE if scope["path"] == "/large" else said
     await send({"type": "http.response.body", "body": body})
+
+
+async def _accept(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "websocket.accept"})
+    while scope["path"] == "/flood":
+        await send({"type": "websocket.send", "text": "x" * MAX_BODY})
+    await send({"type": "websocket.close"})
 
 
 async def _size(receive: Any) -> int:
@@ -84,6 +92,7 @@ class Running:
             port=0,
             header_timeout_ms=HEADER_MS,
             body_timeout_ms=BODY_MS,
+            write_timeout_ms=WRITE_MS,
             **settings,
         )
         guarded = Guard(
@@ -177,7 +186,7 @@ def is_closed(caller: socket.socket) -> bool:
 
 
 def request(
-    method: str = "POST", path: str = "/api/openai", body: bytes = b"", **headers: str
+    method: str = "POST", path: str = "/api/openai", body: bytes = b"", **headers: Any
 ) -> bytes:
     given = {"host": "127.0.0.1", "content-length": str(len(body)), **headers}
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in given.items())
@@ -299,6 +308,7 @@ def test_a_body_at_the_limit_passes(running: Running) -> None:
     assert str(MAX_BODY).encode() in answer.body
 
 
+END = b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
 CHUNKED = b"POST /api/openai HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -409,7 +419,83 @@ def test_no_host_at_all_is_refused(running: Running) -> None:
 def test_another_page_may_change_nothing(running: Running, method: str, origin: str) -> None:
     answer = running.ask(request(method, "/api/v1/tasks/", host="127.0.0.1:7", origin=origin))
     assert answer.status == 403
-    assert answer.json == {"detail": "This page may not do that here"}
+    assert answer.json["detail"].startswith("This page may not do that here; ")
+    assert "ONWARD_ALLOWED_ORIGINS" in answer.json["detail"]
+
+
+# What Chromium sends: of a page on another site, and of one on another port of this machine.
+IMAGE: dict[str, Any] = {"sec_fetch_mode": "no-cors", "sec_fetch_dest": "image"}
+FETCH: dict[str, Any] = {
+    "sec_fetch_mode": "cors",
+    "sec_fetch_dest": "empty",
+    "origin": "http://evil.example",
+}
+FRAME: dict[str, Any] = {"sec_fetch_mode": "navigate", "sec_fetch_dest": "iframe"}
+LINK: dict[str, Any] = {"sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@pytest.mark.parametrize("how", [IMAGE, FETCH, FRAME])
+def test_another_sites_page_may_not_even_read(
+    running: Running, method: str, how: dict[str, Any]
+) -> None:
+    answer = running.ask(request(method, sec_fetch_site="cross-site", **how) + END)
+    assert answer.status == 403
+
+
+def test_a_link_from_another_site_is_followed(running: Running) -> None:
+    assert running.ask(request("GET", sec_fetch_site="cross-site", **LINK)).status == 200
+    assert running.ask(request("POST", sec_fetch_site="cross-site", **LINK)).status == 403
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none", "same-site"])
+def test_pages_of_our_own_site_may_read(running: Running, site: str) -> None:
+    assert running.ask(request("GET", sec_fetch_site=site, **IMAGE)).status == 200
+
+
+def test_our_own_page_may_also_behind_a_proxy_that_drops_the_port(running: Running) -> None:
+    page: dict[str, Any] = {"host": "onward.example", "origin": "https://onward.example:8443"}
+    assert running.ask(request(**page)).status == 403
+    assert running.ask(request(**page, sec_fetch_site="same-site")).status == 403
+    assert running.ask(request(**page, sec_fetch_site="same-origin")).status == 200
+
+
+def test_a_page_that_is_named_may_also_from_another_site(running: Running) -> None:
+    page: dict[str, Any] = {"origin": "https://page.example", "sec_fetch_site": "cross-site"}
+    assert running.ask(request("POST", **page)).status == 200
+    assert running.ask(request("GET", **page)).status == 200
+
+
+def test_no_other_sites_page_embeds_an_answer(running: Running) -> None:
+    assert running.ask(request()).headers["cross-origin-resource-policy"] == "same-origin"
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("http://evil.example/x", 421), ("http://evil.example:8070/x", 421),
+     ("http://127.0.0.1.evil.example/x", 421), ("http://user@evil.example/x", 421),
+     ("http://127.0.0.1:8070/x", 200), ("http://[::1]:8070/x", 200),
+     ("http://onward.example/x", 200)],
+)  # fmt: skip
+def test_the_host_of_an_absolute_target_counts(running: Running, target: str, status: int) -> None:
+    assert running.ask(request("GET", target)).status == status
+
+
+def test_the_host_of_an_absolute_target_is_the_pages_own(running: Running) -> None:
+    forged = request("POST", "http://127.0.0.1:7/x", host="127.0.0.1", origin="http://127.0.0.1")
+    assert running.ask(forged).status == 403
+
+
+def test_a_head_request_is_a_get_without_its_body(running: Running) -> None:
+    asked = request("HEAD", "/health") + request("GET", "/health", connection="close")
+    with running.connect(asked) as caller:
+        raw = b""
+        while data := caller.recv(65536):
+            raw += data
+    head, _, rest = raw.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert rest.startswith(b"HTTP/1.1 200"), "nothing in between"
+    assert b'"size": 0' in rest
 
 
 @pytest.mark.parametrize(
@@ -576,3 +662,63 @@ def test_a_signal_drains_and_ends_with_zero(number: signal.Signals) -> None:
 def test_the_shape_of_an_error_goes_by_whole_path_segments() -> None:
     for path in ("/tasksy", "/api/v10", "/v1x", "/api/openais", "/", ""):
         assert error_body(path, 404, "not_found", "no")[0] == "application/problem+json"
+
+
+@pytest.mark.parametrize("origin", ["onward.example", "ftp://x", "https://", "https://x/path"])
+def test_an_allowed_origin_that_is_none_is_named_at_the_start(origin: str) -> None:
+    Settings(allowed_origins=("https://page.example:8443/",))
+    with pytest.raises(ValueError, match="is no origin like"):
+        Settings(allowed_origins=(origin,))
+
+
+UPGRADE = (
+    b"GET /flood HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+def _unread(running: Running) -> list[int]:
+    return [one.transport.get_write_buffer_size() for one in _connections(running)]
+
+
+def _connections(running: Running) -> list[Any]:
+    return list(running.server.server_state.connections)
+
+
+@pytest.mark.parametrize("asked", [request("GET", "/large"), UPGRADE], ids=["answer", "socket"])
+def test_a_caller_who_does_not_read_is_cut_off(asked: bytes) -> None:
+    running = Running()
+    try:
+        with running.connect(asked) as caller:
+            _until(lambda: sum(_unread(running)) > 0)
+            _until(lambda: not _connections(running))
+            assert is_closed(caller)
+    finally:
+        running.stop()
+
+
+def test_a_caller_who_reads_slowly_gets_all_of_it(running: Running) -> None:
+    with running.connect(request("GET", "/large", connection="close")) as caller:
+        began, size = time.monotonic(), 0
+        while data := caller.recv(1 << 20):
+            size += len(data)
+            if time.monotonic() - began < 2 * WRITE_MS / 1000:
+                time.sleep(0.1)
+    assert size > LARGE
+
+
+def test_unread_answers_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many who do not read, the longest silent go first, before their time."""
+    monkeypatch.setattr(sys.modules[__name__], "WRITE_MS", 600_000)
+    monkeypatch.setattr(serving, "MAX_UNREAD", 2 * LARGE)
+    running = Running()
+    callers: list[socket.socket] = []
+    try:
+        callers += [running.connect(request("GET", "/large")) for _ in range(5)]
+        _until(lambda: running.server.server_state.total_requests == 5)
+        _until(lambda: sum(_unread(running)) <= 2 * LARGE)
+        assert 1 <= len(_connections(running)) <= 2
+    finally:
+        for caller in callers:
+            caller.close()
+        running.stop()

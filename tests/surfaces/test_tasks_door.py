@@ -366,7 +366,7 @@ async def test_a_list_reads_no_log_of_what_never_failed(
 async def test_errors_are_found_behind_many_other_events(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.surfaces.tasks.shapes.PAGE", 3)
+    monkeypatch.setattr("onward.core.follow.BATCH", 3)
     worker = await summarizer(house)
     task = await submitted(house)
     await fail(house, worker)

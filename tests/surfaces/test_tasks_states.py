@@ -11,8 +11,8 @@ import pytest
 from onward.core.alarm import Alarm
 from onward.core.contract import Ask, Want
 from onward.core.task import Lane, Priority, State
-from onward.surfaces.tasks.router import COUNTED, take_back
-from onward.surfaces.tasks.shapes import STORED
+from onward.surfaces.tasks.router import take_back
+from onward.surfaces.tasks.shapes import COUNTED, STORED
 from onward.surfaces.vocabulary import TASKS, Phase, phase
 from onward.surfaces.wire import iso
 from tests.house import House, open_house

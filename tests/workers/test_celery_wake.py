@@ -54,7 +54,8 @@ class Office:
     async def hire(self, *queues: str, transport: str = "celery") -> None:
         member = self.roster.member(f"w-{'-'.join(queues)}", transport, queues, 1)
         await self.roster.join(member)
-        await asyncio.sleep(0)  # its listeners are there
+        for _ in range(2):
+            await asyncio.sleep(0)  # it is announced, and its listeners are there
 
     def ring(self, *queues: str) -> None:
         self.backend.bell.ring(*[f"queue:{queue}" for queue in queues])

@@ -196,6 +196,32 @@ async def test_an_effect_whose_note_was_answered_too_late_is_done_once(
     assert done_ == [1]
 
 
+async def test_an_effect_that_happened_is_noted_once_the_ledger_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done_: list[int] = []
+    monkeypatch.setattr(local, "AGAIN_S", 0.01)
+
+    async def pay(ctx: Context) -> None:
+        await ctx.once("charge", lambda: done_.append(ctx.attempt))
+        if ctx.attempt == 1:
+            raise TryAgain("after the charge", after_ms=1)
+
+    async with serving(pay) as onward:
+        finish, refused = onward.backend.effects.finish, 0
+
+        async def away(*given: Any, **more: Any) -> Any:
+            nonlocal refused
+            refused += 1
+            if refused < 4:
+                raise LedgerUnavailable("the ledger takes no writes now")
+            return await finish(*given, **more)
+
+        onward.backend.effects.finish = away  # type: ignore[method-assign]
+        await done(onward, "pay")
+    assert done_ == [1]
+
+
 async def test_the_last_word_comes_after_the_one_that_is_under_way() -> None:
     said: list[int] = []
     go = asyncio.Event()

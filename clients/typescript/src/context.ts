@@ -6,6 +6,9 @@ import { type Server } from "./server.js";
 
 const PROGRESS_EVERY_MS = 100;
 
+/** `fence` and `own` of an unknown effect: the attempt that began it, and whether that is this one. */
+type Begun = { state: string; value?: unknown; fence?: number; own?: boolean };
+
 /** Its methods throw once the task is canceled or lost: a handler that awaits them stops there. */
 export class Context {
   readonly taskId: string;
@@ -82,16 +85,19 @@ export class Context {
       if (!this.signal.aborted) await this.#takeBack(name);
       throw error;
     }
-    const body = toJson({ fence: this.#fence, value });
+    // The fence that began it: an earlier attempt's, if this one repeats what that one left unknown.
+    const body = toJson({ fence: begun.state === "begun" ? this.#fence : begun.fence, value });
     await this.#server.ask("PUT", this.#path(name), body);
     return JSON.parse(body).value;
   }
 
-  async #begin(name: string): Promise<{ state: string; value?: unknown }> {
+  async #begin(name: string): Promise<Begun> {
     try {
-      return await this.#server.ask("POST", this.#path(name), toJson({ fence: this.#fence }));
+      const { answer, asked } = await this.#server.askCounting("POST", this.#path(name), toJson({ fence: this.#fence }));
+      // Asked twice, it may be noted by the first request, of which only the answer was lost.
+      return asked > 1 && answer.own ? { state: "begun" } : answer;
     } catch (error) {
-      // Perhaps it was noted and only the answer lost. As it has not begun, the note goes, or the
+      // Perhaps it was noted and only the answers lost. As it has not begun, the note goes, or the
       // next attempt would think that it might have.
       if (error instanceof Unreachable) await this.#takeBack(name);
       if (!(error instanceof ProblemError && error.status === 409)) throw error;

@@ -3,7 +3,7 @@
 /** Throw it in a handler: this will not go better another time. */
 export class Refused extends Error {}
 
-/** Throw it in a handler: this may go better later, at the earliest after `retryAfterMs`. */
+/** Throw it in a handler: this may go better later, after `retryAfterMs`, or as the schedule has it. */
 export class TryAgain extends Error {
   readonly retryAfterMs: number | undefined;
 

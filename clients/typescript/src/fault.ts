@@ -14,7 +14,7 @@ export function faultFrom(thrown: unknown): object {
   const fault = { error: (error.message || errorType).slice(0, LONGEST_MESSAGE), errorType };
   if (error instanceof Refused) return { ...fault, retryable: false };
   if (error instanceof TryAgain) {
-    const after = Math.max(0, Math.ceil(error.retryAfterMs ?? 0));
+    const after = Math.max(0, Math.ceil(error.retryAfterMs ?? NaN));
     return { ...fault, retryable: true, retryAfterMs: Number.isSafeInteger(after) ? after : undefined };
   }
   const status = error.status ?? error.statusCode;

@@ -12,6 +12,7 @@ export interface Task {
   payload: unknown;
   attempt: number;
   service: string | null; // null: it came for our group
+  queue?: string;
   fence: number;
   key: string; // stable over attempts
   traceparent?: string | null;

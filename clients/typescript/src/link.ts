@@ -130,7 +130,8 @@ export class Link {
   async #answer(task: Task, context: Context): Promise<string> {
     const head = { type: "taskResult", taskId: task.taskId, fence: task.fence };
     try {
-      const handler = this.shop.handlers.get(task.service ?? null);
+      const { handlers } = this.shop;
+      const handler = handlers.get(task.service ?? null) ?? (task.service && task.queue ? handlers.get(task.queue) : undefined);
       if (handler === undefined) throw new UnknownService(`this worker serves no ${task.service ?? "group"}`);
       const result = await this.shop.slots.use(context.signal, () => handler(task.payload ?? null, context));
       return fitting(toJson({ ...head, result }));
@@ -138,7 +139,8 @@ export class Link {
       const why: unknown = context.signal.aborted ? context.signal.reason : thrown;
       const expected = why instanceof Refused || why instanceof TryAgain || why instanceof LostTask;
       this.shop.log(`${task.service ?? "group"} failed: ${(!expected && (why as Error)?.stack) || String(why)}`);
-      return toJson({ ...head, ...faultFrom(why) });
+      const released = why instanceof UnknownService || undefined; // not begun: the task burns no attempt
+      return toJson({ ...head, ...faultFrom(why), released });
     }
   }
 

@@ -9,6 +9,8 @@ const ANSWER_MS = 30_000;
 const PATIENCE_MS = 30_000;
 const PAUSE_MS = 250;
 
+type Method = "POST" | "PUT" | "DELETE";
+
 export class Server {
   readonly url: string;
 
@@ -27,18 +29,23 @@ export class Server {
     return `${this.url.replace("http", "ws")}/ws/worker`;
   }
 
-  /** The answer's JSON. Only what the server may be told twice is said again when no answer came. */
-  async ask(method: "POST" | "PUT" | "DELETE", path: string, body: string | null = null): Promise<any> {
-    const until = performance.now() + (method === "POST" ? 0 : PATIENCE_MS);
+  /** The answer's JSON. */
+  async ask(method: Method, path: string, body: string | null = null): Promise<any> {
+    return (await this.askCounting(method, path, body)).answer;
+  }
+
+  /** The answer's JSON, and how often the server was asked: it may have heard an earlier request too. */
+  async askCounting(method: Method, path: string, body: string | null): Promise<{ answer: any; asked: number }> {
+    const until = performance.now() + PATIENCE_MS;
     const headers = { "content-type": "application/json" };
-    for (;;) {
+    for (let asked = 1; ; asked++) {
       const signal = AbortSignal.timeout(ANSWER_MS);
       const answer = await fetch(this.url + path, { method, body, headers, signal })
         .then(async (response) => ({ status: response.status, text: await response.text() }))
         .catch((cause: unknown) => {
           if (performance.now() >= until) throw new Unreachable(`no answer from ${this.url}`, { cause });
         });
-      if (answer && answer.status < 300) return answer.text && JSON.parse(answer.text);
+      if (answer && answer.status < 300) return { answer: answer.text && JSON.parse(answer.text), asked };
       if (answer && (answer.status !== 503 || performance.now() >= until)) {
         const detail = /"detail":\s*"([^"]+)"/.exec(answer.text)?.[1];
         throw new ProblemError(answer.status, detail ?? `HTTP ${answer.status} from ${this.url}`);

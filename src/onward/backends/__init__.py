@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from onward.backends.sealed.cells import Resealable
@@ -12,27 +13,32 @@ from onward.core.errors import Invalid
 EXTRA = "pip install 'onward[redis]'"
 
 
-def open_backend(
+def open_backend(  # noqa: PLR0913 each is one setting
     url: str,
     *,
     durable: bool = True,
     prefix: str = "",
+    volatile: bool = False,
     archive: str = "",
+    state: Path | None = None,
     keys: str = "",
     keys_file: str | None = None,
 ) -> Backend:
-    """`durable` is SQLite's; Redis has a `prefix` before every key, and the URL of an archive,
-    in which `{ledger}` stands for a mark of this ledger.
+    """`durable` is SQLite's; Redis has a `prefix` before every key, may be `volatile` on purpose,
+    and has the URL of an archive, in which `{ledger}` stands for a mark of this ledger, and
+    `{state}` for the folder `state`.
 
     With `keys` given, here or in a file, what people wrote is sealed before any of them sees it.
     """
+    archive = _placed(archive.replace("{ledger}", _mark(url, prefix)), state)
     if not keys and keys_file is None:
-        return _open(url, durable=durable, prefix=prefix, archive=archive)
+        return _open(url, durable=durable, prefix=prefix, volatile=volatile, archive=archive)
     from onward.backends.sealed import sealed
     from onward.backends.sealed.keyring import Keyring
 
     keyring = Keyring.read(keys, keys_file)
-    return sealed(_open(url, durable=durable, prefix=prefix, archive=archive), keyring)
+    ledger = _open(url, durable=durable, prefix=prefix, volatile=volatile, archive=archive)
+    return sealed(ledger, keyring)
 
 
 def _mark(url: str, prefix: str) -> str:
@@ -42,7 +48,19 @@ def _mark(url: str, prefix: str) -> str:
     return sha256(place.encode()).hexdigest()[:8]
 
 
-def _open(url: str, *, durable: bool, prefix: str, archive: str) -> Resealable:
+def _placed(archive: str, state: Path | None) -> str:
+    """An absolute place. Each file has a cursor of its own: one made anew in every folder that a
+    server is started in would leave cursors behind that nobody moves.
+    """
+    if "{state}" not in archive:
+        return archive
+    before = Path(archive.rpartition("/")[2]).absolute()  # where it was made by default once
+    if before.exists():
+        return f"sqlite:///{before}"
+    return archive.replace("{state}", str((state or Path()).absolute()))
+
+
+def _open(url: str, *, durable: bool, prefix: str, volatile: bool, archive: str) -> Resealable:
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
         from onward.backends.sqlite import SqliteBackend
@@ -55,13 +73,12 @@ def _open(url: str, *, durable: bool, prefix: str, archive: str) -> Resealable:
         except ModuleNotFoundError as error:
             raise Invalid("the Redis ledger needs redis-py", hint=EXTRA) from error
 
-        ledger = RedisBackend(url, prefix=prefix)
+        ledger = RedisBackend(url, prefix=prefix, volatile=volatile)
         if not archive:
             return ledger
         from onward.backends.archive import Archive, ArchivedBackend
 
-        file = archive.replace("{ledger}", _mark(url, prefix))
-        return ArchivedBackend(ledger, ledger.tasks, Archive(file))
+        return ArchivedBackend(ledger, ledger.tasks, Archive(archive))
     raise Invalid(
         f"no ledger is known for {url!r}",
         hint="use sqlite:///onward.db or redis://host:6379/0",

@@ -11,26 +11,29 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import apsw
 import msgspec
 import structlog
 
-from onward.backends.codec import FIELDS, from_row, to_row
+from onward.backends.codec import FIELDS, Reading, cut, text_bytes, to_row
 from onward.backends.sealed.cells import Resealable
 from onward.backends.sqlite.cells import ARCHIVE, SqlCells, Statement
-from onward.backends.sqlite.database import named
+from onward.backends.sqlite.database import Row, Take, migrate, named
+from onward.backends.sqlite.files import create_private
 from onward.backends.sqlite.sessions import SqlSessions
-from onward.backends.sqlite.store import matching
+from onward.backends.sqlite.store import Cut, matching
 from onward.core.clock import Clock
-from onward.core.contract import Page, Query, Sessions, SessionTally, TaskStore
+from onward.core.contract import LOG_BYTES, Page, Query, Sessions, SessionTally, TaskStore
 from onward.core.duty import Duty
 from onward.core.errors import Invalid, LedgerUnavailable
+from onward.core.readers import begin
 from onward.core.tail import KIND, Tail
 from onward.core.task import FINAL, FINAL_EVENTS, Event, Instant, Task, TaskId, encode, new_id
+from onward.core.troubles import Troubles
 
 log = structlog.get_logger("onward.archive")
 
@@ -38,16 +41,17 @@ T = TypeVar("T")
 Placed = tuple[int, Task]
 
 BATCH = 2_048  # events: beside a busy loop each batch costs a wait, whatever its size
-READ = 256  # tasks in one call of the ledger
+READ = 32  # tasks in one call of the ledger: each may be of megabytes
+KEEP_BYTES = 8 << 20  # of tasks written at once
 PAUSE_S = 0.1  # between two looks at the log: the archive may be late, but not in the way
 TIDY_MS = 3_600_000
 CHUNK = 500
-SCHEMA = 2
 BUSY_MS = 10_000
 
 # Each of these leaves a task finished, or changes one that is.
 TURNS = FINAL_EVENTS | {"task.dlq", "task.abandoned", "task.replayed", "task.late_result"}
 
+STEPS = files("onward.backends") / "archive_migrations"
 _SQL = named((files("onward.backends") / "archive.sql").read_text())
 _COLUMNS = ", ".join(FIELDS)
 _KEEP_TASKS = (
@@ -61,7 +65,7 @@ _KEEP_TASKS = (
 class Forgetful(TaskStore, Protocol):
     """A ledger whose finished tasks leave it. It can say where each task stands among all."""
 
-    async def placed(self, query: Query) -> Sequence[Placed]: ...
+    async def placed(self, query: Query) -> Page[Placed]: ...
 
     async def places(self, ids: Sequence[TaskId]) -> Sequence[int | None]: ...
 
@@ -80,15 +84,16 @@ class Archive:
                 hint="use sqlite:///archive.db, or an empty text for none",
             )
         try:
-            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            create_private(self.path)
             self._writer = _open(self.path)
-            self.name = _founded(self._writer)
+            self.name = _founded(self._writer, self.path)
             self._reader = _open(self.path)
         except (apsw.Error, OSError) as error:
             raise LedgerUnavailable(
                 f"the archive {self.path} cannot be opened: {error}",
                 hint="name another file in ONWARD_ARCHIVE",
             ) from error
+        self._tasks = Reading()
         self.sessions = SqlSessions(self._read, table="archived_task")
         self.cells = SqlCells(self._read, self._rewrite, ARCHIVE)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="onward-archive")
@@ -113,17 +118,23 @@ class Archive:
     async def get(self, ids: Sequence[TaskId]) -> Mapping[TaskId, Task]:
         statement = _SQL["get"].replace("{columns}", _COLUMNS)
         rows = await self._read(statement, (encode(ids),))
-        return {task.id: task for task in map(from_row, rows)}
+        return {task.id: task for task in self._tasks.tasks(rows)[0]}
 
-    async def find(self, query: Query, *, floor: int) -> Sequence[Placed]:
+    async def find(self, query: Query, *, floor: int) -> Page[Placed]:
         """Newest first, of those above `floor`."""
         where, bindings = matching(query)
         statement = _SQL["find"].replace("{columns}", _COLUMNS).replace("{where}", where)
-        bindings |= {"floor": floor, "limit": query.limit}
-        return [(row[-1], from_row(row)) for row in await self._read(statement, bindings)]
+        bindings |= {"floor": floor, "limit": query.limit + 1}
+        taken = Cut(query.limit, query.most_bytes)
+        rows = await self._read(statement, bindings, taken)
+        found = [(row[-1], task) for row in rows if (task := self._tasks.task(row)) is not None]
+        return Page(found, str(rows[-1][-1]) if taken.more else None)
 
-    async def history(self, task: TaskId, after: int, limit: int) -> Sequence[Event]:
-        return [Event(*row) for row in await self._read(_SQL["history"], (task, after, limit))]
+    async def history(self, task: TaskId, after: int, limit: int, most_bytes: int) -> Page[Event]:
+        taken = Cut(limit, most_bytes)
+        rows = await self._read(_SQL["history"], (task, after, limit + 1), taken)
+        events = [Event(*row) for row in rows]
+        return Page(events, str(events[-1].n) if events else str(after), taken.more)
 
     async def erase(self, ids: Sequence[TaskId]) -> None:
         """Whatever their age: somebody wants these gone."""
@@ -167,10 +178,12 @@ class Archive:
 
         return await self._run(self._writing, work)
 
-    async def _read(self, statement: str, bindings: Any = ()) -> list[tuple[Any, ...]]:
-        return await self._run(
-            self._reading, lambda: self._reader.execute(statement, bindings).fetchall()
-        )
+    async def _read(self, statement: str, bindings: Any = (), take: Take = list) -> list[Row]:
+        def work() -> list[Row]:
+            with closing(self._reader.execute(statement, bindings)) as rows:
+                return take(rows)
+
+        return await self._run(self._reading, work)
 
     async def _run(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         try:
@@ -195,23 +208,11 @@ def _open(path: str) -> apsw.Connection:
     return connection
 
 
-def _founded(connection: apsw.Connection) -> str:
+def _founded(connection: apsw.Connection, path: str) -> str:
     """The file's name for itself, given when its tables were made."""
-    connection.execute("BEGIN IMMEDIATE")  # two servers may open a new file at once
-    found = connection.pragma("user_version")
-    if found not in (0, 1, SCHEMA):
-        raise LedgerUnavailable(
-            f"the archive was written by another Onward (schema {found}, ours is {SCHEMA})",
-            hint="upgrade Onward, or name another file in ONWARD_ARCHIVE",
-        )
-    if found == 0:
-        connection.execute(_SQL["schema"])
-        connection.execute(_SQL["christen"], (new_id(),))
-    elif found == 1:
-        connection.execute(_SQL["since_1"])
-    connection.pragma("user_version", SCHEMA)
+    migrate(connection, STEPS, path, "name another file in ONWARD_ARCHIVE")
+    connection.execute(_SQL["christen"], (new_id(),))
     ((name,),) = connection.execute(_SQL["name"]).fetchall()
-    connection.execute("COMMIT")
     return str(name)
 
 
@@ -233,45 +234,59 @@ class ArchivedStore:
             found = [task or archived.get(id) for id, task in zip(ids, found, strict=True)]
         return found
 
+    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        return await self.get(ids)
+
     async def erase(self, ids: Sequence[TaskId], *, now: Instant) -> None:
         """Finished tasks, from both: what the ledger must still keep stays in both for now."""
         await self._ledger.purge(ids, now=now)
         kept = {task.id for task in await self._ledger.get(ids) if task is not None}
         await self._archive.erase([id for id in ids if id not in kept])
 
-    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
-        page = await self._ledger.events(after=after, limit=limit, task=task)
+    async def events(
+        self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
+    ) -> Page[Event]:
+        page = await self._ledger.events(after=after, limit=limit, task=task, most_bytes=most_bytes)
         if task is None or page.items:
             return page
         # Nothing more there: it has no more events, or it is gone. The archive is never ahead.
-        events = await self._archive.history(task, int(after or 0), limit)
-        return Page(events, str(events[-1].n) if events else page.next)
+        return await self._archive.history(task, int(after or 0), limit, most_bytes)
 
     async def find(self, query: Query) -> Page[Task]:
         if query.states and not query.states & FINAL:
             return await self._ledger.find(query)
         here = await self._ledger.placed(query)
         # Below the last one that was read, nobody knows yet what the ledger has.
-        floor = here[-1][0] if len(here) > query.limit else -1
+        floor = -1 if here.next is None else int(here.next)
+        gone, floor = await self._departed(query, floor)
         # One order for both, by place: a task that leaves the ledger between two pages is on one.
-        both = dict(here) | dict(await self._departed(query, floor))
+        both = {place: task for place, task in [*here.items, *gone] if place >= floor}
         newest = sorted(both.items(), reverse=True, key=lambda placed: placed[0])
-        more = len(newest) > query.limit
-        newest = newest[: query.limit]
-        return Page([task for _, task in newest], str(newest[-1][0]) if more else None)
+        found, more = cut(newest, query.limit, query.most_bytes, _placed_bytes)
+        last = found[-1][0] if more else floor
+        return Page([task for _, task in found], str(last) if more or floor >= 0 else None)
 
-    async def _departed(self, query: Query, floor: int) -> Sequence[Placed]:
-        """Up to one more than asked for of those that the archive alone has."""
+    async def _departed(self, query: Query, floor: int) -> tuple[Sequence[Placed], int]:
+        """Those that the archive alone has, as many as fill a page; and down to which place both
+        have been read by now.
+        """
         gone: list[Placed] = []
-        while len(gone) <= query.limit:
-            look = msgspec.structs.replace(query, limit=query.limit + 1)
-            rows = await self._archive.find(look, floor=floor)
-            places = await self._ledger.places([task.id for _, task in rows])
-            gone += [row for row, place in zip(rows, places, strict=True) if place is None]
-            if len(rows) <= query.limit:
-                break
-            query = msgspec.structs.replace(query, after=str(rows[-1][0]))
-        return gone
+        spent = 0
+        while True:
+            page = await self._archive.find(query, floor=floor)
+            places = await self._ledger.places([task.id for _, task in page.items])
+            fresh = [row for row, place in zip(page.items, places, strict=True) if place is None]
+            gone += fresh
+            spent += sum(map(_placed_bytes, fresh))
+            if page.next is None:
+                return gone, floor
+            if len(gone) >= query.limit or spent > query.most_bytes:
+                return gone, int(page.next)
+            query = msgspec.structs.replace(query, after=page.next)
+
+
+def _placed_bytes(placed: Placed) -> int:
+    return text_bytes(to_row(placed[1]))
 
 
 class ArchivedSessions:
@@ -325,11 +340,15 @@ class ArchivedBackend:
         self.documents, self.effects, self.bell = ledger.documents, ledger.effects, ledger.bell
         self.sessions = ArchivedSessions(ledger.sessions, archive.sessions)
         self.cells = [*ledger.cells, archive.cells]
-        self.maintain = ledger.maintain
+        self.gauges, self.maintain = ledger.gauges, ledger.maintain
 
     @property
     def ahead_ms(self) -> int:
         return self.ledger.ahead_ms
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return self.ledger.warnings
 
     async def close(self) -> None:
         await self.ledger.close()
@@ -358,16 +377,25 @@ class Archiver:
         """Before anything may be purged: from now on nothing leaves that has not been read."""
         now = self._clock.now()
         await self._backend.forgetful.continue_after(await self._archive.last_place())
-        await self._backend.documents.put(KIND, self.name, encode(""), now=now, expect=0)
+        if await self._backend.documents.get(KIND, self.name, now=now) is None:
+            await begin(self._backend.documents, self.name, "", now=now)
 
     async def project(self, events: Sequence[Event]) -> None:
         turned = list(dict.fromkeys(event.task for event in events if event.type in TURNS))
-        ledger = self._backend.forgetful
         tasks: list[Task] = []
+        spent = 0
         for at in range(0, len(turned), READ):
-            tasks += [task for task in await ledger.get(turned[at : at + READ]) if task is not None]
+            part = await self._backend.forgetful.get(turned[at : at + READ])
+            tasks += [task for task in part if task is not None]
+            spent += sum(text_bytes(to_row(task)) for task in part if task is not None)
+            if spent > KEEP_BYTES:
+                await self._keep((), tasks)
+                tasks, spent = [], 0
+        await self._keep(events, tasks)
+
+    async def _keep(self, events: Sequence[Event], tasks: Sequence[Task]) -> None:
         over = [task for task in tasks if task.state in FINAL]
-        places = await ledger.places([task.id for task in over])
+        places = await self._backend.forgetful.places([task.id for task in over])
         await self._archive.keep(
             events,
             # One without a place was purged this moment: it had been read, by somebody, before.
@@ -375,8 +403,8 @@ class Archiver:
             [task for task in tasks if task.state not in FINAL],
         )
 
-    async def run(self) -> None:
-        await self._tail.run(self.step)
+    async def run(self, troubles: Troubles) -> None:
+        await self._tail.run(troubles, self.step)
 
     async def step(self) -> bool:
         """Archive all there is; False: another server does."""

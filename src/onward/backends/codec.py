@@ -1,14 +1,19 @@
-"""What all ledgers do alike: Task ⇄ flat row, and holds of one task merged into one."""
+"""What all ledgers do alike: Task ⇄ flat row, pages by bytes, holds of one task merged into one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
+import structlog
 
 from onward.core.contract import Hold
 from onward.core.task import STATES, Lane, Priority, Task, TaskId
+
+log = structlog.get_logger("onward.ledger")
+
+T = TypeVar("T")
 
 FIELDS: tuple[str, ...] = Task.__struct_fields__
 LANES = {lane.value: lane for lane in Lane}
@@ -16,6 +21,8 @@ PRIORITIES = {int(priority): priority for priority in Priority}
 
 _STATE, _LANE = FIELDS.index("state"), FIELDS.index("lane")
 _PRIORITY, _OVERDUE = FIELDS.index("priority"), FIELDS.index("overdue")
+
+MOST_ODD = 1_000  # ids remembered of tasks that could not be read
 
 to_row = msgspec.structs.astuple
 
@@ -27,6 +34,57 @@ def from_row(row: tuple[Any, ...]) -> Task:
     values[_PRIORITY] = PRIORITIES[values[_PRIORITY]]
     values[_OVERDUE] = bool(values[_OVERDUE])
     return Task(**dict(zip(FIELDS, values, strict=True)))
+
+
+class Reading:
+    """Rows → tasks. One that this version cannot read is left out, and logged once."""
+
+    def __init__(self) -> None:
+        self._odd: set[TaskId] = set()
+
+    def tasks(self, rows: Iterable[tuple[Any, ...]]) -> tuple[list[Task], list[TaskId]]:
+        """Those that can be read, and the ids of the others."""
+        found: list[Task] = []
+        odd: list[TaskId] = []
+        for row in rows:
+            task = self.task(row)
+            if task is None:
+                odd.append(row[0])
+            else:
+                found.append(task)
+        return found, odd
+
+    def task(self, row: tuple[Any, ...]) -> Task | None:
+        try:
+            return from_row(row)
+        except (KeyError, TypeError, ValueError) as error:
+            if row[0] not in self._odd and len(self._odd) < MOST_ODD:
+                self._odd.add(row[0])
+                log.error("a task cannot be read and is left out", task=row[0], error=repr(error))
+            return None
+
+
+def text_bytes(values: Iterable[Any]) -> int:
+    """What the texts among these take in UTF-8."""
+    return sum(
+        len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+        for value in values
+        if type(value) is str
+    )
+
+
+def cut(
+    items: Iterable[T], limit: int, most_bytes: int, size: Callable[[T], int]
+) -> tuple[list[T], bool]:
+    """The first so many, up to the one that takes them past `most_bytes`; are there more?"""
+    found: list[T] = []
+    spent = 0
+    for item in items:
+        if len(found) == limit or spent > most_bytes:
+            return found, True
+        found.append(item)
+        spent += size(item)
+    return found, False
 
 
 def merge_holds(holds: Sequence[Hold]) -> Sequence[Hold]:

@@ -11,10 +11,11 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ BAD: Mark = "✗"
 
 LOW_DISK, NO_DISK = 1 << 30, 100 << 20
 ANSWER_S = 5.0
+CHECK_S = 20
 SKEW_ODD_S, SKEW_BAD_S = 1.0, 5.0
 
 
@@ -41,7 +43,7 @@ class Finding:
         self.todo = todo
 
 
-def examine(ledger: str | None, server: str | None) -> Iterator[Finding]:
+def examine(ledger: str | None, server: str | None, *, repair: bool = False) -> Iterator[Finding]:
     from pydantic import ValidationError
 
     from onward.cli.redis_checkup import shown
@@ -64,8 +66,10 @@ def examine(ledger: str | None, server: str | None) -> Iterator[Finding]:
     if settings.ledger.startswith(("redis://", "rediss://", "unix://")):
         from onward.cli.redis_checkup import examine_redis
 
-        yield from examine_redis(settings)
+        yield from examine_redis(settings, repair=repair)
     else:
+        if repair:
+            yield Finding(ODD, "repair", "only tasks of a Redis ledger are repaired")
         yield from _ledger(settings.ledger, served=answer is not None)
     yield from _server(server, settings, answer)
 
@@ -132,14 +136,40 @@ def _ledger(url: str, *, served: bool) -> Iterator[Finding]:
     if name in ("", ":memory:"):
         yield Finding(ODD, "ledger", "in memory: gone when the server stops")
         return
-    path = Path(name).absolute()
+    path = Path(name).resolve()  # a link's lock is that of the file
     owner = _owner(path)
     if owner is not None:
         todo = "" if served else "no server answers: is it starting, or stuck?"
         yield Finding(GOOD if served else ODD, "ledger", f"{path} in use by {owner}", todo)
     else:
         yield _file(path)
+    if path.exists():
+        yield _sound(path)
+        if path.stat().st_mode & 0o007:
+            found = f"every user of this machine can open {path}"
+            yield Finding(ODD, "mode", found, f"chmod o-rwx {path}*")
     yield _disk(path)
+
+
+def _sound(path: Path) -> Finding:
+    """Whether its pages and indexes hang together; also while a server has it open."""
+    import apsw
+
+    until = monotonic() + CHECK_S
+    todo = "stop the server, keep a copy of the file, then restore a backup (docs/operations.md)"
+    try:
+        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+            # Not for ever: while this reads, the server's write-ahead log cannot be begun anew.
+            connection.set_progress_handler(lambda: monotonic() > until, 10_000)
+            faults = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
+    except apsw.InterruptError:
+        found = f"not read to its end within {CHECK_S} s: no fault up to there"
+        return Finding(GOOD, "integrity", found)
+    except apsw.Error as error:
+        return Finding(BAD, "integrity", str(error), todo)
+    if faults != ["ok"]:
+        return Finding(BAD, "integrity", "; ".join(faults), todo)
+    return Finding(GOOD, "integrity", "quick_check finds no fault")
 
 
 def _file(path: Path) -> Finding:

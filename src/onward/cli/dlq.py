@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-    from onward.client.http import Bulk, Client, DeadFilter, DeadGroup, TaskEvent, TaskView
+    from onward.client.http import Bulk, Client, DeadFilter, DeadGroup, Mended, TaskEvent, TaskView
 
 app = typer.Typer(help="Look at what died, replay it, or give it up.", no_args_is_help=True)
 
@@ -51,7 +51,9 @@ Queue = Annotated[str | None, typer.Option("--queue")]
 Search = Annotated[str | None, typer.Option("--search", "-q", help="Text to look for.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Tasks that died.")]
 Every = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Change nothing: show how many it would be, and a few.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before many are changed.")]
 
 
@@ -121,7 +123,13 @@ def replay(
     every: Every = False,
     payload: Annotated[
         str | None,
-        typer.Option("--payload", metavar="JSON|@FILE|-", help="Mended, for one task."),
+        typer.Option("--payload", metavar="JSON|@FILE|-", help="Instead of each one's own."),
+    ] = None,
+    patch: Annotated[
+        str | None,
+        typer.Option(
+            "--patch", metavar="JSON|@FILE|-", help="JSON merge patch of each one's payload."
+        ),
     ] = None,
     rate: Annotated[
         float | None, typer.Option("--rate", min=0.001, help="So many start in a second.")
@@ -138,16 +146,19 @@ def replay(
     [cyan]onward dlq replay 01990000-… --payload @mended.json[/]
 
     [cyan]onward dlq replay --fingerprint InvalidInput:0a1b2c3d --rate 5 --yes[/]
+
+    [cyan]onward dlq replay --type mail --patch '{"from": "us@example.org"}' --dry-run[/]
     """
     wanted = _filter(fingerprint, type, queue, search)
     _check_choice(ids, wanted, every)
-    if payload is not None and (ids is None or len(ids) != 1):
-        fail(USAGE, "a mended payload is for one task", "", "name one id with --payload")
-    given: dict[str, Any] = {} if payload is None else {"payload": read_payload(payload)}
+    if payload is not None and patch is not None:
+        fail(USAGE, "both --payload and --patch are given", "", "give one of them")
+    mended = {"payload": payload, "patch": patch}
+    given = {name: read_payload(text) for name, text in mended.items() if text is not None}
 
     async def talk(client: Client) -> Bulk:
         if dry_run:
-            return await client.replay(ids, filter=None if ids else wanted, dry_run=True)
+            return await client.replay(ids, filter=None if ids else wanted, dry_run=True, **given)
         chosen = ids or await _chosen(client, wanted, "Replay", yes=yes)
         if rate is None:
             return await _in_chunks(chosen, "replaying", lambda part: client.replay(part, **given))
@@ -265,6 +276,7 @@ def _together(parts: Sequence[Bulk]) -> Bulk:
         replayed=_sum(part.replayed for part in parts),
         abandoned=_sum(part.abandoned for part in parts),
         refused=tuple(refusal for part in parts for refusal in part.refused),
+        refused_count=sum(part.refused_count for part in parts),
     )
 
 
@@ -310,7 +322,9 @@ def _report(done: Bulk, count: int, did: str, *, dry_run: bool, as_json: bool) -
     if as_json:
         print_json(done)
     elif dry_run:
-        console().print(f"{_letters(done.matched - len(done.refused))} would be {did}")
+        console().print(f"{_letters(done.matched - done.refused_count)} would be {did}")
+        for one in done.sample:
+            console().print(card([("task", one.id), *_both(one)]))
     else:
         console().print(f"{_letters(count)} {did}")
         left = (done.until or 0) - int(time.time() * 1000)
@@ -320,10 +334,17 @@ def _report(done: Bulk, count: int, did: str, *, dry_run: bool, as_json: bool) -
         console(stderr=True).print(
             f"✗ {plain(refusal.id)}: {plain(refusal.reason)}", markup=False, style="red"
         )
-    if len(done.refused) > TOLD:
-        console(stderr=True).print(f"… and {len(done.refused) - TOLD} more", style="red")
+    if done.refused_count > TOLD:
+        console(stderr=True).print(f"… and {done.refused_count - TOLD} more", style="red")
     if done.refused:
         raise typer.Exit(REFUSED)
+
+
+def _both(one: Mended) -> list[tuple[str, str]]:
+    import msgspec
+
+    both = (("before", one.before), ("after", one.after))
+    return [(name, msgspec.json.encode(payload).decode()) for name, payload in both]
 
 
 def _letters(count: int) -> str:

@@ -19,6 +19,10 @@ def doctor(
     ledger: Annotated[
         str | None, typer.Option("--ledger", help="Look at this one.", show_default="ONWARD_LEDGER")
     ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Put tasks of a Redis ledger back where their rows say."),
+    ] = False,
     as_json: AsJson = False,
     server: Server = None,
 ) -> None:
@@ -29,10 +33,12 @@ def doctor(
     [cyan]onward doctor[/]
 
     [cyan]onward doctor --ledger sqlite:////data/onward.db --json[/]
+
+    [cyan]onward doctor --ledger redis://127.0.0.1:6379/0 --repair[/]
     """
     from onward.cli.checkup import BAD, examine
 
-    findings = list(examine(ledger, server))
+    findings = list(examine(ledger, server, repair=repair))
     if as_json:
         print_json([vars(finding) for finding in findings])
     else:

@@ -26,8 +26,8 @@ LOSSES = {
 }
 
 
-def examine_redis(settings: Settings) -> Iterator[Finding]:
-    for found in _examine(settings):
+def examine_redis(settings: Settings, *, repair: bool = False) -> Iterator[Finding]:
+    for found in _examine(settings, repair=repair):
         found.todo = found.todo.replace("redis-cli", _shell(settings.ledger))
         yield found
 
@@ -39,7 +39,7 @@ def _shell(url: str) -> str:
     return f"redis-cli -u {shown(url)}"
 
 
-def _examine(settings: Settings) -> Iterator[Finding]:
+def _examine(settings: Settings, *, repair: bool) -> Iterator[Finding]:
     try:
         import redis
         from redis.backoff import NoBackoff
@@ -47,6 +47,8 @@ def _examine(settings: Settings) -> Iterator[Finding]:
     except ModuleNotFoundError:
         yield Finding(BAD, "ledger", "redis-py is missing", "pip install 'onward[redis]'")
         return
+    from onward.cli.redis_tasks import examine_tasks
+
     url = settings.ledger
     client: Any = redis.Redis.from_url(
         url,
@@ -67,6 +69,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         yield from _layout(client, settings.redis_prefix)
         yield from _channels(client, settings.redis_prefix)
         yield from _readers(client, settings.redis_prefix)
+        yield from examine_tasks(client, settings.redis_prefix, repair=repair)
     except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
         # To whoever has no password at all Redis explains HELLO instead.
         said = "a password is wanted" if str(error).startswith("HELLO") else error
@@ -106,11 +109,14 @@ def _role(info: Mapping[str, Any]) -> Finding:
 
 
 def _layout(client: Any, prefix: str) -> Iterator[Finding]:
-    from onward.backends.redis.client import LAYOUT
+    from onward.backends.redis.layout import LAST, LAYOUT
 
     written = client.exists(f"{prefix}onward:index")
     found = client.get(f"{prefix}onward:layout") or ("1" if written else None)
-    if found not in (None, LAYOUT):
+    if found == LAST:
+        said = f"its ledger has layout {LAST}: the next start brings it to {LAYOUT}"
+        yield Finding(ODD, "layout", said, "stop the servers of the older version, then onward up")
+    elif found not in (None, LAYOUT):
         said = f"its ledger has layout {found}, and this Onward knows {LAYOUT}"
         todo = "use the Onward that wrote it, another database number, or ONWARD_REDIS_PREFIX"
         yield Finding(BAD, "layout", said, todo)

@@ -136,6 +136,7 @@ def over_ledger(url: str | None) -> Over:
             slots=me.concurrency,
             services={name: service for name, service in services.items() if name is not None},
             groups={} if me.group is None else {me.group: services[None]},
+            queues=me.services,
             on_drain=on_drain,
         )
 
@@ -149,7 +150,12 @@ def run_called(worker: Worker, listen: str) -> None:
     try:
         worker.run(listen=listen)
     except NotAccepted as error:
-        fail(REFUSED, f"{worker.url} does not take this worker", str(error), "onward worker --help")
+        fail(
+            REFUSED,
+            f"{worker.url} does not take this worker",
+            str(error),
+            "onward worker --help",
+        )
 
 
 def _find(where: str) -> Worker:

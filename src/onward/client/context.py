@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -15,11 +15,15 @@ from pydantic_core import to_json
 
 from onward.client import frames
 from onward.client.errors import ProblemError, Unreachable
-from onward.client.wire import Wire
+from onward.client.wire import PASSING, Wire
 from onward.pace import PROGRESS_EVERY_S, Pace
 from onward.service import EffectUnknown
 
 UNKNOWN_PAUSE_S = 0.1
+AGAIN_S = 0.5  # between two tries at a server or ledger that is away
+LEASE_S = 30.0  # as a server has it by default
+
+T = TypeVar("T")
 
 
 class LostTask(asyncio.CancelledError):
@@ -91,32 +95,56 @@ class TaskContext:
             await self._take_back(name)
             raise
         said = to_json(value)
-        await self._finish(name, said)
+        fence = self.fence if begun.state == "begun" else begun.fence
+        # It has happened, and is noted even if the task is canceled or lost by now.
+        await asyncio.shield(self._finish(name, said, fence))
         return msgspec.json.decode(said)
 
     async def _begin(self, name: str) -> _Begun:
         wire = self._link.wire
+        asked = 0
+
+        async def ask() -> _Begun:
+            nonlocal asked
+            asked += 1
+            request = wire.request("POST", self._path(name), body={"fence": self.fence})
+            return await wire.ask(_Begun, request)
+
         while True:
             try:
-                request = wire.request("POST", self._path(name), body={"fence": self.fence})
-                return await wire.ask(_Begun, request)
+                begun = await self._again(ask)
             except Unreachable:
-                # Perhaps it was noted and only the answer lost. As it has not begun, the note goes,
-                # or the next attempt would think that it might have.
+                # Perhaps it was noted and only the answers lost. As it has not begun, the note
+                # goes, or the next attempt would think that it might have.
                 await self._take_back(name)
                 raise
             except ProblemError as error:
                 if error.status != 404 or monotonic() > self._known_by:
                     raise _lost_or(error) from error
                 await asyncio.sleep(UNKNOWN_PAUSE_S)
+            else:
+                # Asked twice, it may be noted by the first request, of which the answer was lost.
+                return _Begun("begun") if asked > 1 and begun.own else begun
 
-    async def _finish(self, name: str, value: bytes) -> None:
+    async def _finish(self, name: str, value: bytes, fence: int) -> None:
         wire = self._link.wire
-        body = {"fence": self.fence, "value": msgspec.Raw(value)}
+        body = {"fence": fence, "value": msgspec.Raw(value)}
         try:
-            await wire.tell(wire.request("PUT", self._path(name), body=body))
+            await self._again(lambda: wire.tell(wire.request("PUT", self._path(name), body=body)))
         except ProblemError as error:
             raise _lost_or(error) from error
+
+    async def _again(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """A server or ledger that is away is asked again, for as long as a lease lasts."""
+        until = monotonic() + LEASE_S
+        while True:
+            try:
+                return await ask()
+            except (Unreachable, ProblemError) as error:
+                passing = isinstance(error, Unreachable) or error.code in PASSING
+                if not passing or monotonic() > until:
+                    raise
+            await asyncio.sleep(AGAIN_S)
 
     async def _take_back(self, name: str) -> None:
         # Should this fail too, the effect stays begun: a person must look, which is the safe side.
@@ -136,6 +164,8 @@ class TaskContext:
 class _Begun(msgspec.Struct):
     state: str
     value: Any = None
+    fence: int = 0  # unknown: of the attempt that began it
+    own: bool = False  # unknown: that is this very attempt
 
 
 def _lost_or(error: ProblemError) -> BaseException:

@@ -31,6 +31,7 @@ class Task(Frame, frozen=True, kw_only=True, tag="task"):
     payload: Raw = Raw(b"null")
     attempt: int = 1
     service: str | None = None  # None: it came for our group
+    queue: str | None = None
     fence: int = 0
     key: str | None = None
     traceparent: str | None = None
@@ -79,6 +80,7 @@ class Result(Frame, frozen=True, kw_only=True, tag="taskResult"):
     retryable: bool | None = None
     retry_after_ms: int | None = None
     fence: int | None = None  # tells this attempt's answer from a late one of the same task
+    released: bool = False  # with an error: we cannot do it and have not begun it
 
 
 class Progress(Frame, frozen=True, kw_only=True, tag="progress"):

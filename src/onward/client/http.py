@@ -176,14 +176,22 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Mended(msgspec.Struct, frozen=True):
+    id: str
+    before: Any
+    after: Any
+
+
 class Bulk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a replay, or an abandonment, of many went."""
 
     matched: int
     replayed: int | None = None
     abandoned: int | None = None
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[Refusal, ...] = ()  # the first 10,000
+    refused_count: int = 0
     until: int | None = None  # when the last one starts, if they start at a rate
+    sample: tuple[Mended, ...] = ()  # of a dry run with another payload: a few, before and after
 
 
 class Items(msgspec.Struct, frozen=True):
@@ -422,11 +430,17 @@ class Client:
         *,
         filter: DeadFilter | None = None,
         payload: Any = msgspec.UNSET,
+        patch: Any = msgspec.UNSET,
         rate: float | None = None,
         dry_run: bool = False,
     ) -> Bulk:
-        """Dead letters from the beginning again; `rate` is how many start in a second."""
-        body = _given(ids=ids, filter=filter, payload=payload, rate=rate, dry_run=dry_run)
+        """Dead letters from the beginning again; `rate` is how many start in a second.
+
+        With another `payload`, the same for all, or with a JSON merge `patch` of each one's own.
+        """
+        body = _given(
+            ids=ids, filter=filter, payload=payload, patch=patch, rate=rate, dry_run=dry_run
+        )
         return await self._wire.ask(Bulk, self._wire.request("POST", f"{_DEAD}/replay", body=body))
 
     async def abandon(
@@ -447,9 +461,12 @@ def _asked(id: str, *rest: str) -> str:
     return "/".join(("/api/v2/approvals", quote(id, safe=""), *rest))
 
 
-def _given(*, payload: Any = msgspec.UNSET, **fields: Any) -> dict[str, Any]:
+def _given(
+    *, payload: Any = msgspec.UNSET, patch: Any = msgspec.UNSET, **fields: Any
+) -> dict[str, Any]:
     said = {name: value for name, value in fields.items() if value is not None}
-    return said if payload is msgspec.UNSET else {**said, "payload": payload}
+    free = {"payload": payload, "patch": patch}  # of these null is a value
+    return said | {name: value for name, value in free.items() if value is not msgspec.UNSET}
 
 
 def _path(id: str, *rest: str) -> str:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Threads
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 from starlette.applications import Starlette
@@ -30,7 +30,7 @@ from onward.client.wire import Wire
 from onward.core import strict_json
 from onward.core.errors import Invalid, OnwardError
 from onward.core.outcome import Failed
-from onward.core.task import Fault, Json, new_id
+from onward.core.task import Fault, Json, new_id, unknown_service
 from onward.service import Service
 
 log = logging.getLogger("onward.worker")
@@ -166,7 +166,9 @@ class HttpLine:
     async def _declare(self) -> None:
         for service in self._registration.declare:
             try:
-                await self._wire.tell(self._wire.request("POST", "/api/v2/services", body=service))
+                await self._wire.tell(
+                    self._wire.request("POST", "/api/v2/services", body=service, by="worker")
+                )
             except OnwardError as error:
                 log.warning("%s is not declared: %s", service["name"], error)
                 return
@@ -183,9 +185,16 @@ class HttpLine:
         )
 
     async def _exec(self, request: Request) -> Response:
-        service = self._services.get(request.path_params["service"])
+        queue = request.path_params["service"]
+        type_ = unquote(request.headers.get("x-onward-type", queue))
+        service = self._services.get(type_) or self._services.get(queue)
+        if service is None and queue in self._registration.services:
+            fault = unknown_service(type_)
+            task = request.headers.get("x-onward-task")
+            log.warning("task %s goes back: %s", task, fault.message)
+            return _failed(fault, released=True)
         if service is None:
-            return _refuse(404, f"this worker has no service {request.path_params['service']!r}")
+            return _refuse(404, f"this worker has no service {queue!r}")
         try:
             payload = _payload(await _body(request), request)
         except Invalid as error:
@@ -316,7 +325,7 @@ def _answer(ended: Ended) -> Response:
     return _json(200, body)
 
 
-def _failed(fault: Fault) -> Response:
+def _failed(fault: Fault, *, released: bool = False) -> Response:
     said = {
         "result": None,
         "error": fault.message or fault.kind,
@@ -324,6 +333,7 @@ def _failed(fault: Fault) -> Response:
         "status": fault.status,
         "retryable": fault.retryable,
         "retryAfterMs": fault.retry_after_ms,
+        "released": released,
     }
     return _json(200, msgspec.json.encode(said))
 

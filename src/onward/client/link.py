@@ -24,7 +24,7 @@ from onward.client.context import LostTask, TaskContext
 from onward.client.execution import Bench, Ended, Execution
 from onward.client.wire import Wire
 from onward.core.outcome import Failed
-from onward.core.task import Fault
+from onward.core.task import Fault, unknown_service
 from onward.service import Service
 
 log = logging.getLogger("onward.worker")
@@ -200,12 +200,13 @@ class SocketLink:
 
     async def _start(self, task: frames.Task) -> None:
         service = self._services.get(task.service)
+        if service is None and task.service is not None:
+            service = self._services.get(task.queue)
         if service is None:
-            what = "no group" if task.service is None else f"no {task.service!r}"
-            fault = Fault(
-                kind="UnknownService", message=f"this worker serves {what}", retryable=True
-            )
-            await self.send(frames.failed(task.task_id, fault))
+            fault = unknown_service(task.service or "group")
+            log.warning("task %s goes back: %s", task.task_id, fault.message)
+            answer = frames.failed(task.task_id, fault)
+            await self.send(msgspec.structs.replace(answer, fence=task.fence, released=True))
             return
         execution = Execution(service, TaskContext(task, self))
 

@@ -31,7 +31,7 @@ from onward.client.execution import Bench, Ended, Execution
 from onward.client.wire import Wire
 from onward.core.errors import OnwardError
 from onward.core.outcome import Failed, Succeeded
-from onward.core.task import Fault
+from onward.core.task import Fault, unknown_service
 from onward.service import Service
 from onward.workers.dialects import Fields, StreamProtocol
 
@@ -112,6 +112,8 @@ class StreamLine:
     ) -> None:
         if None in services:
             raise ValueError("a worker group is served over a socket; over streams, services only")
+        if len(registration.services) > len(services):
+            raise ValueError("there is one stream for all; queues are claimed over a socket")
         self._services = services
         self._registration = registration
         self._wire = wire
@@ -208,7 +210,9 @@ class StreamLine:
         for service in self._registration.declare:
             body = {**service, "via": "streams"}
             try:
-                await self._wire.tell(self._wire.request("POST", "/api/v2/services", body=body))
+                await self._wire.tell(
+                    self._wire.request("POST", "/api/v2/services", body=body, by="worker")
+                )
             except OnwardError as error:
                 log.warning("%s is not declared: %s", service["name"], error)
                 return
@@ -267,10 +271,10 @@ class StreamLine:
         name = fields.get("tool_name", "")
         service = self._services.get(name)
         if service is None:
-            fault = Fault(
-                kind="UnknownService", message=f"this worker serves no {name!r}", retryable=True
-            )
-            await self._settle(entry, WORDS.results, self._answer(fields, Failed(fault)))
+            fault = unknown_service(name)
+            log.warning("task %s goes back: %s", task, fault.message)
+            answer = {**self._answer(fields, Failed(fault)), "released": "true"}
+            await self._settle(entry, WORDS.results, answer)
             return
         context = TaskContext(
             _frame(task, fields), self, unknown_s=0 if "fence" in fields else ADOPTED_S

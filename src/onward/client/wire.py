@@ -88,6 +88,7 @@ class Wire:
         request = self._http.build_request(
             "GET",
             path,
+            params={"masked": "false"},  # what a caller's own task puts out is the caller's
             headers={"accept": "text/event-stream", "last-event-id": str(after)},
             timeout=httpx2.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
         )

@@ -70,10 +70,16 @@ class Worker:
         url: str | None = None,
         *,
         group: str | None = None,
+        queues: Sequence[str] = (),
         concurrency: int = 10,
         id: str | None = None,
         grace_ms: int = 30_000,
     ) -> None:
+        """Claims the queue of each service's name, and `queues` besides.
+
+        A task of another queue than its type's is done by the service that its type names, or else
+        its queue.
+        """
         if concurrency < 1:
             raise ValueError("a worker needs a concurrency of at least 1")
         self.url = server_url(url)
@@ -82,6 +88,7 @@ class Worker:
         self.concurrency = concurrency
         self.grace_ms = grace_ms
         self._group = group
+        self._queues = (queues,) if isinstance(queues, str) else tuple(queues)
         self._services: dict[str | None, Service] = {}
         self._line: Line | None = None
         self._drain_asked = asyncio.Event()
@@ -229,7 +236,7 @@ class Worker:
         return frames.Register(
             worker_id=self.id,
             group=self._group,
-            services=[service.name for service in named],
+            services=[*dict.fromkeys((*(service.name for service in named), *self._queues))],
             concurrency=self.concurrency,
             declare=[service.declaration() for service in named],
         )

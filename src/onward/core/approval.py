@@ -107,11 +107,16 @@ def open_approval(task: Task, now: Instant) -> Approval | None:
     return asked
 
 
-def asked_again(task: Task, payload: Json, now: Instant) -> Approval | None:
-    """What to ask before a replay. None: nothing, or somebody approved this very payload."""
+def asked_again(
+    task: Task, payload: Json, now: Instant, *, guarded: bool = False
+) -> Approval | None:
+    """What to ask before a replay. None: nothing, or somebody approved this very payload.
+
+    `guarded`: its service requires an approval by now, whatever held when it was submitted.
+    """
     before = approval_of(task)
-    if before is None:
-        return None
+    if before is None or (guarded and before.default == "approve"):
+        return ask(payload, now) if guarded else None
     approved = before.status is Status.APPROVED and before.digest == digest_of(payload)
     if approved and task.state is not State.CANCELED:
         return None

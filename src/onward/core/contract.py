@@ -18,6 +18,7 @@ from onward.core.task import (
     Claimed,
     Ending,
     Event,
+    Held,
     Instant,
     Json,
     Lane,
@@ -31,6 +32,13 @@ from onward.core.task import (
 )
 
 T = TypeVar("T")
+
+# What may lie unread with one task, of letters that come by `post`.
+MAX_LETTERS = 1_000
+MAX_LETTER_BYTES = 8 << 20
+PAGE_BYTES = 8 << 20  # of a page of tasks, in texts
+LOG_BYTES = 4 << 20  # of a page of events
+Gauge = tuple[str, str, float]  # a metric's name, what it is, its value
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -76,6 +84,7 @@ class Verdict(StrEnum):
     STALE = "stale"  # claimed by somebody else since: a settlement is late
     MOVED = "moved"  # same fence, but it changed since it was read: read again, decide again
     EARLY = "early"  # a heartbeat has moved the alarm
+    REFUSED = "refused"  # it cannot be applied, now or later; to a letter: too many lie unread
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -90,6 +99,7 @@ class Fate(StrEnum):
     KNOWN = "known"  # this key has been here with this body: `task` is the first one's id
     REUSED = "reused"  # this key has been here with another body
     FULL = "full"
+    REFUSED = "refused"  # what the ledger holds under its key cannot be read
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -156,11 +166,16 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None  # found in id, type, payload or error
     after: str | None = None  # cursor
     limit: int = 100
+    most_bytes: int = PAGE_BYTES  # the task that takes a page past this is its last
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
     items: Sequence[T]
     next: str | None  # opaque cursor; of the event log: always set, also at the end
+    more: bool = False  # of the event log: this page was cut, by its limit or by its bytes
+
+
+POSTPONE_MS = 60_000  # what cannot be purged yet is tried again after
 
 
 class TaskStore(Protocol):
@@ -191,7 +206,15 @@ class TaskStore(Protocol):
 
     async def due(self, *, now: Instant, limit: int) -> Sequence[Task]: ...
 
-    async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]: ...
+    async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        """As they are; raises if a text of one of them does not open here."""
+        ...
+
+    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        """The same for lists and for readers of the log, as `find` shows them: in place of a text
+        that does not open stands why not, and the other tasks are as they are.
+        """
+        ...
 
     async def find(self, query: Query) -> Page[Task]: ...
 
@@ -206,12 +229,22 @@ class TaskStore(Protocol):
         """
         ...
 
-    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
-        """The log after a cursor ("" its start, "$" its end), or one task's after an n."""
+    async def events(
+        self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
+    ) -> Page[Event]:
+        """The log after a cursor ("" its start, "$" its end), or one task's after an n.
+
+        The event that takes a page past `most_bytes` is its last.
+        """
         ...
 
-    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
-        """Forget finished tasks and their events. Their idempotency keys stay for a day."""
+    async def purge(
+        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
+    ) -> int:
+        """Forget finished tasks and their events. Their idempotency keys stay for a day.
+
+        Those that a reader of the log has not read the end of are due again later.
+        """
         ...
 
 
@@ -239,7 +272,9 @@ class Documents(Protocol):
 
     async def list(self, kind: str, *, now: Instant) -> Sequence[Document]: ...
 
-    async def delete(self, kind: str, key: str) -> bool: ...
+    async def delete(self, kind: str, key: str, *, expect: int | None = None) -> bool:
+        """`expect`: only if it has this version now."""
+        ...
 
 
 class SessionTally(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,23 +301,35 @@ class Sessions(Protocol):
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """An effect that was begun under a key. `value` is None until it is known to be done."""
+    """An effect that was begun. `value` is None until it is known to be done."""
 
-    fence: int
+    task: TaskId
+    fence: int  # of the attempt of that task that began it
     value: Json | None
 
 
 class Effects(Protocol):
-    """Which outside effects a task has had: each name once, over retry, reclaim and replay."""
+    """Which outside effects a task has had: each name once, over retry, reclaim and replay.
 
-    async def begin(self, key: str, name: str, *, fence: int, now: Instant) -> Effect | None:
-        """None: it is yours to do. Otherwise somebody began it before."""
+    Kept under the task's idempotency key in the key's scope, or under the task itself if it has no
+    key, and forgotten together with that.
+    """
+
+    async def begin(self, task: Held, name: str, *, now: Instant) -> Effect | None:
+        """None: it is yours to do. Otherwise it was begun before."""
         ...
 
-    async def finish(self, key: str, name: str, value: Json) -> None: ...
+    async def finish(self, task: Held, name: str, value: Json, *, fence: int) -> bool:
+        """It happened. `fence` is the one that began it, whoever holds the task by now.
 
-    async def undo(self, key: str, name: str) -> None:
-        """It did not happen: whoever comes next may try."""
+        The first value stays. False: no attempt with this fence began it, and nothing changes.
+        """
+        ...
+
+    async def undo(self, task: Held, name: str) -> None:
+        """It did not happen: the next attempt may try. Only what this very attempt began and not
+        finished, and only until the next attempt: that one may have been let to repeat it.
+        """
         ...
 
 
@@ -340,6 +387,15 @@ class Backend(Protocol):
     @property
     def ahead_ms(self) -> int:
         """How far the ledger's clock is ahead of this machine's, as last measured."""
+        ...
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What an operator should change about this ledger; it works all the same."""
+        ...
+
+    def gauges(self) -> Sequence[Gauge]:
+        """What only this ledger can measure, for /metrics."""
         ...
 
     async def maintain(self) -> None:

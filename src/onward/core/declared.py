@@ -1,7 +1,8 @@
 """What a declared service says of each submission of its types, whichever door it came by.
 
 Its schema is asked before anything is accepted; its defaults stand in for what was left open. A
-guard (`requires_approval`) is no default: nobody who submits can wave it away.
+guard (`requires_approval`) is no default: nobody who submits can wave it away. All of it holds for
+whatever else is put on the service's queue, too.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import msgspec
 
 from onward.core import privacy
 from onward.core.approval import WAITS, approval_of, ask
-from onward.core.catalog import Catalog, Declared
-from onward.core.errors import Invalid
+from onward.core.catalog import MISSED_MS, Catalog, Declared
+from onward.core.errors import Invalid, NextStep, Step
 from onward.core.policy import overrides_of
 from onward.core.task import Task, encode
 
 MOST_VALIDATORS = 1_000
+TOLD = "session"  # the profile whose `expires_at` is told of, and ends nothing
 
 
 class Declarations:
@@ -26,35 +28,55 @@ class Declarations:
         self._catalog = catalog
         self._validators: dict[tuple[str, str, str | None], Any] = {}
 
-    async def fitting(self, type_: str, payload: Any) -> Declared | None:
-        """The service of this type, if one is declared. Invalid: the payload does not fit it."""
-        service = await self._catalog.of(type_)
-        if service is not None:
-            if service.sensitive:
-                privacy.refuse_masks(payload, await self._catalog.sensitive(type_), "payload")
-            self._check(service, type_, payload)
-        return service
+    async def fitting(
+        self, type_: str, queue: str, payload: Any, *, missed_ms: int = MISSED_MS
+    ) -> Declared | None:
+        """What is declared of this type on this queue. Invalid: the payload does not fit it."""
+        declared = await self._catalog.of(type_, queue, missed_ms=missed_ms)
+        if declared is None:
+            return None
+        if declared.sensitive:
+            paths = await self._catalog.sensitive(type_, queue)
+            privacy.refuse_masks(payload, paths, "payload")
+        for service in self._catalog.concerned(type_, queue):
+            # A message quotes what does not fit, or all that it is a part of: of these it must not.
+            mask = privacy.MASK if declared.sensitive else None
+            self._check(service, _taken_as(service, type_, queue), payload, mask)
+        return declared
 
-    def _check(self, service: Declared, type_: str, payload: Any) -> None:
+    def _check(self, service: Declared, type_: str, payload: Any, mask: str | None) -> None:
         schema = service.schema.get(type_)
         if schema is None:
             return
         text = encode(schema)
-        # A message quotes what does not fit, or all that it is a part of: of these it must not.
-        quoted = None if not service.sensitive else privacy.MASK
-        validator = self._validators.get((type_, text, quoted))
+        validator = self._validators.get((type_, text, mask))
         if validator is None:
-            validator = checker(schema, f"the schema of {type_!r}", mask=quoted)
+            validator = checker(schema, f"the schema of {type_!r}", mask=mask)
             if len(self._validators) >= MOST_VALIDATORS:
                 self._validators.clear()
-            self._validators[type_, text, quoted] = validator
+            self._validators[type_, text, mask] = validator
         for error in validator.iter_errors(payload):
             path = "".join(f"/{part}" for part in error.instance_path)
             raise Invalid(
                 f"payload{path} does not fit {type_!r}: {error.message}",
                 pointer=f"/payload{path}",
-                hint=f"GET /api/v2/services/{service.name} shows the schema",
+                step=NextStep(Step.SHOW_SERVICE, service.name),
             )
+
+
+def _taken_as(service: Declared, type_: str, queue: str) -> str:
+    """Which of its types the service will take the payload for."""
+    types = service.task_types
+    for known in (type_, queue):
+        if known in types:
+            return known
+    if service.schema and len(types) > 1:
+        raise Invalid(
+            f"the queue {queue!r} is that of service {service.name!r}, which has no {type_!r}",
+            pointer="/type",
+            hint=f"its task types are {', '.join(types)}",
+        )
+    return types[0]
 
 
 def checker(schema: Any, name: str, *, mask: str | None = None, pointer: str = "") -> Any:
@@ -78,11 +100,10 @@ def as_declared(task: Task, service: Declared | None) -> Task:
         changes["overrides"] = msgspec.structs.replace(
             overrides, max_retries=service.max_retries
         ).encode()
-    if service.timeout_ms is not None and task.attempt_ms is None and task.expires_at is None:
-        if task.session is None:
-            changes["attempt_ms"] = service.timeout_ms
-        else:  # with somebody to tell, the time allowed is told of and not enforced
-            changes["expires_at"] = task.created_at + service.timeout_ms
+    # Where the submission's own time is only told of, it ends no attempt: the service's still does.
+    timed = task.attempt_ms is not None or (task.expires_at is not None and task.profile != TOLD)
+    if service.timeout_ms is not None and not timed:
+        changes["attempt_ms"] = service.timeout_ms
     if service.requires_approval:
         changes |= _guarded(task)
     return msgspec.structs.replace(task, **changes) if changes else task

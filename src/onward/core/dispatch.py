@@ -1,17 +1,25 @@
 """The Dispatcher: submit, claim, extend, settle, cancel, approve, replay, abandon, signal, wait.
 
 The one write path. It asks the machine what should happen, batches the answers, has the ledger
-apply them, and tells whoever waits. It holds no truth of its own: kill it at any line and the
-ledger stands.
+apply them, and tells whoever waits. It holds no truth: kill it at any line and the ledger stands.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -20,8 +28,9 @@ from onward.core import machine
 from onward.core.approval import Word
 from onward.core.breaker import Rules as BreakerRules
 from onward.core.clock import Clock
-from onward.core.coalesce import Coalescer
+from onward.core.coalesce import Coalescer, apart
 from onward.core.contract import (
+    POSTPONE_MS,
     Ask,
     Backend,
     Fate,
@@ -35,12 +44,23 @@ from onward.core.contract import (
     Submission,
     Verdict,
 )
-from onward.core.errors import Conflict, KeyReused, LedgerUnavailable, NotFound, QueueFull
+from onward.core.decisions import Decisions, Reader, ending_of
+from onward.core.errors import Conflict, LedgerUnavailable, NextStep, NotFound, Step
 from onward.core.hands import Hands, Held, holds_of
-from onward.core.intervene import Decide, Replay, dead_only, meant
+from onward.core.intervene import (
+    NO_TASK,
+    Decide,
+    Guards,
+    Replay,
+    accepted,
+    dead_only,
+    meant,
+    move_or_why,
+    unguarded,
+)
 from onward.core.lanes import RETRY_SHARE, RetryShare
-from onward.core.outcome import Failed, Outcome, Parked, Released, Succeeded
-from onward.core.policy import Profile, Then
+from onward.core.outcome import Failed, Outcome, Released, Succeeded, size_of, sound, unstorable
+from onward.core.policy import Profile
 from onward.core.pressure import Pressure
 from onward.core.task import (
     FINAL,
@@ -55,18 +75,20 @@ from onward.core.task import (
     TaskId,
     WorkerId,
     encode,
+    weight,
 )
+from onward.core.troubles import Troubles
 from onward.core.waiters import Waiters, outcome_within
 
 log = structlog.get_logger("onward.dispatch")
 
-# A letter that tells of a child's success, and the result: who hears of it, and what it does then.
-Reader: TypeAlias = Callable[[Letter, Json, Instant], tuple[Claimed, Parked | Succeeded] | None]
+T = TypeVar("T")
 
+# What a ledger's own encoding raises for an item that it cannot keep, before anything is written.
+UNSTORABLE = (TypeError, ValueError, OverflowError)
 CHUNK = 256  # moves in one call of the ledger
-NO_TASK = "no such task"
-ANEW = "submit it anew"
 TRIES = 5  # how often a decision is taken anew when the task has changed under it
+MOST_POSTPONED_MS = 3_600_000  # a finished task that some reader of the log has not read yet
 AGAIN_S = 0.5  # between two tries at a ledger that is away
 
 
@@ -89,13 +111,17 @@ class Dispatcher:
             backend, profiles, clock, self.hands, breaker=breaker, retry_share=retry_share
         )
         self.waiters = Waiters() if waiters is None else waiters
+        self.troubles = Troubles()
         self.tally: Counter[str] = Counter()  # events written through this process, by type
         self.reader: Reader | None = None  # who may know a parent so well as to go on for it
+        self.guards: Callable[[], Awaitable[Guards]] = unguarded  # as services are declared now
         # Waited for before the first task with a session is written, and then no more.
         self.before_sessions: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self._submissions = Coalescer(self._insert)
-        self._settlements = Coalescer(self._settle)
-        self._holds = Coalescer(self._extend)
+        self.decisions = Decisions(profiles)
+        self._submissions = Coalescer(self._insert, size=lambda item: weight(item.task.payload))
+        self._settlements = Coalescer(self._settle, size=lambda item: size_of(item[1]))
+        self._holds = Coalescer(self._extend, size=_size_of_hold)
+        self._purge_wait_ms = POSTPONE_MS
         self._claiming: asyncio.Task[None] | None = None
         # Queues that slots of ours are out for right now, by what tells that they are back.
         self._asking: dict[asyncio.Future[None], frozenset[str]] = {}
@@ -107,11 +133,11 @@ class Dispatcher:
         self, task: Task, *, cap: int | None = None, key: Key | None = None
     ) -> Receipt:
         """In the ledger when this returns. A key that is known returns the known task."""
-        receipt = await self._submissions.one(self._submission(task, cap, key))
-        return _accepted(receipt, task, cap)
+        receipt = await self._submissions.one(self.decisions.submission(task, cap, key))
+        return accepted(receipt, task, cap)
 
     async def submit_all(self, tasks: Sequence[Task]) -> Sequence[Receipt]:
-        return await self._submissions.many([self._submission(task, None, None) for task in tasks])
+        return await self._submissions.many([self.decisions.submission(task) for task in tasks])
 
     async def submit_and_wait(
         self,
@@ -129,23 +155,17 @@ class Dispatcher:
                 return receipt, await outcome_within(future, timeout_ms)
         return receipt, await self.wait(receipt.task, timeout_ms=timeout_ms)
 
-    def _submission(self, task: Task, cap: int | None, key: Key | None) -> Submission:
-        profile = self.profiles[task.profile]
-        born, events = machine.born(task, profile)
-        # What nobody has seen must not fail because somebody was lost.
-        return Submission(born, events, cap, key, near=profile.on_lost is Then.FAIL)
-
     async def expect_sessions(self) -> None:
         """A task with a session is about to be written."""
         if self.before_sessions is not None:
             await self.before_sessions()
             self.before_sessions = None
 
-    async def _insert(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
+    async def _insert(self, batch: Sequence[Submission]) -> Sequence[Receipt | Exception]:
         if any(item.task.session for item in batch):
             await self.expect_sessions()
         asking = dict(self._asking)
-        receipts = list(await self._insert_once(batch))
+        receipts: list[Receipt | Exception] = [*await self._insert_once(batch)]
         if asking:
             # A free hand was out looking for work in a queue that was full without it: now that it
             # is back, try once more, or a caller is refused with a worker idle.
@@ -153,13 +173,15 @@ class Dispatcher:
             again = [
                 at
                 for at, receipt in enumerate(receipts)
-                if receipt.fate is Fate.FULL and batch[at].task.queue in queues
+                if isinstance(receipt, Receipt)
+                and receipt.fate is Fate.FULL
+                and batch[at].task.queue in queues
             ]
             if again:
                 await asyncio.wait(asking)
-                for at, receipt in zip(
-                    again, await self._insert_once([batch[at] for at in again]), strict=True
-                ):
+                # The first call is done: an error of this one is theirs alone.
+                second = await apart(self._insert_once, [batch[at] for at in again])
+                for at, receipt in zip(again, second, strict=True):
                     receipts[at] = receipt
         return receipts
 
@@ -189,8 +211,10 @@ class Dispatcher:
             while asks := self.hands.ask_hot():
                 with self._out(asks) as claimed:
                     claimed += await self.backend.tasks.claim(asks, now=self.clock.now())
+                self.troubles.went_well("claim")
         except Exception as error:  # the next bell, or the next second, tries again
             log.warning("claim failed", error=repr(error))
+            self.troubles.failed("claim", error)
         finally:
             self._claiming = None
 
@@ -257,7 +281,7 @@ class Dispatcher:
         for at in range(0, len(news), CHUNK):
             part = news[at : at + CHUNK]
             moves = [machine.delivered(task, worker, now, until) for task, worker, until in part]
-            verdicts = (await self._apply(moves, now)).verdicts
+            verdicts = await self._apply_each(moves, now)
             found += [
                 msgspec.structs.replace(task, rev=task.rev + 1, worker=worker)
                 if verdict is Verdict.APPLIED
@@ -279,7 +303,7 @@ class Dispatcher:
 
     async def settle(self, task: Claimed, outcome: Outcome) -> Verdict:
         """STALE or GONE: too late. What came late is in the event log, and changes nothing."""
-        return (await self.settle_soon(task, outcome))[0]
+        return await self.settle_soon(task, outcome)
 
     async def settle_surely(self, task: Claimed, outcome: Outcome, within_ms: int) -> None:
         """The same, again and again while the ledger is away and the task may still be ours."""
@@ -291,59 +315,34 @@ class Dispatcher:
             else:
                 return
 
-    def settle_soon(self, task: Claimed, outcome: Outcome) -> asyncio.Future[Sequence[Verdict]]:
+    def settle_soon(self, task: Claimed, outcome: Outcome) -> asyncio.Future[Verdict]:
         """The same for a caller who has better things to do than wait."""
         self.hands.put_down(task.id, task.fence)
-        return self._settlements.many(((task, outcome),))
+        return self._settlements.one((task, outcome))
 
-    async def _settle(self, batch: Sequence[tuple[Claimed, Outcome]]) -> Sequence[Verdict]:
+    async def _settle(
+        self, batch: Sequence[tuple[Claimed, Outcome]]
+    ) -> Sequence[Verdict | asyncio.Future[Verdict]]:
         now = self.clock.now()
-        moves = self._answered([self._decide(*each, now) for each in batch], now)
-        moved = await self._apply(moves, now)
-        verdicts = list(moved.verdicts)
-        for index, verdict in enumerate(verdicts):
-            if verdict is not Verdict.APPLIED:
-                verdicts[index] = await self._settle_again(*batch[index])
-        self.pressure.note(batch, verdicts)
-        return verdicts
-
-    def _decide(self, task: Claimed | Task, outcome: Outcome, now: Instant) -> Move:
-        profile, children = self.profiles[task.profile], self._children(outcome)
-        return machine.settle(task, outcome, now, profile, children)
-
-    def _children(self, outcome: Outcome) -> tuple[Submission, ...]:
-        if not isinstance(outcome, Parked):
-            return ()
-        return tuple([self._submission(child, None, None) for child in outcome.spawn])
-
-    def _answered(self, moves: Sequence[Move], now: Instant) -> Sequence[Move]:
-        """The same moves; of a child's success with what its parent does about it, where known."""
-        if self.reader is None or not any(move.letters for move in moves):
-            return moves
-        heard = Counter(letter.to for move in moves for letter in move.letters)
-        # Of several children that end together their parent hears in one step, by letters.
-        lone = {parent for parent, letters in heard.items() if letters == 1}
-        return [
-            self._with_answer(move, self.reader, now)
-            if move.to is State.SUCCEEDED and move.letters and move.letters[0].to in lone
-            else move
-            for move in moves
-        ]
-
-    def _with_answer(self, move: Move, reader: Reader, now: Instant) -> Move:
-        result = move.changes["result"]
-        assert isinstance(result, str)  # noqa: S101 narrows for the type checker
+        batch = [(task, sound(outcome)) for task, outcome in batch]
+        decided = [self.decisions.settlement(*each, now) for each in batch]
+        moves = self.decisions.answered(decided, self.reader, now)
         try:
-            heard = reader(move.letters[0], result, now)
-            if heard is None:
-                return move
-            parent, outcome = heard
-            profile, children = self.profiles[parent.profile], self._children(outcome)
-            answer = machine.answer(parent, outcome, now, profile, children)
-        except Exception:  # the child's end stands: its parent hears of it by letter, and may fail
-            log.exception("answer failed", task=move.letters[0].to)
-            return move
-        return msgspec.structs.replace(move, answer=answer)
+            moved = await self._apply(moves, now)
+        except UNSTORABLE as error:
+            if len(batch) > 1:
+                raise  # tried again in halves, down to the one that it is
+            task, outcome = batch[0]
+            if moves[0].answer is None:  # else what its parent answers may be what cannot be kept
+                outcome = unstorable(error)
+            return [self._beside(self._settle_again(task, outcome))]
+        self.pressure.note(batch, moved.verdicts)
+        # Those that are refused are read and decided again beside the batch: the others' results
+        # are in the ledger, and neither wait for that nor hear what goes wrong there.
+        return [
+            verdict if verdict is Verdict.APPLIED else self._beside(self._settle_again(*each))
+            for each, verdict in zip(batch, moved.verdicts, strict=True)
+        ]
 
     async def _settle_again(self, held: Claimed, outcome: Outcome) -> Verdict:
         for _ in range(TRIES):
@@ -359,11 +358,14 @@ class Dispatcher:
                 move = machine.remark(task, "task.late_result", data)
             else:
                 # Changed under us with the fence unchanged (a cancel, say): decide on what is now.
-                move = self._decide(task, outcome, now)
+                move = self.decisions.settlement(task, outcome, now)
             verdict = (await self._apply([move], now)).verdicts[0]
+            if verdict is Verdict.APPLIED and not late:
+                self.pressure.note([(held, outcome)], [verdict])
+                return verdict
             if verdict is Verdict.APPLIED:
-                return Verdict.STALE if late else Verdict.APPLIED
-            if verdict is Verdict.GONE:
+                return Verdict.STALE
+            if verdict in (Verdict.GONE, Verdict.REFUSED):
                 return verdict
         log.error("settlement given up", task=held.id, tries=TRIES)
         return Verdict.MOVED
@@ -386,9 +388,19 @@ class Dispatcher:
             for event, _ in move.events:
                 self.tally[event] += 1
             if move.to in FINAL and move.expect not in FINAL:
-                self.waiters.end(_ending(move, now))
+                self.waiters.end(ending_of(move, now))
         self._announce(moved.awake, [move.task for move in applied])
         return moved
+
+    async def _apply_each(
+        self, moves: Sequence[Move], now: Instant
+    ) -> Sequence[Verdict | Exception]:
+        """The same for moves that have nothing to do with each other."""
+
+        async def apply(part: Sequence[Move]) -> Sequence[Verdict]:
+            return (await self._apply(part, now)).verdicts
+
+        return await apart(apply, moves) if moves else ()
 
     def _announce(self, ready: set[str] | frozenset[str], touched: Sequence[TaskId]) -> None:
         if ready:
@@ -399,23 +411,43 @@ class Dispatcher:
 
     # Somebody, or the clock, intervenes.
 
-    async def apply_clock(self, tasks: Sequence[Task], now: Instant) -> None:
-        """The alarms of these tasks have rung."""
+    async def apply_clock(self, tasks: Sequence[Task], now: Instant) -> Collection[TaskId]:
+        """The alarms of these tasks have rung; returns those of which nothing came.
+
+        One that cannot be decided rings again later, so that it is in nobody's way.
+        """
+        read = {task.id: task for task in tasks}
         over = [task.id for task in tasks if task.state in FINAL]
-        moves: list[Move] = []
-        for task in tasks:
-            move = machine.on_due(task, now, self.profiles[task.profile])
-            if move is not None:
-                moves.append(move)
-        if moves:
-            moved = await self._apply(moves, now)
-            read = {task.id: task for task in tasks}
-            for move, verdict in zip(moves, moved.verdicts, strict=True):
-                if verdict is Verdict.APPLIED and move.expect is State.RUNNING is not move.to:
-                    self.pressure.note_lateness(read[move.task], move)
-                    self.hands.stop(move.task, move.fence, revoked=True)
-        if over:
-            await self.backend.tasks.purge(over, now=now)
+        moves = self.decisions.alarms(tasks, now)
+        for each, verdict in zip(moves, await self._apply_each(moves, now), strict=True):
+            if isinstance(verdict, Exception):
+                self._not_kept(each.task, verdict)
+            elif verdict is Verdict.APPLIED:
+                task = read.pop(each.task)
+                if each.expect is State.RUNNING is not each.to:
+                    self.pressure.note_lateness(task, each)
+                    self.hands.stop(each.task, each.fence, revoked=True)
+        for id, error in zip(over, await self._purge(over, now), strict=True):
+            if isinstance(error, Exception):
+                self._not_kept(id, error)
+            else:
+                del read[id]
+        return read.keys()
+
+    async def _purge(self, ids: Sequence[TaskId], now: Instant) -> Sequence[Exception | None]:
+        async def purge(part: Sequence[TaskId]) -> Sequence[None]:
+            wait_ms = self._purge_wait_ms
+            gone = await self.backend.tasks.purge(part, now=now, postpone_ms=wait_ms)
+            # While a reader of the log holds all of them, they are not written anew each minute.
+            self._purge_wait_ms = POSTPONE_MS if gone else min(2 * wait_ms, MOST_POSTPONED_MS)
+            return [None] * len(part)
+
+        return await apart(purge, ids) if ids else ()
+
+    def _not_kept(self, task: TaskId, error: Exception) -> None:
+        if isinstance(error, LedgerUnavailable):
+            raise error
+        self.decisions.undecided(task, error)
 
     async def cancel(self, task: TaskId) -> Task:
         """Over at once, or asked to stop if it runs. Conflict when it is over already."""
@@ -448,18 +480,18 @@ class Dispatcher:
         return await self._intervene(task, decide)
 
     async def replay(self, task: TaskId, *, payload: Json | None = None) -> Task:
-        return await self._intervene(task, Replay(self.profiles, payload))
+        payloads = {} if payload is None else {task: payload}
+        return await self._intervene(task, Replay(self.profiles, payloads, await self.guards()))
 
     async def replay_all(
-        self, ids: Sequence[TaskId], *, payload: Json | None = None, every_ms: float = 0
+        self, starts: Mapping[TaskId, Instant], payloads: Mapping[TaskId, Json] = {}
     ) -> Mapping[TaskId, str]:
-        """Dead letters, each `every_ms` after the one before. Returns who was refused, and why.
-
+        """Dead letters, each from its instant on. Returns which were refused, and why.
         When each one starts stands in the ledger: nobody need be there to see to it.
         """
-        now = self.clock.now()
-        starts = {id: now + int(turn * every_ms) for turn, id in enumerate(ids)}
-        return await self._intervene_all(ids, dead_only(Replay(self.profiles, payload, starts)))
+        ids = list(starts)
+        decide = Replay(self.profiles, payloads, await self.guards(), starts)
+        return await self._intervene_all(ids, dead_only(decide))
 
     async def abandon(self, task: TaskId) -> Task:
         return await self._intervene(task, dead_only(self._abandon))
@@ -480,6 +512,11 @@ class Dispatcher:
     async def signal(self, task: TaskId, name: str, body: Json) -> None:
         now = self.clock.now()
         moved = await self.backend.tasks.post([Letter(to=task, name=name, body=body)], now=now)
+        if moved.verdicts[0] is Verdict.REFUSED:
+            raise Conflict(
+                "the task has too many unread letters",
+                hint="send it again later",
+            )
         if moved.verdicts[0] is not Verdict.APPLIED:
             raise NotFound("no live task has this id")
         self._announce(moved.awake, [task])
@@ -497,7 +534,13 @@ class Dispatcher:
             if verdict is Verdict.APPLIED:
                 return await self._get(id) or task
             if verdict is Verdict.GONE:
-                raise Conflict("the task has left the ledger for the archive", hint=ANEW)
+                raise Conflict(
+                    "the task has left the ledger for the archive", hint="submit it anew"
+                )
+            if verdict is Verdict.REFUSED:
+                raise Conflict(
+                    "the ledger refuses this change of the task", step=NextStep(Step.CHECK_LEDGER)
+                )
         raise Conflict("the task keeps changing; try again")
 
     async def _intervene_all(self, ids: Sequence[TaskId], decide: Decide) -> Mapping[TaskId, str]:
@@ -506,18 +549,14 @@ class Dispatcher:
             part = ids[at : at + CHUNK]
             now = self.clock.now()
             moves: list[Move] = []
-            for id, task in zip(part, await self.backend.tasks.get(part), strict=True):
-                try:
-                    move = None if task is None else decide(task, now)
-                except Conflict as error:
-                    refused[id] = str(error)
-                    continue
-                if move is None:
-                    refused[id] = NO_TASK
+            found = await apart(self.backend.tasks.get, part)
+            for id, task in zip(part, found, strict=True):
+                decided = move_or_why(decide, task, now)
+                if isinstance(decided, str):
+                    refused[id] = decided
                 else:
-                    moves.append(move)
-            verdicts = (await self._apply(moves, now)).verdicts if moves else ()
-            for move, verdict in zip(moves, verdicts, strict=True):
+                    moves.append(decided)
+            for move, verdict in zip(moves, await self._apply_each(moves, now), strict=True):
                 if verdict is not Verdict.APPLIED:
                     try:
                         await self._intervene(move.task, decide)
@@ -558,9 +597,9 @@ class Dispatcher:
         await self._look_for_endings(self.waiters.waited_for())
 
     async def _look_for_endings(self, waited: Sequence[TaskId]) -> None:
-        for at in range(0, len(waited), 256):
-            for task in await self.backend.tasks.get(waited[at : at + 256]):
-                if task is not None and task.state in FINAL:
+        for at in range(0, len(waited), CHUNK):
+            for task in await apart(self.backend.tasks.get, waited[at : at + CHUNK]):
+                if isinstance(task, Task) and task.state in FINAL:
                     self.waiters.end(Ending.of(task))
 
     async def _get(self, task: TaskId) -> Task | None:
@@ -573,28 +612,18 @@ class Dispatcher:
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run something nobody waits for, and keep it from being collected meanwhile."""
+        _ = self._beside(work)
+
+    def _beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._loose.add(task)
         task.add_done_callback(self._loose.discard)
+        return task
 
 
 def _queued(tasks: Iterable[Task]) -> Mapping[str, int]:
     return Counter(task.queue for task in tasks if task.state is State.QUEUED)
 
 
-def _accepted(receipt: Receipt, task: Task, cap: int | None) -> Receipt:
-    if receipt.fate is Fate.FULL:
-        raise QueueFull(task.queue, cap or 0)
-    if receipt.fate is Fate.REUSED:
-        raise KeyReused(
-            "this idempotency key was used before, with another body",
-            hint="use a new key for a new request",
-        )
-    return receipt
-
-
-def _ending(move: Move, now: Instant) -> Ending:
-    result, error = move.changes.get("result"), move.changes.get("error")
-    assert result is None or isinstance(result, str)  # noqa: S101 narrows for the type checker
-    assert error is None or isinstance(error, str)  # noqa: S101
-    return Ending(move.task, move.to, result, error, now)
+def _size_of_hold(hold: Hold) -> int:
+    return weight(hold.progress) + sum([weight(data) for _, data in hold.notes])

@@ -20,7 +20,6 @@ class Duty:
         self._clock = clock
         self._name = name
         self._server = encode(server)
-        self._version = 0
         self._until: Instant = 0
 
     async def mine(self) -> bool:
@@ -42,4 +41,7 @@ class Duty:
     async def give_up(self) -> None:
         if self._until:
             self._until = 0
-            await self._documents.delete(KIND, self._name)
+            found = await self._documents.get(KIND, self._name, now=self._clock.now())
+            # Paused past its lease, it would take away what is its successor's by now.
+            if found is not None and found.body == self._server:
+                await self._documents.delete(KIND, self._name, expect=found.version)

@@ -12,18 +12,42 @@ OnwardError
     ├── NotLetIn        it wants another user, password or database
     └── Unreadable      what it holds is sealed, and does not open here
 
-`code` is stable and public; `hint` is the next step for whoever reads it.
+`code` is stable and public; `hint` is the next step, in words, or `step` where the words depend on
+the door: a path here, a tool there.
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Step(StrEnum):
+    CHECK_LEDGER = "check_ledger"
+    LIST_FLOWS = "list_flows"
+    LIST_SCHEDULES = "list_schedules"
+    PUBLISH_VERSION = "publish_version"
+    REMOVE_SERVICE = "remove_service"
+    REPLACE_SCHEDULE = "replace_schedule"
+    SHOW_SERVICE = "show_service"
+    SUBMIT_NOW = "submit_now"
+
+
+class NextStep(NamedTuple):
+    what: Step
+    about: str = ""  # the name of the thing that the step is about
 
 
 class OnwardError(Exception):
     code = "internal"
     hint: str | None = None
+    step: NextStep | None = None
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, step: NextStep | None = None
+    ) -> None:
         super().__init__(message)
+        self.step = step
         if hint is not None:
             self.hint = hint
 
@@ -58,8 +82,15 @@ class Conflict(OnwardError):
 class Invalid(OnwardError):
     code = "invalid_request"
 
-    def __init__(self, message: str, *, pointer: str = "", hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
+    def __init__(
+        self,
+        message: str,
+        *,
+        pointer: str = "",
+        hint: str | None = None,
+        step: NextStep | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, step=step)
         self.pointer = pointer
 
 
@@ -73,7 +104,7 @@ class LedgerUnavailable(OnwardError):
 
 
 class NotLetIn(LedgerUnavailable):
-    hint = "correct user, password or database in the URL of the ledger; onward doctor"
+    hint = "correct user, password or database in the URL of the ledger"
 
 
 class Unreadable(LedgerUnavailable):

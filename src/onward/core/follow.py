@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 
-from onward.core.contract import Backend
+from onward.core.contract import Backend, TaskStore
 from onward.core.task import FINAL, FINAL_EVENTS, Event, TaskId
 
 BATCH = 256
 REREAD_S = 1.0
+
+
+async def history(store: TaskStore, task: TaskId, *, after: int = 0) -> AsyncIterator[Event]:
+    """One task's events as far as they are written, a page in memory at a time."""
+    cursor, more = str(after), True
+    while more:
+        page = await store.events(after=cursor, limit=BATCH, task=task)
+        for event in page.items:
+            yield event
+        cursor, more = page.next or cursor, page.more
 
 
 async def follow(
@@ -25,7 +35,7 @@ async def follow(
             page = await backend.tasks.events(after=cursor, limit=BATCH, task=task)
             cursor = page.next or cursor
             yield page.items
-            if len(page.items) == BATCH:
+            if page.more:
                 continue
             # Read before the events were: a task that was over then has no events to come.
             if found is None or found.state in FINAL:

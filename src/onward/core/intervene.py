@@ -7,12 +7,26 @@ from typing import TypeAlias
 
 from onward.core import machine
 from onward.core.approval import Word, approval_of
-from onward.core.contract import Move
-from onward.core.errors import Conflict, NotFound
+from onward.core.contract import Fate, Move, Receipt
+from onward.core.errors import (
+    Conflict,
+    KeyReused,
+    NextStep,
+    NotFound,
+    QueueFull,
+    Step,
+    Unreadable,
+)
 from onward.core.policy import Profile
 from onward.core.task import Instant, Json, State, Task, TaskId
 
+NO_TASK = "no such task"
 Decide: TypeAlias = Callable[[Task, Instant], Move | None]
+Guards: TypeAlias = Callable[[Task], bool]  # whether its service requires an approval
+
+
+async def unguarded() -> Guards:
+    return lambda _: False
 
 
 class Replay:
@@ -21,20 +35,27 @@ class Replay:
     def __init__(
         self,
         profiles: Mapping[str, Profile],
-        payload: Json | None,
+        payloads: Mapping[TaskId, Json],  # of those that are replayed with another one
+        guards: Guards,
         starts: Mapping[TaskId, Instant] | None = None,
     ) -> None:
         self._profiles = profiles
-        self._payload = payload
+        self._payloads = payloads
+        self._guards = guards
         self._starts = starts or {}
         self._seen: dict[TaskId, int] = {}
 
     def __call__(self, found: Task, now: Instant) -> Move:
         if self._seen.setdefault(found.id, found.generation) != found.generation:
             raise Conflict("somebody else has replayed it meanwhile")
-        run_at = self._starts.get(found.id)
-        profile = self._profiles[found.profile]
-        move = machine.replay(found, now, profile, payload=self._payload, run_at=run_at)
+        move = machine.replay(
+            found,
+            now,
+            self._profiles[found.profile],
+            payload=self._payloads.get(found.id),
+            run_at=self._starts.get(found.id),
+            guarded=self._guards(found),
+        )
         if move is None:
             raise Conflict(f"a task that is {found.state} cannot be retried")
         return move
@@ -64,3 +85,28 @@ def meant(found: Task, word: Word, move: Move | None) -> Move:
     if word.digest not in (None, asked.digest):
         raise Conflict("the payload is not the one that was shown", hint="look at it again")
     return move
+
+
+def accepted(receipt: Receipt, task: Task, cap: int | None) -> Receipt:
+    if receipt.fate is Fate.FULL:
+        raise QueueFull(task.queue, cap or 0)
+    if receipt.fate is Fate.REFUSED:
+        raise Conflict(
+            "what the ledger holds under this key cannot be read", step=NextStep(Step.CHECK_LEDGER)
+        )
+    if receipt.fate is Fate.REUSED:
+        raise KeyReused(
+            "this idempotency key was used before, with another body",
+            hint="use a new key for a new request",
+        )
+    return receipt
+
+
+def move_or_why(decide: Decide, found: Task | Exception | None, now: Instant) -> Move | str:
+    """What is decided on one task among many; text: why nothing is."""
+    try:
+        if isinstance(found, Exception):
+            raise found
+        return (None if found is None else decide(found, now)) or NO_TASK
+    except (Conflict, Unreadable) as error:
+        return str(error)

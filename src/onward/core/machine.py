@@ -65,7 +65,7 @@ TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
     (S.QUEUED, S.FAILED): frozenset({"task.failed"}),
     (S.QUEUED, S.DEAD): frozenset({"task.failed", "task.dlq"}),
     (S.RUNNING, S.SUCCEEDED): frozenset({"task.succeeded"}),
-    (S.RUNNING, S.SCHEDULED): frozenset({"task.retrying"}),
+    (S.RUNNING, S.SCHEDULED): frozenset({"task.retrying", "task.released"}),
     (S.RUNNING, S.QUEUED): frozenset({"task.retrying", "task.released", "task.reclaimed"}),
     (S.RUNNING, S.WAITING): frozenset({"task.parked"}),
     (S.RUNNING, S.FAILED): frozenset({"task.failed"}),
@@ -92,6 +92,8 @@ TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
 }
 
 NEVER: Instant = 9 * 10**15  # of what runs and has no clock yet
+
+POSTPONE_MS = 60_000  # until an alarm that could not be decided rings again
 
 CANCEL = "cancel"  # the name of the letter that asks a task to end itself
 CANCELED: Note = ("task.canceled", None)
@@ -145,10 +147,8 @@ def settle(
             return _stopped(held, outcome, now, profile)
         case Parked():
             return moves.park(held, outcome, now, profile, children)
-        case Released():
-            return moves.requeue(
-                held, now, profile, {"attempt": held.attempt - 1}, ("task.released", None)
-            )
+        case Released(fault):
+            return moves.release(held, fault, now, profile)
         case Lost(detail):
             return lost(held, now, profile, detail)
 
@@ -283,6 +283,12 @@ def on_due(task: Task, now: Instant, profile: Profile) -> Move | None:
         return None
     move = _struck(task, now, profile)
     return _clocked(move, now)
+
+
+def postponed(task: Task, now: Instant) -> Move:
+    """Nobody here can decide what its alarm means: it rings again later, and changes nothing."""
+    move = moves.going_on(task, now + POSTPONE_MS)
+    return _clocked(msgspec.structs.replace(move, front=True), now)
 
 
 def _struck(task: Task, now: Instant, profile: Profile) -> Move:
@@ -477,6 +483,7 @@ def replay(
     *,
     payload: Json | None = None,
     run_at: Instant | None = None,
+    guarded: bool = False,
 ) -> Move | None:
     """From the beginning again, as a new generation. None: it is not over, or it went well.
 
@@ -506,7 +513,8 @@ def replay(
     }
     if payload is not None:
         changes["payload"] = payload
-    asked = asked_again(task, task.payload if payload is None else payload, now)
+    shown = task.payload if payload is None else payload
+    asked = asked_again(task, shown, now, guarded=guarded)
     if asked is not None:
         to, due_at = State.WAITING, asked.expires_at
         changes |= {"approval": asked.encode(), "waiting_for": WAITS}

@@ -5,6 +5,7 @@ machine.py decides which of these it is; nothing here looks at a task's state.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TypedDict, Unpack
@@ -31,9 +32,14 @@ from onward.core.task import (
     State,
     Task,
     encode,
+    weight,
 )
 
+MOST_NOTES = 1_000  # of one move
+MOST_NOTE_BYTES = 1 << 20
+LAST_NOTES = 4
 CHILDREN = "children"  # what a task waits for that bore some
+SHORTEST_PUT_OFF_MS, LONGEST_PUT_OFF_MS = 1_000, 60_000
 
 
 class Rest(TypedDict, total=False):
@@ -74,9 +80,31 @@ def guarded(
         to=to,
         due_at=due_at,
         changes=changes,
-        events=events,
+        events=bounded(events),
         **more,
     )
+
+
+def bounded(notes: tuple[Note, ...]) -> tuple[Note, ...]:
+    """The same if they are few and small; else what is too much is counted in one note.
+
+    The first stay, and the last, which say what the move is.
+    """
+    if len(notes) <= LAST_NOTES:
+        return notes
+    kept, room = 0, MOST_NOTE_BYTES
+    head, tail = notes[:-LAST_NOTES], notes[-LAST_NOTES:]
+    for _, data in head[: MOST_NOTES - LAST_NOTES]:
+        room -= weight(data)
+        if room < 0:
+            break
+        kept += 1
+    dropped = head[kept:]
+    if not dropped:
+        return notes
+    types = Counter(type_ for type_, _ in dropped)
+    note = ("task.notes_dropped", encode({"count": len(dropped), "types": types}))
+    return (*head[:kept], note, *tail)
 
 
 def age_limit(profile: Profile, expires_at: Instant | None) -> Instant | None:
@@ -200,6 +228,30 @@ def requeue(
         changes={**changes, "worker": None, "queued_at": now, "start_by": None},
         events=(note,),
         front=True,
+    )
+
+
+def release(held: Held, fault: Fault | None, now: Instant, profile: Profile) -> Move:
+    """No attempt is burned. With a fault, its worker cannot do it: it is queued again later."""
+    if fault is None:
+        return requeue(held, now, profile, {"attempt": held.attempt - 1}, ("task.released", None))
+    # Longer for an older task, so that one which no worker ever can do costs little.
+    delay = min(max((now - held.created_at) // 4, SHORTEST_PUT_OFF_MS), LONGEST_PUT_OFF_MS)
+    run_at = now + delay
+    said = {"error": fault, "worker": held.worker, "run_at": run_at}
+    return guarded(
+        held,
+        State.RUNNING,
+        to=State.SCHEDULED,
+        due_at=first(run_at, age_limit(profile, held.expires_at)),
+        changes={
+            "error": fault.encode(),
+            "attempt": held.attempt - 1,
+            "run_at": run_at,
+            "queued_at": now,
+            "start_by": None,
+        },
+        events=(("task.released", encode(said)),),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from onward.core.task import Fault, Instant, Json, Note, Task
+from onward.core.task import Fault, Instant, Json, Note, Task, is_text, sound_fault, weight
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -43,7 +43,13 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Released(msgspec.Struct, frozen=True):
-    """Handed back untouched: a shutdown, not a failure."""
+    """Handed back untouched: a shutdown, not a failure.
+
+    With a fault, the worker cannot do it at all: put off a while, or it would be claimed again at
+    once by the same worker.
+    """
+
+    fault: Fault | None = None
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -52,4 +58,59 @@ class Lost(msgspec.Struct, frozen=True):
     detail: Json | None = None  # what the log should say of it, if more than which worker it was
 
 
+MOST_BYTES = 64 << 20  # of one outcome
+
 Outcome: TypeAlias = Succeeded | Failed | Canceled | Parked | Released | Lost
+
+
+def sound(outcome: Outcome) -> Outcome:
+    """The same if a ledger can keep it, else a failure that says what is wrong with it."""
+    try:
+        if isinstance(outcome, Failed):
+            outcome = Failed(sound_fault(outcome.fault), outcome.journal, outcome.notes)
+        _check(outcome)
+    except Exception as error:
+        return unstorable(error)
+    return outcome
+
+
+def unstorable(error: Exception) -> Failed:
+    """What came back from a handler cannot be kept: its attempt is over, and would end so again."""
+    why = f"{type(error).__name__}: {error}"
+    message = f"the outcome of the handler cannot be stored ({why})"
+    return Failed(sound_fault(Fault(kind="OutcomeInvalid", message=message[:500], retryable=False)))
+
+
+def size_of(outcome: Outcome) -> int:
+    """About how many bytes it takes, at most."""
+    size = weight(getattr(outcome, "result", None)) + weight(getattr(outcome, "journal", None))
+    if isinstance(outcome, Parked):
+        size += sum([weight(child.payload) for child in outcome.spawn])
+    return size + sum([weight(data) for _, data in getattr(outcome, "notes", ())])
+
+
+def _check(outcome: Outcome) -> None:
+    if isinstance(outcome, Released | Lost):
+        return
+    size = size_of(outcome)
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"it takes {size >> 20} MiB of at most {MOST_BYTES >> 20}:"
+            " keep what is large elsewhere, and return where it is"
+        )
+    if isinstance(outcome, Succeeded):
+        _check_text("result", outcome.result)
+    elif not isinstance(outcome, Failed | Canceled | Parked):
+        raise TypeError(f"a {type(outcome).__name__} is no outcome")
+    if outcome.journal is not None:
+        _check_text("journal", outcome.journal)
+    for type_, data in outcome.notes:
+        _check_text("note", type_)
+        if data is not None:
+            _check_text("note", data)
+
+
+def _check_text(what: str, value: object) -> None:
+    if not is_text(value):
+        wrong = "is no text" if not isinstance(value, str) else "holds half of a surrogate pair"
+        raise ValueError(f"its {what} {wrong}")

@@ -70,6 +70,7 @@ _NONE = Overrides()
 _decode_overrides = msgspec.json.Decoder(Overrides).decode
 
 POISON_AFTER = 5  # deliveries lost in a row
+LONGEST_DELAY_MS = 30 * 24 * 3_600_000  # that a worker may ask for before another try
 CANCEL_GRACE_MS = 10_000  # how long a running task may take to stop when asked
 
 TRANSIENT = {
@@ -219,7 +220,14 @@ def speaks_against(fault: Fault, profile: Profile) -> bool:
 def retry_delay_ms(
     profile: Profile, overrides: Overrides, fault: Fault, *, task: TaskId, retry: int
 ) -> int:
-    """How long to wait before retry number `retry` (counted from 0)."""
+    """How long to wait before retry number `retry` (counted from 0).
+
+    A worker that asks for another try after so long gets just that. Where only a time is known, as
+    from a Retry-After header, the schedule holds, and at least that time.
+    """
+    after = fault.retry_after_ms
+    if fault.retryable and after is not None:
+        return min(max(after, 0), LONGEST_DELAY_MS)
     if overrides.backoff_ms:
         delay = overrides.backoff_ms[min(retry, len(overrides.backoff_ms) - 1)]
     else:
@@ -229,7 +237,7 @@ def retry_delay_ms(
         # Jitter drawn from the task and the retry: spread over tasks, yet the same decision twice.
         draw = zlib.crc32(f"{task}:{retry}".encode()) / 0xFFFFFFFF
         delay = int(base * (1 + low + (high - low) * draw))
-    return max(delay, fault.retry_after_ms or 0)
+    return max(delay, min(after or 0, LONGEST_DELAY_MS))
 
 
 _NUMBERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|\d+")

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from onward.core.errors import Invalid
+from onward.core.errors import Invalid, NextStep, Step
 from onward.core.task import Instant, Json, TaskId
 
 EVERY_MS = 1_000  # no interval is shorter
@@ -226,7 +226,7 @@ def begun(schedule: Schedule, now: Instant) -> Schedule:
         raise Invalid(
             "run_at lies in the past; instants are epoch milliseconds",
             pointer="/run_at",
-            hint="POST /api/v2/tasks runs something now",
+            step=NextStep(Step.SUBMIT_NOW),
         )
     first = next_after(schedule, now) if schedule.run_at is None else schedule.run_at
     if first is None:

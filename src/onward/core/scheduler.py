@@ -20,6 +20,7 @@ from onward.core.errors import LedgerUnavailable, NotFound, OnwardError, TooBusy
 from onward.core.schedule import Entry, Outcome, Overlap, Schedule
 from onward.core.task import FINAL, Instant, TaskId, new_id
 from onward.core.timetable import TOPIC, Timetable
+from onward.core.troubles import Troubles
 
 log = structlog.get_logger("onward.schedules")
 
@@ -41,13 +42,16 @@ class Scheduler:
         self._clock = clock
         self._submit = submit
 
-    async def run(self) -> None:
+    async def run(self, troubles: Troubles) -> None:
         async with self._backend.bell.listen(TOPIC) as bell:
             while True:
                 try:
                     await self.turn()
                 except Exception as error:  # the ledger is away: what is due stays due
                     log.warning("schedules could not be read", error=repr(error))
+                    troubles.failed("schedules", error)
+                else:
+                    troubles.went_well("schedules")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._pause_s()):
                         await bell.wait()

@@ -13,17 +13,19 @@ from contextlib import suppress
 import msgspec
 import structlog
 
+from onward.core import readers
 from onward.core.clock import Clock
 from onward.core.contract import Backend, Projector
 from onward.core.duty import Duty
-from onward.core.task import encode
+from onward.core.task import Instant, encode
+from onward.core.troubles import Troubles
 
 log = structlog.get_logger("onward.tail")
 
 BATCH = 1_000  # events
 PACE_S = 0.02  # a task's few events come close together: one look, and one cursor, for all
 AGAIN_S = 1.0
-KIND = "cursor"
+KIND = readers.CURSORS
 
 Look = Callable[[], Awaitable[bool]]
 Turn = Callable[[bool], Awaitable[None]]  # it is this server's turn to read, or no more
@@ -50,15 +52,15 @@ class Tail:
         self._turn = turn
         self._reads = False
         self._cursor: str | None = None
+        self._renew_at: Instant = 0
+        self._more = False
 
     async def step(self) -> int:
         """Project one batch; returns how many events it held."""
         if self._cursor is None:
-            saved = await self._backend.documents.get(
-                KIND, self._projector.name, now=self._clock.now()
-            )
-            self._cursor = "" if saved is None else msgspec.json.decode(saved.body, type=str)
+            self._cursor = await self._place()
         page = await self._backend.tasks.events(after=self._cursor, limit=self._batch)
+        self._more = page.more
         if page.items:
             await self._projector.project(page.items)
             self._cursor = page.next or self._cursor
@@ -66,18 +68,32 @@ class Tail:
             await self._backend.documents.put(
                 KIND, self._projector.name, encode(self._cursor), now=self._clock.now()
             )
+        await self._renew()
         return len(page.items)
+
+    async def _place(self) -> str:
+        documents, name, now = self._backend.documents, self._projector.name, self._clock.now()
+        saved = await documents.get(KIND, name, now=now)
+        body = await readers.begin(documents, name, "", now=now) if saved is None else saved.body
+        return msgspec.json.decode(body, type=str)
+
+    async def _renew(self) -> None:
+        now = self._clock.now()
+        if now >= self._renew_at:
+            await readers.seen(self._backend.documents, self._projector.name, now=now)
+            self._renew_at = now + readers.RENEW_MS
 
     async def catch_up(self) -> bool:
         """Project all there is; False: another server does."""
         while await self._is_ours():
-            if await self.step() < self._batch:
+            await self.step()
+            if not self._more:
                 return True
         return False
 
-    async def run(self, look: Look | None = None) -> None:
+    async def run(self, troubles: Troubles, look: Look | None = None) -> None:
         """Look whenever something is written, and once a second; `catch_up` is what a look does."""
-        look = look or self.catch_up
+        look, name = look or self.catch_up, self._projector.name
         try:
             async with self._backend.bell.listen("log") as listener:
                 while True:
@@ -85,8 +101,10 @@ class Tail:
                     try:
                         ours = await look()
                     except Exception as error:  # the same events come again
-                        name = self._projector.name
                         log.warning("projector failed", projector=name, error=repr(error))
+                        troubles.failed(f"reader {name}", error)
+                    else:
+                        troubles.went_well(f"reader {name}")
                     if not ours:
                         await asyncio.sleep(AGAIN_S)
                         continue

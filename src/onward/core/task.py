@@ -95,7 +95,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     session: str | None = None
     parent: TaskId | None = None
-    key: str | None = None  # idempotency key, in its session; effects are counted under it
+    key: str | None = None  # idempotency key, in its session; its effects are kept under it
     waiting_for: str | None = None  # waiting: "approval", "event", "timer", "children"
     approval: Json | None = None  # what a person was asked before it may run; see approval.py
     overdue: bool = False
@@ -141,10 +141,16 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Held(Protocol):
-    """What a settlement needs to know; a Claimed has it, and so has a Task that was read again."""
+    """What a settlement or an effect needs to know of an attempt; a Claimed and a Task have it."""
 
     @property
     def id(self) -> TaskId: ...
+    @property
+    def profile(self) -> str: ...
+    @property
+    def created_at(self) -> Instant: ...
+    @property
+    def key(self) -> str | None: ...
     @property
     def fence(self) -> int: ...
     @property
@@ -218,7 +224,64 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
 
+UNKNOWN_SERVICE = "UnknownService"  # the kind of fault with which a worker hands a task back
+
+
+def unknown_service(type_: str) -> Fault:
+    return Fault(kind=UNKNOWN_SERVICE, message=f"this worker serves no {type_!r}", retryable=True)
+
+
 _decode_fault = msgspec.json.Decoder(Fault).decode
+YEAR_MS = 365 * 24 * 3_600_000
+MOST_MESSAGE = 16_384  # characters of a fault
+MOST_DETAILS = 256 << 10  # bytes
+
+
+def sound_fault(fault: Fault) -> Fault:
+    """As a ledger can keep it, whatever a handler has put into it."""
+    wait_ms = _whole(fault.retry_after_ms)
+    return Fault(
+        kind=_text(fault.kind)[:200],
+        message=_text(fault.message)[:MOST_MESSAGE],
+        status=_whole(fault.status),
+        retryable=None if fault.retryable is None else bool(fault.retryable),
+        retry_after_ms=None if wait_ms is None else min(max(wait_ms, 0), YEAR_MS),
+        details=_json(fault.details),
+    )
+
+
+def weight(text: object) -> int:
+    """How many bytes it takes, at most: one a character, or four of those that are not ASCII."""
+    if not isinstance(text, str):
+        return 0
+    return len(text) if text.isascii() else 4 * len(text)
+
+
+def is_text(value: object) -> bool:
+    """Whether it can be kept as text: half of a surrogate pair cannot."""
+    return isinstance(value, str) and (value.isascii() or value == _text(value))
+
+
+def _text(value: object) -> str:
+    return str(value).encode(errors="replace").decode()
+
+
+def _whole(value: Any) -> int | None:
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if abs(number) < 2**53 else 2**53 - 1
+
+
+def _json(value: Any) -> Any:
+    try:
+        size = len(msgspec.json.encode(value).decode())
+    except Exception:
+        return f"a {type(value).__name__}, which is no JSON"
+    return value if size <= MOST_DETAILS else f"left out: {size} characters"
 
 
 def fault_of(error: Json | None) -> Fault | None:

@@ -14,7 +14,7 @@ import msgspec
 from onward.core import schedule as rules
 from onward.core.clock import Clock
 from onward.core.contract import Backend
-from onward.core.errors import Conflict, NotFound, TooBusy
+from onward.core.errors import Conflict, NextStep, NotFound, Step, TooBusy
 from onward.core.schedule import Schedule
 from onward.core.task import Instant, encode, new_id
 
@@ -73,7 +73,7 @@ class Timetable:
             return found[0], False
         raise Conflict(
             f"there is another schedule called {schedule.name!r}",
-            hint="PUT /api/v2/schedules/{name} replaces it",
+            step=NextStep(Step.REPLACE_SCHEDULE, schedule.name),
         )
 
     async def replace(
@@ -186,6 +186,4 @@ class Timetable:
 
 
 def _unknown(name: str) -> NotFound:
-    return NotFound(
-        f"no schedule is called {name!r}", hint="GET /api/v2/schedules lists what there is"
-    )
+    return NotFound(f"no schedule is called {name!r}", step=NextStep(Step.LIST_SCHEDULES))

@@ -12,7 +12,7 @@ import msgspec
 
 from onward.core.clock import Clock
 from onward.core.contract import Backend
-from onward.core.errors import Conflict, Invalid, NotFound
+from onward.core.errors import Conflict, Invalid, NextStep, NotFound, Step
 from onward.core.task import Instant, encode, new_id
 from onward.flow.definition import parse
 from onward.flow.parts import Definition
@@ -79,7 +79,7 @@ class Flows:
                 id = _decode_flow(named.body).id
                 found = await self._documents.get(FLOW, id, now=now) or named
         if found is None:
-            raise NotFound(f"no flow {flow!r}", hint="GET /api/v2/flows lists what there is")
+            raise NotFound(f"no flow {flow!r}", step=NextStep(Step.LIST_FLOWS))
         return _decode_flow(found.body)
 
     async def all(self) -> Sequence[Flow]:
@@ -126,7 +126,8 @@ class Flows:
         found = await self.find(flow)
         if not found.version:
             raise NotFound(
-                f"flow {found.name!r} has no version yet", hint="POST /flows/version publishes one"
+                f"flow {found.name!r} has no version yet",
+                step=NextStep(Step.PUBLISH_VERSION, found.name),
             )
         if number is not None and not 1 <= number <= found.version:
             raise NotFound(f"flow {found.name!r} has no version {number}")

@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from onward.core.errors import (
     Conflict,
@@ -24,6 +25,7 @@ from onward.core.errors import (
     Unreadable,
     our_words,
 )
+from onward.surfaces.hints import hint_text
 from onward.surfaces.route import BadBody
 from onward.surfaces.wire import error_body
 
@@ -63,6 +65,8 @@ def install(web: FastAPI) -> None:
         extra = {} if hint is None else {"hint": hint}
         response = _answer(*where, error.status_code, code, str(error.detail), **extra)
         response.headers.update(error.headers or {})
+        if error.status_code == 405:
+            response.headers["allow"] = ", ".join(_methods(web, request))
         return response
 
     @web.exception_handler(RequestValidationError)
@@ -76,14 +80,25 @@ def install(web: FastAPI) -> None:
         return _answer(*where, 422, Invalid.code, text, errors=faults)
 
 
+def _methods(web: FastAPI, request: Request) -> list[str]:
+    """Of every route of this path: the framework names those of the first one alone."""
+    found = {
+        method
+        for route in web.router.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
+    return sorted(found | {"HEAD"} if "GET" in found else found)
+
+
 def refuse(
     path: str, request_id: str, error: OnwardError, *, status: int | None = None
 ) -> Response:
     """Our own errors, as the door that `path` belongs to says them."""
     status = status or next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     extra: dict[str, Any] = {}
-    if error.hint is not None:
-        extra["hint"] = error.hint
+    if (hint := hint_text(error)) is not None:
+        extra["hint"] = hint
     if isinstance(error, Invalid) and error.pointer:
         extra["errors"] = [{"pointer": error.pointer, "message": str(error)}]
     response = _answer(path, request_id, status, error.code, str(error), **extra)

@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import re
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from itertools import count
 from typing import Any
@@ -29,7 +30,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 MAX_BODY = 1 << 20
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 SINGLE = (b"host", b"origin", b"content-length")
-NOSNIFF = (b"x-content-type-options", b"nosniff")
+# Nobody guesses at a type, and no other site's page embeds an answer as an image or a script.
+FIXED_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+ORIGIN_HINT = (
+    "if the page is yours: name its origin in ONWARD_ALLOWED_ORIGINS, or let the proxy pass on "
+    "Host with its port (nginx: proxy_set_header Host $http_host)"
+)
 
 log = structlog.get_logger("onward.guard")
 _given_id = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
@@ -38,9 +47,9 @@ _number = count(1)
 
 
 class Refusal(Exception):
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, **extra: str) -> None:
         super().__init__(message)
-        self.status, self.code, self.message = status, code, message
+        self.status, self.code, self.message, self.extra = status, code, message, extra
 
 
 class Guard:
@@ -51,11 +60,13 @@ class Guard:
         max_body: int = MAX_BODY,
         allowed_hosts: Collection[str] = (),
         allowed_origins: Collection[str] = (),
+        answered: Counter[int] | None = None,
     ) -> None:
         self._app = app
         self._max_body = max_body
         self._hosts = {host.lower() for host in allowed_hosts}
         self._origins = {origin.lower().rstrip("/") for origin in allowed_origins}
+        self._answered: Counter[int] = Counter() if answered is None else answered
         self._good_hosts: set[tuple[str | None, bytes]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,14 +74,18 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        call = _Call(scope, receive, send, self._max_body, _request_id(headers))
+        call = _Call(scope, receive, send, self._max_body, _request_id(headers), self._answered)
         try:
             self._check(scope, headers)
         except Refusal as refusal:
             await call.refuse(refusal)
             return
-        if scope["type"] == "http" and b"content-length" not in headers:
-            receive = call.count
+        if scope["type"] == "http":
+            if b"content-length" not in headers:
+                receive = call.count
+            if scope["method"] == "HEAD":  # answered as a GET, without its body
+                call.head_only = True
+                scope = {**scope, "method": "GET"}
         try:
             await self._app(scope, receive, call.send)
         except ClientDisconnect:
@@ -99,9 +114,9 @@ class Guard:
         if (server and server[0], host) not in self._good_hosts:
             self._check_host(scope, host)
         http = scope["type"] == "http"
-        origin = headers.get(b"origin")
-        if origin is not None and not (http and scope["method"] in SAFE):
-            self._check_origin(origin, host)
+        site = headers.get(b"sec-fetch-site")
+        if site is not None or b"origin" in headers:
+            self._check_page(site, headers, host, reads=http and scope["method"] in SAFE)
         if http:
             self._check_body(headers)
 
@@ -137,28 +152,58 @@ class Guard:
             return True
         return _address(name.removeprefix("[").removesuffix("]")) is not None
 
-    def _check_origin(self, origin: bytes, host: bytes | None) -> None:
-        """A browser sends another page's request with our user's rights, and says whose it is."""
-        said = origin.decode("latin-1").lower()
-        own = host.decode("latin-1").lower() if host else None
-        if said.partition("://")[2] != own and said not in self._origins:
-            raise Refusal(403, "bad_origin", "This page may not do that here")
+    def _check_page(
+        self,
+        site: bytes | None,
+        headers: dict[bytes, bytes],
+        host: bytes | None,
+        *,
+        reads: bool,
+    ) -> None:
+        """A browser sends another page's request with our user's rights, and names that page.
+
+        Sec-Fetch-Site is the browser's own comparison with the address that it asked, so it holds
+        behind a proxy that rewrites Host; a page cannot set it. Older browsers send Origin alone.
+        """
+        if site in (b"same-origin", b"none"):
+            return
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        if origin in self._origins:
+            return
+        if reads:
+            # Another site's page would start scans and hold streams open; a link to us is welcome.
+            if site != b"cross-site" or _is_navigation(headers):
+                return
+        elif site is None and host and origin.partition("://")[2] == host.decode("latin-1").lower():
+            return
+        raise Refusal(403, "bad_origin", "This page may not do that here", hint=ORIGIN_HINT)
 
 
 class _Call:
     """One call as the guard sees it: what was sent already, and how much came in."""
 
-    __slots__ = ("_limit", "_receive", "_room", "_scope", "_send", "_started", "held", "request_id")
+    __slots__ = (
+        "_answered", "_limit", "_receive", "_room", "_scope", "_send", "_started", "head_only",
+        "held", "request_id",
+    )  # fmt: skip
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, max_body: int, request_id: str
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        max_body: int,
+        request_id: str,
+        answered: Counter[int],
     ) -> None:
+        self._answered = answered  # by status
         self._scope = scope
         self._receive = receive
         self._send = send
         self._limit = self._room = max_body
         self._started = False
         self.held: list[Message] | None = None
+        self.head_only = False
         self.request_id = request_id
         scope.setdefault("state", {})["request_id"] = request_id
 
@@ -178,12 +223,19 @@ class _Call:
                 self.held.append(message)
                 return
             self._started = True
+            if kind == "http.response.start":
+                self._answered[message["status"]] += 1
+        if self.head_only and message["type"] == "http.response.body":
+            # The first part of a body ends the answer: a stream would else go on unseen. The
+            # server reports a disconnect to the door, and nothing more of it is sent.
+            self._room, message = -1, {"type": "http.response.body", "body": b""}
         await self._send(message)
 
     async def release(self) -> None:
         held, self.held, self._started = self.held or [], None, True
+        self._answered[500] += 1
         for message in held:
-            await self._send(message)
+            await self.send(message)
 
     async def count(self) -> Message:
         message = await self._receive()
@@ -201,8 +253,14 @@ class _Call:
             await self._hang_up()
             return
         self._started = True
+        self._answered[refusal.status] += 1
         kind, body = error_body(
-            self._scope["path"], refusal.status, refusal.code, refusal.message, self.request_id
+            self._scope["path"],
+            refusal.status,
+            refusal.code,
+            refusal.message,
+            self.request_id,
+            **refusal.extra,
         )
         headers = [
             (b"content-type", kind.encode()),
@@ -221,8 +279,8 @@ class _Call:
                 code = 1011 if self._started else 1008
                 await self._send({"type": "websocket.close", "code": code})
 
-    def _own_headers(self) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-        return (b"x-request-id", self.request_id.encode()), NOSNIFF
+    def _own_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        return (b"x-request-id", self.request_id.encode()), *FIXED_HEADERS
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:
@@ -238,6 +296,12 @@ def _refuse_twins(headers: Collection[tuple[bytes, bytes]]) -> None:
     for name in SINGLE:
         if names.count(name) > 1:
             raise Refusal(400, "invalid_request", f"More than one {name.decode()} header")
+
+
+def _is_navigation(headers: dict[bytes, bytes]) -> bool:
+    """A person followed a link; the page that has it sees nothing of the answer."""
+    top = headers.get(b"sec-fetch-dest", b"document") == b"document"
+    return top and headers.get(b"sec-fetch-mode") == b"navigate"
 
 
 def _too_large(limit: int) -> Refusal:

@@ -1,28 +1,67 @@
-"""Lists by a door's own words. The ledger knows states; which word a task has, its phase tells."""
+"""Lists by a door's own words, and lists that are one array however long they are.
+
+The ledger knows states; which word a task has, its phase tells.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import msgspec
+from starlette.responses import Response, StreamingResponse
 
-from onward.core.contract import Query, TaskStore
+from onward.core.contract import PAGE_BYTES, Query, TaskStore
 from onward.core.task import Task
 
 FURTHER = 500  # tasks on a page after the first, when most of those before did not fit
 MOST_SEEN = 20_000  # tasks looked at for one list
+JSON = "application/json"
 
 
 async def newest(
     store: TaskStore, query: Query, fits: Callable[[Task], bool], limit: int
-) -> Sequence[Task]:
-    """The newest so many that match the query and fit."""
-    found: list[Task] = []
+) -> AsyncIterator[Sequence[Task]]:
+    """The newest so many that match the query and fit, one page of them at a time."""
     seen = 0
     while True:
         page = await store.find(query)
-        found += [task for task in page.items if fits(task)]
+        found = [task for task in page.items if fits(task)][:limit]
+        yield found
+        limit -= len(found)
         seen += len(page.items)
-        if len(found) >= limit or page.next is None or seen >= MOST_SEEN:
-            return found[:limit]
+        if not limit or page.next is None or seen >= MOST_SEEN:
+            return
         query = msgspec.structs.replace(query, after=page.next, limit=FURTHER)
+
+
+async def array(
+    parts: AsyncIterator[Sequence[Any]], before: bytes = b"", after: bytes = b""
+) -> Response:
+    """All parts as one JSON array. If it is long, the rest is read while the beginning is sent: a
+    list has no place to stop at, and must not be held in memory whole.
+    """
+    begun: list[bytes] = []
+    spent = 0
+    async for part in parts:
+        if part:
+            begun.append(_inside(part))
+            spent += len(begun[-1])
+        if spent > PAGE_BYTES:
+            sent = _sent(before + b"[" + b",".join(begun), parts, b"]" + after)
+            return StreamingResponse(sent, media_type=JSON)
+    return Response(before + b"[" + b",".join(begun) + b"]" + after, media_type=JSON)
+
+
+async def _sent(
+    begun: bytes, parts: AsyncIterator[Sequence[Any]], after: bytes
+) -> AsyncIterator[bytes]:
+    yield begun
+    async for part in parts:
+        if part:
+            yield b"," + _inside(part)
+    yield after
+
+
+def _inside(part: Sequence[Any]) -> bytes:
+    return msgspec.json.encode(part)[1:-1]

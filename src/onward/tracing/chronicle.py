@@ -17,6 +17,7 @@ from onward.core.clock import Clock
 from onward.core.contract import Backend
 from onward.core.duty import Duty
 from onward.core.errors import LedgerUnavailable
+from onward.core.follow import history
 from onward.core.task import Event, Task, encode
 from onward.core.trace import sampled, traceparent_of
 from onward.tracing.stages import ENDS, Stage, stages
@@ -44,7 +45,7 @@ class Chronicle:
         if self._duty is not None and not await self._duty.mine():
             self._cursor = None  # whoever has it moves it meanwhile
             return
-        while await self._read() == BATCH:
+        while await self._read():
             pass
 
     async def close(self) -> None:
@@ -56,7 +57,8 @@ class Chronicle:
         except LedgerUnavailable as error:
             log.warning("the last spans were not written", error=str(error))
 
-    async def _read(self) -> int:
+    async def _read(self) -> bool:
+        """Whether there may be more."""
         before = self._cursor
         if self._cursor is None:
             self._cursor = await self._begin()
@@ -68,7 +70,7 @@ class Chronicle:
             now = self._clock.now()
             body = encode(self._cursor)
             await self._backend.documents.put(KIND, NAME, body, now=now, expires_at=now + DAY_MS)
-        return len(page.items)
+        return page.more
 
     async def _begin(self) -> str:
         saved = await self._backend.documents.get(KIND, NAME, now=self._clock.now())
@@ -81,7 +83,7 @@ class Chronicle:
         for event in events:
             by_task.setdefault(event.task, []).append(event)
         ids = [id for id, its in by_task.items() if any(event.type in ENDS for event in its)]
-        for task in await self._backend.tasks.get(ids) if ids else ():
+        for task in await self._backend.tasks.look(ids) if ids else ():
             traceparent = None if task is None else traceparent_of(task.overrides)
             if task is not None and traceparent is not None and sampled(traceparent):
                 fresh = by_task[task.id]
@@ -94,12 +96,9 @@ class Chronicle:
         if fresh[0].n == 1 and fresh[-1].type != "task.failed":
             return fresh
         found: list[Event] = []
-        after = "0"
-        while len(found) < MOST:
-            page = await self._backend.tasks.events(after=after, limit=BATCH, task=fresh[0].task)
-            found += page.items
+        async for event in history(self._backend.tasks, fresh[0].task):
+            found.append(event)
             # One more than is fresh: what follows a failure says whether it was the last.
-            if len(page.items) < BATCH or page.items[-1].n > fresh[-1].n:
+            if event.n > fresh[-1].n or len(found) == MOST:
                 break
-            after = page.next or after
         return found

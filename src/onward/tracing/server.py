@@ -26,7 +26,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from onward import __version__
 from onward.core.clock import Clock
 from onward.core.contract import Backend, Key, Receipt, Verdict
-from onward.core.dispatch import Dispatcher, Reader
+from onward.core.decisions import Reader
+from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
 from onward.core.outcome import Outcome, Parked, Succeeded
 from onward.core.policy import Profile
@@ -174,7 +175,7 @@ class TracedDispatcher(Dispatcher):
         with self._tracing.submission(tasks) as (placed_tasks, _):
             return await super().submit_all(placed_tasks)
 
-    def settle_soon(self, task: Claimed, outcome: Outcome) -> asyncio.Future[Sequence[Verdict]]:
+    def settle_soon(self, task: Claimed, outcome: Outcome) -> asyncio.Future[Verdict]:
         return super().settle_soon(task, inherited(task, outcome))
 
 

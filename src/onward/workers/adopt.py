@@ -71,13 +71,13 @@ class Adoption:
         """Whether it waits for a person now instead; a payload that does not fit is a flaw."""
         try:
             payload = msgspec.json.decode(task.payload)
-            service = await self._declarations.fitting(task.type, payload)
+            service = await self._declarations.fitting(task.type, task.queue, payload)
         except Invalid as error:
-            if not await self._channel.is_taken(entry):
+            if not await self._channel.was_read(entry):
                 flaws[task.id] = Fault(kind="SchemaInvalid", message=str(error), retryable=False)
             return False
         guarded = service is not None and service.requires_approval
-        if not guarded or await self._channel.is_taken(entry):
+        if not guarded or await self._channel.was_read(entry):
             return False
         # In the ledger first: a crash between the two clears the entry away at the next start; the
         # other way round there would be neither.
@@ -97,7 +97,7 @@ class Adoption:
         there: list[tuple[str | None, Task]] = []
         for (entry, task), fate in zip(adopted, fates, strict=True):
             if fate is not Fate.FRESH:
-                if fate is Fate.KNOWN and entry is not None and await self._channel.withdraw(entry):
+                if fate is Fate.KNOWN and await self._take_back(entry):
                     log.info("not adopted: its key was used before", task=task.id)
                     continue
                 again.append(task)
@@ -125,8 +125,15 @@ class Adoption:
         receipts = (await store.insert(submissions, (), now=now)).receipts
         return [receipt.fate for receipt in receipts]
 
+    async def _take_back(self, entry: str | None) -> bool:
+        # A worker that was quick has acknowledged it, and its answer is on its way: taken back, the
+        # answer would be one to a task that nobody knows.
+        if entry is None or await self._channel.was_read(entry):
+            return False
+        return await self._channel.withdraw(entry)
+
     async def _is_under_way(self, entry: str | None) -> bool:
-        return entry is None or await self._channel.is_taken(entry)
+        return entry is None or await self._channel.was_read(entry)
 
     def _key(self, task: Task) -> Key | None:
         if task.key is None or task.key == task.id:

@@ -177,6 +177,6 @@ def _fault(text: Json) -> Fault:
         message=str(said.get("message") or "failed"),
         status=status if by_status else None,
         retryable=retryable,
-        retry_after_ms=after if type(after) is int and 0 < after <= DAY_MS else None,
+        retry_after_ms=after if type(after) is int and 0 <= after <= DAY_MS else None,
         details=said.get("details"),
     )

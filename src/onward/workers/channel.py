@@ -8,7 +8,7 @@ it as long as it is pending in any of them, and all are done with it once it is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +23,7 @@ log = structlog.get_logger("onward.streams")
 
 BLOCK_MS = 1_000
 PAGE = 1_000
+ENTRIES = 100  # in a page of these: each may hold a payload of a megabyte
 READ = 256
 OURSELVES = "onward"  # our name in every group
 OCCUPIED_MS = 15_000  # longer than any sweep should take
@@ -127,14 +128,15 @@ class Channel:
 
     # What is there.
 
-    async def entries(self) -> list[Row]:
-        found: list[Row] = []
+    async def entries(self) -> AsyncIterator[Sequence[Row]]:
+        """A page at a time: a stream may be longer than fits into memory."""
         start = "-"
         while True:
-            rows = await self._redis.xrange(self._tasks, start, "+", count=PAGE) or ()
-            found += [self._row(entry, fields) for entry, fields in rows]
-            if len(rows) < PAGE:
-                return found
+            rows = await self._redis.xrange(self._tasks, start, "+", count=ENTRIES) or ()
+            found = [self._row(entry, fields) for entry, fields in rows]
+            yield found
+            if len(found) < ENTRIES:
+                return
             start = "(" + found[-1].entry
 
     async def length(self) -> int:
@@ -169,6 +171,14 @@ class Channel:
             if await self._redis.xpending_range(self._tasks, group, entry, entry, 1):
                 return True
         return False
+
+    async def was_read(self, entry: str) -> bool:
+        """Whether somebody has it, or has had it and acknowledged it."""
+        if await self.is_taken(entry):
+            return True
+        reach = await self.delivered()
+        # On a stream that all services read, another one's reading says nothing.
+        return order(entry) <= (reach.all if self.dialect.shared else reach.any)
 
     async def delivered(self) -> Reach:
         """How far the groups have read, and anew which groups there are."""

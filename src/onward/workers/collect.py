@@ -17,6 +17,7 @@ from onward.core.contract import Verdict
 from onward.core.declared import Declarations
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
+from onward.core.follow import history
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Claimed, State, Task, TaskId
 from onward.workers.adopt import Adoption
@@ -64,6 +65,7 @@ class Collector:
                 count = await self._collect(start, block=True)
                 if count == 0:
                     start = ">"
+                self._dispatcher.troubles.went_well(self.worker)
             except Exception as error:
                 if isinstance(error, AWAY):
                     log.warning("answers out of reach", error=repr(error))
@@ -71,6 +73,8 @@ class Collector:
                         self._offers.leave()
                 else:
                     log.exception("collecting failed")
+                if not isinstance(error, RedisError | OSError):  # that is seen by whoever pings it
+                    self._dispatcher.troubles.failed(self.worker, error)
                 start = "0"  # what could not be seen to is read once more before anything new
                 await asyncio.sleep(PAUSE_S)
 
@@ -166,15 +170,11 @@ class Collector:
 
     async def _had_it_last(self, task: TaskId) -> bool:
         """Whether it was this stream that had it last, or ever."""
-        worker, after = None, "0"
-        while True:
-            page = await self._tasks.events(after=after, limit=PAGE, task=task)
-            for event in page.items:
-                if event.type == "task.claimed":
-                    worker = msgspec.json.decode(event.data or "{}").get("worker")
-            if len(page.items) < PAGE:
-                return bool(worker == self.worker)
-            after = page.next or after
+        worker = None
+        async for event in history(self._tasks, task):
+            if event.type == "task.claimed":
+                worker = msgspec.json.decode(event.data or "{}").get("worker")
+        return bool(worker == self.worker)
 
     async def _fence_of(self, offer: Offer, answer: Answer) -> int:
         """An answer without a fence counts for an entry that somebody has, or had last."""
@@ -201,7 +201,7 @@ class Collector:
         """Returns those of which nobody knows what was to be done: no use in trying again."""
         strange = [(row, answer) for row, answer in said if self._offers.of(answer.task) is None]
         ids = [answer.task for _, answer in strange]
-        tasks = await self._tasks.get(ids) if ids else ()
+        tasks = await self._tasks.look(ids) if ids else ()
         unknown = {
             answer.task: (row.fields, answer)
             for (row, answer), task in zip(strange, tasks, strict=True)
@@ -210,10 +210,13 @@ class Collector:
         if not unknown:
             return ()
         name = self._dialect.id_field
-        rows = [row for row in await self._channel.entries() if row.fields.get(name) in unknown]
-        for row in rows:
-            unknown.pop(row.fields[name], None)
-        await self.meet(rows)
+        async for rows in self._channel.entries():
+            found = [row for row in rows if row.fields.get(name) in unknown]
+            for row in found:
+                unknown.pop(row.fields[name], None)
+            await self.meet(found)
+            if not unknown:
+                return ()  # what else there is of these is met when it is read
         # The entries themselves are gone; a worker's dead letter tells of them.
         gone = {task: (None, _before(*said)) for task, said in unknown.items()}
         await self._adoption.adopt(gone)
@@ -237,7 +240,7 @@ class Collector:
 
     async def _meet(self, rows: Sequence[Row]) -> None:
         ids = [self._id_of(row) for row in rows]
-        tasks = await self._tasks.get(ids)
+        tasks = await self._tasks.look(ids)
         foreign: dict[TaskId, tuple[str | None, Fields]] = {}
         over: list[str | None] = []
         for id, (entry, fields, _), task in zip(ids, rows, tasks, strict=True):

@@ -9,7 +9,7 @@ import msgspec
 
 from onward.core import strict_json
 from onward.core.errors import Invalid
-from onward.core.outcome import Failed, Outcome, Succeeded
+from onward.core.outcome import Failed, Outcome, Released, Succeeded
 from onward.core.task import Claimed, Fault, Instant, Json, Task, TaskId, encode
 from onward.core.trace import handed_on, stored
 
@@ -152,14 +152,14 @@ class StreamProtocol:
         )
         if stream == self.dead:
             retryable = False  # the worker itself has given it up
-        return Failed(
-            Fault(
-                kind=fields.get("error_type") or "Error",
-                message=fields.get("error", "failed"),
-                retryable=retryable,
-                retry_after_ms=count(fields.get("retry_after_ms", "")) or None,
-            )
+        after = fields.get("retry_after_ms")
+        fault = Fault(
+            kind=fields.get("error_type") or "Error",
+            message=fields.get("error", "failed"),
+            retryable=retryable,
+            retry_after_ms=count(after) if after else None,
         )
+        return Released(fault) if fields.get("released") == "true" else Failed(fault)
 
     def flaw(self, fields: Fields) -> str | None:
         return None if fields.get("tool_name") else "an entry without tool_name"

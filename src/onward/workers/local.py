@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from pydantic_core import to_json
@@ -15,13 +15,15 @@ from pydantic_core import to_json
 from onward.core.contract import Effect, Hold
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
-from onward.core.outcome import Failed, Outcome, Succeeded
-from onward.core.task import Claimed, Fault, Json, TaskId, encode
+from onward.core.outcome import Failed, Outcome, Released, Succeeded
+from onward.core.task import Claimed, Fault, Json, TaskId, encode, unknown_service
 from onward.core.trace import handed_on
 from onward.pace import PROGRESS_EVERY_S, Pace
 from onward.service import EffectUnknown, Service, fault_from
 from onward.tracing import inside
 from onward.workers.roster import group_of
+
+T = TypeVar("T")
 
 CANCELED = Fault(kind="Canceled", message="stopped because it was asked to", retryable=False)
 CANCELED_ITSELF = Fault(
@@ -33,6 +35,7 @@ AGAIN_S = 0.5  # between two tries at a ledger that is away
 class LocalContext:
     def __init__(self, dispatcher: Dispatcher, task: Claimed, lease_ms: int) -> None:
         self._dispatcher = dispatcher
+        self._effects = dispatcher.backend.effects
         self._task = task
         self._lease_ms = lease_ms
         self.task_id = task.id
@@ -70,7 +73,6 @@ class LocalContext:
     async def once(
         self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False
     ) -> Any:
-        effects = self._dispatcher.backend.effects
         before = await self._begin(name)
         if before is not None and before.value is not None:
             return msgspec.json.decode(before.value)
@@ -83,29 +85,42 @@ class LocalContext:
             if inspect.isawaitable(value):
                 value = await value
         except Exception:  # not when it was cancelled: then nobody knows how far it got
-            await effects.undo(self.key, name)
+            with suppress(LedgerUnavailable):  # then it stays begun, which is the safe side
+                await self._effects.undo(self._task, name)
             raise
         said = to_json(value).decode()
-        await effects.finish(self.key, name, said)
+        fence = self._task.fence if before is None else before.fence
+        # It has happened, and is noted even if the task is canceled or lost by now.
+        await asyncio.shield(
+            self._again(lambda: self._effects.finish(self._task, name, said, fence=fence))
+        )
         return msgspec.json.decode(said)  # as the next attempt will have it
 
     async def _begin(self, name: str) -> Effect | None:
         """What an earlier attempt has noted; None: it is ours to do."""
-        effects, fence, lost = self._dispatcher.backend.effects, self._task.fence, False
+        asked = 0
+
+        async def ask() -> Effect | None:
+            nonlocal asked
+            asked += 1
+            return await self._effects.begin(self._task, name, now=self._dispatcher.clock.now())
+
+        before = await self._again(ask)
+        # Asked twice, it may be noted by the first request, of which only the answer was lost.
+        if asked > 1 and before == Effect(self.task_id, self._task.fence, None):
+            return None
+        return before
+
+    async def _again(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """A ledger that is away is asked again, for as long as a lease lasts."""
         until = self._dispatcher.clock.now() + self._lease_ms
         while True:
-            now = self._dispatcher.clock.now()
             try:
-                before = await effects.begin(self.key, name, fence=fence, now=now)
+                return await ask()
             except LedgerUnavailable:
-                # It may be noted, and only the answer lost: the next attempt would not dare.
-                if now > until:
+                if self._dispatcher.clock.now() > until:
                     raise
-                lost = True
-                await asyncio.sleep(AGAIN_S)
-                continue
-            ours = lost and before is not None and before.fence == fence and before.value is None
-            return None if ours else before
+            await asyncio.sleep(AGAIN_S)
 
 
 class Execution(NamedTuple):
@@ -115,7 +130,7 @@ class Execution(NamedTuple):
 
 
 class LocalExecutor:
-    """Runs the service that a task's type names; tasks of a group go to that group's service."""
+    """Runs the service named like the task's type, or else like its queue; or the group's."""
 
     def __init__(
         self,
@@ -136,10 +151,12 @@ class LocalExecutor:
 
     async def execute(self, task: Claimed) -> Outcome:
         group = group_of(task.queue)
-        service = self._services.get(task.type) if group is None else self._groups.get(group)
+        if group is not None:
+            service = self._groups.get(group)
+        else:
+            service = self._services.get(task.type) or self._services.get(task.queue)
         if service is None:
-            fault = Fault(kind="NotFound", message=f"no service {task.type!r} here")
-            return Failed(fault)
+            return Released(unknown_service(task.type))
         context = LocalContext(self._dispatcher, task, self._lease_ms)
         execution = asyncio.current_task()
         assert execution is not None  # noqa: S101 executors run in a task of their own

@@ -41,7 +41,7 @@ class Offers:
     def __init__(self, dispatcher: Dispatcher, channel: Channel) -> None:
         self._dispatcher = dispatcher
         self._hands = dispatcher.hands
-        self._dropping = Coalescer(channel.drop)
+        self._dropping = Coalescer(channel.drop, whole=True)
         self._by_task: dict[TaskId, Offer] = {}
         self._by_entry: dict[str, Offer] = {}
         self._coming: dict[TaskId, tuple[str, asyncio.Event]] = {}  # on their way to the stream

@@ -55,7 +55,12 @@ class Outpost:
         self._services = services
         self._groups = groups or {}
         self._lease_ms = settings.lease_ms
-        self.backend = open_backend(url, prefix=settings.redis_prefix, **settings.encryption())
+        self.backend = open_backend(
+            url,
+            prefix=settings.redis_prefix,
+            volatile=settings.redis_volatile,
+            **settings.encryption(),
+        )
         self.clock = SharedClock(lambda: self.backend.ahead_ms)
         self.dispatcher = Dispatcher(
             self.backend,
@@ -73,7 +78,7 @@ class Outpost:
             lease_ms=settings.lease_ms,
             threads=threads,
         )
-        self.background = Background()
+        self.background = Background(self.dispatcher.troubles)
 
     def open(self) -> None:
         """What is held is held from here on, whether or not anybody knows us yet."""
@@ -108,6 +113,7 @@ class Outpost:
 
     async def _sign_on(self, obey: Obey | None) -> None:
         await self.backend.maintain()
+        self.clock.adopt()
         await self._declare()
         await self.dispatcher.pressure.weigh()  # what is paused is not asked for, not even once
         await self.roster.beat()

@@ -6,7 +6,7 @@ also why it needs a ledger that processes can share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -33,9 +33,10 @@ class LedgerLine:
         slots: int,
         services: Mapping[str, Service],
         groups: Mapping[str, Service],
+        queues: Sequence[str] = (),
         on_drain: Callable[[], None],
     ) -> None:
-        queues = (*services, *map(group_queue, groups))
+        queues = (*dict.fromkeys((*services, *queues)), *map(group_queue, groups))
         seating = Seating(name=name, transport=TRANSPORT, queues=queues, slots=slots)
         self._post = Outpost(
             settings, settings.ledger, seating, services, groups=groups, threads=slots

@@ -18,7 +18,7 @@ import msgspec
 from onward import __version__
 from onward.core import strict_json
 from onward.core.errors import Invalid
-from onward.core.outcome import Failed, Outcome, Succeeded
+from onward.core.outcome import Failed, Outcome, Released, Succeeded
 from onward.core.task import Claimed, Fault, Instant, Json, TaskId, encode
 from onward.core.trace import handed_on
 from onward.workers.push_address import Place
@@ -81,6 +81,7 @@ class Caller:
         body, wrapped = request_body(task.payload)
         headers = {
             "x-onward-task": task.id,
+            "x-onward-type": quote(task.type, safe=""),
             "x-onward-attempt": str(task.attempt),
             "x-onward-fence": str(task.fence),
             "idempotency-key": f"{_header(task.key or task.id)}:{task.generation}",
@@ -197,6 +198,7 @@ class Answer(msgspec.Struct, rename="camel"):
     status: int | None = None
     retryable: bool | None = None
     retry_after_ms: int | None = None
+    released: bool = False  # with an error: it cannot do this and has not begun it
 
 
 _decode_answer = msgspec.json.Decoder(Answer).decode
@@ -227,15 +229,14 @@ def _answered(said: bytes) -> Outcome:
     if answer.error:
         text = answer.error if isinstance(answer.error, str) else encode(answer.error)
         after = answer.retry_after_ms
-        return Failed(
-            Fault(
-                kind=answer.error_type or "Error",
-                message=text,
-                status=answer.status,
-                retryable=answer.retryable,
-                retry_after_ms=None if after is None else _bounded(after),
-            )
+        fault = Fault(
+            kind=answer.error_type or "Error",
+            message=text,
+            status=answer.status,
+            retryable=answer.retryable,
+            retry_after_ms=None if after is None else _bounded(after),
         )
+        return Released(fault) if answer.released else Failed(fault)
     result = bytes(answer.result)
     if not result and b'"error"' not in said:
         return _failed(INVALID, "the answer has neither result nor error", retryable=False)

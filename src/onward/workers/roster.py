@@ -8,6 +8,7 @@ worker shall drain is written into its row, and heard by the server that it is c
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
@@ -63,7 +64,10 @@ class Roster:
         self._obey: dict[WorkerId, Obey] = {}
         self._draining: set[WorkerId] = set()  # of those here
         self._all: dict[WorkerId, Member] = {}
-        self._served: set[str] = set()
+        # By queue, how many take its work; kept with each change, for thousands may go at once.
+        self._serving: Counter[str] = Counter()
+        self._serving_first: Counter[str] = Counter()  # without those who stand in
+        self._announcing = False
         self._watchers: list[Callable[[], None]] = []
         self._others: list[Callable[[], Awaitable[Sequence[Member]]]] = []
         self._beaten_at: Instant = 0
@@ -95,8 +99,7 @@ class Roster:
             if self._here.get(member.id) is member:
                 del self._here[member.id]
             raise
-        self._all[member.id] = member
-        self._changed()
+        self._set(member.id, member)
 
     async def leave(self, member: Member) -> None:
         if self._here.get(member.id) is not member:
@@ -104,8 +107,7 @@ class Roster:
         del self._here[member.id]
         self._obey.pop(member.id, None)
         self._draining.discard(member.id)
-        self._all.pop(member.id, None)
-        self._changed()
+        self._set(member.id, None)
         await self._backend.documents.delete(WORKER, member.id)
 
     async def drain(self, member: Member, *, draining: bool = True) -> Member:
@@ -132,8 +134,7 @@ class Roster:
         return self._known(queue)
 
     def served_by_others(self, queue: str) -> bool:
-        others = [one for one in self._all.values() if not one.stand_in and not one.draining]
-        return any(queue in member.queues for member in others)
+        return self._serving_first[queue] > 0
 
     def members(self) -> Sequence[Member]:
         return sorted(self._all.values(), key=lambda member: member.since)
@@ -150,9 +151,11 @@ class Roster:
             if member.id not in found:  # we were silent for long, and others took us for dead
                 await self._write(self._marked(member))
         here = {id: self._marked(member) for id, member in self._here.items()}
-        before, self._all = self._all, {**free, **found, **here}
-        if before != self._all:
-            self._changed()
+        now = {**free, **found, **here}
+        for id in [id for id, member in self._all.items() if now.get(id) != member]:
+            self._set(id, None)
+        for id in now.keys() - self._all.keys():
+            self._set(id, now[id])
         for wish in self._wishes(found.values(), draining):
             await self._heed(wish)
 
@@ -232,8 +235,7 @@ class Roster:
         await obey(draining)
         if id in self._here:  # it may have hung up at once
             (self._draining.add if draining else self._draining.discard)(id)
-            self._all[id] = self._marked(self._here[id])
-            self._changed()
+            self._set(id, self._marked(self._here[id]))
 
     def _marked(self, member: Member) -> Member:
         draining = member.id in self._draining
@@ -243,10 +245,28 @@ class Roster:
         await self._backend.documents.put(WORKER, member.id, encode(member), now=self._clock.now())
 
     def _known(self, queue: str) -> bool:
-        return queue in self._served
+        return self._serving[queue] > 0
 
-    def _changed(self) -> None:
-        taking = [member for member in self._all.values() if not member.draining]
-        self._served = {queue for member in taking for queue in member.queues}
+    def _set(self, id: WorkerId, member: Member | None) -> None:
+        before = self._all.pop(id, None)
+        if before is not None:
+            self._count(before, -1)
+        if member is not None:
+            self._all[id] = member
+            self._count(member, 1)
+        if not self._announcing:  # once a turn, however many come and go in it
+            self._announcing = True
+            asyncio.get_running_loop().call_soon(self._announce)
+
+    def _count(self, member: Member, by: int) -> None:
+        counters = [self._serving] if member.stand_in else [self._serving, self._serving_first]
+        for queue in member.queues if not member.draining else ():
+            for counter in counters:
+                counter[queue] += by
+                if not counter[queue]:
+                    del counter[queue]
+
+    def _announce(self) -> None:
+        self._announcing = False
         for watcher in self._watchers:
             watcher()

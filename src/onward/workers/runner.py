@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 
 import structlog
@@ -37,7 +37,7 @@ class Runner:
         self._slots = slots
         self._lease_ms = lease_ms
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._settling: set[asyncio.Future[Sequence[Verdict]]] = set()
+        self._settling: set[asyncio.Future[Verdict]] = set()
         self._let_go: set[tuple[str, int]] = set()
         self.seat = Seat(worker, queues, lease_ms=lease_ms, deliver=self._deliver, stop=self._stop)
 
@@ -108,9 +108,7 @@ class Runner:
             fault = Fault(kind="ExecutorError", message=type(error).__name__)
             return Failed(fault)
 
-    def _settled(
-        self, done: asyncio.Future[Sequence[Verdict]], task: Claimed, outcome: Outcome
-    ) -> None:
+    def _settled(self, done: asyncio.Future[Verdict], task: Claimed, outcome: Outcome) -> None:
         self._settling.discard(done)
         error = None if done.cancelled() else done.exception()
         if isinstance(error, LedgerUnavailable):

@@ -20,21 +20,26 @@ from onward.core import strict_json
 from onward.core.contract import Hold, Pulse
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, OnwardError
-from onward.core.outcome import Failed, Lost, Outcome, Succeeded
+from onward.core.outcome import Failed, Lost, Outcome, Released, Succeeded
 from onward.core.task import Claimed, Fault, Note, TaskId, encode, new_id
 from onward.core.trace import handed_on
 from onward.workers.roster import Member, Roster, group_of, group_queue, is_service
 from onward.workers.runner import Runner
+from onward.workers.turnstile import Turnstile
 
 log = structlog.get_logger("onward.socket")
 
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Slots = Annotated[int, Meta(ge=1, le=1000)]
+Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # as much as a ledger holds
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Message = MutableMapping[str, Any]
 Declare: TypeAlias = Callable[[Sequence[Raw]], Awaitable[None]]
 
 REPLACED, TOO_MANY, GOING_AWAY = 4001, 4003, 1001
+DEPARTURES = 50  # connections that are cleared away in one turn of the loop
+# Of one connection, what may be on its way to the ledger; then its next frame waits to be read.
+MAX_NOTES, MAX_NOTE_BYTES = 256, 1 << 20
 LARGEST = (1 << 20) + (64 << 10)  # of a frame: a body, and the frame's own words around it
 
 
@@ -51,10 +56,11 @@ class TaskResult(msgspec.Struct, tag="taskResult", tag_field="type"):
     result: Raw = Raw(b"null")
     error: str | None = None
     errorType: str | None = None  # noqa: N815
-    status: int | None = None
+    status: Whole | None = None
     retryable: bool | None = None
-    retryAfterMs: int | None = None  # noqa: N815
-    fence: int | None = None  # ours: tells this attempt's answer from a late one of the same task
+    retryAfterMs: Whole | None = None  # noqa: N815
+    fence: Whole | None = None  # ours: tells this attempt's answer from a late one of the same task
+    released: bool = False  # ours: with an error; the worker cannot do it and has not begun it
 
 
 class Progress(msgspec.Struct, tag="progress", tag_field="type"):
@@ -87,6 +93,7 @@ class TaskFrame(msgspec.Struct, tag="task", tag_field="type"):
     timeout: int | None
     attempt: int
     service: str | None
+    queue: str
     fence: int
     key: str
     traceparent: str | UnsetType = UNSET  # ours: where this attempt stands in a trace
@@ -115,6 +122,7 @@ class Sockets:
         self.lease_ms = lease_ms
         self.declare = declare
         self._most = most
+        self.departures = Turnstile(DEPARTURES)
         self._open = 0  # connections, registered or not
         self._sessions: dict[str, Session] = {}
         self._closing = False
@@ -172,7 +180,9 @@ class Session:
         self._sockets = sockets
         self._receive = receive
         self._send = send
+        self._sending = asyncio.Lock()  # one at a time: no more than one waits in a full buffer
         self._executions: dict[TaskId, Execution] = {}
+        self._notes = self._note_bytes = 0  # since the ledger was last waited for
         self._runner: Runner | None = None
         self._member: Member | None = None
         self._leaving = False  # it said so itself
@@ -186,6 +196,7 @@ class Session:
                     break
                 text = message.get("text")
                 await self._hear(text if text is not None else message.get("bytes") or b"")
+            await self._sockets.departures.enter()
         finally:
             await self._leave()
 
@@ -322,6 +333,12 @@ class Session:
         noted = asyncio.ensure_future(dispatcher.extend(hold))
         noted.add_done_callback(_shrug)
         execution.noted = noted
+        self._notes += 1
+        self._note_bytes += len(note[1] or "")
+        if self._notes >= MAX_NOTES or self._note_bytes >= MAX_NOTE_BYTES:
+            # A worker faster than the ledger would fill the memory. The last one is written last.
+            await asyncio.wait([noted])
+            self._notes = self._note_bytes = 0
 
     async def execute(self, task: Claimed) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -330,7 +347,8 @@ class Session:
         try:
             if self._ended:
                 return Lost()
-            await self._send({"type": "websocket.send", "text": self._frame(task)})
+            async with self._sending:
+                await self._send({"type": "websocket.send", "text": self._frame(task)})
             return await execution.answer
         except (OSError, RuntimeError):  # the connection broke while the frame was on its way
             return Lost()
@@ -349,6 +367,7 @@ class Session:
             None if left is None else max(left, 0),
             task.attempt,
             None if group is not None else task.type,
+            task.queue,
             task.fence,
             task.key or task.id,
             handed_on(task) or UNSET,
@@ -404,15 +423,14 @@ class Session:
 
 def _outcome(frame: TaskResult) -> Outcome:
     if frame.error is not None:
-        return Failed(
-            Fault(
-                kind=frame.errorType or "Error",
-                message=frame.error,
-                status=frame.status,
-                retryable=frame.retryable,
-                retry_after_ms=frame.retryAfterMs,
-            )
+        fault = Fault(
+            kind=frame.errorType or "Error",
+            message=frame.error,
+            status=frame.status,
+            retryable=frame.retryable,
+            retry_after_ms=frame.retryAfterMs,
         )
+        return Released(fault) if frame.released else Failed(fault)
     try:
         strict_json.parse(bytes(frame.result))
     except Invalid as error:  # held to what every door is held to: somebody has to read it

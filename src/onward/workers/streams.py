@@ -89,7 +89,7 @@ class Feed:
         self._collector = Collector(
             dispatcher, roster, self._channel, self._offers, declarations, rules.visibility_ms
         )
-        self._adding = Coalescer(self._channel.add)
+        self._adding = Coalescer(self._channel.add, whole=True)
         self._reading = Coalescer(self._tasks.get)
         self._waiting_queues: Sequence[str] = ()
         self._sweeps = 0
@@ -128,9 +128,12 @@ class Feed:
                 # Nothing can be offered: leave the work in its queues, and read all back later.
                 log.warning("stream out of reach", error=repr(error))
                 self._offers.leave()
-            except Exception:
+            except Exception as error:
                 log.exception("sweep failed")
+                self._dispatcher.troubles.failed(f"sweep of {self._dialect.name}", error)
                 self._offers.leave()
+            else:
+                self._dispatcher.troubles.went_well(f"sweep of {self._dialect.name}")
             await asyncio.sleep(SWEEP_S)
 
     async def _is_ours(self) -> bool:
@@ -152,7 +155,8 @@ class Feed:
     async def _sit_down(self) -> None:
         await self._channel.prepare()
         self._offers.clear()
-        await self._collector.meet(await self._channel.entries())
+        async for rows in self._channel.entries():
+            await self._collector.meet(rows)
         # Answers that came meanwhile first: a task that looks forgotten may have one.
         await self._collector.catch_up()
         await self._release_forgotten()
@@ -388,7 +392,7 @@ class Feed:
 
     async def _refresh(self, offers: Sequence[Offer]) -> None:
         """What others have done to the tasks behind these."""
-        tasks = await self._tasks.get([offer.claimed.id for offer in offers])
+        tasks = await self._tasks.look([offer.claimed.id for offer in offers])
         for offer, task in zip(offers, tasks, strict=True):
             fence = task.fence if task is not None and task.state is State.RUNNING else None
             if task is None or fence != offer.claimed.fence:
@@ -403,7 +407,7 @@ class Feed:
         waiting = [offer for offer in self._offers.all() if offer.acked_at is None]
         if await self._channel.length() >= len(waiting):
             return
-        there = {row.entry for row in await self._channel.entries()}
+        there = {row.entry async for rows in self._channel.entries() for row in rows}
         delivered = (await self._channel.delivered()).any
         for offer in waiting:
             entry = offer.entry

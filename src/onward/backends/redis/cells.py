@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onward.backends.redis.client import Functions
-from onward.backends.redis.store import SEP, RedisStore, _event, _pairs
+from onward.backends.redis.store import SEP, RedisStore, _pairs
 from onward.backends.sealed.cells import (
     CLAIMED,
     CLEAR,
@@ -21,11 +21,11 @@ from onward.core.contract import Query
 from onward.core.errors import Invalid
 
 SCANNED = 1_000  # keys looked at in one go
-LONG = {"payload": ":payload", "result": ":output"}  # as in ledger.lua
+LONG = {"payload": "onward:payload:", "result": "onward:output:"}  # as in ledger.lua
 TASKS, EVENTS, DOCUMENTS, EFFECTS = "tasks", "events", "documents", "effects"
 STAGES = (TASKS, EVENTS, DOCUMENTS, EFFECTS)
 
-# ARGV by fives: key, field, the key's ending where a long field is kept, what was read, what to
+# ARGV by fives: key, field, the key where a long field is kept, if any, what was read, what to
 # write. Each only if it is still as it was read; what has left meanwhile does not come back.
 _REWRITE = """
 local done = 0
@@ -33,8 +33,8 @@ for at = 1, #ARGV, 5 do
   local key, field, long, old, new = unpack(ARGV, at, at + 4)
   local found = redis.call('HGET', key, field)
   if found == '' and long ~= '' then
-    if redis.call('GET', key .. long) == old then
-      redis.call('SET', key .. long, new, 'KEEPTTL')
+    if redis.call('GET', long) == old then
+      redis.call('SET', long, new, 'KEEPTTL')
       done = done + 1
     end
   elseif found == old then
@@ -80,29 +80,28 @@ class RedisCells:
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
         page = await self._store.find(Query(after=after or None, limit=limit))
         cells = [
-            Cell((self._name(f"task:{task.id}"), field, LONG.get(field, ""), ""), *named, text)
+            Cell((self._name(f"onward:task:{task.id}"), field, long, ""), *named, text)
             for task in page.items
             for field in FIELDS
             if (text := getattr(task, field)) is not None
             for named in [(owner_of(task.id), field)]
+            for long in [self._name(LONG[field] + task.id) if field in LONG else ""]
         ]
         return cells, page.next
 
     async def _events(self, after: str, limit: int) -> tuple[Sequence[Cell], str | None]:
-        stream, start = self._name("onward:events"), f"({after}" if after else "-"
-        rows = await self._functions.command("XRANGE", stream, start, "+", "COUNT", limit)
-        events = [_event(fields) for _, fields in rows]
+        page = await self._store.events(after=after, limit=limit)
         cells = [
             Cell((), owner_of(event.task), event_field(event.type), event.data)
-            for event in events
+            for event in page.items
             if event.data is not None and event.type != CLAIMED
         ]
-        return cells, rows[-1][0].decode() if len(rows) == limit else None
+        return cells, page.next if page.more else None
 
     async def _scanned(self, stage: str, after: str) -> tuple[Sequence[Cell], str | None]:
         if after and not after.isdecimal():
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
-        start = self._name("onward:doc:" if stage == DOCUMENTS else "onward:effects:")
+        start = self._name("onward:doc:" if stage == DOCUMENTS else "onward:effect")
         pattern = "".join(f"[{sign}]" if sign in "{}[]*?\\" else sign for sign in start) + "*"
         cursor, keys = await self._functions.command(
             "SCAN", after or "0", "MATCH", pattern, "COUNT", SCANNED
@@ -122,7 +121,12 @@ class RedisCells:
 
 def _cell(stage: str, key: str, kind: str, field: str, value: str) -> Sequence[Cell]:
     """A document has version and expiry before its body, an effect the fence before its value."""
-    owner = document_owner(kind) if stage == DOCUMENTS else effect_owner(kind)
+    owner = document_owner(kind) if stage == DOCUMENTS else effect_owner(_effect_key(kind))
     *head, text = value.split(SEP, 2 if stage == DOCUMENTS else 1)
     before: Any = "".join(f"{part}{SEP}" for part in head)
     return [Cell((key, field, "", before), owner, field, text)] if text else []
+
+
+def _effect_key(rest: str) -> str:
+    """What follows `onward:effect`; those of before scopes are `s:{key}`. See effects.lua."""
+    return rest.removeprefix("s:") if rest.startswith("s:") else rest.partition("|")[2]

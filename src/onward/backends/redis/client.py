@@ -18,29 +18,35 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    ClusterDownError,
     ConnectionError,
     MasterDownError,
+    MovedError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from onward.backends.redis.board import Board
+from onward.backends.redis.layout import settle_layout
 from onward.backends.redis.line import Line, open_line
 from onward.core.errors import Invalid, LedgerUnavailable, NotLetIn
+from onward.core.task import new_id
 
 log = structlog.get_logger("onward.redis")
 
 _HERE = files("onward.backends.redis")
-LIBRARY = "".join((_HERE / part).read_text() for part in ("ledger.lua", "moves.lua", "reading.lua"))
+PARTS = ("ledger.lua", "intake.lua", "moves.lua", "effects.lua", "reading.lua")
+LIBRARY = "".join((_HERE / part).read_text() for part in PARTS)
 NAME = LIBRARY.splitlines()[0].removeprefix("#!lua name=")
-LAYOUT = "2"  # of the keys that these functions write; another one is not touched
 CALL_TIMEOUT_S = 10
 MOST_CONNECTIONS = 64
 REFUSALS = (AuthenticationError, AuthorizationError, NoPermissionError)
@@ -48,6 +54,10 @@ REFUSALS = (AuthenticationError, AuthorizationError, NoPermissionError)
 REFUSED = ("Authentication required", "invalid username-password", "DB index is out of range")
 TELLING = frozenset({"insert", "claim", "extend", "apply", "post"})  # with `begin_telling`
 NO_WRITES = (OutOfMemoryError, ReadOnlyError, MasterDownError)
+NOT_HERE = (MovedError, AskError, TryAgainError, ClusterDownError)  # while a cluster changes
+GONE = "the ledger is gone: this Redis came back without it"
+OTHER = "the ledger was replaced: this Redis holds another one"
+RESTART = "restore the data of this Redis; or restart every server, to go on with what is there"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -108,6 +118,8 @@ class Functions:
         self.voice = ""  # by which we know our own rings; empty while we do not listen
         self.board = Board()
         self._loaded = False
+        self._epoch: bytes | None = None  # of the ledger that we began with
+        self._lost = ""  # why we do not go on
 
     async def call(self, name: str, *request: Any) -> Any:
         """A function that answers in msgpack."""
@@ -132,7 +144,7 @@ class Functions:
         except ResponseError as error:
             if "Function not found" not in str(error):
                 raise refused(error) from error
-            await self._load()  # the server was restarted empty, or somebody flushed functions
+            await self._load()  # somebody flushed functions
             return await self.command(*arguments)
         except RedisError as error:
             raise refused(error) from error
@@ -147,7 +159,30 @@ class Functions:
         self._closed = True
         await self._drop_free()
 
+    async def recognise(self) -> None:
+        """Is this still the ledger that we began with? Otherwise nothing more is read or written.
+
+        A Redis that came back empty, or another one in its place, would take new tasks as if
+        nothing had happened, while everything that was accepted before is gone.
+        """
+        try:
+            found = await self._send_now(("GET", f"{self.prefix}onward:epoch"))
+        except RedisError as error:
+            raise refused(error) from error
+        was, self._lost = self._lost, "" if found == self._epoch else GONE if not found else OTHER
+        if self._lost and not was:
+            log.error("the ledger was lost", reason=self._lost, hint=RESTART)
+        if self._lost:
+            raise LedgerUnavailable(self._lost, hint=RESTART)
+        if was:
+            log.info("the ledger is back")
+
     async def _send(self, arguments: tuple[Any, ...]) -> Any:
+        if self._lost:
+            raise LedgerUnavailable(self._lost, hint=RESTART)
+        return await self._send_now(arguments)
+
+    async def _send_now(self, arguments: tuple[Any, ...]) -> Any:
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S), self._most:
                 line = await self._line()
@@ -186,22 +221,14 @@ class Functions:
             self._free.append(line)
 
     async def _load(self) -> None:
-        await self._check_layout()
+        if self._epoch is not None:
+            await self.recognise()
+        await settle_layout(self)
         await self.command("FUNCTION", "LOAD", "REPLACE", LIBRARY)
+        epoch = f"{self.prefix}onward:epoch"
+        await self.command("SET", epoch, new_id(), "NX")
+        self._epoch = self._epoch or await self.command("GET", epoch)
         self._loaded = True
-
-    async def _check_layout(self) -> None:
-        # Asked first: whoever writes tasks has said before how they are laid out.
-        written = await self.command("EXISTS", f"{self.prefix}onward:index")
-        said = await self.command("GET", f"{self.prefix}onward:layout")
-        layout = said.decode() if said else "1" if written else LAYOUT
-        if layout != LAYOUT:
-            raise Invalid(
-                f"this Redis holds a ledger of layout {layout}, and this Onward knows {LAYOUT}",
-                hint="let the version that wrote it finish its tasks, or take another database"
-                " or ONWARD_REDIS_PREFIX",
-            )
-        await self.command("SET", f"{self.prefix}onward:layout", LAYOUT, "NX")
 
 
 def refused(error: RedisError) -> Exception:
@@ -210,7 +237,7 @@ def refused(error: RedisError) -> Exception:
     if isinstance(error, REFUSALS) or text.startswith(REFUSED):
         log.error("redis refuses us", error=text)
         return NotLetIn(f"Redis refuses us: {text}")
-    if isinstance(error, ConnectionError | RedisTimeoutError | BusyLoadingError):
+    if isinstance(error, (ConnectionError, RedisTimeoutError, BusyLoadingError, *NOT_HERE)):
         log.warning("redis does not answer", error=text)
         return LedgerUnavailable("the ledger does not answer")
     # Of some errors redis-py keeps the code in the class, of others in the text.

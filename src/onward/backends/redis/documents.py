@@ -1,13 +1,14 @@
-"""Documents and Effects on Redis: a hash a kind, a hash a key."""
+"""Documents and Effects on Redis: a hash a kind, a hash an owner."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from onward.backends.redis.client import Functions
 from onward.backends.redis.store import SEP, _pairs
 from onward.core.contract import Document, Effect
-from onward.core.task import Instant, Json
+from onward.core.task import Held, Instant, Json
 
 
 class RedisDocuments:
@@ -39,7 +40,9 @@ class RedisDocuments:
         alive = [document for document in found if document is not None]
         return sorted(alive, key=lambda document: document.key)
 
-    async def delete(self, kind: str, key: str) -> bool:
+    async def delete(self, kind: str, key: str, *, expect: int | None = None) -> bool:
+        if expect is not None:
+            return bool(await self._functions.call_plain("delete_document", 0, kind, key, expect))
         return bool(await self._functions.command("HDEL", self._name(kind), key))
 
     def _name(self, kind: str) -> str:
@@ -54,28 +57,25 @@ def _document(key: str, value: bytes, now: Instant) -> Document | None:
 
 
 class RedisEffects:
+    """By functions: between a read and a write by two calls another attempt could finish it."""
+
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
 
-    async def begin(self, key: str, name: str, *, fence: int, now: Instant) -> Effect | None:
-        begun = await self._functions.command("HSETNX", self._name(key), name, f"{fence}{SEP}")
-        if begun:
+    async def begin(self, task: Held, name: str, *, now: Instant) -> Effect | None:
+        found = await self._call("begin_effect", now, task, name, task.fence)
+        if found is None:
             return None
-        found = await self._functions.command("HGET", self._name(key), name)
-        if found is None:  # undone between the two: ours to try after all
-            return await self.begin(key, name, fence=fence, now=now)
-        by, value = found.decode().split(SEP, 1)
-        return Effect(int(by), value or None)
+        by, fence, value = found
+        return Effect(by.decode(), int(fence), value.decode() or None)
 
-    async def finish(self, key: str, name: str, value: Json) -> None:
-        found = await self._functions.command("HGET", self._name(key), name)
-        if found is not None and found.endswith(SEP.encode()):  # the first who knows has the word
-            await self._functions.command("HSET", self._name(key), name, found + value.encode())
+    async def finish(self, task: Held, name: str, value: Json, *, fence: int) -> bool:
+        return bool(await self._call("finish_effect", 0, task, name, fence, value))
 
-    async def undo(self, key: str, name: str) -> None:
-        found = await self._functions.command("HGET", self._name(key), name)
-        if found is not None and found.endswith(SEP.encode()):
-            await self._functions.command("HDEL", self._name(key), name)
+    async def undo(self, task: Held, name: str) -> None:
+        await self._call("undo_effect", 0, task, name, task.fence)
 
-    def _name(self, key: str) -> str:
-        return f"{self._functions.prefix}onward:effects:{key}"
+    async def _call(self, function: str, now: Instant, task: Held, *request: Any) -> Any:
+        return await self._functions.call_plain(
+            function, now, task.id, task.key, task.profile, *request
+        )

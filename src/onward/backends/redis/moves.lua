@@ -1,26 +1,28 @@
--- What becomes of tasks: held, moved on, written to, forgotten. Comes after ledger.lua.
+-- What becomes of tasks: held, moved on, written to, forgotten. Comes after intake.lua.
+
+local function hold_on(hold)
+  local key = key_of(hold.task)
+  local h = call('HMGET', key, 'state', 'fence', 'attempt_by', 'expires_at', 'cancel_by',
+    'events', 'generation', 'lease_until', 'queue', 'lane')
+  if h[1] ~= 'running' or tonumber(h[2] or 0) ~= hold.fence then return 'lost' end
+  local due_at = least(hold['until'], number(h[3]), number(h[4]), number(h[5]))
+  local have, generation, notes = tonumber(h[6] or 0) + 0, tonumber(h[7] or 1) + 0, hold.notes or NONE
+  -- Everything is read. From here on nothing raises.
+  if not h[8] then count(h[9], h[10] or 'primary', 'offered', -1) end
+  local flat = { 'lease_until', hold['until'], 'due_at', due_at }
+  if hold.progress then flat[5], flat[6] = 'progress', hold.progress end
+  write_events(flat, hold.task, have, generation, notes)
+  put_all('HSET', key, flat)
+  set_lease(hold.task, due_at)
+  if #notes > 0 then tell_of(hold.task) end
+  return h[5] and 'cancel' or 'held'
+end
 
 local function extend(keys, args)
   local _, request = begin_telling(keys, args)
   local pulses = {}
   for at, hold in ipairs(request[2]) do
-    local key = key_of(hold.task)
-    local h = call('HMGET', key, 'state', 'fence', 'attempt_by', 'expires_at', 'cancel_by',
-      'events', 'generation', 'lease_until', 'queue', 'lane')
-    if h[1] ~= 'running' or tonumber(h[2] or 0) ~= hold.fence then
-      pulses[at] = 'lost'
-    else
-      local due_at = least(hold['until'], number(h[3]), number(h[4]), number(h[5]))
-      if not h[8] then count(h[9], h[10] or 'primary', 'offered', -1) end
-      local have, notes = tonumber(h[6] or 0), hold.notes or {}
-      local flat = { 'lease_until', hold['until'], 'due_at', due_at }
-      if hold.progress then flat[5], flat[6] = 'progress', hold.progress end
-      write_events(flat, hold.task, have, tonumber(h[7] or 1), notes)
-      call('HSET', key, unpack(flat))
-      set_lease(hold.task, due_at)
-      if #notes > 0 then tell_of(hold.task) end
-      pulses[at] = h[5] and 'cancel' or 'held'
-    end
+    pulses[at] = attempt('extend', hold.task, hold_on, hold) or 'lost'
   end
   return finish(pulses)
 end
@@ -28,23 +30,24 @@ end
 -- What the steps of one call share: the free hands that ride along and what they got, queues with
 -- new work, and tasks whose answers were applied.
 local function begin_turn(now, asks, kinds, births)
-  local turn = { now = now, asks = asks, kinds = kinds, births = births, claimed = {}, owed = {},
-    awake = {}, answered = {} }
-  fill(asks, now, turn.claimed, turn.owed)
+  local turn = { now = now, asks = asks, kinds = kinds, births = births, claimed = {}, awake = {},
+    answered = {} }
+  fill(asks, now, turn.claimed)
   return turn
 end
 
-local function wake(id, key, h, turn)
-  -- Only a decision releases a task that waits for approval: a letter must not pass for one.
-  if h.state ~= 'waiting' or h.waiting_for == 'approval' then return end
-  local place, due_at = next_place(), number(call('HGET', key, 'expires_at'))
+-- Only a decision releases a task that waits for approval: a letter must not pass for one.
+local function wakes(h) return h.state == 'waiting' and h.waiting_for ~= 'approval' end
+
+-- All that must be known of it is in `h`, and its place at the end of its queue.
+local function wake(id, key, h, due_at, place, turn)
   local flat = { 'state', 'queued', 'rev', h.rev + 1, 'place', place, 'queued_at', stamp }
-  if due_at then flat[9], flat[10] = 'due_at', due_at else call('HDEL', key, 'due_at') end
+  if due_at then flat[9], flat[10] = 'due_at', due_at end
   write_events(flat, id, h.events, h.generation, { { 'task.woken' } })
-  call('HSET', key, unpack(flat))
-  call('HDEL', key, 'waiting_for')
+  put('HSET', key, unpack(flat))
+  if due_at then put('HDEL', key, 'waiting_for') else put('HDEL', key, 'waiting_for', 'due_at') end
   set_alarm(id, due_at)
-  enqueue(id, h.queue, h.priority, h.lane, place, false)
+  enqueue(id, h.queue, h.priority, h.lane)
   count(h.queue, h.lane, 'waiting', -1)
   count(h.queue, h.lane, 'queued', 1)
   turn.awake[h.queue] = true
@@ -58,15 +61,18 @@ local REST = { 'lane', 'final', 'due_at', 'priority', 'place', 'waiting_for' }
 local function head_of(key, names)
   local had = call('HMGET', key, unpack(names))
   if not had[4] then return nil end
-  return { state = had[1] or 'queued', fence = tonumber(had[2] or 0), rev = tonumber(had[3] or 0),
+  local h = { state = had[1] or 'queued', fence = tonumber(had[2] or 0), rev = tonumber(had[3] or 0),
     queue = had[4], generation = tonumber(had[5] or 1), events = tonumber(had[6] or 0),
-    offered = had[1] == 'running' and not had[7] }, had
+    offered = had[1] == 'running' and not had[7] }
+  if not (h.fence and h.rev and h.generation and h.events) then error('a number is none') end
+  return h, had
 end
 
 local function add_rest(key, h)
   local rest = call('HMGET', key, unpack(REST))
   h.lane, h.final, h.due_at = rest[1] or 'primary', number(rest[2]), number(rest[3])
   h.priority, h.place, h.waiting_for = tonumber(rest[4] or 1), tonumber(rest[5]), rest[6] or nil
+  if not (h.priority and h.place) then error('a number is none') end
   return h
 end
 
@@ -75,42 +81,34 @@ local function whole_head_of(key)
   return h and add_rest(key, h)
 end
 
-local function deliver(letter, turn)
+-- `most` letters and bytes may lie unread, where there is a bound: how a child ended is always
+-- delivered, and there are no more of those than children.
+local function deliver(letter, turn, most, most_bytes)
   local key = key_of(letter.to)
   local h = whole_head_of(key)
-  if not h or not LIVE[h.state] then return false end
-  call('RPUSH', key .. ':mail', letter.name, letter.body)
-  call('HINCRBY', key, 'mail', 1)
-  wake(letter.to, key, h, turn)
+  if not h or not LIVE[h.state] then return 'gone' end
+  local size = #letter.name + #letter.body
+  if most then
+    local lie = call('HMGET', key, 'mail', 'mail_bytes')
+    if tonumber(lie[1] or 0) >= most or tonumber(lie[2] or 0) + size > most_bytes then
+      return 'refused'
+    end
+  end
+  local woken, due_at, place = wakes(h)
+  if woken then due_at, place = number(call('HGET', key, 'expires_at')), next_place() end
+  -- Everything is read. From here on nothing raises.
+  put('RPUSH', mail_of(letter.to), letter.name, letter.body)
+  put('HINCRBY', key, 'mail', 1)
+  put('HINCRBY', key, 'mail_bytes', size)
+  if woken then wake(letter.to, key, h, due_at, place, turn) end
   tell_of(letter.to)
-  return true
+  return 'applied'
 end
 
 local function leave_place(id, h)
-  if h.state == 'queued' then call('LREM', lane_key(h.queue, h.priority, h.lane), 1, id)
-  elseif h.state == 'scheduled' then call('ZREM', P .. 'tasks:scheduled', id)
-  elseif h.state == 'dead' then
-    call('LREM', P .. 'dlq:tasks', 1, id)
-    call('DEL', P .. 'dlq:task:' .. id)
-  end
-end
-
--- Returns its new place in a queue, if it has one now.
-local function take_place(id, h, kind, now)
-  if kind.to == 'queued' then
-    local place = not kind.front and next_place() - (kind.ahead and AHEAD or 0) or nil
-    enqueue(id, h.queue, h.priority, h.lane, place or h.place, kind.front or kind.ahead)
-    return place
-  elseif kind.to == 'scheduled' then
-    call('ZADD', P .. 'tasks:scheduled', (kind.set.run_at or kind.due_at) / 1000, id)
-  elseif kind.to == 'dead' then
-    call('RPUSH', P .. 'dlq:tasks', id)
-    local key = key_of(id)
-    local type_, payload, retries = unpack(call('HMGET', key, 'type', 'payload', 'retries'))
-    call('HSET', P .. 'dlq:task:' .. id, 'task_id', id, 'type', type_, 'queue', h.queue,
-      'payload', long_field(key, 'payload', payload) or '', 'error', kind.set.error or '',
-      'retry_count', retries or 0, 'failed_at', now)
-  end
+  if h.state == 'queued' then put('LREM', lane_key(h.queue, h.priority, h.lane), 1, id)
+  elseif h.state == 'scheduled' then put('ZREM', P .. 'onward:scheduled', id)
+  elseif h.state == 'dead' then put('ZREM', P .. 'onward:dead', id) end
 end
 
 -- Most moves of a call are alike but for the task, its fence and rev, and the result. What they share
@@ -146,18 +144,35 @@ end
 local function bear(children, turn)
   for _, child in ipairs(children) do
     local task = turn.births[child[2]].task
-    local receipt = admit(child, turn.births, turn.asks, turn.now, turn.claimed)
+    local receipt = attempt('insert', child[1], admit, child, turn.births, turn.asks, turn.now,
+      turn.claimed)
     if receipt == 'fresh' and task.state == 'queued' then turn.awake[task.queue] = true end
   end
 end
 
+-- Where in its queue it will stand, for a move that leads there: its place, if it gets a new one,
+-- the list, and behind whom, if not at the end.
+local function seek_place(id, h, kind)
+  local list = lane_key(h.queue, h.priority, kind.set.lane or h.lane)
+  local place = not kind.front and next_place() - (kind.ahead and AHEAD or 0) or nil
+  if not (kind.front or kind.ahead) then return place, list end
+  return place, list, whom_behind(list, id, place or h.place)
+end
+
 -- It leaves where it stands and stands somewhere else: into `flat` goes what its task keeps of that.
-local function change_place(flat, id, h, kind, turn)
+local function change_place(flat, id, h, kind, now, place, list, behind)
   leave_place(id, h)
   count(h.queue, h.lane, kind.expect, -1)
   h.lane = kind.set.lane or h.lane
   count(h.queue, h.lane, kind.to, 1)
-  local place, at = take_place(id, h, kind, turn.now), #flat
+  if kind.to == 'scheduled' then
+    put('ZADD', P .. 'onward:scheduled', kind.set.run_at or kind.due_at, id)
+  elseif kind.to == 'dead' then put('ZADD', P .. 'onward:dead', now, id)
+  elseif not list then -- nothing: it stands nowhere
+  elseif behind then put('LINSERT', list, 'AFTER', behind, id)
+  elseif kind.front or kind.ahead then put('LPUSH', list, id)
+  else later('RPUSH', list, id) end
+  local at = #flat
   if place then
     flat[at + 1], flat[at + 2] = 'place', place
     at = at + 2
@@ -171,15 +186,39 @@ local function look_again(id, kind)
   if from and not to then set_lease(id, nil) elseif to and not from then set_alarm(id, nil) end
 end
 
-local function read_mail(id, key, kind, seen, turn)
-  if seen > 0 then
-    call('LTRIM', key .. ':mail', 2 * seen, -1)
-    call('HINCRBY', key, 'mail', -seen)
+-- How many bytes of letters stay when the first `seen` have been read, of `mail`.
+local function bytes_left(id, mail, seen)
+  local bytes = 0
+  if mail > seen then
+    for _, part in ipairs(call('LRANGE', mail_of(id), 2 * seen, -1)) do bytes = bytes + #part end
   end
-  if kind.to == 'waiting' and tonumber(call('HGET', key, 'mail') or 0) > 0 then
-    -- Compare-and-park: a letter that came after the claim must not wait for another.
-    wake(id, key, whole_head_of(key), turn)
+  return bytes
+end
+
+-- What is known before the first write of a move that has read letters: how many stay, their bytes,
+-- and, if the task would sleep over them, the rest of what waking it takes.
+local function look_into_mail(id, key, h, kind, seen)
+  local mail = tonumber(call('HGET', key, 'mail') or 0)
+  local left = { seen = seen, many = mail - seen, bytes = seen > 0 and bytes_left(id, mail, seen) }
+  if kind.to == 'waiting' and left.many > 0 then
+    if not h.lane then add_rest(key, h) end
+    left.expires_at = kind.set.expires_at or number(call('HGET', key, 'expires_at'))
+    left.place = next_place()
   end
+  return left
+end
+
+local function read_mail(id, key, h, kind, generation, left, turn)
+  if left.seen > 0 then
+    put('LTRIM', mail_of(id), 2 * left.seen, -1)
+    put('HSET', key, 'mail', left.many, 'mail_bytes', left.bytes)
+  end
+  if not left.place then return end
+  -- Compare-and-park: a letter that came after the claim must not wait for another.
+  local parked = { state = 'waiting', waiting_for = kind.set.waiting_for, rev = h.rev + 1,
+    events = h.events + #kind.events, generation = generation, queue = h.queue, lane = h.lane,
+    priority = h.priority }
+  if wakes(parked) then wake(id, key, parked, left.expires_at, left.place, turn) end
 end
 
 local function move_on(move, turn)
@@ -192,24 +231,36 @@ local function move_on(move, turn)
   local generation = kind.set.generation or h.generation
   if kind.ends then
     local ended = not LIVE[h.state] and h.generation or h.final
-    if ended == generation then error('a second final event for ' .. id) end
+    if ended == generation then return 'refused' end -- a second final event of one generation
   end
+  local left_offer = h.offered and (kind.to ~= 'running' or kind.set.lease_until)
+    and (call('HGET', key, 'lane') or 'primary')
+  local leaves, place, list, behind = kind.to ~= kind.expect or kind.ahead, nil, nil, nil
+  if leaves and kind.to == 'queued' then place, list, behind = seek_place(id, h, kind) end
+  local left
+  if more then
+    if more.seen then left = look_into_mail(id, key, h, kind, more.seen) end
+    -- A child that could not be born would leave its parent waiting for ever.
+    for _, child in ipairs(more.spawn or NONE) do
+      depth(turn.births[child[2]].task.queue)
+      if child[4] then call('HMGET', key_name(child[4]), 'body', 'task') end
+    end
+  end
+  -- Everything is read. From here on nothing raises.
   local flat = { 'state', kind.to, 'rev', h.rev + 1 }
   if kind.due_at then flat[5], flat[6] = 'due_at', kind.due_at end
-  if result then flat[#flat + 1], flat[#flat + 2] = 'result', put_long(key, 'result', result) end
-  if h.offered and (kind.to ~= 'running' or kind.set.lease_until) then
-    count(h.queue, call('HGET', key, 'lane') or 'primary', 'offered', -1)
-  end
-  if kind.to ~= kind.expect or kind.ahead then change_place(flat, id, h, kind, turn) end
-  flatten(flat, key, kind.set)
+  if result then flat[#flat + 1], flat[#flat + 2] = 'result', put_long(id, 'result', result) end
+  if left_offer then count(h.queue, left_offer, 'offered', -1) end
+  if leaves then change_place(flat, id, h, kind, turn.now, place, list, behind) end
+  flatten(flat, id, kind.set)
   write_events(flat, id, h.events, generation, kind.events)
-  call('HSET', key, unpack(flat))
-  unset_fields(key, kind.unset, had, #HEAD + 1)
+  put_all('HSET', key, flat)
+  unset_fields(key, id, kind.unset, had, #HEAD + 1)
   look_again(id, kind)
   if kind.to == 'queued' then turn.awake[h.queue] = true end
   if more then
     if more.spawn then bear(more.spawn, turn) end
-    if more.seen then read_mail(id, key, kind, more.seen, turn) end
+    if left then read_mail(id, key, h, kind, generation, left, turn) end
   end
   if news then tell_move(id, kind, result) end
   return 'applied'
@@ -219,11 +270,13 @@ end
 local function post_letters(more, turn)
   if not more then return end
   local answer = more.answer
-  if answer and move_on(answer, turn) == 'applied' then
+  if answer and attempt('apply', answer[1], move_on, answer, turn) == 'applied' then
     turn.answered[#turn.answered + 1] = answer[1]
     post_letters(answer[6], turn)
   else
-    for _, letter in ipairs(more.letters or NONE) do deliver(letter, turn) end
+    for _, letter in ipairs(more.letters or NONE) do
+      attempt('post', letter.to, deliver, letter, turn)
+    end
   end
 end
 
@@ -238,10 +291,9 @@ local function apply(keys, args)
   local kinds, births = prepare(request[4]), prepare_births(request[5], #request[2])
   local turn, verdicts = begin_turn(now, request[3], kinds, births), {}
   for at, move in ipairs(request[2]) do
-    verdicts[at] = move_on(move, turn)
+    verdicts[at] = attempt('apply', move[1], move_on, move, turn) or 'refused'
     if verdicts[at] == 'applied' then post_letters(move[6], turn) end
   end
-  pay(turn.owed)
   if news then news.queues = turn.awake end
   return finish({ verdicts, names_of(turn.awake), turn.claimed, turn.answered })
 end
@@ -250,7 +302,8 @@ local function post(keys, args)
   local now, request = begin_telling(keys, args)
   local turn, verdicts = begin_turn(now, {}, {}, {}), {}
   for at, letter in ipairs(request[2]) do
-    verdicts[at] = deliver(letter, turn) and 'applied' or 'gone'
+    verdicts[at] = attempt('post', letter.to, deliver, letter, turn, request[3], request[4])
+      or 'refused'
   end
   if news then news.queues = turn.awake end
   return finish({ verdicts, names_of(turn.awake), {}, {} })
@@ -263,48 +316,91 @@ local function behind(a, b) -- log ids: is a before b?
   return am < bm or (am == bm and as < bs)
 end
 
-local function forget(id, key, h)
+local UNSCOPED_S = 30 * 24 * 3600
+
+-- The scope and key of an idempotency key's key.
+local function scoped(skey) return string.sub(skey, #P + #'onward:key:' + 1) end
+
+-- Everything of a task goes; what it takes to know that is read first.
+local function forget(id, key, h, forget_at)
   local skey, session = unpack(call('HMGET', key, 'skey', 'session'))
+  local lone = session and call('ZCARD', P .. 'onward:session:' .. session) <= 1
+  local entries = {}
+  for n = 1, h.events do entries[n] = call('HGET', key, 'e' .. n) or '0-0' end
+  -- Everything is read. From here on nothing raises.
   leave_place(id, h)
-  for n = 1, h.events do later('XDEL', P .. 'onward:events', call('HGET', key, 'e' .. n) or '0-0') end
-  call('DEL', key, key .. ':payload', key .. ':output', key .. ':mail', P .. 'onward:effects:' .. id)
+  put_all('XDEL', LOG, entries)
+  put('DEL', key, long_of('payload', id), long_of('result', id), mail_of(id))
+  put('DEL', P .. 'onward:effect:|' .. id, P .. 'onward:effects:' .. id)
   set_alarm(id, nil) -- what is forgotten is over, and not running
   later('ZREM', P .. 'onward:index', id)
-  if session then
-    call('ZREM', P .. 'onward:session:' .. session, id)
-    if call('EXISTS', P .. 'onward:session:' .. session) == 0 then
-      call('ZREM', P .. 'onward:sessions', session)
-    end
-  end
+  if session then put('ZREM', P .. 'onward:session:' .. session, id) end
+  if lone then put('ZREM', P .. 'onward:sessions', session) end
   count(h.queue, h.lane, h.state, -1)
-  return skey
+  if skey then later('ZADD', P .. 'onward:forget', forget_at, skey) end
+end
+
+-- Returns whether it is gone.
+local function purge_one(id, slowest, postpone_until, forget_at)
+  local key = key_of(id)
+  local h = whole_head_of(key)
+  if not h or LIVE[h.state] then return false end
+  local logged = call('HGET', key, 'e' .. h.events)
+  if not (slowest and logged and behind(slowest, logged)) then
+    forget(id, key, h, forget_at)
+    return true
+  end
+  if call('HEXISTS', key, 'due_at') == 1 then
+    -- Somebody has not read its events yet: it stays a while, out of the sweep's way.
+    put('HSET', key, 'due_at', postpone_until)
+    set_alarm(id, postpone_until)
+  end
+  return false
 end
 
 local function purge(keys, args)
   local now, request = begin(keys, args)
-  local ids, slowest, postpone_until, forget_at = request[2], request[3], request[4], request[5]
   local gone = 0
-  for _, id in ipairs(ids) do
-    local key = key_of(id)
-    local h = whole_head_of(key)
-    if h and not LIVE[h.state] then
-      local logged = call('HGET', key, 'e' .. h.events)
-      if not (slowest and logged and behind(slowest, logged)) then
-        local skey = forget(id, key, h)
-        if skey then later('ZADD', P .. 'onward:forget', forget_at, skey) end
-        gone = gone + 1
-      elseif h.state ~= 'dead' then
-        -- Somebody has not read its events yet: it stays a while, out of the sweep's way.
-        call('HSET', key, 'due_at', postpone_until)
-        set_alarm(id, postpone_until)
-      end
-    end
+  for _, id in ipairs(request[2]) do
+    if attempt('purge', id, purge_one, id, request[3], request[4], request[5]) then gone = gone + 1 end
   end
-  for _, skey in ipairs(call('ZRANGEBYSCORE', P .. 'onward:forget', '-inf', now, 'LIMIT', 0, 1000)) do
-    call('DEL', skey, P .. 'onward:effects:' .. string.match(skey, '|(.*)$'))
-    call('ZREM', P .. 'onward:forget', skey)
+  local over = attempt('purge', 'keys', call, 'ZRANGEBYSCORE', P .. 'onward:forget', '-inf', now,
+    'LIMIT', 0, 1000)
+  for _, skey in ipairs(over or NONE) do
+    put('DEL', skey, P .. 'onward:effect:' .. scoped(skey))
+    -- Made before effects had scopes: another scope's task may still need them, for as long as it lives.
+    put('EXPIRE', P .. 'onward:effects:' .. string.match(scoped(skey), '|(.*)$'), UNSCOPED_S)
+    put('ZREM', P .. 'onward:forget', skey)
   end
   return finish(gone)
+end
+
+-- Ids that stand in the alarms, and whose rows cannot be read: nothing can be decided about them, and
+-- they must not stand before those about whom it can.
+local function set_aside(keys, args)
+  local _, request = begin(keys, args)
+  for _, id in ipairs(request[2]) do
+    put('ZREM', P .. 'onward:running', id)
+    put('ZREM', P .. 'onward:alarms', id)
+    if put('EXISTS', key_of(id)) == 1 then put_aside(id) end
+  end
+  return finish(true)
+end
+
+local function expired(value, now)
+  local expiry = value and string.match(value, '^%d+' .. SEP .. '(%d*)' .. SEP)
+  return expiry and expiry ~= '' and tonumber(expiry) <= now
+end
+
+-- Documents whose time is over, of any kind; one that was put again since has another end.
+local function drop_ended(now)
+  local ends = P .. 'onward:ends'
+  for _, of in ipairs(call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, 100)) do
+    local kind, field = string.match(of, '^(.-)' .. SEP .. '(.*)$')
+    local name = P .. 'onward:doc:' .. (kind or '')
+    if kind and expired(call('HGET', name, field), now) then put('HDEL', name, field) end
+    put('ZREM', ends, of)
+  end
 end
 
 -- A document is stored as version, expiry and body; `expect` is the version it must have now.
@@ -322,10 +418,20 @@ local function put_document(keys, args)
   call('HSET', name, field, string.format('%d', version + 1) .. SEP
     .. (expires_at and string.format('%.0f', expires_at) or '') .. SEP .. body)
   -- A kind whose documents all end goes with the last of them; one that stays keeps its kind.
-  if not expires_at then call('PERSIST', name)
-  elseif call('HLEN', name) == 1 then call('PEXPIRE', name, math.max(1, expires_at - now))
-  else call('PEXPIRE', name, math.max(1, expires_at - now), 'GT') end
+  if not expires_at then put('PERSIST', name)
+  elseif put('HLEN', name) == 1 then put('PEXPIRE', name, math.max(1, expires_at - now))
+  else put('PEXPIRE', name, math.max(1, expires_at - now), 'GT') end
+  if expires_at then put('ZADD', P .. 'onward:ends', expires_at, request[2] .. SEP .. field) end
+  attempt('documents', 'ended', drop_ended, now)
   return version + 1
+end
+
+local function delete_document(keys, args)
+  local _, request = begin(keys, args)
+  local name, field, expect = P .. 'onward:doc:' .. request[2], request[3], request[4]
+  local found = call('HGET', name, field)
+  if not found or tonumber(string.match(found, '^%d+')) ~= expect then return false end
+  return call('HDEL', name, field)
 end
 
 local function register(name, callback, ...)
@@ -339,4 +445,6 @@ register('extend', extend, 'allow-oom')
 register('apply', apply, 'allow-oom')
 register('post', post, 'allow-oom')
 register('purge', purge, 'allow-oom')
+register('set_aside', set_aside, 'allow-oom')
+register('delete_document', delete_document, 'allow-oom')
 register('put_document', put_document, 'allow-oom')

@@ -1,39 +1,46 @@
--- What is only read. The last part of the library: ledger.lua and moves.lua come before it.
+-- What is only read. The last part of the library.
 
--- A task as a map of strings, its events left out; false: no such task.
+-- A task as a map of strings, its events left out; false: no such task. Raises if it is no task.
 local function read_task(id)
-  local key = key_of(id)
-  local flat = call('HGETALL', key)
+  local flat = call('HGETALL', key_of(id))
   if #flat == 0 then return false end
   local task = { id = id }
   for at = 1, #flat, 2 do
     if not string.find(flat[at], '^e%d') then task[flat[at]] = flat[at + 1] end
   end
-  task.payload = long_field(key, 'payload', task.payload)
-  task.result = long_field(key, 'result', task.result)
+  task.payload = long_field(id, 'payload', task.payload)
+  task.result = long_field(id, 'result', task.result)
   return task
 end
+
+-- The same of one among others, who are read whatever this one is: false, too, if it is no task.
+local function try_task(id) return attempt('read', id, read_task, id) or false end
+
+-- Some fields of one among others.
+local function peek(id, fields) return attempt('read', id, call, 'HMGET', key_of(id), unpack(fields)) or NONE end
 
 local function get(keys, args)
   local _, request = begin(keys, args)
   local tasks = {}
-  for at, id in ipairs(request[2]) do tasks[at] = read_task(id) end
+  for at, id in ipairs(request[2]) do tasks[at] = try_task(id) end
   return cmsgpack.pack(tasks)
 end
 
+-- Also the ids that are due and have no task that could be read.
 local function due(keys, args)
   local now, request = begin(keys, args)
-  local limit, found, tasks = request[2], {}, {}
+  local limit, found, tasks, odd = request[2], {}, {}, {}
   for _, name in ipairs({ 'onward:running', 'onward:alarms' }) do
     local flat = call('ZRANGEBYSCORE', P .. name, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
     for at = 1, #flat, 2 do found[#found + 1] = { flat[at], tonumber(flat[at + 1]) } end
   end
   table.sort(found, function(a, b) return a[2] < b[2] end)
   for at = 1, math.min(limit, #found) do
-    local task = read_task(found[at][1])
-    if task then tasks[#tasks + 1] = task end
+    local id = found[at][1]
+    local task = try_task(id)
+    if task then tasks[#tasks + 1] = task else odd[#odd + 1] = id end
   end
-  return cmsgpack.pack(tasks)
+  return cmsgpack.pack({ tasks, odd })
 end
 
 -- What is only offered is shown as queued.
@@ -52,7 +59,7 @@ end
 
 -- Told from a few fields, because most tasks are only passed by.
 local function might_hold(id, query)
-  local h = call('HMGET', key_of(id), unpack(SIEVE))
+  local h = peek(id, SIEVE)
   local state, among = h[1] or 'queued', query.offered
   if among == nil or shown(state, h[10]) == state then among = within(query.states, state) end
   if not (h[2] and among and within(query.profiles, h[2])) then return false end
@@ -73,17 +80,28 @@ end
 -- States whose tasks stand somewhere by themselves, and how to read them all.
 local STAND = {
   running = function() return call('ZRANGE', P .. 'onward:running', 0, -1) end,
-  scheduled = function() return call('ZRANGE', P .. 'tasks:scheduled', 0, -1) end,
-  dead = function() return call('LRANGE', P .. 'dlq:tasks', 0, -1) end,
+  scheduled = function() return call('ZRANGE', P .. 'onward:scheduled', 0, -1) end,
+  dead = function() return call('ZRANGE', P .. 'onward:dead', 0, -1) end,
 }
+
+-- How many tasks there are by state.
+local function by_state()
+  local sums, flat = {}, call('HGETALL', P .. 'onward:counts')
+  for at = 1, #flat, 2 do
+    local state = string.match(flat[at], '([^:]*)$')
+    sums[state] = (sums[state] or 0) + tonumber(flat[at + 1])
+  end
+  return sums
+end
 
 -- The ids of all tasks in these states; nil if they are too many, or stand among others.
 local function standing(query, most)
   local states, many, apart, ids = { unpack(query.states) }, 0, true, {}
   if #states == 0 then return nil end
   if query.offered then states[#states + 1] = 'running' end
+  local sums = by_state()
   for _, state in ipairs(states) do
-    many = many + tonumber(call('HGET', P .. 'metrics:tasks:by_state', state) or 0)
+    many = many + (sums[state] or 0)
     apart = apart and STAND[state]
   end
   if many == 0 then return ids end
@@ -91,6 +109,7 @@ local function standing(query, most)
   for _, state in ipairs(states) do
     for _, id in ipairs(STAND[state]()) do ids[#ids + 1] = id end
   end
+  if #ids > most then return nil end
   return ids
 end
 
@@ -106,27 +125,39 @@ local function candidates(query, after, steps)
   if #ids == 0 then return ids end
   local found, flat = {}, {}
   for at, place in ipairs(call('ZMSCORE', index, unpack(ids))) do
-    if not after or tonumber(place) < tonumber(after) then found[#found + 1] = { ids[at], place } end
+    if place and (not after or tonumber(place) < tonumber(after)) then found[#found + 1] = { ids[at], place } end
   end
   table.sort(found, function(a, b) return tonumber(a[2]) > tonumber(b[2]) end)
   for at, one in ipairs(found) do flat[2 * at - 1], flat[2 * at] = one[1], one[2] end
   return flat
 end
 
+local function bytes_of(task)
+  local sum = 0
+  for _, value in pairs(task) do sum = sum + #value end
+  return sum
+end
+
 -- Looks at `steps` tasks at most, from a place downwards; returns what it found, each with its birth
--- place, and where it stopped (false: at the end).
+-- place, and where it stopped (false: at the end). The task that takes it past `most_bytes` is the last.
 local function find(keys, args)
   local _, request = begin(keys, args)
   local query, steps = request[2], request[4]
   local flat = candidates(query, request[3], steps)
-  local found, stopped = {}, false
+  local found, stopped, spent = {}, false, 0
   for at = 1, #flat, 2 do
     if might_hold(flat[at], query) then
-      local task = read_task(flat[at])
-      if not query.text or mentions(task, query.text) then found[#found + 1] = { flat[at + 1], task } end
+      local task = try_task(flat[at])
+      if task and (not query.text or mentions(task, query.text)) then
+        found[#found + 1] = { flat[at + 1], task }
+        spent = spent + bytes_of(task)
+      end
     end
     if #found > query.limit then break end
-    if at == 2 * steps - 1 then stopped = flat[at + 1] end
+    if at == 2 * steps - 1 or spent > query.most_bytes and at + 1 < #flat then
+      stopped = flat[at + 1]
+      break
+    end
   end
   return cmsgpack.pack({ found, stopped })
 end
@@ -149,22 +180,49 @@ end
 -- What `record` wrote, after the number.
 local EVENT = '^%d+' .. SEP .. '(%d+)' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(%d+)' .. SEP .. '(.*)$'
 
+-- Returns also whether there are more.
 local function history(keys, args)
   local _, request = begin(keys, args)
-  local id, after, limit = request[2], request[3], request[4]
+  local id, after, limit, most = request[2], request[3], request[4], request[5]
   local key = key_of(id)
   local have = tonumber(call('HGET', key, 'events') or 0)
-  local events = {}
-  for n = after + 1, math.min(have, after + limit) do
+  local events, spent, n = {}, 0, after
+  while n < math.min(have, after + limit) and spent <= most do
+    n = n + 1
     local at = call('HGET', key, 'e' .. n)
     local entry = call('XRANGE', LOG, at, at)[1]
     if entry then
       local generation, type_, moment, data = string.match(entry[2][4], EVENT)
       events[#events + 1] = { n, tonumber(generation), type_, tonumber(moment), data }
+      spent = spent + #entry[2][4]
     end
   end
-  return cmsgpack.pack(events)
+  return cmsgpack.pack({ events, n < have })
 end
+
+-- The log from a place on, up to the event that takes it past `most` bytes; and whether that, or the
+-- limit, has cut it. Read in small parts: how large events are is known only once they were read.
+local function log(keys, args)
+  local _, request = begin(keys, args)
+  local from, limit, most = request[2], request[3], request[4]
+  local found, spent, step = {}, 0, 4
+  repeat
+    local wanted = math.min(step, limit - #found)
+    local part = call('XRANGE', LOG, from, '+', 'COUNT', wanted)
+    for _, entry in ipairs(part) do
+      local task, event = entry[2][2], entry[2][4] or '' -- empty: not an entry of ours
+      found[#found + 1] = { entry[1], task, event }
+      spent = spent + #event
+      if spent > most then break end
+    end
+    if #part < wanted then break end
+    from = '(' .. part[#part][1]
+    step = math.max(1, math.min(32, math.floor((most - spent) * #found / (spent + 1))))
+  until #found == limit or spent > most
+  return cmsgpack.pack({ found, #found == limit or spent > most })
+end
+
+local SESSION = { 'state', 'created_at', 'started_at', 'finished_at', 'lease_until' }
 
 -- One session's tasks: how many, of the newest how many in each state, and when they last changed.
 local function tally_session(session, counted)
@@ -172,7 +230,7 @@ local function tally_session(session, counted)
   local place = call('ZSCORE', P .. 'onward:sessions', session)
   if not place then return false end
   for _, id in ipairs(call('ZREVRANGE', tasks, 0, counted - 1)) do
-    local h = call('HMGET', key_of(id), 'state', 'created_at', 'started_at', 'finished_at', 'lease_until')
+    local h = peek(id, SESSION)
     local state = shown(h[1] or 'queued', h[5])
     states[state] = (states[state] or 0) + 1
     for moment = 2, 4 do last = math.max(last, tonumber(h[moment] or 0)) end
@@ -201,3 +259,4 @@ register('due', due, 'no-writes')
 register('find', find, 'no-writes')
 register('position', position, 'no-writes')
 register('history', history, 'no-writes')
+register('log', log, 'no-writes')

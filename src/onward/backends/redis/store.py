@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import structlog
 
-from onward.backends.codec import LANES, PRIORITIES, merge_holds
+from onward.backends.codec import LANES, PRIORITIES, merge_holds, text_bytes
 from onward.backends.redis.client import Functions
 from onward.core.contract import (
+    LOG_BYTES,
+    MAX_LETTER_BYTES,
+    MAX_LETTERS,
+    POSTPONE_MS,
     Ask,
     Fate,
     Hold,
@@ -26,12 +31,15 @@ from onward.core.contract import (
 )
 from onward.core.task import STATES, Claimed, Event, Instant, Lane, Letter, State, Task, TaskId
 
+log = structlog.get_logger("onward.redis")
+
 SEP = "\x1f"
+COMPLAINTS = 1_000  # rows that are complained of
+DOCTOR = "onward doctor --ledger <url>"
 BY_LANE = ("queued", "offered")  # what is counted by lane, as in ledger.lua
 FAR = 1_000
 STEPS = 1_000  # tasks looked at in one call of `find`
 KEY_MEMORY_MS = 24 * 3_600_000
-POSTPONE_MS = 60_000
 
 VERDICTS = {verdict.value: verdict for verdict in Verdict}
 PULSES = {pulse.value: pulse for pulse in Pulse}
@@ -93,32 +101,48 @@ class RedisStore:
         )
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
-        return _moved(await self._functions.call("post", now, letters))
+        bounds = (MAX_LETTERS, MAX_LETTER_BYTES)
+        return _moved(await self._functions.call("post", now, letters, *bounds))
 
     async def due(self, *, now: Instant, limit: int) -> Sequence[Task]:
-        return [_task(row) for row in await self._functions.call("due", now, limit)]
+        while True:
+            rows, odd = await self._functions.call("due", now, limit)
+            tasks = [_readable(row) for row in rows]
+            odd += [row["id"] for row, task in zip(rows, tasks, strict=True) if task is None]
+            if odd:
+                log.error("due, and cannot be read: set aside", tasks=odd[:10], count=len(odd))
+                await self._functions.call("set_aside", now, odd)
+            if not odd or any(tasks):
+                return [task for task in tasks if task is not None]
 
     async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
         rows = await self._functions.call("get", 0, ids)
-        return [_task(row) if row else None for row in rows]
+        return [_readable(row) if row else None for row in rows]
+
+    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        return await self.get(ids)
 
     async def find(self, query: Query) -> Page[Task]:
         found = await self.placed(query)
-        more = len(found) > query.limit
-        found = found[: query.limit]
-        return Page([task for _, task in found], str(found[-1][0]) if more else None)
+        return Page([task for _, task in found.items], found.next)
 
-    async def placed(self, query: Query) -> Sequence[tuple[int, Task]]:
-        """What `find` finds, each with its place at birth, and one more if there are more."""
+    async def placed(self, query: Query) -> Page[tuple[int, Task]]:
+        """What `find` finds, each with its place at birth."""
         found: list[tuple[int, Task]] = []
-        start = query.after
-        while len(found) <= query.limit:
-            rows, stopped = await self._functions.call("find", 0, query, start, STEPS)
-            found += [(_whole(place), _task(row)) for place, row in rows]
+        left, stopped = query.most_bytes, query.after
+        while left >= 0:
+            look = msgspec.structs.replace(query, most_bytes=left)
+            rows, stopped = await self._functions.call("find", 0, look, stopped, STEPS)
+            for place, row in rows:
+                task = _readable(row)
+                if task is not None:
+                    found.append((_whole(place), task))
+            left -= sum(text_bytes(row.values()) for _, row in rows)
+            if len(found) > query.limit:
+                return Page(found[: query.limit], str(found[query.limit - 1][0]))
             if not stopped:
-                break
-            start = stopped
-        return found[: query.limit + 1]
+                return Page(found, None)
+        return Page(found, stopped)
 
     async def places(self, ids: Sequence[TaskId]) -> Sequence[int | None]:
         """The place at birth of each; None: it is not here."""
@@ -136,7 +160,7 @@ class RedisStore:
         return await self._functions.call("position", 0, task, FAR) or None
 
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
-        key = f"{self._functions.prefix}metrics:queue:depths"
+        key = f"{self._functions.prefix}onward:counts"
         flat = await self._functions.command("HGETALL", key)
         counts: Counter[tuple[str, Lane, State]] = Counter()
         for name, count in _pairs(flat):
@@ -151,30 +175,34 @@ class RedisStore:
             counts[queue, lane, STATES[state]] += int(count)
         return {key: count for key, count in counts.items() if count}
 
-    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
+    async def events(
+        self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
+    ) -> Page[Event]:
         if task is not None:
-            return await self._history(task, int(after or 0), limit)
-        stream = f"{self._functions.prefix}onward:events"
+            return await self._history(task, int(after or 0), limit, most_bytes)
         if after == "$":
+            stream = f"{self._functions.prefix}onward:events"
             last = await self._functions.command("XREVRANGE", stream, "+", "-", "COUNT", 1)
             return Page([], last[0][0].decode() if last else "0-0")
         start = f"({after}" if after else "-"
-        rows = await self._functions.command("XRANGE", stream, start, "+", "COUNT", limit)
-        events = [_event(fields) for _, fields in rows]
-        return Page(events, rows[-1][0].decode() if rows else after)
+        rows, more = await self._functions.call("log", 0, start, limit, most_bytes)
+        events = [event for at, task, text in rows if (event := _readable_event(at, task, text))]
+        return Page(events, rows[-1][0] if rows else after, more)
 
-    async def _history(self, task: TaskId, after: int, limit: int) -> Page[Event]:
-        rows = await self._functions.call("history", 0, task, after, limit)
+    async def _history(self, task: TaskId, after: int, limit: int, most_bytes: int) -> Page[Event]:
+        rows, more = await self._functions.call("history", 0, task, after, limit, most_bytes)
         events = [
             Event(task, n, generation, type_, at, data or None)
             for n, generation, type_, at, data in rows
         ]
-        return Page(events, str(events[-1].n) if events else str(after))
+        return Page(events, str(events[-1].n) if events else str(after), more)
 
-    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
+    async def purge(
+        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
+    ) -> int:
         slowest = await self._slowest()
         gone: int = await self._functions.call(
-            "purge", now, ids, slowest, now + POSTPONE_MS, now + KEY_MEMORY_MS
+            "purge", now, ids, slowest, now + postpone_ms, now + KEY_MEMORY_MS
         )
         return gone
 
@@ -319,8 +347,34 @@ def _task(row: Mapping[str, str]) -> Task:
     return Task(**fields)
 
 
-def _event(fields: Sequence[bytes]) -> Event:
-    """Names and values by turns, as `record` in ledger.lua wrote them."""
-    _, task, _, said = fields
-    n, generation, type_, at, data = said.decode().split(SEP, 4)
-    return Event(task.decode(), int(n), int(generation), type_, int(at), data or None)
+def _readable(row: Mapping[str, str]) -> Task | None:
+    """None: it is no task, or not all of one. Others in the same batch are served all the same."""
+    try:
+        return _task(row)
+    except (TypeError, ValueError, KeyError) as error:
+        _complain(str(row.get("id")), error)
+        return None
+
+
+def _readable_event(at: str, task: TaskId, text: str) -> Event | None:
+    try:
+        return _event(task, text)
+    except ValueError as error:
+        _complain(at, error)
+        return None
+
+
+_complained: set[str] = set()
+
+
+def _complain(row: str, error: Exception) -> None:
+    """One line a row: it is met again with every page that it is on."""
+    if row not in _complained and len(_complained) < COMPLAINTS:
+        _complained.add(row)
+        log.error("a row of the ledger cannot be read", row=row, error=repr(error), hint=DOCTOR)
+
+
+def _event(task: TaskId, text: str) -> Event:
+    """As `record` in ledger.lua wrote it."""
+    n, generation, type_, at, data = text.split(SEP, 4)
+    return Event(task, int(n), int(generation), type_, int(at), data or None)

@@ -26,7 +26,7 @@ from onward.core.contract import (
     Spare,
 )
 from onward.core.errors import Unreadable
-from onward.core.task import Claimed, Ending, Instant, Json, TaskId
+from onward.core.task import Claimed, Ending, Held, Instant, Json, TaskId
 
 Turn = Callable[[str, bool], Coroutine[Any, Any, Step]]
 
@@ -66,8 +66,8 @@ class SealedDocuments:
                 log.error("a document is left out", kind=kind, error=str(error))
         return found
 
-    async def delete(self, kind: str, key: str) -> bool:
-        return await self._inner.delete(kind, key)
+    async def delete(self, kind: str, key: str, *, expect: int | None = None) -> bool:
+        return await self._inner.delete(kind, key, expect=expect)
 
     def _opened(self, kind: str, found: Document) -> Document:
         body = self._keyring.open(found.body, document_owner(kind), found.key)
@@ -79,17 +79,23 @@ class SealedEffects:
         self._inner = inner
         self._keyring = keyring
 
-    async def begin(self, key: str, name: str, *, fence: int, now: Instant) -> Effect | None:
-        found = await self._inner.begin(key, name, fence=fence, now=now)
+    async def begin(self, task: Held, name: str, *, now: Instant) -> Effect | None:
+        found = await self._inner.begin(task, name, now=now)
         if found is None or found.value is None:
             return found
-        return Effect(found.fence, self._keyring.open(found.value, effect_owner(key), name))
+        value = self._keyring.open(found.value, _effect_owner(task), name)
+        return msgspec.structs.replace(found, value=value)
 
-    async def finish(self, key: str, name: str, value: Json) -> None:
-        await self._inner.finish(key, name, self._keyring.seal(value, effect_owner(key), name))
+    async def finish(self, task: Held, name: str, value: Json, *, fence: int) -> bool:
+        kept = self._keyring.seal(value, _effect_owner(task), name)
+        return await self._inner.finish(task, name, kept, fence=fence)
 
-    async def undo(self, key: str, name: str) -> None:
-        await self._inner.undo(key, name)
+    async def undo(self, task: Held, name: str) -> None:
+        await self._inner.undo(task, name)
+
+
+def _effect_owner(task: Held) -> str:
+    return effect_owner(task.key or task.id)
 
 
 class SealedBell:
@@ -148,11 +154,15 @@ class SealedBackend:
         self.effects = SealedEffects(inner.effects, keyring)
         self.sessions = inner.sessions
         self.bell: Bell = SealedBell(inner.bell, keyring)
-        self.maintain, self.close = inner.maintain, inner.close
+        self.gauges, self.maintain, self.close = inner.gauges, inner.maintain, inner.close
 
     @property
     def ahead_ms(self) -> int:
         return self.inner.ahead_ms
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return self.inner.warnings
 
 
 def sealed(backend: Resealable, keyring: Keyring | None) -> Backend:

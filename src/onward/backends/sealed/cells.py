@@ -14,8 +14,8 @@ from onward.core.contract import Backend
 # Whom to give work to, and who does what: the ledgers read some of these themselves.
 CLEAR = frozenset(
     {
-        *("cursor", "duty", "server", "worker", "http_worker", "service", "pause", "breaker"),
-        *("schedule_stamp", "flow", "flow_name"),
+        *("cursor", "duty", "server", "worker", "http_worker", "service", "service_worker"),
+        *("pause", "breaker", "schedule_stamp", "flow", "flow_name", "reader", "retired_cursor"),
     }
 )
 

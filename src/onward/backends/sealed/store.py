@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import structlog
 
+from onward.backends.codec import text_bytes, to_row
 from onward.backends.sealed.fields import opens, seals, shown, shown_event
 from onward.backends.sealed.keyring import Keyring
 from onward.core import moves
 from onward.core.contract import (
+    LOG_BYTES,
+    POSTPONE_MS,
     Ask,
     Hold,
     Inserted,
@@ -63,7 +66,12 @@ class SealedStore:
                 log.error("a task waits for its key", task=task.id, error=str(error))
                 waits.append(_waits(task, now))
         if waits:
-            await self._inner.apply([self._seals.move(move) for move in waits], now=now)
+            try:
+                await self._inner.apply([self._seals.move(move) for move in waits], now=now)
+            except Exception as error:
+                # The ledger went away between the claim and this: those that do not open are left
+                # to their lease, and those that do are somebody's work already.
+                log.warning("left to their lease", tasks=len(waits), error=repr(error))
         return opened
 
     async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
@@ -89,6 +97,10 @@ class SealedStore:
         found = await self._inner.get(ids)
         return [None if task is None else self._opens.task(task) for task in found]
 
+    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        found = await self._inner.look(ids)
+        return [None if task is None else shown(self._opens, task) for task in found]
+
     async def find(self, query: Query) -> Page[Task]:
         if query.text:
             return await self._search(query, query.text)
@@ -98,7 +110,7 @@ class SealedStore:
     async def _search(self, query: Query, text: str) -> Page[Task]:
         """The ledger cannot look into what is sealed, so everything is opened that may be meant."""
         found: list[Task] = []
-        looked_at = 0
+        looked_at, spent = 0, 0
         look = msgspec.structs.replace(query, text=None, limit=LOOK)
         while looked_at < MOST_LOOKED_AT:
             page = await self._inner.find(look)
@@ -107,7 +119,9 @@ class SealedStore:
                 task = shown(self._opens, sealed)
                 if _mentions(task, text):
                     found.append(task)
-                if len(found) == query.limit and (at < len(page.items) or page.next):
+                    spent += text_bytes(to_row(task))
+                enough = len(found) == query.limit or spent > query.most_bytes
+                if enough and (at < len(page.items) or page.next):
                     # The cursor of the last one that was looked at: asked for by itself.
                     last = await self._inner.find(msgspec.structs.replace(look, limit=at))
                     return Page(found, last.next)
@@ -122,12 +136,17 @@ class SealedStore:
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
         return await self._inner.counts()
 
-    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
-        page = await self._inner.events(after=after, limit=limit, task=task)
-        return Page([shown_event(self._opens, event) for event in page.items], page.next)
+    async def events(
+        self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
+    ) -> Page[Event]:
+        page = await self._inner.events(after=after, limit=limit, task=task, most_bytes=most_bytes)
+        items = [shown_event(self._opens, event) for event in page.items]
+        return Page(items, page.next, page.more)
 
-    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
-        return await self._inner.purge(ids, now=now)
+    async def purge(
+        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
+    ) -> int:
+        return await self._inner.purge(ids, now=now, postpone_ms=postpone_ms)
 
 
 def _waits(task: Claimed, now: Instant) -> Move:
@@ -136,7 +155,7 @@ def _waits(task: Claimed, now: Instant) -> Move:
         task,
         State.RUNNING,
         to=State.WAITING,
-        due_at=moves.first(now + AGAIN_MS, task.expires_at),
+        due_at=_again_at(task.expires_at, now),
         changes={
             "waiting_for": KEY,
             "attempt": task.attempt - 1,
@@ -146,6 +165,14 @@ def _waits(task: Claimed, now: Instant) -> Move:
         },
         events=(("task.parked", encode({"waiting_for": KEY})),),
     )
+
+
+def _again_at(expires_at: Instant | None, now: Instant) -> Instant:
+    """Not at once for one whose time is over: where that ends nothing, it would be claimed, and
+    found closed, as fast as it can be.
+    """
+    again_at = now + AGAIN_MS
+    return again_at if expires_at is None or expires_at <= now else min(again_at, expires_at)
 
 
 def _mentions(task: Task, text: str) -> bool:

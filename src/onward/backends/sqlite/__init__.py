@@ -10,10 +10,12 @@ from onward.backends.sqlite.database import Database
 from onward.backends.sqlite.documents import SqliteDocuments, SqliteEffects
 from onward.backends.sqlite.sessions import SqlSessions
 from onward.backends.sqlite.store import SqliteStore
+from onward.core.contract import Gauge
 
 
 class SqliteBackend:
     ahead_ms = 0  # its clock is ours
+    warnings: Sequence[str] = ()
 
     def __init__(self, path: str, *, durable: bool = True) -> None:
         self.database = Database(path, durable=durable)
@@ -29,6 +31,10 @@ class SqliteBackend:
             return sum(len(self.database.run(*statement)) for statement in statements)
 
         return await self.database.write(work)
+
+    def gauges(self) -> Sequence[Gauge]:
+        said = "Bytes in the write-ahead log of the ledger's file"
+        return [("onward_ledger_log_bytes", said, self.database.log_bytes)]
 
     async def maintain(self) -> None:
         await self.database.checkpoint()

@@ -9,12 +9,14 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from onward.backends.sqlite.database import QUERIES, Database, Row
 from onward.core.contract import Want
 from onward.core.task import FINAL_EVENTS, Instant, Lane, Note, State
 
 AHEAD = 1_000  # numbers reserved at once: a page less in nearly every commit
+K = TypeVar("K")
 TallyKey = tuple[str, str, str, int]  # queue, state, and of queued tasks lane and priority
 
 
@@ -25,7 +27,7 @@ def tally_key(queue: str, state: str, lane: str, priority: int) -> TallyKey:
 class Books:
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._tally: Counter[TallyKey] = Counter()
+        self._tally: dict[TallyKey, int] = {}  # those of no task are left out
         self._queued: dict[str, int] = {}  # the tally of queued tasks, by queue alone
         self._dirty: set[TallyKey] = set()
         self._tid = self._place = self._event = 0
@@ -33,6 +35,7 @@ class Books:
         self._news: list[Row] = []  # event rows of this piece of work
         self._delta: Counter[TallyKey] = Counter()
         self._queued_delta: dict[str, int] = {}
+        database.run(QUERIES["drop_empty_tallies"])
         self._recall()
         database.before_commit = self._save
         database.after_rollback = self._recall
@@ -48,10 +51,10 @@ class Books:
             self._db.run_rows("insert_events", self._news)
         for key, change in self._delta.items():
             if change:
-                self._tally[key] += change
+                _add(self._tally, key, change)
                 self._dirty.add(key)
         for queue, change in self._queued_delta.items():
-            self._queued[queue] = self._queued.get(queue, 0) + change
+            _add(self._queued, queue, change)
         self._delta, self._queued_delta = Counter(), {}
 
     def count(self, queue: str, state: State, lane: str, priority: int, change: int) -> None:
@@ -93,8 +96,10 @@ class Books:
 
     def _save(self) -> None:
         if self._dirty:
-            rows = [(*key, self._tally[key]) for key in self._dirty]
-            self._db.run_rows("save_tallies", rows)
+            kept = [(*key, self._tally[key]) for key in self._dirty if key in self._tally]
+            self._db.run_rows("save_tallies", kept)
+            # Those of a queue that is used once must not stay for ever, each read every second.
+            self._db.run_rows("drop_tallies", list(self._dirty - self._tally.keys()))
             self._dirty.clear()
         given = (self._tid, self._place, self._event)
         if any(map(operator.gt, given, self._reserved)):
@@ -106,8 +111,16 @@ class Books:
         self._dirty.clear()
         self._reserved = self._db.run(QUERIES["counters"])[0]
         self._tid, self._place, self._event = self._reserved
-        self._tally = Counter({row[:4]: row[4] for row in self._db.run(QUERIES["tallies"])})
+        self._tally = {row[:4]: row[4] for row in self._db.run(QUERIES["tallies"])}
         self._queued = {}
         for (queue, state, _, _), count in self._tally.items():
             if state == State.QUEUED:
                 self._queued[queue] = self._queued.get(queue, 0) + count
+
+
+def _add(counts: dict[K, int], key: K, change: int) -> None:
+    count = counts.get(key, 0) + change
+    if count:
+        counts[key] = count
+    else:
+        counts.pop(key, None)

@@ -31,10 +31,10 @@ ARCHIVE = ("archived_task", "event_log")
 
 _SQL = named((files("onward.backends.sqlite") / "cells.sql").read_text())
 # Tables without a number of their own: what their keys are, and one that is before them all.
-_PAIRS: Mapping[str, tuple[Any, tuple[str | int, ...]]] = {
+_KEYED: Mapping[str, tuple[Any, tuple[str | int, ...]]] = {
     "long_text": (tuple[int, str], (-1, "")),
     "document": (tuple[str, str], ("", "")),
-    "effect": (tuple[str, str], ("", "")),
+    "effect": (tuple[str, str, str], ("", "", "")),
 }
 
 
@@ -62,7 +62,7 @@ class SqlCells:
         table, _, key = (after or f"{self._tables[0]}:").partition(":")
         if table not in self._tables:
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
-        shape, first = _PAIRS.get(table, (tuple[int], (-1,)))
+        shape, first = _KEYED.get(table, (tuple[int], (-1,)))
         try:
             return table, msgspec.json.decode(key, type=shape) if key else first
         except msgspec.DecodeError as error:
@@ -70,7 +70,7 @@ class SqlCells:
 
 
 def _key(table: str, row: Row) -> Row:
-    return row[:2] if table in _PAIRS else row[:1]
+    return row[: len(_KEYED[table][1])] if table in _KEYED else row[:1]
 
 
 def _cells(table: str, row: Row) -> Iterable[Cell]:
@@ -92,8 +92,8 @@ def _cells(table: str, row: Row) -> Iterable[Cell]:
             if kind not in CLEAR:
                 yield Cell((table, kind, key), document_owner(kind), key, body)
         case _:
-            key, name, value = row
-            yield Cell((table, key, name), effect_owner(key), name, value)
+            scope, key, name, value = row
+            yield Cell((table, scope, key, name), effect_owner(key), name, value)
 
 
 def _of_task(table: str, number: int, id: str, *texts: str | None) -> Iterable[Cell]:

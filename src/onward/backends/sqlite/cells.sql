@@ -49,8 +49,8 @@ SELECT kind, key, body FROM document WHERE (kind, key) > (?, ?) ORDER BY kind, k
 UPDATE document SET body = ? WHERE kind = ? AND key = ? AND body = ? RETURNING 1;
 
 -- :name effect
-SELECT key, name, value FROM effect
-WHERE (key, name) > (?, ?) AND value IS NOT NULL ORDER BY key, name LIMIT ?;
+SELECT scope, key, name, value FROM effect
+WHERE (scope, key, name) > (?, ?, ?) AND value IS NOT NULL ORDER BY scope, key, name LIMIT ?;
 
 -- :name rewrite_effect
-UPDATE effect SET value = ? WHERE key = ? AND name = ? AND value = ? RETURNING 1;
+UPDATE effect SET value = ? WHERE scope = ? AND key = ? AND name = ? AND value = ? RETURNING 1;

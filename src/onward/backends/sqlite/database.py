@@ -9,21 +9,22 @@ thread, and so do reads that may be large.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import re
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from itertools import chain
-from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import structlog
 
+from onward.backends.sqlite.files import PRIVATE, cannot_open, flusher, take
+from onward.backends.sqlite.wal import WriteAheadLog
 from onward.core.errors import LedgerUnavailable
 
 log = structlog.get_logger("onward.sqlite")
@@ -32,9 +33,25 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 CHUNKS = (64, 16, 4, 1)  # rows a statement: few prepared shapes, few trips into the library
-CHECKPOINT_PAGES = 4_000  # of 2 or 4 KiB, in the write-ahead log
 MEMORY = ":memory:"
 OLDEST = (3, 51, 3)  # before that, a reset of the write-ahead log could corrupt the file
+
+# The file or its disk fails: every caller is affected, and nothing is wrong with what was asked.
+# Any other error is about one statement and its values, and undoes no more than its own work.
+DISK_ERRORS = (
+    apsw.BusyError,
+    apsw.CantOpenError,
+    apsw.CorruptError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.LockedError,
+    apsw.NoMemError,
+    apsw.NotADBError,
+    apsw.PermissionsError,
+    apsw.ProtocolError,
+    apsw.ReadOnlyError,
+)
+DAMAGED = (apsw.CorruptError, apsw.NotADBError)
 
 
 def _load(name: str) -> str:
@@ -51,6 +68,7 @@ def named(text: str) -> dict[str, str]:
 
 
 QUERIES = named(_load("queries.sql"))
+STEPS = files("onward.backends.sqlite") / "migrations"
 
 
 @lru_cache(maxsize=512)
@@ -73,12 +91,13 @@ class Database:
                 f"SQLite {apsw.sqlite_lib_version()} is too old", hint="pip install -U apsw"
             )
         self.memory = path == MEMORY
-        self.path = path
+        # By its real name: lock and log must be the same, whichever link it is opened by.
+        self.path = path if self.memory else os.path.realpath(path)
         self._durable = durable and not self.memory
-        self._lock = None if self.memory else _own(path)
+        self._lock = None if self.memory else take(self.path)
         try:
             self._writer = self._open()
-            self._migrate()
+            migrate(self._writer, STEPS, self.path, "name another file with --ledger")
         except BaseException as error:
             if self._lock is not None:
                 self._lock.close()  # refused means let go: once it is mended, it can be opened
@@ -86,21 +105,25 @@ class Database:
                 raise LedgerUnavailable(
                     f"{path} is not an Onward ledger", hint="name another file with --ledger"
                 ) from error
+            if isinstance(error, DISK_ERRORS):
+                raise cannot_open(self.path, error) from error
             raise
         self._reader = self._writer if self.memory else self._open()
         self._far_reader = self._writer if self.memory else self._open()
-        self._far_lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="onward-sync")
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="onward-read")
-        self._log_file = None if self.memory else os.open(f"{path}-wal", os.O_RDONLY | os.O_CREAT)
+        self._log_file: int | None = None
+        self._wal: WriteAheadLog | None = None
+        self._flush: Callable[[int], object] = os.fsync
+        if not self.memory:
+            self._log_file = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CREAT, PRIVATE)
+            self._flush = flusher(self._log_file)
+            self._wal = WriteAheadLog(self.path, self._writer, self._far_reader.interrupt)
         self._turn: asyncio.Future[None] | None = None
         self._unsynced: list[asyncio.Future[None]] = []
-        self._syncing: asyncio.Future[None] | None = None
+        self._last: asyncio.Future[None] | None = None  # the turn that was committed last
+        self._syncing: asyncio.Future[object] | None = None
         self._broken: LedgerUnavailable | None = None
-        self._tidying = ThreadPoolExecutor(1, thread_name_prefix="onward-tidy")
-        self._log_pages = 0
-        self._writer.set_wal_hook(self._logged)
-        self._checkpointing = False
         self.before_commit: Callable[[], None] = lambda: None
         self.after_rollback: Callable[[], None] = lambda: None
 
@@ -108,6 +131,8 @@ class Database:
 
     async def write(self, work: Callable[[], T]) -> T:
         """Do `work` in this turn's transaction; returns when it is committed (and on disk)."""
+        while self._wal is not None and self._wal.held is not None:
+            await asyncio.shield(self._wal.held)
         if self._broken is not None:
             raise self._broken
         turn = self._begin()
@@ -116,7 +141,7 @@ class Database:
             result = work()
         except BaseException as error:
             self._undo(turn)
-            if isinstance(error, apsw.FullError | apsw.IOError | apsw.BusyError):
+            if isinstance(error, DISK_ERRORS):
                 raise _unavailable(error) from error
             raise
         self._writer.execute("RELEASE work")
@@ -130,9 +155,18 @@ class Database:
             return
         # A full or broken disk takes the whole transaction back, the others' work with it.
         self._turn = None
-        self.after_rollback()
-        turn.set_exception(LedgerUnavailable("the ledger could not be written"))
-        turn.exception()
+        self._taken_back(turn, LedgerUnavailable("the ledger could not be written"))
+
+    def _taken_back(self, turn: asyncio.Future[None], error: LedgerUnavailable) -> None:
+        _fail(turn, error)
+        try:
+            self.after_rollback()
+        except apsw.Error as unread:
+            # What is counted in memory now holds what the file does not.
+            log.error("the ledger cannot be read after a rollback", error=repr(unread))
+            self._broken = LedgerUnavailable(
+                "the ledger cannot be read", hint="onward doctor, mend the disk, then restart"
+            )
 
     def run(self, statement: str, bindings: Any = ()) -> list[Row]:
         return self._writer.execute(statement, bindings).fetchall()
@@ -175,18 +209,23 @@ class Database:
         try:
             self.before_commit()
             self._writer.execute("COMMIT")
-        except apsw.Error as error:
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
-            self.after_rollback()
-            turn.set_exception(_unavailable(error))
-            turn.exception()  # seen: if nobody waits any more, nobody need hear of it
+        except BaseException as error:
+            # Whatever it was: whoever waits for this turn must learn that it is not kept.
+            with suppress(apsw.Error):
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+            self._taken_back(turn, _unavailable(error))
+            if not isinstance(error, Exception):
+                raise
             return
         if self._durable:
+            self._last = turn
             self._unsynced.append(turn)
             self._sync()
         else:
             turn.set_result(None)
+        if self._wal is not None:
+            self._wal.after_commit()
 
     def _sync(self) -> None:
         if self._syncing is not None or not self._unsynced or self._log_file is None:
@@ -194,7 +233,7 @@ class Database:
         riders, self._unsynced = self._unsynced, []
         loop = asyncio.get_running_loop()
 
-        def done(outcome: asyncio.Future[None]) -> None:
+        def done(outcome: asyncio.Future[object]) -> None:
             self._syncing = None
             error = outcome.exception()
             if error is not None:
@@ -205,70 +244,66 @@ class Database:
                 )
                 log.error("fdatasync failed", error=repr(error))
             for turn in riders:
-                if turn.done():
-                    continue
                 if self._broken is not None:
-                    turn.set_exception(self._broken)
-                    turn.exception()
-                else:
+                    _fail(turn, self._broken)
+                elif not turn.done():
                     turn.set_result(None)
             self._sync()
 
-        self._syncing = loop.run_in_executor(self._thread, os.fdatasync, self._log_file)
+        self._syncing = loop.run_in_executor(self._thread, self._flush, self._log_file)
         self._syncing.add_done_callback(done)
 
     # Reading.
 
-    def read(self, statement: str, bindings: Any = ()) -> list[Row]:
+    async def kept(self) -> None:
+        """Until all that can be read by now is on disk.
+
+        What is read leaves the server, as an event or an answer: without this a power cut could
+        take back an end that a reader has passed on.
+        """
+        if self._broken is not None:
+            raise self._broken
+        if self._last is not None and not self._last.done():
+            await asyncio.shield(self._last)
+
+    def read(self, statement: str, bindings: Any = (), take: Take = list) -> list[Row]:
         """A small read, at once. Sees what is committed."""
         if self.memory:
             self._commit()
-        return self._reader.execute(statement, bindings).fetchall()
+        return _taken(self._reader, statement, bindings, take)
 
-    async def read_far(self, statement: str, bindings: Any = ()) -> list[Row]:
+    async def read_far(self, statement: str, bindings: Any = (), take: Take = list) -> list[Row]:
         """A read that may be large, in a thread of its own."""
         if self.memory:
-            return self.read(statement, bindings)
-
-        def work() -> list[Row]:
-            with self._far_lock:
-                return self._far_reader.execute(statement, bindings).fetchall()
-
-        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+            return self.read(statement, bindings, take)
+        loop = asyncio.get_running_loop()
+        for _ in range(2):
+            with suppress(apsw.InterruptError):  # it kept the write-ahead log from being shortened
+                return await loop.run_in_executor(
+                    self._readers, _taken, self._far_reader, statement, bindings, take
+                )
+        raise LedgerUnavailable(
+            "this takes too long beside so many writes", hint="ask for less, or for it later"
+        )
 
     # Housekeeping.
 
     async def checkpoint(self) -> None:
         """Move the log into the file when it has grown; writers go on meanwhile."""
-        if self.memory or self._checkpointing or self._log_pages < CHECKPOINT_PAGES:
-            return
-        self._checkpointing = True
-        try:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._tidying, self._checkpoint)
-        finally:
-            self._tidying = ThreadPoolExecutor(1, thread_name_prefix="onward-tidy")
-        self._log_pages = 0
-        self._writer.set_wal_hook(self._logged)
-        self._checkpointing = False
+        if self._wal is not None:
+            await self._wal.tend()
 
-    def _logged(self, _: apsw.Connection, __: str, pages: int) -> int:
-        self._log_pages = pages
-        return apsw.SQLITE_OK
-
-    def _checkpoint(self) -> None:
-        connection = apsw.Connection(self.path)
-        try:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        finally:
-            connection.close()
+    @property
+    def log_bytes(self) -> int:
+        return 0 if self._wal is None else self._wal.bytes
 
     async def close(self) -> None:
         self._commit()
         while self._syncing is not None:
             await asyncio.wait([self._syncing])
+        if self._wal is not None:
+            await self._wal.close()
         self._thread.shutdown()
-        self._tidying.shutdown()
         self._readers.shutdown()
         for connection in {self._far_reader, self._reader, self._writer}:
             connection.close()
@@ -290,46 +325,60 @@ class Database:
         connection.execute("PRAGMA temp_store = memory")
         return connection
 
-    def _migrate(self) -> None:
-        steps = sorted(
-            entry.name
-            for entry in (files("onward.backends.sqlite") / "migrations").iterdir()
-            if entry.name.endswith(".sql")
-        )
-        found = int(str(self._writer.pragma("user_version")))
-        if found > len(steps):
-            raise LedgerUnavailable(
-                f"{self.path} was written by a newer Onward (schema {found}, ours is {len(steps)})",
-                hint="upgrade Onward, or name another file with --ledger",
-            )
-        for number, name in enumerate(steps[found:], start=found + 1):
-            self._writer.execute("BEGIN IMMEDIATE")
-            self._writer.execute(_load(f"migrations/{name}"))
-            self._writer.execute(f"PRAGMA user_version = {number}")
-            self._writer.execute("COMMIT")
+
+Take = Callable[[Iterator[Row]], list[Row]]  # may stop before the last row
 
 
-def _own(path: str) -> IO[str]:
-    """One server a file: two would each trust its own counters."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    lock = Path(f"{path}.lock").open("a+")  # noqa: SIM115 held as long as the ledger is open
+def _taken(connection: apsw.Connection, statement: str, bindings: Any, take: Take) -> list[Row]:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.seek(0)
-        owner = lock.read().strip() or "another process"
-        lock.close()
-        raise LedgerUnavailable(
-            f"{path} is in use by {owner}",
-            hint="stop it, or name another file with --ledger sqlite:///other.db",
-        ) from None
-    lock.truncate(0)
-    lock.write(f"process {os.getpid()}")
-    lock.flush()
-    return lock
+        cursor = connection.execute(statement, bindings)
+        try:
+            return take(cursor)
+        finally:
+            cursor.close()  # a read that stops early must not hold its place in the log
+    except DISK_ERRORS as error:
+        raise _unavailable(error, "read") from error
 
 
-def _unavailable(error: apsw.Error) -> LedgerUnavailable:
-    log.error("the ledger refused a commit", error=repr(error))
+def migrate(connection: apsw.Connection, folder: Traversable, path: str, other: str) -> None:
+    """Bring a file up to this version, one step a transaction: others may be doing the same."""
+    steps = sorted(
+        (entry for entry in folder.iterdir() if entry.name.endswith(".sql")),
+        key=lambda entry: entry.name,
+    )
+    while True:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            found = int(str(connection.pragma("user_version")))
+            if found > len(steps):
+                raise LedgerUnavailable(
+                    f"{path} was written by a newer Onward (schema {found}, ours is {len(steps)})",
+                    hint=f"upgrade Onward, or {other}",
+                )
+            if found < len(steps):
+                connection.execute(steps[found].read_text())
+                connection.pragma("user_version", found + 1)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        if found == len(steps):
+            return
+
+
+def _fail(turn: asyncio.Future[None], error: LedgerUnavailable) -> None:
+    if not turn.done():
+        turn.set_exception(error)
+        turn.exception()  # seen: if nobody waits any more, nobody need hear of it
+
+
+def _unavailable(error: BaseException, done: str = "written") -> LedgerUnavailable:
+    refused = "the ledger refused a commit" if done == "written" else "the ledger cannot be read"
+    log.error(refused, error=repr(error))
+    if isinstance(error, DAMAGED):
+        return LedgerUnavailable(
+            "the ledger's file is damaged", hint="onward doctor; restore it from a backup"
+        )
     full = isinstance(error, apsw.FullError)
-    return LedgerUnavailable("the disk is full" if full else "the ledger could not be written")
+    return LedgerUnavailable("the disk is full" if full else f"the ledger could not be {done}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onward.backends.sqlite.database import QUERIES, Database
 from onward.core.contract import Document, Effect
-from onward.core.task import Instant, Json
+from onward.core.task import Held, Instant, Json
 
 
 class SqliteDocuments:
@@ -42,26 +42,46 @@ class SqliteDocuments:
     async def list(self, kind: str, *, now: Instant) -> Sequence[Document]:
         return [Document(*row) for row in self._db.read(QUERIES["list_documents"], (kind, now))]
 
-    async def delete(self, kind: str, key: str) -> bool:
-        return bool(
-            await self._db.write(lambda: self._db.run(QUERIES["delete_document"], (kind, key)))
-        )
+    async def delete(self, kind: str, key: str, *, expect: int | None = None) -> bool:
+        bindings = (kind, key, expect)
+        gone = await self._db.write(lambda: self._db.run(QUERIES["delete_document"], bindings))
+        return bool(gone)
 
 
 class SqliteEffects:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def begin(self, key: str, name: str, *, fence: int, now: Instant) -> Effect | None:
+    async def begin(self, task: Held, name: str, *, now: Instant) -> Effect | None:
         def work() -> Effect | None:
-            if self._db.run(QUERIES["begin_effect"], (key, name, fence, now)):
+            place = (*self._owner(task), name)
+            if self._db.run(QUERIES["begin_effect"], (*place, task.id, task.fence, now)):
                 return None
-            return Effect(*self._db.run(QUERIES["get_effect"], (key, name))[0])
+            return Effect(*self._db.run(QUERIES["get_effect"], place)[0])
 
         return await self._db.write(work)
 
-    async def finish(self, key: str, name: str, value: Json) -> None:
-        await self._db.write(lambda: self._db.run(QUERIES["finish_effect"], (value, key, name)))
+    async def finish(self, task: Held, name: str, value: Json, *, fence: int) -> bool:
+        def work() -> bool:
+            place = (*self._owner(task), name)
+            self._db.run(QUERIES["finish_effect"], (value, *place, fence))
+            found = self._db.run(QUERIES["get_effect"], place)
+            return bool(found and found[0][2] is not None)
 
-    async def undo(self, key: str, name: str) -> None:
-        await self._db.write(lambda: self._db.run(QUERIES["undo_effect"], (key, name)))
+        return await self._db.write(work)
+
+    async def undo(self, task: Held, name: str) -> None:
+        def work() -> None:
+            place = (*self._owner(task), name)
+            self._db.run(QUERIES["undo_effect"], (*place, task.id, task.fence))
+
+        await self._db.write(work)
+
+    def _owner(self, task: Held) -> tuple[str, str]:
+        """Scope and key. No submission has the scope "", so no key can pass for a task's id."""
+        if task.key is None:
+            return "", task.id
+        found = self._db.run(QUERIES["scope_of_key"], (task.id, task.key))
+        # A stream entry that repeats a key after a worker took it becomes a task without a hold on
+        # that key. Its profile has the name of the scope.
+        return (found[0][0] if found else task.profile), task.key

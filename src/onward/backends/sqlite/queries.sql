@@ -53,6 +53,11 @@ RETURNING id, fence, tid, events, generation, cancel_by IS NOT NULL;
 SELECT id, tid, state = 'waiting' FROM task
 WHERE state IN ('scheduled', 'queued', 'running', 'waiting') AND id IN ({rows});
 
+-- :name lying
+-- The letters that lie unread with each of these tasks: how many, how many bytes.
+SELECT t.id, count(*), sum(octet_length(l.name) + octet_length(l.body))
+FROM task t JOIN letter l USING (tid) WHERE t.mail > 0 AND t.id IN ({rows}) GROUP BY t.tid;
+
 -- :name post_letters
 INSERT INTO letter (tid, n, name, body) VALUES {rows};
 
@@ -81,6 +86,9 @@ DELETE FROM letter WHERE tid = :tid
 
 -- :name due
 SELECT {columns} FROM task WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
+
+-- :name set_aside
+UPDATE task SET due_at = ? WHERE id IN ({rows});
 
 -- :name get
 SELECT {columns} FROM task WHERE id IN ({rows});
@@ -117,7 +125,7 @@ FROM task t LEFT JOIN event e USING (tid)
 WHERE t.id IN ({rows}) AND t.state IN ('succeeded', 'failed', 'dead', 'canceled') GROUP BY t.tid;
 
 -- :name postpone
-UPDATE task SET due_at = ? WHERE state != 'dead' AND tid IN ({rows});
+UPDATE task SET due_at = ? WHERE due_at IS NOT NULL AND tid IN ({rows});
 
 -- :name purge_events
 DELETE FROM event WHERE tid IN ({rows});
@@ -135,10 +143,11 @@ DELETE FROM task WHERE tid IN ({rows});
 UPDATE submission_key SET forget_at = ? WHERE task IN ({rows});
 
 -- :name purge_effects
-DELETE FROM effect WHERE key IN ({rows});
+DELETE FROM effect WHERE scope = '' AND key IN ({rows});
 
 -- :name forget_effects
-DELETE FROM effect WHERE key IN (SELECT key FROM submission_key WHERE forget_at <= ?);
+DELETE FROM effect
+WHERE (scope, key) IN (SELECT scope, key FROM submission_key WHERE forget_at <= ?);
 
 -- :name forget_keys
 DELETE FROM submission_key WHERE forget_at <= ?;
@@ -166,6 +175,12 @@ GROUP BY queue, lane;
 INSERT INTO tally (queue, state, lane, priority, count) VALUES {rows}
 ON CONFLICT DO UPDATE SET count = excluded.count;
 
+-- :name drop_tallies
+DELETE FROM tally WHERE (queue, state, lane, priority) IN (VALUES {rows});
+
+-- :name drop_empty_tallies
+DELETE FROM tally WHERE count = 0;
+
 -- :name put_document
 INSERT INTO document (kind, key, body, version, expires_at) VALUES (:kind, :key, :body, 1, :expires_at)
 ON CONFLICT DO UPDATE SET body = :body, version = version + 1, expires_at = :expires_at
@@ -183,16 +198,23 @@ WHERE kind = ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key;
 DELETE FROM document WHERE expires_at <= ?;
 
 -- :name delete_document
-DELETE FROM document WHERE kind = ? AND key = ? RETURNING 1;
+DELETE FROM document WHERE kind = ?1 AND key = ?2 AND (?3 IS NULL OR version = ?3) RETURNING 1;
+
+-- :name scope_of_key
+SELECT scope FROM submission_key WHERE task = ? AND key = ?;
 
 -- :name begin_effect
-INSERT INTO effect (key, name, fence, begun_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1;
+INSERT INTO effect (scope, key, name, task, fence, begun_at) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING RETURNING 1;
 
 -- :name get_effect
-SELECT fence, value FROM effect WHERE key = ? AND name = ?;
+SELECT task, fence, value FROM effect WHERE scope = ? AND key = ? AND name = ?;
 
 -- :name finish_effect
-UPDATE effect SET value = ? WHERE key = ? AND name = ? AND value IS NULL;
+UPDATE effect SET value = ? WHERE scope = ? AND key = ? AND name = ? AND fence = ? AND value IS NULL;
 
 -- :name undo_effect
-DELETE FROM effect WHERE key = ? AND name = ? AND value IS NULL;
+-- Not after the next claim: an attempt that was let to repeat an unknown effect finishes this very note.
+DELETE FROM effect
+WHERE scope = ? AND key = ? AND name = ? AND task = ? AND fence = ? AND value IS NULL
+    AND fence = (SELECT fence FROM task WHERE id = effect.task);

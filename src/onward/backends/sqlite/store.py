@@ -7,18 +7,22 @@ the file (`tally`), because this process is the file's only writer.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from onward.backends.codec import FIELDS, LANES, from_row, merge_holds, to_row
+from onward.backends.codec import FIELDS, LANES, Reading, cut, merge_holds, text_bytes, to_row
 from onward.backends.sqlite.books import Books
 from onward.backends.sqlite.database import QUERIES, Database, Row, sql
 from onward.backends.sqlite.texts import COLUMNS, LONG, is_long, read_as
 from onward.backends.sqlite.turn import Turn, born_claimed, claimed_note
 from onward.core.approval import Status
 from onward.core.contract import (
+    LOG_BYTES,
+    MAX_LETTER_BYTES,
+    MAX_LETTERS,
+    POSTPONE_MS,
     Ask,
     Fate,
     Hold,
@@ -48,7 +52,6 @@ from onward.core.task import (
 CLAIMED = ", ".join(map(read_as, Claimed.__struct_fields__[:-2]))
 FAR = 1_000  # positions beyond are not counted
 KEY_MEMORY_MS = 24 * 3_600_000
-POSTPONE_MS = 60_000
 AHEAD = 2**52  # less than any place given otherwise
 
 # An index on some rows only is used if the query says in the index's own words that it means them.
@@ -62,6 +65,7 @@ class SqliteStore:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._books = Books(database)
+        self._reading = Reading()
 
     # Coming in.
 
@@ -343,14 +347,33 @@ class SqliteStore:
         def work() -> Moved:
             self._books.open()
             turn = Turn((), now)
-            alive = self._deliver(letters, turn)
+            fitting = self._fitting(letters)
+            alive = self._deliver([letters[at] for at in fitting], turn)
             self._books.close()
             verdicts = [
-                Verdict.APPLIED if letter.to in alive else Verdict.GONE for letter in letters
+                Verdict.REFUSED
+                if at not in fitting
+                else Verdict.APPLIED
+                if letter.to in alive
+                else Verdict.GONE
+                for at, letter in enumerate(letters)
             ]
             return Moved(verdicts, frozenset(turn.awake))
 
         return await self._db.write(work)
+
+    def _fitting(self, letters: Sequence[Letter]) -> Collection[int]:
+        """Which of them find room: what lies unread with one task is bounded."""
+        found = self._db.run_list("lying", list({letter.to for letter in letters}))
+        lying = {id: (many, size) for id, many, size in found}
+        fitting: list[int] = []
+        for at, letter in enumerate(letters):
+            many, size = lying.get(letter.to, (0, 0))
+            size += len(letter.name.encode()) + len(letter.body.encode())
+            if many < MAX_LETTERS and size <= MAX_LETTER_BYTES:
+                lying[letter.to] = (many + 1, size)
+                fitting.append(at)
+        return frozenset(fitting)
 
     def _deliver(self, letters: Sequence[Letter], turn: Turn) -> Collection[TaskId]:
         """Into the inboxes of those who live; returns who they are."""
@@ -377,25 +400,33 @@ class SqliteStore:
     # Looking.
 
     async def due(self, *, now: Instant, limit: int) -> Sequence[Task]:
-        statement = sql("due", columns=COLUMNS)
-        return [from_row(row) for row in self._db.read(statement, {"now": now, "limit": limit})]
+        rows = self._db.read(sql("due", columns=COLUMNS), {"now": now, "limit": limit})
+        found, odd = self._reading.tasks(rows)
+        if odd:
+            # Left where they are they would come first in every sweep, before all the others.
+            await self._db.write(lambda: self._db.run_list("set_aside", odd, now + POSTPONE_MS))
+        return found
 
     async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
         found: dict[TaskId, Task] = {}
         for at in range(0, len(ids), 256):
             part = tuple(ids[at : at + 256])
-            for row in self._db.read(sql("get", rows=len(part), columns=COLUMNS), part):
-                task = from_row(row)
-                found[task.id] = task
+            rows = self._db.read(sql("get", rows=len(part), columns=COLUMNS), part)
+            found.update((task.id, task) for task in self._reading.tasks(rows)[0])
+        await self._db.kept()
         return [found.get(id) for id in ids]
+
+    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        return await self.get(ids)
 
     async def find(self, query: Query) -> Page[Task]:
         where, bindings = matching(query, payload=read_as("payload"))
         statement = sql("find", columns=COLUMNS).replace("{where}", where)
-        rows = await self._db.read_far(statement, {**bindings, "limit": query.limit + 1})
-        more = len(rows) > query.limit
-        rows = rows[: query.limit]
-        return Page([from_row(row) for row in rows], str(rows[-1][-1]) if more else None)
+        bindings["limit"] = query.limit + 1
+        taken = Cut(query.limit, query.most_bytes)
+        rows = await self._db.read_far(statement, bindings, taken)
+        await self._db.kept()
+        return Page(self._reading.tasks(rows)[0], str(rows[-1][-1]) if taken.more else None)
 
     async def position(self, task: TaskId) -> int | None:
         found = self._db.read(QUERIES["place_of"], (task,))
@@ -419,16 +450,25 @@ class SqliteStore:
             counts[queue, LANES[lane], State.QUEUED] += count
         return {key: count for key, count in counts.items() if count}
 
-    async def events(self, *, after: str, limit: int, task: TaskId | None = None) -> Page[Event]:
+    async def events(
+        self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
+    ) -> Page[Event]:
+        taken = Cut(limit, most_bytes)
         if task is not None:
-            rows = self._db.read(QUERIES["history"], (task, int(after or 0), limit))
+            rows = self._db.read(QUERIES["history"], (task, int(after or 0), limit + 1), taken)
         elif after == "$":
-            return Page([], str(self._db.read(QUERIES["log_end"])[0][0]))
+            rows = self._db.read(QUERIES["log_end"])
+            await self._db.kept()
+            return Page([], str(rows[0][0]))
         else:
-            rows = await self._db.read_far(QUERIES["log"], (int(after or 0), limit))
-        return Page([Event(*row[1:]) for row in rows], str(rows[-1][0]) if rows else after)
+            rows = await self._db.read_far(QUERIES["log"], (int(after or 0), limit + 1), taken)
+        await self._db.kept()
+        next_ = str(rows[-1][0]) if rows else after
+        return Page([Event(*row[1:]) for row in rows], next_, taken.more)
 
-    async def purge(self, ids: Sequence[TaskId], *, now: Instant) -> int:
+    async def purge(
+        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
+    ) -> int:
         def work() -> int:
             self._books.open()
             slowest = self._db.run(QUERIES["slowest_cursor"])[0][0]
@@ -436,7 +476,7 @@ class SqliteStore:
             unread = [row[0] for row in over if slowest is not None and (row[4] or 0) > slowest]
             if unread:
                 # Somebody has not read its events yet: it stays a while, out of the sweep's way.
-                self._db.run_list("postpone", unread, now + POSTPONE_MS)
+                self._db.run_list("postpone", unread, now + postpone_ms)
             gone = [row for row in over if row[0] not in set(unread)]
             tids = [row[0] for row in gone]
             for name in ("purge_events", "purge_letters", "purge_long_texts", "purge_tasks"):
@@ -452,6 +492,19 @@ class SqliteStore:
             return len(gone)
 
         return await self._db.write(work)
+
+
+class Cut:
+    """Takes the rows of one page off a cursor."""
+
+    def __init__(self, limit: int, most_bytes: int) -> None:
+        self._limit = limit
+        self._most_bytes = most_bytes
+        self.more = False  # there are rows beyond
+
+    def __call__(self, rows: Iterable[Row]) -> list[Row]:
+        found, self.more = cut(rows, self._limit, self._most_bytes, text_bytes)
+        return found
 
 
 def _rounds(moves: Sequence[Move]) -> Sequence[Sequence[int]]:

@@ -38,6 +38,7 @@ from onward.surfaces.agents.mcp_tasks import Tasks, created, declared
 from onward.surfaces.agents.toolbox import Answer, Toolbox, called
 from onward.surfaces.agents.tools import RESULT, Kind, Tool
 from onward.surfaces.guard import MAX_BODY
+from onward.surfaces.hints import TOOLS, with_hint
 from onward.surfaces.vocabulary import Phase, phase
 
 Call = ServerRequestContext[Any, Any]
@@ -237,7 +238,7 @@ def _news(answer: Answer) -> list[str]:
 
 
 def _refusal(error: OnwardError) -> CallToolResult:
-    text = f"{error}; {error.hint}" if error.hint else str(error)
+    text = with_hint(error, TOOLS)
     said: dict[str, Any] = {"code": error.code, "message": str(error)}
     if isinstance(error, Invalid) and error.pointer:
         said["pointer"] = error.pointer

@@ -1,13 +1,13 @@
-"""MCP's tasks extension: call now, fetch later, and a person is asked in between.
+"""MCP's tasks extension: call now, fetch later.
 
-A task here is a task of ours, so a handle outlives the server. `input_required` is an open
-approval: the client's user is asked, and the answer counts for exactly the payload that was shown.
-A session sees its own; any other id is unknown.
+A task here is a task of ours, so a handle outlives the server. A session sees its own; any other id
+is unknown. What waits for approval is `working`, never `input_required`: whoever handed a task in
+cannot approve it, and over MCP nobody can tell a person's answer from the agent's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -15,9 +15,9 @@ import msgspec
 from mcp.server.context import HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, CallToolResult, RequestParams
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, CallToolResult, RequestParams
 
-from onward.core.approval import Approval, Word, open_approval
+from onward.core.approval import awaited
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import NotFound, OnwardError
 from onward.core.task import FINAL, State, Task
@@ -28,7 +28,6 @@ from onward.surfaces.wire import iso
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 POLL_MS = 1_000
-SHOWN = 2_000  # characters of a payload that a person is asked about
 
 Call = ServerRequestContext[Any, Any]
 
@@ -68,22 +67,19 @@ class Tasks:
     async def get(self, call: Call, params: TaskParams) -> HandlerResult:
         task = await self._find(call, params.task_id)
         said = _outline(task, self._dispatcher)
-        asked = open_approval(task, self._dispatcher.clock.now())
-        if asked is not None:
-            said["inputRequests"] = {_key(task, asked): _question(task, asked)}
-        elif task.state in FINAL and task.state is not State.CANCELED:
+        if task.state in FINAL and task.state is not State.CANCELED:
             result = await self._result(call, task)
             said["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
         return said
 
     async def update(self, call: Call, params: UpdateParams) -> HandlerResult:
+        """No task waits for the client's input; one that waits for approval refuses it."""
         task = await self._find(call, params.task_id)
-        asked = open_approval(task, self._dispatcher.clock.now())
-        # An answer to anything but the question that is open now is an answer to nothing.
-        said = None if asked is None else params.input_responses.get(_key(task, asked))
-        if asked is not None and isinstance(said, Mapping):
-            with suppress(OnwardError):  # somebody else decided meanwhile: tasks/get tells how
-                await self._decide(call, task, asked, said)
+        if awaited(task):
+            raise MCPError(
+                code=INVALID_REQUEST,
+                message=f"You handed this task in, so you cannot approve it. {_where(task)}",
+            )
         return {}
 
     async def cancel(self, call: Call, params: TaskParams) -> HandlerResult:
@@ -91,23 +87,6 @@ class Tasks:
         with suppress(OnwardError):  # over already
             await self._dispatcher.cancel(task.id)
         return {}
-
-    async def _decide(
-        self, call: Call, task: Task, asked: Approval, said: Mapping[str, Any]
-    ) -> None:
-        content = said.get("content")
-        form = content if isinstance(content, Mapping) else {}
-        comment = form.get("comment")
-        word = Word(
-            by=f"mcp:{_client(call)}",
-            comment=comment[:1000] if isinstance(comment, str) else None,
-            generation=task.generation,
-            digest=asked.digest,
-        )
-        if said.get("action") == "accept" and form.get("approve") is True:
-            await self._dispatcher.approve(task.id, word)
-        elif said.get("action") == "decline" or form.get("approve") is False:
-            await self._dispatcher.reject(task.id, word)
 
     async def _find(self, call: Call, id: str) -> Task:
         session = call.request.scope["state"][KEY].session  # type: ignore[union-attr]
@@ -131,6 +110,8 @@ def _outline(task: Task, dispatcher: Dispatcher) -> dict[str, Any]:
 
 
 def _told(task: Task) -> str:
+    if awaited(task):
+        return f"{task.type} waits for a person's approval. {_where(task)}"
     said = f"{task.type} is {phase(task).replace('_', ' ')}"
     if task.state is not State.RUNNING or task.progress is None:
         return f"{said}."
@@ -141,8 +122,6 @@ def _told(task: Task) -> str:
 
 def _status(task: Task) -> str:
     match phase(task):
-        case Phase.WAITING_APPROVAL:
-            return "input_required"
         case Phase.CANCELED:
             return "cancelled"
         case Phase.SUCCEEDED | Phase.FAILED | Phase.DEAD:
@@ -151,28 +130,6 @@ def _status(task: Task) -> str:
             return "working"
 
 
-def _key(task: Task, asked: Approval) -> str:
-    return f"approval-{task.generation}-{asked.digest[:16]}"
-
-
-def _question(task: Task, asked: Approval) -> Mapping[str, Any]:
-    payload = task.payload if len(task.payload) <= SHOWN else f"{task.payload[:SHOWN]}…"
-    why = f" ({asked.reason})" if asked.reason else ""
-    form = {
-        "type": "object",
-        "properties": {
-            "approve": {"type": "boolean", "title": "Let it run"},
-            "comment": {"type": "string", "title": "Comment", "maxLength": 1000},
-        },
-        "required": ["approve"],
-    }
-    message = f"May {task.type} run{why}? It was asked for with: {payload}"
-    return {
-        "method": "elicitation/create",
-        "params": {"mode": "form", "message": message, "requestedSchema": form},
-    }
-
-
-def _client(call: Call) -> str:
-    params = call.session.client_params
-    return params.client_info.name[:64] if params is not None else "client"
+def _where(task: Task) -> str:
+    command = f"onward approvals approve {task.id}.{task.generation}"
+    return f"A person approves or rejects it on the page, at /ui/approvals, or with `{command}`."

@@ -21,9 +21,10 @@ from onward.core.clock import Clock
 from onward.core.contract import Backend, TaskStore
 from onward.core.duty import Duty
 from onward.core.errors import Conflict, LedgerUnavailable, NotFound
-from onward.core.tail import KIND as CURSORS
+from onward.core.readers import CURSORS, begin
 from onward.core.tail import Tail
 from onward.core.task import Event, Instant, Task, encode
+from onward.core.troubles import Troubles
 from onward.surfaces.agents.deliveries import Deliveries
 from onward.surfaces.agents.figures import WORDS, Figures, Roll
 from onward.surfaces.console.shapes import PRIORITY_WORDS
@@ -245,7 +246,7 @@ class Noticing:
         if not news:
             return
         ids = list(dict.fromkeys(event.task for event in news))
-        tasks = dict(zip(ids, await self._store.get(ids), strict=True))
+        tasks = dict(zip(ids, await self._store.look(ids), strict=True))
         now = self._clock.now()
         made: list[tuple[str, Kept]] = []
         for event in news:
@@ -288,17 +289,17 @@ class Watch:
         if self._opened.is_set():
             return
         end = (await self._backend.tasks.events(after="$", limit=1)).next or ""
-        await self._backend.documents.put(
-            CURSORS, self._noticing.name, encode(end), now=self._clock.now(), expect=0
-        )
+        documents, name, now = self._backend.documents, self._noticing.name, self._clock.now()
+        if await documents.get(CURSORS, name, now=now) is None:
+            await begin(documents, name, end, now=now)
         self._opened.set()
 
-    async def run(self) -> None:
+    async def run(self, troubles: Troubles) -> None:
         while not await self._seen():
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await self._opened.wait()
-        await self._tail.run()
+        await self._tail.run(troubles)
 
     async def step(self) -> bool:
         return await self._tail.catch_up()

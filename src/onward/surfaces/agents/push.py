@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, Literal
 
 import msgspec
@@ -23,6 +23,7 @@ from onward.core.errors import LedgerUnavailable, NotFound, OnwardError, TooBusy
 from onward.core.task import encode
 from onward.surfaces.agents.notices import Kept, Notices
 from onward.surfaces.agents.preferences import Wishes
+from onward.surfaces.streaming import Places
 
 log = structlog.get_logger("onward.push")
 
@@ -78,6 +79,8 @@ class Hub:
         self._server = server
         self._shared = shared  # with other servers
         self._lines: dict[str, set[Line]] = {}
+        self.all_places = Places(MOST, f"{MOST} listeners are connected already")
+        self._places: dict[str, Places] = {}  # of each session that listens
         self._watching: asyncio.Task[None] | None = None
         self._seen: dict[str, str] = {}
         self.closing = asyncio.Event()
@@ -95,11 +98,17 @@ class Hub:
                 expires_at=now + 3 * NEWS_MS,
             )
 
-    def check_room(self, session: str) -> None:
-        if sum(map(len, self._lines.values())) >= MOST:
-            raise TooBusy(f"{MOST} listeners are connected already")
-        if len(self._lines.get(session, ())) >= MOST_EACH:
-            raise TooBusy(f"{MOST_EACH} listeners of this session are connected already")
+    @contextmanager
+    def place(self, session: str) -> Iterator[None]:
+        """For one connection, as long as it lasts; too many at once are refused."""
+        full = f"{MOST_EACH} listeners of this session are connected already"
+        own = self._places.setdefault(session, Places(MOST_EACH, full))
+        try:
+            with self.all_places.take(), own.take():
+                yield
+        finally:
+            if not own.taken:
+                self._places.pop(session, None)
 
     def connected(self, session: str) -> int:
         """How many listen here; those at other servers are not known."""
@@ -227,12 +236,10 @@ class Sockets:
             return
         await send({"type": "websocket.accept"})
         try:
-            self._hub.check_room(session)
+            with self._hub.place(session):
+                await Connection(self._hub, session, receive, send).run()
         except TooBusy as error:
             await send({"type": "websocket.close", "code": TRY_LATER, "reason": str(error)})
-            return
-        connection = Connection(self._hub, session, receive, send)
-        await connection.run()
 
 
 class Connection:

@@ -9,19 +9,19 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Body, Header, Path, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from onward.core.contract import Page, SessionTally
 from onward.core.contract import Query as LedgerQuery
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NotFound
-from onward.core.task import FINAL, State, Task, encode
+from onward.core.task import FINAL, Instant, State, Task, encode
 from onward.surfaces.agents import webhooks
 from onward.surfaces.agents.notices import Kept, Notices
 from onward.surfaces.agents.preferences import ALL_TYPES, Preferences, Webhook, Wishes
@@ -30,6 +30,7 @@ from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import (
     CURSOR,
     Cursor,
+    Key,
     Strict,
     SubmitBody,
     TaskShape,
@@ -39,6 +40,8 @@ from onward.surfaces.console.shapes import (
 )
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.route import StrictRoute, answer
+from onward.surfaces.slow_reads import SlowReads
+from onward.surfaces.streaming import EventStream
 from onward.surfaces.vocabulary import AGENTS, phase
 from onward.workers.push_address import Hosts
 
@@ -113,6 +116,19 @@ class PreferencesBody(Strict):
     webhook: WebhookBody | None = None
 
 
+class Unread(NamedTuple):
+    """A session's notices, counted."""
+
+    kept: int
+    unread: int
+    last_at: Instant
+
+    @classmethod
+    def of(cls, kept: Sequence[Kept]) -> Unread:
+        last_at = max((one.at for one in kept), default=0)
+        return cls(len(kept), sum(one.read_at is None for one in kept), last_at)
+
+
 def build(
     dispatcher: Dispatcher,
     submissions: Submissions,
@@ -126,18 +142,19 @@ def build(
     owned = Owned(dispatcher)
     known = dispatcher.backend.sessions
 
-    async def about(session: str, tally: SessionTally | None) -> Mapping[str, Any] | None:
-        kept = await notices.of(session)
+    unread: SlowReads[Sequence[Unread]] = SlowReads()
+
+    def about(session: str, tally: SessionTally | None, its: Unread) -> Mapping[str, Any] | None:
         connected = hub.connected(session)
-        if tally is None and not kept and not connected:
+        if tally is None and not its.kept and not connected:
             return None
         return {
             "id": session,
             "tasks": 0 if tally is None else tally.tasks,
             "states": {} if tally is None else tally.states,
-            "unread": sum(one.read_at is None for one in kept),
+            "unread": its.unread,
             "connected": connected,
-            "last_at": max([one.at for one in kept] + ([] if tally is None else [tally.last_at])),
+            "last_at": max(its.last_at, 0 if tally is None else tally.last_at),
         }
 
     @router.get("", response_model=SessionsShape)
@@ -145,12 +162,20 @@ def build(
         cursor: Cursor | None = None, limit: Annotated[int, Query(ge=1, le=200)] = 50
     ) -> Response:
         page = await known.find(after=cursor, limit=limit)
-        items = await asyncio.gather(*[about(tally.session, tally) for tally in page.items])
+        sessions = tuple(tally.session for tally in page.items)
+
+        async def read() -> tuple[Sequence[Unread], int]:
+            found = [Unread.of(kept) for kept in await asyncio.gather(*map(notices.of, sessions))]
+            return found, sum(its.kept for its in found)
+
+        found = zip(page.items, await unread.get(sessions, read), strict=True)
+        items = [about(tally.session, tally, its) for tally, its in found]
         return answer({"items": items, "next": page.next})
 
     @router.get("/{session_id}", response_model=SessionShape)
     async def one(session_id: SessionId) -> Response:
-        found = await about(session_id, await known.get(session_id))
+        tally = await known.get(session_id)
+        found = about(session_id, tally, Unread.of(await notices.of(session_id)))
         if found is None:
             raise NotFound("no such session", hint="GET /api/v2/sessions lists those with tasks")
         return answer(found)
@@ -167,7 +192,7 @@ def build(
         session_id: SessionId,
         body: Annotated[SubmitBody, Body()],
         wait_ms: Annotated[int, Query(ge=0, le=LONGEST_WAIT_MS)] = 0,
-        idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+        idempotency_key: Annotated[Key | None, Header()] = None,
     ) -> Response:
         if body.session_id not in (None, session_id):
             raise Invalid("session_id is another one in the path", pointer="/session_id")
@@ -201,12 +226,7 @@ def build(
         last_event_id: Annotated[str | None, Header(max_length=64)] = None,
     ) -> Response:
         if "text/event-stream" in request.headers.get("accept", ""):
-            hub.check_room(session_id)
-            return StreamingResponse(
-                _lines(hub, session_id, last_event_id),
-                media_type="text/event-stream",
-                headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-            )
+            return EventStream(_lines(hub, session_id, last_event_id), hub.place(session_id))
         kept = await (notices.unread(session_id) if unread else notices.of(session_id))
         newest = [one for one in reversed(kept) if cursor is None or one.id < cursor]
         shown = newest[:limit]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import msgspec
 from onward.core.catalog import Catalog, Declared
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NotFound
+from onward.core.follow import history
 from onward.core.task import FINAL, FINAL_EVENTS, Instant, State, Task, fault_of
 from onward.surfaces.agents.notices import TYPES, Kept, Notices, late, notice_of
 from onward.surfaces.agents.sessions import Owned, Wanted, is_session
@@ -128,14 +130,12 @@ class Toolbox:
 
     async def _notice_of_end(self, session: str, task: Task) -> Sequence[Kept]:
         """Written if it is not yet: whoever reads the log would only do so in a moment."""
-        after = str(max(0, task.events - LAST_EVENTS))
-        page = await self.dispatcher.backend.tasks.events(
-            after=after, limit=LAST_EVENTS, task=task.id
-        )
+        after = max(0, task.events - LAST_EVENTS)
+        events = history(self.dispatcher.backend.tasks, task.id, after=after)
         now = self.dispatcher.clock.now()
         found = [
             Kept(notice_of(task, event), event.at, now)
-            for event in page.items
+            async for event in events
             if event.type in TYPES and event.type in FINAL_EVENTS
         ]
         for kept in found:
@@ -182,17 +182,14 @@ class Toolbox:
         """What this attempt has put out so far; once there is a result, that says all."""
         if task.state is not State.RUNNING:
             return ()
-        after = str(max(0, task.events - LAST_OUTPUT))
-        page = await self.dispatcher.backend.tasks.events(
-            after=after, limit=LAST_OUTPUT, task=task.id
-        )
-        pieces: list[msgspec.Raw] = []
-        for event in page.items:
+        after = max(0, task.events - LAST_OUTPUT)
+        pieces: deque[msgspec.Raw] = deque(maxlen=MOST_OUTPUT)
+        async for event in history(self.dispatcher.backend.tasks, task.id, after=after):
             if event.type == "task.claimed":
                 pieces.clear()  # of an attempt that is over
             elif event.type == "task.chunk":
                 pieces.append(msgspec.Raw((event.data or "null").encode()))
-        return pieces[-MOST_OUTPUT:]
+        return list(pieces)
 
     async def _message(self, task: Task, now_in: Phase) -> str:
         if now_in is Phase.OVERDUE:
@@ -347,4 +344,5 @@ def called(error: Invalid, word: str) -> Invalid:
     if not error.pointer.startswith("/payload"):
         return error
     said = str(error).replace("payload", word, 1)
-    return Invalid(said, pointer=error.pointer.replace("payload", word, 1), hint=error.hint)
+    pointer = error.pointer.replace("payload", word, 1)
+    return Invalid(said, pointer=pointer, hint=error.hint, step=error.step)

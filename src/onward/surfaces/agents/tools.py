@@ -170,7 +170,7 @@ def _call(name: str, type_: str, service: Declared) -> Tool:
     description += ", once a person has approved it." if service.requires_approval else "."
     whole = schema.get("type") != "object"
     if whole:
-        schema = _object({"payload": moved(schema, "/properties/payload")}, set())
+        schema = _object({"payload": _part(schema, "/properties/payload")}, set())
     return Tool(
         name=name,
         kind=Kind.CALL,
@@ -186,9 +186,9 @@ def _parameters(service: Declared) -> Schema:
     here = "/properties/parameters"
     schemas = [_schema(service, type_) for type_ in service.task_types]
     if len(schemas) == 1:
-        return {"description": "What the task needs.", **moved(schemas[0], here)}
+        return {"description": "What the task needs.", **_part(schemas[0], here)}
     choices = [
-        {"title": type_, **moved(schema, f"{here}/anyOf/{at}")}
+        {"title": type_, **_part(schema, f"{here}/anyOf/{at}")}
         for at, (type_, schema) in enumerate(zip(service.task_types, schemas, strict=True))
     ]
     return {"description": "What the task needs; titles are task types.", "anyOf": choices}
@@ -199,6 +199,11 @@ def _schema(service: Declared, type_: str) -> Schema:
     if isinstance(found, Mapping):
         return found
     return {"type": "object"} if found is None else {}
+
+
+def _part(schema: Schema, to: str) -> Schema:
+    """As a part of another schema, whose dialect it is read in: `$schema` stands at a root only."""
+    return {key: value for key, value in moved(schema, to).items() if key != "$schema"}
 
 
 def moved(schema: Any, to: str) -> Any:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from onward.surfaces.agents.toolbox import Toolbox
 from onward.surfaces.agents.tools import Tool
-from onward.surfaces.console.shapes import Name
+from onward.surfaces.console.shapes import Key, Name
 from onward.surfaces.route import StrictRoute, answer
 
 Bound = Annotated[Name | None, Query(description="Whose tools they are: no argument of theirs.")]
@@ -36,7 +36,7 @@ def build(toolbox: Toolbox) -> APIRouter:
         name: str,
         arguments: Annotated[dict[str, Any], Body()],
         session_id: Bound = None,
-        idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+        idempotency_key: Annotated[Key | None, Header()] = None,
     ) -> Response:
         tool = await toolbox.find(name)
         said = await toolbox.call(tool, arguments, bound=session_id, key=idempotency_key)

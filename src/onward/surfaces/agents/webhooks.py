@@ -188,7 +188,8 @@ def _refused(said: Answer) -> Failed:
 
 def _failed(message: str, *, again: bool, after: int | None = None) -> Failed:
     # No `status` and no name that is known for an outage: one session's broken receiver must not
-    # open the breaker of everybody's.
+    # open the breaker of everybody's. Nor `retryable`: a short Retry-After would use up all tries.
+    retryable = None if again else False
     return Failed(
-        Fault(kind="WebhookError", message=message, retryable=again, retry_after_ms=after)
+        Fault(kind="WebhookError", message=message, retryable=retryable, retry_after_ms=after)
     )

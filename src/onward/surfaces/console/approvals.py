@@ -21,7 +21,7 @@ from onward.core.errors import NotFound
 from onward.core.task import State, Task, encode
 from onward.flow.runs import NODE
 from onward.surfaces.console.masking import Masked, Masking
-from onward.surfaces.console.shapes import Cursor, Name, Strict
+from onward.surfaces.console.shapes import Cursor, Name, Strict, is_cursor
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.route import StrictRoute, answer
 
@@ -69,7 +69,7 @@ def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) ->
         """The task, and the generation that is meant. A task's own id means the present one."""
         id, _, number = approval_id.rpartition(".")
         asked, bare = await store.get([id, approval_id])
-        if asked is not None and number.isdecimal():
+        if asked is not None and is_cursor(number):
             return asked, int(number)
         if bare is None:
             raise NotFound("no such approval", hint="GET /api/v2/approvals lists what is open")
@@ -106,7 +106,7 @@ def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) ->
         payload = None
         if "payload" in said.model_fields_set:
             await masking.refuse(task, said.payload)
-            await submissions.check(task.type, said.payload)
+            await submissions.check(task.type, task.queue, said.payload)
             payload = encode(said.payload)
         word = _word(said, generation)
         return answer(_asked(await dispatcher.approve(task.id, word, payload=payload)))

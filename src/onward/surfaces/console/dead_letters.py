@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
@@ -12,18 +14,22 @@ from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, Field, model_validator
 from starlette.responses import Response
 
+from onward.core.contract import PAGE_BYTES, TaskStore
 from onward.core.contract import Query as LedgerQuery
-from onward.core.contract import TaskStore
-from onward.core.dispatch import CHUNK, NO_TASK, Dispatcher
-from onward.core.task import State, Task, TaskId, encode, fault_of
+from onward.core.dispatch import CHUNK, Dispatcher
+from onward.core.errors import Invalid
+from onward.core.intervene import NO_TASK
+from onward.core.task import Json, State, Task, TaskId, encode, fault_of
 from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import Cursor, Name, Strict, TaskShape, native, native_page
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.route import StrictRoute, answer
+from onward.surfaces.slow_reads import SlowReads
 
 DEAD = LedgerQuery(states=frozenset({State.DEAD}), limit=CHUNK)
 MOST_GROUPED = 100_000  # dead letters looked at for one page of groups
-SHOWN = 10  # ids shown of a group
+SHOWN = 10  # ids shown of a group, and payloads of a dry run
+MOST_REFUSED = 10_000  # that one answer names; it counts them all
 
 Look = Callable[[Task], Awaitable[Task]]  # a task as whoever asked may see it
 
@@ -55,14 +61,24 @@ class AbandonBody(Strict):
 
 
 class ReplayBody(AbandonBody):
-    payload: Any = None
+    payload: Any = None  # instead of each task's own
+    patch: Any = None  # a JSON merge patch (RFC 7396) of each task's own
     rate: Annotated[float, Field(ge=0.001, le=10_000)] | None = None  # starts a second
 
     @model_validator(mode="after")
-    def _one_to_mend(self) -> ReplayBody:
-        if "payload" in self.model_fields_set and len(self.ids or ()) != 1:
-            raise ValueError("a mended payload is for one task: give its id, alone, in ids")
+    def _one_way_to_mend(self) -> ReplayBody:
+        if {"payload", "patch"} <= self.model_fields_set:
+            raise ValueError("give payload or patch, not both: patch changes parts of each payload")
         return self
+
+    @property
+    def mends(self) -> bool:
+        return bool({"payload", "patch"} & self.model_fields_set)
+
+    def mended(self, payload: Json) -> Any:
+        if "patch" not in self.model_fields_set:
+            return self.payload
+        return merged(msgspec.json.decode(payload), self.patch)
 
 
 class Refused(BaseModel):
@@ -70,17 +86,26 @@ class Refused(BaseModel):
     reason: str
 
 
+class Mended(BaseModel):
+    id: str
+    before: Any
+    after: Any
+
+
 class Replayed(BaseModel):
     matched: int
     replayed: int
     refused: list[Refused]
+    refused_count: int
     until: int | None
+    sample: list[Mended]
 
 
 class Abandoned(BaseModel):
     matched: int
     abandoned: int
     refused: list[Refused]
+    refused_count: int
 
 
 class GroupShape(BaseModel):
@@ -105,6 +130,7 @@ def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) ->
         prefix="/api/v2/dead-letters", tags=["dead letters"], route_class=StrictRoute
     )
     store = dispatcher.backend.tasks
+    grouped: SlowReads[tuple[Groups, str | None]] = SlowReads()
 
     @router.get("", response_model=DeadLettersShape)
     async def listing(
@@ -122,34 +148,38 @@ def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) ->
         if fingerprint is not None:
             found = await store.find(msgspec.structs.replace(query, limit=limit))
             return answer(native_page(await masking.page(found, masked)))
-        groups, more = Groups(), None
-        async for page, after in _pages(store, query):
-            groups.add(page)
-            if groups.looked_at >= MOST_GROUPED:
-                more = after
-                break
+        groups, more = await grouped.get(query, partial(_grouped, store, query))
         shown = await groups.shown(partial(masking.task, masked=masked))
         return answer({"items": shown, "next": more})
 
     @router.post("/replay", response_model=Replayed)
-    async def replay(body: Annotated[ReplayBody, Body()]) -> Response:
+    async def replay(body: Annotated[ReplayBody, Body()], masked: Masked = False) -> Response:
         chosen = await _choose(store, body)
-        payload = None
-        if "payload" in body.model_fields_set:
-            for type_ in chosen.types:
-                await submissions.check(type_, body.payload)
-            payload = encode(body.payload)
+        mending = Mending(body, submissions, masking, masked)
         every_ms = 0.0 if body.rate is None else 1000 / body.rate
-        until = dispatcher.clock.now() + int(max(0, len(chosen.ids) - 1) * every_ms)
-        refused: Mapping[TaskId, str] = {}
+        now, refused = dispatcher.clock.now(), dict[TaskId, str]()
+        count = 0
+        for at in range(0, len(chosen.ids), CHUNK):
+            part = chosen.ids[at : at + CHUNK]
+            payloads: Mapping[TaskId, Json] = {}
+            if body.mends:
+                payloads = await mending.payloads(await store.get(part))
+                await asyncio.sleep(0)  # a chunk of checks at a time: others have their turn
+                part = [id for id in part if id not in mending.unfit]
+            starts = {id: now + int(turn * every_ms) for turn, id in enumerate(part, count)}
+            count += len(part)
+            if not body.dry_run:
+                refused.update(await dispatcher.replay_all(starts, payloads))
+        refused.update(mending.unfit)
         if not body.dry_run:
-            refused = await dispatcher.replay_all(chosen.ids, payload=payload, every_ms=every_ms)
-        done = 0 if body.dry_run else len(chosen.ids) - len(refused)
+            grouped.forget()
+        until = now + int(max(0, count - 1) * every_ms)
         return answer(
             {
                 **chosen.told(refused),
-                "replayed": done,
+                "replayed": 0 if body.dry_run else len(chosen.ids) - len(refused),
                 "until": None if body.rate is None else until,
+                "sample": mending.sample,
             }
         )
 
@@ -159,10 +189,66 @@ def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) ->
         refused: Mapping[TaskId, str] = {}
         if not body.dry_run:
             refused = await dispatcher.abandon_all(chosen.ids)
+            grouped.forget()
         done = 0 if body.dry_run else len(chosen.ids) - len(refused)
         return answer({**chosen.told(refused), "abandoned": done})
 
     return router
+
+
+class Mending:
+    """Other payloads for dead letters: each is checked by itself, so one that does not fit costs
+    the others nothing. A dry run keeps a few, as they were and as they would be.
+    """
+
+    def __init__(
+        self, body: ReplayBody, submissions: Submissions, masking: Masking, masked: bool
+    ) -> None:
+        self.unfit: dict[TaskId, str] = {}
+        self.sample: list[Mapping[str, Any]] = []
+        self._body = body
+        self._submissions = submissions
+        self._masking = masking
+        self._masked = masked
+
+    async def payloads(self, tasks: Sequence[Task | None]) -> Mapping[TaskId, Json]:
+        fit: dict[TaskId, Json] = {}
+        for task in tasks:
+            if task is None:  # gone since it was chosen: its replay is refused for that
+                continue
+            after = self._body.mended(task.payload)
+            try:
+                await self._masking.refuse(task, after)
+                await self._submissions.check(task.type, task.queue, after)
+            except Invalid as error:
+                self.unfit[task.id] = str(error)
+                continue
+            fit[task.id] = encode(after)
+            if self._body.dry_run and len(self.sample) < SHOWN:
+                self.sample.append(await self._shown(task, fit[task.id]))
+        return fit
+
+    async def _shown(self, task: Task, after: Json) -> Mapping[str, Any]:
+        both = (task, msgspec.structs.replace(task, payload=after))
+        before, mended = [await self._masking.task(one, self._masked) for one in both]
+        return {
+            "id": task.id,
+            "before": msgspec.Raw(before.payload.encode()),
+            "after": msgspec.Raw(mended.payload.encode()),
+        }
+
+
+def merged(value: Any, patch: Any) -> Any:
+    """The value with a JSON merge patch (RFC 7396) applied: null removes, objects are merged."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(value) if isinstance(value, dict) else {}
+    for key, part in patch.items():
+        if part is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), part)
+    return result
 
 
 class Groups:
@@ -172,13 +258,18 @@ class Groups:
         self.looked_at = 0
         self._groups: dict[str, _Group] = {}
 
+    @property
+    def bytes(self) -> int:
+        """Of the samples, which are all that is kept of payloads and results."""
+        return sum(group.sample_bytes for group in self._groups.values())
+
     def add(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
             self.looked_at += 1
             fingerprint = task.fingerprint or ""
             group = self._groups.get(fingerprint)
             if group is None:
-                group = self._groups[fingerprint] = _Group(fingerprint)
+                group = self._groups[fingerprint] = _Group(fingerprint, task)
             group.add(task)
 
     async def shown(self, look: Look) -> Sequence[Mapping[str, Any]]:
@@ -188,28 +279,31 @@ class Groups:
 
 
 class _Group:
-    def __init__(self, fingerprint: str) -> None:
+    def __init__(self, fingerprint: str, sample: Task) -> None:
         self.fingerprint = fingerprint
+        self._sample = sample  # the one that died last
+        self.sample_bytes = _size(sample)
         self.count = 0
         self.first_at = 1 << 62
         self.last_at = 0
         self._types: set[str] = set()
-        self._newest: list[tuple[int, int, Task]] = []  # by death; of equals, the later born
+        self._newest: list[tuple[int, int, TaskId]] = []  # by death; of equals, the later born
 
     def add(self, task: Task) -> None:
         at = task.finished_at or 0
+        if at > self.last_at:
+            self._sample, self.sample_bytes = task, _size(task)
         self.count += 1
         self.first_at, self.last_at = min(self.first_at, at), max(self.last_at, at)
         self._types.add(task.type)
-        entry = (at, -self.count, task)
+        entry = (at, -self.count, task.id)
         if len(self._newest) < SHOWN:
             heapq.heappush(self._newest, entry)
         else:
             heapq.heappushpop(self._newest, entry)
 
     async def shown(self, look: Look) -> Mapping[str, Any]:
-        newest = [task for _, _, task in sorted(self._newest, reverse=True)]
-        fault = fault_of(newest[0].error)
+        fault = fault_of(self._sample.error)
         return {
             "fingerprint": self.fingerprint,
             "kind": "" if fault is None else fault.kind,
@@ -218,9 +312,23 @@ class _Group:
             "first_at": self.first_at,
             "last_at": self.last_at,
             "types": sorted(self._types),
-            "sample": native(await look(newest[0])),
-            "task_ids": [task.id for task in newest],
+            "sample": native(await look(self._sample)),
+            "task_ids": [id for _, _, id in sorted(self._newest, reverse=True)],
         }
+
+
+async def _grouped(store: TaskStore, query: LedgerQuery) -> tuple[tuple[Groups, str | None], int]:
+    groups, more = Groups(), None
+    async for page, after in _pages(store, query):
+        groups.add(page)
+        if groups.looked_at >= MOST_GROUPED or groups.bytes > PAGE_BYTES:
+            more = after
+            break
+    return (groups, more), groups.looked_at
+
+
+def _size(task: Task) -> int:
+    return sum(len(text) for text in (task.payload, task.result, task.error) if text)
 
 
 class _Chosen:
@@ -228,7 +336,6 @@ class _Chosen:
 
     def __init__(self) -> None:
         self.ids: list[TaskId] = []
-        self.types: set[str] = set()
         self._refused: dict[TaskId, str] = {}
 
     def add(self, id: TaskId, task: Task | None) -> None:
@@ -238,13 +345,15 @@ class _Chosen:
             self._refused[id] = f"a task that is {task.state} is no dead letter"
         else:
             self.ids.append(id)
-            self.types.add(task.type)
 
     def told(self, refused: Mapping[TaskId, str]) -> Mapping[str, Any]:
         every = {**self._refused, **refused}
         return {
             "matched": len(self.ids) + len(self._refused),
-            "refused": [{"id": id, "reason": reason} for id, reason in every.items()],
+            "refused": [
+                {"id": id, "reason": reason} for id, reason in islice(every.items(), MOST_REFUSED)
+            ],
+            "refused_count": len(every),
         }
 
 
@@ -259,7 +368,7 @@ async def _choose(store: TaskStore, body: AbandonBody) -> _Chosen:
     ids = list(dict.fromkeys(body.ids or ()))
     for at in range(0, len(ids), CHUNK):
         part = ids[at : at + CHUNK]
-        for id, task in zip(part, await store.get(part), strict=True):
+        for id, task in zip(part, await store.look(part), strict=True):
             chosen.add(id, task)
     return chosen
 

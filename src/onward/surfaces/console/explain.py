@@ -11,7 +11,7 @@ from onward.core.breaker import Circuit, Reading
 from onward.core.dispatch import Dispatcher
 from onward.core.machine import NEVER
 from onward.core.pauses import Pause
-from onward.core.task import Instant, State, Task, fault_of
+from onward.core.task import UNKNOWN_SERVICE, Instant, State, Task, fault_of
 from onward.surfaces.vocabulary import Phase, phase
 from onward.workers.roster import Roster, group_of
 
@@ -68,6 +68,8 @@ def _reason(
     fault = fault_of(task.error)
     why = f": {fault.message}" if fault is not None else ""
     match now_in:
+        case Phase.SCHEDULED | Phase.RETRY_WAIT if fault and fault.kind == UNKNOWN_SERVICE:
+            return _put_off(task, fault.message, now)
         case Phase.SCHEDULED:
             return "scheduled", f"It starts in {_span(task.run_at, now)}.", task.run_at, None
         case Phase.RETRY_WAIT:
@@ -84,6 +86,15 @@ def _reason(
             return "parked", f"It waits for {what} and holds no worker.", task.due_at, None
         case _:
             return _underway_or_over(now_in, task, now, why)
+
+
+def _put_off(task: Task, why: str, now: Instant) -> _Reason:
+    sentence = (
+        f"A worker claims queue {task.queue!r} and cannot do its {task.type!r}: {why}. No attempt"
+        f" is burned; it is queued again in {_span(task.run_at, now)}."
+    )
+    hint = f"start a worker that serves {task.type!r} and claims {task.queue!r}: Worker(queues=[…])"
+    return "unknown_service", sentence, task.run_at, hint
 
 
 def _paused(task: Task, paused: Pause) -> _Reason:

@@ -14,7 +14,7 @@ from onward.flow import graph
 from onward.flow.catalog import Flow, Flows, Published, Version, version_id
 from onward.flow.definition import DefinitionFaults, parse
 from onward.flow.parts import Definition, Flaw
-from onward.surfaces.console.shapes import Strict
+from onward.surfaces.console.shapes import Number, Strict
 from onward.surfaces.route import StrictRoute, answer
 
 LISTED = 100  # versions shown of one flow, the newest
@@ -72,7 +72,7 @@ def build(flows: Flows) -> APIRouter:
         return answer({**_flow(found), **_version(newest), "versions": versions})
 
     @router.get("/{flow}/versions/{number}")
-    async def read_version(flow: str, number: int) -> Response:
+    async def read_version(flow: str, number: Number) -> Response:
         return answer(_version(await flows.pick(flow, number)))
 
     @router.post("/{flow}/versions")

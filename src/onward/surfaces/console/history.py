@@ -104,10 +104,10 @@ class History:
         store = self._dispatcher.backend.tasks
         page = await store.events(after=self._cursor, limit=READ)
         self._cursor = page.next or self._cursor
-        if len(page.items) == READ:  # too much to follow: go on from the end
+        if page.more:  # too much to follow: go on from the end
             self._cursor = (await store.events(after="$", limit=1)).next or self._cursor
         ended = [event.task for event in page.items if event.type in FINAL_EVENTS][-SAMPLED:]
-        return [pair for task in await store.get(ended) if task and (pair := _durations(task))]
+        return [pair for task in await store.look(ended) if task and (pair := _durations(task))]
 
 
 def _rates(

@@ -19,9 +19,9 @@ from starlette.responses import StreamingResponse
 
 from onward import __version__
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import TooBusy
 from onward.core.task import FINAL, Lane, State, TaskId
 from onward.surfaces.console.history import STEP_MS, History, Point
+from onward.surfaces.streaming import EventStream, Places
 from onward.workers.roster import Roster
 
 log = structlog.get_logger("onward.live")
@@ -37,14 +37,11 @@ QUEUES = 100  # the fullest ones are told of
 
 def build(live: Live) -> APIRouter:
     router = APIRouter(prefix="/api/v2", tags=["operations"])
+    places = Places(MOST_LISTENERS, f"{MOST_LISTENERS} pages are connected already")
 
     @router.get("/live", response_class=StreamingResponse)
     async def listen() -> StreamingResponse:
-        return StreamingResponse(
-            live.listen(),
-            media_type="text/event-stream",
-            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-        )
+        return EventStream(live.listen(), places.take())
 
     return router
 
@@ -68,12 +65,7 @@ class Live:
         self._told: Mapping[str, Any] = {}
         self._told_point: Point | None = None
 
-    def listen(self) -> AsyncIterator[bytes]:
-        if len(self._listeners) >= MOST_LISTENERS:
-            raise TooBusy(f"{MOST_LISTENERS} pages are connected already")
-        return self._lines()
-
-    async def _lines(self) -> AsyncIterator[bytes]:
+    async def listen(self) -> AsyncIterator[bytes]:
         news: asyncio.Queue[bytes | None] = asyncio.Queue(BEHIND)
         # Listening before the snapshot is taken: what happens in between is told twice, not never.
         self._listeners.add(news)
@@ -142,7 +134,7 @@ class Live:
         store = self._dispatcher.backend.tasks
         page = await store.events(after=self._cursor, limit=CHANGED)
         self._cursor = page.next or self._cursor
-        if len(page.items) < CHANGED:
+        if not page.more:
             return list(dict.fromkeys(event.task for event in page.items))
         self._cursor = (await store.events(after="$", limit=1)).next or self._cursor
         return None
@@ -174,7 +166,7 @@ class Live:
             "states": states,
             "lanes": {"primary": lanes[Lane.PRIMARY], "retry": lanes[Lane.RETRY]},
             "retry_share": pressure.retry_share.of(lanes[Lane.RETRY]),
-            "queues": {queue: queues[queue] for queue in _fullest(queues)},
+            "queues": {queue: queues[queue] for queue in fullest(queues)},
             "workers": Counter(member.transport for member in members),
             "slots": sum(member.slots for member in members if not member.draining),
             "draining": sum(member.draining for member in members),
@@ -189,7 +181,7 @@ class Live:
         return f"id: {self._number}\nevent: {kind}\ndata: {data}\n\n".encode()
 
 
-def _fullest(queues: Mapping[str, Mapping[State, int]]) -> Sequence[str]:
+def fullest(queues: Mapping[str, Mapping[State, int]]) -> Sequence[str]:
     def live(queue: str) -> int:
         return sum(count for state, count in queues[queue].items() if state not in FINAL)
 

@@ -1,8 +1,8 @@
 """What a reader who asked for it (`masked=true`, as the page does) sees of sensitive parts: a mask.
 
-Decides which paths hold for a task: its service's own. What a flow passes on may lie anywhere in
-its runs, so there the paths of all services hold, and hold anywhere. Whoever does not ask gets what
-is there: it is theirs.
+Decides which paths hold for a task: those of its type's service and of its queue's. What a flow
+passes on may lie anywhere in its runs, so there the paths of all services hold, and hold anywhere.
+Whoever does not ask gets what is there: it is theirs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from onward.core.contract import Page
 from onward.core.task import Event, Json, Task
 from onward.flow.runs import NODE, PROFILE
 
-MASKED = Query(description="Show a mask instead of sensitive parts.")
-Masked = Annotated[bool, MASKED]
+Masked = Annotated[bool, Query(description="Show a mask instead of sensitive parts.")]
 FLOW = "flow:"  # how the types of runs, and of what they ask people, begin
 EVERY_KEY: privacy.Path = (privacy.ANY,)
 
@@ -29,7 +28,7 @@ class Masking:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    async def task(self, task: Task, masked: bool) -> Task:
+    async def task(self, task: Task, masked: bool = True) -> Task:
         if not masked:
             return task
         paths = await self._paths(task)
@@ -37,12 +36,14 @@ class Masking:
             return task
         return privacy.mask_task(task, paths, anywhere=task.profile in (PROFILE, NODE))
 
-    async def page(self, page: Page[Task], masked: bool) -> Page[Task]:
+    async def page(self, page: Page[Task], masked: bool = True) -> Page[Task]:
         if not masked:
             return page
         return Page([await self.task(task, masked) for task in page.items], page.next)
 
-    async def events(self, task: Task, events: Sequence[Event], masked: bool) -> Sequence[Event]:
+    async def events(
+        self, task: Task, events: Sequence[Event], masked: bool = True
+    ) -> Sequence[Event]:
         paths = await self._paths(task) if masked else ()
         return [privacy.mask_event(event, paths) for event in events] if paths else events
 
@@ -54,12 +55,16 @@ class Masking:
     async def refuse_in_run(self, value: Any, at: str) -> None:
         privacy.refuse_masks(value, await self._in_flows(), at, anywhere=True)
 
-    async def payload(self, type_: str | None, payload: Any, masked: bool) -> Any:
-        """Of something that will be a task of this type."""
-        paths = await self._catalog.sensitive(type_) if masked and type_ is not None else ()
+    async def payload(
+        self, type_: str | None, queue: str | None, payload: Any, masked: bool = True
+    ) -> Any:
+        """Of something that will be a task of this type, on this queue or on the type's own."""
+        if not masked or type_ is None:
+            return payload
+        paths = await self._catalog.sensitive(type_, queue)
         return privacy.mask(payload, paths) if paths else payload
 
-    async def run(self, run: Mapping[str, Any], masked: bool) -> Mapping[str, Any]:
+    async def run(self, run: Mapping[str, Any], masked: bool = True) -> Mapping[str, Any]:
         """A run as it is shown: what it was given, what it holds, and what came out of it."""
         paths = await self._in_flows() if masked else ()
         if not paths:
@@ -79,7 +84,7 @@ class Masking:
     async def _paths(self, task: Task) -> Sequence[privacy.Path]:
         if task.type.startswith(FLOW):
             return await self._in_flows()
-        return await self._catalog.sensitive(task.type)
+        return await self._catalog.sensitive(task.type, task.queue)
 
     async def _in_flows(self) -> Sequence[privacy.Path]:
         return [path or EVERY_KEY for path in await self._catalog.all_sensitive()]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
@@ -21,6 +21,7 @@ from onward.core.breaker import Breakers, Circuit
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import OnwardError
 from onward.core.task import Lane, State
+from onward.surfaces.console.live import QUEUES, fullest
 from onward.surfaces.route import answer
 from onward.surfaces.wire import iso
 from onward.workers.roster import Roster
@@ -30,6 +31,7 @@ Counts = Mapping[tuple[str, Lane, State], int]
 Ping = Callable[[], Awaitable[Any]]
 Read = Callable[[], Awaitable[Collector]]
 
+OTHER = "_other"  # the label of all queues beyond the first hundred
 PROBE_S = 2  # whoever asks about our health will not wait for a store that hangs
 
 
@@ -42,15 +44,17 @@ def build(
     read_streams: Read | None = None,
 ) -> APIRouter:
     router = APIRouter(tags=["health"])
+    process = ProcessCollector(registry=None)
 
     @router.get("/health")
     async def health() -> Response:
         ledger = await _ledger(dispatcher, roster)
         redis = {"status": "not_configured"} if ping_redis is None else await _probe(ping_redis)
         members = roster.members()
-        well = ledger["status"] == "healthy"
+        failing = dispatcher.troubles.lasting()
+        well = ledger["status"] != "unhealthy" and not failing
         # Without the Redis of the stream workers every other door still does its work.
-        limping = well and redis["status"] == "unhealthy"
+        limping = well and (ledger["status"] == "degraded" or redis["status"] == "unhealthy")
         body = {
             "status": "degraded" if limping else "healthy" if well else "unhealthy",
             "version": __version__,
@@ -63,6 +67,10 @@ def build(
                     "by_transport": Counter(member.transport for member in members),
                 },
                 "circuit_breaker": _breakers(dispatcher.pressure.breakers),
+                "background": {
+                    "status": "unhealthy" if failing else "healthy",
+                    "failing": failing,
+                },
             },
             "timestamp": iso(dispatcher.clock.now()),
         }
@@ -77,7 +85,7 @@ def build(
     async def metrics() -> Response:
         registry = CollectorRegistry()
         registry.register(_Reading(dispatcher, roster, await dispatcher.backend.tasks.counts()))
-        for collector in also:
+        for collector in (*also, process):
             registry.register(collector)
         if read_streams is not None:
             # A Redis that is away costs its own figures, and nobody else's.
@@ -111,11 +119,14 @@ def _breakers(breakers: Breakers) -> dict[str, Any]:
     }
 
 
-async def _ledger(dispatcher: Dispatcher, roster: Roster) -> dict[str, str]:
+async def _ledger(dispatcher: Dispatcher, roster: Roster) -> dict[str, Any]:
     found = await _probe(lambda: dispatcher.backend.tasks.due(now=0, limit=1))
-    if found["status"] == "healthy" and not roster.beating:
+    if found["status"] != "healthy":
+        return found
+    if not roster.beating:
         return {"status": "unhealthy", "error": "writes are refused"}
-    return found
+    warnings = dispatcher.backend.warnings
+    return {"status": "degraded", "warnings": list(warnings)} if warnings else {**found}
 
 
 async def _probe(ping: Ping) -> dict[str, str]:
@@ -127,6 +138,21 @@ async def _probe(ping: Ping) -> dict[str, str]:
     except Exception as error:
         return {"status": "unhealthy", "error": type(error).__name__}
     return {"status": "healthy"}
+
+
+class Requests(Collector):
+    """How many calls were answered, by status."""
+
+    def __init__(self) -> None:
+        self.answered: Counter[int] = Counter()
+
+    def collect(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            "onward_http_requests", "HTTP calls answered by this server", labels=["status"]
+        )
+        for status, count in sorted(self.answered.items()):
+            requests.add_metric([str(status)], count)
+        return [requests]
 
 
 class _Reading:
@@ -146,7 +172,7 @@ class _Reading:
         tasks = GaugeMetricFamily(
             "onward_tasks", "Tasks in the ledger", labels=["queue", "lane", "state"]
         )
-        for (queue, lane, state), count in sorted(self._counts.items()):
+        for (queue, lane, state), count in sorted(self._by_queue().items()):
             tasks.add_metric([queue, lane, state], count)
         workers = GaugeMetricFamily("onward_workers", "Connected workers", labels=["transport"])
         transports = Counter(member.transport for member in self._roster.members())
@@ -156,19 +182,40 @@ class _Reading:
         waiting.add_metric([], len(self._dispatcher.waiters))
         held = GaugeMetricFamily("onward_held", "Tasks in the hands of this server's workers")
         held.add_metric([], self._dispatcher.hands.busy())
-        return [events, tasks, workers, waiting, held, *self._pressure()]
+        postponed = CounterMetricFamily(
+            "onward_alarms_postponed", "Alarms that could not be decided here", labels=["error"]
+        )
+        for error, count in sorted(self._dispatcher.decisions.postponed.items()):
+            postponed.add_metric([error], count)
+        ledger = [
+            GaugeMetricFamily(name, text, value=value)
+            for name, text, value in self._dispatcher.backend.gauges()
+        ]
+        return [events, tasks, workers, waiting, held, postponed, *ledger, *self._pressure()]
+
+    def _by_queue(self) -> Counts:
+        """The fullest by name, the rest as one: anybody may name a queue, and each is a series."""
+        queues: dict[str, Counter[State]] = defaultdict(Counter)
+        for (queue, _, state), count in self._counts.items():
+            queues[queue][state] += count
+        named = set(fullest(queues))
+        told: Counter[tuple[str, Lane, State]] = Counter()
+        for (queue, lane, state), count in self._counts.items():
+            told[queue if queue in named else OTHER, lane, state] += count
+        return told
 
     def _pressure(self) -> Iterable[Metric]:
         breakers = self._dispatcher.pressure.breakers
         state = GaugeMetricFamily(
             "onward_breaker_state", "0 closed, 1 half open, 2 open", labels=["service"]
         )
-        for queue, reading in sorted(breakers.readings().items()):
-            state.add_metric([queue], _DEGREES[reading.state])
+        degrees = {queue: _DEGREES[one.state] for queue, one in breakers.readings().items()}
+        for queue, degree in _bounded(degrees, max).items():
+            state.add_metric([queue], degree)
         opened = CounterMetricFamily(
             "onward_breaker_opened", "Times a breaker opened here", labels=["service"]
         )
-        for queue, count in sorted(breakers.opened.items()):
+        for queue, count in _bounded(breakers.opened, sum).items():
             opened.add_metric([queue], count)
         share = GaugeMetricFamily("onward_retry_share", "Of the slots, what retries may take")
         retries = sum(
@@ -178,3 +225,12 @@ class _Reading:
         )
         share.add_metric([], self._dispatcher.pressure.retry_share.of(retries))
         return [state, opened, share]
+
+
+def _bounded(counts: Mapping[str, int], rest: Callable[[Iterable[int]], int]) -> Mapping[str, int]:
+    """The highest by name, and what the others come to."""
+    ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    told = dict(sorted(ranked[:QUEUES]))
+    if ranked[QUEUES:]:
+        told[OTHER] = rest(count for _, count in ranked[QUEUES:])
+    return told

@@ -29,7 +29,7 @@ WaitMs = Annotated[int, Query(ge=0, le=600_000)]
 
 class RunBody(Strict):
     flow: Annotated[str, Field(min_length=1, max_length=255)]
-    version: Annotated[int, Field(ge=1)] | None = None
+    version: Annotated[int, Field(ge=1, lt=1 << 53)] | None = None
     params: dict[str, Any] = Field(default_factory=dict)
     shared: dict[str, Any] = Field(default_factory=dict)
     request_id: Key | None = None
@@ -81,7 +81,7 @@ def build(flows: Flows, intake: Intake, masking: Masking) -> APIRouter:
         masked: Masked = False,
     ) -> Response:
         if id:  # named ones are looked up, whatever else is said
-            found = await store.get(list(dict.fromkeys(id)))
+            found = await store.look(list(dict.fromkeys(id)))
             page = Page([one for one in found if one and one.profile in intake.profiles], None)
         else:
             name = None if flow is None else (await flows.find(flow)).name

@@ -107,7 +107,7 @@ class Runs:
         if body.type is not None:
             if body.params is not None:
                 raise Invalid("params go with a flow; a task has its payload", pointer="/params")
-            await self._submissions.check(body.type, body.payload)
+            await self._submissions.check(body.type, body.queue or body.type, body.payload)
             return
         for field in ("payload", *TERMS):
             if getattr(body, field) is not None:
@@ -115,7 +115,7 @@ class Runs:
         try:
             await self._flows.pick(body.flow or "")
         except NotFound as error:
-            raise Invalid(str(error), pointer="/flow", hint=error.hint) from error
+            raise Invalid(str(error), pointer="/flow", step=error.step) from error
 
     async def submit(self, schedule: Schedule, key: Key) -> TaskId:
         work: dict[str, Any] = msgspec.json.decode(schedule.work)
@@ -132,7 +132,8 @@ def build(dispatcher: Dispatcher, scheduler: Scheduler, runs: Runs, masking: Mas
     timetable = scheduler.timetable
 
     async def masked_work(shown: Mapping[str, Any], masked: bool) -> Mapping[str, Any]:
-        payload = await masking.payload(shown["type"], shown["payload"], masked)
+        work = (shown["type"], shown["queue"], shown["payload"])
+        payload = await masking.payload(*work, masked)
         return {**shown, "payload": payload}
 
     @router.get("")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Body
@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
 from onward.core import privacy
-from onward.core.catalog import Catalog, Declared
+from onward.core.catalog import OPERATOR, Catalog, Declared
 from onward.core.contract import Hold
 from onward.core.declared import checker
 from onward.core.dispatch import Dispatcher
@@ -21,6 +21,7 @@ from onward.surfaces.console.shapes import (
     BeginEffect,
     ChunkBody,
     FinishEffect,
+    Number,
     ProgressBody,
     ServiceBody,
     WorkerShape,
@@ -36,12 +37,16 @@ _body = TypeAdapter(ServiceBody)
 
 def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog, drains: Drains) -> APIRouter:
     router = APIRouter(prefix="/api/v2", tags=["operations"], route_class=StrictRoute)
+    effects = dispatcher.backend.effects
 
     @router.post("/services")
-    async def declare(body: Annotated[ServiceBody, Body()]) -> Response:
+    async def declare(
+        body: Annotated[ServiceBody, Body()], by: Literal["operator", "worker"] = "operator"
+    ) -> Response:
         service = declared(body)
-        await catalog.declare(service)
-        return answer(_service(service), 201)
+        if by == OPERATOR:
+            return answer(_service(await catalog.replace(service)), 201)
+        return answer(_service(await catalog.declare(service)), 201)
 
     @router.get("/services")
     async def services() -> Response:
@@ -77,10 +82,14 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog, drains: Drai
     async def undrain(worker_id: str) -> Response:
         return answer(shown(await drains.set(worker_id, draining=False)))
 
-    async def held(task_id: TaskId, fence: int) -> Task:
+    async def existing(task_id: TaskId) -> Task:
         task = (await dispatcher.backend.tasks.get([task_id]))[0]
         if task is None:
             raise NotFound("no such task")
+        return task
+
+    async def held(task_id: TaskId, fence: int) -> Task:
+        task = await existing(task_id)
         if task.state is not State.RUNNING or task.fence != fence:
             raise Conflict("this attempt no longer holds the task", hint="stop working on it")
         return task
@@ -104,28 +113,29 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog, drains: Drai
     @router.post("/tasks/{task_id}/effects/{name:path}")
     async def begin(task_id: str, name: str, body: Annotated[BeginEffect, Body()]) -> Response:
         task = await held(task_id, body.fence)
-        effect = await dispatcher.backend.effects.begin(
-            task.key or task.id, name, fence=body.fence, now=dispatcher.clock.now()
-        )
+        effect = await effects.begin(task, name, now=dispatcher.clock.now())
         if effect is None:
             return answer({"state": "begun"})
-        if effect.value is None:
-            return answer({"state": "unknown"})
-        return answer({"state": "done", "value": msgspec.Raw(effect.value.encode())})
+        if effect.value is not None:
+            return answer({"state": "done", "value": msgspec.Raw(effect.value.encode())})
+        # Its own: an attempt that got no answer to its first request may act after all.
+        own = (effect.task, effect.fence) == (task.id, task.fence)
+        return answer({"state": "unknown", "fence": effect.fence, "own": own})
 
     @router.put("/tasks/{task_id}/effects/{name:path}")
     async def finish(task_id: str, name: str, body: Annotated[FinishEffect, Body()]) -> Response:
-        # Taken from whoever began it, also when the task was lost meanwhile: it did happen.
-        task = (await dispatcher.backend.tasks.get([task_id]))[0]
-        if task is None:
-            raise NotFound("no such task")
-        await dispatcher.backend.effects.finish(task.key or task.id, name, encode(body.value))
+        # Also from an attempt that has lost the task meanwhile: the effect did happen.
+        task = await existing(task_id)
+        if not await effects.finish(task, name, encode(body.value), fence=body.fence):
+            raise Conflict(
+                f"no attempt with the fence {body.fence} began {name!r}",
+                hint="quote the fence that began the effect: POST to this path returns it",
+            )
         return answer({"state": "done"})
 
     @router.delete("/tasks/{task_id}/effects/{name:path}")
-    async def undo(task_id: str, name: str, fence: int) -> Response:
-        task = await held(task_id, fence)
-        await dispatcher.backend.effects.undo(task.key or task.id, name)
+    async def undo(task_id: str, name: str, fence: Number) -> Response:
+        await effects.undo(await held(task_id, fence), name)
         return Response(status_code=204)
 
     return router
@@ -168,4 +178,5 @@ def _service(service: Declared) -> Mapping[str, Any]:
         "sensitive": service.sensitive,
         "timeout_ms": service.timeout_ms,
         "max_retries": service.max_retries,
+        "declared_by": service.declared_by,
     }

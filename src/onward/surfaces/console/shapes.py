@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -18,9 +19,14 @@ from onward.workers.roster import Member
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Key = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[\x20-\x7e]+$")]
 Ms = Annotated[int, Field(ge=0, le=10 * 365 * 24 * 3_600_000)]
+TimeoutMs = Annotated[int, Field(gt=0, le=365 * 24 * 3_600_000)]
+Retries = Annotated[int, Field(ge=0, le=1000)]
+# Exact in every ledger, in Lua and in a browser; what is larger is refused before it gets there.
+Number = Annotated[int, Field(ge=0, lt=1 << 53)]
 # What `find` of any ledger gives out as a cursor is a number; nobody else's text gets that far.
 CURSOR = r"^[0-9]{1,18}$"
 Cursor = Annotated[str, Query(pattern=CURSOR)]
+is_cursor = re.compile(CURSOR).fullmatch
 PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
 PRIORITY_WORDS = {priority: word for word, priority in PRIORITIES.items()}
 
@@ -33,7 +39,7 @@ class Strict(BaseModel):
 class ApprovalTerms(Strict):
     """On what terms somebody is asked; ours, beyond `requires_approval`."""
 
-    expires_ms: Annotated[int, Field(gt=0, le=365 * 24 * 3_600_000)] | None = None
+    expires_ms: TimeoutMs | None = None
     default: Literal["approve", "reject"] = "reject"
     reason: Annotated[str, Field(max_length=1000)] | None = None
 
@@ -50,11 +56,11 @@ class SubmitBody(Strict):
     queue: Name | None = None
     priority: Literal["high", "normal", "low"] = "normal"
     delay_ms: Ms | None = None
-    run_at: Annotated[int, Field(ge=0, lt=1 << 53)] | None = None
+    run_at: Number | None = None
     idempotency_key: Key | None = None
     session_id: Name | None = None
-    max_retries: Annotated[int, Field(ge=0, le=1000)] | None = None
-    timeout_ms: Annotated[int, Field(gt=0, le=365 * 24 * 3_600_000)] | None = None
+    max_retries: Retries | None = None
+    timeout_ms: TimeoutMs | None = None
     backoff_ms: Annotated[list[Ms], Field(max_length=100)] | None = None
     requires_approval: bool | None = None
     approval: ApprovalTerms | None = None
@@ -80,27 +86,27 @@ class ServiceBody(Strict):
     via: Literal["any", "streams", "agent-stream"] = "any"
     requires_approval: bool = False
     sensitive: Annotated[list[str], Field(max_length=100)] = []
-    timeout_ms: Annotated[int, Field(gt=0)] | None = None
-    max_retries: Annotated[int, Field(ge=0)] | None = None
+    timeout_ms: TimeoutMs | None = None
+    max_retries: Retries | None = None
 
 
 class BeginEffect(Strict):
-    fence: int
+    fence: Number
 
 
 class FinishEffect(Strict):
-    fence: int
+    fence: Number
     value: Any = None
 
 
 class ProgressBody(Strict):
-    fence: int
+    fence: Number
     progress: Annotated[float, Field(ge=0, le=1)]
     message: str | None = None
 
 
 class ChunkBody(Strict):
-    fence: int
+    fence: Number
     data: Any = None
 
 

@@ -7,10 +7,10 @@ ended with, and said not to be `exact` where they differ.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -21,6 +21,7 @@ from onward.flow.replay import Moment, Replay
 from onward.flow.runs import memory_of, shared_of, start_of
 from onward.flow.scope import own
 from onward.surfaces.console.masking import Masked, Masking
+from onward.surfaces.console.shapes import Number
 from onward.surfaces.flows.intake import Intake
 from onward.surfaces.flows.past import replayed
 from onward.surfaces.route import StrictRoute, answer
@@ -44,9 +45,7 @@ def build(flows: Flows, intake: Intake, masking: Masking) -> APIRouter:
     store = intake.dispatcher.backend.tasks
 
     @router.get("/{run_id}/shared", response_model=SharedShape)
-    async def shared(
-        run_id: str, at: Annotated[int | None, Query(ge=0)] = None, masked: Masked = False
-    ) -> Response:
+    async def shared(run_id: str, at: Number | None = None, masked: Masked = False) -> Response:
         run = await intake.find(run_id)
         start = start_of(run.payload)
         _, definition = await flows.read(start.version)

@@ -63,9 +63,9 @@ class Submissions:
         return (await self._dispatcher.submit(await self._made(body), key=key)).task
 
     async def _made(self, body: SubmitBody) -> Task:
-        service = await self._declarations.fitting(body.type, body.payload)
-        task = as_declared(_task(body, self._dispatcher.clock.now()), service)
-        return self._routed(task, service)
+        task = _task(body, self._dispatcher.clock.now())
+        service = await self._declarations.fitting(task.type, task.queue, body.payload)
+        return as_declared(self._routed(task, service), service)
 
     def _routed(self, task: Task, service: Declared | None) -> Task:
         """Work for those who read a stream follows the rules of that stream's protocol."""
@@ -84,9 +84,9 @@ class Submissions:
         free = is_service(task.queue) and not self._roster.served_by_others(task.queue)
         return EVERY in self._stream_types and free
 
-    async def check(self, type_: str, payload: Any) -> None:
+    async def check(self, type_: str, queue: str, payload: Any) -> None:
         """A payload that was mended by hand is held to what any other is held to."""
-        await self._declarations.fitting(type_, payload)
+        await self._declarations.fitting(type_, queue, payload)
 
 
 def _task(body: SubmitBody, now: Instant) -> Task:

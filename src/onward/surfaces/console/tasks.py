@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
-from typing import Annotated
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Body, Header, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from onward.core.contract import Page
 from onward.core.contract import Query as LedgerQuery
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import Invalid, NotFound, TooBusy
+from onward.core.errors import Invalid, NotFound
 from onward.core.follow import follow
 from onward.core.task import FINAL, State, Task, TaskId, encode
 from onward.surfaces.console.explain import explained
-from onward.surfaces.console.masking import MASKED, Masked, Masking
+from onward.surfaces.console.masking import Masked, Masking
 from onward.surfaces.console.shapes import (
     CURSOR,
     EventsShape,
     ExplainShape,
+    Key,
+    Number,
     RetryBody,
     SubmitBody,
     TaskShape,
     TasksShape,
+    is_cursor,
     native,
     native_event,
     native_page,
 )
 from onward.surfaces.console.submission import Submissions
+from onward.surfaces.listing import array
 from onward.surfaces.route import StrictRoute, answer
+from onward.surfaces.streaming import EventStream, Places
 from onward.workers.roster import Roster
 
 WaitMs = Annotated[int, Query(ge=0, le=600_000)]
 MOST_FOLLOWERS = 1_000
+NAMED_AT_ONCE = 8  # tasks that are asked for by name, read at a time
 
 
 class Wanted(BaseModel):
@@ -85,7 +91,7 @@ def build(
     async def submit(
         body: Annotated[SubmitBody, Body()],
         wait_ms: WaitMs = 0,
-        idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+        idempotency_key: Annotated[Key | None, Header()] = None,
     ) -> Response:
         if idempotency_key is not None:
             body = body.model_copy(update={"idempotency_key": idempotency_key})
@@ -100,13 +106,21 @@ def build(
 
     @router.get("", response_model=TasksShape)
     async def listing(wanted: Annotated[Wanted, Query()]) -> Response:
+        async def shown(page: Page[Task]) -> Mapping[str, Any]:
+            page = await masking.page(page, wanted.masked and not wanted.brief)
+            return native_page(page, brief=wanted.brief)
+
+        async def named() -> AsyncIterator[Sequence[Any]]:
+            ids = list(dict.fromkeys(wanted.id))
+            for at in range(0, len(ids), NAMED_AT_ONCE):
+                found = await store.look(ids[at : at + NAMED_AT_ONCE])
+                yield (await shown(Page([task for task in found if task is not None], None)))[
+                    "items"
+                ]
+
         if wanted.id:
-            found = await store.get(list(dict.fromkeys(wanted.id)))
-            page = Page([task for task in found if task is not None], None)
-        else:
-            page = await store.find(wanted.query())
-        page = await masking.page(page, wanted.masked and not wanted.brief)
-        return answer(native_page(page, brief=wanted.brief))
+            return await array(named(), b'{"items":', b',"next":null}')
+        return answer(await shown(await store.find(wanted.query())))
 
     @router.get("/{task_id}", response_model=TaskShape)
     async def read(task_id: str, wait_ms: WaitMs = 0, masked: Masked = False) -> Response:
@@ -128,7 +142,7 @@ def build(
         if body is not None and given:
             task = await find(task_id)
             await masking.refuse(task, body.payload)
-            await submissions.check(task.type, body.payload)
+            await submissions.check(task.type, task.queue, body.payload)
         return answer(native(await dispatcher.replay(task_id, payload=payload)))
 
     @router.get("/{task_id}/explain", response_model=ExplainShape)
@@ -139,18 +153,17 @@ def build(
     async def events(
         request: Request,
         task_id: str,
-        after: Annotated[int, Query(ge=0)] = 0,
+        after: Number = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
-        masked: Annotated[bool | None, MASKED] = None,
+        masked: Masked = True,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
         task = await find(task_id)
         if "text/event-stream" in request.headers.get("accept", ""):
-            # Whoever follows a task reads what it puts out; whoever reads the log looks back at it.
-            return followers.stream(task, _resume(last_event_id, after), masked=masked is True)
+            return followers.stream(task, _resume(last_event_id, after), masked=masked)
         page = await store.events(after=str(after), limit=limit, task=task_id)
-        more = page.next if len(page.items) == limit else None
-        shown = await masking.events(task, page.items, masked is not False)
+        more = page.next if page.more else None
+        shown = await masking.events(task, page.items, masked)
         return answer({"items": [native_event(event) for event in shown], "next": more})
 
     return router
@@ -159,10 +172,9 @@ def build(
 def _resume(last_event_id: str | None, after: int) -> int:
     if last_event_id is None or not last_event_id.strip():
         return after
-    text = last_event_id.strip()
-    if not (text.isascii() and text.isdigit()):
+    if not is_cursor(last_event_id.strip()):
         raise Invalid("Last-Event-ID is the n of an event", pointer="Last-Event-ID")
-    return int(text)
+    return int(last_event_id)
 
 
 class Followers:
@@ -171,26 +183,16 @@ class Followers:
     def __init__(self, dispatcher: Dispatcher, masking: Masking) -> None:
         self._dispatcher = dispatcher
         self._masking = masking
-        self._count = 0
+        self._places = Places(MOST_FOLLOWERS, f"{MOST_FOLLOWERS} followers are connected already")
 
-    def stream(self, task: Task, after: int, *, masked: bool) -> StreamingResponse:
-        if self._count >= MOST_FOLLOWERS:
-            raise TooBusy(f"{MOST_FOLLOWERS} followers are connected already")
-        return StreamingResponse(
-            self._lines(task, after, masked),
-            media_type="text/event-stream",
-            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-        )
+    def stream(self, task: Task, after: int, *, masked: bool = True) -> EventStream:
+        return EventStream(self._lines(task, after, masked), self._places.take())
 
     async def _lines(self, task: Task, after: int, masked: bool) -> AsyncIterator[bytes]:
-        self._count += 1
-        try:
-            yield b"retry: 1000\n\n"
-            async for events in follow(self._dispatcher.backend, task.id, after=after):
-                if not events:
-                    yield b": alive\n\n"  # so that a dead connection is noticed
-                for event in await self._masking.events(task, events, masked):
-                    body = msgspec.json.encode(native_event(event)).decode()
-                    yield f"id: {event.n}\nevent: {event.type}\ndata: {body}\n\n".encode()
-        finally:
-            self._count -= 1
+        yield b"retry: 1000\n\n"
+        async for events in follow(self._dispatcher.backend, task.id, after=after):
+            if not events:
+                yield b": alive\n\n"  # so that a dead connection is noticed
+            for event in await self._masking.events(task, events, masked):
+                body = msgspec.json.encode(native_event(event)).decode()
+                yield f"id: {event.n}\nevent: {event.type}\ndata: {body}\n\n".encode()

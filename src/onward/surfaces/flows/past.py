@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from onward.core.contract import TaskStore
+from onward.core.follow import history
 from onward.core.task import Task, TaskId
 from onward.flow.parts import Definition
 from onward.flow.replay import Ends, Replay
 from onward.flow.runs import answer_of, start_of
 from onward.flow.step import Answer, Note
-from onward.surfaces.flows.rows import NODE_EVENTS, calls_of, events_of
+from onward.surfaces.flows.rows import NODE_EVENTS, calls_of
 
 MANY = frozenset({"foreach", "parallel"})
 CHUNK = 256
@@ -29,7 +30,7 @@ async def replayed(
 async def _notes(store: TaskStore, run: Task) -> list[Note]:
     return [
         Note(event.type, msgspec.json.decode(event.data))  # type: ignore[arg-type]
-        async for event in events_of(store, run.id)
+        async for event in history(store, run.id)
         if event.generation == run.generation and event.type in NODE_EVENTS and event.data
     ]
 

@@ -20,7 +20,7 @@ from onward.flow.runs import Start
 from onward.surfaces.flows.body import described, read_body, refusing_as_400
 from onward.surfaces.flows.intake import Intake
 from onward.surfaces.flows.rows import node_runs, run_row, status_of
-from onward.surfaces.listing import newest
+from onward.surfaces.listing import array, newest
 from onward.surfaces.route import BadBody, answer
 
 LISTED = 100
@@ -98,8 +98,8 @@ def build(flows: Flows, intake: Intake) -> APIRouter:
         if status and status not in STORED:
             raise BadBody(Invalid(f"status {status!r} is none of {', '.join(STORED)}"))
         query = Query(states=STORED.get(status, frozenset()), profiles=intake.profiles, limit=limit)
-        found = await newest(store, query, lambda run: status in ("", status_of(run)), limit)
-        return answer([run_row(run) for run in found])
+        found = newest(store, query, lambda run: status in ("", status_of(run)), limit)
+        return await array([run_row(run) for run in runs] async for runs in found)
 
     @router.get("/tasks/get")
     async def read(id: str = "") -> Response:

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from onward.core.contract import Query, TaskStore
-from onward.core.task import FINAL, Event, Instant, Json, State, Task, TaskId, encode, fault_of
+from onward.core.follow import history
+from onward.core.task import FINAL, Instant, Json, State, Task, TaskId, encode, fault_of
 from onward.flow.runs import Place, memory_of, node_of, place_of, shared_of, start_of
 from onward.surfaces.vocabulary import FLOWS, phase
 
@@ -128,7 +129,7 @@ async def calls_of(store: TaskStore, run: Task) -> AsyncIterator[tuple[Task, Pla
 async def _steps(store: TaskStore, run: Task) -> Mapping[int, Step]:
     """What the run's log says of each step, by its number."""
     steps: dict[int, Step] = {}
-    async for event in events_of(store, run.id):
+    async for event in history(store, run.id):
         if event.generation == run.generation and event.type in NODE_EVENTS and event.data:
             data = msgspec.json.decode(event.data)
             step = steps.setdefault(data["seq"], {"started_at": event.at})
@@ -136,17 +137,6 @@ async def _steps(store: TaskStore, run: Task) -> Mapping[int, Step]:
             if event.type == FINISHED:
                 step["finished_at"] = event.at
     return steps
-
-
-async def events_of(store: TaskStore, task: TaskId) -> AsyncIterator[Event]:
-    after = "0"
-    while True:
-        page = await store.events(after=after, limit=PAGE, task=task)
-        for event in page.items:
-            yield event
-        if len(page.items) < PAGE or page.next is None:
-            return
-        after = page.next
 
 
 def _uncalled(run: Task, steps: Mapping[int, Step], called: Sequence[_Placed]) -> list[_Placed]:
@@ -229,7 +219,7 @@ async def _logged(store: TaskStore, child: Task) -> Sequence[_Attempt]:
     """The attempts that a task's log tells of; one that was handed back untouched is none."""
     attempts: list[_Attempt] = []
     current: _Attempt | None = None
-    async for event in events_of(store, child.id):
+    async for event in history(store, child.id):
         data = msgspec.json.decode(event.data) if event.data else {}
         if event.type == "task.claimed":
             current = _Attempt(event.at, data.get("worker") or "")

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from onward.core.errors import Invalid
 from onward.surfaces.flows.body import described, read_body
+from onward.surfaces.hints import with_hint
 from onward.surfaces.route import BadBody, answer
 from onward.workers.registry import HttpWorker, Registry
 from onward.workers.roster import is_service
@@ -56,8 +57,7 @@ def build(registry: Registry) -> APIRouter:
                 body.url, body.services, id=body.id or None, load=body.load, slots=body.slots
             )
         except Invalid as error:
-            text = f"{error}; {error.hint}" if error.hint else str(error)
-            raise BadBody(Invalid(text)) from error
+            raise BadBody(Invalid(with_hint(error))) from error
         return answer({"id": worker})
 
     @router.post("/workers/heartbeat", openapi_extra=described(HeartbeatBody))

@@ -23,7 +23,7 @@ class DeadLetters:
 
     async def project(self, events: Sequence[Event]) -> None:
         deaths = [event for event in events if event.type == "task.dlq"]
-        tasks = await self._store.get([event.task for event in deaths]) if deaths else ()
+        tasks = await self._store.look([event.task for event in deaths]) if deaths else ()
         for event, task in zip(deaths, tasks, strict=True):
             if task is None or task.generation != event.generation:
                 continue  # replayed since: it is no dead letter any more

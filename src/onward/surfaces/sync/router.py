@@ -54,7 +54,7 @@ async def _submit(door: Door, raw: bytes) -> Response:
     body = strict_json.parse_object(raw)
     group, waits = _checked(body)
     timeout_ms = door.timeout_ms(body)
-    task = door.task(body, group, timeout_ms=timeout_ms, waits=waits)
+    task = await door.task(body, group, timeout_ms=timeout_ms, waits=waits)
     if not waits:
         running = await door.hand_in(task)
         status = "executing" if running else "queued"

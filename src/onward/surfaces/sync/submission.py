@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from onward.core.catalog import FRESH_MS
+from onward.core.declared import Declarations, as_declared
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NoWorker
 from onward.core.task import Ending, State, Task, TaskId, encode, fault_of, new_id
@@ -19,10 +21,17 @@ ALARM_SLACK_MS = 2_000  # the alarm says when a task timed out; this is when we 
 
 
 class Door:
-    def __init__(self, dispatcher: Dispatcher, roster: Roster, settings: Settings) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        roster: Roster,
+        declarations: Declarations,
+        settings: Settings,
+    ) -> None:
         self.dispatcher = dispatcher
         self.settings = settings
         self._roster = roster
+        self._declarations = declarations
 
     def timeout_ms(self, body: Mapping[str, Any]) -> int:
         low, high = self.settings.min_task_timeout_ms, self.settings.max_task_timeout_ms
@@ -31,13 +40,17 @@ class Door:
             raise Invalid("timeout must be a number of milliseconds", pointer="/timeout")
         return int(min(max(asked, low), high))
 
-    def task(self, body: dict[str, Any], group: str, *, timeout_ms: int, waits: bool) -> Task:
-        now = self.dispatcher.clock.now()
+    async def task(self, body: dict[str, Any], group: str, *, timeout_ms: int, waits: bool) -> Task:
         payload = {name: value for name, value in body.items() if name not in OURS}
-        return Task(
+        queue = group_queue(group)
+        # By the queue alone: the type is the same for all groups. Not looked for again when it is
+        # not known: hardly any group is declared, and this is the busiest door.
+        declared = await self._declarations.fitting(queue, queue, payload, missed_ms=FRESH_MS)
+        now = self.dispatcher.clock.now()
+        task = Task(
             id=new_id(),
             type=TYPE,
-            queue=group_queue(group),
+            queue=queue,
             profile=PROFILE,
             payload=encode(payload),
             created_at=now,
@@ -46,6 +59,7 @@ class Door:
             attempt_ms=None if waits else timeout_ms,
             start_by=None if waits else now + self.settings.queue_age_ms,
         )
+        return as_declared(task, declared)
 
     async def require_worker(self, group: str) -> None:
         if not await self._roster.serves(group_queue(group)):

@@ -6,8 +6,7 @@ Each path answers with and without its last slash: a redirect would cost some cl
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -20,9 +19,9 @@ from onward.core.contract import Query as LedgerQuery
 from onward.core.contract import TaskStore
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, NotFound, TooBusy
-from onward.core.task import FINAL, Lane, State, Task, TaskId
+from onward.core.task import FINAL, State, Task, TaskId
 from onward.surfaces import errors
-from onward.surfaces.listing import newest
+from onward.surfaces.listing import array, newest
 from onward.surfaces.route import answer
 from onward.surfaces.tasks.shapes import (
     SHOWN,
@@ -33,6 +32,7 @@ from onward.surfaces.tasks.shapes import (
     Requeued,
     TaskDetail,
     shown,
+    totals,
     word,
 )
 from onward.surfaces.tasks.submission import SUMMARIZE, Intake
@@ -48,19 +48,6 @@ Erase = Callable[[Sequence[TaskId]], Awaitable[Any]]
 
 SWEEP, MOST_SWEEPS = 256, 40  # due tasks at a time, and how often for one call
 ERASING_TRIES, ERASING_PAUSE_S = 20, 0.1
-
-# Counts are kept by stored state, and only a reading of each task would tell why it is scheduled.
-# At this door nothing is scheduled unless it failed.
-COUNTED = {
-    State.SCHEDULED: "FAILED",
-    State.QUEUED: "PENDING",
-    State.RUNNING: "ACTIVE",
-    State.WAITING: "ACTIVE",
-    State.SUCCEEDED: "COMPLETED",
-    State.FAILED: "FAILED",
-    State.DEAD: "DLQ",
-    State.CANCELED: "FAILED",
-}
 
 
 def build(
@@ -91,13 +78,14 @@ def build(
             raise NotFound(NOT_FOUND)
         return task
 
-    async def find_newest(status: str, limit: int) -> Sequence[Task]:
+    async def listed(status: str, limit: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         query = LedgerQuery(states=STORED.get(status, frozenset()), profiles=SHOWN, limit=limit)
 
         def fits(task: Task) -> bool:
             return shown(task) and (not status or word(task) == status)
 
-        return await newest(store, query, fits, limit)
+        async for tasks in newest(store, query, fits, limit):
+            yield await details.of(tasks)
 
     # Before the types: none can be called this.
     @on("POST", "/tasks/requeue-orphaned", response_model=Requeued)
@@ -111,7 +99,7 @@ def build(
 
     @on("GET", "/tasks/", response_model=list[TaskDetail])
     async def listing(status: Word = "", limit: Limit = 100) -> Response:
-        return answer(await details.of(await find_newest(status, limit)))
+        return await array(listed(status, limit))
 
     @on("GET", "/tasks/{task_id}", response_model=TaskDetail)
     async def read(task_id: str) -> Response:
@@ -138,27 +126,13 @@ def build(
 
     @on("GET", "/queues/status", response_model=QueueStatus)
     async def status() -> Response:
-        depths, states = Counter[str](), Counter[str]()
-        for (_, lane, state), count in (await store.counts()).items():
-            states[COUNTED[state]] += count
-            depths[lane if state is State.QUEUED else state] += count
-        waiting = depths[Lane.RETRY]
-        return answer(
-            {
-                "queues": {
-                    "primary": depths[Lane.PRIMARY],
-                    "retry": waiting,
-                    "scheduled": depths[State.SCHEDULED],
-                    "dlq": depths[State.DEAD],
-                },
-                "states": {name: states[name] for name in STORED},
-                "retry_ratio": retry_ratio(waiting),
-            }
-        )
+        queues, states = totals(await store.counts())
+        ratio = retry_ratio(queues["retry"])
+        return answer({"queues": queues, "states": states, "retry_ratio": ratio})
 
     @on("GET", "/queues/dlq", response_model=list[TaskDetail])
     async def dead_letters(limit: Limit = 100) -> Response:
-        return answer(await details.of(await find_newest("DLQ", limit)))
+        return await array(listed("DLQ", limit))
 
     return router
 
@@ -183,7 +157,7 @@ async def take_back(dispatcher: Dispatcher) -> Sequence[TaskId]:
         if due:
             await dispatcher.apply_clock(due, now)
         if orphans:
-            after = await store.get([task.id for task in orphans])
+            after = await store.look([task.id for task in orphans])
             taken += [
                 task.id
                 for before, task in zip(orphans, after, strict=True)

@@ -6,6 +6,7 @@ Instants are ISO 8601 in UTC. The seed's fields come first, in its order; ours s
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ import msgspec
 from pydantic import BaseModel
 
 from onward.core.dispatch import Dispatcher
+from onward.core.follow import history
 from onward.core.policy import error_class, overrides_of
-from onward.core.task import Event, Fault, Instant, State, Task, fault_of
+from onward.core.task import Event, Fault, Instant, Lane, State, Task, fault_of
 from onward.surfaces.tasks.submission import SUMMARIZE
 from onward.surfaces.vocabulary import TASKS, Phase, phase
 from onward.surfaces.wire import iso
@@ -35,7 +37,6 @@ NAMELESS = "Error"  # of a worker that gave a status at most
 BY_STATUS = {400: "InvalidInput", 401: "AuthError", 403: "PermissionDenied", 404: "NotFound"}
 FAILURES = frozenset({"task.retrying", "task.failed"})
 LOOK_BACK = 10_000  # events of a task that are searched for its errors, the latest ones
-PAGE = 1_000
 AT_ONCE = 32  # logs read at a time
 
 
@@ -84,6 +85,37 @@ class QueueStatus(BaseModel):
     retry_ratio: float
 
 
+# Counts are kept by stored state, and only a reading of each task would tell why it is scheduled.
+# At this door nothing is scheduled unless it failed.
+COUNTED = {
+    State.SCHEDULED: "FAILED",
+    State.QUEUED: "PENDING",
+    State.RUNNING: "ACTIVE",
+    State.WAITING: "ACTIVE",
+    State.SUCCEEDED: "COMPLETED",
+    State.FAILED: "FAILED",
+    State.DEAD: "DLQ",
+    State.CANCELED: "FAILED",
+}
+
+
+def totals(
+    counts: Mapping[tuple[str, Lane, State], int],
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Of all queues together: how many wait where, and how many are in which state."""
+    depths, states = Counter[str](), Counter[str]()
+    for (_, lane, state), count in counts.items():
+        states[COUNTED[state]] += count
+        depths[lane if state is State.QUEUED else state] += count
+    queues = {
+        "primary": depths[Lane.PRIMARY],
+        "retry": depths[Lane.RETRY],
+        "scheduled": depths[State.SCHEDULED],
+        "dlq": depths[State.DEAD],
+    }
+    return queues, {name: states[name] for name in STORED}
+
+
 def shown(task: Task) -> bool:
     return task.profile in SHOWN and task.session is None and task.parent is None
 
@@ -102,22 +134,18 @@ class Details:
     async def of(self, tasks: Sequence[Task]) -> Sequence[Mapping[str, Any]]:
         told: list[Mapping[str, Any]] = []
         for at in range(0, len(tasks), AT_ONCE):
-            part = tasks[at : at + AT_ONCE]
-            histories = await asyncio.gather(*[self._history(task) for task in part])
-            told += [
-                self._detail(task, history) for task, history in zip(part, histories, strict=True)
-            ]
+            told += await asyncio.gather(*[self.one(task) for task in tasks[at : at + AT_ONCE]])
         return told
+
+    async def one(self, task: Task) -> Mapping[str, Any]:
+        return self._detail(task, await self._history(task))
 
     async def _history(self, task: Task) -> Sequence[Mapping[str, Any]]:
         """Its errors, oldest first, those before a retry by hand included."""
         if not task.failures and task.error is None and task.generation == 1:
             return []
-        found: list[Mapping[str, Any]] = []
-        for after in range(max(0, task.events - LOOK_BACK), task.events, PAGE):
-            page = await self._store.events(after=str(after), limit=PAGE, task=task.id)
-            found += [_failure(event) for event in page.items if event.type in FAILURES]
-        return found
+        events = history(self._store, task.id, after=max(0, task.events - LOOK_BACK))
+        return [_failure(event) async for event in events if event.type in FAILURES]
 
     def _detail(self, task: Task, history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         now_in = phase(task)

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from onward.core.contract import Key
 from onward.core.declared import Declarations, as_declared
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NotFound
-from onward.core.task import Task, TaskId, encode, new_id
+from onward.core.policy import Overrides
+from onward.core.task import Lane, Task, TaskId, encode, new_id
 from onward.workers.roster import Roster, group_of
 
 PROFILE = "tasks"
@@ -32,24 +34,38 @@ class Intake:
         self._declarations = declarations
         self._registered = frozenset({SUMMARIZE, *stream_types})
 
-    async def submit(self, type_: str, payload: Any) -> TaskId:
+    async def submit(
+        self,
+        type_: str,
+        payload: Any,
+        *,
+        id: TaskId | None = None,
+        max_retries: int | None = None,
+        retries: int = 0,
+    ) -> TaskId:
+        """With an id of the submitter's own it is accepted once, however often it is submitted."""
         if type_ == SUMMARIZE:
             _require_content(payload)
-        service = await self._declarations.fitting(type_, payload)
+        service = await self._declarations.fitting(type_, type_, payload)
         if service is None and not await self._known(type_):
             raise NotFound(
                 f"task type {type_[:128]!r} is not registered",
                 hint="connect a worker that serves it, or declare it with POST /api/v2/services",
             )
         task = Task(
-            id=new_id(),
+            id=id or new_id(),
             type=type_,
             queue=type_,
             profile=PROFILE,
             payload=encode(payload),
             created_at=self._dispatcher.clock.now(),
+            lane=Lane.RETRY if retries else Lane.PRIMARY,
+            failures=retries,
+            retries=retries,
+            overrides=None if max_retries is None else Overrides(max_retries=max_retries).encode(),
         )
-        return (await self._dispatcher.submit(as_declared(task, service))).task
+        key = None if id is None else Key(PROFILE, f"id:{id}", "")
+        return (await self._dispatcher.submit(as_declared(task, service), key=key)).task
 
     async def _known(self, type_: str) -> bool:
         """Whether anybody does work of this type, or has done.

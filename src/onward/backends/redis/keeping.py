@@ -1,0 +1,43 @@
+"""Whether a Redis keeps what it is given, and whether it is still the ledger that we began with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redis.exceptions import ResponseError
+
+from onward.backends.redis.client import Functions
+
+
+async def weaknesses(functions: Functions) -> Sequence[str]:
+    """What makes a Redis lose accepted tasks without a word."""
+    info = await _info(functions, "persistence") | await _info(functions, "memory")
+    found: list[str] = []
+    # Who may not read the configuration is at a host who does not offer a Redis without snapshots.
+    if info.get("aof_enabled") == "0" and await _setting(functions, "save") == "":
+        found.append("Redis keeps nothing on disk: a restart loses every task")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        found.append(f"Redis evicts ({policy}): it deletes tasks when its memory is full")
+    return found
+
+
+async def refused_writes(functions: Functions) -> Sequence[str]:
+    many = await functions.command("LLEN", f"{functions.prefix}onward:faults")
+    return [f"Redis refused {many} writes of the ledger: run onward doctor"] if many else []
+
+
+async def _info(functions: Functions, section: str) -> dict[str, str]:
+    text: bytes = await functions.command("INFO", section)
+    lines = [line.partition(":") for line in text.decode().splitlines() if ":" in line]
+    return {name: value for name, _, value in lines}
+
+
+async def _setting(functions: Functions, name: str) -> str | None:
+    try:
+        found = await functions.command("CONFIG", "GET", name)
+    except Exception as error:  # forbidden, renamed away, or unknown
+        if not isinstance(error.__cause__ or error, ResponseError):
+            raise
+        return None
+    return found[1].decode() if found else None

@@ -1,0 +1,124 @@
+"""The write-ahead log of one SQLite file, kept short under any load.
+
+A passive checkpoint copies the log into the file while writers go on. Beside a busy writer it never
+reaches the log's end, and SQLite begins a log anew only once all of it is copied. So past a bound
+new transactions are held, for as long as it takes to copy the few pages that are left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import apsw
+import structlog
+
+log = structlog.get_logger("onward.sqlite")
+
+COPY_PAGES = 4_000  # of 4 KiB: from here on the log is copied beside the writers
+STEP_PAGES = 1_000  # and again after so many more
+MOST_PAGES = 10_000  # 40 MiB: from here on writers are held until it is begun anew
+BUSY_MS = 250  # how long a held checkpoint waits for readers, each of two times
+FRAME_BYTES = 4_120  # a page and its header
+
+
+class WriteAheadLog:
+    def __init__(self, path: str, writer: apsw.Connection, interrupt: Callable[[], None]) -> None:
+        self._path = path
+        self._interrupt = interrupt  # ends the long reads of this process
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="onward-tidy")
+        self._pages = 0
+        self._copied = 0  # of these, when all were
+        self._next = COPY_PAGES
+        self._running: asyncio.Task[None] | None = None
+        self._pinned = False  # a reader that is not ours kept the last one from its end
+        self.held: asyncio.Future[None] | None = None  # no transaction may begin before this
+        # One that had to grow further shrinks to this when it is begun anew.
+        writer.pragma("journal_size_limit", MOST_PAGES * FRAME_BYTES)
+        writer.set_wal_hook(self._committed)
+
+    @property
+    def bytes(self) -> int:
+        try:
+            return Path(f"{self._path}-wal").stat().st_size
+        except OSError:
+            return 0
+
+    def _committed(self, _: apsw.Connection, __: str, pages: int) -> int:
+        if pages < self._pages:  # it was begun anew
+            self._next, self._copied = COPY_PAGES, 0
+            self._pinned = False
+        self._pages = pages
+        return apsw.SQLITE_OK
+
+    def after_commit(self) -> None:
+        """Between two transactions: the only moment at which new ones can be held."""
+        if self._pages < self._next:
+            return
+        if self._pages >= MOST_PAGES and self.held is None:
+            self.held = asyncio.get_running_loop().create_future()
+        self._start()
+
+    async def tend(self) -> None:
+        """Once a second: what failed, or could not be copied to its end, is tried again."""
+        if self._pages >= COPY_PAGES and self._pages != self._copied:
+            self._start()
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+    async def close(self) -> None:
+        if self._running is not None:
+            await asyncio.wait([self._running])
+        self._thread.shutdown()
+
+    def _start(self) -> None:
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._shorten())
+
+    async def _shorten(self) -> None:
+        try:
+            pages = self._pages
+            if self.held is None and await self._run("PASSIVE", 0):
+                self._copied = pages
+            if self.held is not None:  # perhaps only since the passive one began
+                await self._begin_anew()
+        except apsw.Error as error:
+            log.error("a checkpoint failed; it is tried again", error=repr(error))
+        finally:
+            self._next = self._pages + (self._pages if self._pinned else STEP_PAGES)
+            self._running = None
+            if self.held is not None:
+                self.held.set_result(None)
+                self.held = None
+
+    async def _begin_anew(self) -> None:
+        if await self._run("RESTART", BUSY_MS):
+            return
+        # A read that goes on holds the place in the log at which it began. Ours can be repeated.
+        self._interrupt()
+        if await self._run("RESTART", BUSY_MS):
+            return
+        if not self._pinned:
+            self._pinned = True
+            log.warning(
+                "another process reads the ledger, and its write-ahead log grows until that ends",
+                path=self._path,
+                bytes=self.bytes,
+            )
+
+    async def _run(self, mode: str, busy_ms: int) -> bool:
+        """True: all of it was copied. False: a reader was in the way, or a writer went on."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._checkpoint, mode, busy_ms)
+
+    def _checkpoint(self, mode: str, busy_ms: int) -> bool:
+        connection = apsw.Connection(self._path)
+        try:
+            connection.set_busy_timeout(busy_ms)
+            result = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        finally:
+            connection.close()
+        ((busy, pages, copied),) = result
+        return not busy and pages == copied

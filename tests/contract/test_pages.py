@@ -1,0 +1,107 @@
+"""Pages hold so many bytes as well as so many rows: nobody's megabytes come all at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from onward.backends import open_backend
+from onward.core.contract import LOG_BYTES, PAGE_BYTES, Backend, Page, Query
+from onward.core.task import Event, Task
+from tests.contract.desk import Desk, submission
+from tests.contract.ledgers import LEDGERS
+from tests.servers import fresh_url
+from tests.support import a_task, ids
+
+LARGE = f'"{"x" * 1_000_000}"'
+
+
+@pytest.fixture(params=[*LEDGERS, "archived"])
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    if request.param == "archived":
+        backend = open_backend(fresh_url("redis7"), archive=f"sqlite:///{tmp_path}/archive.db")
+    else:
+        backend = LEDGERS[request.param](tmp_path)
+    yield backend
+    await backend.close()
+
+
+async def large_tasks(desk: Desk, count: int) -> list[str]:
+    tasks = [a_task(payload=LARGE) for _ in range(count)]
+    for task in tasks:
+        await desk.insert(submission(task))
+    return ids(tasks)
+
+
+async def pages(desk: Desk, query: Query) -> list[Page[Task]]:
+    found = [await desk.store.find(query)]
+    while found[-1].next is not None:
+        query = msgspec.structs.replace(query, after=found[-1].next)
+        found.append(await desk.store.find(query))
+    return found
+
+
+def text(task: Task) -> int:
+    return len(task.payload)
+
+
+@pytest.mark.parametrize("word", [None, "xxx"])
+async def test_a_page_of_large_tasks_ends_early_and_all_are_seen(
+    desk: Desk, word: str | None
+) -> None:
+    submitted = await large_tasks(desk, 50)
+    found = await pages(desk, Query(limit=1_000, text=word))
+    assert [task.id for page in found for task in page.items] == submitted[::-1]
+    for page in found:
+        assert sum(map(text, page.items[:-1])) <= PAGE_BYTES, "only the last one may go beyond"
+    assert len(found) > 5
+    assert found[-1].items, "the last page is not an empty one"
+
+
+async def test_a_task_larger_than_a_page_is_a_page(desk: Desk) -> None:
+    submitted = await large_tasks(desk, 3)
+    page = await desk.store.find(Query(most_bytes=10))
+    assert ids(page.items) == [submitted[-1]]
+    page = await desk.store.find(Query(most_bytes=10, after=page.next, limit=7))
+    assert ids(page.items) == [submitted[-2]]
+
+
+async def test_small_tasks_fill_a_page(desk: Desk) -> None:
+    await desk.submit_some(12)
+    page = await desk.store.find(Query(limit=10))
+    assert len(page.items) == 10
+    last = await desk.store.find(Query(limit=10, after=page.next))
+    assert (len(last.items), last.next) == (2, None)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["log", "history"])
+async def test_a_page_of_large_events_ends_early_and_all_are_seen(desk: Desk, whole: bool) -> None:
+    held = await desk.running()
+    for _ in range(20):
+        await desk.hold(held, ("task.chunk", LARGE))
+    task = None if whole else held.id
+    found: list[Event] = []
+    after, more, read = "", True, 0
+    while more:
+        page = await desk.store.events(after=after, limit=1_000, task=task)
+        size = sum(len(event.data or "") for event in page.items[:-1])
+        assert size <= LOG_BYTES, "only the last one may go beyond"
+        found += page.items
+        after, more, read = page.next or after, page.more, read + 1
+    assert [event.n for event in found] == list(range(1, 23))
+    assert read > 3
+    page = await desk.store.events(after=after, limit=1_000, task=task)
+    assert (page.items, page.next, page.more) == ([], after, False)
+
+
+async def test_events_that_fill_a_page_by_number_say_that_there_may_be_more(desk: Desk) -> None:
+    held = await desk.running()
+    await desk.hold(held, *[("task.chunk", "1")] * 10)
+    for task in (None, held.id):
+        page = await desk.store.events(after="", limit=5, task=task)
+        assert (len(page.items), page.more) == (5, True)
+        page = await desk.store.events(after=page.next or "", limit=100, task=task)
+        assert (len(page.items), page.more) == (7, False)

@@ -1,0 +1,176 @@
+"""Readers of the log: seen, counted and, when they are gone for good, waited for no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from structlog.testing import capture_logs
+
+from onward.core.clock import ManualClock
+from onward.core.contract import POSTPONE_MS, Backend
+from onward.core.duty import LEASE_MS as DUTY_MS
+from onward.core.duty import Duty
+from onward.core.readers import CURSORS, DAY_MS, RENEW_MS, Readers
+from onward.core.tail import Tail
+from onward.core.task import Event
+from tests.contract.desk import Desk
+from tests.support import NOW
+
+
+class Listing:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen: list[str] = []
+
+    async def project(self, events: Sequence[Event]) -> None:
+        self.seen += [event.task for event in events]
+
+
+async def run_for(readers: Readers, clock: ManualClock, ms: int, *alive: Tail) -> None:
+    """A server runs for so long, with these readers on it."""
+    until = clock.now() + ms
+    while clock.now() < until:
+        clock.advance(4 * RENEW_MS)
+        for tail in alive:
+            await tail.catch_up()
+        await readers.retire_silent()
+
+
+async def test_a_reader_that_is_gone_for_days_no_longer_holds_finished_tasks(desk: Desk) -> None:
+    clock = ManualClock()
+    readers = Readers(desk.backend, clock, 2 * DAY_MS)
+    gone, there = Listing("gone"), Listing("there")
+    await Tail(desk.backend, gone, clock).catch_up()
+    alive = Tail(desk.backend, there, clock)
+    over = await desk.finished()
+    await run_for(readers, clock, 2 * DAY_MS - 3_600_000, alive)
+    assert await desk.store.purge([over.id], now=clock.now()) == 0, "it may still come back"
+    with capture_logs() as logs:
+        await run_for(readers, clock, 2 * 3_600_000, alive)
+    assert [(line["log_level"], line["reader"], line["silent_days"]) for line in logs] == [
+        ("error", "gone", 2)
+    ]
+    assert await desk.store.purge([over.id], now=clock.now()) == 1
+    assert [(one.name, one.retired) for one in await readers.list()] == [
+        ("there", False),
+        ("gone", True),
+    ]
+
+
+async def test_days_on_which_no_server_ran_count_for_nobody(desk: Desk) -> None:
+    clock = ManualClock()
+    readers = Readers(desk.backend, clock, 2 * DAY_MS)
+    await Tail(desk.backend, Listing("reader"), clock).catch_up()
+    await readers.retire_silent()
+    clock.advance(30 * DAY_MS)
+    await readers.retire_silent()
+    assert not (await readers.list())[0].retired, "it had no chance to look"
+
+
+async def test_silence_is_counted_once_however_many_servers_look(desk: Desk) -> None:
+    clock = ManualClock()
+    servers = [Readers(desk.backend, clock, DAY_MS) for _ in range(3)]
+    await Tail(desk.backend, Listing("reader"), clock).catch_up()
+    for _ in range(10):
+        clock.advance(3 * RENEW_MS)
+        for readers in servers:
+            await readers.retire_silent()
+    (found,) = await servers[0].list()
+    assert found.silent_ms == 30 * RENEW_MS
+    assert found.seen_at == NOW
+
+
+async def test_the_cursor_of_an_older_version_begins_to_be_silent_now(desk: Desk) -> None:
+    clock = ManualClock()
+    readers = Readers(desk.backend, clock, DAY_MS)
+    start = (await desk.store.events(after="$", limit=1)).next or ""
+    await desk.backend.documents.put(CURSORS, "old", f'"{start}"', now=NOW)
+    over = await desk.finished()
+    await readers.retire_silent()
+    assert await desk.store.purge([over.id], now=NOW) == 0
+    await run_for(readers, clock, DAY_MS + 3_600_000)
+    assert await desk.store.purge([over.id], now=clock.now()) == 1
+
+
+async def test_a_retired_reader_that_comes_back_goes_on_where_it_was(desk: Desk) -> None:
+    clock = ManualClock()
+    readers = Readers(desk.backend, clock, DAY_MS)
+    first = await desk.submit()
+    await Tail(desk.backend, Listing("reader"), clock).catch_up()
+    await run_for(readers, clock, DAY_MS + 3_600_000)
+    assert (await readers.list())[0].retired
+    second = await desk.submit()
+    back = Listing("reader")
+    with capture_logs() as logs:
+        await Tail(desk.backend, back, clock).catch_up()
+    assert first.id not in back.seen
+    assert set(back.seen) == {second.id}
+    assert [line["reader"] for line in logs] == ["reader"]
+    assert [(one.name, one.retired, one.silent_ms) for one in await readers.list()] == [
+        ("reader", False, 0)
+    ]
+
+
+async def test_how_far_a_reader_is_behind_is_known(desk: Desk) -> None:
+    clock = ManualClock()
+    readers = Readers(desk.backend, clock)
+    tail = Tail(desk.backend, Listing("reader"), clock)
+    await tail.catch_up()
+    assert (await readers.list())[0].behind_ms == 0
+    await desk.submit()
+    clock.advance(5_000)
+    assert (await readers.list())[0].behind_ms == 5_000
+    await tail.catch_up()
+    assert (await readers.list())[0].behind_ms == 0
+
+
+async def test_a_reader_can_be_forgotten(desk: Desk) -> None:
+    clock = ManualClock()
+    readers = Readers(desk.backend, clock)
+    await Tail(desk.backend, Listing("reader"), clock).catch_up()
+    over = await desk.finished()
+    assert await desk.store.purge([over.id], now=NOW) == 0
+    assert await readers.forget("reader")
+    assert not await readers.forget("reader")
+    assert await readers.list() == []
+    assert await desk.store.purge([over.id], now=NOW) == 1
+
+
+@pytest.mark.parametrize("postpone_ms", [POSTPONE_MS, 10 * POSTPONE_MS])
+async def test_what_is_not_read_yet_is_due_again_when_the_caller_says(
+    desk: Desk, postpone_ms: int
+) -> None:
+    await Tail(desk.backend, Listing("reader"), ManualClock()).catch_up()
+    over = await desk.finished()
+    assert await desk.store.purge([over.id], now=NOW, postpone_ms=postpone_ms) == 0
+    assert (await desk.task(over.id)).due_at == NOW + postpone_ms
+
+
+async def test_a_document_is_deleted_only_as_it_was_read(backend: Backend) -> None:
+    documents = backend.documents
+    first = await documents.put("kind", "key", "1", now=NOW)
+    second = await documents.put("kind", "key", "2", now=NOW)
+    assert first is not None
+    assert second is not None
+    assert not await documents.delete("kind", "key", expect=first.version)
+    assert await documents.get("kind", "key", now=NOW) == second
+    assert await documents.delete("kind", "key", expect=second.version)
+    assert await documents.get("kind", "key", now=NOW) is None
+    assert await documents.list("kind", now=NOW) == []
+    assert not await documents.delete("kind", "key", expect=second.version)
+    again = await documents.put("kind", "key", "3", now=NOW, expect=0)
+    assert again is not None
+
+
+async def test_a_duty_is_given_up_by_whoever_has_it_now(backend: Backend) -> None:
+    clock = ManualClock()
+    paused, successor = (Duty(backend.documents, clock, "work", name) for name in ("a", "b"))
+    assert await paused.mine()
+    clock.advance(DUTY_MS + 1)
+    assert await successor.mine()
+    await paused.give_up()
+    assert not await Duty(backend.documents, clock, "work", "c").mine()
+    assert await successor.mine()
+    await successor.give_up()
+    assert await Duty(backend.documents, clock, "work", "c").mine()

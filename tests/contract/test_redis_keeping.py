@@ -1,0 +1,191 @@
+"""A Redis that forgets is noticed: it keeps nothing, it came back empty, or it is another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+from structlog.testing import capture_logs
+
+from onward.backends import redis as ledger
+from onward.backends.redis import RedisBackend
+from onward.backends.redis.client import Functions, refused
+from onward.core.errors import LedgerUnavailable
+from tests.contract.desk import Desk
+from tests.house import open_house
+from tests.servers import FLAVOURS, fresh_url, shared
+
+
+@pytest.fixture(params=FLAVOURS)
+def flavour(request: pytest.FixtureRequest) -> str:
+    fresh_url(str(request.param))
+    return str(request.param)
+
+
+@pytest.fixture
+async def backend(flavour: str) -> AsyncIterator[RedisBackend]:
+    backend = RedisBackend(shared(flavour).url)
+    await backend.maintain()
+    yield backend
+    await backend.close()
+
+
+@pytest.fixture
+def client(flavour: str) -> Any:
+    return shared(flavour).client
+
+
+async def warned(url: str, **options: Any) -> tuple[list[str], list[Any]]:
+    backend = RedisBackend(url, **options)
+    with capture_logs() as lines:
+        await backend.maintain()
+    await backend.close()
+    return list(backend.warnings), [line for line in lines if line["log_level"] == "warning"]
+
+
+async def test_a_redis_that_keeps_nothing_or_evicts_is_warned_of(flavour: str, client: Any) -> None:
+    url = shared(flavour).url
+    warnings, lines = await warned(url)
+    assert "keeps nothing" in warnings[0]
+    assert [line["reason"] for line in lines] == warnings
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        warnings, _ = await warned(url)
+        assert "evicts (allkeys-lru)" in warnings[1]
+        assert await warned(url, volatile=True) == ([], []), "it is wanted"
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+    client.config_set("save", "3600 1")
+    try:
+        assert await warned(url) == ([], [])
+    finally:
+        client.config_set("save", "")
+
+
+async def test_writes_that_redis_refused_are_warned_of(flavour: str, client: Any) -> None:
+    client.lpush("onward:faults", "1 ZADD onward:x: WRONGTYPE")
+    warnings, _ = await warned(shared(flavour).url, volatile=True)
+    assert warnings == ["Redis refused 1 writes of the ledger: run onward doctor"]
+
+
+async def test_who_may_not_read_the_configuration_is_not_warned(flavour: str, client: Any) -> None:
+    client.execute_command(
+        *("ACL", "SETUSER", "plain", "on", ">secret", "~*", "&*", "+@all", "-config")
+    )
+    try:
+        server = shared(flavour)
+        warnings, _ = await warned(f"unix://plain:secret@{server.socket}")
+        assert warnings == []
+    finally:
+        client.acl_deluser("plain")
+
+
+async def test_an_emptied_redis_is_not_taken_for_the_ledger(
+    backend: RedisBackend, client: Any
+) -> None:
+    desk = Desk(backend)
+    await desk.submit()
+    client.flushall()
+    client.function_flush("SYNC")
+    with capture_logs() as lines, pytest.raises(LedgerUnavailable, match="the ledger is gone"):
+        await desk.submit()
+    assert [line["log_level"] for line in lines] == ["error"]
+    for call in (backend.maintain, desk.all, desk.submit):
+        with pytest.raises(LedgerUnavailable, match="the ledger is gone"):
+            await call()
+    assert (client.keys(), client.function_list()) == ([], [])
+
+
+async def test_another_ledger_in_its_place_is_told_and_its_own_is_known_again(
+    backend: RedisBackend, client: Any
+) -> None:
+    epoch = client.get("onward:epoch")
+    client.set("onward:epoch", "another")
+    with pytest.raises(LedgerUnavailable, match="the ledger was replaced") as lost:
+        await backend.maintain()
+    assert "restart every server" in str(lost.value.hint)
+    with pytest.raises(LedgerUnavailable):
+        await Desk(backend).submit()
+    client.set("onward:epoch", epoch)
+    await backend.maintain()
+    await Desk(backend).submit()
+
+
+async def test_every_server_of_a_ledger_knows_the_same_one(flavour: str) -> None:
+    url = shared(flavour).url
+    servers = [RedisBackend(url) for _ in range(3)]
+    await asyncio.gather(*(server.maintain() for server in servers))
+    await asyncio.gather(*(server.maintain() for server in servers))
+    for server in servers:
+        await server.close()
+
+
+async def test_health_is_degraded_while_it_may_forget_and_fails_when_it_has(
+    flavour: str, client: Any
+) -> None:
+    url = shared(flavour).url
+    async with open_house(ledger=url, archive="", redis_volatile=False) as house:
+        health = await house.get("/health")
+        assert (health.status_code, health.json()["status"]) == (200, "degraded")
+        part = health.json()["components"]["ledger"]
+        assert part["status"] == "degraded"
+        assert "keeps nothing" in part["warnings"][0]
+        client.flushall()
+        answers: list[Any] = []
+
+        async def ask() -> bool:
+            answers.append(await house.get("/health"))
+            return bool(answers[-1].status_code == 503)
+
+        while not await ask():  # noqa: ASYNC110 the server looks once a second
+            await asyncio.sleep(0.05)
+        assert "the ledger is gone" in answers[-1].json()["components"]["ledger"]["error"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "MOVED 3999 127.0.0.1:6381",
+        "ASK 3999 127.0.0.1:6381",
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        "CLUSTERDOWN Hash slot not served",
+        "LOADING Redis is loading the dataset in memory",
+        "READONLY You can't write against a read only replica.",
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        "NOREPLICAS Not enough good replicas to write.",
+        "MISCONF Redis is configured to save RDB snapshots",
+        "BUSY Redis is busy running a script.",
+        "OOM command not allowed when used memory > 'maxmemory'.",
+    ],
+)
+def test_what_passes_by_itself_is_worth_another_try(said: str) -> None:
+    from redis.asyncio.connection import DefaultParser
+
+    parser: Any = DefaultParser
+    error = parser.parse_error(said)
+    assert isinstance(refused(error), LedgerUnavailable), repr(error)
+
+
+def test_a_fault_of_our_own_is_not() -> None:
+    assert isinstance(refused(ResponseError("user_function:1: attempt to index")), ResponseError)
+
+
+async def test_a_time_that_came_late_is_not_believed(
+    backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.ahead_ms = 7
+    command = backend.functions.command
+
+    async def late(self: Functions, *arguments: Any) -> Any:
+        answer = await command(*arguments)
+        if arguments == ("TIME",):
+            return [int(answer[0]) + 60, answer[1]]
+        return answer
+
+    monkeypatch.setattr(Functions, "command", late)
+    assert await backend._measure() > 50_000
+    monkeypatch.setattr(ledger, "LONGEST_TRIP_S", 0)
+    assert await backend._measure() == 7

@@ -1,0 +1,174 @@
+"""Tasks of a Redis ledger that were torn by hand: found as they are, and put back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import redis
+
+from onward.backends.redis import RedisBackend, mending
+from onward.backends.redis.mending import Mending
+from onward.cli.redis_tasks import examine_tasks
+from onward.core.outcome import Failed, Succeeded
+from onward.core.task import Fault
+from tests.contract.desk import Desk
+from tests.faults.redis_invariants import check_redis_invariants
+from tests.servers import FLAVOURS, RedisServer, fresh_url, shared
+from tests.support import NOW, ids
+
+NO_MORE = Failed(Fault(kind="Boom", message="no", retryable=False))
+
+
+@pytest.fixture(params=FLAVOURS)
+def server(request: pytest.FixtureRequest) -> RedisServer:
+    fresh_url(str(request.param))
+    return shared(str(request.param))
+
+
+@pytest.fixture
+async def desk(server: RedisServer) -> AsyncIterator[Desk]:
+    backend = RedisBackend(server.url)
+    desk = Desk(backend)
+    for n in range(5):
+        await desk.submit(id=f"queued-{n}", queue="a:b", payload=f'"{"x" * 100}"')
+    await desk.running(id="running", queue="r")
+    await desk.submit(id="scheduled", run_at=NOW + 10)
+    await desk.settle(await desk.running(id="dead", queue="d"), NO_MORE)
+    await desk.settle(await desk.running(id="over", queue="o"), Succeeded("1"))
+    yield desk
+    await backend.close()
+
+
+@pytest.fixture
+def client(server: RedisServer) -> Any:
+    return redis.Redis(unix_socket_path=str(server.socket), decode_responses=True)
+
+
+def faults(client: Any, *, mends: bool = False, quiet: bool = True) -> set[tuple[str, str]]:
+    looked: list[int] = []
+    found = Mending(client, "", mends=mends, quiet=quiet, progress=looked.append).faults()
+    return set(found)
+
+
+QUEUE = "onward:queue:1:primary:a:b"
+TEARS: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
+    "in no list": (("LREM", QUEUE, 0, "queued-1"), {("queued, and in no list", "queued-1")}),
+    "no list at all": (
+        ("DEL", QUEUE),
+        {("queued, and in no list", f"queued-{n}") for n in range(5)},
+    ),
+    "twice in its list": (("RPUSH", QUEUE, "queued-1"), {("twice in its queue", "queued-1")}),
+    "in another's list": (
+        ("RPUSH", "onward:queue:0:primary:a:b", "queued-1"),
+        {("in queue 0:primary:a:b by mistake", "queued-1")},
+    ),
+    "a list with nobody": (
+        ("RPUSH", QUEUE, "ghost"),
+        {("in queue 1:primary:a:b by mistake", "ghost")},
+    ),
+    "without a lease": (
+        ("ZREM", "onward:running", "running"),
+        {("not in onward:running as its row says", "running")},
+    ),
+    "with another lease": (
+        ("ZADD", "onward:running", 5, "running"),
+        {("not in onward:running as its row says", "running")},
+    ),
+    "without an alarm": (
+        ("ZREM", "onward:alarms", "scheduled"),
+        {("not in onward:alarms as its row says", "scheduled")},
+    ),
+    "a lease of nobody": (
+        ("ZADD", "onward:running", 5, "ghost"),
+        {("no such task, in onward:running", "ghost")},
+    ),
+    "over, and running": (
+        ("ZADD", "onward:running", 5, "over"),
+        {("in onward:running by mistake", "over")},
+    ),
+    "not among the dead": (
+        ("ZREM", "onward:dead", "dead"),
+        {("not in onward:dead as its row says", "dead")},
+    ),
+    "not in the index": (("ZREM", "onward:index", "dead"), {("not in onward:index", "dead")}),
+    "an index of nobody": (
+        ("ZADD", "onward:index", 99, "ghost"),
+        {("no such task, in onward:index", "ghost")},
+    ),
+    "counts": (
+        ("HSET", "onward:counts", "a:b:primary:queued", 7, "z:running", 1),
+        {("counted 5, kept 7", "a:b:primary:queued"), ("counted 0, kept 1", "z:running")},
+    ),
+    "set aside": (
+        ("ZADD", "onward:aside", 5, "queued-1"),
+        {("in onward:aside by mistake", "queued-1")},
+    ),
+}
+
+
+@pytest.mark.parametrize("step", [200, 2])
+@pytest.mark.parametrize("tear", TEARS)
+async def test_each_tear_is_found_and_mended(
+    desk: Desk, client: Any, tear: str, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mending, "STEP", step)
+    command, found = TEARS[tear]
+    assert faults(client) == set()
+    client.execute_command(*command)
+    assert found <= faults(client)
+    assert found <= faults(client), "looking changes nothing"
+    assert found <= faults(client, mends=True)
+    assert faults(client) == set()
+    check_redis_invariants(client_of(desk), all_over=False)
+    assert ids(await desk.claim("a:b", limit=9)) == [f"queued-{n}" for n in range(5)]
+
+
+def client_of(desk: Desk) -> Any:
+    backend: Any = desk.backend
+    return redis.Redis(unix_socket_path=backend._redis.connection_pool.connection_kwargs["path"])
+
+
+async def test_a_row_that_cannot_be_read_is_named_and_left(desk: Desk, client: Any) -> None:
+    client.hdel("onward:task:queued-1", "type")
+    assert ("its row cannot be read", "queued-1") in faults(client)
+    (found, *_) = [
+        finding
+        for finding in examine_tasks(client, "", repair=True)
+        if "cannot be read" in finding.found
+    ]
+    assert "hgetall onward:task:queued-1" in found.todo
+    assert client.exists("onward:task:queued-1")
+    assert ids(await desk.claim("a:b", limit=9)) == [
+        "queued-0",
+        *(f"queued-{n}" for n in (2, 3, 4)),
+    ]
+
+
+async def test_nothing_is_mended_while_a_server_runs(desk: Desk, client: Any) -> None:
+    now = int(client.time()[0]) * 1000
+    docs = desk.backend.documents
+    await docs.put("server", "s1", "{}", now=now, expires_at=now + 60_000)
+    client.lrem(QUEUE, 0, "queued-1")
+    client.hset("onward:counts", "z:running", 1)
+    (found,) = examine_tasks(client, "", repair=True)
+    assert (found.mark, "s1" in found.found) == ("✗", True)
+    assert client.llen(QUEUE) == 4
+    (found,) = examine_tasks(client, "", repair=False)
+    assert "counts were not compared" in found.found
+
+
+async def test_the_doctor_tells_what_it_found_and_what_it_repaired(desk: Desk, client: Any) -> None:
+    (well,) = examine_tasks(client, "", repair=False)
+    assert (well.mark, well.found) == ("✓", "9, each where its row says")
+    client.delete(QUEUE)
+    client.lpush("onward:faults", "1 ZADD onward:x: WRONGTYPE")
+    torn, refused = examine_tasks(client, "", repair=False)
+    assert torn.mark == "✗"
+    assert torn.found == "5 × queued, and in no list: queued-0, queued-1, queued-2, …"
+    assert "--repair" in torn.todo
+    assert "refused 1 writes, lately 1 ZADD onward:x" in refused.found
+    mended, _ = examine_tasks(client, "", repair=True)
+    assert (mended.mark, mended.found.startswith("repaired: 5 ×")) == ("✓", True)
+    assert [finding.mark for finding in examine_tasks(client, "", repair=False)] == ["✓"]

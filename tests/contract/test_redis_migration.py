@@ -1,0 +1,212 @@
+"""A ledger of the last layout, as its own version wrote it, is brought to this one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from onward.backends.redis import RedisBackend, layout
+from onward.core.contract import Fate, Key
+from onward.core.errors import Invalid
+from onward.core.task import State
+from tests.contract.desk import Desk, submission
+from tests.faults.redis_invariants import check_nothing_was_refused, check_redis_invariants
+from tests.servers import FLAVOURS, fresh_url, shared
+from tests.support import a_task, wait_until
+
+OLD = Path(__file__).with_name("layout_2.jsonl")
+STATES = {"queued": 18, "running": 4, "scheduled": 2, "waiting": 1, "dead": 1, "succeeded": 1}
+
+
+@pytest.fixture(params=FLAVOURS)
+def flavour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def old_ledger(flavour: str, prefix: str = "") -> Any:
+    fresh_url(flavour)
+    redis: Any = shared(flavour).client
+    for line in OLD.read_text().splitlines():
+        command, key, *rest = json.loads(line)
+        if prefix:
+            rest = [f"{prefix}{part}" if part.startswith("onward:key:") else part for part in rest]
+        redis.execute_command(command, prefix + key, *rest)
+    return redis
+
+
+async def opened(flavour: str, prefix: str = "") -> Desk:
+    backend = RedisBackend(shared(flavour).url, prefix=prefix)
+    try:
+        await backend.functions.prepare()
+    except BaseException:
+        await backend.close()
+        raise
+    return Desk(backend)
+
+
+async def check_all(desk: Desk, redis: Any) -> None:
+    check_redis_invariants(redis, all_over=False)
+    check_nothing_was_refused(redis)
+    tasks = await desk.all()
+    assert {state: sum(task.state == state for task in tasks) for state in STATES} == STATES
+    assert await desk.store.counts() == await desk.recount()
+    # Two queues stood in one list: each has its own tasks, in order.
+    for queue, ids in {
+        "summarize": [*range(3), 12, 13, 14],
+        "high": range(3, 6),
+        "orders": range(6, 9),
+        "orders:high": range(9, 12),
+    }.items():
+        claimed = await desk.claim(queue, limit=9)
+        assert [task.id for task in claimed] == [f"queued-{n}" for n in ids]
+        assert all(len(task.payload) > 80 for task in claimed)
+    assert [task.id for task in await desk.claim("back", limit=9)] == ["back-20", "queued-21"]
+    lettered = await desk.task("lettered-23")
+    assert lettered.state is State.RUNNING
+    assert redis.llen("onward:mail:lettered-23") == 4
+    assert len((await desk.task("over-25")).result or "") > 80
+    found = await desk.backend.sessions.get("agent|1")
+    assert found is not None
+    assert found.tasks == 2
+    again = submission(a_task(queue="k"), key=Key("s", "k", "body"))
+    (receipt,) = (await desk.insert(again)).receipts
+    assert (receipt.fate, receipt.task) == (Fate.KNOWN, "keyed-26")
+    charged = msgspec.structs.replace(a_task(queue="k"), id="keyed-99", fence=9)
+    effect = await desk.backend.effects.begin(charged, "charge", now=desk.now)
+    assert effect is not None
+    assert effect.value == '"done"'
+    assert await desk.backend.documents.get("service", "summarize", now=desk.now) is not None
+    assert redis.zscore("onward:ends", "server\x1fgone") is not None
+    foreign = [key for key in redis.scan_iter() if not key.startswith(b"onward:")]
+    assert foreign == [], "what only the old version wrote is gone"
+    left = redis.exists("onward:migrating", "onward:sorting")
+    assert (left, redis.get("onward:layout")) == (0, b"3")
+
+
+@pytest.mark.parametrize("step", [200, 1])
+async def test_every_task_keeps_its_state_place_and_parts(
+    flavour: str, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "STEP", step)
+    redis = old_ledger(flavour)
+    desk = await opened(flavour)
+    await check_all(desk, redis)
+    await desk.backend.close()
+
+
+async def test_it_goes_on_wherever_it_was_stopped(
+    flavour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "STEP", 5)
+    steps = 0
+    while True:
+        redis = old_ledger(flavour)
+        stopped = await interrupted(flavour, after=steps)
+        desk = await opened(flavour)
+        await check_all(desk, redis)
+        await desk.backend.close()
+        if not stopped:
+            break
+        steps += 1
+    assert steps > 10
+
+
+async def interrupted(flavour: str, after: int) -> bool:
+    """So many commands of a migration, and no more; whether that was before its end."""
+    backend = RedisBackend(shared(flavour).url)
+    command, left = backend.functions.command, after
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal left
+        if left == 0:
+            raise asyncio.CancelledError
+        left -= 1
+        return await command(*arguments)
+
+    backend.functions.command = counted  # type: ignore[method-assign]
+    try:
+        await backend.functions.prepare()
+    except asyncio.CancelledError:
+        return True
+    finally:
+        await backend.close()
+    return False
+
+
+@pytest.mark.slow
+async def test_it_goes_on_after_its_process_was_killed(flavour: str) -> None:
+    redis = old_ledger(flavour)
+    code = (
+        "import asyncio\n"
+        "from onward.backends.redis import RedisBackend, layout\n"
+        "layout.STEP = 1\n"
+        f"backend = RedisBackend({shared(flavour).url!r})\n"
+        "asyncio.run(backend.functions.prepare())\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])  # noqa: ASYNC220 killed below
+    try:
+        await wait_until(lambda: redis.get("onward:layout") == b"3")
+    finally:
+        process.kill()
+        process.wait()
+    desk = await opened(flavour)
+    await check_all(desk, redis)
+    await desk.backend.close()
+
+
+async def test_two_servers_that_start_at_once_migrate_together(
+    flavour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "STEP", 1)
+    redis = old_ledger(flavour)
+    one, two = await asyncio.gather(opened(flavour), opened(flavour))
+    await check_all(one, redis)
+    for desk in (one, two):
+        await desk.backend.close()
+
+
+async def test_it_waits_for_servers_of_the_old_version_to_stop(flavour: str) -> None:
+    redis = old_ledger(flavour)
+    redis.hset("onward:doc:server", "s1", f"1\x1f{int(redis.time()[0]) * 1000 + 60_000}\x1f{{}}")
+    with pytest.raises(Invalid, match="still run: s1") as refused:
+        await opened(flavour)
+    assert "stop all servers" in str(refused.value.hint)
+    assert redis.get("onward:layout") == b"2", "nothing is touched"
+    redis.hdel("onward:doc:server", "s1")
+    theirs = "redis.register_function('onward3_insert', function() return 'theirs' end)"
+    redis.function_load(f"#!lua name=onward3\n{theirs}", replace=True)
+    desk = await opened(flavour)
+    assert not redis.function_list("onward3"), "one that comes back cannot write beside us"
+    await desk.backend.close()
+
+
+async def test_what_others_put_under_the_old_names_is_left_alone(flavour: str) -> None:
+    redis = old_ledger(flavour)
+    redis.rpush("tasks:pending:primary", "foreign")
+    redis.delete("tasks:scheduled")
+    redis.set("tasks:scheduled", "a string")
+    redis.hset("task:foreign", "status", "PENDING")
+    redis.delete("task:queued-14")
+    redis.set("task:queued-14", "metadata of an agent")
+    desk = await opened(flavour)
+    assert redis.lrange("tasks:pending:primary", 0, -1) == [b"queued-14", b"foreign"]
+    assert redis.get("tasks:scheduled") == b"a string"
+    assert redis.exists("task:foreign", "task:queued-14") == 2
+    assert (await desk.store.get(["queued-14"]))[0] is None
+    assert await desk.store.counts() == await desk.recount()
+    await desk.backend.close()
+
+
+async def test_a_prefix_stays_in_front(flavour: str) -> None:
+    redis = old_ledger(flavour, prefix="{onward}:")
+    desk = await opened(flavour, prefix="{onward}:")
+    assert await desk.store.counts() == await desk.recount()
+    assert [key for key in redis.scan_iter() if not key.startswith(b"{onward}:onward:")] == []
+    await desk.backend.close()

@@ -1,0 +1,184 @@
+"""Rows of a Redis ledger that cannot be read, and calls that are too big: nobody else suffers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from onward.backends.redis import RedisBackend
+from onward.core.contract import Fate, Key, Query, Verdict
+from onward.core.outcome import Failed, Released, Succeeded
+from onward.core.task import Fault, State
+from tests.contract.desk import Desk, submission
+from tests.faults.redis_invariants import check_nothing_was_refused, check_redis_invariants
+from tests.servers import FLAVOURS, fresh_url, shared
+from tests.support import NOW, a_task, ids
+
+MANY = 6_000  # more than Lua's stack holds as arguments
+
+
+@pytest.fixture(params=FLAVOURS)
+def flavour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def desk(flavour: str) -> AsyncIterator[Desk]:
+    backend = RedisBackend(fresh_url(flavour))
+    yield Desk(backend)
+    await backend.close()
+
+
+@pytest.fixture
+def redis(desk: Desk, flavour: str) -> Any:
+    return shared(flavour).client
+
+
+def row(task: str) -> str:
+    return f"onward:task:{task}"
+
+
+async def test_a_move_with_thousands_of_events_tears_nobody(desk: Desk, redis: Any) -> None:
+    one, big, two = [await desk.running(queue=queue) for queue in "abc"]
+    again = Failed(Fault(kind="Boom", message="no", retryable=True))
+    moves = [
+        desk.decide(one, again),
+        desk.decide(big, Succeeded("1")),
+        desk.decide(two, Released()),
+    ]
+    notes = (("run.note", None),) * MANY
+    moves[1] = msgspec.structs.replace(moves[1], events=(*notes, *moves[1].events))
+    assert (await desk.apply(*moves)).verdicts == [Verdict.APPLIED] * 3
+    check_redis_invariants(redis, all_over=False)
+    check_nothing_was_refused(redis)
+    assert await desk.store.purge([big.id], now=NOW) == 1
+    check_redis_invariants(redis, all_over=False)
+
+
+async def test_a_hold_with_thousands_of_notes_is_written(desk: Desk, redis: Any) -> None:
+    held = await desk.running()
+    assert await desk.hold(held, *[("task.progress", "1")] * MANY) == "held"
+    check_redis_invariants(redis, all_over=False)
+
+
+async def test_a_second_end_is_refused_and_its_neighbours_are_not(desk: Desk, redis: Any) -> None:
+    over = await desk.finished(queue="over")
+    one, two = await desk.running(queue="a"), await desk.running(queue="b")
+    second = msgspec.structs.replace(
+        desk.decide(one, Succeeded("1")),
+        task=over.id,
+        expect=State.SUCCEEDED,
+        fence=over.fence,
+        rev=over.rev,
+    )
+    moves = desk.decide(one, Released()), second, desk.decide(two, Succeeded("1"))
+    verdicts = (await desk.apply(*moves)).verdicts
+    assert verdicts == [Verdict.APPLIED, Verdict.REFUSED, Verdict.APPLIED]
+    check_redis_invariants(redis, all_over=False)
+    assert ids(await desk.claim("a")) == [one.id]
+
+
+@pytest.mark.parametrize("how", ["string", "half", "number"])
+async def test_a_row_that_cannot_be_read_spoils_no_batch(desk: Desk, redis: Any, how: str) -> None:
+    await desk.submit_some(3, queue="q", session="s", expires_at=NOW + 10)
+    first, odd, last = await desk.all()
+    spoil(redis, odd.id, how)
+    assert [task and task.id for task in await desk.store.get(ids([first, odd, last]))] == [
+        first.id,
+        None,
+        last.id,
+    ]
+    assert ids((await desk.store.find(Query())).items) == [last.id, first.id]
+    assert (await desk.backend.sessions.get("s")) is not None
+    due = await desk.store.due(now=NOW + 20, limit=1)
+    assert ids(due) == [first.id]
+    assert ids(await desk.store.due(now=NOW + 20, limit=10)) == [first.id, last.id]
+    assert redis.zscore("onward:alarms", odd.id) is None
+    assert redis.zscore("onward:aside", odd.id) is not None, "it is on record"
+    if how != "number":  # which the claim does not look at
+        assert ids(await desk.claim("q", limit=3)) == [first.id, last.id]
+
+
+def spoil(redis: Any, task: str, how: str) -> None:
+    if how == "string":
+        redis.delete(row(task))
+        redis.set(row(task), "somebody else's")
+    elif how == "half":
+        redis.hdel(row(task), "type")
+    else:
+        redis.hset(row(task), "expires_at", "2026-01-01T00:00:00")
+
+
+async def test_hundreds_of_alarms_of_nobody_keep_none_from_ringing(desk: Desk, redis: Any) -> None:
+    task = await desk.submit(run_at=NOW + 10)
+    redis.zadd("onward:alarms", {f"ghost {n}": 1 for n in range(600)})
+    redis.zadd("onward:running", {f"ghost {n}": 1 for n in range(600, 900)})
+    assert ids(await desk.store.due(now=NOW + 20, limit=256)) == [task.id]
+    assert redis.zcard("onward:alarms") == 1
+    assert redis.zcard("onward:running") == redis.zcard("onward:aside") == 0
+
+
+async def test_a_row_that_cannot_be_read_refuses_its_own_move_only(desk: Desk, redis: Any) -> None:
+    one, odd, two = [await desk.running(queue=queue) for queue in "abc"]
+    redis.hset(row(odd.id), "events", "many")
+    moves = [desk.decide(held, Succeeded("1")) for held in (one, odd, two)]
+    verdicts = (await desk.apply(*moves)).verdicts
+    assert verdicts == [Verdict.APPLIED, Verdict.REFUSED, Verdict.APPLIED]
+    assert redis.hget(row(odd.id), "state") == b"running"
+
+
+async def test_an_id_that_stands_in_a_queue_twice_is_claimed_once(desk: Desk, redis: Any) -> None:
+    task = await desk.submit(queue="q")
+    redis.rpush("onward:queue:1:primary:q", task.id, "ghost")
+    assert ids(await desk.claim("q", limit=5)) == [task.id]
+    assert ids(await desk.claim("q", limit=5)) == []
+
+
+async def test_an_entry_of_somebody_else_in_the_log_is_passed_over(desk: Desk, redis: Any) -> None:
+    await desk.submit()
+    redis.xadd("onward:events", {"what": "is this"})
+    task = await desk.submit()
+    page = await desk.store.events(after="", limit=10)
+    assert [event.type for event in page.items] == ["task.created"] * 2
+    assert page.items[-1].task == task.id
+    assert (await desk.store.events(after=page.next or "", limit=10)).items == []
+
+
+async def test_a_key_of_the_wrong_kind_keeps_the_rest_of_a_move_from_nothing(
+    desk: Desk, redis: Any
+) -> None:
+    held = await desk.running(queue="a")
+    redis.delete("onward:scheduled")
+    redis.set("onward:scheduled", "a string")
+    again = Failed(Fault(kind="Boom", message="no", retryable=True))
+    await desk.settle(held, again)
+    assert (await desk.task(held.id)).state is State.SCHEDULED
+    assert await desk.store.counts() == await desk.recount()
+    assert redis.zscore("onward:alarms", held.id) is not None
+    (fault,) = redis.lrange("onward:faults", 0, -1)
+    assert b"ZADD onward:scheduled" in fault
+
+
+async def test_ended_documents_are_deleted(desk: Desk, redis: Any) -> None:
+    docs = desk.backend.documents
+    await docs.put("server", "dead", "{}", now=NOW, expires_at=NOW + 10)
+    await docs.put("server", "again", "{}", now=NOW, expires_at=NOW + 10)
+    await docs.put("server", "again", "{}", now=NOW, expires_at=NOW + 60_000)
+    await docs.put("server", "alive", "{}", now=NOW)
+    await docs.put("other", "k", "{}", now=NOW + 20)
+    assert sorted(redis.hkeys("onward:doc:server")) == [b"again", b"alive"]
+    assert redis.zcard("onward:ends") == 1
+
+
+async def test_a_submission_whose_key_cannot_be_read_is_refused_by_itself(
+    desk: Desk, redis: Any
+) -> None:
+    redis.set("onward:key:s|k", "a string")
+    keyed = submission(a_task(), key=Key("s", "k", "body"))
+    inserted = await desk.insert(submission(a_task()), keyed, submission(a_task()))
+    fates = [receipt.fate for receipt in inserted.receipts]
+    assert fates == [Fate.FRESH, Fate.REFUSED, Fate.FRESH]
+    check_redis_invariants(redis, all_over=False)

@@ -1,0 +1,142 @@
+"""The sweep: what the clock does, what cannot be decided, and a process that was paused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from onward.core import alarm, machine
+from onward.core.alarm import Alarm
+from onward.core.clock import ManualClock
+from onward.core.contract import Submission
+from onward.core.errors import LedgerUnavailable
+from onward.core.policy import Profile
+from onward.core.task import State, Task
+from tests.core.desk import Desk
+from tests.core.desk import desk as desk
+from tests.support import LEASE_MS, NOW, PROFILES, a_task
+
+
+async def insert(desk: Desk, *tasks: Task, profile: Profile = PROFILES["console"]) -> None:
+    items = [Submission(*machine.born(task, profile)) for task in tasks]
+    await desk.backend.tasks.insert(items, (), now=NOW)
+
+
+def odd(n: int = 0) -> Task:
+    """Of a profile that only a newer server knows; due before everything else."""
+    return a_task(id=f"odd-{n:04}", profile="of a newer server", run_at=NOW + 1)
+
+
+async def test_a_task_that_cannot_be_decided_stops_nobody_elses_alarm(
+    desk: Desk, clock: ManualClock
+) -> None:
+    late = a_task(run_at=NOW + 5)
+    await insert(desk, odd(), late)
+    asked, events = machine.born(
+        a_task(waiting_for="approval", id="odd approval"), PROFILES["console"]
+    )
+    edited = _with(asked, approval='{"status": "of a newer server"}', due_at=NOW + 2)
+    await desk.backend.tasks.insert([Submission(edited, events)], (), now=NOW)
+    clock.advance(10)
+    with capture_logs() as logs:
+        for _ in range(3):
+            await Alarm(desk).sweep()
+    assert (await desk.task(late.id)).state is State.QUEUED
+    for id, state in {"odd-0000": State.SCHEDULED, "odd approval": State.WAITING}.items():
+        found = await desk.task(id)
+        assert found.state is state
+        assert found.due_at == clock.now() + machine.POSTPONE_MS, "out of the sweep's way"
+    told = [line["task"] for line in logs if line["log_level"] == "error"]
+    assert sorted(told) == ["odd approval", "odd-0000"], "each is reported once"
+    clock.advance(machine.POSTPONE_MS)
+    with capture_logs() as logs:
+        await Alarm(desk).sweep()
+    assert not logs
+
+
+def _with(task: Task, **fields: object) -> Task:
+    return msgspec.structs.replace(task, **fields)
+
+
+async def test_a_finished_task_of_an_unknown_profile_is_forgotten_all_the_same(
+    desk: Desk, clock: ManualClock
+) -> None:
+    over = _with(odd(), state=State.SUCCEEDED, due_at=NOW)
+    await desk.backend.tasks.insert([Submission(over, ())], (), now=NOW)
+    await Alarm(desk).sweep()
+    assert await desk.backend.tasks.get([over.id]) == [None]
+
+
+async def test_a_row_that_the_ledger_refuses_to_move_is_looked_past(
+    desk: Desk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even postponed: a whole batch of these stands before the rest, and is no endless loop."""
+    monkeypatch.setattr(alarm, "BATCH", 4)
+    late = a_task(run_at=NOW + 5)
+    await insert(desk, *map(odd, range(8)), late)
+    apply = desk.backend.tasks.apply
+
+    async def refusing(moves, hands=(), *, now):  # type: ignore[no-untyped-def]
+        if any(move.task.startswith("odd") for move in moves):
+            raise RuntimeError("no such row")
+        return await apply(moves, hands, now=now)
+
+    desk.backend.tasks.apply = refusing  # type: ignore[method-assign]
+    clock.advance(10)
+    assert await Alarm(desk).sweep() == 9
+    assert (await desk.task(late.id)).state is State.QUEUED
+
+
+async def test_a_ledger_that_is_away_fails_the_sweep(desk: Desk, clock: ManualClock) -> None:
+    await insert(desk, a_task(run_at=NOW + 5))
+
+    async def away(moves, hands=(), *, now):  # type: ignore[no-untyped-def]
+        raise LedgerUnavailable("away")
+
+    desk.backend.tasks.apply = away  # type: ignore[method-assign]
+    clock.advance(10)
+    with pytest.raises(LedgerUnavailable):
+        await Alarm(desk).sweep()
+
+
+async def test_a_process_that_was_paused_renews_its_leases_before_it_sweeps(
+    desk: Desk, clock: ManualClock
+) -> None:
+    held = await desk.running()
+    uptime = [0]
+    alarm = Alarm(desk, uptime_ms=lambda: uptime[0])
+    await alarm.sweep()
+    clock.advance(LEASE_MS + 1)  # nobody has renewed anything, for everything stood still
+    uptime[0] += LEASE_MS + 1
+    await alarm.sweep()
+    assert (await desk.task(held.id)).state is State.RUNNING
+    assert not desk.stopped
+
+
+async def test_a_lease_that_lapses_while_the_sweep_runs_is_lost(
+    desk: Desk, clock: ManualClock
+) -> None:
+    held = await desk.running()
+    uptime = [0]
+    alarm = Alarm(desk, uptime_ms=lambda: uptime[0])
+    await alarm.sweep()
+    clock.advance(LEASE_MS + 1)
+    uptime[0] += 100
+    await alarm.sweep()
+    assert (await desk.task(held.id)).state is State.QUEUED
+
+
+async def test_a_paused_process_does_not_take_back_what_another_server_has_taken(
+    desk: Desk, clock: ManualClock
+) -> None:
+    held = await desk.running()
+    uptime = [0]
+    alarm = Alarm(desk, uptime_ms=lambda: uptime[0])
+    await alarm.sweep()
+    clock.advance(LEASE_MS + 1)
+    await Alarm(Desk(desk.backend, clock)).sweep()  # the other server's
+    uptime[0] += LEASE_MS + 1
+    await alarm.sweep()
+    assert (await desk.task(held.id)).state is State.QUEUED
+    assert desk.stopped == [(held.id, True)]
