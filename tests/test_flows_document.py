@@ -67,5 +67,8 @@ def test_the_limits_are_those_of_the_code() -> None:
         f"{expr.MAX_DEPTH} levels",
         f"{expr.MAX_SIZE:,} parts",
         f"{engine.MAX_SIGNALS} a run",
+        f"{engine.MAX_SIGNAL_BYTES >> 20} MiB together",
+        f"{engine.MAX_SHARED >> 20} MiB",
+        f"{fan.MAX_RESULTS >> 20} MiB of results",
     ):
         assert limit in told

@@ -7,18 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from onward.flow.builder import Flow, exists, given, params, shared, within
+from onward.flow.builder import Fan, Flow, exists, given, params, shared, within
 from onward.flow.definition import DefinitionFaults, parse
+from onward.flow.parts import Node, Post
 from tests.flow.world import edge, play
 
 
 def review() -> Flow:
     flow = Flow("review", description="from draft to print")
     fetch = flow.executor("fetch", service="fetch", input=params.url, output="doc")
-    route = flow.choice("route", {"long": shared.doc.size > 10_000}, default="short")
-    summary = flow.executor("summarize", service="summarize", output="text", retries=2)
+    route = flow.choice("route", {"long": shared.doc.size > 10_000}, default_action="short")
+    summary = flow.executor("summarize", service="summarize", output="text", max_retries=2)
     sign_off = flow.approval("sign_off", shared.approval, reason="goes to print")
-    publish = flow.executor("publish", service="publish", undo="unpublish")
+    publish = flow.executor("publish", service="publish", compensate="unpublish")
     fetch >> route
     route - "long" >> summary >> sign_off
     route - "short" >> sign_off
@@ -100,25 +101,31 @@ def test_every_kind_and_every_field_can_be_built() -> None:
         input={"a": params.x, "b": "key"},
         output={"to": "field"},
         params={"p": 1},
-        action="go",
+        action_static="go",
         action_key=shared.way,
-        default="else",
-        error="why",
+        default_action="else",
+        error_key="why",
         description="words",
-        retries=1,
+        max_retries=1,
         wait_ms=2,
-        workers=3,
-        worker_delay_ms=4,
-        by_load=True,
+        max_attempts=3,
+        attempt_delay_ms=4,
+        weighted_by_load=True,
         timeout_ms=5,
-        undo={"service": "u", "prep": {"input_key": given.id}},
+        compensate={"service": "u", "prep": {"input_key": given.id}},
     )
-    flow.parallel("p", ["x", "y"], concurrent=True, max_parallel=2, on_failure="ignore_errors")
-    flow.foreach("f", "s", input=shared["items"], concurrent=False)
+    flow.parallel(
+        "p",
+        ["x", "y"],
+        parallel_mode="concurrent",
+        max_parallel=2,
+        failure_strategy="ignore_errors",
+    )
+    flow.foreach("f", "s", input=shared["items"], parallel_mode="sequential")
     flow.subflow("s", inner, output="got")
     flow.flow_ref("r", "billing", version=2, params={"x": 1})
-    flow.wait_event("w", shared.flag, within_ms=params.patience)
-    flow.approval("a", shared.ok, within_ms=9, from_data=True)
+    flow.wait_event("w", shared.flag, timeout_ms=params.patience)
+    flow.approval("a", shared.ok, timeout_ms=9, from_data=True)
     flow.start(first)
     first - "now" >> last
     built = flow.definition()
@@ -205,3 +212,38 @@ def test_slips_are_told_where_they_are_made() -> None:
     flow.timer("t", "soon")
     with pytest.raises(DefinitionFaults, match=r"node 't': params.delay_ms must be a number"):
         flow.check()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("inptu", "input"),
+        ("retries", "max_retries"),
+        ("max_retrys", "max_retries"),
+        ("undo", "compensate"),
+        ("workers", "max_attempts"),
+        ("error", "error_key"),
+        ("default", "default_action"),
+    ],
+)
+def test_a_keyword_that_is_unknown_is_refused_with_the_nearest(wrong: str, meant: str) -> None:
+    flow = Flow()
+    with pytest.raises(TypeError, match=f"executor.. takes no {wrong!r}; did you mean {meant!r}"):
+        flow.executor("charge", "charge", **{wrong: 1})  # type: ignore[arg-type]
+    assert flow.definition()["nodes"] == {}
+
+
+def test_a_keyword_of_another_kind_is_refused_too() -> None:
+    flow = Flow()
+    with pytest.raises(TypeError, match=r"timer\(\) takes no 'max_retries'"):
+        flow.timer("t", 1, max_retries=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"executor\(\) takes no 'parallel_mode'; it takes input, "):
+        flow.executor("e", "s", parallel_mode="concurrent")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"foreach\(\) takes no 'concurrent'.*'parallel_mode'"):
+        flow.foreach("f", "s", concurrent=True)  # type: ignore[call-arg]
+
+
+def test_every_keyword_is_a_field_of_the_definition() -> None:
+    short = {"input", "output"}  # of prep and post, whichever fits
+    fields = {*Node.__struct_fields__, *Post.__struct_fields__}
+    assert {*Fan.__annotations__} - short <= fields

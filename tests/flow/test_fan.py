@@ -9,6 +9,7 @@ import pytest
 
 from onward.core.task import Fault
 from onward.flow import state as states
+from onward.flow.definition import parse
 from onward.flow.nodes import fan
 from onward.flow.step import Answer, Completed, Failed
 from tests.flow.world import Run, call, chain, edge, play
@@ -283,3 +284,30 @@ def test_letters_of_a_fan_that_is_over_change_nothing() -> None:
     late = run.answer("run-1", Answer(fault=Fault(kind="canceled", message="stopped")))
     assert (late.calls, late.notes) == ((), ())
     assert late.state == standing
+
+
+@pytest.mark.parametrize("node", [foreach("echo"), parallel("echo", "echo", "echo")])
+@pytest.mark.parametrize(
+    ("said", "at_once"),
+    [
+        ({"max_parallel": 2}, 2),
+        ({"max_parallel": 2, "parallel_mode": "concurrent"}, 2),
+        ({"parallel_mode": "concurrent"}, 3),
+        ({"max_parallel": 2, "parallel_mode": "sequential"}, 1),
+        ({"max_parallel": 0}, 1),
+        ({}, 1),
+    ],
+)
+def test_how_many_at_a_time_means_at_a_time(
+    node: dict[str, Any], said: dict[str, Any], at_once: int
+) -> None:
+    run = play(chain(("f", {**node, **said})), shared={"items": [1, 2, 3], "n": 1})
+    assert run.most_open == at_once
+
+
+def test_a_number_at_a_time_that_is_overruled_is_doubted() -> None:
+    said = {"max_parallel": 8, "parallel_mode": "sequential"}
+    (doubt,) = parse(chain(("f", foreach("echo", **said)))).warnings
+    assert (doubt.node, doubt.field) == ("f", "max_parallel")
+    assert "did you mean 'concurrent'?" in doubt.message
+    assert parse(chain(("f", foreach("echo", max_parallel=8)))).warnings == ()

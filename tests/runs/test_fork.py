@@ -19,8 +19,8 @@ async def forked(centre: Centre, run: str, node: str, **body: Any) -> Any:
     return await centre.ended(response.json()["id"])
 
 
-def reserve(**more: Any) -> dict[str, Any]:
-    return call("add", "n", "n", compensate={"service": "echo"}, **more)
+def reserve() -> Any:
+    return call("add", "n", "n", compensate={"service": "echo"})
 
 
 @pytest.mark.contract("N-5")

@@ -2,14 +2,15 @@
 
 flow = Flow("review")
 fetch = flow.executor("fetch", service="fetch", input=params.url, output="doc")
-route = flow.choice("route", {"long": shared.doc.size > 10_000}, default="short")
+route = flow.choice("route", {"long": shared.doc.size > 10_000}, default_action="short")
 fetch >> route
 route - "long" >> flow.executor("summarize", service="summarize", output="text")
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
@@ -111,29 +112,29 @@ class Options(TypedDict, total=False):
     input: Path | Mapping[str, Path]
     output: str | Mapping[str, str]
     params: Mapping[str, Any]
-    action: str
+    action_static: str
     action_key: Path
-    default: str
-    error: str  # the shared key that tells a failure's kind and message
+    default_action: str
+    error_key: str
     description: str
-    undo: str | Mapping[str, Any]  # a service, or the whole `compensate`
+    compensate: str | Mapping[str, Any]  # a service, or all of it
 
 
 class Tries(Options, total=False):
     """What a node that makes calls may have besides."""
 
-    retries: int
+    max_retries: int
     wait_ms: int
-    workers: int
-    worker_delay_ms: int
-    by_load: bool
+    max_attempts: int
+    attempt_delay_ms: int
+    weighted_by_load: bool
     timeout_ms: int
 
 
 class Fan(Tries, total=False):
-    concurrent: bool
+    parallel_mode: Mode
     max_parallel: int
-    on_failure: Strategy
+    failure_strategy: Strategy
 
 
 class Step:
@@ -175,24 +176,27 @@ class Flow:
         self._edges: list[dict[str, str]] = []
 
     def executor(self, key: str, service: str, **options: Unpack[Tries]) -> Step:
-        return self._node("executor", key, {"service": service}, options)
+        return self._node("executor", key, {"service": service}, options, Tries)
 
     def local(self, key: str, service: str, **options: Unpack[Tries]) -> Step:
-        return self._node("local", key, {"service": service}, options)
+        return self._node("local", key, {"service": service}, options, Tries)
 
-    def choice(self, key: str, cases: Mapping[str, Test], **options: Unpack[Options]) -> Step:
-        """The first case that holds names the action; `default=` does if none does."""
+    def choice(
+        self, key: str, choice_cases: Mapping[str, Test], **options: Unpack[Options]
+    ) -> Step:
+        """The first case that holds names the action; `default_action` does if none holds."""
         listed = [
             {"action": action, "expr": test.expr if isinstance(test, Cond) else test}
-            for action, test in cases.items()
+            for action, test in choice_cases.items()
         ]
         return self._node("choice", key, {"choice_cases": listed}, options)
 
-    def parallel(self, key: str, services: Sequence[str], **options: Unpack[Fan]) -> Step:
-        return self._node("parallel", key, {"parallel_services": list(services)}, options)
+    def parallel(self, key: str, parallel_services: Sequence[str], **options: Unpack[Fan]) -> Step:
+        own = {"parallel_services": list(parallel_services)}
+        return self._node("parallel", key, own, options, Fan)
 
     def foreach(self, key: str, service: str, **options: Unpack[Fan]) -> Step:
-        return self._node("foreach", key, {"service": service}, options)
+        return self._node("foreach", key, {"service": service}, options, Fan)
 
     def subflow(self, key: str, flow: Flow, **options: Unpack[Options]) -> Step:
         return self._node("subflow", key, {"subflow": flow.definition()}, options)
@@ -200,7 +204,7 @@ class Flow:
     def flow_ref(
         self, key: str, flow: str, *, version: int | None = None, **options: Unpack[Tries]
     ) -> Step:
-        return self._node("flow_ref", key, _params(flow=flow, version=version), options)
+        return self._node("flow_ref", key, _params(flow=flow, version=version), options, Tries)
 
     def timer(self, key: str, delay_ms: int | Path, **options: Unpack[Options]) -> Step:
         return self._node("timer", key, _params(delay_ms=delay_ms), options)
@@ -208,27 +212,27 @@ class Flow:
     def wait_event(
         self,
         key: str,
-        signal: Path | None = None,
+        signal_key: Path | None = None,
         *,
-        within_ms: int | Path | None = None,
+        timeout_ms: int | Path | None = None,
         **options: Unpack[Options],
     ) -> Step:
-        own = _params(signal_key=signal, timeout_ms=within_ms)
+        own = _params(signal_key=signal_key, timeout_ms=timeout_ms)
         return self._node("wait_event", key, own, options)
 
     def approval(
         self,
         key: str,
-        decision: Path | None = None,
+        approval_key: Path | None = None,
         *,
         reason: str | None = None,
-        within_ms: int | Path | None = None,
+        timeout_ms: int | Path | None = None,
         from_data: bool | None = None,
         **options: Unpack[Options],
     ) -> Step:
-        """A person is asked; `decision` is the shared key that gets their word."""
+        """A person is asked; `approval_key` is the shared key that gets the decision."""
         own = _params(
-            approval_key=decision, reason=reason, timeout_ms=within_ms, from_data=from_data
+            approval_key=approval_key, reason=reason, timeout_ms=timeout_ms, from_data=from_data
         )
         return self._node("approval", key, own, options)
 
@@ -251,10 +255,16 @@ class Flow:
         return definition.parse(self.definition())
 
     def _node(
-        self, kind: str, key: str, own: Mapping[str, Any], options: Mapping[str, Any]
+        self,
+        kind: str,
+        key: str,
+        own: Mapping[str, Any],
+        options: Mapping[str, Any],
+        known: type = Options,
     ) -> Step:
         if key in self._nodes:
             raise ValueError(f"there is a node {key!r} already")
+        _refuse_unknown(kind, options, known.__annotations__)
         node = {"kind": kind, **_written(options)}
         given_params = node.get("params", {})
         node |= own
@@ -265,36 +275,38 @@ class Flow:
         return Step(self, key)
 
 
-# Our words on the left, where they go in the definition on the right.
-_FIELDS = {
-    "default": "default_action",
-    "retries": "max_retries",
-    "wait_ms": "wait_ms",
+_POST = ("action_static", "action_key", "error_key")
+# Words of earlier versions that are like none of today's.
+_NOW = {
+    "undo": "compensate",
     "workers": "max_attempts",
     "worker_delay_ms": "attempt_delay_ms",
     "by_load": "weighted_by_load",
-    "timeout_ms": "timeout_ms",
-    "max_parallel": "max_parallel",
+    "concurrent": "parallel_mode",
     "on_failure": "failure_strategy",
-    "description": "description",
-    "params": "params",
+    "within_ms": "timeout_ms",
 }
-_POST = {"action": "action_static", "action_key": "action_key", "error": "error_key"}
+
+
+def _refuse_unknown(kind: str, options: Iterable[str], known: Collection[str]) -> None:
+    for name in options:
+        if name not in known:
+            close = [_NOW[name]] if name in _NOW else get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; it takes {', '.join(known)}"
+            raise TypeError(f"{kind}() takes no {name!r}{hint}")
 
 
 def _written(options: Mapping[str, Any]) -> dict[str, Any]:
-    node = {_FIELDS[name]: _plain(each) for name, each in options.items() if name in _FIELDS}
+    aside = {*_POST, "input", "output", "compensate"}
+    node = {name: _plain(each) for name, each in options.items() if name not in aside}
     if (value := options.get("input")) is not None:
         node["prep"] = {_keyed("input", value): _plain(value)}
-    post = {_POST[name]: _plain(each) for name, each in options.items() if name in _POST}
+    post = {name: _plain(options[name]) for name in _POST if name in options}
     if (value := options.get("output")) is not None:
         post[_keyed("output", value)] = _plain(value)
     if post:
         node["post"] = post
-    if "concurrent" in options:
-        mode: Mode = "concurrent" if options["concurrent"] else "sequential"
-        node["parallel_mode"] = mode
-    if (undo := options.get("undo")) is not None:
+    if (undo := options.get("compensate")) is not None:
         node["compensate"] = {"service": undo} if isinstance(undo, str) else _plain(undo)
     return node
 

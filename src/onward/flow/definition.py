@@ -189,6 +189,7 @@ def _node(key: str, raw: Any, book: Book, path: str, depth: int) -> Node:
         return Node(key=key, kind="")
     _asked_in_vain(fields)
     kind = fields.text("kind", required=True)
+    at_once = fields.number("max_parallel", MAX_PARALLEL) or None
     node = Node(
         key=key,
         kind=kind or "",
@@ -206,8 +207,8 @@ def _node(key: str, raw: Any, book: Book, path: str, depth: int) -> Node:
         timeout_ms=fields.number("timeout_ms", MAX_MS) or None,
         choice_cases=_cases(fields, book),
         parallel_services=_services(fields),
-        parallel_mode=cast(Mode, fields.one_of("parallel_mode", MODES) or "sequential"),
-        max_parallel=fields.number("max_parallel", MAX_PARALLEL) or None,
+        parallel_mode=_mode(fields, at_once),
+        max_parallel=at_once,
         failure_strategy=cast(
             Strategy, fields.one_of("failure_strategy", STRATEGIES) or "fail_fast"
         ),
@@ -218,6 +219,15 @@ def _node(key: str, raw: Any, book: Book, path: str, depth: int) -> Node:
     if kind is not None:
         _of_its_kind(node, fields)
     return node
+
+
+def _mode(fields: Fields, at_once: int | None) -> Mode:
+    """Whoever says how many at a time means at a time."""
+    mode = fields.one_of("parallel_mode", MODES)
+    if mode == "sequential" and (at_once or 0) > 1:
+        what = f"max_parallel {at_once} means nothing with parallel_mode 'sequential'"
+        fields.doubt("max_parallel", f"{what}; did you mean 'concurrent'?")
+    return cast(Mode, mode or ("sequential" if at_once is None else "concurrent"))
 
 
 def _asked_in_vain(fields: Fields) -> None:

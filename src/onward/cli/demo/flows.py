@@ -17,13 +17,13 @@ def order() -> Flow:
         ["demo-stock", "demo-fraud"],
         input=params.order,
         output="checks",
-        concurrent=True,
+        parallel_mode="concurrent",
     )
-    size = flow.choice("size", {"large": params.total > 100}, default="small")
+    size = flow.choice("size", {"large": params.total > 100}, default_action="small")
     sign = flow.approval(
         "sign",
         reason="More than 100: shall it be printed?",
-        within_ms=HOUR_MS,
+        timeout_ms=HOUR_MS,
         input={"order": params.order, "customer": params.customer, "total": params.total},
     )
     make = flow.foreach(
@@ -31,11 +31,10 @@ def order() -> Flow:
         "demo-thumbnail",
         input=params.photos,
         output="prints",
-        concurrent=True,
         max_parallel=2,
     )
     dry = flow.timer("dry", 1_500)
-    paid = flow.wait_event("paid", shared.payment, within_ms=HOUR_MS)
+    paid = flow.wait_event("paid", shared.payment, timeout_ms=HOUR_MS)
     label = flow.executor("label", "demo-label", input=params.customer, output="label")
     check >> size
     size - "large" >> sign
@@ -49,10 +48,10 @@ def poster() -> Flow:
     """The last step fails, and what the others did is undone, last things first."""
     flow = Flow(POSTER, description="A poster whose plate breaks: paper and money go back.")
     paper = flow.executor(
-        "paper", "demo-reserve", input=params.paper, output="sheet", undo="demo-release"
+        "paper", "demo-reserve", input=params.paper, output="sheet", compensate="demo-release"
     )
     charge = flow.executor(
-        "charge", "demo-charge", input=params.card, output="receipt", undo="demo-refund"
+        "charge", "demo-charge", input=params.card, output="receipt", compensate="demo-refund"
     )
     engrave = flow.executor("engrave", "demo-engrave", input=params.text, output="plate")
     paper >> charge >> engrave
