@@ -120,7 +120,8 @@ local function bytes_of(task)
 end
 
 -- Looks at `steps` tasks at most, from a place downwards; returns what it found, each with its birth
--- place, and where it stopped (false: at the end). The task that takes it past `most_bytes` is the last.
+-- place, and where it stopped (false: at the end). The task that takes what it has read past `most_bytes`
+-- is the last, also if it does not match: Redis serves nobody else meanwhile.
 local function find(keys, args)
   local _, request = begin(keys, args)
   local query, steps = request[2], request[4]
@@ -131,8 +132,8 @@ local function find(keys, args)
       local task = read_task(flat[at])
       if not query.text or mentions(task, query.text) then
         found[#found + 1] = { flat[at + 1], task }
-        spent = spent + bytes_of(task)
       end
+      spent = spent + (task and bytes_of(task) or 0)
     end
     if #found > query.limit then break end
     if at == 2 * steps - 1 or spent > query.most_bytes and at + 1 < #flat then
