@@ -9,6 +9,10 @@ import msgspec
 import pytest
 
 from onward.backends import open_backend
+from onward.backends.archive import ArchivedBackend
+from onward.backends.redis import RedisBackend
+from onward.backends.sealed import beneath
+from onward.backends.sqlite import SqliteBackend
 from onward.core.contract import LOG_BYTES, PAGE_BYTES, Backend, Page, Query
 from onward.core.task import Event, Task
 from tests.contract.desk import Desk, submission
@@ -59,6 +63,20 @@ async def test_a_page_of_large_tasks_ends_early_and_all_are_seen(
         assert sum(map(text, page.items[:-1])) <= PAGE_BYTES, "only the last one may go beyond"
     assert len(found) > 5
     assert found[-1].items, "the last page is not an empty one"
+
+
+async def test_texts_at_rest_are_gone_through_a_few_megabytes_at_a_time(desk: Desk) -> None:
+    """A step of a rotation rewrites in one transaction what it has read."""
+    ledger = beneath(desk.backend)
+    assert isinstance(ledger, SqliteBackend | RedisBackend | ArchivedBackend)
+    await large_tasks(desk, 20)
+    after: str | None = ""
+    sizes: list[int] = []
+    while after is not None:
+        cells, after = await ledger.cells[0].read(after, 500)
+        sizes.append(sum(len(cell.text) for cell in cells))
+    assert sum(sizes) >= 20 * 1_000_000
+    assert max(sizes) <= PAGE_BYTES + 2 * len(LARGE)
 
 
 async def test_a_task_larger_than_a_page_is_a_page(desk: Desk) -> None:

@@ -19,13 +19,13 @@ import apsw
 import msgspec
 import structlog
 
-from onward.backends.codec import FIELDS, Reading, cut, text_bytes, to_row
+from onward.backends.codec import FIELDS, Cut, Reading, cut, text_bytes, to_row
 from onward.backends.sealed.cells import Resealable
 from onward.backends.sqlite.cells import ARCHIVE, SqlCells, Statement
 from onward.backends.sqlite.database import Row, Take, migrate, named
 from onward.backends.sqlite.files import create_private
 from onward.backends.sqlite.sessions import SqlSessions
-from onward.backends.sqlite.store import Cut, matching
+from onward.backends.sqlite.store import matching
 from onward.core.clock import Clock
 from onward.core.contract import LOG_BYTES, Page, Query, Sessions, SessionTally, TaskStore
 from onward.core.duty import Duty

@@ -87,6 +87,19 @@ def cut(
     return found, False
 
 
+class Cut:
+    """Takes the rows of one page off a cursor."""
+
+    def __init__(self, limit: int, most_bytes: int) -> None:
+        self._limit = limit
+        self._most_bytes = most_bytes
+        self.more = False  # there are rows beyond
+
+    def __call__(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        found, self.more = cut(rows, self._limit, self._most_bytes, text_bytes)
+        return found
+
+
 def merge_holds(holds: Sequence[Hold]) -> Sequence[Hold]:
     """One hold a task: the last word on progress, everybody's notes in order."""
     merged: dict[tuple[TaskId, int], Hold] = {}

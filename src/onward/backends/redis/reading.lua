@@ -139,7 +139,8 @@ local function bytes_of(task)
 end
 
 -- Looks at `steps` tasks at most, from a place downwards; returns what it found, each with its birth
--- place, and where it stopped (false: at the end). The task that takes it past `most_bytes` is the last.
+-- place, and where it stopped (false: at the end). The task that takes what it has read past `most_bytes`
+-- is the last, also if it does not match: Redis serves nobody else meanwhile.
 local function find(keys, args)
   local _, request = begin(keys, args)
   local query, steps = request[2], request[4]
@@ -150,8 +151,8 @@ local function find(keys, args)
       local task = try_task(flat[at])
       if task and (not query.text or mentions(task, query.text)) then
         found[#found + 1] = { flat[at + 1], task }
-        spent = spent + bytes_of(task)
       end
+      spent = spent + (task and bytes_of(task) or 0)
     end
     if #found > query.limit then break end
     if at == 2 * steps - 1 or spent > query.most_bytes and at + 1 < #flat then

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from onward.backends.codec import Cut
 from onward.backends.sealed.cells import (
     CLAIMED,
     CLEAR,
@@ -19,15 +20,17 @@ from onward.backends.sealed.cells import (
     owner_of,
 )
 from onward.backends.sealed.fields import FIELDS
-from onward.backends.sqlite.database import Row, named
+from onward.backends.sqlite.database import Row, Take, named
 from onward.core.errors import Invalid
 
 Statement = tuple[str, tuple[Any, ...]]
-Read = Callable[[str, Any], Awaitable[Sequence[Row]]]
+Read = Callable[[str, Any, Take], Awaitable[Sequence[Row]]]
 Write = Callable[[Sequence[Statement]], Awaitable[int]]  # returns how many rows were changed
 
 LEDGER = ("task", "long_text", "event", "letter", "document", "effect")
 ARCHIVE = ("archived_task", "event_log")
+
+STEP_BYTES = 4 << 20  # read at once, and rewritten in one transaction
 
 _SQL = named((files("onward.backends.sqlite") / "cells.sql").read_text())
 # Tables without a number of their own: what their keys are, and one that is before them all.
@@ -46,9 +49,10 @@ class SqlCells:
 
     async def read(self, after: str, limit: int) -> tuple[Sequence[Cell], str | None]:
         table, last = self._place(after)
-        rows = await self._read(_SQL[table], (*last, limit))
+        taken = Cut(limit, STEP_BYTES)
+        rows = await self._read(_SQL[table], (*last, limit + 1), taken)
         cells = [cell for row in rows for cell in _cells(table, row)]
-        if len(rows) == limit:
+        if taken.more:
             return cells, f"{table}:{msgspec.json.encode(_key(table, rows[-1])).decode()}"
         later = self._tables[self._tables.index(table) + 1 :]
         return cells, f"{later[0]}:" if later else None

@@ -7,12 +7,12 @@ the file (`tally`), because this process is the file's only writer.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from onward.backends.codec import FIELDS, LANES, Reading, cut, merge_holds, text_bytes, to_row
+from onward.backends.codec import FIELDS, LANES, Cut, Reading, merge_holds, to_row
 from onward.backends.sqlite.books import Books
 from onward.backends.sqlite.database import QUERIES, Database, Row, sql
 from onward.backends.sqlite.texts import COLUMNS, LONG, is_long, read_as
@@ -492,19 +492,6 @@ class SqliteStore:
             return len(gone)
 
         return await self._db.write(work)
-
-
-class Cut:
-    """Takes the rows of one page off a cursor."""
-
-    def __init__(self, limit: int, most_bytes: int) -> None:
-        self._limit = limit
-        self._most_bytes = most_bytes
-        self.more = False  # there are rows beyond
-
-    def __call__(self, rows: Iterable[Row]) -> list[Row]:
-        found, self.more = cut(rows, self._limit, self._most_bytes, text_bytes)
-        return found
 
 
 def _rounds(moves: Sequence[Move]) -> Sequence[Sequence[int]]:
