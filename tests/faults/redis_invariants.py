@@ -20,6 +20,7 @@ PERMANENT = (
     "onward:events",
     "onward:doc:*",
     "onward:epoch",
+    "onward:ends",  # of documents
     "stream:task",  # the stream workers' own three, with their groups
     "stream:result",
     "stream:dlq",
