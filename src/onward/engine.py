@@ -415,7 +415,7 @@ class Onward:
         adoption = None
         if whole:
             adoption = Adoption(self.dispatcher, self.intake, self.catalog, writer)
-        self._views = SeedViews(
+        views = SeedViews(
             self.dispatcher,
             writer,
             whole=whole,
@@ -425,7 +425,8 @@ class Onward:
         )
         if not whole:
             await wanted(self.backend, redis, self.clock, SeedViews.name)
-        await self._views.run()
+        self._views = views
+        await views.run()
 
     def _start_waking(self) -> None:
         """Celery workers run tasks of a ledger that they can reach."""
