@@ -424,7 +424,7 @@ class Onward:
         adoption = None
         if whole:
             adoption = Adoption(self.dispatcher, self.intake, self.catalog, writer)
-        self._views = SeedViews(
+        views = SeedViews(
             self.dispatcher,
             writer,
             whole=whole,
@@ -434,7 +434,8 @@ class Onward:
         )
         if not whole:
             await wanted(self.backend, redis, self.clock, SeedViews.name)
-        await self._views.run(self.dispatcher.troubles)
+        self._views = views
+        await views.run(self.dispatcher.troubles)
 
     def _start_waking(self) -> None:
         """Celery workers run tasks of a ledger that they can reach."""

@@ -2,8 +2,8 @@
 -- Once a second: the numbers, what others have put into the lists, and which tasks to look at again.
 --
 -- KEYS[1] is the prefix; ARGV[1] the number of the one server that may write; ARGV[2] as msgpack
--- `lists` (to look into), `counts` (hashes, by name, whole) and `seen` (ids that were looked at, with
--- the instants that they were asked for). An id that no view put into a list is taken out of it and
+-- `lists` (to look into), `counts` (hashes, by name, whole), `seen` (ids that were looked at, with the
+-- instants that they were asked for) and `page` (how many of each to return). An id that no view put into a list is taken out of it and
 -- kept in onward:view:adopting (list: the instant, the list and the id) until it was adopted. Only the
 -- ends of a list are read: that is where others push. Returns what waits there, the tasks to look at
 -- with their instants, and the names that held something foreign; -1: another server writes by now.
@@ -11,7 +11,7 @@ local P, REQUEST = KEYS[1], cmsgpack.unpack(ARGV[2])
 local PLACES, LOOK, SEP = P .. 'onward:view:places', P .. 'onward:view:look', '\31'
 local ADOPTING = P .. 'onward:view:adopting'
 local KEPT_MS = 7 * 24 * 3600 * 1000
-local END, MOST, PAGE = 32, 512, 128
+local END, MOST, LAST = 32, 512, REQUEST.page - 1
 local aside = {}
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
@@ -74,7 +74,7 @@ for _, pair in ipairs(REQUEST.seen) do
   if redis.call('ZSCORE', LOOK, pair[1]) == pair[2] then redis.call('ZREM', LOOK, pair[1]) end
 end
 return {
-  redis.call('LRANGE', ADOPTING, 0, PAGE - 1),
-  redis.call('ZRANGEBYSCORE', LOOK, '-inf', now, 'WITHSCORES', 'LIMIT', 0, PAGE),
+  redis.call('LRANGE', ADOPTING, 0, LAST),
+  redis.call('ZRANGEBYSCORE', LOOK, '-inf', now, 'WITHSCORES', 'LIMIT', 0, LAST + 1),
   aside,
 }

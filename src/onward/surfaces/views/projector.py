@@ -38,7 +38,7 @@ BATCH = 1_000  # events
 REMEMBERED = 20_000  # tasks
 PACE_S = 0.1  # most tasks are over by then: one look for all of their events
 SECOND_S = 1.0
-ROUNDS = 8  # pages of foreign ids that are adopted in one go
+ROUNDS = 8  # pages of ids that are looked at in one go
 TOGETHER = 32  # tasks read at a time
 MOST_BYTES = 4 << 20  # of tasks read at a time, as far as the ones before let us expect
 BUSY, IDLE = 0.025, 0.1  # the share of time that full batches may take, reading the log aside
@@ -127,9 +127,10 @@ class SeedViews:
             noticed = await self._writer.notice(lists, counts, self._seen)
             await self._show(list(noticed.look), again=False)
             self._seen = noticed.look
-            if self._adoption is None or not noticed.foreign:
-                break
-            if not await self._adoption.adopt(noticed.foreign):
+            more = noticed.more
+            if self._adoption is not None and noticed.foreign:
+                more |= await self._adoption.adopt(noticed.foreign)
+            if not more:
                 break
 
     # Tasks.

@@ -24,6 +24,7 @@ log = structlog.get_logger("onward.views")
 _HERE = files("onward.surfaces.views")
 _SHOW, _NOTICE = ((_HERE / name).read_text() for name in ("show.lua", "notice.lua"))
 MOST_BYTES = 1 << 20  # of one call; a single task may be larger
+PAGE = 128  # ids noticed in one call
 REST, LONGEST_REST_S = 10, 1.0  # for Redis, after a call that took long: so many times as long
 SEP = b"\x1f"
 
@@ -63,6 +64,10 @@ class Noticed(NamedTuple):
     foreign: Sequence[Foreign]
     look: Mapping[TaskId, str]  # ids to look at, and the instants that they were asked for
 
+    @property
+    def more(self) -> bool:
+        return len(self.look) >= PAGE
+
 
 class ViewWriter:
     def __init__(self, redis: Redis, prefix: str) -> None:
@@ -95,7 +100,7 @@ class ViewWriter:
         counts: Mapping[str, Sequence[str]],
         seen: Mapping[TaskId, str],
     ) -> Noticed:
-        request = {"lists": lists, "counts": counts, "seen": list(seen.items())}
+        request = {"lists": lists, "counts": counts, "seen": list(seen.items()), "page": PAGE}
         waiting, look, aside = await self._call(self._notice, _encode(request))
         self._report(aside)
         foreign = [
