@@ -75,7 +75,8 @@ class Line:
         self._to = int(url.rpartition(":")[2])
         self._writers: list[asyncio.StreamWriter] = []
         self.url = ""
-        self.swallow_answers = 0  # so many connections end when their first answer comes
+        self.swallow_answers = 0  # so many connections end when their first answer comes,
+        self.passing = 0  # after so many that do not
         self.connections = 0
 
     async def open(self) -> asyncio.Server:
@@ -90,8 +91,9 @@ class Line:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        swallow = self.swallow_answers > 0
+        swallow = self.swallow_answers > 0 and not self.passing
         self.swallow_answers -= swallow
+        self.passing -= self.passing > 0
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to)
         self._writers += [writer, far_writer]
 

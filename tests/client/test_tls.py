@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from onward import Client
+from onward.cli.checkup import examine
 from onward.client import tools
 from onward.client.errors import ProblemError, Unreachable
 
@@ -70,6 +71,8 @@ async def test_a_certificate_that_is_not_trusted_is_named(
     assert "SSL_CERT_FILE" in (refused.value.hint or "")
     with pytest.raises(Unreachable, match="certificate verify failed"):
         await asyncio.to_thread(tools, behind_tls, "s")
+    found = await asyncio.to_thread(lambda: list(examine("sqlite:///:memory:", behind_tls)))
+    assert any("certificate verify failed" in finding.found for finding in found)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     async with Client(behind_tls) as client:
         with pytest.raises(ProblemError, match="418"):

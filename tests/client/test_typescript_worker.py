@@ -369,6 +369,22 @@ async def test_an_effect_that_died_half_way_is_for_a_person(
 
 
 @pytest.mark.contract("S1-8")
+async def test_a_lost_answer_does_not_free_an_effect_that_an_earlier_attempt_began(
+    url: str, line: Line, client: Client, workers: Workers
+) -> None:
+    doomed = await workers.start(url)
+    task = await client.submit("pay", {"stuck": True}, backoff_ms=[1], max_retries=5)
+    assert await doomed.ended() == -signal.SIGKILL
+    line.passing, line.swallow_answers = 1, 1  # its socket, then its request to begin
+    other = await workers.start(line.url)
+
+    ended = await client.wait(task.id, timeout_ms=int(WAIT_S * 1000))
+    assert ended.error["kind"] == "EffectUnknown"
+    assert other.noted() == []
+    assert line.swallow_answers == 0
+
+
+@pytest.mark.contract("S1-8")
 async def test_an_effect_interrupted_by_a_cancel_is_for_a_person(
     url: str, client: Client, workers: Workers
 ) -> None:

@@ -71,7 +71,7 @@ def examine(ledger: str | None, server: str | None, *, repair: bool = False) -> 
     else:
         if repair:
             yield Finding(ODD, "repair", "only tasks of a Redis ledger are repaired")
-        yield from _ledger(settings.ledger, served=answer is not None)
+        yield from _ledger(settings.ledger, served=isinstance(answer, Answer))
     yield from _server(server, settings, answer)
 
 
@@ -279,9 +279,11 @@ def _url(server: str | None, settings: Settings) -> str:
     return server_url(server or f"http://{host}:{settings.port}")
 
 
-def _ask(server: str | None, settings: Settings) -> Answer | None:
+def _ask(server: str | None, settings: Settings) -> Answer | Finding | None:
+    """None: no server answers."""
     import asyncio
 
+    from onward.client.errors import Unreachable
     from onward.client.http import Client
     from onward.core.errors import OnwardError
 
@@ -294,6 +296,8 @@ def _ask(server: str | None, settings: Settings) -> Answer | None:
 
     try:
         return asyncio.run(ask())
+    except Unreachable as error:
+        return Finding(BAD, "server", error.what, error.hint or "") if error.tls else None
     except (OnwardError, TimeoutError):
         return None
 
@@ -305,8 +309,13 @@ def _skew(body: dict[str, Any], now: float) -> float | None:
         return None
 
 
-def _server(server: str | None, settings: Settings, answer: Answer | None) -> Iterator[Finding]:
+def _server(
+    server: str | None, settings: Settings, answer: Answer | Finding | None
+) -> Iterator[Finding]:
     url = _url(server, settings)
+    if isinstance(answer, Finding):
+        yield answer
+        return
     if answer is None:
         yield _nobody(url)
         return

@@ -46,7 +46,10 @@ def submit(
         int | None,
         typer.Option("--delay", parser=duration_ms, metavar="30s|5m", help="Not before then."),
     ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", help="Instead of the type's own.")] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option("--queue", help="Instead of the type's own; a worker must claim it."),
+    ] = None,
     priority: Annotated[PriorityWord, typer.Option("--priority")] = PriorityWord.NORMAL,
     key: Annotated[
         str | None, typer.Option("--key", help="Idempotency key: twice the same is one task.")

@@ -29,9 +29,10 @@ class Unreachable(OnwardError):
 
     def __init__(self, url: str, *, cut: bool = False, cause: BaseException | None = None) -> None:
         self.url = url = shown(url)
-        if tls := _tls_error(cause):
-            what = f"no TLS connection to {url}: {tls}"
-            hint = _TLS_HINTS.get(tls.partition(":")[0], "see whether it speaks TLS at all")
+        self.tls = _tls_error(cause)  # None: that is not what failed
+        if self.tls:
+            what = f"no TLS connection to {url}: {self.tls}"
+            hint = _TLS_HINTS.get(self.tls.partition(":")[0], "see whether it speaks TLS at all")
         elif cut:
             what = f"the connection to {url} was cut before the answer came"
             hint = f"see whether the server is well: curl {url}/health"
