@@ -10,8 +10,6 @@ from onward.workers.local import LocalExecutor
 from onward.workers.roster import Roster, group_queue
 from onward.workers.runner import Runner
 
-THREADS = 8  # for plain functions
-
 
 class Builtin:
     def __init__(
@@ -30,7 +28,7 @@ class Builtin:
         self._own = list(services)
         self._groups = [group_queue(name) for name in groups]
         self._executor = LocalExecutor(
-            dispatcher, services, groups=groups, lease_ms=lease_ms, threads=THREADS
+            dispatcher, services, groups=groups, lease_ms=lease_ms, threads=slots
         )
         self._runner = Runner(
             dispatcher,
@@ -39,6 +37,7 @@ class Builtin:
             queues=self._own + self._groups,
             slots=slots,
             lease_ms=lease_ms,
+            keeps=self._executor.in_thread,
         )
 
     async def start(self) -> None:

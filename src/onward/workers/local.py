@@ -195,6 +195,11 @@ class LocalExecutor:
             if running.service.is_async:
                 running.task.cancel()
 
+    def in_thread(self, task: Claimed) -> bool:
+        """A plain function that has not returned yet: its thread cannot be stopped."""
+        running = self._running.get((task.id, task.fence))
+        return running is not None and not running.service.is_async
+
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -49,6 +49,7 @@ class LedgerLine:
             queues=queues,
             slots=slots,
             lease_ms=settings.lease_ms,
+            keeps=self._post.executor.in_thread,
         )
         self._post.executor.on_failure = _told
         self._on_drain = on_drain

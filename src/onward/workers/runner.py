@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import structlog
@@ -31,11 +31,14 @@ class Runner:
         queues: Iterable[str],
         slots: int,
         lease_ms: int,
+        keeps: Callable[[Claimed], bool] = lambda _: False,
     ) -> None:
+        """`keeps`: whether this attempt, which is no longer ours, still takes up its slot."""
         self._dispatcher = dispatcher
         self._executor = executor
         self._slots = slots
         self._lease_ms = lease_ms
+        self._keeps = keeps
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._settling: set[asyncio.Future[Verdict]] = set()
         self._let_go: set[tuple[str, int]] = set()
@@ -122,10 +125,13 @@ class Runner:
         self._executor.cancel(task)
         if revoked:
             loop = asyncio.get_running_loop()
-            loop.call_later(LET_GO_S, self._give_up, (task.id, task.fence))
+            loop.call_later(LET_GO_S, self._give_up, task)
 
-    def _give_up(self, key: tuple[str, int]) -> None:
-        if key in self._running and key not in self._let_go:
+    def _give_up(self, task: Claimed) -> None:
+        key = (task.id, task.fence)
+        # A function that cannot be stopped has its thread until it returns: whoever got its slot
+        # would wait for one, away from every idle worker and with its own clock running.
+        if key in self._running and key not in self._let_go and not self._keeps(task):
             self._let_go.add(key)
             self._dispatcher.hands.free(self.seat)
 
