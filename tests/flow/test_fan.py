@@ -236,7 +236,7 @@ def test_results_that_are_too_large_together_fail_the_node(
     run = play(chain(("f", node)), shared={"items": ["x" * 40] * 9})
     assert isinstance(run.end, Failed)
     assert (run.end.kind, run.end.node) == ("LimitExceeded", "f")
-    assert run.end.message.startswith("the results of 3 calls take 126 bytes, more than 100")
+    assert run.end.message.startswith("the results of 3 calls have 126 characters, more than 100")
     assert (len(run.made), run.stopped) == (4, ["run-3"])
     assert run.needed == [], "nothing of them was even read"
     assert "out" not in run.shared

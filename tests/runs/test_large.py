@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from onward.core.task import State
 from onward.flow import executor
+from onward.surfaces import slow_reads
 from onward.surfaces.flows import rows
 from tests.runs.centre import Centre, call, chain
 
@@ -59,6 +61,34 @@ async def test_past_a_bound_only_the_last_attempt_of_each_call_is_told(
         ("3", 1, "error", "3 is odd", worker.id),
         ("4", 1, "ok", "", worker.id),
     ]
+
+
+async def test_a_live_run_with_many_calls_is_not_read_anew_by_every_page(
+    centre: Centre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow_reads, "MANY", 40)
+    monkeypatch.setattr(slow_reads, "TIMES", 1e12)
+    await centre.serve(concurrency=20)
+    definition = chain(("f", FAN), ("last", call("held")))
+    run = await centre.start(definition, params={"items": list(range(20))})
+    await centre.until(run, lambda _: centre.held)
+    store = centre.house.onward.backend.tasks
+    reads: list[str | None] = []
+    events = store.events
+
+    async def counted(**how: Any) -> Any:
+        reads.append(how.get("task"))
+        return await events(**how)
+
+    monkeypatch.setattr(store, "events", counted)
+    await centre.read(run)
+    reads.clear()
+    for _ in range(3):
+        await centre.read(run)
+    assert reads == []
+    await centre.release(centre.held[0])
+    ended = await centre.ended(run)
+    assert [row["status"] for row in ended["node_runs"]] == ["ok"] * 21, "its end is read anew"
 
 
 @pytest.mark.contract("S4-3")

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from onward.core.contract import MAX_LETTERS
+from onward.core.task import Letter, encode
+from onward.flow.runs import QUEUE, SIGNAL
 from tests.runs.centre import Centre, call, chain, edge
 
 HOUR = 3_600_000
@@ -249,3 +252,22 @@ async def test_a_decision_made_elsewhere_counts_only_if_the_definition_says_so(
     asked = await centre.start(flow(), params={"word": brought})
     await centre.until(asked, lambda run: run["current_node"] == "ask")
     assert [item["task_id"] for item in await centre.inbox()] == [asked]
+
+
+async def test_signals_that_pile_up_are_refused_at_the_door(any_centre: Centre) -> None:
+    centre = any_centre
+    run = await centre.start(chain(("w", {"kind": "wait_event", "params": {"signal_key": "go"}})))
+    await centre.until(run)
+    pauses = centre.house.onward.dispatcher.pressure.pauses
+    await pauses.pause(QUEUE)
+    body = encode({"name": "noise", "value": 1})
+    letters = [Letter(to=run, name=SIGNAL, body=body)] * MAX_LETTERS
+    await centre.house.onward.backend.tasks.post(letters, now=centre.house.clock.now())
+    refused = await centre.signal(run, key="go", value=1)
+    assert refused.status_code == 409
+    assert refused.json()["detail"] == "the run has too many signals that it has not read yet"
+    assert "onward queue resume flow:runs" in refused.json()["hint"]
+    await pauses.resume(QUEUE)
+    await centre.until(run, lambda run: run["state"] == "waiting")
+    assert (await centre.signal(run, key="go", value=1)).status_code == 200
+    assert (await centre.ended(run))["result"] == {"go": 1}

@@ -67,8 +67,8 @@ def _too_large(visit: Visit) -> Verdict:
     visit.stop()
     ended = record.next - len(record.open)
     fell = wrong(
-        f"the results of {ended} calls take {record.size} bytes, more than {MAX_RESULTS}: "
-        "return less from each call, or where it was put",
+        f"the results of {ended} calls have {record.size} characters, more than {MAX_RESULTS}: "
+        "let each call return less, or only where its result is kept",
         kind="LimitExceeded",
     )
     if visit.node.compensate is None:

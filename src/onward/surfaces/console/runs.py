@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Body, Query
 from pydantic import Field, model_validator
 from starlette.responses import Response
 
-from onward.core.contract import Page
+from onward.core.contract import Page, TaskStore
 from onward.core.contract import Query as LedgerQuery
 from onward.core.errors import NotFound
 from onward.core.task import FINAL, State, Task
@@ -21,9 +22,11 @@ from onward.surfaces.console.shapes import Cursor, Key, Strict, native
 from onward.surfaces.flows.intake import Intake
 from onward.surfaces.flows.rows import RUNNING, NodeRun, node_runs
 from onward.surfaces.route import StrictRoute, answer
+from onward.surfaces.slow_reads import SlowReads
 
 # Of a list that is only looked at: a row needs none of it, and it may be megabytes.
 LEFT_OUT = dict.fromkeys(("payload", "result", "params", "shared"))
+ROWS_EACH = 4  # rows of the ledger that a node run is read from: a call, and most of its events
 WaitMs = Annotated[int, Query(ge=0, le=600_000)]
 
 
@@ -59,6 +62,7 @@ def build(flows: Flows, intake: Intake, masking: Masking) -> APIRouter:
     router = APIRouter(prefix="/api/v2/runs", tags=["runs"], route_class=StrictRoute)
     dispatcher = intake.dispatcher
     store = dispatcher.backend.tasks
+    calls: SlowReads[Sequence[NodeRun]] = SlowReads()
 
     @router.post("", status_code=202)
     async def start(body: Annotated[RunBody, Body()], wait_ms: WaitMs = 0) -> Response:
@@ -105,7 +109,8 @@ def build(flows: Flows, intake: Intake, masking: Masking) -> APIRouter:
         if wait_ms and run.state not in FINAL:
             await dispatcher.wait(run_id, timeout_ms=wait_ms)
             run = await intake.find(run_id)
-        rows = await node_runs(store, run)
+        rows = await calls.get((run.id, run.state in FINAL), lambda: _counted(store, run))
+        rows = [msgspec.structs.replace(row) for row in rows]  # these are masked, those are kept
         try:
             _, definition = await flows.read(start_of(run.payload).version)
             picture = drawn(definition, _states(run, rows))
@@ -137,6 +142,11 @@ def build(flows: Flows, intake: Intake, masking: Masking) -> APIRouter:
         return _made(await intake.find(id))
 
     return router
+
+
+async def _counted(store: TaskStore, run: Task) -> tuple[Sequence[NodeRun], int]:
+    rows = await node_runs(store, run)
+    return rows, len(rows) * ROWS_EACH
 
 
 def _made(run: Task) -> Response:

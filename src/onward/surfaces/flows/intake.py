@@ -12,7 +12,7 @@ from onward.core.task import Task, TaskId, encode, new_id
 from onward.flow.catalog import Flows
 from onward.flow.fork import state_before, undone_before, visited
 from onward.flow.levels import located, paths
-from onward.flow.runs import PROFILE, SIGNAL, Start, memory_of, new_run, shared_of, start_of
+from onward.flow.runs import PROFILE, QUEUE, SIGNAL, Start, memory_of, new_run, shared_of, start_of
 from onward.flow.scope import RESERVED, own, reserved
 from onward.surfaces.flows.past import replayed
 
@@ -71,6 +71,11 @@ class Intake:
             await self.dispatcher.signal(run.id, SIGNAL, encode({"name": key, "value": value}))
         except NotFound:  # it was found: so it is no longer live
             raise Conflict("the run is over") from None
+        except Conflict:
+            raise Conflict(
+                "the run has too many signals that it has not read yet",
+                hint=f"send it again later; if its queue is paused: onward queue resume {QUEUE}",
+            ) from None
         return await self.find(run.id)
 
     async def find(self, id: TaskId) -> Task:
