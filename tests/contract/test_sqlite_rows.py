@@ -88,6 +88,28 @@ async def test_a_page_may_begin_or_end_with_a_row_that_cannot_be_read(desk: Desk
     assert found == ["t4", "t1"]
 
 
+async def test_a_state_of_a_newer_version_is_not_counted(desk: Desk) -> None:
+    backend = desk.backend
+    assert isinstance(backend, SqliteBackend)
+    await desk.submit(id="odd", session="s")
+    await desk.submit(session="s")
+    await spoil(desk, "state = 'dreaming' WHERE id = 'odd'")
+    backend.tasks._books._tally["q", "dreaming", "", 0] = 1
+    assert set(await desk.store.counts()) == {("q", Lane.PRIMARY, State.QUEUED)}
+    tally = await backend.sessions.get("s")
+    assert tally is not None
+    assert tally.states == {State.QUEUED: 1}
+
+
+async def test_a_cursor_that_cannot_be_read_keeps_everything(desk: Desk) -> None:
+    backend = desk.backend
+    task = await desk.finished()
+    await backend.documents.put("cursor", "reader", "no JSON", now=NOW)
+    assert await desk.store.purge([task.id], now=NOW) == 0
+    await backend.documents.delete("cursor", "reader")
+    assert await desk.store.purge([task.id], now=NOW) == 1
+
+
 # Items that the ledger cannot take.
 
 Send = Callable[[Desk, Sequence[Any]], Awaitable[Any]]

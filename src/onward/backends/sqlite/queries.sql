@@ -117,7 +117,9 @@ SELECT e.n, t.id, e.n, e.generation, e.type, e.at, e.data
 FROM event e JOIN task t USING (tid) WHERE t.id = ? AND e.n > ? ORDER BY e.n LIMIT ?;
 
 -- :name slowest_cursor
-SELECT min(CAST(json_extract(body, '$') AS INTEGER)) FROM document WHERE kind = 'cursor';
+-- One that cannot be read stands at the beginning: what its reader has seen is not known.
+SELECT min(CASE WHEN json_valid(body) THEN CAST(json_extract(body, '$') AS INTEGER) ELSE 0 END)
+FROM document WHERE kind = 'cursor';
 
 -- :name over
 SELECT t.tid, t.id, t.queue, t.state, max(e.seq)

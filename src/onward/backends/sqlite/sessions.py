@@ -8,7 +8,7 @@ from typing import Any
 
 from onward.backends.sqlite.database import Row, named
 from onward.core.contract import COUNTED, Page, SessionTally
-from onward.core.task import State
+from onward.core.task import STATES
 
 Read = Callable[[str, Any], Awaitable[list[Row]]]
 
@@ -36,7 +36,7 @@ class SqlSessions:
         return SessionTally(
             session=session,
             tasks=rows[0][0],
-            states={State(state): count for _, _, state, count, _ in rows},
+            states={STATES[state]: count for _, _, state, count, _ in rows if state in STATES},
             last_at=max(row[4] for row in rows),
             place=max(row[1] for row in rows),
         )

@@ -444,6 +444,8 @@ class SqliteStore:
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
         counts: Counter[tuple[str, Lane, State]] = Counter()
         for (queue, state, lane, _), count in self._books.tally():
+            if state not in STATES:
+                continue  # a newer version's
             counts[queue, LANES.get(lane, Lane.PRIMARY), STATES[state]] += count
         for queue, lane, count in self._db.read(QUERIES["offered"]):
             counts[queue, Lane.PRIMARY, State.RUNNING] -= count
