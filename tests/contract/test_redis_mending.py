@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -42,8 +42,9 @@ async def desk(server: RedisServer) -> AsyncIterator[Desk]:
 
 
 @pytest.fixture
-def client(server: RedisServer) -> Any:
-    return redis.Redis(unix_socket_path=str(server.socket), decode_responses=True)
+def client(server: RedisServer) -> Iterator[Any]:
+    with redis.Redis(unix_socket_path=str(server.socket), decode_responses=True) as client:
+        yield client
 
 
 def faults(client: Any, *, mends: bool = False, quiet: bool = True) -> set[tuple[str, str]]:
@@ -111,7 +112,12 @@ TEARS: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
 @pytest.mark.parametrize("step", [200, 2])
 @pytest.mark.parametrize("tear", TEARS)
 async def test_each_tear_is_found_and_mended(
-    desk: Desk, client: Any, tear: str, step: int, monkeypatch: pytest.MonkeyPatch
+    desk: Desk,
+    server: RedisServer,
+    client: Any,
+    tear: str,
+    step: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mending, "STEP", step)
     command, found = TEARS[tear]
@@ -121,13 +127,8 @@ async def test_each_tear_is_found_and_mended(
     assert found <= faults(client), "looking changes nothing"
     assert found <= faults(client, mends=True)
     assert faults(client) == set()
-    check_redis_invariants(client_of(desk), all_over=False)
+    check_redis_invariants(server.client, all_over=False)
     assert ids(await desk.claim("a:b", limit=9)) == [f"queued-{n}" for n in range(5)]
-
-
-def client_of(desk: Desk) -> Any:
-    backend: Any = desk.backend
-    return redis.Redis(unix_socket_path=backend._redis.connection_pool.connection_kwargs["path"])
 
 
 async def test_a_row_that_cannot_be_read_is_named_and_left(desk: Desk, client: Any) -> None:
