@@ -22,6 +22,7 @@ PERMANENT = (
     "onward:epoch",
     "onward:view:writer",
     "metrics:*",  # the view of the counts
+    "onward:ends",  # of documents
     "stream:task",  # the stream workers' own three, with their groups
     "stream:result",
     "stream:dlq",

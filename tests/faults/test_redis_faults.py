@@ -184,7 +184,6 @@ async def test_while_redis_is_away_every_door_says_so_and_it_comes_back_by_itsel
         redis.client.function_flush("SYNC")
         assert await works(http), "the library is loaded again, in the same call"
         redis.client.flushall()
-        redis.client.function_flush("SYNC")
         await until(lambda: replaced(http), 10)
         assert redis.client.keys("onward:*") == [], "nothing is written as if nothing had happened"
 

@@ -55,6 +55,7 @@ REFUSED = ("Authentication required", "invalid username-password", "DB index is 
 TELLING = frozenset({"insert", "claim", "extend", "apply", "post"})  # with `begin_telling`
 NO_WRITES = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 NOT_HERE = (MovedError, AskError, TryAgainError, ClusterDownError)  # while a cluster changes
+NO_LEDGER = "no ledger here"  # as `begin` in ledger.lua says it
 GONE = "the ledger is gone: this Redis came back without it"
 OTHER = "the ledger was replaced: this Redis holds another one"
 RESTART = "restore the data of this Redis; or restart every server, to go on with what is there"
@@ -142,6 +143,8 @@ class Functions:
         try:
             return await self._send(arguments)
         except ResponseError as error:
+            if NO_LEDGER in str(error):
+                await self.recognise()
             if "Function not found" not in str(error):
                 raise refused(error) from error
             await self._load()  # somebody flushed functions

@@ -89,6 +89,8 @@ local function begin(keys, args)
   P, LOG, NIL, news = keys[1], keys[1] .. 'onward:events', cjson.null, nil
   call, write_, faults = redis.call, redis.pcall, {}
   delta, queued, stored, batches, alarms, leases, spare = {}, {}, {}, {}, {}, {}, 0
+  -- One that was emptied must not be filled anew as if nothing had happened.
+  if call('EXISTS', P .. 'onward:epoch') == 0 then error('no ledger here') end
   local request = cmsgpack.unpack(args[1])
   stamp = string.format('%.0f', request[1])
   return request[1], request

@@ -32,6 +32,7 @@ from onward.core.task import STATES, Claimed, Event, Instant, Lane, Letter, Stat
 log = structlog.get_logger("onward.redis")
 
 SEP = "\x1f"
+HOLDS = 500  # renewed in one call; others wait for its end
 COMPLAINTS = 1_000  # rows that are complained of
 DOCTOR = "onward doctor --ledger <url>"
 BY_LANE = ("queued", "offered")  # what is counted by lane, as in ledger.lua
@@ -83,7 +84,9 @@ class RedisStore:
 
     async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
         merged = merge_holds(holds)
-        answers = await self._functions.call("extend", now, merged)
+        answers: list[str] = []
+        for at in range(0, len(merged), HOLDS):
+            answers += await self._functions.call("extend", now, merged[at : at + HOLDS])
         pulses = {
             (hold.task, hold.fence): PULSES[pulse]
             for hold, pulse in zip(merged, answers, strict=True)
