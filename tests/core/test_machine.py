@@ -16,16 +16,7 @@ from onward.core.contract import Move, Submission
 from onward.core.machine import TRANSITIONS
 from onward.core.outcome import Canceled, Failed, Lost, Outcome, Parked, Released, Succeeded
 from onward.core.policy import CANCEL_GRACE_MS, POISON_AFTER, Overrides, Profile
-from onward.core.task import (
-    FINAL,
-    FINAL_EVENTS,
-    Fault,
-    Lane,
-    State,
-    Task,
-    fault_of,
-    unknown_service,
-)
+from onward.core.task import FINAL, FINAL_EVENTS, Fault, Lane, State, Task, fault_of
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, replay
 
 SYNC, CONSOLE, TOLD = PROFILES["sync"], PROFILES["console"], PROFILES["told"]
@@ -41,7 +32,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     Canceled("[]"),
     PARKED,
     Released(),
-    Released(unknown_service("embed")),
+    Released(BUSY),
     Lost(),
 )
 
