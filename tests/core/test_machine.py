@@ -32,6 +32,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     Canceled("[]"),
     PARKED,
     Released(),
+    Released(BUSY),
     Lost(),
 )
 
