@@ -154,6 +154,39 @@ def test_a_run_is_forked_from_a_node_with_another_state(site: Site) -> None:
     assert site.get(f"/api/v2/runs/{run}")["state"] == "waiting"
 
 
+def test_a_fork_behind_what_was_undone_asks_first(site: Site) -> None:
+    echo = {"kind": "executor", "service": "echo", "prep": {"input_key": "$params.n"}}
+    inner = {"start": "hold", "nodes": {"hold": {**echo, "post": {"output_key": "held"}}}}
+    undone = {
+        "start": "reserve",
+        "nodes": {
+            "reserve": {
+                **echo, "post": {"output_key": "place"}, "compensate": {"service": "echo"}
+            },
+            "box": {"kind": "subflow", "subflow": inner},
+            "ship": {"kind": "foreach", "service": "echo", "prep": {"input_key": "nothing"}},
+        },
+        "edges": [{"from": "reserve", "to": "box"}, {"from": "box", "to": "ship"}],
+    }  # fmt: skip
+    publish(site, "undone", undone)
+    run = start(site, "undone", n=7)
+    site.until(lambda: site.get(f"/api/v2/runs/{run}")["state"] == "failed")
+    with site.page(f"/runs/{run}?node=ship") as page:
+        page.get_by_role("button", name="Fork from here").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog.get_by_label("Shared state")).to_have_value(re.compile('"place": 7'))
+        dialog.get_by_role("button", name="Fork", exact=True).click()
+        expect(dialog).to_contain_text("reserve was undone since")
+        assert any("409" in one for one in site.complaints)  # the browser notes every refusal
+        site.complaints.clear()
+        dialog.get_by_role("button", name="Fork anyway").click()
+        expect(page).not_to_have_url(re.compile(run))
+        badge(page, "failed")
+    with site.page(f"/runs/{run}?node={quote('box/hold', safe='')}") as page:
+        page.get_by_role("button", name="Fork from here").click()
+        expect(page.get_by_role("dialog").get_by_label("Shared state")).to_have_value("{}")
+
+
 def test_a_signal_is_sent_where_the_run_waits_for_it(site: Site) -> None:
     waiting = {
         "start": "gate",

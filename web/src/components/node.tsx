@@ -1,9 +1,9 @@
 // One node of one run: how it stands, every attempt of it, and what may be done at it.
 import { useState } from "react";
 import type { ReactNode } from "react";
-import { parse, post } from "../api/client";
+import { parse, post, Problem, url } from "../api/client";
 import { useAction, useData } from "../api/data";
-import type { Approval, FlowNode, NodeRun, Run } from "../api/types";
+import type { Approval, FlowNode, NodeRun, Run, SharedState } from "../api/types";
 import { callsOf, decoded, isOver, ofRun, ownShared } from "../lib/run";
 import type { Step } from "../lib/run";
 import { useDecision } from "../lib/decision";
@@ -12,7 +12,7 @@ import { useWhole } from "../lib/masked";
 import { clock, span, useNow } from "../lib/time";
 import { go, Link } from "../routes";
 import { atIt, NODES } from "../words";
-import { Ago, Card, Facts, Form, Mark } from "./basics";
+import { Ago, Card, Facts, Form, Loading, Mark } from "./basics";
 import { Dialog } from "./dialog";
 import type { NodeLook } from "./graph";
 import { aboutNode } from "./graph";
@@ -39,11 +39,9 @@ export function NodePanel({ run, node, look, steps }: { run: Run; node: FlowNode
         </span>
       }
       acts={
-        !node.key.includes("/") && (
-          <button type="button" onClick={() => setForking(true)} title="A new run that begins here; this one stays as it is">
-            <Icon name="redo" size={14} /> Fork from here
-          </button>
-        )
+        <button type="button" onClick={() => setForking(true)} title="A new run that begins here; this one stays as it is">
+          <Icon name="redo" size={14} /> Fork from here
+        </button>
       }
     >
       <div className="stack">
@@ -59,7 +57,7 @@ export function NodePanel({ run, node, look, steps }: { run: Run; node: FlowNode
         {step?.error && rows.at(-1)?.error_text !== step.error && <p className="fault">{step.error}</p>}
         <NodeRuns run={run} node={node} rows={rows} step={step} />
       </div>
-      {forking && <Fork run={run} node={node.key} onClose={() => setForking(false)} />}
+      {forking && <Fork run={run} node={node.key} step={step} onClose={() => setForking(false)} />}
     </Card>
   );
 }
@@ -204,39 +202,60 @@ function SignalForm({ run, node }: { run: Run; node: FlowNode }): ReactNode {
   );
 }
 
-function Fork({ run, node, onClose }: { run: Run; node: string; onClose: () => void }): ReactNode {
-  const { shown, hidden, reveal } = useWhole(`/api/v2/runs/${encodeURIComponent(run.id)}`, run, ["shared"]);
+/** With the state before the node's last visit; of one that was not reached, the state as it is. */
+function Fork({ run, node, step, onClose }: { run: Run; node: string; step: Step | undefined; onClose: () => void }): ReactNode {
+  const path = `/api/v2/runs/${encodeURIComponent(run.id)}`;
+  const before = step ? url(`${path}/shared`, { at: step.seq }) : null;
+  const state = useData<SharedState>(before, () => false);
+  return (
+    <Dialog title={`Fork from ${node}`} onClose={onClose} wide>
+      {before === null ? (
+        <ForkForm run={run} node={node} path={path} seen={run} part="shared" />
+      ) : (
+        <Loading from={state}>{(found) => <ForkForm run={run} node={node} path={before} seen={found} part="before" />}</Loading>
+      )}
+    </Dialog>
+  );
+}
+
+function ForkForm<T extends object>({ run, node, path, seen, part }: { run: Run; node: string; path: string; seen: T; part: keyof T }): ReactNode {
+  const { shown, hidden, reveal } = useWhole(path, seen, [part]);
   const [typed, setTyped] = useState<string | null>(null);
-  const before = pretty(ownShared(shown.shared));
+  const before = pretty(ownShared((shown[part] ?? {}) as Run["shared"]));
   const text = typed ?? before;
-  const fork = useAction(() => post<Run>(`/api/v2/runs/${encodeURIComponent(run.id)}/fork`, { from_node: node, ...(text === before ? {} : { shared: parse(text) }) }), {
+  const fork = useAction((anyway: boolean) => post<Run>(`/api/v2/runs/${encodeURIComponent(run.id)}/fork`, { from_node: node, anyway, ...(text === before ? {} : { shared: parse(text) }) }), {
     done: "Forked: this is the new run",
     after: (made) => go(`/runs/${encodeURIComponent(made.id)}`),
   });
+  const refused = fork.error instanceof Problem && fork.error.status === 409;
   return (
-    <Dialog title={`Fork from ${node}`} onClose={onClose} wide>
-      <Form onSubmit={() => fork.run()}>
-        <p className="faint">A new run of the same version, with the same parameters, begins at {node}. This one stays as it is.</p>
-        {hidden ? (
-          <p>
-            <button type="button" onClick={() => reveal()}>
-              Show what is masked, and edit it
-            </button>
-          </p>
-        ) : (
-          <JsonEdit label="Shared state it begins with" value={text} onChange={setTyped} rows={12} />
-        )}
-        <div className="dialog-acts">
-          {text !== before && (
-            <button type="button" onClick={() => setTyped(null)}>
-              Undo the edit
-            </button>
-          )}
-          <button className="primary" disabled={fork.busy || faultOf(text) !== null}>
-            <Icon name="redo" /> Fork
+    <Form onSubmit={() => fork.run(false)}>
+      <p className="faint">A new run of the same version, with the same parameters, begins at {node}. This one stays as it is.</p>
+      {hidden ? (
+        <p>
+          <button type="button" onClick={() => reveal()}>
+            Show what is masked, and edit it
           </button>
-        </div>
-      </Form>
-    </Dialog>
+        </p>
+      ) : (
+        <JsonEdit label="Shared state it begins with" value={text} onChange={setTyped} rows={12} />
+      )}
+      {refused && <p className="fault">{fork.error!.message}</p>}
+      <div className="dialog-acts">
+        {text !== before && (
+          <button type="button" onClick={() => setTyped(null)}>
+            Undo the edit
+          </button>
+        )}
+        {refused && (
+          <button type="button" className="danger" disabled={fork.busy} onClick={() => fork.run(true)}>
+            Fork anyway
+          </button>
+        )}
+        <button className="primary" disabled={fork.busy || faultOf(text) !== null}>
+          <Icon name="redo" /> Fork
+        </button>
+      </div>
+    </Form>
   );
 }
