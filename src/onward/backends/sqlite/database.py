@@ -112,6 +112,7 @@ class Database:
         self._far_reader = self._writer if self.memory else self._open()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="onward-sync")
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="onward-read")
+        self._far = asyncio.Lock()  # one large read at a time
         self._log_file: int | None = None
         self._wal: WriteAheadLog | None = None
         self._flush: Callable[[int], object] = os.fsync
@@ -131,8 +132,7 @@ class Database:
 
     async def write(self, work: Callable[[], T]) -> T:
         """Do `work` in this turn's transaction; returns when it is committed (and on disk)."""
-        while self._wal is not None and self._wal.held is not None:
-            await asyncio.shield(self._wal.held)
+        await self._not_held()
         if self._broken is not None:
             raise self._broken
         turn = self._begin()
@@ -147,6 +147,10 @@ class Database:
         self._writer.execute("RELEASE work")
         await asyncio.shield(turn)
         return result
+
+    async def _not_held(self) -> None:
+        while self._wal is not None and self._wal.held is not None:
+            await asyncio.shield(self._wal.held)
 
     def _undo(self, turn: asyncio.Future[None]) -> None:
         if self._writer.in_transaction:
@@ -278,10 +282,13 @@ class Database:
             return self.read(statement, bindings, take)
         loop = asyncio.get_running_loop()
         for _ in range(2):
-            with suppress(apsw.InterruptError):  # it kept the write-ahead log from being shortened
-                return await loop.run_in_executor(
-                    self._readers, _taken, self._far_reader, statement, bindings, take
-                )
+            async with self._far:
+                # One that begins while the log is to be begun anew would keep it from that.
+                await self._not_held()
+                with suppress(apsw.InterruptError):  # it was in the way of just that
+                    return await loop.run_in_executor(
+                        self._readers, _taken, self._far_reader, statement, bindings, take
+                    )
         raise LedgerUnavailable(
             "this takes too long beside so many writes", hint="ask for less, or for it later"
         )

@@ -33,7 +33,7 @@ class WriteAheadLog:
         self._copied = 0  # of these, when all were
         self._next = COPY_PAGES
         self._running: asyncio.Task[None] | None = None
-        self._pinned = False  # a reader that is not ours kept the last one from its end
+        self._stuck = 0  # times in a row that a reader was in the way to the end
         self.held: asyncio.Future[None] | None = None  # no transaction may begin before this
         # One that had to grow further shrinks to this when it is begun anew.
         writer.pragma("journal_size_limit", MOST_PAGES * FRAME_BYTES)
@@ -49,7 +49,7 @@ class WriteAheadLog:
     def _committed(self, _: apsw.Connection, __: str, pages: int) -> int:
         if pages < self._pages:  # it was begun anew
             self._next, self._copied = COPY_PAGES, 0
-            self._pinned = False
+            self._stuck = 0
         self._pages = pages
         return apsw.SQLITE_OK
 
@@ -87,7 +87,8 @@ class WriteAheadLog:
         except apsw.Error as error:
             log.error("a checkpoint failed; it is tried again", error=repr(error))
         finally:
-            self._next = self._pages + (self._pages if self._pinned else STEP_PAGES)
+            # Each try holds the writers for a moment: fewer and fewer if it is of no use.
+            self._next = self._pages + (STEP_PAGES << self._stuck)
             self._running = None
             if self.held is not None:
                 self.held.set_result(None)
@@ -100,8 +101,8 @@ class WriteAheadLog:
         self._interrupt()
         if await self._run("RESTART", BUSY_MS):
             return
-        if not self._pinned:
-            self._pinned = True
+        self._stuck += 1
+        if self._stuck == 2:  # the first may have met one of ours that was just beginning
             log.warning(
                 "another process reads the ledger, and its write-ahead log grows until that ends",
                 path=self._path,
