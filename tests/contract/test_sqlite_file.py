@@ -207,7 +207,8 @@ async def test_its_files_are_for_its_own_user_alone(url: str, tmp_path: Path) ->
     desk = Desk(open_backend(url))
     await desk.submit()
     folder = tmp_path / "folder"
-    modes = {name: mode(folder / name) for name in ("onward.db", "onward.db-wal", "onward.db-shm")}
+    modes = {path.name: mode(path) for path in folder.iterdir()}
+    assert set(modes) == {"onward.db", "onward.db-wal", "onward.db-shm", "onward.db.lock"}
     assert set(modes.values()) == {0o600}, modes
     await desk.backend.close()
 

@@ -57,7 +57,9 @@ def cannot_open(path: str, error: BaseException) -> LedgerUnavailable:
 
 def _own(path: str) -> IO[str]:
     """One server a file: two would each trust its own counters."""
-    lock = Path(f"{path}.lock").open("a+")  # noqa: SIM115 held as long as the ledger is open
+    # Private as well: whoever can open it can lock it, and then no server starts.
+    handle = os.open(f"{path}.lock", os.O_RDWR | os.O_APPEND | os.O_CREAT, PRIVATE)
+    lock = os.fdopen(handle, "a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
