@@ -20,7 +20,7 @@ class Corked:
         self._size = 0
         self._written = 0  # handed to the transport so far
         self._taken = 0  # of it, what had left at the last look
-        self._since = loop.time()
+        self._since = 0.0  # the first look at it
 
     def write(self, data: bytes) -> None:
         if not data:
@@ -45,10 +45,13 @@ class Corked:
                 self._transport.write(data)
 
     def unread(self, now: float) -> tuple[float, int]:
-        """For how long the other end has taken nothing, and how much waits for it."""
+        """For how long the other end has taken nothing, and how much waits for it.
+
+        `now` is the time of whoever looks, which begins above 0.
+        """
         waiting = self._transport.get_write_buffer_size()
         taken = self._written - waiting
-        if not waiting or taken != self._taken:
+        if not waiting or taken != self._taken or not self._since:
             self._taken, self._since = taken, now
         return now - self._since, waiting
 
