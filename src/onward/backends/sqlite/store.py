@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from onward.backends.codec import FIELDS, LANES, Cut, Reading, merge_holds, to_row
+from onward.backends.codec import FIELDS, LANES, Cut, Reading, merge_holds, text_bytes, to_row
 from onward.backends.sqlite.books import Books
 from onward.backends.sqlite.database import QUERIES, Database, Row, sql
 from onward.backends.sqlite.texts import COLUMNS, LONG, is_long, read_as
@@ -369,7 +369,7 @@ class SqliteStore:
         fitting: list[int] = []
         for at, letter in enumerate(letters):
             many, size = lying.get(letter.to, (0, 0))
-            size += len(letter.name.encode()) + len(letter.body.encode())
+            size += text_bytes((letter.name, letter.body))
             if many < MAX_LETTERS and size <= MAX_LETTER_BYTES:
                 lying[letter.to] = (many + 1, size)
                 fitting.append(at)
