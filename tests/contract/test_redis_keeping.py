@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from onward.backends import redis as ledger
 from onward.backends.redis import RedisBackend
 from onward.backends.redis.client import Functions, refused
-from onward.core.errors import LedgerUnavailable
+from onward.core.errors import LedgerUnavailable, NotLetIn
 from tests.contract.desk import Desk
 from tests.house import open_house
 from tests.servers import FLAVOURS, fresh_url, shared
@@ -68,7 +68,10 @@ async def test_a_redis_that_keeps_nothing_or_evicts_is_warned_of(flavour: str, c
 async def test_writes_that_redis_refused_are_warned_of(flavour: str, client: Any) -> None:
     client.lpush("onward:faults", "1 ZADD onward:x: WRONGTYPE")
     warnings, _ = await warned(shared(flavour).url, volatile=True)
+    client.zadd("onward:aside", {"t": 1})
     assert warnings == ["Redis refused 1 writes of the ledger: run onward doctor"]
+    warnings, _ = await warned(shared(flavour).url, volatile=True)
+    assert warnings[1] == "1 tasks cannot be read, and were set aside: run onward doctor"
 
 
 async def test_who_may_not_read_the_configuration_is_not_warned(flavour: str, client: Any) -> None:
@@ -81,6 +84,27 @@ async def test_who_may_not_read_the_configuration_is_not_warned(flavour: str, cl
         assert warnings == []
     finally:
         client.acl_deluser("plain")
+
+
+@pytest.mark.parametrize("forbidden", ["linsert", "ltrim", "xdel", "hincrby"])
+async def test_a_command_that_an_acl_forbids_is_found_out_before_a_task_is_written(
+    flavour: str, client: Any, forbidden: str
+) -> None:
+    client.execute_command(
+        *("ACL", "SETUSER", "narrow", "on", ">secret", "~*", "&*", "+@all", f"-{forbidden}")
+    )
+    backend = RedisBackend(f"unix://narrow:secret@{shared(flavour).socket}")
+    try:
+        with pytest.raises(NotLetIn, match=forbidden.upper()):
+            await Desk(backend).submit()
+        assert not client.exists("onward:index")
+    finally:
+        await backend.close()
+        client.acl_deluser("narrow")
+
+
+async def test_a_rehearsal_leaves_nothing_behind(backend: RedisBackend, client: Any) -> None:
+    assert sorted(client.keys()) == [b"onward:epoch", b"onward:layout"]
 
 
 @pytest.mark.parametrize("restarted", [True, False])

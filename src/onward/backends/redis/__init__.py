@@ -11,7 +11,7 @@ from onward.backends.redis.bell import RedisBell
 from onward.backends.redis.cells import RedisCells
 from onward.backends.redis.client import Functions, connect
 from onward.backends.redis.documents import RedisDocuments, RedisEffects
-from onward.backends.redis.keeping import refused_writes, weaknesses
+from onward.backends.redis.keeping import damages, weaknesses
 from onward.backends.redis.sessions import RedisSessions
 from onward.backends.redis.store import RedisStore
 
@@ -60,12 +60,12 @@ class RedisBackend:
         return ahead_ms if abs(ahead_ms) >= WORTH_MS else 0
 
     async def _look(self) -> None:
-        found = list(await refused_writes(self.functions))
+        found = list(await damages(self.functions))
         if not self._volatile:
             found += await weaknesses(self.functions)
         for warning in found:
             if warning not in self.warnings:
-                log.warning("this ledger may lose tasks", reason=warning, hint="onward doctor")
+                log.warning("the ledger needs attention", reason=warning, hint="onward doctor")
         self.warnings = found
 
     async def close(self) -> None:

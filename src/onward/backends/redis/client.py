@@ -55,6 +55,7 @@ REFUSED = ("Authentication required", "invalid username-password", "DB index is 
 TELLING = frozenset({"insert", "claim", "extend", "apply", "post"})  # with `begin_telling`
 NO_WRITES = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 NOT_HERE = (MovedError, AskError, TryAgainError, ClusterDownError)  # while a cluster changes
+ALLOW = "allow it to Onward's user (ACL SETUSER)"
 NO_LEDGER = "no ledger here"  # as `begin` in ledger.lua says it
 GONE = "the ledger is gone: this Redis came back without it"
 OTHER = "the ledger was replaced: this Redis holds another one"
@@ -231,7 +232,17 @@ class Functions:
         epoch = f"{self.prefix}onward:epoch"
         await self.command("SET", epoch, new_id(), "NX")
         self._epoch = self._epoch or await self.command("GET", epoch)
+        await self._rehearse()
         self._loaded = True
+
+    async def _rehearse(self) -> None:
+        """A command that is not allowed must not be found out half way through a move."""
+        arguments = ("FCALL", f"{NAME}_rehearse", 1, self.prefix, _encode([0]))
+        against = (await self.command(*arguments)).decode()
+        if against:
+            said = against.partition(" ")[2]
+            log.error("redis refuses a command", error=said)
+            raise NotLetIn(f"Redis refuses a command that the ledger needs: {said}", hint=ALLOW)
 
 
 def refused(error: RedisError) -> Exception:

@@ -22,9 +22,16 @@ async def weaknesses(functions: Functions) -> Sequence[str]:
     return found
 
 
-async def refused_writes(functions: Functions) -> Sequence[str]:
-    many = await functions.command("LLEN", f"{functions.prefix}onward:faults")
-    return [f"Redis refused {many} writes of the ledger: run onward doctor"] if many else []
+async def damages(functions: Functions) -> Sequence[str]:
+    """What has gone wrong already, and waits for somebody to look at it."""
+    refused = await functions.command("LLEN", f"{functions.prefix}onward:faults")
+    aside = await functions.command("ZCARD", f"{functions.prefix}onward:aside")
+    found: list[str] = []
+    if refused:
+        found.append(f"Redis refused {refused} writes of the ledger: run onward doctor")
+    if aside:
+        found.append(f"{aside} tasks cannot be read, and were set aside: run onward doctor")
+    return found
 
 
 async def _info(functions: Functions, section: str) -> dict[str, str]:

@@ -46,6 +46,7 @@
 --   onward:effects:{key}          hash of effects by name (written without functions)
 --   onward:aside                  zset of ids whose rows cannot be read, by the instant that was seen
 --   onward:faults                 list: the last writes that Redis refused
+--   onward:rehearsal:{type}       one of each, for a moment at the start of a server
 --   onward:idle:{library}:{queue} hash: a free hand of each server that has one for this queue, and
 --                                 understands what these functions would tell it
 --   onward:given:{server}         hash: by queue, the last task that was put into such a hand, for a

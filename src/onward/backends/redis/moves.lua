@@ -419,6 +419,29 @@ local function put_document(keys, args)
   return version + 1
 end
 
+-- Every command that `put` may be asked for, on keys of its own: returns what Redis says against the
+-- first that it refuses (an ACL, say), so that a server learns of it before it writes a task.
+local function rehearse(keys, args)
+  begin(keys, args)
+  local hash, list, zset, stream, text_ = 'hash', 'list', 'zset', 'stream', 'text'
+  local function on(kind) return P .. 'onward:rehearsal:' .. kind end
+  local commands = {
+    { 'HSET', hash, 'a', 1, 'b', 1 }, { 'HINCRBY', hash, 'a', 1 }, { 'HDEL', hash, 'a' },
+    { 'RPUSH', list, 'a', 'b', 'c', 'd' }, { 'LPUSH', list, 'e' }, { 'LREM', list, 1, 'a' },
+    { 'LINSERT', list, 'AFTER', 'b', 'f' }, { 'LPOP', list, 1 }, { 'LTRIM', list, 0, 0 },
+    { 'ZADD', zset, 1, 'a', 1, 'b' }, { 'ZREM', zset, 'a' }, { 'SET', text_, 'a' },
+    { 'XADD', stream, '*', 'a', 'b' }, { 'XDEL', stream, '0-0' }, { 'PERSIST', hash },
+    { 'PEXPIRE', hash, 1000 }, { 'PEXPIRE', list, 1000 }, { 'PEXPIRE', zset, 1000 },
+    { 'PEXPIRE', stream, 1000 }, { 'DEL', text_ },
+  }
+  for _, command in ipairs(commands) do
+    command[2] = on(command[2])
+    if not put(unpack(command)) then return faults[1] end
+  end
+  for _, kind in ipairs({ hash, list, zset, stream }) do put('DEL', on(kind)) end
+  return ''
+end
+
 local function register(name, callback, ...)
   name = LIBRARY .. '_' .. name
   redis.register_function({ function_name = name, callback = callback, flags = { ... } })
@@ -432,3 +455,4 @@ register('post', post, 'allow-oom')
 register('purge', purge, 'allow-oom')
 register('set_aside', set_aside, 'allow-oom')
 register('put_document', put_document, 'allow-oom')
+register('rehearse', rehearse, 'allow-oom')

@@ -33,6 +33,7 @@ log = structlog.get_logger("onward.redis")
 
 SEP = "\x1f"
 HOLDS = 500  # renewed in one call; others wait for its end
+ROUNDS = 10  # of setting aside, until something is due that can be read
 COMPLAINTS = 1_000  # rows that are complained of
 DOCTOR = "onward doctor --ledger <url>"
 BY_LANE = ("queued", "offered")  # what is counted by lane, as in ledger.lua
@@ -107,7 +108,7 @@ class RedisStore:
         return _moved(await self._functions.call("post", now, letters, *bounds))
 
     async def due(self, *, now: Instant, limit: int) -> Sequence[Task]:
-        while True:
+        for _ in range(ROUNDS):
             rows, odd = await self._functions.call("due", now, limit)
             tasks = [_readable(row) for row in rows]
             odd += [row["id"] for row, task in zip(rows, tasks, strict=True) if task is None]
@@ -116,6 +117,7 @@ class RedisStore:
                 await self._functions.call("set_aside", now, odd)
             if not odd or any(tasks):
                 return [task for task in tasks if task is not None]
+        return []
 
     async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
         rows = await self._functions.call("get", 0, ids)
