@@ -19,9 +19,9 @@ local function hand_over(id, h, m, letters, ask, queue, lane, now)
   local due_at = least(until_, attempt_by, expires_at)
   ask.said = ask.said or '{"worker":' .. cjson.encode(ask.worker) .. ',"attempt":'
   local flat = { 'state', 'running', 'fence', fence, 'rev', rev, 'attempt', attempt_,
-    'worker', ask.worker, 'started_at', stamp, 'due_at', due_at, 'events', n }
+    'worker', ask.worker, 'started_at', stamp, 'due_at', due_at, 'events', n, 'e' .. text(n), '' }
   local unset = NONE
-  if until_ then flat[17], flat[18] = 'lease_until', until_
+  if until_ then flat[19], flat[20] = 'lease_until', until_
   elseif m[8] then unset = { 'lease_until' } end
   if attempt_by then flat[#flat + 1], flat[#flat + 2] = 'attempt_by', attempt_by
   elseif m[9] then unset = { 'attempt_by', unset[1] } end
@@ -34,11 +34,10 @@ local function hand_over(id, h, m, letters, ask, queue, lane, now)
   return row, flat, unset, generation, n, due_at
 end
 
--- It is in these hands: the event, and what is known of it elsewhere than in its hash.
+-- It is in these hands: the event, whose place in the log `flat` still lacks, and what is known of it
+-- elsewhere than in its hash.
 local function record_claim(flat, id, generation, n, due_at, ask, queue, lane, attempt_)
-  local at = #flat
-  local entry = record(id, n, generation, 'task.claimed', ask.said .. text(attempt_) .. '}')
-  flat[at + 1], flat[at + 2] = 'e' .. text(n), entry
+  flat[18] = record(id, n, generation, 'task.claimed', ask.said .. text(attempt_) .. '}')
   if not ask.lease_ms then count(queue, lane, 'offered', 1) end
   set_lease(id, due_at)
   tell_of(id)
@@ -95,7 +94,7 @@ local function claim_from(list, limit, ask, want, now, claimed)
     if one then
       local row, flat = one[3], one[4]
       record_claim(flat, id, one[6], one[7], one[8], ask, want.queue, want.lane, row[9])
-      put('HSET', one[2], unpack(flat))
+      put_all('HSET', one[2], flat)
       if one[5] ~= NONE then put_all('HDEL', one[2], one[5]) end
       set_alarm(id, nil) -- a queued task has one if it may not wait for ever
       claimed[#claimed + 1] = row
