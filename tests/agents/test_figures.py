@@ -370,10 +370,11 @@ async def test_a_lag_of_which_redis_has_lost_count_is_counted() -> None:
 @pytest.mark.contract("S2-10")
 async def test_of_too_many_groups_those_furthest_behind_are_told() -> None:
     async with open_agency("sqlite") as agency:
-        await agency.redis.xadd(CREATE, {"data": "{}"})
-        for number in range(MOST_GROUPS + 10):
-            start = "0" if number == 0 else "$"
-            await agency.redis.xgroup_create(CREATE, f"g{number}-group", id=start)
+        await agency.redis.xgroup_create(CREATE, "g0-group", id="0", mkstream=True)
+        await agency.submit(type="report.generate", queue="agents", session_id="ada")
+        await until(lambda: agency.redis.xlen(CREATE))  # it stays there: nobody works on it
+        for number in range(1, MOST_GROUPS + 10):
+            await agency.redis.xgroup_create(CREATE, f"g{number}-group", id="$")
         names = [name for name in await series(agency) if name.startswith("onward_stream_lag{")]
     assert sum(CREATE in name for name in names) == MOST_GROUPS
     assert any('"g0-group"' in name for name in names)
