@@ -157,7 +157,7 @@ async def test_health_is_degraded_while_it_may_forget_and_fails_when_it_has(
     async with open_house(ledger=url, archive="", redis_volatile=False) as house:
         health = await house.get("/health")
         assert (health.status_code, health.json()["status"]) == (200, "degraded")
-        part = health.json()["components"]["ledger"]
+        part = health.json()["details"]["ledger"]
         assert part["status"] == "degraded"
         assert "keeps nothing" in part["warnings"][0]
         client.flushall()
@@ -169,7 +169,7 @@ async def test_health_is_degraded_while_it_may_forget_and_fails_when_it_has(
 
         while not await ask():  # noqa: ASYNC110 the server looks once a second
             await asyncio.sleep(0.05)
-        assert "the ledger is gone" in answers[-1].json()["components"]["ledger"]["error"]
+        assert "the ledger is gone" in answers[-1].json()["details"]["ledger"]["error"]
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ local function hand_over(id, h, m, letters, ask, queue, lane, now)
   local due_at = least(until_, attempt_by, expires_at)
   ask.said = ask.said or '{"worker":' .. cjson.encode(ask.worker) .. ',"attempt":'
   local flat = { 'state', 'running', 'fence', fence, 'rev', rev, 'attempt', attempt_,
-    'worker', ask.worker, 'started_at', stamp, 'due_at', due_at, 'events', n }
+    'worker', ask.worker, 'started_at', stamp, 'due_at', due_at, 'events', n, 'e' .. text(n), '' }
   local unset = NONE
-  if until_ then flat[17], flat[18] = 'lease_until', until_
+  if until_ then flat[19], flat[20] = 'lease_until', until_
   elseif m[8] then unset = { 'lease_until' } end
   if attempt_by then flat[#flat + 1], flat[#flat + 2] = 'attempt_by', attempt_by
   elseif m[9] then unset = { 'attempt_by', unset[1] } end
@@ -31,16 +31,16 @@ local function hand_over(id, h, m, letters, ask, queue, lane, now)
       expires_at or NIL, attempt_by or NIL, attempt_ms or NIL, h[8] or NIL, h[9] or NIL,
       h[10] or NIL, m[7] or NIL, m[10] or NIL, letters }
   end
-  return row, flat, unset, generation, n, due_at
+  return row, flat, unset
 end
 
--- It is in these hands: the event, and what is known of it elsewhere than in its hash.
-local function record_claim(flat, id, generation, n, due_at, ask, queue, lane, attempt_)
-  local at = #flat
-  local entry = record(id, n, generation, 'task.claimed', ask.said .. text(attempt_) .. '}')
-  flat[at + 1], flat[at + 2] = 'e' .. text(n), entry
+-- It is in these hands: the event, whose place in the log `flat` still lacks, and what is known of it
+-- elsewhere than in its hash.
+local function record_claim(row, flat, ask, queue, lane)
+  local id, generation = row[1], row[11] and row[11][1] or 1
+  flat[18] = record(id, flat[16], generation, 'task.claimed', ask.said .. text(row[9]) .. '}')
   if not ask.lease_ms then count(queue, lane, 'offered', 1) end
-  set_lease(id, due_at)
+  set_lease(id, flat[14])
   tell_of(id)
 end
 
@@ -53,7 +53,7 @@ local function read_claim(id, ask, queue, lane, now)
   if not (h[2] and h[3] and h[4] and tonumber(h[5])) then error('no task, or not all of it') end
   local m = h[1] and call('HMGET', key, unpack(MOVED_FIELDS)) or NONE
   local letters = tonumber(h[12] or 0) > 0 and letters_of(id) or NONE
-  return { id, key, hand_over(id, h, m, letters, ask, queue, lane, now) }
+  return hand_over(id, h, m, letters, ask, queue, lane, now)
 end
 
 -- Long payloads, those of all at once. Of one that is not there the task cannot be read.
@@ -61,7 +61,7 @@ local function read_payloads(found, many)
   local rows, keys = {}, {}
   for at = 1, many do
     local one = found[at]
-    if one and one[3][8] == '' then
+    if one and one[8] == '' then
       rows[#rows + 1], keys[#keys + 1] = at, long_of('payload', one[1])
     end
   end
@@ -69,7 +69,7 @@ local function read_payloads(found, many)
     local payloads = call('MGET', unpack(keys, from, math.min(from + MOST - 1, #keys)))
     for turn, payload in ipairs(payloads) do
       local at = rows[from + turn - 1]
-      if payload then found[at][3][8] = payload else found[at] = nil end
+      if payload then found[at][8] = payload else found[at] = nil end
     end
   end
 end
@@ -82,26 +82,25 @@ local function put_aside(id) put('ZADD', P .. 'onward:aside', stamp, id) end
 local function claim_from(list, limit, ask, want, now, claimed)
   local ids = call('LRANGE', list, 0, limit - 1)
   if #ids == 0 then return 0, false end
-  local found, met, queued_, taken = {}, {}, 0, 0
-  for at, id in ipairs(ids) do
-    found[at] = not met[id]
-      and attempt('claim', id, read_claim, id, ask, want.queue, want.lane, now)
+  local found, flats, unsets, met, queued_, taken = {}, {}, {}, {}, 0, 0
+  each('claim', ids, function(id, at)
+    if met[id] then found[at] = false
+    else found[at], flats[at], unsets[at] = read_claim(id, ask, want.queue, want.lane, now) end
     met[id] = true
-  end
+  end, function(at) return ids[at] end)
   read_payloads(found, #ids)
   local left = put('LPOP', list, #ids)
   for at, id in ipairs(ids) do
-    local one = found[at]
-    if one then
-      local row, flat = one[3], one[4]
-      record_claim(flat, id, one[6], one[7], one[8], ask, want.queue, want.lane, row[9])
-      put('HSET', one[2], unpack(flat))
-      if one[5] ~= NONE then put_all('HDEL', one[2], one[5]) end
+    local row, flat = found[at], flats[at]
+    if row then
+      record_claim(row, flat, ask, want.queue, want.lane)
+      put_all('HSET', key_of(id), flat)
+      if unsets[at] ~= NONE then put_all('HDEL', key_of(id), unsets[at]) end
       set_alarm(id, nil) -- a queued task has one if it may not wait for ever
-      claimed[#claimed + 1] = row
       taken = taken + 1
-    elseif one == nil then put_aside(id) end
-    if one ~= false then queued_ = queued_ + 1 end
+      claimed[#claimed + 1] = row
+    elseif row == nil then put_aside(id) end
+    if row ~= false then queued_ = queued_ + 1 end
   end
   count(want.queue, want.lane, 'queued', -queued_)
   count(want.queue, want.lane, 'running', taken)
@@ -184,9 +183,8 @@ local function bear_into(hand, flat, id, payload, kind, now, claimed)
   local task = kind.task
   local fields = { task.rev, task.type, task.profile, payload, task.created_at, task.expires_at,
     task.attempt_ms, task.overrides, task.parent, task.key, #kind.events }
-  local row, kept, _, generation, n, due_at =
-    hand_over(id, fields, kind.moved, NONE, hand, task.queue, kind.lane, now)
-  record_claim(kept, id, generation, n, due_at, hand, task.queue, kind.lane, row[9])
+  local row, kept = hand_over(id, fields, kind.moved, NONE, hand, task.queue, kind.lane, now)
+  record_claim(row, kept, hand, task.queue, kind.lane)
   local many = #flat
   for at, part in ipairs(kept) do flat[many + at] = part end
   hand.left = hand.left - 1
@@ -264,10 +262,12 @@ local function insert(keys, args)
   local claimed, receipts = {}, {}
   take_places(#submissions)
   fill(asks, now, claimed)
-  for at, submission in ipairs(submissions) do
-    receipts[at] = attempt('insert', submission[1], admit, submission, kinds, asks, now,
-      claimed) or 'refused'
-  end
+  each('insert', submissions, function(submission, at)
+    receipts[at] = admit(submission, kinds, asks, now, claimed)
+  end, function(at)
+    receipts[at] = 'refused'
+    return submissions[at][1]
+  end)
   return finish({ receipts, claimed })
 end
 

@@ -116,8 +116,10 @@ end
 -- The same of a command that takes any number of values; unpacking too many would raise.
 local function put_all(command, key, values)
   local many = #values
-  if many <= MOST then
-    if many > 0 then put(command, key, unpack(values)) end
+  if many == 0 then return end
+  if many <= MOST then -- as `put`, without handing them on once more
+    local reply = write_(command, key, unpack(values))
+    if type(reply) == 'table' and reply.err then note_fault(command .. ' ' .. key, reply) end
     return
   end
   for at = 1, many, MOST do put(command, key, unpack(values, at, math.min(at + MOST - 1, many))) end
@@ -130,6 +132,24 @@ local function attempt(about, id, decide, ...)
   if ok then return answer end
   note_fault(about .. ' ' .. id, answer)
   return nil
+end
+
+-- Many items, each as by `attempt`; `decide` notes its answer itself, and `refuse` that of one that
+-- cannot be read, whose id it returns. They share one pcall for as long as none fails: it costs more than many a read.
+local function each(about, items, decide, refuse)
+  local at, many = 0, #items
+  local function go_on()
+    while at < many do
+      at = at + 1
+      decide(items[at], at)
+    end
+  end
+  while at < many do
+    local ok, error = pcall(go_on)
+    if not ok then
+      note_fault(about .. ' ' .. refuse(at), error)
+    end
+  end
 end
 
 local function bell_of(server) return P .. 'onward:bell:' .. server end
@@ -305,8 +325,9 @@ local function text(n) return SMALL[n] or string.format('%.0f', n) end
 -- Into the log; returns where it stands there. Whether a write that failed was made is looked up.
 local function record(id, n, generation, type_, data)
   local entry = text(n) .. SEP .. text(generation) .. SEP .. type_ .. SEP .. stamp .. SEP .. (data or '')
-  local at = put('XADD', LOG, '*', 't', id, 'e', entry)
-  if at then return at end
+  local at = write_('XADD', LOG, '*', 't', id, 'e', entry)
+  if type(at) == 'string' then return at end
+  note_fault('XADD ' .. LOG, at)
   local newest = write_('XREVRANGE', LOG, '+', '-', 'COUNT', 1)[1]
   if newest and newest[2][2] == id and newest[2][4] == entry then return newest[1] end
   return put('XADD', LOG, '*', 't', id, 'e', entry) or '0-0'

@@ -21,9 +21,11 @@ end
 local function extend(keys, args)
   local _, request = begin_telling(keys, args)
   local pulses = {}
-  for at, hold in ipairs(request[2]) do
-    pulses[at] = attempt('extend', hold.task, hold_on, hold) or 'lost'
-  end
+  each('extend', request[2], function(hold, at) pulses[at] = hold_on(hold) end,
+    function(at)
+      pulses[at] = 'lost'
+      return request[2][at].task
+    end)
   return finish(pulses)
 end
 
@@ -290,10 +292,13 @@ local function apply(keys, args)
   local now, request = begin_telling(keys, args)
   local kinds, births = prepare(request[4]), prepare_births(request[5], #request[2])
   local turn, verdicts = begin_turn(now, request[3], kinds, births), {}
-  for at, move in ipairs(request[2]) do
-    verdicts[at] = attempt('apply', move[1], move_on, move, turn) or 'refused'
+  each('apply', request[2], function(move, at)
+    verdicts[at] = move_on(move, turn)
     if verdicts[at] == 'applied' then post_letters(move[6], turn) end
-  end
+  end, function(at)
+    verdicts[at] = verdicts[at] or 'refused'
+    return request[2][at][1]
+  end)
   if news then news.queues = turn.awake end
   return finish({ verdicts, names_of(turn.awake), turn.claimed, turn.answered })
 end
