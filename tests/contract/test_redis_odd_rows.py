@@ -140,6 +140,16 @@ async def test_an_id_that_stands_in_a_queue_twice_is_claimed_once(desk: Desk, re
     assert ids(await desk.claim("q", limit=5)) == []
 
 
+async def test_an_unreadable_id_that_stands_in_a_queue_twice_is_counted_once(
+    desk: Desk, redis: Any
+) -> None:
+    odd, task = await desk.submit(queue="q"), await desk.submit(queue="q")
+    spoil(redis, odd.id, "half")
+    redis.lpush("onward:queue:1:primary:q", odd.id)
+    assert ids(await desk.claim("q", limit=5)) == [task.id]
+    assert redis.hget("onward:counts", "q:primary:queued") is None
+
+
 async def test_an_entry_of_somebody_else_in_the_log_is_passed_over(desk: Desk, redis: Any) -> None:
     await desk.submit()
     redis.xadd("onward:events", {"what": "is this"})
