@@ -84,7 +84,7 @@ class Tail:
     async def _renew(self) -> None:
         now = self._clock.now()
         if now >= self._renew_at:
-            await readers.seen(self._backend.documents, self._projector.name, now=now)
+            await readers.record_activity(self._backend.documents, self._projector.name, now=now)
             self._renew_at = now + readers.RENEW_MS
 
     async def catch_up(self) -> bool:
