@@ -46,7 +46,10 @@ _decode = msgspec.json.Decoder(Activity).decode
 
 
 async def begin(documents: Documents, name: str, start: str, *, now: Instant) -> Json:
-    """The place of a reader without a cursor: where it was retired, else at `start`; kept."""
+    """Where this reader goes on. Without a cursor: where it was retired, else at `start`; kept."""
+    found = await documents.get(CURSORS, name, now=now)
+    if found is not None:
+        return found.body
     retired = await documents.get(RETIRED, name, now=now)
     if retired is None:
         body = encode(start)

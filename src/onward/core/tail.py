@@ -26,7 +26,6 @@ BATCH = 1_000  # events
 TASKS = 64  # named by the events of one call: a projector may read all of them, megabytes each
 PACE_S = 0.02  # a task's few events come close together: one look, and one cursor, for all
 AGAIN_S = 1.0
-KIND = readers.CURSORS
 
 Look = Callable[[], Awaitable[bool]]
 Turn = Callable[[bool], Awaitable[None]]  # it is this server's turn to read, or no more
@@ -70,16 +69,14 @@ class Tail:
             self._cursor = page.next
             # Saved after projecting: a crash in between repeats the batch, it never skips one.
             await self._backend.documents.put(
-                KIND, self._projector.name, encode(self._cursor), now=self._clock.now()
+                readers.CURSORS, self._projector.name, encode(self._cursor), now=self._clock.now()
             )
         await self._renew()
         return len(page.items)
 
     async def _place(self) -> str:
         documents, name, now = self._backend.documents, self._projector.name, self._clock.now()
-        saved = await documents.get(KIND, name, now=now)
-        body = await readers.begin(documents, name, "", now=now) if saved is None else saved.body
-        return msgspec.json.decode(body, type=str)
+        return msgspec.json.decode(await readers.begin(documents, name, "", now=now), type=str)
 
     async def _renew(self) -> None:
         now = self._clock.now()
