@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create
 from pydantic_core import PydanticSerializationError
 
 from onward.core import privacy
-from onward.core.task import Fault, Json, sound_fault
+from onward.core.task import Fault, Json, storable_fault
 
 
 class Refused(Exception):
@@ -270,7 +270,7 @@ def _parameters(
 
 def fault_from(error: BaseException) -> Fault:
     """How a handler's exception is told to whoever decides on retries."""
-    return sound_fault(_fault_from(error))
+    return storable_fault(_fault_from(error))
 
 
 def _fault_from(error: BaseException) -> Fault:

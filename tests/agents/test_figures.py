@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from onward.core.tail import KIND as CURSORS
+from onward.core.readers import CURSORS
 from onward.core.task import Event
 from onward.surfaces.agents.figures import CROWDS, Roll
 from onward.surfaces.agents.notices import Noticing

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from onward.core.contract import Page
-from onward.core.tail import KIND as CURSORS
+from onward.core.readers import CURSORS
 from onward.core.task import Event
 from onward.surfaces.agents import notices as module
 from onward.surfaces.agents.notices import KEPT_MS, Kept, Notice, Notices

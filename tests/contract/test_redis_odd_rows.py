@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from onward.backends.redis import RedisBackend
+from onward.core.clock import ManualClock
 from onward.core.contract import Fate, Key, Query, Verdict
+from onward.core.follow import history
 from onward.core.outcome import Failed, Released, Succeeded
-from onward.core.task import Fault, State
+from onward.core.tail import Tail
+from onward.core.task import Event, Fault, State
 from tests.contract.desk import Desk, submission
 from tests.faults.redis_invariants import check_nothing_was_refused, check_redis_invariants
 from tests.servers import FLAVOURS, fresh_url, shared
@@ -137,6 +140,16 @@ async def test_an_id_that_stands_in_a_queue_twice_is_claimed_once(desk: Desk, re
     assert ids(await desk.claim("q", limit=5)) == []
 
 
+async def test_an_unreadable_id_that_stands_in_a_queue_twice_is_counted_once(
+    desk: Desk, redis: Any
+) -> None:
+    odd, task = await desk.submit(queue="q"), await desk.submit(queue="q")
+    spoil(redis, odd.id, "half")
+    redis.lpush("onward:queue:1:primary:q", odd.id)
+    assert ids(await desk.claim("q", limit=5)) == [task.id]
+    assert redis.hget("onward:counts", "q:primary:queued") is None
+
+
 async def test_an_entry_of_somebody_else_in_the_log_is_passed_over(desk: Desk, redis: Any) -> None:
     await desk.submit()
     redis.xadd("onward:events", {"what": "is this"})
@@ -145,6 +158,48 @@ async def test_an_entry_of_somebody_else_in_the_log_is_passed_over(desk: Desk, r
     assert [event.type for event in page.items] == ["task.created"] * 2
     assert page.items[-1].task == task.id
     assert (await desk.store.events(after=page.next or "", limit=10)).items == []
+
+
+async def test_a_batch_of_such_entries_keeps_no_reader_from_the_rest(
+    desk: Desk, redis: Any, clock: ManualClock
+) -> None:
+    read: list[str] = []
+
+    class Reader:
+        name = "reader"
+
+        async def project(self, events: Sequence[Event]) -> None:
+            read.extend(event.task for event in events)
+
+    for _ in range(5):
+        redis.xadd("onward:events", {"what": "is this"})
+    task = await desk.submit()
+    tail = Tail(desk.backend, Reader(), clock, batch=2)
+    for _ in range(4):
+        await tail.step()
+    assert read == [task.id]
+
+
+async def test_an_event_that_is_gone_keeps_no_reader_from_the_rest(desk: Desk, redis: Any) -> None:
+    task = await desk.running()
+    for n in (1, 2):
+        redis.xdel("onward:events", redis.hget(row(task.id), f"e{n}"))
+        redis.hdel(row(task.id), f"e{n}")
+    await desk.settle(task, Succeeded("1"))
+    assert [event.type async for event in history(desk.store, task.id)] == ["task.succeeded"]
+    page = await desk.store.events(after="0", limit=1, task=task.id)
+    assert (page.items, page.next, page.more) == ([], "1", True)
+
+
+async def test_a_page_with_a_row_that_cannot_be_read_is_not_the_last(
+    desk: Desk, redis: Any
+) -> None:
+    tasks = [await desk.submit() for _ in range(5)]
+    spoil(redis, tasks[3].id, "number")
+    page = await desk.store.find(Query(limit=2))
+    assert ids(page.items) == [tasks[4].id]
+    rest = await desk.store.find(Query(limit=5, after=page.next))
+    assert ids(rest.items) == ids(tasks[2::-1])
 
 
 async def test_a_key_of_the_wrong_kind_keeps_the_rest_of_a_move_from_nothing(

@@ -34,10 +34,10 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> int:
     """A bound that a test reaches soon; returns what the log may hold, one turn included."""
-    monkeypatch.setattr(wal, "COPY_PAGES", 100)
-    monkeypatch.setattr(wal, "STEP_PAGES", 50)
-    monkeypatch.setattr(wal, "MOST_PAGES", 300)
-    return 900 * wal.FRAME_BYTES
+    monkeypatch.setattr(wal, "COPY_BYTES", 200 << 10)
+    monkeypatch.setattr(wal, "STEP_BYTES", 100 << 10)
+    monkeypatch.setattr(wal, "MOST_BYTES", 600 << 10)
+    return 6 * wal.MOST_BYTES
 
 
 def opened(file: Path) -> Desk:

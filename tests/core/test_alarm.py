@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from onward.core import alarm, machine
 from onward.core.alarm import Alarm
 from onward.core.clock import ManualClock
-from onward.core.contract import Submission
+from onward.core.contract import POSTPONE_MS, Submission
 from onward.core.errors import LedgerUnavailable
 from onward.core.policy import Profile
 from onward.core.task import State, Task
@@ -46,10 +46,10 @@ async def test_a_task_that_cannot_be_decided_stops_nobody_elses_alarm(
     for id, state in {"odd-0000": State.SCHEDULED, "odd approval": State.WAITING}.items():
         found = await desk.task(id)
         assert found.state is state
-        assert found.due_at == clock.now() + machine.POSTPONE_MS, "out of the sweep's way"
+        assert found.due_at == clock.now() + POSTPONE_MS, "out of the sweep's way"
     told = [line["task"] for line in logs if line["log_level"] == "error"]
     assert sorted(told) == ["odd approval", "odd-0000"], "each is reported once"
-    clock.advance(machine.POSTPONE_MS)
+    clock.advance(POSTPONE_MS)
     with capture_logs() as logs:
         await Alarm(desk).sweep()
     assert not logs

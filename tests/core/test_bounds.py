@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from onward.core import machine, moves
-from onward.core.outcome import Failed, Succeeded, sound
+from onward.core.outcome import Failed, Parked, Succeeded, size_of, storable
 from onward.core.task import Fault
 from tests.core.test_machine import CONSOLE, running
 from tests.support import NOW
@@ -44,14 +44,25 @@ def test_an_outcome_that_is_too_large_is_a_failure_that_says_so(
 ) -> None:
     monkeypatch.setattr("onward.core.outcome.MOST_BYTES", 1 << 20)
     fine, large = Succeeded('"' + "x" * 1000 + '"'), Succeeded('"' + "x" * (2 << 20) + '"')
-    assert sound(fine) is fine
-    found = sound(large)
+    assert storable(fine) is fine
+    found = storable(large)
     assert isinstance(found, Failed)
     assert (found.fault.kind, found.fault.retryable) == ("OutcomeInvalid", False)
     assert "it takes 2 MiB of at most 1" in found.fault.message
 
 
 def test_a_fault_is_cut_to_what_the_log_can_bear() -> None:
-    found = sound(Failed(Fault(kind="Error", message="x" * 10**6, details=["y"] * 10**6)))
+    found = storable(Failed(Fault(kind="Error", message="x" * 10**6, details=["y"] * 10**6)))
     assert isinstance(found, Failed)
     assert len(found.fault.encode()) < 20_000
+
+
+def test_the_large_part_of_a_parked_tasks_memory_is_bounded_and_checked_too() -> None:
+    parked = Parked(seen=0, journal="{}", waiting_for="event")
+    assert storable(parked) is parked
+    large = msgspec.structs.replace(parked, bulk='"' + "x" * 1_000 + '"')
+    assert size_of(large) > 1_000
+    assert storable(large) is large
+    found = storable(msgspec.structs.replace(parked, bulk='"\ud800"'))
+    assert isinstance(found, Failed)
+    assert "its bulk holds half of a surrogate pair" in found.fault.message

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from onward.backends import open_backend
 from onward.core import scheduler, timetable
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend, Key
@@ -20,6 +21,7 @@ from onward.core.task import TaskId, new_id
 from onward.core.timetable import KEEP_MS, KIND, REREAD_MS, Timetable
 from onward.core.troubles import Troubles
 from tests.contract.ledgers import LEDGERS
+from tests.contract.vault import NEW, OLD
 from tests.support import PROFILES, a_task, wait_until
 
 MINUTE, DAY = 60_000, 86_400_000
@@ -177,6 +179,21 @@ async def test_while_a_run_is_not_over_the_next_is_left_out(town: Town) -> None:
     await town.strike(MINUTE)
     await town.strike(MINUTE)
     assert await town.tasks("free") == 2
+
+
+async def test_a_last_run_that_does_not_open_does_not_stop_its_schedule(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    ledger = f"sqlite:///{tmp_path}/onward.db"
+    backend = open_backend(ledger, keys=OLD)
+    last = a_task(id=new_id())
+    await Server(backend, clock).dispatcher.submit(last)
+    await backend.close()
+    town = Town(open_backend(ledger, keys=NEW), clock)
+    await town.one.add(every_ms=MINUTE, overlap=Overlap.SKIP, last_task_id=last.id)
+    await town.strike(MINUTE)
+    assert await town.outcomes() == ["overlapped"]
+    await town.backend.close()
 
 
 async def test_runs_made_up_for_do_not_overlap_either(lonely: Town) -> None:

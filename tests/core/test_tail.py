@@ -56,6 +56,20 @@ async def test_a_reader_sees_everything_once_and_in_order(
     assert reader.seen == list("abcde")
 
 
+async def test_the_events_of_one_call_name_few_tasks(
+    backend: Backend, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A projector may read all tasks that its events name."""
+    monkeypatch.setattr(tail, "TASKS", 2)
+    await submit(backend, *"abcde")
+    reader = Reader()
+    assert await Tail(backend, reader, clock).step() == 5
+    assert (reader.seen, reader.batches) == (list("abcde"), [2, 2, 1])
+    whole = Reader("reads in parts")
+    await Tail(backend, whole, clock, batch=10).step()
+    assert whole.batches == [5]
+
+
 async def test_a_reader_goes_on_where_it_stopped(backend: Backend, clock: ManualClock) -> None:
     await submit(backend, "a")
     await Tail(backend, Reader(), clock).step()

@@ -31,7 +31,7 @@ from onward.core.contract import LOG_BYTES, Page, Query, Sessions, SessionTally,
 from onward.core.duty import Duty
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.readers import begin
-from onward.core.tail import KIND, Tail
+from onward.core.tail import Tail
 from onward.core.task import FINAL, FINAL_EVENTS, Event, Instant, Task, TaskId, encode, new_id
 from onward.core.troubles import Troubles
 from onward.core.urls import shown
@@ -378,8 +378,7 @@ class Archiver:
         """Before anything may be purged: from now on nothing leaves that has not been read."""
         now = self._clock.now()
         await self._backend.forgetful.continue_after(await self._archive.last_place())
-        if await self._backend.documents.get(KIND, self.name, now=now) is None:
-            await begin(self._backend.documents, self.name, "", now=now)
+        await begin(self._backend.documents, self.name, "", now=now)
 
     async def project(self, events: Sequence[Event]) -> None:
         turned = list(dict.fromkeys(event.task for event in events if event.type in TURNS))

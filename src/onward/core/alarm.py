@@ -6,17 +6,20 @@ Several servers may sweep at once: the guard in the ledger lets one move win, so
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from onward.core.clock import uptime_ms
+from onward.core.coalesce import call_in_halves
+from onward.core.contract import POSTPONE_MS
 from onward.core.dispatch import Dispatcher
-from onward.core.task import TaskId
+from onward.core.task import FINAL, Instant, Task, TaskId
 
 log = structlog.get_logger("onward.alarm")
 
 BATCH = 256
+MOST_POSTPONED_MS = 3_600_000  # a finished task that some reader of the log has not read yet
 MOST_STUCK = 4_096  # due tasks of which nothing comes: so many are looked past in one sweep
 
 
@@ -33,6 +36,7 @@ class Alarm:
         self._uptime_ms = uptime_ms
         self._late_ms = min(rules.lease_ms for rules in dispatcher.profiles.values()) // 3
         self._swept_ms: int | None = None
+        self._postpone_ms = POSTPONE_MS
 
     async def sweep(self) -> int:
         """Everything that is due now; returns how many tasks were looked at."""
@@ -44,12 +48,35 @@ class Alarm:
             limit = BATCH + len(stuck)
             due = await self._dispatcher.backend.tasks.due(now=now, limit=limit)
             tasks = [task for task in due if task.id not in stuck]
-            if tasks:
-                stuck.update(await self._dispatcher.apply_clock(tasks, now))
+            stuck |= await self.ring(tasks, now)
             seen += len(tasks)
             # What was refused may stand before the rest: the next look goes past it, and ends.
             if len(due) < limit or not tasks or len(stuck) > MOST_STUCK:
                 return seen
+
+    async def ring(self, tasks: Sequence[Task], now: Instant) -> set[TaskId]:
+        """These are due; returns those of which nothing came."""
+        live = [task for task in tasks if task.state not in FINAL]
+        over = [task.id for task in tasks if task.state in FINAL]
+        stuck = await self._dispatcher.apply_clock(live, now)
+        return {*stuck, *await self._purge(over, now)}
+
+    async def _purge(self, ids: Sequence[TaskId], now: Instant) -> Sequence[TaskId]:
+        """Returns those that could not be."""
+
+        async def purge(part: Sequence[TaskId]) -> Sequence[None]:
+            tasks, wait_ms = self._dispatcher.backend.tasks, self._postpone_ms
+            gone = await tasks.purge(part, now=now, postpone_ms=wait_ms)
+            # While a reader of the log holds all of them, they are not written anew each minute.
+            self._postpone_ms = POSTPONE_MS if gone else min(2 * wait_ms, MOST_POSTPONED_MS)
+            return [None] * len(part)
+
+        stuck: list[TaskId] = []
+        for id, error in zip(ids, await call_in_halves(purge, ids), strict=True):
+            if error is not None:
+                self._dispatcher.decisions.undecided(id, error)
+                stuck.append(id)
+        return stuck
 
     async def _beat_if_late(self) -> None:
         # This process was paused (a suspended machine, SIGSTOP), and its own leases may have lapsed

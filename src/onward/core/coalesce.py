@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Generic, TypeVar, cast
 
-from onward.core.errors import LedgerUnavailable, Unreadable
+from onward.core.errors import is_away
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -39,7 +39,7 @@ class Coalescer(Generic[In, Out]):
         size: Callable[[In], int] | None = None,  # in bytes, about
         whole: bool = False,
     ) -> None:
-        self._flush = flush if whole else partial(apart, flush)
+        self._flush = flush if whole else partial(call_in_halves, flush)
         self._most = most
         self._size = size
         self._waiting: deque[tuple[In, asyncio.Future[Out]]] = deque()
@@ -103,19 +103,21 @@ class Coalescer(Generic[In, Out]):
             return 0
 
 
-async def apart(flush: Flush[In, Out], items: Sequence[In]) -> list[Out | Exception]:
+async def call_in_halves(flush: Flush[In, Out], items: Sequence[In]) -> list[Out | Exception]:
     """One call for all of them; if it fails for what one of them is, the others go without it.
 
     Nothing may have been done by a call that raises. A ledger that is away is everybody's error.
     """
+    if not items:
+        return []
     try:
         return cast("list[Out | Exception]", [*await flush(items)])
     except Exception as error:
-        away = isinstance(error, LedgerUnavailable) and not isinstance(error, Unreadable)
-        if away or len(items) < 2:
+        if is_away(error) or len(items) < 2:
             return [_copy(error) for _ in items]
     middle = len(items) // 2
-    return [*await apart(flush, items[:middle]), *await apart(flush, items[middle:])]
+    halves = items[:middle], items[middle:]
+    return [reply for half in halves for reply in await call_in_halves(flush, half)]
 
 
 def _answer(future: asyncio.Future[Out], reply: Out | BaseException) -> None:

@@ -175,7 +175,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     more: bool = False  # of the event log: this page was cut, by its limit or by its bytes
 
 
-POSTPONE_MS = 60_000  # what cannot be purged yet is tried again after
+POSTPONE_MS = 60_000  # until what cannot be decided, or purged, yet is looked at again
 
 
 class TaskStore(Protocol):

@@ -14,9 +14,10 @@ import structlog
 
 from onward.core import machine
 from onward.core.contract import Key, Move, Submission
-from onward.core.outcome import Outcome, Parked, Succeeded, unstorable
+from onward.core.errors import is_away
+from onward.core.outcome import Outcome, Parked, Succeeded, invalid_outcome
 from onward.core.policy import Profile, Then
-from onward.core.task import FINAL, Claimed, Ending, Instant, Json, Letter, State, Task, TaskId
+from onward.core.task import Claimed, Ending, Instant, Json, Letter, State, Task, TaskId
 
 log = structlog.get_logger("onward.dispatch")
 
@@ -43,8 +44,8 @@ class Decisions:
         try:
             return machine.settle(task, outcome, now, profile, self._children(outcome))
         except Exception as error:
-            log.exception("outcome unstorable", task=task.id)
-            return machine.settle(task, unstorable(error), now, profile)
+            log.exception("an outcome cannot be stored", task=task.id)
+            return machine.settle(task, invalid_outcome(error), now, profile)
 
     def _children(self, outcome: Outcome) -> tuple[Submission, ...]:
         if not isinstance(outcome, Parked):
@@ -83,11 +84,9 @@ class Decisions:
         return msgspec.structs.replace(move, answer=answer)
 
     def alarms(self, tasks: Sequence[Task], now: Instant) -> Sequence[Move]:
-        """What the clock does to those of them that are not over."""
+        """What the clock does to these live tasks."""
         moves: list[Move] = []
         for task in tasks:
-            if task.state in FINAL:
-                continue
             try:
                 move = machine.on_due(task, now, self._profiles[task.profile])
             except Exception as error:
@@ -100,7 +99,9 @@ class Decisions:
         return moves
 
     def undecided(self, task: TaskId, error: Exception) -> None:
-        """Counted each time, reported once."""
+        """Counted each time, reported once. Raised if it is not for what the task is."""
+        if is_away(error):
+            raise error
         self.postponed[type(error).__name__] += 1
         if task not in self._reported:
             self._reported[task] = None

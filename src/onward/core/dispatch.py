@@ -8,16 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -28,9 +19,8 @@ from onward.core import machine
 from onward.core.approval import Word
 from onward.core.breaker import Rules as BreakerRules
 from onward.core.clock import Clock
-from onward.core.coalesce import Coalescer, apart
+from onward.core.coalesce import Coalescer, call_in_halves
 from onward.core.contract import (
-    POSTPONE_MS,
     Ask,
     Backend,
     Fate,
@@ -59,7 +49,15 @@ from onward.core.intervene import (
     unguarded,
 )
 from onward.core.lanes import RETRY_SHARE, RetryShare
-from onward.core.outcome import Failed, Outcome, Released, Succeeded, size_of, sound, unstorable
+from onward.core.outcome import (
+    Failed,
+    Outcome,
+    Released,
+    Succeeded,
+    invalid_outcome,
+    size_of,
+    storable,
+)
 from onward.core.policy import Profile
 from onward.core.pressure import Pressure
 from onward.core.task import (
@@ -88,7 +86,6 @@ T = TypeVar("T")
 UNSTORABLE = (TypeError, ValueError, OverflowError)
 CHUNK = 256  # moves in one call of the ledger
 TRIES = 5  # how often a decision is taken anew when the task has changed under it
-MOST_POSTPONED_MS = 3_600_000  # a finished task that some reader of the log has not read yet
 AGAIN_S = 0.5  # between two tries at a ledger that is away
 
 
@@ -120,8 +117,7 @@ class Dispatcher:
         self.decisions = Decisions(profiles)
         self._submissions = Coalescer(self._insert, size=lambda item: weight(item.task.payload))
         self._settlements = Coalescer(self._settle, size=lambda item: size_of(item[1]))
-        self._holds = Coalescer(self._extend, size=_size_of_hold)
-        self._purge_wait_ms = POSTPONE_MS
+        self._holds = Coalescer(self._extend, size=size_of)
         self._claiming: asyncio.Task[None] | None = None
         # Queues that slots of ours are out for right now, by what tells that they are back.
         self._asking: dict[asyncio.Future[None], frozenset[str]] = {}
@@ -165,25 +161,21 @@ class Dispatcher:
         if any(item.task.session for item in batch):
             await self.expect_sessions()
         asking = dict(self._asking)
-        receipts: list[Receipt | Exception] = [*await self._insert_once(batch)]
-        if asking:
-            # A free hand was out looking for work in a queue that was full without it: now that it
-            # is back, try once more, or a caller is refused with a worker idle.
-            queues = {queue for asked in asking.values() for queue in asked}
-            again = [
-                at
-                for at, receipt in enumerate(receipts)
-                if isinstance(receipt, Receipt)
-                and receipt.fate is Fate.FULL
-                and batch[at].task.queue in queues
-            ]
-            if again:
-                await asyncio.wait(asking)
-                # The first call is done: an error of this one is theirs alone.
-                second = await apart(self._insert_once, [batch[at] for at in again])
-                for at, receipt in zip(again, second, strict=True):
-                    receipts[at] = receipt
-        return receipts
+        receipts = await self._insert_once(batch)
+        queues = {queue for asked in asking.values() for queue in asked}
+        again = [
+            at
+            for at, receipt in enumerate(receipts)
+            if receipt.fate is Fate.FULL and batch[at].task.queue in queues
+        ]
+        if not again:
+            return receipts
+        # A free hand was out looking for work in a queue that was full without it: now that it is
+        # back, try once more, or a caller is refused with a worker idle.
+        await asyncio.wait(asking)
+        # The first call is done: an error of this one is theirs alone.
+        second = await call_in_halves(self._insert_once, [batch[at] for at in again])
+        return [*{**dict(enumerate(receipts)), **dict(zip(again, second, strict=True))}.values()]
 
     async def _insert_once(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
         asks = self.hands.lend(_queued(item.task for item in batch))
@@ -324,7 +316,7 @@ class Dispatcher:
         self, batch: Sequence[tuple[Claimed, Outcome]]
     ) -> Sequence[Verdict | asyncio.Future[Verdict]]:
         now = self.clock.now()
-        batch = [(task, sound(outcome)) for task, outcome in batch]
+        batch = [(task, storable(outcome)) for task, outcome in batch]
         decided = [self.decisions.settlement(*each, now) for each in batch]
         moves = self.decisions.answered(decided, self.reader, now)
         try:
@@ -334,7 +326,7 @@ class Dispatcher:
                 raise  # tried again in halves, down to the one that it is
             task, outcome = batch[0]
             if moves[0].answer is None:  # else what its parent answers may be what cannot be kept
-                outcome = unstorable(error)
+                outcome = invalid_outcome(error)
             return [self._beside(self._settle_again(task, outcome))]
         self.pressure.note(batch, moved.verdicts)
         # Those that are refused are read and decided again beside the batch: the others' results
@@ -360,12 +352,10 @@ class Dispatcher:
                 # Changed under us with the fence unchanged (a cancel, say): decide on what is now.
                 move = self.decisions.settlement(task, outcome, now)
             verdict = (await self._apply([move], now)).verdicts[0]
-            if verdict is Verdict.APPLIED and not late:
-                self.pressure.note([(held, outcome)], [verdict])
-                return verdict
-            if verdict is Verdict.APPLIED:
+            if verdict is Verdict.APPLIED and late:
                 return Verdict.STALE
-            if verdict in (Verdict.GONE, Verdict.REFUSED):
+            if verdict in (Verdict.APPLIED, Verdict.GONE, Verdict.REFUSED):
+                self.pressure.note([(held, outcome)], [verdict])
                 return verdict
         log.error("settlement given up", task=held.id, tries=TRIES)
         return Verdict.MOVED
@@ -400,7 +390,7 @@ class Dispatcher:
         async def apply(part: Sequence[Move]) -> Sequence[Verdict]:
             return (await self._apply(part, now)).verdicts
 
-        return await apart(apply, moves) if moves else ()
+        return await call_in_halves(apply, moves)
 
     def _announce(self, ready: set[str] | frozenset[str], touched: Sequence[TaskId]) -> None:
         if ready:
@@ -411,43 +401,22 @@ class Dispatcher:
 
     # Somebody, or the clock, intervenes.
 
-    async def apply_clock(self, tasks: Sequence[Task], now: Instant) -> Collection[TaskId]:
-        """The alarms of these tasks have rung; returns those of which nothing came.
+    async def apply_clock(self, tasks: Sequence[Task], now: Instant) -> Iterable[TaskId]:
+        """The alarms of these live tasks have rung; returns those of which nothing came.
 
         One that cannot be decided rings again later, so that it is in nobody's way.
         """
-        read = {task.id: task for task in tasks}
-        over = [task.id for task in tasks if task.state in FINAL]
+        left = {task.id: task for task in tasks}
         moves = self.decisions.alarms(tasks, now)
         for each, verdict in zip(moves, await self._apply_each(moves, now), strict=True):
             if isinstance(verdict, Exception):
-                self._not_kept(each.task, verdict)
+                self.decisions.undecided(each.task, verdict)
             elif verdict is Verdict.APPLIED:
-                task = read.pop(each.task)
+                task = left.pop(each.task)
                 if each.expect is State.RUNNING is not each.to:
                     self.pressure.note_lateness(task, each)
                     self.hands.stop(each.task, each.fence, revoked=True)
-        for id, error in zip(over, await self._purge(over, now), strict=True):
-            if isinstance(error, Exception):
-                self._not_kept(id, error)
-            else:
-                del read[id]
-        return read.keys()
-
-    async def _purge(self, ids: Sequence[TaskId], now: Instant) -> Sequence[Exception | None]:
-        async def purge(part: Sequence[TaskId]) -> Sequence[None]:
-            wait_ms = self._purge_wait_ms
-            gone = await self.backend.tasks.purge(part, now=now, postpone_ms=wait_ms)
-            # While a reader of the log holds all of them, they are not written anew each minute.
-            self._purge_wait_ms = POSTPONE_MS if gone else min(2 * wait_ms, MOST_POSTPONED_MS)
-            return [None] * len(part)
-
-        return await apart(purge, ids) if ids else ()
-
-    def _not_kept(self, task: TaskId, error: Exception) -> None:
-        if isinstance(error, LedgerUnavailable):
-            raise error
-        self.decisions.undecided(task, error)
+        return left.keys()
 
     async def cancel(self, task: TaskId) -> Task:
         """Over at once, or asked to stop if it runs. Conflict when it is over already."""
@@ -489,9 +458,8 @@ class Dispatcher:
         """Dead letters, each from its instant on. Returns which were refused, and why.
         When each one starts stands in the ledger: nobody need be there to see to it.
         """
-        ids = list(starts)
         decide = Replay(self.profiles, payloads, await self.guards(), starts)
-        return await self._intervene_all(ids, dead_only(decide))
+        return await self._intervene_all(list(starts), dead_only(decide))
 
     async def abandon(self, task: TaskId) -> Task:
         return await self._intervene(task, dead_only(self._abandon))
@@ -513,10 +481,7 @@ class Dispatcher:
         now = self.clock.now()
         moved = await self.backend.tasks.post([Letter(to=task, name=name, body=body)], now=now)
         if moved.verdicts[0] is Verdict.REFUSED:
-            raise Conflict(
-                "the task has too many unread letters",
-                hint="send it again later",
-            )
+            raise Conflict("the task has too many unread letters", hint="send it again later")
         if moved.verdicts[0] is not Verdict.APPLIED:
             raise NotFound("no live task has this id")
         self._announce(moved.awake, [task])
@@ -549,7 +514,7 @@ class Dispatcher:
             part = ids[at : at + CHUNK]
             now = self.clock.now()
             moves: list[Move] = []
-            found = await apart(self.backend.tasks.get, part)
+            found = await call_in_halves(self.backend.tasks.get, part)
             for id, task in zip(part, found, strict=True):
                 decided = move_or_why(decide, task, now)
                 if isinstance(decided, str):
@@ -598,7 +563,7 @@ class Dispatcher:
 
     async def _look_for_endings(self, waited: Sequence[TaskId]) -> None:
         for at in range(0, len(waited), CHUNK):
-            for task in await apart(self.backend.tasks.get, waited[at : at + CHUNK]):
+            for task in await call_in_halves(self.backend.tasks.get, waited[at : at + CHUNK]):
                 if isinstance(task, Task) and task.state in FINAL:
                     self.waiters.end(Ending.of(task))
 
@@ -623,7 +588,3 @@ class Dispatcher:
 
 def _queued(tasks: Iterable[Task]) -> Mapping[str, int]:
     return Counter(task.queue for task in tasks if task.state is State.QUEUED)
-
-
-def _size_of_hold(hold: Hold) -> int:
-    return weight(hold.progress) + sum([weight(data) for _, data in hold.notes])

@@ -112,6 +112,11 @@ class Unreadable(LedgerUnavailable):
     hint = "look at ONWARD_ENCRYPTION_KEYS"
 
 
+def is_away(error: BaseException) -> bool:
+    """Whether the ledger itself fails: every item of a call, for now, and not one of them."""
+    return isinstance(error, LedgerUnavailable) and not isinstance(error, Unreadable)
+
+
 def our_words(said: str) -> str:
     """What a validator of ours said, without pydantic's words before it."""
     return said.removeprefix("Value error, ")

@@ -31,7 +31,7 @@ async def follow(
     # Listening begins before the first look: a ring in between is not lost.
     async with backend.bell.listen(f"task:{task}") as listener:
         while True:
-            found = (await backend.tasks.get([task]))[0]
+            found = (await backend.tasks.look([task]))[0]
             page = await backend.tasks.events(after=cursor, limit=BATCH, task=task)
             cursor = page.next or cursor
             yield page.items

@@ -25,7 +25,7 @@ from onward.core.approval import (
     digest_of,
     open_approval,
 )
-from onward.core.contract import Move, Submission
+from onward.core.contract import POSTPONE_MS, Move, Submission
 from onward.core.outcome import Canceled, Failed, Lost, Outcome, Parked, Released, Succeeded
 from onward.core.policy import (
     CANCEL_GRACE_MS,
@@ -92,8 +92,6 @@ TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
 }
 
 NEVER: Instant = 9 * 10**15  # of what runs and has no clock yet
-
-POSTPONE_MS = 60_000  # until an alarm that could not be decided rings again
 
 CANCEL = "cancel"  # the name of the letter that asks a task to end itself
 CANCELED: Note = ("task.canceled", None)

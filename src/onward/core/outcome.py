@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from onward.core.task import Fault, Instant, Json, Note, Task, is_text, sound_fault, weight
+from onward.core.task import Fault, Instant, Json, Note, Task, is_text, storable_fault, weight
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -59,34 +59,35 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 MOST_BYTES = 64 << 20  # of one outcome
+TEXTS = ("result", "journal", "bulk", "progress")
 
 Outcome: TypeAlias = Succeeded | Failed | Canceled | Parked | Released | Lost
 
 
-def sound(outcome: Outcome) -> Outcome:
+def storable(outcome: Outcome) -> Outcome:
     """The same if a ledger can keep it, else a failure that says what is wrong with it."""
     try:
         if isinstance(outcome, Failed):
-            outcome = Failed(sound_fault(outcome.fault), outcome.journal, outcome.notes)
+            outcome = Failed(storable_fault(outcome.fault), outcome.journal, outcome.notes)
         _check(outcome)
     except Exception as error:
-        return unstorable(error)
+        return invalid_outcome(error)
     return outcome
 
 
-def unstorable(error: Exception) -> Failed:
+def invalid_outcome(error: Exception) -> Failed:
     """What came back from a handler cannot be kept: its attempt is over, and would end so again."""
     why = f"{type(error).__name__}: {error}"
-    message = f"the outcome of the handler cannot be stored ({why})"
-    return Failed(sound_fault(Fault(kind="OutcomeInvalid", message=message[:500], retryable=False)))
+    message = f"the outcome of the handler cannot be stored ({why})"[:500]
+    return Failed(storable_fault(Fault(kind="OutcomeInvalid", message=message, retryable=False)))
 
 
-def size_of(outcome: Outcome) -> int:
-    """About how many bytes it takes, at most."""
-    size = weight(getattr(outcome, "result", None)) + weight(getattr(outcome, "journal", None))
-    if isinstance(outcome, Parked):
-        size += sum([weight(child.payload) for child in outcome.spawn])
-    return size + sum([weight(data) for _, data in getattr(outcome, "notes", ())])
+def size_of(said: object) -> int:
+    """About how many bytes an outcome, or a hold, takes, at most."""
+    size = sum([weight(getattr(said, name, None)) for name in TEXTS])
+    if isinstance(said, Parked):
+        size += sum([weight(child.payload) for child in said.spawn])
+    return size + sum([weight(data) for _, data in getattr(said, "notes", ())])
 
 
 def _check(outcome: Outcome) -> None:
@@ -98,16 +99,16 @@ def _check(outcome: Outcome) -> None:
             f"it takes {size >> 20} MiB of at most {MOST_BYTES >> 20}:"
             " keep what is large elsewhere, and return where it is"
         )
+    if not isinstance(outcome, Succeeded | Failed | Canceled | Parked):
+        raise TypeError(f"a {type(outcome).__name__} is no outcome")
     if isinstance(outcome, Succeeded):
         _check_text("result", outcome.result)
-    elif not isinstance(outcome, Failed | Canceled | Parked):
-        raise TypeError(f"a {type(outcome).__name__} is no outcome")
-    if outcome.journal is not None:
-        _check_text("journal", outcome.journal)
-    for type_, data in outcome.notes:
-        _check_text("note", type_)
-        if data is not None:
-            _check_text("note", data)
+    types = [("note", type_) for type_, _ in outcome.notes]
+    datas = [("note", data) for _, data in outcome.notes if data is not None]
+    memory = [(name, getattr(outcome, name, None)) for name in ("journal", "bulk")]
+    kept = [(name, text) for name, text in memory if text is not None and text is not UNSET]
+    for what, text in (*kept, *types, *datas):
+        _check_text(what, text)
 
 
 def _check_text(what: str, value: object) -> None:

@@ -27,13 +27,13 @@ DAY_MS = 24 * 3_600_000
 EXPIRY_MS = 7 * DAY_MS
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Activity(msgspec.Struct, frozen=True):
     seen_at: Instant
     checked_at: Instant
     silent_ms: int = 0  # while servers ran
 
 
-class Reader(msgspec.Struct, frozen=True, kw_only=True):
+class LogReader(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     cursor: str
     behind_ms: int  # since the first event was written that it has not read; 0: it has read all
@@ -42,11 +42,14 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
     retired: bool  # nothing waits for it
 
 
-_decode = msgspec.json.Decoder(Seen).decode
+_decode = msgspec.json.Decoder(Activity).decode
 
 
 async def begin(documents: Documents, name: str, start: str, *, now: Instant) -> Json:
-    """The place of a reader without a cursor: where it was retired, else at `start`; kept."""
+    """Where this reader goes on. Without a cursor: where it was retired, else at `start`; kept."""
+    found = await documents.get(CURSORS, name, now=now)
+    if found is not None:
+        return found.body
     retired = await documents.get(RETIRED, name, now=now)
     if retired is None:
         body = encode(start)
@@ -59,9 +62,9 @@ async def begin(documents: Documents, name: str, start: str, *, now: Instant) ->
     return body
 
 
-async def seen(documents: Documents, name: str, *, now: Instant) -> None:
+async def record_activity(documents: Documents, name: str, *, now: Instant) -> None:
     """It has looked at the log just now."""
-    await documents.put(SEEN, name, encode(Seen(now, now)), now=now)
+    await documents.put(SEEN, name, encode(Activity(now, now)), now=now)
 
 
 class Readers:
@@ -71,18 +74,18 @@ class Readers:
         self._clock = clock
         self._expiry_ms = expiry_ms
 
-    async def list(self) -> Sequence[Reader]:
+    async def list(self) -> Sequence[LogReader]:
         """By name, the retired ones last."""
         now = self._clock.now()
         rows = {doc.key: _decode(doc.body) for doc in await self._documents.list(SEEN, now=now)}
-        found: list[Reader] = []
+        found: list[LogReader] = []
         for kind in (CURSORS, RETIRED):
             for doc in await self._documents.list(kind, now=now):
                 cursor = msgspec.json.decode(doc.body, type=str)
                 unread = (await self._backend.tasks.events(after=cursor, limit=1)).items
                 row = rows.get(doc.key)
                 found.append(
-                    Reader(
+                    LogReader(
                         name=doc.key,
                         cursor=cursor,
                         behind_ms=max(0, now - unread[0].at) if unread else 0,
@@ -108,7 +111,7 @@ class Readers:
 
     async def _check(self, cursor: Document, row: Document | None, now: Instant) -> None:
         if row is None:  # of a version that kept no such rows: its silence begins now
-            body = encode(Seen(now, now))
+            body = encode(Activity(now, now))
             await self._documents.put(SEEN, cursor.key, body, now=now, expect=0)
             return
         before = _decode(row.body)
@@ -116,7 +119,7 @@ class Readers:
         if passed_ms < 2 * RENEW_MS:
             return  # it was seen, or looked for, a moment ago
         silent_ms = before.silent_ms + min(passed_ms, GAP_MS)
-        checked = Seen(before.seen_at, now, silent_ms)
+        checked = Activity(before.seen_at, now, silent_ms)
         # Refused if the reader, or another server, was here since: then it is not ours to count.
         counted = await self._documents.put(
             SEEN, cursor.key, encode(checked), now=now, expect=row.version

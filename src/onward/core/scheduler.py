@@ -130,5 +130,5 @@ class Scheduler:
     async def _is_over(self, id: TaskId | None) -> bool:
         if id is None:
             return True
-        (task,) = await self._backend.tasks.get([id])
+        (task,) = await self._backend.tasks.look([id])
         return task is None or task.state in FINAL

@@ -7,7 +7,7 @@ share a ledger, one of them at a time reads for a projector, by its duty.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -17,15 +17,15 @@ from onward.core import readers
 from onward.core.clock import Clock
 from onward.core.contract import Backend, Projector
 from onward.core.duty import Duty
-from onward.core.task import Instant, encode
+from onward.core.task import Event, Instant, TaskId, encode
 from onward.core.troubles import Troubles
 
 log = structlog.get_logger("onward.tail")
 
 BATCH = 1_000  # events
+TASKS = 64  # named by the events of one call: a projector may read all of them, megabytes each
 PACE_S = 0.02  # a task's few events come close together: one look, and one cursor, for all
 AGAIN_S = 1.0
-KIND = readers.CURSORS
 
 Look = Callable[[], Awaitable[bool]]
 Turn = Callable[[bool], Awaitable[None]]  # it is this server's turn to read, or no more
@@ -38,7 +38,7 @@ class Tail:
         projector: Projector,
         clock: Clock,
         *,
-        batch: int | None = None,
+        batch: int | None = None,  # for a projector that reads tasks in parts: events in one call
         pace_s: float = PACE_S,
         duty: Duty | None = None,  # None: no other server reads for this projector
         turn: Turn | None = None,
@@ -47,6 +47,7 @@ class Tail:
         self._projector = projector
         self._clock = clock
         self._batch = batch or BATCH
+        self._tasks = batch or TASKS
         self._pace_s = pace_s
         self._duty = duty
         self._turn = turn
@@ -61,26 +62,26 @@ class Tail:
             self._cursor = await self._place()
         page = await self._backend.tasks.events(after=self._cursor, limit=self._batch)
         self._more = page.more
-        if page.items:
-            await self._projector.project(page.items)
-            self._cursor = page.next or self._cursor
+        for part in _by_tasks(page.items, self._tasks):
+            await self._projector.project(part)
+        # Also past a page of which nothing could be read: it would be read again for ever.
+        if page.next and page.next != self._cursor:
+            self._cursor = page.next
             # Saved after projecting: a crash in between repeats the batch, it never skips one.
             await self._backend.documents.put(
-                KIND, self._projector.name, encode(self._cursor), now=self._clock.now()
+                readers.CURSORS, self._projector.name, encode(self._cursor), now=self._clock.now()
             )
         await self._renew()
         return len(page.items)
 
     async def _place(self) -> str:
         documents, name, now = self._backend.documents, self._projector.name, self._clock.now()
-        saved = await documents.get(KIND, name, now=now)
-        body = await readers.begin(documents, name, "", now=now) if saved is None else saved.body
-        return msgspec.json.decode(body, type=str)
+        return msgspec.json.decode(await readers.begin(documents, name, "", now=now), type=str)
 
     async def _renew(self) -> None:
         now = self._clock.now()
         if now >= self._renew_at:
-            await readers.seen(self._backend.documents, self._projector.name, now=now)
+            await readers.record_activity(self._backend.documents, self._projector.name, now=now)
             self._renew_at = now + readers.RENEW_MS
 
     async def catch_up(self) -> bool:
@@ -125,3 +126,17 @@ class Tail:
             if self._turn is not None:
                 await self._turn(ours)
         return ours
+
+
+def _by_tasks(events: Sequence[Event], most: int) -> Iterator[Sequence[Event]]:
+    """The same in their order, cut so that each part names so many tasks at most."""
+    part: list[Event] = []
+    named: set[TaskId] = set()
+    for event in events:
+        if len(named) == most and event.task not in named:
+            yield part
+            part, named = [], set()
+        part.append(event)
+        named.add(event.task)
+    if part:
+        yield part

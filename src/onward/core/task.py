@@ -237,7 +237,7 @@ MOST_MESSAGE = 16_384  # characters of a fault
 MOST_DETAILS = 256 << 10  # bytes
 
 
-def sound_fault(fault: Fault) -> Fault:
+def storable_fault(fault: Fault) -> Fault:
     """As a ledger can keep it, whatever a handler has put into it."""
     wait_ms = _whole(fault.retry_after_ms)
     return Fault(

@@ -18,6 +18,7 @@ from onward.core.contract import Backend
 from onward.core.duty import Duty
 from onward.core.errors import LedgerUnavailable
 from onward.core.follow import history
+from onward.core.tail import TASKS
 from onward.core.task import Event, Task, encode
 from onward.core.trace import sampled, traceparent_of
 from onward.tracing.stages import ENDS, Stage, stages
@@ -83,13 +84,17 @@ class Chronicle:
         for event in events:
             by_task.setdefault(event.task, []).append(event)
         ids = [id for id, its in by_task.items() if any(event.type in ENDS for event in its)]
-        for task in await self._backend.tasks.look(ids) if ids else ():
-            traceparent = None if task is None else traceparent_of(task.overrides)
-            if task is not None and traceparent is not None and sampled(traceparent):
-                fresh = by_task[task.id]
-                for stage in stages(await self._history(fresh)):
-                    if fresh[0].n <= stage.n <= fresh[-1].n:
-                        self._write(task, traceparent, stage)
+        for at in range(0, len(ids), TASKS):
+            for task in await self._backend.tasks.look(ids[at : at + TASKS]):
+                if task is not None:
+                    await self._tell_of(task, by_task[task.id])
+
+    async def _tell_of(self, task: Task, fresh: Sequence[Event]) -> None:
+        traceparent = traceparent_of(task.overrides)
+        if traceparent is not None and sampled(traceparent):
+            for stage in stages(await self._history(fresh)):
+                if fresh[0].n <= stage.n <= fresh[-1].n:
+                    self._write(task, traceparent, stage)
 
     async def _history(self, fresh: Sequence[Event]) -> Sequence[Event]:
         """A task's events from its first on; a short life is in the batch that we have."""

@@ -84,9 +84,10 @@ local function claim_from(list, limit, ask, want, now, claimed)
   if #ids == 0 then return 0, false end
   local found, flats, unsets, met, queued_, taken = {}, {}, {}, {}, 0, 0
   each('claim', ids, function(id, at)
-    if met[id] then found[at] = false
+    local twice = met[id]
+    met[id] = true -- before it is read, which may raise: it is counted, and put aside, once
+    if twice then found[at] = false
     else found[at], flats[at], unsets[at] = read_claim(id, ask, want.queue, want.lane, now) end
-    met[id] = true
   end, function(at) return ids[at] end)
   read_payloads(found, #ids)
   local left = put('LPOP', list, #ids)

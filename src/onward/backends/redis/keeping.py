@@ -13,7 +13,7 @@ async def weaknesses(functions: Functions) -> Sequence[str]:
     """What makes a Redis lose accepted tasks without a word."""
     info = await _info(functions, "persistence") | await _info(functions, "memory")
     found: list[str] = []
-    # Who may not read the configuration is at a host who does not offer a Redis without snapshots.
+    # None: reading the setting is forbidden, as hosted Redis has it, which does take snapshots.
     if info.get("aof_enabled") == "0" and await _setting(functions, "save") == "":
         found.append("Redis keeps nothing on disk: a restart loses every task")
     policy = info.get("maxmemory_policy", "noeviction")

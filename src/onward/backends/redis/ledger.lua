@@ -135,7 +135,8 @@ local function attempt(about, id, decide, ...)
 end
 
 -- Many items, each as by `attempt`; `decide` notes its answer itself, and `refuse` that of one that
--- cannot be read, whose id it returns. They share one pcall for as long as none fails: it costs more than many a read.
+-- cannot be read, whose id it returns. They share one pcall for as long as none fails: it costs more
+-- than many a read.
 local function each(about, items, decide, refuse)
   local at, many = 0, #items
   local function go_on()
@@ -146,9 +147,7 @@ local function each(about, items, decide, refuse)
   end
   while at < many do
     local ok, error = pcall(go_on)
-    if not ok then
-      note_fault(about .. ' ' .. refuse(at), error)
-    end
+    if not ok then note_fault(about .. ' ' .. refuse(at), error) end
   end
 end
 

@@ -181,7 +181,7 @@ end
 -- What `record` wrote, after the number.
 local EVENT = '^%d+' .. SEP .. '(%d+)' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(%d+)' .. SEP .. '(.*)$'
 
--- Returns also whether there are more.
+-- Returns also how far it came, and whether there are more.
 local function history(keys, args)
   local _, request = begin(keys, args)
   local id, after, limit, most = request[2], request[3], request[4], request[5]
@@ -190,7 +190,7 @@ local function history(keys, args)
   local events, spent, n = {}, 0, after
   while n < math.min(have, after + limit) and spent <= most do
     n = n + 1
-    local at = call('HGET', key, 'e' .. n)
+    local at = call('HGET', key, 'e' .. n) or '0-0'
     local entry = call('XRANGE', LOG, at, at)[1]
     if entry then
       local generation, type_, moment, data = string.match(entry[2][4], EVENT)
@@ -198,7 +198,7 @@ local function history(keys, args)
       spent = spent + #entry[2][4]
     end
   end
-  return cmsgpack.pack({ events, n < have })
+  return cmsgpack.pack({ events, n, n < have })
 end
 
 -- The log from a place on, up to the event that takes it past `most` bytes; and whether that, or the

@@ -133,21 +133,20 @@ class RedisStore:
 
     async def placed(self, query: Query) -> Page[tuple[int, Task]]:
         """What `find` finds, each with its place at birth."""
-        found: list[tuple[int, Task]] = []
+        found: list[tuple[int, Task | None]] = []
         left, stopped = query.most_bytes, query.after
         while left >= 0:
             look = msgspec.structs.replace(query, most_bytes=left)
             rows, stopped = await self._functions.call("find", 0, look, stopped, STEPS)
-            for place, row in rows:
-                task = _readable(row)
-                if task is not None:
-                    found.append((_whole(place), task))
+            found += [(_whole(place), _readable(row)) for place, row in rows]
             left -= sum(text_bytes(row.values()) for _, row in rows)
+            # Counted with those that cannot be read: the functions have counted them, too.
             if len(found) > query.limit:
-                return Page(found[: query.limit], str(found[query.limit - 1][0]))
+                found, stopped = found[: query.limit], str(found[query.limit - 1][0])
+                break
             if not stopped:
-                return Page(found, None)
-        return Page(found, stopped)
+                break
+        return Page([(place, task) for place, task in found if task is not None], stopped or None)
 
     async def places(self, ids: Sequence[TaskId]) -> Sequence[int | None]:
         """The place at birth of each; None: it is not here."""
@@ -195,12 +194,12 @@ class RedisStore:
         return Page(events, rows[-1][0] if rows else after, more)
 
     async def _history(self, task: TaskId, after: int, limit: int, most_bytes: int) -> Page[Event]:
-        rows, more = await self._functions.call("history", 0, task, after, limit, most_bytes)
+        rows, last, more = await self._functions.call("history", 0, task, after, limit, most_bytes)
         events = [
             Event(task, n, generation, type_, at, data or None)
             for n, generation, type_, at, data in rows
         ]
-        return Page(events, str(events[-1].n) if events else str(after), more)
+        return Page(events, str(last), more)
 
     async def purge(
         self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS

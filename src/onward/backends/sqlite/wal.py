@@ -17,11 +17,11 @@ import structlog
 
 log = structlog.get_logger("onward.sqlite")
 
-COPY_PAGES = 4_000  # of 4 KiB: from here on the log is copied beside the writers
-STEP_PAGES = 1_000  # and again after so many more
-MOST_PAGES = 10_000  # 40 MiB: from here on writers are held until it is begun anew
+COPY_BYTES = 16 << 20  # from here on the log is copied beside the writers
+STEP_BYTES = 4 << 20  # and again after so many more
+MOST_BYTES = 40 << 20  # from here on writers are held until it is begun anew
 BUSY_MS = 250  # how long a held checkpoint waits for readers, each of two times
-FRAME_BYTES = 4_120  # a page and its header
+FRAME_HEADER = 24  # bytes before each page of the log
 
 
 class WriteAheadLog:
@@ -29,14 +29,15 @@ class WriteAheadLog:
         self._path = path
         self._interrupt = interrupt  # ends the long reads of this process
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="onward-tidy")
-        self._pages = 0
-        self._copied = 0  # of these, when all were
-        self._next = COPY_PAGES
+        self._frame = int(str(writer.pragma("page_size"))) + FRAME_HEADER
+        self._length = 0  # of what the log holds, in bytes
+        self._copied = 0  # what it was when all of it was copied last
+        self._next = COPY_BYTES
         self._running: asyncio.Task[None] | None = None
         self._stuck = 0  # times in a row that a reader was in the way to the end
         self.held: asyncio.Future[None] | None = None  # no transaction may begin before this
         # One that had to grow further shrinks to this when it is begun anew.
-        writer.pragma("journal_size_limit", MOST_PAGES * FRAME_BYTES)
+        writer.pragma("journal_size_limit", MOST_BYTES)
         writer.set_wal_hook(self._committed)
 
     @property
@@ -47,23 +48,24 @@ class WriteAheadLog:
             return 0
 
     def _committed(self, _: apsw.Connection, __: str, pages: int) -> int:
-        if pages < self._pages:  # it was begun anew
-            self._next, self._copied = COPY_PAGES, 0
+        length = pages * self._frame
+        if length < self._length:  # it was begun anew
+            self._next, self._copied = COPY_BYTES, 0
             self._stuck = 0
-        self._pages = pages
+        self._length = length
         return apsw.SQLITE_OK
 
     def after_commit(self) -> None:
         """Between two transactions: the only moment at which new ones can be held."""
-        if self._pages < self._next:
+        if self._length < self._next:
             return
-        if self._pages >= MOST_PAGES and self.held is None:
+        if self._length >= MOST_BYTES and self.held is None:
             self.held = asyncio.get_running_loop().create_future()
         self._start()
 
     async def tend(self) -> None:
         """Once a second: what failed, or could not be copied to its end, is tried again."""
-        if self._pages >= COPY_PAGES and self._pages != self._copied:
+        if self._length >= COPY_BYTES and self._length != self._copied:
             self._start()
         if self._running is not None:
             await asyncio.wait([self._running])
@@ -79,16 +81,16 @@ class WriteAheadLog:
 
     async def _shorten(self) -> None:
         try:
-            pages = self._pages
+            length = self._length
             if self.held is None and await self._run("PASSIVE", 0):
-                self._copied = pages
+                self._copied = length
             if self.held is not None:  # perhaps only since the passive one began
                 await self._begin_anew()
         except apsw.Error as error:
             log.error("a checkpoint failed; it is tried again", error=repr(error))
         finally:
             # Each try holds the writers for a moment: fewer and fewer if it is of no use.
-            self._next = self._pages + (STEP_PAGES << self._stuck)
+            self._next = self._length + (STEP_BYTES << self._stuck)
             self._running = None
             if self.held is not None:
                 self.held.set_result(None)

@@ -289,9 +289,8 @@ class Watch:
         if self._opened.is_set():
             return
         end = (await self._backend.tasks.events(after="$", limit=1)).next or ""
-        documents, name, now = self._backend.documents, self._noticing.name, self._clock.now()
-        if await documents.get(CURSORS, name, now=now) is None:
-            await begin(documents, name, end, now=now)
+        now = self._clock.now()
+        await begin(self._backend.documents, self._noticing.name, end, now=now)
         self._opened.set()
 
     async def run(self, troubles: Troubles) -> None:

@@ -20,7 +20,7 @@ from onward import __version__
 from onward.core.breaker import Breakers, Circuit
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, OnwardError
-from onward.core.readers import Reader, Readers
+from onward.core.readers import LogReader, Readers
 from onward.core.task import Lane, State
 from onward.surfaces.console.live import QUEUES, fullest
 from onward.surfaces.route import answer
@@ -188,7 +188,7 @@ class Requests(Collector):
 class _Readers:
     """How far each reader of the log is behind."""
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
+    def __init__(self, readers: Sequence[LogReader]) -> None:
         self._readers = readers
 
     def collect(self) -> Iterable[Metric]:

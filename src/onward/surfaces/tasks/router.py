@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onward.core import strict_json
+from onward.core.alarm import Alarm
 from onward.core.contract import Query as LedgerQuery
 from onward.core.contract import TaskStore
 from onward.core.dispatch import Dispatcher
@@ -148,14 +149,14 @@ async def submit(intake: Intake, type_: str, raw: bytes) -> Response:
 
 async def take_back(dispatcher: Dispatcher) -> Sequence[TaskId]:
     """Sweep now, as the alarm does all the time; returns whose workers were found to be gone."""
-    store = dispatcher.backend.tasks
+    store, alarm = dispatcher.backend.tasks, Alarm(dispatcher)
     taken: list[TaskId] = []
     for _ in range(MOST_SWEEPS):
         now = dispatcher.clock.now()
         due = await store.due(now=now, limit=SWEEP)
         orphans = [task for task in due if shown(task) and _orphaned(task, now)]
         if due:
-            await dispatcher.apply_clock(due, now)
+            await alarm.ring(due, now)
         if orphans:
             after = await store.look([task.id for task in orphans])
             taken += [

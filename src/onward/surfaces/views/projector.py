@@ -17,7 +17,7 @@ import structlog
 
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
-from onward.core.errors import LedgerUnavailable, Unreadable
+from onward.core.errors import is_away
 from onward.core.machine import TRANSITIONS
 from onward.core.tail import Tail
 from onward.core.task import FINAL, Event, Json, State, Task, TaskId
@@ -143,7 +143,7 @@ class SeedViews:
             at += len(part)
             items: list[Item] = []
             size = 1
-            found = await self._read(part)
+            found = dict(zip(part, await self._store.look(part), strict=True))
             for id, task in found.items():
                 if task is not None:
                     size += len(task.payload) + len(task.result or "")
@@ -156,25 +156,11 @@ class SeedViews:
         while len(self._shown) > REMEMBERED:
             del self._shown[next(iter(self._shown))]
 
-    async def _read(self, ids: Sequence[TaskId]) -> Mapping[TaskId, Task | None]:
-        try:
-            return dict(zip(ids, await self._store.get(ids), strict=True))
-        except Exception as error:
-            if away(error):
-                raise
-            if len(ids) == 1:  # it must not stop the view of the others
-                log.error("a task has no view", task=ids[0], error=repr(error))
-                return {}
-        found: dict[TaskId, Task | None] = {}
-        for id in ids:
-            found |= await self._read([id])
-        return found
-
     async def _item_of(self, id: TaskId, task: Task | None, *, again: bool) -> Item | None:
         try:
             return await self._item(id, task, again=again)
         except Exception as error:
-            if away(error):
+            if is_away(error):
                 raise
             log.error("a task has no view", task=id, error=repr(error))
             return None
@@ -227,11 +213,6 @@ class SeedViews:
             name: seal(task.id, name, text) if name in private and text else text
             for name, text in fields.items()
         }
-
-
-def away(error: Exception) -> bool:
-    """Whether it is the ledger's fault, and not this task's: it will pass."""
-    return isinstance(error, LedgerUnavailable) and not isinstance(error, Unreadable)
 
 
 async def _rest(spent_s: float) -> None:
