@@ -154,10 +154,11 @@ async def test_health_is_degraded_while_it_may_forget_and_fails_when_it_has(
     flavour: str, client: Any
 ) -> None:
     url = shared(flavour).url
-    async with open_house(ledger=url, archive="", redis_volatile=False) as house:
+    terms = {"archive": "", "redis_volatile": False}
+    async with open_house(ledger=url, builtin_worker=True, **terms) as house:
         health = await house.get("/health")
         assert (health.status_code, health.json()["status"]) == (200, "degraded")
-        part = health.json()["components"]["ledger"]
+        part = health.json()["details"]["ledger"]
         assert part["status"] == "degraded"
         assert "keeps nothing" in part["warnings"][0]
         client.flushall()
@@ -169,7 +170,7 @@ async def test_health_is_degraded_while_it_may_forget_and_fails_when_it_has(
 
         while not await ask():  # noqa: ASYNC110 the server looks once a second
             await asyncio.sleep(0.05)
-        assert "the ledger is gone" in answers[-1].json()["components"]["ledger"]["error"]
+        assert "the ledger is gone" in answers[-1].json()["details"]["ledger"]["error"]
 
 
 @pytest.mark.parametrize(
