@@ -223,7 +223,10 @@ def test_torn_tasks_are_named_and_repaired_on_request(redis: RedisServer, tmp_pa
     redis.client.delete("onward:queue:1:primary:q")
     doctor = ("doctor", "--ledger", redis.url, "--server", f"http://127.0.0.1:{free_port()}")
     done = run(*doctor, cwd=tmp_path)
-    assert (done.returncode, "queued, and in no list: t" in done.stdout) == (1, True), done.stdout
+    assert (done.returncode, "queued, and not in its list: 1 of 1:primary:q" in done.stdout) == (
+        1,
+        True,
+    ), done.stdout
     done = run(*doctor, "--repair", cwd=tmp_path)
     assert (done.returncode, "repaired: 1 ×" in done.stdout) == (0, True), done.stdout
     assert redis.client.lrange("onward:queue:1:primary:q", 0, -1) == [b"t"]

@@ -5,7 +5,7 @@
 
 local P, what, mends = KEYS[1] .. 'onward:', ARGV[1], ARGV[2] == 'yes'
 local call = redis.call
-local FOREVER, FAR = 9e15, 1000
+local FOREVER = 9e15
 local faults = {}
 
 local function fault(wrong, where, ...)
@@ -81,26 +81,23 @@ local function list(name, from, many, twice)
   return kept
 end
 
--- Back into its list: before the first of those near the head that got their place after it.
-local function put_back(id, name, place)
-  local key = P .. 'queue:' .. name
-  for _, other in ipairs(call('LRANGE', key, 0, FAR - 1)) do
-    if tonumber(call('HGET', P .. 'task:' .. other, 'place') or 0) > place then
-      return call('LINSERT', key, 'BEFORE', other, id)
+-- Those of these lists, by place.
+local function sort(names, ids, from)
+  for at = from, #ids do
+    local h = row_of(ids[at])
+    if h and (h[1] or 'queued') == 'queued' and names[list_of(h)] then
+      call('ZADD', P .. 'sorting:' .. list_of(h), h[5], ids[at])
     end
   end
-  call('RPUSH', key, id)
 end
 
-local function missing(ids, from)
-  for at = from, #ids do
-    local id = ids[at]
-    local h = row_of(id)
-    if h and (h[1] or 'queued') == 'queued' and not call('LPOS', P .. 'queue:' .. list_of(h), id) then
-      fault('queued, and in no list', id)
-      if mends then put_back(id, list_of(h), tonumber(h[5])) end
-    end
-  end
+-- A list anew from those, some at a time; returns how many.
+local function refill(name, many, first)
+  if first then call('DEL', P .. 'queue:' .. name) end
+  local popped, ids = call('ZPOPMIN', P .. 'sorting:' .. name, many), {}
+  for at = 1, #popped, 2 do ids[#ids + 1] = popped[at] end
+  if #ids > 0 then call('RPUSH', P .. 'queue:' .. name, unpack(ids)) end
+  return #ids
 end
 
 if what == 'tasks' then
@@ -108,7 +105,9 @@ if what == 'tasks' then
   return { faults, cjson.encode({ counts, lists }) }
 elseif what == 'list' then
   return { faults, list(ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == 'yes') }
-elseif what == 'missing' then missing(ARGV, 3)
+elseif what == 'sort' then sort(cjson.decode(ARGV[3]), ARGV, 4)
+elseif what == 'refill' then
+  return { faults, refill(ARGV[3], tonumber(ARGV[4]), ARGV[5] == 'yes') }
 elseif what == 'strangers' then
   for at = 4, #ARGV do
     if call('EXISTS', P .. 'task:' .. ARGV[at]) == 0 then

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -53,15 +53,25 @@ class Mending:
             yield from self._counts(counts)
 
     def _lists(self, expected: Counter[str]) -> Iterator[Fault]:
-        short = False
+        short: dict[str, bool] = {}
         for name in {*self._scan("onward:queue:"), *expected}:
             there = yield from self._list(name)
             if self._quiet and there > expected[name]:
                 there = yield from self._list(name, twice="yes")
-            short = short or (self._quiet and there < expected[name])
-        if short:
-            for ids in self._tasks():
-                yield from self._look("missing", *ids)
+            if self._quiet and there < expected[name]:
+                yield "queued, and not in its list", f"{expected[name] - there} of {name}"
+                short[name] = True
+        if short and self._mends:
+            self._fill(short)
+
+    def _fill(self, short: Mapping[str, bool]) -> None:
+        """These lists anew. Who is killed meanwhile finds them short again."""
+        for ids in self._tasks():
+            self._run("sort", json.dumps(short), *ids)
+        for name in short:
+            first = "yes"
+            while self._run("refill", name, STEP, first)[1]:
+                first = "no"
 
     def _list(self, name: str, twice: str = "no") -> Generator[Fault, None, int]:
         """Returns how many of those that stand there belong there."""

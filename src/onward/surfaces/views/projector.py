@@ -41,8 +41,9 @@ SECOND_S = 1.0
 ROUNDS = 8  # pages of ids that are looked at in one go
 TOGETHER = 32  # tasks read at a time
 MOST_BYTES = 4 << 20  # of tasks read at a time, as far as the ones before let us expect
-BUSY, IDLE = 0.025, 0.1  # the share of time that full batches may take, reading the log aside
-BUSY_CPU = 0.5  # of a core, used by the rest of this process: it is busy
+BUSY = 0.03  # of the time that this process gets: what full batches may take while it is busy
+IDLE = 0.1  # of all time, while it is not
+OTHERS = 2  # it is busy if the others used so many times as much meanwhile
 LONGEST_REST_S = 2.0  # shorter than half a duty's lease, or another server would take over
 
 AtRest = Callable[[TaskId, str, Json], str]  # task, field, text: as it may lie around
@@ -234,13 +235,16 @@ def away(error: Exception) -> bool:
 
 
 async def _rest(spent_s: float) -> None:
-    """After a full batch there is more: as long as this process is busy it gets a small share."""
-    idle_s = min(spent_s / IDLE - spent_s, LONGEST_REST_S)
-    busy_s = min(spent_s / BUSY - spent_s, LONGEST_REST_S)
+    """After a full batch there is more: as long as this process is busy it gets a small share.
+
+    Measured in the processor's time: on a machine that is overloaded a busy process has little.
+    """
     cpu, began = process_time(), monotonic()
-    await asyncio.sleep(idle_s)
-    if process_time() - cpu > BUSY_CPU * (monotonic() - began):
-        await asyncio.sleep(max(0.0, busy_s - idle_s))
+    await asyncio.sleep(min(spent_s * (1 / IDLE - 1), LONGEST_REST_S))
+    while (others_s := process_time() - cpu) > OTHERS * spent_s:
+        if others_s > spent_s * (1 / BUSY - 1) or monotonic() - began > LONGEST_REST_S:
+            break
+        await asyncio.sleep(PACE_S)
 
 
 class Metered:
