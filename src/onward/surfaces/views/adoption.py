@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from onward.core.catalog import Catalog
+from onward.core.coalesce import apart
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, LedgerUnavailable, Unreadable
 from onward.core.task import Lane, State, Task
@@ -51,7 +52,7 @@ class Adoption:
         """Whether any was seen to: then there may be more behind them."""
         ids = [one.raw.decode(errors="replace") for one in foreign]
         hashes = await self._writer.hashes([one.raw for one in foreign])
-        known = await self._known(ids)
+        known = await apart(self._dispatcher.backend.tasks.get, ids)
         seen_to = await asyncio.gather(*map(self._adopt, foreign, ids, known, hashes))
         done = [one for one, seen in zip(foreign, seen_to, strict=True) if seen]
         # Submitted first, struck off second: a crash in between submits it again under its own
@@ -59,22 +60,15 @@ class Adoption:
         await self._writer.adopted(done)
         return bool(done)
 
-    async def _known(self, ids: Sequence[str]) -> Sequence[Task | Unreadable | None]:
-        store = self._dispatcher.backend.tasks
-        try:
-            return await store.get(ids)
-        except Unreadable as error:
-            if len(ids) == 1:
-                return [error]
-        return [one for id in ids for one in await self._known([id])]
-
     async def _adopt(
-        self, one: Foreign, id: str, known: Task | Unreadable | None, fields: Mapping[str, str]
+        self, one: Foreign, id: str, known: Task | Exception | None, fields: Mapping[str, str]
     ) -> bool:
         """Whether it is seen to."""
         try:
             if isinstance(known, Unreadable):
                 _set_aside(one, known.code)
+            elif isinstance(known, Exception):
+                raise known
             elif known is not None:
                 await self._retry(one, known)
             elif not fields:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from onward.core.coalesce import apart
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
 from onward.core.errors import LedgerUnavailable, Unreadable
@@ -157,26 +158,19 @@ class SeedViews:
             del self._shown[next(iter(self._shown))]
 
     async def _read(self, ids: Sequence[TaskId]) -> Mapping[TaskId, Task | None]:
-        try:
-            return dict(zip(ids, await self._store.get(ids), strict=True))
-        except Exception as error:
-            if away(error):
-                raise
-            if len(ids) == 1:  # it must not stop the view of the others
-                log.error("a task has no view", task=ids[0], error=repr(error))
-                return {}
         found: dict[TaskId, Task | None] = {}
-        for id in ids:
-            found |= await self._read([id])
+        for id, task in zip(ids, await apart(self._store.get, ids), strict=True):
+            if isinstance(task, Exception):
+                _skip(id, task)
+            else:
+                found[id] = task
         return found
 
     async def _item_of(self, id: TaskId, task: Task | None, *, again: bool) -> Item | None:
         try:
             return await self._item(id, task, again=again)
         except Exception as error:
-            if away(error):
-                raise
-            log.error("a task has no view", task=id, error=repr(error))
+            _skip(id, error)
             return None
 
     async def _item(self, id: TaskId, task: Task | None, *, again: bool) -> Item | None:
@@ -229,9 +223,11 @@ class SeedViews:
         }
 
 
-def away(error: Exception) -> bool:
-    """Whether it is the ledger's fault, and not this task's: it will pass."""
-    return isinstance(error, LedgerUnavailable) and not isinstance(error, Unreadable)
+def _skip(id: TaskId, error: Exception) -> None:
+    """One task's fault must not stop the view of the others; a ledger that is away comes back."""
+    if isinstance(error, LedgerUnavailable) and not isinstance(error, Unreadable):
+        raise error
+    log.error("a task has no view", task=id, error=repr(error))
 
 
 async def _rest(spent_s: float) -> None:
