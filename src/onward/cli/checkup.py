@@ -198,8 +198,10 @@ def _readers(path: Path) -> Iterator[Finding]:
     for name in names:
         hours = silent.get(name, 0) / 3_600_000
         if hours >= SILENT_H:
-            found = f"{name} has not read the log for {hours:,.0f} h: finished tasks stay for it"
-            todo = f"start a server with it; if it is gone: onward log forget {name}"
+            found = (
+                f"{name} has not read the log for {hours:,.0f} h: finished tasks are kept for it"
+            )
+            todo = f"start it again; if it is gone for good: onward log forget {name}"
             yield Finding(ODD, "log", found, todo)
 
 
