@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -45,6 +45,7 @@ from onward.surfaces.agents.preferences import Wishes
 from onward.surfaces.console import schedules as console_schedules
 from onward.surfaces.console import services as console_services
 from onward.surfaces.console.history import STEP_MS, History
+from onward.surfaces.console.ops import Streams
 from onward.surfaces.console.submission import Submissions
 from onward.surfaces.streams.dead_letters import DeadLetters
 from onward.surfaces.tasks.submission import Intake
@@ -291,21 +292,26 @@ class Onward:
         return rotating(self.backend)
 
     @property
-    def ping_redis(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
+    def streams(self) -> Streams | None:
         """None: nothing of this server is on a Redis."""
-        return None if self._redis is None else self._ping_redis
-
-    @property
-    def read_depths(self) -> Callable[[], Coroutine[Any, Any, Collector]] | None:
-        """None: there are no streams."""
-        return None if self._redis is None else self._read_depths
+        if self._redis is None:
+            return None
+        return Streams(self._ping_redis, self._read_depths, self._count_consumers)
 
     async def _read_depths(self) -> Collector:
         from onward.workers import depths
 
+        return await depths.read(*self._open_streams())
+
+    async def _count_consumers(self) -> int:
+        from onward.workers import depths
+
+        return await depths.consumers(*self._open_streams())
+
+    def _open_streams(self) -> tuple[Lines, Sequence[Dialect]]:
         if self._reads is None:
             raise LedgerUnavailable("the streams are not open yet")
-        return await depths.read(*self._reads)
+        return self._reads
 
     async def _ping_redis(self) -> None:
         await self._lines[0].execute_command("PING")  # type: ignore[no-untyped-call]

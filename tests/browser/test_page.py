@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.conftest import PHONE, Site
+from tests.processes import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("N-8", "S3-15"), pytest.mark.timeout(180)]
 
@@ -210,6 +211,18 @@ def test_a_server_that_goes_away_is_noticed_and_its_return_too(site: Site) -> No
         expect(page.get_by_text("The server was restarted")).to_be_visible()
         site.submit("echo", {"after": True})
         expect(page.locator(".virtual .list-row")).to_have_count(2)
+
+
+def test_the_health_of_a_server_that_is_unwell_is_shown(site: Site, tmp_path: Path) -> None:
+    site.server.kill()
+    (tmp_path / "new").mkdir()  # the ledger of the first one still knows its worker
+    site.server = Server(tmp_path / "new", port=site.server.port, ONWARD_DRAIN_MS=500)
+    site.server.wait_ready()
+    with site.page("/settings") as page:
+        parts = page.get_by_role("region", name="Components")
+        expect(parts).to_contain_text("no worker is connected")
+    assert all("503" in one for one in site.complaints)  # the browser's own line on the status
+    site.complaints.clear()
 
 
 def test_an_approval_is_given_by_key(site: Site) -> None:

@@ -103,5 +103,5 @@ async def test_a_task_that_its_worker_cannot_do_burns_nothing_and_is_done_by_ano
 
 def test_over_streams_there_are_no_queues_to_claim() -> None:
     worker = embedder("http://127.0.0.1:1", "emb.c0")
-    with pytest.raises(ValueError, match="one stream for all"):
+    with pytest.raises(ValueError, match="queues need a socket"):
         asyncio.run(worker.serve(redis="redis://127.0.0.1:1"))

@@ -154,7 +154,8 @@ async def test_health_is_degraded_while_it_may_forget_and_fails_when_it_has(
     flavour: str, client: Any
 ) -> None:
     url = shared(flavour).url
-    async with open_house(ledger=url, archive="", redis_volatile=False) as house:
+    terms = {"archive": "", "redis_volatile": False}
+    async with open_house(ledger=url, builtin_worker=True, **terms) as house:
         health = await house.get("/health")
         assert (health.status_code, health.json()["status"]) == (200, "degraded")
         part = health.json()["details"]["ledger"]

@@ -113,7 +113,7 @@ def test_it_sees_a_ledger_its_functions_and_a_reader_that_fell_behind(
     assert "a ledger is there" in found["prefix"].found
     assert "archive" not in found
     monkeypatch.setattr(redis_checkup, "BEHIND_S", -1)
-    assert "hdel onward:doc:cursor archive:lost" in look(redis)["archive"].todo
+    assert "onward log forget archive:lost" in look(redis)["archive"].todo
     redis.client.function_load(
         f"#!lua name={NAME}\nredis.register_function('f', function() end)", True
     )

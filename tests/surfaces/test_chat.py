@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -141,10 +142,17 @@ async def test_the_built_in_worker_answers_a_first_chat() -> None:
         assert len(pieces) > 3
 
 
-async def test_of_those_who_stream_at_once_none_is_let_in_beyond_the_limit(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+async def narrow_house(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     monkeypatch.setattr(chat, "MOST_STREAMS", 2)
+    async with open_house() as house:
+        yield house
+
+
+async def test_of_those_who_stream_at_once_none_is_let_in_beyond_the_limit(
+    narrow_house: House,
+) -> None:
+    house = narrow_house
     worker = await house.worker(group="llama", concurrency=8)
     body = {"model": "llama", "messages": HELLO, "stream": True}
     asking = [asyncio.ensure_future(house.post("/v1/chat/completions", body)) for _ in range(5)]

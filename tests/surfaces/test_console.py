@@ -404,6 +404,7 @@ async def test_health_readiness_and_metrics_answer_with_or_without_workers(house
         "redis": None,
         "workers": True,
         "circuit_breaker": {"state": "closed", "open": []},
+        "background": True,
     }
     assert health.json()["details"].keys() == health.json()["components"].keys() | {"background"}
     assert health.json()["timestamp"].endswith("Z")
@@ -416,16 +417,19 @@ async def test_health_readiness_and_metrics_answer_with_or_without_workers(house
 
 @pytest.mark.contract("S3-7")
 async def test_health_turns_when_a_job_fails_again_and_again_and_turns_back(house: House) -> None:
+    await house.worker()
     troubles = house.onward.dispatcher.troubles
     troubles.ended("a job of the test", RuntimeError("no"))
     ill = await house.get("/health")
     assert (ill.status_code, ill.json()["status"]) == (503, "unhealthy")
+    assert ill.json()["components"]["background"] is False
     assert ill.json()["details"]["background"] == {
         "status": "unhealthy",
         "failing": {"a job of the test": "failed 5 times in a row: RuntimeError"},
     }
     troubles.went_well("a job of the test")
     well = await house.get("/health")
+    assert (well.status_code, well.json()["components"]["background"]) == (200, True)
     assert well.json()["details"]["background"] == {"status": "healthy", "failing": {}}
 
 

@@ -260,3 +260,25 @@ async def test_the_agents_keys_show_what_is_sealed(agents: House) -> None:
         return (await house.get("/api/v2/sessions/s1/notifications")).json()["items"]
 
     assert [notice["task_id"] for notice in await until(told)] == [task]
+
+
+@pytest.mark.contract("N-5")
+async def test_a_dead_letter_without_its_key_does_not_stop_the_patch_of_the_others(
+    opened: Opened,
+) -> None:
+    async def died(house: House) -> str:
+        worker = await house.worker(group=None, services=["pay"])
+        task = (await house.post("/api/v2/tasks", {"type": "pay", "payload": {"n": 1}})).json()
+        await worker.answer((await worker.task())["taskId"], error="no", errorType="InvalidInput")
+        await house.get(f"/api/v2/tasks/{task['id']}", params={"wait_ms": 5000})
+        return str(task["id"])
+
+    async with opened(OLD) as house:
+        sealed = await died(house)
+    async with opened(NEW) as house:
+        readable = await died(house)
+        patch = {"ids": [sealed, readable], "patch": {"n": 2}}
+        done = (await house.post("/api/v2/dead-letters/replay", patch)).json()
+        assert (done["replayed"], done["refused_count"]) == (1, 1)
+        assert done["refused"][0]["id"] == sealed
+        assert (await house.get(f"/api/v2/tasks/{readable}")).json()["payload"] == {"n": 2}

@@ -198,8 +198,10 @@ def _readers(path: Path) -> Iterator[Finding]:
     for name in names:
         hours = silent.get(name, 0) / 3_600_000
         if hours >= SILENT_H:
-            found = f"{name} has not read the log for {hours:,.0f} h: finished tasks stay for it"
-            todo = f"start a server with it; if it is gone: onward log forget {name}"
+            found = (
+                f"{name} has not read the log for {hours:,.0f} h: finished tasks are kept for it"
+            )
+            todo = f"start it again; if it is gone for good: onward log forget {name}"
             yield Finding(ODD, "log", found, todo)
 
 
@@ -324,12 +326,22 @@ def _server(
     if status == "healthy":
         yield Finding(GOOD, "server", f"{said}, {status}")
     else:
-        parts: dict[str, dict[str, Any]] = answer.body.get("details") or {}
-        ill = [f"{name}: {part['error']}" for name, part in parts.items() if part.get("error")]
-        found = "; ".join([f"{said}, {status}", *ill])
-        yield Finding(BAD, "server", found, f"curl {shown(url)}/health")
+        found = "; ".join([f"{said}, {status}", *_ill(answer.body.get("details") or {})])
+        mark = ODD if status == "degraded" else BAD
+        yield Finding(mark, "server", found, f"curl {shown(url)}/health")
     if answer.skew_s is not None:
         yield _clock(answer.skew_s)
+
+
+def _ill(details: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for name, part in details.items():
+        why = part.get("error") or part.get("warnings") or part.get("failing")
+        if why is None and part.get("status") in ("open", "half_open"):
+            why = f"{part['status']} for {', '.join(part['services'])}"
+        if isinstance(why, dict):
+            why = [f"{job} {how}" for job, how in why.items()]
+        if why:
+            yield f"{name}: {why if isinstance(why, str) else ', '.join(why)}"
 
 
 def _nobody(url: str) -> Finding:

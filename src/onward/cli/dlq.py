@@ -52,7 +52,7 @@ Search = Annotated[str | None, typer.Option("--search", "-q", help="Text to look
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Tasks that died.")]
 Every = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Change nothing: show how many it would be, and a few.")
+    bool, typer.Option("--dry-run", help="Change nothing: show how many would be changed.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before many are changed.")]
 
@@ -123,13 +123,11 @@ def replay(
     every: Every = False,
     payload: Annotated[
         str | None,
-        typer.Option("--payload", metavar="JSON|@FILE|-", help="Instead of each one's own."),
+        typer.Option("--payload", metavar="JSON|@FILE|-", help="One payload for all of them."),
     ] = None,
     patch: Annotated[
         str | None,
-        typer.Option(
-            "--patch", metavar="JSON|@FILE|-", help="JSON merge patch of each one's payload."
-        ),
+        typer.Option("--patch", metavar="JSON|@FILE|-", help="JSON merge patch for each payload."),
     ] = None,
     rate: Annotated[
         float | None, typer.Option("--rate", min=0.001, help="So many start in a second.")

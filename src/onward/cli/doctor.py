@@ -21,7 +21,7 @@ def doctor(
     ] = None,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Put tasks of a Redis ledger back where their rows say."),
+        typer.Option("--repair", help="Mend the lists of a Redis ledger; stop all servers first."),
     ] = False,
     as_json: AsJson = False,
     server: Server = None,

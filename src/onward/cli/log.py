@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(help="See who reads the event log; forget who is gone.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show the readers of the event log; forget one that is gone.", no_args_is_help=True
+)
 
 LOOK = "onward log readers"
 Ledger = Annotated[
     str | None,
-    typer.Option("--ledger", help="Ask this ledger itself: no server need run.", metavar="URL"),
+    typer.Option("--ledger", help="Open this ledger itself; no server need run.", metavar="URL"),
 ]
 
 
@@ -42,7 +44,7 @@ def readers(ledger: Ledger = None, as_json: AsJson = False, server: Server = Non
         page = converse(server, "list readers", lambda client: client.log.readers())
     else:
         page = _directly(ledger, "list readers", _page)
-    show_page(page, _rows, none="nobody reads the log", as_json=as_json)
+    show_page(page, _rows, none="the log has no readers", as_json=as_json)
 
 
 @app.command("forget")

@@ -247,5 +247,5 @@ def _readers(client: Any, prefix: str) -> Iterator[Finding]:
                 ODD,
                 "archive" if name.startswith("archive:") else "log",
                 f"{name} has read nothing for {late_s:,.0f} s: finished tasks stay in Redis",
-                f"start a server with it; if it is gone: redis-cli hdel {cursors} {name}",
+                f"start it again; if it is gone for good: onward log forget {name}",
             )

@@ -182,11 +182,12 @@ def cancel(id: IdArgument, as_json: AsJson = False, server: Server = None) -> No
 def fork(
     id: IdArgument,
     from_node: Annotated[
-        str, typer.Option("--from", metavar="NODE", help="Where to begin; subflow/node inside one.")
+        str,
+        typer.Option("--from", metavar="NODE", help="Begin here; subflow/node for an inner one."),
     ],
     shared: Shared = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Also behind nodes that were undone since.")
+        bool, typer.Option("--anyway", help="Even if nodes before it were undone since.")
     ] = False,
     watch: Watch = False,
     wait: Wait = False,
@@ -194,7 +195,7 @@ def fork(
     as_json: AsJson = False,
     server: Server = None,
 ) -> None:
-    """Begin a new run at a node of an old one, with the shared state before it or another.
+    """Begin a new run at a node of an old one, with the state from before that node or another.
 
     Examples:
 

@@ -113,7 +113,9 @@ class StreamLine:
         if None in services:
             raise ValueError("a worker group is served over a socket; over streams, services only")
         if len(registration.services) > len(services):
-            raise ValueError("there is one stream for all; queues are claimed over a socket")
+            raise ValueError(
+                "over streams there is one stream for all services; queues need a socket"
+            )
         self._services = services
         self._registration = registration
         self._wire = wire

@@ -34,7 +34,7 @@ class Places:
 class EventStream(StreamingResponse):
     """Takes its place just before the status goes out, so that a full house is refused with one."""
 
-    def __init__(self, lines: AsyncIterator[bytes], place: AbstractContextManager[None]) -> None:
+    def __init__(self, lines: AsyncIterator[bytes], place: AbstractContextManager[object]) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(lines, media_type="text/event-stream", headers=headers)
         self._place = place

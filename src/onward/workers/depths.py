@@ -1,7 +1,7 @@
-"""How much is on the streams and how far each group has read it, for /metrics (S2-10).
+"""How much is on the streams, who reads it and how far, for /metrics and /health (S2-10, S3-7).
 
-Two round trips, whatever is on them. Reads the names that the dialects have, so there are as many
-series as there are streams and groups; a session's own stream is never among them.
+Two round trips each, whatever is on them. Reads the names that the dialects have, so there are as
+many series as there are streams and groups; a session's own stream is never among them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from onward.workers.channel import Lines
+from onward.workers.channel import OURSELVES, Lines
 from onward.workers.dialects import Dialect
 
 MOST_GROUPS = 64  # of one stream; of more, those furthest behind
@@ -58,6 +58,24 @@ async def read(lines: Lines, dialects: Sequence[Dialect]) -> Depths:
         for group, behind in zip(lost, await pipe.execute(raise_on_error=False), strict=True):
             group.lag = behind if isinstance(behind, int) else None
     return Depths(lengths, groups, lines.tally)
+
+
+async def consumers(lines: Lines, dialects: Sequence[Dialect]) -> int:
+    """How many workers read tasks from the streams. One that is gone counts until it is dismissed:
+    a worker that is busy for long, or waits without a limit, looks the same from here.
+    """
+    pipe = lines.calls.pipeline(transaction=False)
+    for dialect in dialects:
+        _ = pipe.xinfo_groups(dialect.tasks)
+    replies = await pipe.execute(raise_on_error=False)
+    pipe = lines.calls.pipeline(transaction=False)
+    for dialect, infos in zip(dialects, replies, strict=True):
+        there = () if isinstance(infos, Exception) else infos  # no such stream yet
+        for name in [_text(info["name"]) for info in there]:
+            if dialect.serves(name):
+                _ = pipe.xinfo_consumers(dialect.tasks, name)
+    names = [_text(one["name"]) for reply in await pipe.execute() for one in reply]
+    return len(names) - names.count(OURSELVES)
 
 
 def _group(stream: str, info: Mapping[str, Any]) -> Group:

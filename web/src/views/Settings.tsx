@@ -11,8 +11,8 @@ const TONES: Record<string, Tone> = { healthy: "good", closed: "good", degraded:
 const OUTSIDE = [
   ["/openapi.json", "the API, described"],
   ["/metrics", "numbers for Prometheus"],
-  ["/health", "health, for a load balancer"],
-  ["/ready", "whether it takes work"],
+  ["/health", "health, for alerts"],
+  ["/ready", "whether it takes work, for a load balancer"],
 ] as const;
 
 export default function Settings(): ReactNode {

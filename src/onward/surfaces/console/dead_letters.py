@@ -14,10 +14,11 @@ from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, Field, model_validator
 from starlette.responses import Response
 
+from onward.core.coalesce import call_in_halves
 from onward.core.contract import PAGE_BYTES, TaskStore
 from onward.core.contract import Query as LedgerQuery
 from onward.core.dispatch import CHUNK, Dispatcher
-from onward.core.errors import Invalid
+from onward.core.errors import Invalid, Unreadable
 from onward.core.intervene import NO_TASK
 from onward.core.task import Json, State, Task, TaskId, encode, fault_of
 from onward.surfaces.console.masking import Masked, Masking
@@ -163,7 +164,7 @@ def build(dispatcher: Dispatcher, submissions: Submissions, masking: Masking) ->
             part = chosen.ids[at : at + CHUNK]
             payloads: Mapping[TaskId, Json] = {}
             if body.mends:
-                payloads = await mending.payloads(await store.get(part))
+                payloads = await mending.payloads(part, await call_in_halves(store.get, part))
                 await asyncio.sleep(0)  # a chunk of checks at a time: others have their turn
                 part = [id for id in part if id not in mending.unfit]
             starts = {id: now + int(turn * every_ms) for turn, id in enumerate(part, count)}
@@ -211,9 +212,16 @@ class Mending:
         self._masking = masking
         self._masked = masked
 
-    async def payloads(self, tasks: Sequence[Task | None]) -> Mapping[TaskId, Json]:
+    async def payloads(
+        self, ids: Sequence[TaskId], tasks: Sequence[Task | Exception | None]
+    ) -> Mapping[TaskId, Json]:
         fit: dict[TaskId, Json] = {}
-        for task in tasks:
+        for id, task in zip(ids, tasks, strict=True):
+            if isinstance(task, Unreadable):
+                self.unfit[id] = str(task)
+                continue
+            if isinstance(task, Exception):
+                raise task
             if task is None:  # gone since it was chosen: its replay is refused for that
                 continue
             after = self._body.mended(task.payload)

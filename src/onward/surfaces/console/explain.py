@@ -90,8 +90,8 @@ def _reason(
 
 def _put_off(task: Task, why: str, now: Instant) -> _Reason:
     sentence = (
-        f"A worker claims queue {task.queue!r} and cannot do its {task.type!r}: {why}. No attempt"
-        f" is burned; it is queued again in {_span(task.run_at, now)}."
+        f"A worker claimed it from queue {task.queue!r} but cannot do {task.type!r}: {why}. This"
+        f" counts as no attempt; it is queued again in {_span(task.run_at, now)}."
     )
     hint = f"start a worker that serves {task.type!r} and claims {task.queue!r}: Worker(queues=[…])"
     return "unknown_service", sentence, task.run_at, hint

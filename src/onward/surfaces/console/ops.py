@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -31,20 +31,27 @@ _DEGREES = {Circuit.CLOSED: 0, Circuit.HALF_OPEN: 1, Circuit.OPEN: 2}
 Counts = Mapping[tuple[str, Lane, State], int]
 Ping = Callable[[], Awaitable[Any]]
 Read = Callable[[], Awaitable[Collector]]
+Count = Callable[[], Awaitable[int]]
 
 OTHER = "_other"  # the label of all queues beyond the first hundred
-NO_REDIS = {"status": "not_configured"}
 STATUSES = (200, 201, 202, 204, 400, 403, 404, 409, 413, 422, 500, 503)
 PROBE_S = 2  # whoever asks about our health will not wait for a store that hangs
+
+
+class Streams(NamedTuple):
+    """The Redis that the streams are on."""
+
+    ping: Ping
+    read_depths: Read
+    count_consumers: Count
 
 
 def build(
     dispatcher: Dispatcher,
     roster: Roster,
     ready: Callable[[], bool],
-    ping_redis: Ping | None = None,
+    streams: Streams | None = None,
     also: Sequence[Collector] = (),
-    read_streams: Read | None = None,
     *,
     readers: Readers,
 ) -> APIRouter:
@@ -53,10 +60,13 @@ def build(
 
     @router.get("/health")
     async def health() -> Response:
+        ledger, redis, workers = await asyncio.gather(
+            _ledger(dispatcher, roster), _redis(streams), _workers(roster, streams)
+        )
         details: dict[str, dict[str, Any]] = {
-            "ledger": await _ledger(dispatcher, roster),
-            "redis": NO_REDIS if ping_redis is None else await _probe(ping_redis),
-            "workers": _workers(roster, elsewhere=ping_redis is not None),
+            "ledger": ledger,
+            "redis": redis,
+            "workers": workers,
             "circuit_breaker": _breakers(dispatcher.pressure.breakers),
             "background": _background(dispatcher),
         }
@@ -65,10 +75,11 @@ def build(
             "status": _worst(part["status"] for part in details.values()),
             "version": __version__,
             "components": {
-                "ledger": details["ledger"]["status"] != "unhealthy",
-                "redis": None if ping_redis is None else details["redis"]["status"] != "unhealthy",
-                "workers": details["workers"]["connected"] > 0,
+                "ledger": ledger["status"] != "unhealthy",
+                "redis": None if streams is None else redis["status"] != "unhealthy",
+                "workers": workers["connected"] > 0,
                 "circuit_breaker": {"state": breaker["status"], "open": [*breaker["services"]]},
+                "background": details["background"]["status"] != "unhealthy",
             },
             "details": details,
             "timestamp": iso(dispatcher.clock.now()),
@@ -88,11 +99,11 @@ def build(
             registry.register(collector)
         with suppress(OnwardError):
             registry.register(_Readers(await readers.list()))
-        if read_streams is not None:
+        if streams is not None:
             # A Redis that is away costs its own figures, and nobody else's.
             with suppress(Exception):
                 async with asyncio.timeout(PROBE_S):
-                    registry.register(await read_streams())
+                    registry.register(await streams.read_depths())
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
@@ -106,15 +117,27 @@ def _worst(states: Iterable[str]) -> str:
     return "degraded" if found & {"degraded", Circuit.OPEN, Circuit.HALF_OPEN} else "healthy"
 
 
-def _workers(roster: Roster, *, elsewhere: bool) -> dict[str, Any]:
-    """`elsewhere`: some may read streams, and those are not known here."""
-    members = roster.members()
+async def _redis(streams: Streams | None) -> dict[str, str]:
+    return {"status": "not_configured"} if streams is None else await _probe(streams.ping)
+
+
+async def _workers(roster: Roster, streams: Streams | None) -> dict[str, Any]:
+    """Those who read streams register nowhere: Redis knows their names."""
+    by_transport = Counter(member.transport for member in roster.members())
+    none = "unhealthy"
+    if streams is not None:
+        try:
+            async with asyncio.timeout(PROBE_S):
+                by_transport.update(streams=await streams.count_consumers())
+        except Exception:  # Redis is away, as its own probe reports
+            none = "unknown"
+    connected = by_transport.total()
     found: dict[str, Any] = {
-        "status": "healthy" if members else "unknown" if elsewhere else "unhealthy",
-        "connected": len(members),
-        "by_transport": Counter(member.transport for member in members),
+        "status": "healthy" if connected else none,
+        "connected": connected,
+        "by_transport": +by_transport,
     }
-    if not members and not elsewhere:
+    if found["status"] == "unhealthy":
         found["error"] = "no worker is connected; start one with `onward worker`"
     return found
 

@@ -109,7 +109,9 @@ def build(flows: Flows, intake: Intake, masking: Masking) -> APIRouter:
         if wait_ms and run.state not in FINAL:
             await dispatcher.wait(run_id, timeout_ms=wait_ms)
             run = await intake.find(run_id)
-        rows = await calls.get((run.id, run.state in FINAL), lambda: _counted(store, run))
+        rows = await calls.get(
+            (run.id, run.generation, run.state in FINAL), lambda: _counted(store, run)
+        )
         rows = [msgspec.structs.replace(row) for row in rows]  # these are masked, those are kept
         try:
             _, definition = await flows.read(start_of(run.payload).version)

@@ -90,8 +90,8 @@ def _would_go_on_undone(node: str, undone: Sequence[str]) -> Conflict:
     return Conflict(
         f"{', '.join(undone)} {was} undone since, and a fork from {node!r} would not do"
         f" {'it' if len(undone) == 1 else 'them'} again",
-        hint=f"fork from {undone[0]!r}, or say that it is to go on anyway:"
-        ' "anyway": true, or onward run fork --anyway',
+        hint=f"fork from {undone[0]!r}, or fork all the same with"
+        ' "anyway": true (onward run fork --anyway)',
     )
 
 

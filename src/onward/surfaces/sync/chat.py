@@ -6,20 +6,20 @@ says `x-should-retry: false`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from onward.core import strict_json
 from onward.core.errors import Invalid, NoWorker, OnwardError, QueueFull, TooBusy
 from onward.core.follow import follow
 from onward.core.task import Ending, State, Task, encode
+from onward.surfaces.streaming import EventStream, Places
 from onward.surfaces.sync.submission import Door, error_text
 
 RETRY_SAFE = {"x-should-retry": "true", "retry-after": "1"}
@@ -29,7 +29,7 @@ MOST_STREAMS = 1_000  # as many as may follow tasks at /api/v2
 
 def build(door: Door) -> APIRouter:
     router = APIRouter(tags=["openai"])
-    streams = Streams()
+    places = Places(MOST_STREAMS, f"{MOST_STREAMS} answers are being streamed already")
 
     @router.post("/v1/chat/completions")
     async def complete(request: Request) -> Response:
@@ -39,7 +39,12 @@ def build(door: Door) -> APIRouter:
             task = await door.task(body, model, timeout_ms=timeout_ms, waits=True)
             await door.require_worker(model)
             if body.get("stream"):
-                return await streams.open(partial(door.hand_in, task), _stream(door, task, model))
+                with ExitStack() as place:
+                    # Before anything is waited for: of many that come at once, none is let in
+                    # beyond the limit while the tasks of the others are on their way in.
+                    place.enter_context(places.take())
+                    await door.hand_in(task)
+                    return EventStream(_stream(door, task, model), place.pop_all())
             ending = await door.hand_in_and_wait(task, timeout_ms)
         except OnwardError as error:
             return _refusal(error)
@@ -48,43 +53,6 @@ def build(door: Door) -> APIRouter:
         return _json(200, _completion(task, model, ending.result or "null"))
 
     return router
-
-
-class Streams:
-    """Answers that are streamed, so many at a time and no more."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    async def open(
-        self, begin: Callable[[], Awaitable[Any]], lines: AsyncIterator[bytes]
-    ) -> Response:
-        # Counted before anything is waited for: of many that come at once, none is let in beyond
-        # the limit while the tasks of the others are still on their way into the ledger.
-        self._count += 1
-        try:
-            if self._count > MOST_STREAMS:
-                raise TooBusy(f"{MOST_STREAMS} answers are being streamed already")
-            await begin()
-        except BaseException:
-            self._close()
-            raise
-        return _Stream(lines, self._close)
-
-    def _close(self) -> None:
-        self._count -= 1
-
-
-class _Stream(StreamingResponse):
-    def __init__(self, lines: AsyncIterator[bytes], close: Callable[[], None]) -> None:
-        super().__init__(lines, media_type="text/event-stream")
-        self._close = close
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._close()
 
 
 def _checked(door: Door, body: dict[str, Any]) -> tuple[str, int]:

@@ -183,7 +183,7 @@ async def forget(store: TaskStore, erase: Erase, task: TaskId) -> None:
         await asyncio.sleep(ERASING_PAUSE_S)
     raise TooBusy(
         "the task is over, but its last events are still being read",
-        hint="try again; onward log readers shows who is behind, and onward log forget ends a wait",
+        hint="try again; `onward log readers` shows which reader is behind",
     )
 
 
