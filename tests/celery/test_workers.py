@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from onward.core.catalog import WORKERS_KIND
 from onward.core.task import State
 from onward.workers.celery.wiring import wake_queue
 from tests.celery.town import LEASE_MS, Town, environment, go, lines, pid_in, until
@@ -143,6 +144,6 @@ async def test_inspect_finds_the_worker(alone: Town) -> None:
 
 async def test_services_of_celery_workers_are_declared_with_their_schemas(alone: Town) -> None:
     now = alone.dispatcher.clock.now()
-    found = {doc.key: doc.body for doc in await alone.backend.documents.list("service", now=now)}
+    found = {doc.key: doc.body for doc in await alone.backend.documents.list(WORKERS_KIND, now=now)}
     assert {"echo", "summarize", "mark", "shop.add"} <= found.keys()
     assert '"x"' in found["shop.add"]

@@ -13,11 +13,23 @@ from typing import Any
 
 import pytest
 
-from tests.processes import Server, serving
+from tests.processes import Process, Server, serving
 
 pytestmark = pytest.mark.slow
 
 ONWARD = [sys.executable, "-m", "onward.cli"]
+REFUSING = """
+from typing import Any
+from onward import Worker
+
+worker = Worker()
+
+class NotFound(Exception): ...
+
+@worker.service
+async def nothing(payload: Any) -> None:
+    raise NotFound("there is nothing")
+"""
 
 
 class Shell:
@@ -45,10 +57,8 @@ class Shell:
         return json.loads(done.stdout)
 
     def died(self, note: str) -> str:
-        """A task of the built-in worker that dies at once: there is no such service there."""
-        id: str = self.json("submit", "nothing", json.dumps({"note": note}), "--queue", "echo")[
-            "id"
-        ]
+        """A task that its worker refuses for good."""
+        id: str = self.json("submit", "nothing", json.dumps({"note": note}))["id"]
         until(lambda: self.json("task", "get", id)["state"] == "dead")
         return id
 
@@ -77,7 +87,7 @@ class Shell:
         return done.stdout.strip()
 
 
-def until(what: Callable[[], bool], seconds: float = 20) -> None:
+def until(what: Callable[[], bool], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "waited in vain"
@@ -87,8 +97,16 @@ def until(what: Callable[[], bool], seconds: float = 20) -> None:
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     place = tmp_path_factory.mktemp("shell")
+    (place / "refusing.py").write_text(REFUSING)
     with serving(place, up=True) as server:
-        yield Shell(server, place)
+        worker = Process(
+            *(*ONWARD, "worker", f"{place}/refusing.py:worker", "--server", server.url),
+            log=place / "worker.log",
+        )
+        try:
+            yield Shell(server, place)
+        finally:
+            worker.stop()
 
 
 @pytest.mark.contract("S1-10", "N-1", "N-5")
