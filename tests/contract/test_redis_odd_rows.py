@@ -191,6 +191,15 @@ async def test_an_event_that_is_gone_keeps_no_reader_from_the_rest(desk: Desk, r
     assert (page.items, page.next, page.more) == ([], "1", True)
 
 
+async def test_a_cursor_that_cannot_be_read_keeps_everything(desk: Desk) -> None:
+    task = await desk.finished()
+    for odd in ("no JSON", '"no place"'):
+        await desk.backend.documents.put("cursor", "reader", odd, now=NOW)
+        assert await desk.store.purge([task.id], now=NOW) == 0
+    await desk.backend.documents.delete("cursor", "reader")
+    assert await desk.store.purge([task.id], now=NOW) == 1
+
+
 async def test_a_page_with_a_row_that_cannot_be_read_is_not_the_last(
     desk: Desk, redis: Any
 ) -> None:

@@ -213,11 +213,9 @@ class RedisStore:
     async def _slowest(self) -> str | None:
         """The log id that the slowest projector has reached."""
         key = f"{self._functions.prefix}onward:doc:cursor"
-        cursors = [
-            msgspec.json.decode(value.split(SEP.encode(), 2)[2], type=str)
-            for _, value in _pairs(await self._functions.command("HGETALL", key))
-        ]
-        return (min(cursors, key=_log_order) or "0-0") if cursors else None
+        rows = _pairs(await self._functions.command("HGETALL", key))
+        cursors = [_log_order(value.split(SEP.encode(), 2)[2]) for _, value in rows]
+        return "{}-{}".format(*min(cursors)) if cursors else None
 
 
 def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
@@ -225,9 +223,13 @@ def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-def _log_order(cursor: str) -> tuple[int, int]:
-    ms, _, n = (cursor or "0-0").partition("-")
-    return int(ms), int(n or 0)
+def _log_order(body: bytes) -> tuple[int, int]:
+    """One that cannot be read stands at the beginning: what its reader has seen is not known."""
+    try:
+        ms, _, n = (msgspec.json.decode(body, type=str) or "0-0").partition("-")
+        return int(ms), int(n or 0)
+    except ValueError:  # msgspec's is one
+        return 0, 0
 
 
 _PAYLOAD = Task.__struct_fields__.index("payload")
