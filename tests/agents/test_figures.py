@@ -270,8 +270,16 @@ async def test_a_scrape_looks_at_no_task(lobby: Lobby, monkeypatch: pytest.Monke
     async def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a scrape that walks")
 
-    for name in ("get", "find", "events", "due"):
-        monkeypatch.setattr(lobby.house.onward.backend.tasks, name, refuse)
+    store = lobby.house.onward.backend.tasks
+    events = store.events
+
+    async def one_event(*, limit: int, **more: Any) -> Any:
+        assert limit == 1, "a scrape that walks"  # one for each reader: how far it is behind
+        return await events(limit=limit, **more)
+
+    for name in ("get", "look", "find", "due"):
+        monkeypatch.setattr(store, name, refuse)
+    monkeypatch.setattr(store, "events", one_event)
     assert (await series(lobby.house))[f'{TASKS}{{event="completed"}}'] == 1
 
 

@@ -102,7 +102,7 @@ PLAIN = re.compile(
     r"|/api/openai|/v1/chat/completions|/api/v1/tasks/{task_type}/?|/tasks"
     r"|/api/v1/queues/status/?|/health|/ready|/metrics|/openapi.json|/ui(/{path:path})?"
     r"|/flows(/version)?|(/workers)?/(allocate|deregister|heartbeat|list|register)"
-    r"|/api/v2/(encryption|flows|queues|schedules|services|workers)(/.*)?"
+    r"|/api/v2/(encryption|flows|log|queues|schedules|services|workers)(/.*)?"
     r")"
 )
 

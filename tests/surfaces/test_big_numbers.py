@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from onward.core.policy import LONGEST_DELAY_MS
 from tests.house import House, open_house
 from tests.servers import fresh_url
 from tests.support import wait_until
@@ -161,7 +162,7 @@ async def test_a_worker_cannot_put_a_task_off_for_ever(app: House) -> None:
     frame = await worker.task()
     await worker.answer(frame["taskId"], error="busy", retryable=True, retryAfterMs=MOST)
     await wait_until(lambda: app.onward.dispatcher.tally["task.retrying"])
-    await app.advance(86_400_000)
+    await app.advance(LONGEST_DELAY_MS)
     assert (await worker.task())["attempt"] == 2
 
 
