@@ -44,6 +44,7 @@ class TryAgain(Exception):
 
 
 SAYING_NO = (Refused, TryAgain, ValidationError)  # a handler means it: no traceback
+SCALARS = frozenset({bool, int, float, str})
 
 
 class CallFailed(Exception):
@@ -232,14 +233,16 @@ class Service:
     def _written(self, value: Any) -> Json:
         """As JSON, if it is what the annotation promises. The value itself is not repeated."""
         try:
-            kept = self._result.validate_python(value)
+            kept = self._result.validator.validate_python(value)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = "".join(f"[{part!r}]" for part in first["loc"])
             raise ResultInvalid(
                 f"{self.name} returned what is not as annotated: result{where}: {first['msg']}"
             ) from None
-        return self._result.dump_json(kept, by_alias=True, warnings="error").decode()
+        # A model that was changed after it was made is not validated again: its writer notices.
+        doubt: Any = False if kept is None or type(kept) in SCALARS else "error"
+        return self._result.serializer.to_json(kept, by_alias=True, warnings=doubt).decode()
 
     async def close(self) -> None:
         """Whoever ran it will call it no more: let go of what it holds."""

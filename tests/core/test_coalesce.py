@@ -112,7 +112,7 @@ async def test_a_long_list_is_cut_and_answered_whole() -> None:
     parts: list[list[int]] = [[1, 2, 3], [4, 5], [6, 7, 8, 9, 10, 11], []]
     replies = await asyncio.gather(*(coalescer.many(part) for part in parts))
     assert [len(part) for part in replies] == [3, 2, 6, 0]
-    assert gate.batches == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11]]
+    assert gate.batches == [[1, 2, 3], [4, 5], [6, 7, 8, 9], [10, 11]]
 
 
 async def test_a_call_is_bounded_in_bytes_and_what_is_larger_goes_alone() -> None:

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from onward.core.errors import is_away
 
@@ -21,6 +21,10 @@ Out = TypeVar("Out")
 
 MOST = 256
 MOST_BYTES = 4 << 20
+ODD = (BaseException, asyncio.Future)  # replies that are no plain answers
+# What travels as one: its items and their size, the future of the replies, and whether that is the
+# reply to a single item or a list of all of them.
+_Rider: TypeAlias = tuple[Sequence[In], int, "asyncio.Future[Any]", bool]
 Flush = Callable[[Sequence[In]], Awaitable[Sequence["Out | Exception | asyncio.Future[Out]"]]]
 
 
@@ -42,20 +46,41 @@ class Coalescer(Generic[In, Out]):
         self._flush = flush if whole else partial(call_in_halves, flush)
         self._most = most
         self._size = size
-        self._waiting: deque[tuple[In, asyncio.Future[Out]]] = deque()
+        self._waiting: deque[_Rider[In]] = deque()
         self._drain: asyncio.Task[None] | None = None
 
     def one(self, item: In) -> asyncio.Future[Out]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Out] = loop.create_future()
-        self._waiting.append((item, future))
+        self._waiting.append(((item,), self._weigh(item), future, True))
         if self._drain is None:
             self._drain = loop.create_task(self._run())
         return future
 
-    def many(self, items: Sequence[In]) -> asyncio.Future[list[Out]]:
+    def many(self, items: Sequence[In]) -> Awaitable[list[Out]]:
         """A long list is cut into several calls; the first error in it is raised."""
-        return asyncio.gather(*[self.one(item) for item in items])
+        loop = asyncio.get_running_loop()
+        parts: list[asyncio.Future[list[Out]]] = []
+        for part, size in self._cut(items):
+            parts.append(loop.create_future())
+            self._waiting.append((part, size, parts[-1], False))
+        if self._drain is None:
+            self._drain = loop.create_task(self._run())
+        return parts[0] if len(parts) == 1 else self._joined(parts)
+
+    async def _joined(self, parts: Sequence[asyncio.Future[list[Out]]]) -> list[Out]:
+        return [reply for part in await asyncio.gather(*parts) for reply in part]
+
+    def _cut(self, items: Sequence[In]) -> list[tuple[Sequence[In], int]]:
+        """Into parts that each fit into one call, with their sizes; a single item always does."""
+        parts: list[tuple[Sequence[In], int]] = []
+        start = total = 0
+        for at, size in enumerate(map(self._weigh, items)):
+            if at > start and (at - start == self._most or total + size > MOST_BYTES):
+                parts.append((items[start:at], total))
+                start, total = at, 0
+            total += size
+        return [*parts, (items[start:], total)] if items else parts
 
     async def _run(self) -> None:
         try:
@@ -65,36 +90,41 @@ class Coalescer(Generic[In, Out]):
             self._drain = None
 
     async def _flush_once(self) -> None:
-        batch, futures = self._next()
+        batch, riders = self._next()
         try:
             replies = await self._flush(batch)
         except BaseException as error:
-            for future in futures:
+            for _, _, future, _ in riders:
                 if not future.done():
                     future.set_exception(_copy(error))
             if isinstance(error, asyncio.CancelledError):
                 raise
             return
-        for future, reply in zip(futures, replies, strict=True):
-            if isinstance(reply, asyncio.Future):
-                reply.add_done_callback(partial(_forward, future))
-            else:
-                _answer(future, reply)
+        self._answer(riders, replies)
 
-    def _next(self) -> tuple[list[In], list[asyncio.Future[Out]]]:
+    def _answer(self, riders: Sequence[_Rider[In]], replies: Sequence[Any]) -> None:
+        at = 0
+        for items, _, future, alone in riders:
+            if not alone:
+                _answer_all(future, replies[at : at + len(items)])
+            elif isinstance(replies[at], ODD):
+                _as_future(replies[at]).add_done_callback(partial(_forward, future))
+            elif not future.done():  # its caller may have gone away; the work is done
+                future.set_result(replies[at])
+            at += len(items)
+
+    def _next(self) -> tuple[list[In], list[_Rider[In]]]:
         batch: list[In] = []
-        futures: list[asyncio.Future[Out]] = []
-        room = MOST_BYTES
-        while self._waiting and len(batch) < self._most:
-            item, future = self._waiting[0]
-            size = self._weigh(item)
-            if batch and size > room:
-                break
+        riders: list[_Rider[In]] = []
+        waiting, room = self._waiting, MOST_BYTES
+        while waiting:
+            items, size, _, _ = waiting[0]
             room -= size
-            self._waiting.popleft()
-            batch.append(item)
-            futures.append(future)
-        return batch, futures
+            if batch and (room < 0 or len(batch) + len(items) > self._most):
+                break
+            riders.append(waiting.popleft())
+            batch += items
+        return batch, riders
 
     def _weigh(self, item: In) -> int:
         try:
@@ -120,20 +150,35 @@ async def call_in_halves(flush: Flush[In, Out], items: Sequence[In]) -> list[Out
     return [reply for half in halves for reply in await call_in_halves(flush, half)]
 
 
-def _answer(future: asyncio.Future[Out], reply: Out | BaseException) -> None:
-    if future.done():
-        return  # its caller may have gone away; the work is done all the same
+def _answer_all(future: asyncio.Future[Any], replies: Sequence[Any]) -> None:
+    """The replies of one list: those that come later are waited for, the first error is raised."""
+    if any(isinstance(reply, ODD) for reply in replies):
+        later = asyncio.gather(*map(_as_future, replies))
+        later.add_done_callback(partial(_forward, future))
+    elif not future.done():
+        future.set_result(replies)
+
+
+def _as_future(reply: Any) -> asyncio.Future[Any]:
+    if isinstance(reply, asyncio.Future):
+        return reply
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     if isinstance(reply, BaseException):
         future.set_exception(reply)
     else:
         future.set_result(reply)
+    return future
 
 
-def _forward(future: asyncio.Future[Out], done: asyncio.Future[Out]) -> None:
+def _forward(future: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
+    if future.done():
+        return
     if done.cancelled():
         future.cancel()
+    elif (error := done.exception()) is not None:
+        future.set_exception(error)
     else:
-        _answer(future, done.exception() or done.result())
+        future.set_result(done.result())
 
 
 def _copy(error: BaseException) -> Exception:

@@ -73,7 +73,6 @@ from onward.core.task import (
     TaskId,
     WorkerId,
     encode,
-    weight,
 )
 from onward.core.troubles import Troubles
 from onward.core.waiters import Waiters, outcome_within
@@ -115,7 +114,7 @@ class Dispatcher:
         # Waited for before the first task with a session is written, and then no more.
         self.before_sessions: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.decisions = Decisions(profiles)
-        self._submissions = Coalescer(self._insert, size=lambda item: weight(item.task.payload))
+        self._submissions = Coalescer(self._insert, size=lambda item: len(item.task.payload))
         self._settlements = Coalescer(self._settle, size=lambda item: size_of(item[1]))
         self._holds = Coalescer(self._extend, size=size_of)
         self._claiming: asyncio.Task[None] | None = None

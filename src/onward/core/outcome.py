@@ -66,6 +66,10 @@ Outcome: TypeAlias = Succeeded | Failed | Canceled | Parked | Released | Lost
 
 def storable(outcome: Outcome) -> Outcome:
     """The same if a ledger can keep it, else a failure that says what is wrong with it."""
+    if type(outcome) is Succeeded and not outcome.notes and outcome.journal is None:
+        text = outcome.result  # nearly all are no more than this, and need no closer look
+        if type(text) is str and text.isascii() and len(text) <= MOST_BYTES:
+            return outcome
     try:
         if isinstance(outcome, Failed):
             outcome = Failed(storable_fault(outcome.fault), outcome.journal, outcome.notes)
@@ -84,6 +88,8 @@ def invalid_outcome(error: Exception) -> Failed:
 
 def size_of(said: object) -> int:
     """About how many bytes an outcome, or a hold, takes, at most."""
+    if type(said) is Succeeded and not said.notes and said.journal is None:
+        return len(said.result)
     size = sum([weight(getattr(said, name, None)) for name in TEXTS])
     if isinstance(said, Parked):
         size += sum([weight(child.payload) for child in said.spawn])

@@ -15,7 +15,7 @@ import msgspec
 from onward.backends.codec import FIELDS, LANES, Cut, Reading, merge_holds, text_bytes, to_row
 from onward.backends.sqlite.books import Books
 from onward.backends.sqlite.database import QUERIES, Database, Row, sql
-from onward.backends.sqlite.texts import COLUMNS, LONG, is_long, read_as
+from onward.backends.sqlite.texts import COLUMNS, LONG, NAMES, is_long, read_as
 from onward.backends.sqlite.turn import Turn, born_claimed, claimed_note
 from onward.core.approval import Status
 from onward.core.contract import (
@@ -232,7 +232,8 @@ class SqliteStore:
             shapes[move.to is move.expect, names].append(index)
         done: dict[TaskId, Row] = {}
         for (same, names), members in shapes.items():
-            done.update(self._apply_shape(same, names, [moves[index] for index in members]))
+            shaped = [moves[index] for index in members]
+            done.update(self._apply_shape(same, names, shaped, turn))
         refused: list[int] = []
         applied: list[Move] = []
         born: list[Row] = []
@@ -269,13 +270,19 @@ class SqliteStore:
         return letters
 
     def _apply_shape(
-        self, same: bool, names: tuple[str, ...], moves: Sequence[Move]
+        self, same: bool, names: tuple[str, ...], moves: Sequence[Move], turn: Turn
     ) -> Mapping[TaskId, Row]:
         # A column that is named is written in each index that has it, changed or not.
         changes = "" if same else ", state = m.column5"
         changes += "".join(f", {name} = m.column{at}" for at, name in enumerate(names, start=10))
+        long = [at for at, name in enumerate(names) if name in NAMES]
         rows: list[Row] = []
         for move in moves:
+            values = [*move.changes.values()]
+            for at in long:
+                if is_long(values[at]):
+                    values[at] = LONG
+                    turn.long.add(move.task)
             row: Row = (
                 move.task,
                 move.expect,
@@ -286,7 +293,7 @@ class SqliteStore:
                 len(move.events),
                 move.due_by,
                 move.seen or 0,
-                *[LONG if is_long(*change) else change[1] for change in move.changes.items()],
+                *values,
             )
             if names and names[-1] == "place" and len(names) > len(move.changes):
                 place = self._books.next_place()
@@ -301,7 +308,8 @@ class SqliteStore:
             self._books.count(queue, move.expect, lane, priority, -1)
             self._books.count(queue, move.to, lane, priority, +1)
         self._books.write(tid, events, generation, move.events, turn.now)
-        turn.texts.of_changes(tid, move.changes)
+        if move.task in turn.long:
+            turn.texts.of_changes(tid, move.changes)
         if move.to is State.QUEUED:
             turn.awake.add(queue)
         for child in move.spawn:

@@ -46,7 +46,8 @@ class LongTexts:
 
     def of_changes(self, tid: int, changes: Mapping[str, Any]) -> None:
         for name in NAMES:
-            if is_long(name, text := changes.get(name)):
+            text = changes.get(name)
+            if text is not None and is_long(text):
                 self._rows.append((tid, name, text))
 
     def write(self, database: Database) -> None:
@@ -54,5 +55,5 @@ class LongTexts:
         self._rows.clear()
 
 
-def is_long(name: str, text: Any) -> bool:
-    return name in NAMES and isinstance(text, str) and len(text) > INLINE
+def is_long(text: Any) -> bool:
+    return isinstance(text, str) and len(text) > INLINE

@@ -28,6 +28,7 @@ class Turn:
         self.awake: set[str] = set()  # queues in which something became ready
         self.answered: set[TaskId] = set()
         self.texts = LongTexts()
+        self.long: set[TaskId] = set()  # whose moves have long texts
         self._left = {id(ask): ask.limit for ask in hands}
         self._by_queue: dict[str, list[Ask]] = defaultdict(list)
         for ask in hands:
