@@ -201,28 +201,6 @@ local function history(keys, args)
   return cmsgpack.pack({ events, n, n < have })
 end
 
--- The log from a place on, up to the event that takes it past `most` bytes; and whether that, or the
--- limit, has cut it. Read in small parts: how large events are is known only once they were read.
-local function log(keys, args)
-  local _, request = begin(keys, args)
-  local from, limit, most = request[2], request[3], request[4]
-  local found, spent, step = {}, 0, 4
-  repeat
-    local wanted = math.min(step, limit - #found)
-    local part = call('XRANGE', LOG, from, '+', 'COUNT', wanted)
-    for _, entry in ipairs(part) do
-      local task, event = entry[2][2], entry[2][4] or '' -- empty: not an entry of ours
-      found[#found + 1] = { entry[1], task, event }
-      spent = spent + #event
-      if spent > most then break end
-    end
-    if #part < wanted then break end
-    from = '(' .. part[#part][1]
-    step = math.max(1, math.min(32, math.floor((most - spent) * #found / (spent + 1))))
-  until #found == limit or spent > most
-  return cmsgpack.pack({ found, #found == limit or spent > most })
-end
-
 local SESSION = { 'state', 'created_at', 'started_at', 'finished_at', 'lease_until' }
 
 -- One session's tasks: how many, of the newest how many in each state, and when they last changed.
@@ -260,4 +238,3 @@ register('due', due, 'no-writes')
 register('find', find, 'no-writes')
 register('position', position, 'no-writes')
 register('history', history, 'no-writes')
-register('log', log, 'no-writes')
