@@ -153,7 +153,7 @@ def signal(
 
     [cyan]onward run signal 01990000-… payment '{"sum": 12.5}'[/]
     """
-    said = read_payload(value)
+    said = read_payload(value, "the value")
     run = converse(
         server,
         f"signal run {id}",
