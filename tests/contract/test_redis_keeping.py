@@ -173,6 +173,30 @@ async def test_health_is_degraded_while_it_may_forget_and_fails_when_it_has(
         assert "the ledger is gone" in answers[-1].json()["details"]["ledger"]["error"]
 
 
+async def test_no_stream_is_made_in_a_redis_that_has_lost_the_ledger(
+    flavour: str, client: Any
+) -> None:
+    url = shared(flavour).url
+    with capture_logs() as lines:
+        async with open_house(ledger=url, redis=url, builtin_worker=True, archive="") as house:
+            async with asyncio.timeout(30):
+                while not client.keys("onward:fed:*"):  # noqa: ASYNC110 another process
+                    await asyncio.sleep(0.05)
+                client.flushall()
+                while (await house.get("/health")).status_code != 503:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                # A look may have been half way through when the ledger went.
+                client.flushall()
+                seen = len(lines)
+
+                def looks() -> int:
+                    return sum(each["event"] == "stream out of reach" for each in lines[seen:])
+
+                while looks() < 8:  # noqa: ASYNC110 several of each feed
+                    await asyncio.sleep(0.05)
+            assert client.keys("*") == []
+
+
 @pytest.mark.parametrize(
     "said",
     [

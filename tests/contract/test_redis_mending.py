@@ -154,8 +154,11 @@ async def test_nothing_is_mended_while_a_server_runs(desk: Desk, client: Any) ->
     await docs.put("server", "s1", "{}", now=now, expires_at=now + 60_000)
     client.lrem(QUEUE, 0, "queued-1")
     client.hset("onward:counts", "z:running", 1)
-    (found,) = examine_tasks(client, "", repair=True)
-    assert (found.mark, "s1" in found.found) == ("✗", True)
+    warning, tasks = examine_tasks(client, "", repair=True)
+    assert (warning.mark, warning.about) == ("!", "repair")
+    assert warning.found == "nothing was repaired: 1 server runs with this ledger"
+    assert "stop all" in warning.todo
+    assert "counts were not compared" in tasks.found
     assert client.llen(QUEUE) == 4
     (found,) = examine_tasks(client, "", repair=False)
     assert "counts were not compared" in found.found

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from onward.core.policy import (
     BY_ERROR,
-    LONGEST_DELAY_MS,
     PERMANENT,
     TRANSIENT,
     Overrides,
@@ -18,7 +17,7 @@ from onward.core.policy import (
     retry_delay_ms,
     transient,
 )
-from onward.core.task import Fault
+from onward.core.task import LONGEST_DELAY_MS, Fault
 from tests.support import PROFILES
 
 CONSOLE = PROFILES["console"]

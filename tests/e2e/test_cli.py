@@ -280,6 +280,14 @@ def test_a_worker_runs_from_its_file_and_drains_on_sigterm(machine: Machine) -> 
         assert machine.json("task", "get", id)["result"] == "rested"
 
 
+def test_cancel_says_that_the_worker_was_asked_to_stop(machine: Machine) -> None:
+    id = machine.json("submit", "countdown", '{"seconds": 60}')["id"]
+    until(lambda: machine.json("task", "get", id)["state"] == "running")
+    done = machine.run("task", "cancel", id)
+    assert (done.returncode, done.stdout) == (0, f"– canceling  {id}\n")
+    assert done.stderr == f"its worker was asked to stop: onward task watch {id}\n"
+
+
 @pytest.mark.contract("N-7")
 def test_a_second_signal_ends_a_worker_at_once(machine: Machine) -> None:
     (machine.place / "stuck.py").write_text(

@@ -174,6 +174,11 @@ def test_nothing_is_changed_that_was_not_named(shell: Shell, arguments: tuple[st
     assert done.stderr.startswith("✗ ")
 
 
+def test_a_patch_that_is_not_json_is_called_a_patch(shell: Shell) -> None:
+    done = shell.run("dlq", "replay", "x", "--patch", '{"x": 50')
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "✗ the patch is not JSON")
+
+
 @pytest.mark.contract("S1-11", "N-1", "N-5")
 def test_approvals_are_listed_shown_and_decided_once(shell: Shell) -> None:
     task = shell.asked()

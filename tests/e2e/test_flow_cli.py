@@ -299,6 +299,22 @@ def test_a_run_is_approved_signalled_and_forked(shell: Shell) -> None:
     assert (wrong.returncode, "there are draft, route" in wrong.stderr) == (2, True)
 
 
+def test_a_refused_fork_ends_with_the_next_step(shell: Shell) -> None:
+    run = shell.begin(ask=True)
+    until(lambda: shell.at(run, "sign"))
+    wrong = shell.run("run", "fork", run, "--from", "nothing")
+    assert (wrong.returncode, wrong.stderr.splitlines()[-1]) == (2, f"  → onward run show {run}")
+    refused = shell.run("run", "fork", run, "--from", "send")
+    assert (refused.returncode, refused.stdout) == (4, "")
+    assert "sign was not approved" in refused.stderr
+    step = refused.stderr.splitlines()[-1]
+    assert step.startswith("  → fork from 'sign' (--from sign), or ")
+    assert step.endswith("(--anyway)")
+    assert shell.run("run", "fork", run, "--from", "send", "--anyway", "--wait").returncode == 0
+    assert "--anyway[/]" not in (shown := shell.run("run", "fork", "--help").stdout)
+    assert "--from publish --anyway" in shown
+
+
 @pytest.mark.contract("S4-12")
 def test_a_run_is_canceled_and_says_so(shell: Shell) -> None:
     run = shell.begin(ask=True)

@@ -233,11 +233,28 @@ def test_a_keyword_that_is_unknown_is_refused_with_the_nearest(wrong: str, meant
     assert flow.definition()["nodes"] == {}
 
 
+def test_a_refusal_names_every_keyword_that_there_is() -> None:
+    flow = Flow()
+    with pytest.raises(TypeError) as refused:
+        flow.approval("g", reasn="x")  # type: ignore[call-arg]
+    assert str(refused.value) == (
+        "approval() takes no 'reasn'; did you mean 'reason'? it takes approval_key, reason,"
+        " timeout_ms, from_data, input, output, params, action_static, action_key, default_action,"
+        " error_key, description, compensate"
+    )
+    with pytest.raises(TypeError, match=r"timer\(\) takes no 'zzz'; it takes delay_ms, input, "):
+        flow.timer("t", 1, zzz=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"did you mean 'version'\?"):
+        flow.flow_ref("r", "other", verison=2)  # type: ignore[call-arg]
+
+
 def test_a_keyword_of_another_kind_is_refused_too() -> None:
     flow = Flow()
     with pytest.raises(TypeError, match=r"timer\(\) takes no 'max_retries'"):
         flow.timer("t", 1, max_retries=2)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"executor\(\) takes no 'parallel_mode'; it takes input, "):
+    with pytest.raises(
+        TypeError, match=r"executor\(\) takes no 'parallel_mode'; it takes service, "
+    ):
         flow.executor("e", "s", parallel_mode="concurrent")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"foreach\(\) takes no 'concurrent'.*'parallel_mode'"):
         flow.foreach("f", "s", concurrent=True)  # type: ignore[call-arg]

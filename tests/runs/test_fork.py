@@ -44,6 +44,86 @@ async def test_a_fork_behind_a_node_that_was_undone_is_refused(any_centre: Centr
     assert [seen[0] for seen in centre.seen[made:]] == ["add", "add", "broken", "echo", "echo"]
 
 
+ASK = {"kind": "approval"}
+
+
+@pytest.mark.contract("N-5")
+@pytest.mark.parametrize("verb", [None, "reject"])
+async def test_a_fork_does_not_pass_an_approval_that_was_not_given(
+    any_centre: Centre, verb: str | None
+) -> None:
+    centre = any_centre
+    await centre.serve()
+    run = await centre.start(
+        chain(("a", call("add")), ("ask", ASK), ("pay", call("echo")), ("ship", call("echo")))
+    )
+    await centre.until(run, lambda found: found["current_node"] == "ask")
+    if verb is not None:
+        (asked,) = await centre.inbox()
+        assert (await centre.decide(asked["id"], verb)).status_code == 200
+        assert (await centre.ended(run))["state"] == "failed"
+    for node in ("pay", "ship"):
+        refused = await fork(centre, run, node)
+        assert (refused.status_code, refused.json()["detail"]) == (
+            409,
+            f"ask was not approved, and a fork from {node!r} would not ask",
+        )
+        assert "--from ask" in refused.json()["hint"]
+        assert "--anyway" in refused.json()["hint"]
+    assert (await fork(centre, run, "ask")).status_code in (200, 202)
+    assert (await forked(centre, run, "pay", anyway=True))["state"] == "succeeded"
+
+
+async def test_a_fork_goes_on_behind_an_approval_that_was_given(centre: Centre) -> None:
+    await centre.serve()
+    run = await centre.start(
+        chain(("ask", ASK), ("a", call("broken")), ("b", call("broken")), ("c", call("echo")))
+    )
+    await centre.until(run, lambda found: found["current_node"] == "ask")
+    (asked,) = await centre.inbox()
+    await centre.decide(asked["id"], "approve")
+    await centre.ended(run)
+    again = await forked(centre, run, "b")
+    assert again["state"] == "failed"
+    assert (await forked(centre, again["id"], "c"))["state"] == "succeeded", "a fork of a fork"
+
+
+def asking_inside() -> dict[str, Any]:
+    inner = chain(("x", call("broken")), ("ask", ASK), ("y", call("echo")))
+    return chain(
+        ("a", call("add")), ("s", {"kind": "subflow", "subflow": inner}), ("z", call("echo"))
+    )
+
+
+@pytest.mark.parametrize("node", ["s/y", "z"])
+async def test_a_fork_does_not_pass_an_approval_in_a_subflow(centre: Centre, node: str) -> None:
+    await centre.serve()
+    run = await centre.run(asking_inside())
+    refused = await fork(centre, run["id"], node)
+    assert (refused.status_code, "s/ask was not approved" in refused.json()["detail"]) == (
+        409,
+        True,
+    )
+    assert (await fork(centre, run["id"], "s/ask")).status_code in (200, 202)
+
+
+async def test_a_fork_beside_an_approval_needs_none(centre: Centre) -> None:
+    await centre.serve()
+    definition = chain(("a", call("broken")), ("b", call("echo")))
+    definition["nodes"] |= {"ask": ASK, "pay": call("echo")}
+    definition["edges"] += [edge("b", "other", "ask"), edge("ask", "default", "pay")]
+    run = await centre.run(definition)
+    assert (await forked(centre, run["id"], "b"))["state"] == "succeeded"
+
+
+async def test_a_node_that_is_not_there_is_refused_with_those_that_are(centre: Centre) -> None:
+    await centre.serve()
+    run = await centre.run(chain(("a", call("add")), ("b", call("add"))))
+    refused = await fork(centre, run["id"], "c")
+    assert (refused.status_code, refused.json()["detail"]) == (422, "no node 'c'; there are a, b")
+    assert refused.json()["hint"] == f"onward run show {run['id']}"
+
+
 async def test_a_fork_of_a_run_that_undid_nothing_needs_no_word(centre: Centre) -> None:
     await centre.serve()
     run = await centre.run(chain(("a", reserve()), ("b", call("add", "n", "m"))))

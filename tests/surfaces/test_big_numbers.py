@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from onward.core.policy import LONGEST_DELAY_MS
+from onward.core.task import LONGEST_DELAY_MS
 from tests.house import House, open_house
 from tests.servers import fresh_url
 from tests.support import wait_until

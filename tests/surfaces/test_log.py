@@ -85,6 +85,20 @@ def test_readers_are_listed_and_forgotten_without_a_server(tmp_path: Path) -> No
     assert CliRunner().invoke(app, ["log", "forget", "gone", "--ledger", url]).exit_code == 1
 
 
+def test_who_names_a_file_that_a_server_has_is_told_to_ask_the_server(tmp_path: Path) -> None:
+    import asyncio
+
+    from onward.backends import open_backend
+
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    server = open_backend(url)
+    refused = CliRunner().invoke(app, ["log", "readers", "--ledger", url])
+    asyncio.run(server.close())
+    assert refused.exit_code == 1
+    assert "is in use by process" in refused.output
+    assert "→ leave out --ledger" in refused.output
+
+
 # Retention.
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Literal
@@ -255,7 +256,9 @@ def _command(process: str) -> str:
         said = Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:
         return ""
-    return plain(said.replace(b"\0", b" ").decode(errors="replace"))[:80]
+    words = said.decode(errors="replace").split("\0")
+    # Up to its options: they may hold passwords.
+    return plain(" ".join(map(shown, takewhile(lambda word: word[:2] != "--", words))))[:80]
 
 
 def _disk(path: Path) -> Finding:

@@ -152,7 +152,9 @@ def replay(
     if payload is not None and patch is not None:
         fail(USAGE, "both --payload and --patch are given", "", "give one of them")
     mended = {"payload": payload, "patch": patch}
-    given = {name: read_payload(text) for name, text in mended.items() if text is not None}
+    given = {
+        name: read_payload(text, f"the {name}") for name, text in mended.items() if text is not None
+    }
 
     async def talk(client: Client) -> Bulk:
         if dry_run:

@@ -305,7 +305,7 @@ def _changes(newest: FlowView, definition: Definition) -> list[Change]:
 
 
 def read_object(option: str, text: str | None) -> dict[str, Any]:
-    value = {} if text is None else read_payload(text)
+    value = {} if text is None else read_payload(text, option)
     if not isinstance(value, dict):
         fail(USAGE, f"{option} must be a JSON object", f"it is {text}", f"{option} '{{\"n\": 1}}'")
     return value

@@ -68,6 +68,7 @@ def _directly(ledger: str, doing: str, ask: Callable[[Readers], Awaitable[T]]) -
     import asyncio
 
     from onward.backends import open_backend
+    from onward.backends.sqlite.files import InUse
     from onward.core.clock import SystemClock
     from onward.core.errors import OnwardError
     from onward.core.readers import Readers
@@ -87,7 +88,9 @@ def _directly(ledger: str, doing: str, ask: Callable[[Readers], Awaitable[T]]) -
     try:
         return asyncio.run(whole())
     except OnwardError as error:
-        fail(FAILED, f"cannot {doing}", str(error), error.hint or "")
+        in_use = "leave out --ledger: then the server that has the file is asked"
+        then = in_use if isinstance(error, InUse) else error.hint or ""
+        fail(FAILED, f"cannot {doing}", str(error), then)
 
 
 async def _page(found: Readers) -> ReaderPage:

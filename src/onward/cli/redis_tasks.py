@@ -26,9 +26,10 @@ def examine_tasks(client: Any, prefix: str, *, repair: bool) -> Iterator[Finding
         return
     alive = living(client.hgetall(f"{prefix}onward:doc:server"), int(client.time()[0]))
     if repair and alive:
-        found = f"servers are running, nothing was repaired: {', '.join(alive)}"
-        yield Finding(BAD, "tasks", found, "stop them, wait 10 s, then onward doctor --repair")
-        return
+        servers = "1 server runs" if len(alive) == 1 else f"{len(alive)} servers run"
+        found = f"nothing was repaired: {servers} with this ledger"
+        yield Finding(ODD, "repair", found, "stop all, wait 10 s, then onward doctor --repair")
+        repair = False
     yield from _compare(client, prefix, repair=repair, quiet=not alive)
     yield from _refused(client, prefix, repair=repair)
 

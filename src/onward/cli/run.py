@@ -153,7 +153,7 @@ def signal(
 
     [cyan]onward run signal 01990000-… payment '{"sum": 12.5}'[/]
     """
-    said = read_payload(value)
+    said = read_payload(value, "the value")
     run = converse(
         server,
         f"signal run {id}",
@@ -187,7 +187,10 @@ def fork(
     ],
     shared: Shared = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Even if nodes before it were undone since.")
+        bool,
+        typer.Option(
+            "--anyway", help="Even if nodes before it were undone since, or never approved."
+        ),
     ] = False,
     watch: Watch = False,
     wait: Wait = False,
@@ -202,6 +205,8 @@ def fork(
     [cyan]onward run fork 01990000-… --from publish --watch[/]
 
     [cyan]onward run fork 01990000-… --from publish --shared @mended.json --wait[/]
+
+    [cyan]onward run fork 01990000-… --from publish --anyway[/]
     """
     from onward.cli import following
 

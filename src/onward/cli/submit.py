@@ -97,7 +97,7 @@ def submit(
     watching.told(task, waited=wait, as_json=as_json)
 
 
-def read_payload(text: str) -> Any:
+def read_payload(text: str, what: str = "the payload") -> Any:
     import msgspec
 
     try:
@@ -107,13 +107,13 @@ def read_payload(text: str) -> Any:
             text = Path(text[1:]).read_text()
         return msgspec.json.decode(text)
     except OSError as error:
-        fail(USAGE, "the payload cannot be read", str(error), "name a file as in @payload.json")
+        fail(USAGE, f"{what} cannot be read", str(error), "name a file as in @payload.json")
     except UnicodeError as error:
-        fail(USAGE, "the payload is not text", str(error), "encode it as UTF-8, or in base64")
+        fail(USAGE, f"{what} is not text", str(error), "encode it as UTF-8, or in base64")
     except msgspec.DecodeError as error:
         fail(
             USAGE,
-            "the payload is not JSON",
+            f"{what} is not JSON",
             str(error),
             """quote it for the shell, as in '{"seconds": 3}'""",
         )

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onward.cli.tables import Cursor, Limit, card, cell, listing, show_page
+from onward.cli.tables import Cursor, Limit, card, cell, hint, listing, show_page
 from onward.cli.terminal import (
+    MARKS,
     AsJson,
     Server,
     TaskIdArgument,
@@ -80,9 +81,12 @@ def cancel(id: TaskIdArgument, as_json: AsJson = False, server: Server = None) -
 
     Example: [cyan]onward task cancel 01990000-…[/]
     """
-    _changed(
-        converse(server, f"cancel task {id}", lambda client: client.cancel(id)), as_json=as_json
-    )
+    task = converse(server, f"cancel task {id}", lambda client: client.cancel(id))
+    if task.state == "running" and not as_json:
+        console().print(f"{MARKS['canceled']} canceling  [bright_black]{plain(task.id)}[/]")
+        hint(f"its worker was asked to stop: onward task watch {task.id}")
+    else:
+        _changed(task, as_json=as_json)
 
 
 @app.command()

@@ -150,10 +150,11 @@ def _code_of(error: ProblemError) -> int:
 def _next_step(error: ProblemError, server: str | None, look: str) -> str:
     from onward.client.address import server_url
 
-    if error.status in (404, 409):
+    hint = error.hint or ""
+    if error.status == 404 or (error.status == 409 and re.match(r"$|[A-Z]+ /", hint)):
         return look
     # The server speaks HTTP to everybody; here, somebody has a shell.
-    hint = re.sub(r"^GET (/\S+)", rf"curl -s {shown(server_url(server))}\1  #", error.hint or "")
+    hint = re.sub(r"^GET (/\S+)", rf"curl -s {shown(server_url(server))}\1  #", hint)
     return hint or ("onward doctor" if error.status >= 500 else "onward --help")
 
 

@@ -65,7 +65,7 @@ def worker(
 
     [cyan]onward worker examples/hello_worker.py:worker[/]
 
-    [cyan]onward worker mypackage.jobs:worker --concurrency 4 --server http://10.0.0.5:8070[/]
+    [cyan]onward worker mypackage.jobs:worker --concurrency 4 --server http://127.0.0.1:8071[/]
 
     [cyan]onward worker mypackage.jobs:worker --via streams --redis redis://10.0.0.5[/]
 

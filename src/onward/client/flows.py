@@ -229,7 +229,8 @@ class Runs:
     ) -> RunView:
         """A new run of the same version from this node on, with the state before it or this one.
 
-        Refused if nodes before it were undone since, unless it is to go on `anyway`.
+        Refused if nodes before it were undone since, or if it would pass an approval that was not
+        given, unless it is to go on `anyway`.
         """
         body: dict[str, Any] = {"from_node": from_node, **({"anyway": True} if anyway else {})}
         if shared is not None:

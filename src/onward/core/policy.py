@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from onward.core.task import Fault, Json, TaskId
+from onward.core.task import Fault, Json, TaskId, bounded_delay
 
 
 class Then(StrEnum):
@@ -73,7 +73,6 @@ _decode_overrides = msgspec.json.Decoder(Overrides).decode
 
 DEAD = "dead"  # among retentions: of dead letters
 POISON_AFTER = 5  # deliveries lost in a row
-LONGEST_DELAY_MS = 30 * 24 * 3_600_000  # that a worker may ask for before another try
 CANCEL_GRACE_MS = 10_000  # how long a running task may take to stop when asked
 
 TRANSIENT = {
@@ -235,7 +234,7 @@ def retry_delay_ms(
     """
     after = fault.retry_after_ms
     if fault.retryable and after is not None:
-        return min(max(after, 0), LONGEST_DELAY_MS)
+        return bounded_delay(after)
     if overrides.backoff_ms:
         delay = overrides.backoff_ms[min(retry, len(overrides.backoff_ms) - 1)]
     else:
@@ -245,7 +244,7 @@ def retry_delay_ms(
         # Jitter drawn from the task and the retry: spread over tasks, yet the same decision twice.
         draw = zlib.crc32(f"{task}:{retry}".encode()) / 0xFFFFFFFF
         delay = int(base * (1 + low + (high - low) * draw))
-    return max(delay, min(after or 0, LONGEST_DELAY_MS))
+    return max(delay, bounded_delay(after or 0))
 
 
 _NUMBERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|\d+")

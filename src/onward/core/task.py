@@ -232,9 +232,13 @@ def unknown_service(type_: str) -> Fault:
 
 
 _decode_fault = msgspec.json.Decoder(Fault).decode
-YEAR_MS = 365 * 24 * 3_600_000
+LONGEST_DELAY_MS = 30 * 24 * 3_600_000  # that a worker may ask for before another try
 MOST_MESSAGE = 16_384  # characters of a fault
 MOST_DETAILS = 256 << 10  # bytes
+
+
+def bounded_delay(ms: float) -> int:
+    return int(min(max(ms, 0), LONGEST_DELAY_MS))
 
 
 def storable_fault(fault: Fault) -> Fault:
@@ -245,7 +249,7 @@ def storable_fault(fault: Fault) -> Fault:
         message=_text(fault.message)[:MOST_MESSAGE],
         status=_whole(fault.status),
         retryable=None if fault.retryable is None else bool(fault.retryable),
-        retry_after_ms=None if wait_ms is None else min(max(wait_ms, 0), YEAR_MS),
+        retry_after_ms=None if wait_ms is None else bounded_delay(wait_ms),
         details=_json(fault.details),
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from inspect import signature
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
@@ -291,9 +292,12 @@ _NOW = {
 def _refuse_unknown(kind: str, options: Iterable[str], known: Collection[str]) -> None:
     for name in options:
         if name not in known:
-            close = [_NOW[name]] if name in _NOW else get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; it takes {', '.join(known)}"
-            raise TypeError(f"{kind}() takes no {name!r}{hint}")
+            named = signature(getattr(Flow, kind)).parameters
+            takes = [each for each in named if each not in ("self", "key", "options")]
+            takes += [each for each in known if each not in takes]
+            close = [_NOW[name]] if name in _NOW else get_close_matches(name, takes, n=1)
+            nearest = f"did you mean {close[0]!r}? " if close else ""
+            raise TypeError(f"{kind}() takes no {name!r}; {nearest}it takes {', '.join(takes)}")
 
 
 def _written(options: Mapping[str, Any]) -> dict[str, Any]:

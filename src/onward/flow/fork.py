@@ -5,12 +5,14 @@ Pure: from the old run's log and its replay. What the log does not tell is refus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from onward.core.errors import Conflict
+from onward.flow.nodes.approval import REJECTED
+from onward.flow.parts import Definition
 from onward.flow.replay import Moment, Replay
 from onward.flow.replay import State as Known
 from onward.flow.state import RunState
@@ -44,6 +46,60 @@ def undone_before(
         if each["kind"] != UNDO and (moment is None or each["seq"] < moment.seq)
     ]
     return [node for node in dict.fromkeys(before) if node in undone]
+
+
+def unapproved_before(
+    definition: Definition, notes: Iterable[Note], began: str, node: str
+) -> list[str]:
+    """Approvals between the old run's first node and one that it never reached, without a yes.
+
+    What lies before the first node was decided when that run began, if it is a fork itself.
+    """
+    given: dict[str, bool] = {}
+    for each in (note.data for note in notes if note.type == "node.finished"):
+        if each["kind"] == "approval":  # the last visit counts
+            given[each["node"]] = each["status"] == "ok" and each.get("action") != REJECTED
+    ways = set(_ways(definition))
+    before = _reached({(to, of) for of, to in ways}, node)
+    return [
+        each
+        for each in _approvals(definition)
+        if each != node and each in before & _reached(ways, began) and not given.get(each)
+    ]
+
+
+def _ways(graph: Definition, around: str = "") -> Iterator[tuple[str, str]]:
+    """From each node to those that may follow it, through subflows: `s/` is the end of `s`."""
+    for key, node in graph.nodes.items():
+        path = end = around + key
+        if node.subflow is not None:
+            end = f"{path}/"
+            yield path, end + node.subflow.start
+            yield from _ways(node.subflow, end)
+        for target in graph.targets(key):
+            yield end, around + target
+        if around:
+            yield end, around
+
+
+def _approvals(graph: Definition, around: str = "") -> Iterator[str]:
+    for key, node in graph.nodes.items():
+        if node.kind == "approval":
+            yield around + key
+        if node.subflow is not None:
+            yield from _approvals(node.subflow, f"{around}{key}/")
+
+
+def _reached(ways: Iterable[tuple[str, str]], start: str) -> set[str]:
+    follow: dict[str, list[str]] = {}
+    for of, to in ways:
+        follow.setdefault(of, []).append(to)
+    found, ahead = {start}, [start]
+    while ahead:
+        new = set(follow.get(ahead.pop(), ())) - found
+        found |= new
+        ahead += new
+    return found
 
 
 def state_before(

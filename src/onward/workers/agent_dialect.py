@@ -18,7 +18,18 @@ from onward.core import strict_json
 from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome
 from onward.core.policy import TRANSIENT
-from onward.core.task import Claimed, Fault, Instant, Json, Note, Priority, Task, TaskId, encode
+from onward.core.task import (
+    Claimed,
+    Fault,
+    Instant,
+    Json,
+    Note,
+    Priority,
+    Task,
+    TaskId,
+    bounded_delay,
+    encode,
+)
 from onward.core.trace import stored
 from onward.workers.dialects import (
     Answer,
@@ -177,6 +188,6 @@ def _fault(text: Json) -> Fault:
         message=str(said.get("message") or "failed"),
         status=status if by_status else None,
         retryable=retryable,
-        retry_after_ms=after if type(after) is int and 0 <= after <= DAY_MS else None,
+        retry_after_ms=bounded_delay(after) if type(after) is int and after >= 0 else None,
         details=said.get("details"),
     )

@@ -10,7 +10,7 @@ import msgspec
 from onward.core import strict_json
 from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
-from onward.core.task import Claimed, Fault, Instant, Json, Task, TaskId, encode
+from onward.core.task import Claimed, Fault, Instant, Json, Task, TaskId, bounded_delay, encode
 from onward.core.trace import handed_on, stored
 
 Fields = Mapping[str, str]
@@ -157,7 +157,7 @@ class StreamProtocol:
             kind=fields.get("error_type") or "Error",
             message=fields.get("error", "failed"),
             retryable=retryable,
-            retry_after_ms=count(after) if after else None,
+            retry_after_ms=bounded_delay(count(after)) if after else None,
         )
         return Released(fault) if fields.get("released") == "true" else Failed(fault)
 

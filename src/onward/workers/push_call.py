@@ -19,7 +19,7 @@ from onward import __version__
 from onward.core import strict_json
 from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
-from onward.core.task import Claimed, Fault, Instant, Json, TaskId, encode
+from onward.core.task import Claimed, Fault, Instant, Json, TaskId, bounded_delay, encode
 from onward.core.trace import handed_on
 from onward.workers.push_address import Place
 from onward.workers.registry import HttpWorker
@@ -29,7 +29,6 @@ CONNECT_S, TELL_S = 2.0, 2.0
 # Most servers hang up on a silent connection after 5 s: we do before that, or a request would meet
 # the hang-up on its way and nobody could say whether it was read.
 KEEP_ALIVE_S = 2.0
-LONGEST_RETRY_AFTER_MS = 86_400_000
 SAID = 300  # characters of an answer that are worth repeating
 
 INVALID = "InvalidResponse"
@@ -234,7 +233,7 @@ def _answered(said: bytes) -> Outcome:
             message=text,
             status=answer.status,
             retryable=answer.retryable,
-            retry_after_ms=None if after is None else _bounded(after),
+            retry_after_ms=None if after is None else bounded_delay(after),
         )
         return Released(fault) if answer.released else Failed(fault)
     result = bytes(answer.result)
@@ -256,19 +255,15 @@ def _retry_after_ms(said: str | None, now: Instant) -> int | None:
     if said is None:
         return None
     if said.isascii() and said.isdigit():
-        return _bounded(int(said[:9]) * 1000)
+        return bounded_delay(int(said[:9]) * 1000)
     try:
-        return _bounded(int(parsedate_to_datetime(said).timestamp() * 1000) - now)
+        return bounded_delay(int(parsedate_to_datetime(said).timestamp() * 1000) - now)
     except (ValueError, OverflowError):
         return None
 
 
 def _header(text: str) -> str:
     return text if text.isascii() and text.isprintable() else quote(text)
-
-
-def _bounded(ms: int) -> int:
-    return min(max(ms, 0), LONGEST_RETRY_AFTER_MS)
 
 
 def _phrase(status: int) -> str:

@@ -24,6 +24,7 @@ from onward.core.contract import Documents, Hold, Query
 from onward.core.declared import Declarations
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
+from onward.core.errors import LedgerUnavailable
 from onward.core.hands import Seat
 from onward.core.outcome import Lost, Released
 from onward.core.task import Claimed, Instant, Json, State, encode, new_id
@@ -140,7 +141,11 @@ class Feed:
         if self._duty is not None and not await self._duty.mine():
             self.other = None
             return False
-        self._ledger = self._ledger or await _name(self._documents, self._clock.now())
+        # Read anew each time: in a Redis that has lost the ledger no stream is to be made anew.
+        name = await _name(self._documents, self._clock.now())
+        if self._ledger not in ("", name):
+            raise LedgerUnavailable("the ledger was replaced by another one")
+        self._ledger = name
         other = await self._channel.occupy(self._ledger)
         if other not in (None, self.other):
             log.error(

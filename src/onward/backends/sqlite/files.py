@@ -55,6 +55,10 @@ def cannot_open(path: str, error: BaseException) -> LedgerUnavailable:
     return LedgerUnavailable(f"{path} cannot be opened: {error}", hint="onward doctor says why")
 
 
+class InUse(LedgerUnavailable):
+    """Another process has the file."""
+
+
 def _own(path: str) -> IO[str]:
     """One server a file: two would each trust its own counters."""
     # Private as well: whoever can open it can lock it, and then no server starts.
@@ -66,7 +70,7 @@ def _own(path: str) -> IO[str]:
         lock.seek(0)
         owner = lock.read().strip() or "another process"
         lock.close()
-        raise LedgerUnavailable(
+        raise InUse(
             f"{path} is in use by {owner}",
             hint="stop it, or name another file with --ledger sqlite:///other.db",
         ) from None

@@ -10,7 +10,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, NotFound
 from onward.core.task import Task, TaskId, encode, new_id
 from onward.flow.catalog import Flows
-from onward.flow.fork import state_before, undone_before, visited
+from onward.flow.fork import state_before, unapproved_before, undone_before, visited
 from onward.flow.levels import located, paths
 from onward.flow.runs import PROFILE, QUEUE, SIGNAL, Start, memory_of, new_run, shared_of, start_of
 from onward.flow.scope import RESERVED, own, reserved
@@ -45,13 +45,22 @@ class Intake:
         published = await self._flows.read(start.version)
         if located(published.definition, node, {}) is None:
             known = ", ".join(paths(published.definition))
-            raise Invalid(f"no node {node!r}; there are {known}", pointer="/from_node")
+            raise Invalid(
+                f"no node {node!r}; there are {known}",
+                pointer="/from_node",
+                hint=f"onward run show {run.id}",
+            )
         _check_shared(shared or {})
         store = self.dispatcher.backend.tasks
         replay, notes = await replayed(store, run, published.definition)
-        undone = undone_before(notes, visited(replay, node), memory_of(run))
+        moment = visited(replay, node)
+        undone = undone_before(notes, moment, memory_of(run))
         if undone and not anyway:
             raise _would_go_on_undone(node, undone)
+        if moment is None and not anyway:
+            began = start.at or published.definition.start
+            if asked := unapproved_before(published.definition, notes, began, node):
+                raise _would_pass_approvals(node, asked)
         begun = state_before(replay, node, shared, own(shared_of(run)))
         forked = Start(
             params=start.params,
@@ -90,9 +99,20 @@ def _would_go_on_undone(node: str, undone: Sequence[str]) -> Conflict:
     return Conflict(
         f"{', '.join(undone)} {was} undone since, and a fork from {node!r} would not do"
         f" {'it' if len(undone) == 1 else 'them'} again",
-        hint=f"fork from {undone[0]!r}, or fork all the same with"
-        ' "anyway": true (onward run fork --anyway)',
+        hint=_elsewhere(undone[0]),
     )
+
+
+def _would_pass_approvals(node: str, asked: Sequence[str]) -> Conflict:
+    was = "was" if len(asked) == 1 else "were"
+    return Conflict(
+        f"{', '.join(asked)} {was} not approved, and a fork from {node!r} would not ask",
+        hint=_elsewhere(asked[0]),
+    )
+
+
+def _elsewhere(node: str) -> str:
+    return f'fork from {node!r} (--from {node}), or all the same: "anyway": true (--anyway)'
 
 
 def _check_shared(shared: Mapping[str, Any]) -> None:

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from onward.core.task import Fault
+from onward.core.task import Fault, bounded_delay
 
 MOST_TEXT = 300
-MOST_WAIT_MS = 24 * 3_600_000
 
 CUT_OFF = Fault(kind="ServiceUnavailable", message="the endpoint broke off in mid-answer")
 EMPTY = Fault(kind="EmptyAnswer", message="the endpoint answered with no text", retryable=True)
@@ -85,8 +84,8 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
         if until is None:
             return None
         wait_ms = (until - (_moment(headers.get("date")) or time.time())) * 1000
-    # Not a number is no comparison's friend; a day is longer than any task waits.
-    return int(min(wait_ms, MOST_WAIT_MS)) if wait_ms > 0 else None
+    # Not a number is no comparison's friend.
+    return bounded_delay(wait_ms) if wait_ms > 0 else None
 
 
 def _moment(date: str | None) -> float | None:
