@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from onward.core import alarm, machine
 from onward.core.alarm import Alarm
-from onward.core.clock import ManualClock
+from onward.core.clock import LOOKS, SYNC_MS, ManualClock, SharedClock
 from onward.core.contract import POSTPONE_MS, Submission
 from onward.core.errors import LedgerUnavailable
 from onward.core.policy import Profile
@@ -112,6 +112,25 @@ async def test_a_process_that_was_paused_renews_its_leases_before_it_sweeps(
     await alarm.sweep()
     assert (await desk.task(held.id)).state is State.RUNNING
     assert not desk.stopped
+
+
+async def test_a_step_forward_renews_what_is_held_before_it_sweeps(desk: Desk) -> None:
+    uptime, reference = [0], [NOW]
+    desk.clock = SharedClock(lambda: reference[0] - uptime[0], uptime_ms=lambda: uptime[0])
+    held = await desk.running()
+    timer = a_task(run_at=NOW + 30_000)
+    await insert(desk, timer)
+    alarm = Alarm(desk, uptime_ms=lambda: uptime[0])
+    await alarm.sweep()
+    reference[0] += 2 * LEASE_MS
+    for _ in range(LOOKS + 1):
+        uptime[0] += SYNC_MS
+        reference[0] += SYNC_MS
+        await alarm.sweep()
+    assert desk.clock.now() == reference[0], "it has stepped"
+    assert (await desk.task(held.id)).state is State.RUNNING
+    assert not desk.stopped
+    assert (await desk.task(timer.id)).state is State.QUEUED, "a timer comes due"
 
 
 async def test_a_lease_that_lapses_while_the_sweep_runs_is_lost(

@@ -35,16 +35,16 @@ class Alarm:
         self._every_ms = every_ms
         self._uptime_ms = uptime_ms
         self._late_ms = min(rules.lease_ms for rules in dispatcher.profiles.values()) // 3
-        self._swept_ms: int | None = None
+        self._looked_ms: int | None = None
+        self._steps = dispatcher.clock.steps
         self._postpone_ms = POSTPONE_MS
 
     async def sweep(self) -> int:
         """Everything that is due now; returns how many tasks were looked at."""
-        await self._beat_if_late()
         seen = 0
         stuck: set[TaskId] = set()
         while True:
-            now = self._dispatcher.clock.now()
+            now = await self._now()
             limit = BATCH + len(stuck)
             due = await self._dispatcher.backend.tasks.due(now=now, limit=limit)
             tasks = [task for task in due if task.id not in stuck]
@@ -78,14 +78,18 @@ class Alarm:
                 stuck.append(id)
         return stuck
 
-    async def _beat_if_late(self) -> None:
-        # This process was paused (a suspended machine, SIGSTOP), and its own leases may have lapsed
-        # with nobody lost: they are renewed before anything is taken away. Where another server has
-        # taken a task over meanwhile, its fence has moved, and the renewal is refused.
-        now_ms = self._uptime_ms()
-        if self._swept_ms is not None and now_ms - self._swept_ms > self._late_ms:
+    async def _now(self) -> Instant:
+        # This process was paused (a suspended machine, SIGSTOP), or time has stepped forward: its
+        # own leases may have lapsed with nobody lost. They are renewed before anything is taken
+        # away. Where another server has taken a task over meanwhile, its fence has moved, and the
+        # renewal is refused.
+        clock = self._dispatcher.clock
+        now, steps, up_ms = clock.now(), clock.steps, self._uptime_ms()
+        paused = self._looked_ms is not None and up_ms - self._looked_ms > self._late_ms
+        if paused or steps != self._steps:
             await self._dispatcher.beat()
-        self._swept_ms = now_ms
+        self._looked_ms, self._steps = up_ms, steps
+        return now
 
     async def run(self) -> None:
         while True:

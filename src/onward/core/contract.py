@@ -386,7 +386,7 @@ class Backend(Protocol):
     def bell(self) -> Bell: ...
     @property
     def ahead_ms(self) -> int:
-        """How far the ledger's clock is ahead of this machine's, as last measured."""
+        """How far the ledger's time is ahead of this machine's uptime, as last measured."""
         ...
 
     @property
