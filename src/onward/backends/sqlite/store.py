@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import apsw
 import msgspec
 
 from onward.backends.codec import FIELDS, LANES, Cut, Reading, merge_holds, text_bytes, to_row
@@ -53,6 +54,7 @@ CLAIMED = ", ".join(map(read_as, Claimed.__struct_fields__[:-2]))
 FAR = 1_000  # positions beyond are not counted
 KEY_MEMORY_MS = 24 * 3_600_000
 AHEAD = 2**52  # less than any place given otherwise
+SECOND_FINAL = "event.tid, event.final"  # what SQLite says of a second one of a generation
 
 # An index on some rows only is used if the query says in the index's own words that it means them.
 TROUBLE = frozenset({State.SCHEDULED, State.WAITING, State.FAILED, State.DEAD, State.CANCELED})
@@ -213,7 +215,12 @@ class SqliteStore:
             awake, answered = frozenset(turn.awake), frozenset(turn.answered)
             return Moved(verdicts, awake, tuple(turn.claimed), answered)
 
-        return await self._db.write(work)
+        try:
+            return await self._db.write(work)
+        except apsw.ConstraintError as error:
+            if len(moves) > 1 or SECOND_FINAL not in str(error):
+                raise  # of many: tried again in halves, down to the one that it is
+            return Moved([Verdict.REFUSED], frozenset())
 
     def _apply_all(self, moves: Sequence[Move], turn: Turn) -> list[Verdict]:
         verdicts = [Verdict.GONE] * len(moves)
