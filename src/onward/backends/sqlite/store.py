@@ -23,6 +23,7 @@ from onward.core.contract import (
     LOG_BYTES,
     MAX_LETTER_BYTES,
     MAX_LETTERS,
+    PAGE_BYTES,
     POSTPONE_MS,
     Ask,
     Fate,
@@ -406,8 +407,20 @@ class SqliteStore:
 
     # Looking.
 
-    async def due(self, *, now: Instant, limit: int) -> Sequence[Task]:
-        rows = self._db.read(sql("due", columns=COLUMNS), {"now": now, "limit": limit})
+    async def due(
+        self,
+        *,
+        now: Instant,
+        limit: int,
+        without: Collection[TaskId] = (),
+        most_bytes: int = PAGE_BYTES,
+    ) -> Sequence[Task]:
+        taken = Cut(limit, most_bytes)
+        rows = self._db.read(
+            sql("due", columns=COLUMNS),
+            {"now": now, "limit": limit + len(without)},
+            lambda rows: taken(row for row in rows if row[0] not in without),
+        )
         found, odd = self._reading.tasks(rows)
         if odd:
             # Left where they are they would come first in every sweep, before all the others.
