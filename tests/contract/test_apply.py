@@ -157,6 +157,20 @@ async def test_of_two_moves_for_one_task_in_one_batch_the_first_wins(desk: Desk)
 
 
 @pytest.mark.contract("S1-3")
+async def test_one_final_event_a_generation_is_the_ledgers_own_law(desk: Desk) -> None:
+    over = await desk.finished()
+    second = machine.remark(over, "task.succeeded", None)
+    assert (await desk.apply(second)).verdicts == [Verdict.REFUSED]
+    dead = await desk.running()
+    await desk.settle(dead, Failed(Fault(kind="Boom", message="no", retryable=False)))
+    await desk.apply(replay(await desk.task(dead.id), NOW))
+    (again,) = await desk.claim("q")
+    await desk.settle(again, Succeeded("1"))
+    assert (await desk.history(dead.id)).count("task.succeeded") == 1
+    second = machine.remark(await desk.task(dead.id), "task.failed", None)
+    assert (await desk.apply(second)).verdicts == [Verdict.REFUSED]
+
+
 async def test_of_racing_settlements_one_wins(desk: Desk) -> None:
     held = await desk.running()
     outcomes = [Succeeded(f"{n}") for n in range(10)]

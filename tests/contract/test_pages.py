@@ -18,7 +18,7 @@ from onward.core.task import Event, Task
 from tests.contract.desk import Desk, submission
 from tests.contract.ledgers import LEDGERS
 from tests.servers import fresh_url
-from tests.support import a_task, ids
+from tests.support import NOW, a_task, ids
 
 LARGE = f'"{"x" * 1_000_000}"'
 
@@ -85,6 +85,22 @@ async def test_a_task_larger_than_a_page_is_a_page(desk: Desk) -> None:
     assert ids(page.items) == [submitted[-1]]
     page = await desk.store.find(Query(most_bytes=10, after=page.next, limit=7))
     assert ids(page.items) == [submitted[-2]]
+
+
+async def test_what_is_due_is_bounded_in_bytes_and_all_of_it_comes(desk: Desk) -> None:
+    tasks = [a_task(payload=LARGE, run_at=NOW + n) for n in range(1, 21)]
+    for task in tasks:
+        await desk.insert(submission(task))
+    seen: list[str] = []
+    sizes: list[int] = []
+    while due := await desk.store.due(now=NOW + 100, limit=256, without=seen):
+        seen += ids(due)
+        sizes.append(sum(len(task.payload) for task in due[:-1]))
+    assert seen == ids(tasks), "in their order, past those that were seen"
+    assert max(sizes) <= PAGE_BYTES
+    assert len(sizes) > 2
+    first = await desk.store.due(now=NOW + 100, limit=256, most_bytes=1)
+    assert ids(first) == seen[:1], "one that is larger than an answer is an answer"
 
 
 async def test_small_tasks_fill_a_page(desk: Desk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 from onward.backends import redis as ledger
 from onward.backends.redis import RedisBackend
 from onward.backends.redis.client import Functions, refused
+from onward.core.clock import SharedClock, uptime_ms, wall_ahead_ms
 from onward.core.errors import LedgerUnavailable, NotLetIn
 from tests.contract.desk import Desk
 from tests.house import open_house
@@ -238,6 +240,19 @@ async def test_a_time_that_came_late_is_not_believed(
         return answer
 
     monkeypatch.setattr(Functions, "command", late)
-    assert await backend._measure() > 50_000
+    assert await backend._measure() > wall_ahead_ms() + 50_000
     monkeypatch.setattr(ledger, "LONGEST_TRIP_S", 0)
     assert await backend._measure() == 7
+
+
+async def test_a_wall_clock_that_is_set_is_not_seen_in_the_ledgers_time(
+    backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SharedClock(lambda: backend.ahead_ms)
+    before = clock.now() - uptime_ms()
+    monkeypatch.setattr(time, "time_ns", lambda: (before + uptime_ms() + 60_000) * 1_000_000)
+    for measure in (False, True):
+        if measure:
+            await backend.maintain()
+        clock.adopt()
+        assert abs(clock.now() - uptime_ms() - before) < 30_000

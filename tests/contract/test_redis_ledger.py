@@ -10,7 +10,7 @@ import pytest
 
 from onward.backends.redis import RedisBackend, client, store
 from onward.core import machine
-from onward.core.contract import Ask, Query, Verdict
+from onward.core.contract import Ask, Query
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.lanes import wants
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
@@ -18,7 +18,7 @@ from onward.core.task import Ending, Fault, State, TaskId
 from tests.contract.desk import Desk, submission
 from tests.contract.ears import Ear, listening
 from tests.servers import FLAVOURS, fresh_url, shared
-from tests.support import LEASE_MS, NOW, a_task, an_ask, replay, wait_until
+from tests.support import LEASE_MS, NOW, a_task, an_ask, wait_until
 
 NO_MORE = Failed(Fault(kind="Boom", message="no", retryable=False))
 
@@ -324,20 +324,6 @@ async def test_many_long_payloads_come_with_one_claim(desk: Desk) -> None:
     await desk.insert(*[submission(a_task(id=id, payload=text)) for id, text in payloads.items()])
     claimed = await desk.claim("q", limit=600)
     assert {task.id: task.payload for task in claimed} == payloads
-
-
-async def test_one_final_event_a_generation_is_the_ledgers_own_law(desk: Desk) -> None:
-    over = await desk.finished()
-    second = machine.remark(over, "task.succeeded", None)
-    assert (await desk.apply(second)).verdicts == [Verdict.REFUSED]
-    dead = await desk.running()
-    await desk.settle(dead, NO_MORE)
-    await desk.apply(replay(await desk.task(dead.id), NOW))
-    (again,) = await desk.claim("q")
-    await desk.settle(again, Succeeded("1"))
-    assert (await desk.history(dead.id)).count("task.succeeded") == 1
-    second = machine.remark(await desk.task(dead.id), "task.failed", None)
-    assert (await desk.apply(second)).verdicts == [Verdict.REFUSED]
 
 
 # Its connections.

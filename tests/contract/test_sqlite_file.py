@@ -12,7 +12,6 @@ import pytest
 
 from onward.backends import open_backend
 from onward.backends.archive import Archive
-from onward.core import machine
 from onward.core.contract import Backend, Effect, Fate, Key, Query
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.outcome import Released, Succeeded
@@ -169,16 +168,6 @@ async def test_closing_waits_for_what_is_under_way(url: str) -> None:
     desk = await reopened(desk, url)
     await asyncio.gather(*calls)
     assert len(await desk.all()) == 5
-    await desk.backend.close()
-
-
-async def test_one_final_event_a_generation_is_the_ledgers_own_law(url: str) -> None:
-    desk = Desk(open_backend(url))
-    over = await desk.finished()
-    second = machine.remark(over, "task.succeeded", None)
-    with pytest.raises(apsw.ConstraintError):
-        await desk.apply(second)
-    assert (await desk.history(over.id)).count("task.succeeded") == 1
     await desk.backend.close()
 
 

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from onward.core import alarm, machine
 from onward.core.alarm import Alarm
-from onward.core.clock import ManualClock
+from onward.core.clock import LOOKS, SYNC_MS, ManualClock, SharedClock
 from onward.core.contract import POSTPONE_MS, Submission
 from onward.core.errors import LedgerUnavailable
 from onward.core.policy import Profile
@@ -88,6 +88,40 @@ async def test_a_row_that_the_ledger_refuses_to_move_is_looked_past(
     assert (await desk.task(late.id)).state is State.QUEUED
 
 
+async def test_large_tasks_that_are_refused_do_not_stand_before_the_rest(
+    desk: Desk, clock: ManualClock
+) -> None:
+    """More than one answer of the ledger holds; and more than one of those that move, behind."""
+    large = f'"{"x" * (3 << 20)}"'
+    stuck = [_with(odd(n), payload=large) for n in range(4)]
+    late = [a_task(run_at=NOW + 5, payload=large) for _ in range(4)]
+    await insert(desk, *stuck, *late)
+    apply = desk.backend.tasks.apply
+
+    async def refusing(moves, hands=(), *, now):  # type: ignore[no-untyped-def]
+        if any(move.task.startswith("odd") for move in moves):
+            raise RuntimeError("no such row")
+        return await apply(moves, hands, now=now)
+
+    desk.backend.tasks.apply = refusing  # type: ignore[method-assign]
+    clock.advance(10)
+    assert await Alarm(desk).sweep() == 8
+    assert {(await desk.task(task.id)).state for task in late} == {State.QUEUED}
+
+
+async def test_a_finished_task_that_is_neither_purged_nor_postponed_ends_the_sweep(
+    desk: Desk, clock: ManualClock
+) -> None:
+    over = _with(a_task(), state=State.SUCCEEDED, due_at=NOW)
+    await desk.backend.tasks.insert([Submission(over, ())], (), now=NOW)
+
+    async def none(ids, *, now, postpone_ms=0):  # type: ignore[no-untyped-def]
+        return 0
+
+    desk.backend.tasks.purge = none  # type: ignore[method-assign]
+    assert await Alarm(desk).sweep() == 1
+
+
 async def test_a_ledger_that_is_away_fails_the_sweep(desk: Desk, clock: ManualClock) -> None:
     await insert(desk, a_task(run_at=NOW + 5))
 
@@ -112,6 +146,25 @@ async def test_a_process_that_was_paused_renews_its_leases_before_it_sweeps(
     await alarm.sweep()
     assert (await desk.task(held.id)).state is State.RUNNING
     assert not desk.stopped
+
+
+async def test_a_step_forward_renews_what_is_held_before_it_sweeps(desk: Desk) -> None:
+    uptime, reference = [0], [NOW]
+    desk.clock = SharedClock(lambda: reference[0] - uptime[0], uptime_ms=lambda: uptime[0])
+    held = await desk.running()
+    timer = a_task(run_at=NOW + 30_000)
+    await insert(desk, timer)
+    alarm = Alarm(desk, uptime_ms=lambda: uptime[0])
+    await alarm.sweep()
+    reference[0] += 2 * LEASE_MS
+    for _ in range(LOOKS + 1):
+        uptime[0] += SYNC_MS
+        reference[0] += SYNC_MS
+        await alarm.sweep()
+    assert desk.clock.now() == reference[0], "it has stepped"
+    assert (await desk.task(held.id)).state is State.RUNNING
+    assert not desk.stopped
+    assert (await desk.task(timer.id)).state is State.QUEUED, "a timer comes due"
 
 
 async def test_a_lease_that_lapses_while_the_sweep_runs_is_lost(

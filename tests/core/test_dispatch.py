@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from onward.core import alarm, dispatch, machine
 from onward.core.alarm import Alarm
@@ -252,6 +253,19 @@ async def test_a_task_that_changes_at_every_try_is_given_up_at_last(desk: Desk) 
     held = await desk.running()
     before_applying(desk, meddle, times=TRIES + 1)
     assert await desk.settle(held, Succeeded("1")) is Verdict.MOVED
+
+
+async def test_an_outcome_that_the_ledger_refuses_is_reported_and_costs_nobody_else(
+    desk: Desk,
+) -> None:
+    odd, good = await desk.running(), await desk.running()
+    ended = machine.remark(await desk.task(odd.id), "task.succeeded", None)  # and yet it runs
+    await desk.backend.tasks.apply([ended], now=NOW)
+    with capture_logs() as logs:
+        verdicts = await asyncio.gather(*(desk.settle(one, Succeeded("1")) for one in (odd, good)))
+    assert verdicts == [Verdict.REFUSED, Verdict.APPLIED]
+    said = [(line["event"], line["task"]) for line in logs if line["log_level"] == "error"]
+    assert said == [("the ledger refuses this outcome", odd.id)]
 
 
 @pytest.mark.contract("S0-5")

@@ -35,24 +35,25 @@ class Alarm:
         self._every_ms = every_ms
         self._uptime_ms = uptime_ms
         self._late_ms = min(rules.lease_ms for rules in dispatcher.profiles.values()) // 3
-        self._swept_ms: int | None = None
+        self._looked_ms: int | None = None
+        self._steps = dispatcher.clock.steps
         self._postpone_ms = POSTPONE_MS
 
     async def sweep(self) -> int:
         """Everything that is due now; returns how many tasks were looked at."""
-        await self._beat_if_late()
         seen = 0
         stuck: set[TaskId] = set()
-        while True:
-            now = self._dispatcher.clock.now()
-            limit = BATCH + len(stuck)
-            due = await self._dispatcher.backend.tasks.due(now=now, limit=limit)
-            tasks = [task for task in due if task.id not in stuck]
-            stuck |= await self.ring(tasks, now)
-            seen += len(tasks)
-            # What was refused may stand before the rest: the next look goes past it, and ends.
-            if len(due) < limit or not tasks or len(stuck) > MOST_STUCK:
-                return seen
+        # What comes due meanwhile is for the next sweep: it would be taken up one by one.
+        until = now = await self._now()
+        store = self._dispatcher.backend.tasks
+        # What was refused may stand before the rest: the next look goes past it, and ends.
+        while due := await store.due(now=until, limit=BATCH, without=stuck):
+            stuck |= await self.ring(due, now)
+            seen += len(due)
+            if len(stuck) > MOST_STUCK:
+                break
+            now = await self._now()
+        return seen
 
     async def ring(self, tasks: Sequence[Task], now: Instant) -> set[TaskId]:
         """These are due; returns those of which nothing came."""
@@ -62,30 +63,36 @@ class Alarm:
         return {*stuck, *await self._purge(over, now)}
 
     async def _purge(self, ids: Sequence[TaskId], now: Instant) -> Sequence[TaskId]:
-        """Returns those that could not be."""
+        """Returns those that could not be, perhaps with others."""
+        stuck: list[TaskId] = []
 
         async def purge(part: Sequence[TaskId]) -> Sequence[None]:
             tasks, wait_ms = self._dispatcher.backend.tasks, self._postpone_ms
             gone = await tasks.purge(part, now=now, postpone_ms=wait_ms)
             # While a reader of the log holds all of them, they are not written anew each minute.
             self._postpone_ms = POSTPONE_MS if gone else min(2 * wait_ms, MOST_POSTPONED_MS)
+            if gone < len(part):  # of a damaged row neither comes: this sweep must end all the same
+                stuck.extend(part)
             return [None] * len(part)
 
-        stuck: list[TaskId] = []
         for id, error in zip(ids, await call_in_halves(purge, ids), strict=True):
             if error is not None:
                 self._dispatcher.decisions.undecided(id, error)
                 stuck.append(id)
         return stuck
 
-    async def _beat_if_late(self) -> None:
-        # This process was paused (a suspended machine, SIGSTOP), and its own leases may have lapsed
-        # with nobody lost: they are renewed before anything is taken away. Where another server has
-        # taken a task over meanwhile, its fence has moved, and the renewal is refused.
-        now_ms = self._uptime_ms()
-        if self._swept_ms is not None and now_ms - self._swept_ms > self._late_ms:
+    async def _now(self) -> Instant:
+        # This process was paused (a suspended machine, SIGSTOP), or time has stepped forward: its
+        # own leases may have lapsed with nobody lost. They are renewed before anything is taken
+        # away. Where another server has taken a task over meanwhile, its fence has moved, and the
+        # renewal is refused.
+        clock = self._dispatcher.clock
+        now, steps, up_ms = clock.now(), clock.steps, self._uptime_ms()
+        paused = self._looked_ms is not None and up_ms - self._looked_ms > self._late_ms
+        if paused or steps != self._steps:
             await self._dispatcher.beat()
-        self._swept_ms = now_ms
+        self._looked_ms, self._steps = up_ms, steps
+        return now
 
     async def run(self) -> None:
         while True:

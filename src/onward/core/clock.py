@@ -1,7 +1,8 @@
 """Where `now` comes from. Nothing else in core, flow or the stores reads a clock.
 
-Between two instants as much passes as the machine has been up, asleep included: a wall clock that
-is set, or one bad measurement of the ledger's, moves `now` by a fiftieth of that at most.
+Between two instants as much passes as the machine has been up, asleep included: one bad look at the
+reference moves `now` by a fiftieth of that at most. The reference is the ledger's time, or the wall
+clock where the ledger has none. Found far behind it several times in a row, `now` steps forward.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from onward.core.task import Instant
 
 log = structlog.get_logger("onward.clock")
 
-SYNC_MS = 1_000  # between two looks at the wall clock
+SYNC_MS = 1_000  # between two looks at the reference
 SLEW = 50  # so many milliseconds pass while `now` is corrected by one
-FAR_MS = 60_000  # so far off, somebody should know
+FAR_MS = 5_000  # less is only slewed
+LOOKS = 3  # so many in a row must find `now` far behind before it steps
 
 # Linux stops CLOCK_MONOTONIC while it is suspended, and has a clock that goes on.
 _UPTIME = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
@@ -34,34 +36,44 @@ def wall_ms() -> Instant:
     return time.time_ns() // 1_000_000
 
 
+def wall_ahead_ms() -> int:
+    """How far the wall clock is ahead of the uptime."""
+    return wall_ms() - uptime_ms()
+
+
 class Clock(Protocol):
+    @property
+    def steps(self) -> int:
+        """How often `now` has stepped forward: leases may look lapsed with nobody lost."""
+        ...
+
     def now(self) -> Instant: ...
 
 
 class SharedClock:
-    """This machine's clock set right by the ledger's, so that servers on one ledger agree."""
+    """This machine's uptime set right by the ledger's time, so that servers on one ledger agree.
+
+    `ahead_ms`: how far the reference is ahead of the uptime.
+    """
 
     def __init__(
-        self,
-        ahead_ms: Callable[[], int],
-        *,
-        wall_ms: Callable[[], Instant] = wall_ms,
-        uptime_ms: Callable[[], int] = uptime_ms,
+        self, ahead_ms: Callable[[], int], *, uptime_ms: Callable[[], int] = uptime_ms
     ) -> None:
+        self.steps = 0
         self._ahead_ms = ahead_ms
-        self._wall_ms = wall_ms
         self._uptime_ms = uptime_ms
         self._base: int | None = None  # what is added to the uptime
         self._synced = 0
         self._last: Instant = 0
-        self._far = False
+        self._behind = 0  # looks in a row that found `now` far behind
+        self._ahead = False  # `now` is far ahead of the reference
 
     def now(self) -> Instant:
         up = self._uptime_ms()
         if self._base is None:
-            self._base, self._synced = self._wanted(up), up
+            self._base, self._synced = self._ahead_ms(), up
         elif up - self._synced >= SYNC_MS:
-            self._base += self._correction(up, self._base)
+            self._base += self._correction(self._ahead_ms() - self._base, up - self._synced)
             self._synced = up
         self._last = max(self._last, up + self._base)
         return self._last
@@ -71,30 +83,37 @@ class SharedClock:
         self._base = None
         self._last = 0
 
-    def _wanted(self, up: int) -> int:
-        return self._wall_ms() + self._ahead_ms() - up
-
-    def _correction(self, up: int, base: int) -> int:
-        wrong_ms = self._wanted(up) - base
-        most_ms = (up - self._synced) // SLEW
-        far = abs(wrong_ms) > FAR_MS
-        if far and not self._far:
+    def _correction(self, wrong_ms: int, passed_ms: int) -> int:
+        # Behind: the uptime stood still (a virtual machine that was paused, or went on from a
+        # snapshot), and to other servers our leases look lapsed. Never backwards: what has
+        # happened would come before its cause.
+        self._behind = self._behind + 1 if wrong_ms > FAR_MS else 0
+        if self._behind == LOOKS:
+            self._behind = 0
+            self.steps += 1
+            log.warning("time steps forward to the reference clock", by_s=wrong_ms // 1000)
+            return wrong_ms
+        ahead = wrong_ms < -FAR_MS
+        if ahead and not self._ahead:
             log.warning(
-                "the clock of this machine was set; its servers follow slowly",
+                "the reference clock was set back; it is followed slowly",
                 off_s=wrong_ms // 1000,
-                hint="restart them to follow at once",
+                hint="restart the servers to follow at once",
             )
-        self._far = far
+        self._ahead = ahead
+        most_ms = passed_ms // SLEW
         return max(-most_ms, min(wrong_ms, most_ms))
 
 
 class SystemClock(SharedClock):
     def __init__(self) -> None:
-        super().__init__(lambda: 0)
+        super().__init__(wall_ahead_ms)
 
 
 class ManualClock:
     """A clock that stands still until a test moves it."""
+
+    steps = 0
 
     def __init__(self, at: Instant = 1_700_000_000_000) -> None:
         self._at = at

@@ -6,7 +6,7 @@ is one round trip and one transaction. tests/contract holds every ledger to this
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
@@ -204,7 +204,18 @@ class TaskStore(Protocol):
         """
         ...
 
-    async def due(self, *, now: Instant, limit: int) -> Sequence[Task]: ...
+    async def due(
+        self,
+        *,
+        now: Instant,
+        limit: int,
+        without: Collection[TaskId] = (),
+        most_bytes: int = PAGE_BYTES,
+    ) -> Sequence[Task]:
+        """Soonest first. The task that takes them past `most_bytes` is the last: only an answer
+        with no task says that there are no more.
+        """
+        ...
 
     async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
         """As they are; raises if a text of one of them does not open here."""
@@ -386,7 +397,7 @@ class Backend(Protocol):
     def bell(self) -> Bell: ...
     @property
     def ahead_ms(self) -> int:
-        """How far the ledger's clock is ahead of this machine's, as last measured."""
+        """How far the ledger's time is ahead of this machine's uptime, as last measured."""
         ...
 
     @property

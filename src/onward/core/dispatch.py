@@ -353,6 +353,8 @@ class Dispatcher:
             verdict = (await self._apply([move], now)).verdicts[0]
             if verdict is Verdict.APPLIED and late:
                 return Verdict.STALE
+            if verdict is Verdict.REFUSED and not late:  # it runs until its lease ends
+                log.error("the ledger refuses this outcome", task=held.id)
             if verdict in (Verdict.APPLIED, Verdict.GONE, Verdict.REFUSED):
                 self.pressure.note([(held, outcome)], [verdict])
                 return verdict

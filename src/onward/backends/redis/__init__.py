@@ -14,9 +14,10 @@ from onward.backends.redis.documents import RedisDocuments, RedisEffects
 from onward.backends.redis.keeping import damages, weaknesses
 from onward.backends.redis.sessions import RedisSessions
 from onward.backends.redis.store import RedisStore
+from onward.core.clock import uptime_ms, wall_ahead_ms
 from onward.core.contract import Gauge
 
-MEASURE_EVERY_S = 10.0
+LOOK_EVERY_S = 10.0
 WORTH_MS = 5  # less is the measuring itself
 LONGEST_TRIP_S = 0.2  # a time that came later is off by as much as half of that
 
@@ -35,10 +36,10 @@ class RedisBackend:
         self.bell = RedisBell(self.functions, self._redis, self.tasks)
         self.cells = [RedisCells(self.functions, self.tasks)]
 
-        self.ahead_ms = 0
+        self.ahead_ms = wall_ahead_ms()  # until it is measured
         self.warnings: Sequence[str] = ()
         self._volatile = volatile
-        self._measure_at = 0.0
+        self._look_at = 0.0
 
     def gauges(self) -> Sequence[Gauge]:
         return ()
@@ -46,22 +47,25 @@ class RedisBackend:
     async def maintain(self) -> None:
         await self.functions.prepare()
         await self.functions.recognise()
-        if time.monotonic() >= self._measure_at:
-            self.ahead_ms = await self._measure()
+        self.ahead_ms = await self._measure()
+        if time.monotonic() >= self._look_at:
             await self._look()
-            self._measure_at = time.monotonic() + MEASURE_EVERY_S
+            self._look_at = time.monotonic() + LOOK_EVERY_S
         if await self.bell.hears():
             self.functions.board.doubt()
 
     async def _measure(self) -> int:
-        """Redis said its time somewhere between asking and hearing: in the middle, we assume."""
-        asked, began = time.time(), time.monotonic()
+        """Redis said its time somewhere between asking and hearing: in the middle, we assume.
+
+        Against the uptime, so that a wall clock that is set between two measurements is not seen.
+        """
+        asked, began = uptime_ms(), time.monotonic()
         seconds, microseconds = await self.functions.command("TIME")
         if time.monotonic() - began > LONGEST_TRIP_S:
             return self.ahead_ms  # as last measured
-        said = int(seconds) + int(microseconds) / 1e6
-        ahead_ms = round((said - (asked + time.time()) / 2) * 1000)
-        return ahead_ms if abs(ahead_ms) >= WORTH_MS else 0
+        said_ms = int(seconds) * 1000 + int(microseconds) / 1000
+        ahead_ms, wall = round(said_ms - (asked + uptime_ms()) / 2), wall_ahead_ms()
+        return ahead_ms if abs(ahead_ms - wall) >= WORTH_MS else wall
 
     async def _look(self) -> None:
         found = list(await damages(self.functions))

@@ -26,19 +26,31 @@ local function get(keys, args)
   return cmsgpack.pack(tasks)
 end
 
+local function bytes_of(task)
+  local sum = 0
+  for _, value in pairs(task) do sum = sum + #value end
+  return sum
+end
+
 -- Also the ids that are due and have no task that could be read.
 local function due(keys, args)
   local now, request = begin(keys, args)
-  local limit, found, tasks, odd = request[2], {}, {}, {}
+  local limit, most, without, found, tasks, odd, spent = request[2], request[4], {}, {}, {}, {}, 0
+  for _, id in ipairs(request[3]) do without[id] = true end
   for _, name in ipairs({ 'onward:running', 'onward:alarms' }) do
-    local flat = call('ZRANGEBYSCORE', P .. name, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
-    for at = 1, #flat, 2 do found[#found + 1] = { flat[at], tonumber(flat[at + 1]) } end
+    local upto = limit + #request[3]
+    local flat = call('ZRANGEBYSCORE', P .. name, '-inf', now, 'WITHSCORES', 'LIMIT', 0, upto)
+    for at = 1, #flat, 2 do
+      if not without[flat[at]] then found[#found + 1] = { flat[at], tonumber(flat[at + 1]) } end
+    end
   end
   table.sort(found, function(a, b) return a[2] < b[2] end)
   for at = 1, math.min(limit, #found) do
     local id = found[at][1]
     local task = try_task(id)
     if task then tasks[#tasks + 1] = task else odd[#odd + 1] = id end
+    spent = spent + (task and bytes_of(task) or 0)
+    if spent > most then break end
   end
   return cmsgpack.pack({ tasks, odd })
 end
@@ -130,12 +142,6 @@ local function candidates(query, after, steps)
   table.sort(found, function(a, b) return tonumber(a[2]) > tonumber(b[2]) end)
   for at, one in ipairs(found) do flat[2 * at - 1], flat[2 * at] = one[1], one[2] end
   return flat
-end
-
-local function bytes_of(task)
-  local sum = 0
-  for _, value in pairs(task) do sum = sum + #value end
-  return sum
 end
 
 -- Looks at `steps` tasks at most, from a place downwards; returns what it found, each with its birth

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from onward.core.contract import (
     LOG_BYTES,
     MAX_LETTER_BYTES,
     MAX_LETTERS,
+    PAGE_BYTES,
     POSTPONE_MS,
     Ask,
     Fate,
@@ -109,9 +110,16 @@ class RedisStore:
         bounds = (MAX_LETTERS, MAX_LETTER_BYTES)
         return _moved(await self._functions.call("post", now, letters, *bounds))
 
-    async def due(self, *, now: Instant, limit: int) -> Sequence[Task]:
+    async def due(
+        self,
+        *,
+        now: Instant,
+        limit: int,
+        without: Collection[TaskId] = (),
+        most_bytes: int = PAGE_BYTES,
+    ) -> Sequence[Task]:
         for _ in range(ROUNDS):
-            rows, odd = await self._functions.call("due", now, limit)
+            rows, odd = await self._functions.call("due", now, limit, [*without], most_bytes)
             tasks = [_readable(row) for row in rows]
             odd += [row["id"] for row, task in zip(rows, tasks, strict=True) if task is None]
             if odd:

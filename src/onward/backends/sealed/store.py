@@ -6,7 +6,7 @@ open is given to nobody: it waits, and is tried again every few minutes, until i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -17,6 +17,7 @@ from onward.backends.sealed.keyring import Keyring
 from onward.core import moves
 from onward.core.contract import (
     LOG_BYTES,
+    PAGE_BYTES,
     POSTPONE_MS,
     Ask,
     Hold,
@@ -89,9 +90,17 @@ class SealedStore:
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         return await self._inner.post([self._seals.letter(one) for one in letters], now=now)
 
-    async def due(self, *, now: Instant, limit: int) -> Sequence[Task]:
+    async def due(
+        self,
+        *,
+        now: Instant,
+        limit: int,
+        without: Collection[TaskId] = (),
+        most_bytes: int = PAGE_BYTES,
+    ) -> Sequence[Task]:
         # The clock must strike for all of them, also for those that do not open.
-        return [shown(self._opens, one) for one in await self._inner.due(now=now, limit=limit)]
+        found = await self._inner.due(now=now, limit=limit, without=without, most_bytes=most_bytes)
+        return [shown(self._opens, task) for task in found]
 
     async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
         found = await self._inner.get(ids)

@@ -10,11 +10,11 @@ from onward.backends.sqlite.database import Database
 from onward.backends.sqlite.documents import SqliteDocuments, SqliteEffects
 from onward.backends.sqlite.sessions import SqlSessions
 from onward.backends.sqlite.store import SqliteStore
+from onward.core.clock import wall_ahead_ms
 from onward.core.contract import Gauge
 
 
 class SqliteBackend:
-    ahead_ms = 0  # its clock is ours
     warnings: Sequence[str] = ()
 
     def __init__(self, path: str, *, durable: bool = True) -> None:
@@ -31,6 +31,10 @@ class SqliteBackend:
             return sum(len(self.database.run(*statement)) for statement in statements)
 
         return await self.database.write(work)
+
+    @property
+    def ahead_ms(self) -> int:
+        return wall_ahead_ms()  # it has no clock of its own
 
     def gauges(self) -> Sequence[Gauge]:
         said = "Bytes in the write-ahead log of the ledger's file"

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import apsw
 import msgspec
 
 from onward.backends.codec import FIELDS, LANES, Cut, Reading, merge_holds, text_bytes, to_row
@@ -22,6 +23,7 @@ from onward.core.contract import (
     LOG_BYTES,
     MAX_LETTER_BYTES,
     MAX_LETTERS,
+    PAGE_BYTES,
     POSTPONE_MS,
     Ask,
     Fate,
@@ -53,6 +55,7 @@ CLAIMED = ", ".join(map(read_as, Claimed.__struct_fields__[:-2]))
 FAR = 1_000  # positions beyond are not counted
 KEY_MEMORY_MS = 24 * 3_600_000
 AHEAD = 2**52  # less than any place given otherwise
+SECOND_FINAL = "event.tid, event.final"  # what SQLite says of a second one of a generation
 
 # An index on some rows only is used if the query says in the index's own words that it means them.
 TROUBLE = frozenset({State.SCHEDULED, State.WAITING, State.FAILED, State.DEAD, State.CANCELED})
@@ -213,7 +216,12 @@ class SqliteStore:
             awake, answered = frozenset(turn.awake), frozenset(turn.answered)
             return Moved(verdicts, awake, tuple(turn.claimed), answered)
 
-        return await self._db.write(work)
+        try:
+            return await self._db.write(work)
+        except apsw.ConstraintError as error:
+            if len(moves) > 1 or SECOND_FINAL not in str(error):
+                raise  # of many: tried again in halves, down to the one that it is
+            return Moved([Verdict.REFUSED], frozenset())
 
     def _apply_all(self, moves: Sequence[Move], turn: Turn) -> list[Verdict]:
         verdicts = [Verdict.GONE] * len(moves)
@@ -407,8 +415,20 @@ class SqliteStore:
 
     # Looking.
 
-    async def due(self, *, now: Instant, limit: int) -> Sequence[Task]:
-        rows = self._db.read(sql("due", columns=COLUMNS), {"now": now, "limit": limit})
+    async def due(
+        self,
+        *,
+        now: Instant,
+        limit: int,
+        without: Collection[TaskId] = (),
+        most_bytes: int = PAGE_BYTES,
+    ) -> Sequence[Task]:
+        taken = Cut(limit, most_bytes)
+        rows = self._db.read(
+            sql("due", columns=COLUMNS),
+            {"now": now, "limit": limit + len(without)},
+            lambda rows: taken(row for row in rows if row[0] not in without),
+        )
         found, odd = self._reading.tasks(rows)
         if odd:
             # Left where they are they would come first in every sweep, before all the others.

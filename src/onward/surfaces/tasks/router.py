@@ -151,12 +151,14 @@ async def take_back(dispatcher: Dispatcher) -> Sequence[TaskId]:
     """Sweep now, as the alarm does all the time; returns whose workers were found to be gone."""
     store, alarm = dispatcher.backend.tasks, Alarm(dispatcher)
     taken: list[TaskId] = []
+    stuck: set[TaskId] = set()
     for _ in range(MOST_SWEEPS):
         now = dispatcher.clock.now()
-        due = await store.due(now=now, limit=SWEEP)
+        due = await store.due(now=now, limit=SWEEP, without=stuck)
+        if not due:
+            break
         orphans = [task for task in due if shown(task) and _orphaned(task, now)]
-        if due:
-            await alarm.ring(due, now)
+        stuck |= await alarm.ring(due, now)
         if orphans:
             after = await store.look([task.id for task in orphans])
             taken += [
@@ -165,8 +167,6 @@ async def take_back(dispatcher: Dispatcher) -> Sequence[TaskId]:
                 # Queued again, or somebody has it by now; not one that has died of it.
                 if task is not None and (task.state is State.QUEUED or task.fence > before.fence)
             ]
-        if len(due) < SWEEP:
-            break
     return taken
 
 
