@@ -8,6 +8,9 @@ INSERT INTO task ({columns}) VALUES {rows};
 -- :name put_long_texts
 INSERT INTO long_text (tid, field, body) VALUES {rows} ON CONFLICT DO UPDATE SET body = excluded.body;
 
+-- :name long_texts
+SELECT field, body FROM long_text WHERE tid = ? AND field <> 'result';
+
 -- :name insert_events
 INSERT INTO event (seq, tid, n, generation, type, at, data, final) VALUES {rows};
 

@@ -51,7 +51,7 @@ from onward.core.task import (
     TaskId,
 )
 
-CLAIMED = ", ".join(map(read_as, Claimed.__struct_fields__[:-2]))
+CLAIMED = ", ".join(Claimed.__struct_fields__[:-2])
 FAR = 1_000  # positions beyond are not counted
 KEY_MEMORY_MS = 24 * 3_600_000
 AHEAD = 2**52  # less than any place given otherwise
@@ -161,6 +161,10 @@ class SqliteStore:
         for tid, events, _, _, *fields in rows:
             fields[13] = LANES[fields[13]]
             task = Claimed(*fields)
+            if LONG in (task.payload, task.journal, task.bulk):
+                texts: dict[str, str] = dict(self._db.run(QUERIES["long_texts"], (tid,)))
+                texts = {name: text for name, text in texts.items() if getattr(task, name) == LONG}
+                task = msgspec.structs.replace(task, **texts)
             if task.id in mail:
                 task = msgspec.structs.replace(task, letters=tuple(mail[task.id]))
             note = claimed_note(ask.worker, task.attempt)

@@ -39,7 +39,8 @@ class LongTexts:
     def of_row(self, tid: int, row: Row) -> Row:
         """A new task's row, without its long texts."""
         for at, name in _PLACES:
-            if row[at] is not None and len(row[at]) > INLINE:
+            text = row[at]
+            if text is not None and len(text) > INLINE:
                 self._rows.append((tid, name, row[at]))
                 row = (*row[:at], LONG, *row[at + 1 :])
         return row
