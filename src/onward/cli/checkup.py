@@ -358,7 +358,7 @@ def _nobody(url: str) -> Finding:
             if error.errno == errno.EADDRINUSE:
                 found = f"port {port} is taken, and no Onward answers there"
                 return Finding(BAD, "server", found, "stop it, or choose another with --port")
-            return Finding(BAD, "server", f"nobody answers at {shown(url)}", "look at --server")
+            return Finding(BAD, "server", f"no server answers at {shown(url)}", "look at --server")
     return Finding(GOOD, "server", f"port {port} is free", "onward up")
 
 
