@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx2
 
@@ -20,10 +22,24 @@ import httpx2
 HTTP = httpx2.Client(trust_env=False, verify=False, timeout=30)
 
 
-# Below those that the system gives to whoever connects, and of each test process others than of its
-# neighbours: a port is asked for, let go, and bound again a second later.
-_FIRST_PORT = 10_000 + os.getpid() % 100 * 200
-_ports = itertools.cycle(range(_FIRST_PORT, _FIRST_PORT + 200))
+def _block_of_ports() -> tuple[range, IO[str]]:
+    """Below those that the system gives to callers, and of this test process alone.
+
+    A port is asked for, let go, and bound again a second later: another suite beside this one must
+    not take it meanwhile. The lock ends with the process.
+    """
+    for turn in range(100):
+        block = (os.getpid() + turn) % 100
+        lock = (Path(tempfile.gettempdir()) / f"onward-tests-ports-{block}").open("w")
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return range(10_000 + block * 200, 10_200 + block * 200), lock
+        lock.close()
+    raise AssertionError("a hundred test processes run already")
+
+
+_PORTS, _LOCK = _block_of_ports()
+_ports = itertools.cycle(_PORTS)
 
 
 def free_port() -> int:

@@ -145,6 +145,10 @@ def test_a_run_is_forked_from_a_node_with_another_state(site: Site) -> None:
         dialog = page.get_by_role("dialog")
         dialog.get_by_label("Shared state").fill('{"brought": "along"}')
         dialog.get_by_role("button", name="Fork", exact=True).click()
+        expect(dialog).to_contain_text(re.compile("approv"))  # the run still waits for it
+        assert any("409" in one for one in site.complaints)
+        site.complaints.clear()
+        dialog.get_by_role("button", name="Fork anyway").click()
         expect(page).not_to_have_url(re.compile(run))
         badge(page, "succeeded")
         expect(page.get_by_role("region", name="shared state")).to_contain_text("along")
