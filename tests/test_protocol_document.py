@@ -16,15 +16,16 @@ from pydantic import AliasChoices, BaseModel
 from onward.app import build
 from onward.core import errors as core_errors
 from onward.core.machine import TRANSITIONS
+from onward.core.phase import Phase
 from onward.core.policy import BY_ERROR, PERMANENT, POISON_AFTER, TRANSIENT, profiles
 from onward.core.task import FINAL, FINAL_EVENTS, State
+from onward.doors.errors import STATUS
+from onward.doors.rest import shapes as native
+from onward.doors.rest.schedules import ScheduleBody
+from onward.doors.tasks.shapes import TaskDetail
+from onward.doors.vocabulary import AGENTS, FLOWS, STREAMS, SYNC, TASKS
 from onward.settings import Settings
-from onward.surfaces.console import shapes as native
-from onward.surfaces.console.schedules import ScheduleBody
-from onward.surfaces.errors import STATUS
-from onward.surfaces.tasks.shapes import TaskDetail
-from onward.surfaces.vocabulary import AGENTS, FLOWS, STREAMS, SYNC, TASKS, Phase
-from onward.workers import socket
+from onward.workers.socket import sessions as socket
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "PROTOCOL.md").read_text()

@@ -7,7 +7,7 @@ export default defineConfig({
   base: "/ui/",
   plugins: [react()],
   build: {
-    outDir: "../src/onward/surfaces/console/static",
+    outDir: "../src/onward/doors/page/static",
     emptyOutDir: true,
     assetsInlineLimit: 0, // the page's policy allows no data: URLs
     modulePreload: { polyfill: false },

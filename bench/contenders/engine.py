@@ -19,7 +19,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.task import Task, new_id
 from onward.engine import Onward
 from onward.server import collect_seldom
-from onward.service import Service
+from onward.services.function import Service
 from onward.settings import Settings
 
 TIMEOUT_MS = 20_000

@@ -16,7 +16,7 @@ from onward.core.task import TaskId, new_id
 from onward.engine import Onward
 from onward.flow.runs import Start, new_run
 from onward.server import collect_seldom
-from onward.service import Service
+from onward.services.function import Service
 from onward.settings import Settings
 
 TIMEOUT_MS = 300_000

@@ -17,7 +17,7 @@ import uuid_utils
 
 from bench.contenders.payload import PAYLOAD
 
-SCHEMA = files("onward.backends.sqlite") / "migrations/0001_initial.sql"
+SCHEMA = files("onward.ledgers.sqlite") / "migrations/0001_initial.sql"
 BATCH = 100
 
 COLUMNS = (

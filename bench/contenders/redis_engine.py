@@ -18,7 +18,7 @@ from bench.processes import end_tidily
 from bench.report import percentile
 from onward.engine import Onward
 from onward.server import collect_seldom
-from onward.service import Service
+from onward.services.function import Service
 from onward.settings import Settings
 
 SLOTS = 256

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onward.client.http import Client
     from onward.client.worker import Worker
-    from onward.service import Context, Refused, TryAgain
+    from onward.services.function import Context, Refused, TryAgain
 
 __version__ = "0.1.0"
 __all__ = ["Client", "Context", "Refused", "TryAgain", "Worker", "__version__"]
@@ -14,9 +14,9 @@ __all__ = ["Client", "Context", "Refused", "TryAgain", "Worker", "__version__"]
 _HOMES = {
     "Client": "onward.client.http",
     "Worker": "onward.client.worker",
-    "Context": "onward.service",
-    "Refused": "onward.service",
-    "TryAgain": "onward.service",
+    "Context": "onward.services.function",
+    "Refused": "onward.services.function",
+    "TryAgain": "onward.services.function",
 }
 
 

@@ -13,41 +13,41 @@ from starlette.routing import Route, WebSocketRoute
 
 from onward import __version__
 from onward.core.clock import Clock
+from onward.doors import errors
+from onward.doors.chat import router as sync_chat
+from onward.doors.dispatcher import router as sync_router
+from onward.doors.dispatcher.submission import Door
+from onward.doors.express import Express
+from onward.doors.flows import router as flow_router
+from onward.doors.flows import workers as flow_workers
+from onward.doors.guard import Guard
+from onward.doors.mcp import door as agent_mcp
+from onward.doors.page import files as console_page
+from onward.doors.rest import approvals as console_approvals
+from onward.doors.rest import dead_letters as console_dead_letters
+from onward.doors.rest import encryption as console_encryption
+from onward.doors.rest import flows as console_flows
+from onward.doors.rest import live as console_live
+from onward.doors.rest import log as console_log
+from onward.doors.rest import ops as console_ops
+from onward.doors.rest import queues as console_queues
+from onward.doors.rest import runs as console_runs
+from onward.doors.rest import schedules as console_schedules
+from onward.doors.rest import services as console_services
+from onward.doors.rest import sessions as agent_sessions
+from onward.doors.rest import shared_state as console_shared_state
+from onward.doors.rest import tasks as console_tasks
+from onward.doors.rest import tools as agent_tools
+from onward.doors.tasks import router as tasks_router
+from onward.doors.tasks.submission import SUMMARIZE, Intake
 from onward.engine import Onward
+from onward.native.masking import Masking
+from onward.native.notifications import push as agent_push
+from onward.native.run_intake import Intake as Runs
+from onward.native.tools.toolbox import Toolbox
 from onward.settings import Settings
-from onward.surfaces import errors
-from onward.surfaces.agents import mcp as agent_mcp
-from onward.surfaces.agents import push as agent_push
-from onward.surfaces.agents import sessions as agent_sessions
-from onward.surfaces.agents import tools_api as agent_tools
-from onward.surfaces.agents.toolbox import Toolbox
-from onward.surfaces.console import approvals as console_approvals
-from onward.surfaces.console import dead_letters as console_dead_letters
-from onward.surfaces.console import encryption as console_encryption
-from onward.surfaces.console import flows as console_flows
-from onward.surfaces.console import live as console_live
-from onward.surfaces.console import log as console_log
-from onward.surfaces.console import ops as console_ops
-from onward.surfaces.console import page as console_page
-from onward.surfaces.console import queues as console_queues
-from onward.surfaces.console import runs as console_runs
-from onward.surfaces.console import schedules as console_schedules
-from onward.surfaces.console import services as console_services
-from onward.surfaces.console import shared_state as console_shared_state
-from onward.surfaces.console import tasks as console_tasks
-from onward.surfaces.console.masking import Masking
-from onward.surfaces.express import Express
-from onward.surfaces.flows import router as flow_router
-from onward.surfaces.flows import workers as flow_workers
-from onward.surfaces.flows.intake import Intake as Runs
-from onward.surfaces.guard import Guard
-from onward.surfaces.sync import chat as sync_chat
-from onward.surfaces.sync import router as sync_router
-from onward.surfaces.sync.submission import Door
-from onward.surfaces.tasks import router as tasks_router
-from onward.surfaces.tasks.submission import SUMMARIZE, Intake
-from onward.workers import shipped
 from onward.workers.draining import Drains
+from onward.workers.local import shipped
 
 log = structlog.get_logger("onward")
 

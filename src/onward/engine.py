@@ -15,50 +15,50 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from onward.backends import open_backend
-from onward.backends.archive import ArchivedBackend, Archiver
-from onward.backends.sealed import Turn, at_rest, beneath, rotating
 from onward.background import Background
 from onward.core.alarm import Alarm
-from onward.core.catalog import Catalog
 from onward.core.clock import Clock, SharedClock
-from onward.core.declared import Declarations
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
 from onward.core.errors import Conflict, LedgerUnavailable, OnwardError
 from onward.core.policy import kept_at_most, profiles
 from onward.core.readers import DAY_MS, RENEW_MS, Readers
-from onward.core.scheduler import Scheduler
 from onward.core.tail import Tail
 from onward.core.task import TaskId, encode
-from onward.core.timetable import Timetable
 from onward.core.waiters import Waiters
+from onward.doors.rest import schedules as console_schedules
+from onward.doors.rest import services as console_services
+from onward.doors.rest.ops import Streams
+from onward.doors.streams.dead_letters import DeadLetters
+from onward.doors.tasks.submission import Intake
 from onward.flow.catalog import Flows
 from onward.flow.executor import FlowExecutor
 from onward.flow.runs import QUEUE as FLOW_QUEUE
-from onward.service import Service
+from onward.ledgers import open_backend
+from onward.ledgers.archive import ArchivedBackend, Archiver
+from onward.ledgers.sealed import Turn, at_rest, beneath, rotating
+from onward.native.history import STEP_MS, History
+from onward.native.notifications import push as agent_push
+from onward.native.notifications import webhooks as agent_webhooks
+from onward.native.notifications.notices import Notices, Noticing, Watch
+from onward.native.notifications.preferences import Wishes
+from onward.native.scheduling.scheduler import Scheduler
+from onward.native.scheduling.timetable import Timetable
+from onward.native.submission import Submissions
+from onward.services.catalog import Catalog
+from onward.services.declarations import Declarations
+from onward.services.function import Service
 from onward.settings import Settings
-from onward.surfaces.agents import push as agent_push
-from onward.surfaces.agents import webhooks as agent_webhooks
-from onward.surfaces.agents.notices import Notices, Noticing, Watch
-from onward.surfaces.agents.preferences import Wishes
-from onward.surfaces.console import schedules as console_schedules
-from onward.surfaces.console import services as console_services
-from onward.surfaces.console.history import STEP_MS, History
-from onward.surfaces.console.ops import Streams
-from onward.surfaces.console.submission import Submissions
-from onward.surfaces.streams.dead_letters import DeadLetters
-from onward.surfaces.tasks.submission import Intake
 from onward.tracing.switch import traced
-from onward.workers.builtin import Builtin
-from onward.workers.dialects import StreamProtocol
-from onward.workers.push import Push
-from onward.workers.push_address import Hosts
-from onward.workers.push_call import Caller
-from onward.workers.registry import Registry
+from onward.workers.http.address import Hosts
+from onward.workers.http.call import Caller
+from onward.workers.http.executor import Push
+from onward.workers.http.registry import Registry
+from onward.workers.local.builtin import Builtin
 from onward.workers.roster import Roster
 from onward.workers.runner import Runner
-from onward.workers.socket import Sockets
+from onward.workers.socket.sessions import Sockets
+from onward.workers.streams.dialects import StreamProtocol
 
 log = structlog.get_logger("onward")
 
@@ -69,13 +69,13 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
     from redis.asyncio import Redis
 
-    from onward.surfaces.views.projector import SeedViews
+    from onward.doors.redis_views.projector import SeedViews
     from onward.tracing.chronicle import Chronicle
     from onward.tracing.server import Tracing
     from onward.workers.celery.wake import WakeUps
-    from onward.workers.channel import Lines
-    from onward.workers.dialects import Dialect
-    from onward.workers.streams import Feed
+    from onward.workers.streams.channel import Lines
+    from onward.workers.streams.dialects import Dialect
+    from onward.workers.streams.feed import Feed
 
 
 class Onward:
@@ -299,12 +299,12 @@ class Onward:
         return Streams(self._ping_redis, self._read_depths, self._count_consumers)
 
     async def _read_depths(self) -> Collector:
-        from onward.workers import depths
+        from onward.workers.streams import depths
 
         return await depths.read(*self._open_streams())
 
     async def _count_consumers(self) -> int:
-        from onward.workers import depths
+        from onward.workers.streams import depths
 
         return await depths.consumers(*self._open_streams())
 
@@ -379,11 +379,11 @@ class Onward:
 
     def _start_streams(self, url: str) -> None:
         """The doors that live on Redis streams, whatever the ledger is."""
-        from onward.backends.redis.client import connect, tell_once
-        from onward.surfaces.agents.streams import AgentStreams
-        from onward.workers.agent_dialect import AgentProtocol
-        from onward.workers.channel import Lines
-        from onward.workers.streams import Feed, Rules
+        from onward.doors.agents.streams import AgentStreams
+        from onward.ledgers.redis.client import connect, tell_once
+        from onward.workers.streams.agent_dialect import AgentProtocol
+        from onward.workers.streams.channel import Lines
+        from onward.workers.streams.feed import Feed, Rules
 
         settings = self.settings
         calls, blocking = connect(url), connect(url, timeout_s=None)
@@ -420,10 +420,10 @@ class Onward:
 
     async def _show_views(self, redis: Redis) -> None:
         """What the seeds' readers look up: of a Redis ledger all of it, else what agents do."""
-        from onward.surfaces.agents.streams import wanted
-        from onward.surfaces.views.adoption import Adoption
-        from onward.surfaces.views.projector import SeedViews
-        from onward.surfaces.views.writer import ViewWriter
+        from onward.doors.agents.streams import wanted
+        from onward.doors.redis_views.adoption import Adoption
+        from onward.doors.redis_views.projector import SeedViews
+        from onward.doors.redis_views.writer import ViewWriter
 
         writer = ViewWriter(redis, self.settings.redis_prefix)
         whole = not self.settings.ledger.startswith(("sqlite", "postgres"))

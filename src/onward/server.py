@@ -28,9 +28,9 @@ from uvicorn.server import HANDLED_SIGNALS
 
 from onward import logs
 from onward.corked import Corked
+from onward.doors.error_body import error_body
+from onward.doors.guard import MAX_BODY
 from onward.settings import Settings
-from onward.surfaces.guard import MAX_BODY
-from onward.surfaces.wire import error_body
 
 log = structlog.get_logger("onward.server")
 

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, Field, SecretStr, TypeAdapter, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from onward.core.breaker import Rules as BreakerRules
 from onward.core.lanes import RetryShare
 from onward.core.policy import AGENTS, BY_ERROR, DEAD, PROTOCOL, Schedule, profiles
-from onward.workers.push_address import Hosts
+from onward.core.pressure.breaker import Rules as BreakerRules
+from onward.workers.http.address import Hosts
 
 Ms = Annotated[int, Field(ge=0)]
 _REDIS = ("redis://", "rediss://", "unix://")

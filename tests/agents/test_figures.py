@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 
 from onward.core.readers import CURSORS
 from onward.core.task import Event
-from onward.surfaces.agents.figures import CROWDS, Roll
-from onward.surfaces.agents.notices import Noticing
-from onward.workers.depths import MOST_GROUPS
+from onward.native.notifications.figures import CROWDS, Roll
+from onward.native.notifications.notices import Noticing
+from onward.workers.streams.depths import MOST_GROUPS
 from tests.agents.agency import COMPLETED, CREATE, DEAD, FAILED, TIMEOUT, Agency, open_agency
 from tests.agents.lobby import TYPE, Lobby, until
 from tests.house import House, open_house

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from onward.surfaces.agents import mcp
-from onward.surfaces.agents.mcp import KEY, Door
+from onward.doors.mcp import door as mcp
+from onward.doors.mcp.door import KEY, Door
 from tests.house import House, open_house
 
 MESSAGE = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -123,7 +123,7 @@ async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
 ) -> None:
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-    from onward.surfaces.agents.mcp_server import Desk
+    from onward.doors.mcp.server import Desk
 
     await house.post("/api/v2/services", {"name": "t", "task_types": ["t"]})
     toolbox = door(house)._toolbox
@@ -167,7 +167,7 @@ async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
 
 
 async def test_two_clients_of_one_session_may_count_alike(house: House) -> None:
-    from onward.surfaces.agents.mcp_server import Desk
+    from onward.doors.mcp.server import Desk
 
     desk = Desk(door(house)._toolbox, wait_ms=60_000, ready=lambda: True)
     exchange = SimpleNamespace(session="ada", answers=[])

@@ -11,8 +11,8 @@ import pytest
 from onward.core.contract import Page
 from onward.core.readers import CURSORS
 from onward.core.task import Event
-from onward.surfaces.agents import notices as module
-from onward.surfaces.agents.notices import KEPT_MS, Kept, Notice, Notices
+from onward.native.notifications import notices as module
+from onward.native.notifications.notices import KEPT_MS, Kept, Notice, Notices
 from tests.agents.lobby import TYPE, Lobby
 from tests.support import NOW, a_task
 

@@ -17,8 +17,8 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from onward.app import build
+from onward.native.tools.tools import tools_of
 from onward.settings import Settings
-from onward.surfaces.agents.tools import tools_of
 from tests.agents.lobby import until
 from tests.house import House, SocketWorker, open_house
 
@@ -369,7 +369,7 @@ def _methods() -> list[str]:
     """Those of the server's own that are about one task."""
     from mcp_types import RequestParams
 
-    from onward.surfaces.agents import mcp_server
+    from onward.doors.mcp import server as mcp_server
 
     server = mcp_server.build(_Nobody(), wait_ms=1, ready=lambda: True).app  # type: ignore[arg-type]
     return sorted(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onward.surfaces.agents.toolbox import LAST_OUTPUT, MOST_OUTPUT
+from onward.native.tools.toolbox import LAST_OUTPUT, MOST_OUTPUT
 from tests.agents.lobby import TYPE, Lobby, until
 from tests.agents.test_figures import ledger
 from tests.agents.test_ownership import spoken

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from onward.surfaces.agents import push
-from onward.surfaces.agents.push import BEHIND, TRY_LATER, Line
+from onward.native.notifications import push
+from onward.native.notifications.push import BEHIND, TRY_LATER, Line
 from tests.agents.lobby import Lobby, until
 from tests.agents.test_notices import a_notice, rewind
 from tests.support import wait_until

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onward.core.task import Event
-from onward.surfaces.agents.streams import AgentStreams
+from onward.doors.agents.streams import AgentStreams
 from tests.agents.agency import COMPLETED, CREATE, DEAD, FAILED, TIMEOUT, Agency, open_agency
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S2-2")]

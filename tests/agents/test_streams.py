@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onward.workers import streams
+from onward.workers.streams import feed as streams
 from tests.agents.agency import COMPLETED, CREATE, DEAD, FAILED, Agency, open_agency
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S2-3")]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from onward.core.catalog import Declared
-from onward.surfaces.agents.tools import tools_of
+from onward.native.tools.tools import tools_of
+from onward.services.catalog import Declared
 from tests.house import House, open_house
 
 GOLDEN = Path(__file__).with_name("openai_tools.json")

@@ -14,8 +14,8 @@ import pytest
 
 from onward.core.contract import Key
 from onward.core.task import encode
-from onward.surfaces.agents import webhooks
-from onward.surfaces.agents.webhooks import QUEUE, Errand
+from onward.native.notifications import webhooks
+from onward.native.notifications.webhooks import QUEUE, Errand
 from tests.agents.lobby import Lobby, until
 from tests.agents.test_notices import rewind
 from tests.push.conftest import PlainWorker, Request, raw

@@ -15,13 +15,13 @@ import pytest
 
 from onward import TryAgain
 from onward.core.task import State
-from onward.service import Service
+from onward.services.function import Service
 from onward.settings import Settings
 from onward.workers.celery import crew
 from onward.workers.celery.crew import TRANSPORT, Crew
 from onward.workers.celery.host import Host
 from onward.workers.celery.wiring import DEFAULT_QUEUE, wake_queue
-from onward.workers.outpost import Seating
+from onward.workers.ledger.worker import Seating
 from tests.celery.town import Town, town, until
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.servers import RedisServer

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from onward.core.catalog import WORKERS_KIND
 from onward.core.task import State
+from onward.services.catalog import WORKERS_KIND
 from onward.workers.celery.wiring import wake_queue
 from tests.celery.town import LEASE_MS, Town, environment, go, lines, pid_in, until
 from tests.faults.redis_invariants import check_redis_invariants

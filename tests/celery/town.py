@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from onward.backends.redis import RedisBackend
 from onward.core.clock import SystemClock
 from onward.core.dispatch import Dispatcher
 from onward.core.task import State, Task
+from onward.ledgers.redis import RedisBackend
 from onward.settings import Settings
 from onward.workers.celery.wiring import celery_app, wake
 from tests.processes import Process

@@ -14,7 +14,7 @@ import pytest
 from onward import Context, Worker
 from onward.client import context as client_context
 from onward.client.http import Client
-from onward.service import EffectUnknown, PlainContext
+from onward.services.function import EffectUnknown, PlainContext
 from tests.client.conftest import Line, Start
 from tests.support import wait_until
 

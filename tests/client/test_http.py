@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from onward.client.errors import ProblemError, StillRunning, TaskFailed, Unreachable
 from onward.client.http import Client
 from onward.client.worker import Worker
-from onward.service import Context, Refused
+from onward.services.function import Context, Refused
 from tests.client.conftest import Line, Start
 
 

@@ -12,9 +12,9 @@ from onward import Worker
 from onward.client import frames
 from onward.client.http import Client
 from onward.client.worker import Line as WorkerLine
-from onward.service import Service
+from onward.services.function import Service
 from onward.settings import Settings
-from onward.workers.pull import LedgerLine
+from onward.workers.ledger.pull import LedgerLine
 from tests.client.conftest import served, wait_until_put_off
 from tests.servers import fresh_url
 from tests.support import wait_until

@@ -20,7 +20,7 @@ from onward.client.context import LostTask, TaskContext
 from onward.client.http import Client, Options, TaskView
 from onward.client.wire import Wire
 from onward.client.worker import NameTaken, Worker
-from onward.service import Context, PlainContext, Refused, TryAgain
+from onward.services.function import Context, PlainContext, Refused, TryAgain
 from tests.client.conftest import Line, Start
 from tests.support import wait_until
 

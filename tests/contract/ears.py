@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from onward.backends.redis import RedisBackend
 from onward.core.contract import Spare
 from onward.core.task import Claimed, Ending, TaskId
+from onward.ledgers.redis import RedisBackend
 from tests.servers import shared
 from tests.support import wait_until
 

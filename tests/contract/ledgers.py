@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from onward.backends import open_backend
 from onward.core.contract import Backend
+from onward.ledgers import open_backend
 from tests.servers import fresh_url
 
 KEYS = f"k2:{'B' * 43}=,k1:{'A' * 43}="

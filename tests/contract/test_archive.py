@@ -10,16 +10,16 @@ from typing import Any
 import apsw
 import pytest
 
-from onward.backends import archive as archives
-from onward.backends import open_backend
-from onward.backends.archive import TURNS, Archive, ArchivedBackend, Archiver
-from onward.backends.codec import FIELDS
 from onward.core import machine
 from onward.core.clock import ManualClock
 from onward.core.contract import Query
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Event, Fault, State, Task
+from onward.ledgers import archive as archives
+from onward.ledgers import open_backend
+from onward.ledgers.archive import TURNS, Archive, ArchivedBackend, Archiver
+from onward.ledgers.codec import FIELDS
 from onward.settings import Settings
 from tests.contract.desk import Desk
 from tests.servers import fresh_url

@@ -8,11 +8,11 @@ from typing import Any
 import apsw
 import pytest
 
-from onward.backends import open_backend
 from onward.core import machine
 from onward.core.contract import Query, Verdict
 from onward.core.outcome import Failed, Parked, Succeeded
 from onward.core.task import Fault, State
+from onward.ledgers import open_backend
 from tests.contract.desk import Desk
 from tests.support import NOW, PROFILES, ids, replay
 

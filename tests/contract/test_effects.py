@@ -9,10 +9,10 @@ from typing import Any
 import apsw
 import pytest
 
-from onward.backends import open_backend
 from onward.core.contract import Effect, Key
 from onward.core.outcome import Released, Succeeded
 from onward.core.task import Claimed
+from onward.ledgers import open_backend
 from tests.contract.desk import Desk, submission
 from tests.contract.ledgers import KEYS
 from tests.servers import FLAVOURS, fresh_url, shared

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from onward.backends.redis import RedisBackend, bell
-from onward.backends.redis.board import Board
-from onward.backends.redis.client import NAME
 from onward.core import machine
 from onward.core.contract import Fate, Spare, Verdict
 from onward.core.outcome import Parked, Released, Succeeded
 from onward.core.task import State, Task
+from onward.ledgers.redis import RedisBackend, bell
+from onward.ledgers.redis.board import Board
+from onward.ledgers.redis.client import NAME
 from tests.contract.desk import Desk, submission
 from tests.contract.ears import Ear, listening
 from tests.servers import FLAVOURS, fresh_url, shared

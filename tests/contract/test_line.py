@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from redis.exceptions import ConnectionError, InvalidResponse, NoPermissionError, ResponseError
 
-from onward.backends.redis import RedisBackend, client
-from onward.backends.redis.client import connect
-from onward.backends.redis.line import Line, open_line
 from onward.core.errors import LedgerUnavailable
 from onward.core.task import State
+from onward.ledgers.redis import RedisBackend, client
+from onward.ledgers.redis.client import connect
+from onward.ledgers.redis.line import Line, open_line
 from tests.contract.desk import Desk
 from tests.contract.ears import Ear, listening
 from tests.processes import free_port

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend, Hold, Pulse, Verdict
 from onward.core.dispatch import Dispatcher
-from onward.core.hands import Seat
 from onward.core.outcome import Failed, Outcome, Parked, Succeeded
+from onward.core.slots import Seat
 from onward.core.task import Claimed, Fault, State, Task, fault_of, new_id
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, wait_until
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from onward.backends import open_backend
-from onward.backends.archive import ArchivedBackend
-from onward.backends.redis import RedisBackend
-from onward.backends.sealed import beneath
-from onward.backends.sqlite import SqliteBackend
 from onward.core.contract import LOG_BYTES, PAGE_BYTES, Backend, Page, Query
 from onward.core.task import Event, Task
+from onward.ledgers import open_backend
+from onward.ledgers.archive import ArchivedBackend
+from onward.ledgers.redis import RedisBackend
+from onward.ledgers.sealed import beneath
+from onward.ledgers.sqlite import SqliteBackend
 from tests.contract.desk import Desk, submission
 from tests.contract.ledgers import LEDGERS
 from tests.servers import fresh_url

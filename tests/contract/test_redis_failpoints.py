@@ -10,11 +10,11 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from onward.backends.redis import RedisBackend, client
-from onward.backends.redis.mending import Mending
 from onward.core.contract import Ask, Hold, Key, Move, Verdict
 from onward.core.outcome import Failed, Parked, Released, Succeeded
 from onward.core.task import Fault, Letter
+from onward.ledgers.redis import RedisBackend, client
+from onward.ledgers.redis.mending import Mending
 from tests.contract.desk import Desk, submission
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.servers import FLAVOURS, fresh_url, shared

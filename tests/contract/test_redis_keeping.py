@@ -11,11 +11,11 @@ import pytest
 from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
-from onward.backends import redis as ledger
-from onward.backends.redis import RedisBackend
-from onward.backends.redis.client import Functions, refused
 from onward.core.clock import SharedClock, uptime_ms, wall_ahead_ms
 from onward.core.errors import LedgerUnavailable, NotLetIn
+from onward.ledgers import redis as ledger
+from onward.ledgers.redis import RedisBackend
+from onward.ledgers.redis.client import Functions, refused
 from tests.contract.desk import Desk
 from tests.house import open_house
 from tests.servers import FLAVOURS, fresh_url, shared

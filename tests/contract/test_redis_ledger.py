@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from onward.backends.redis import RedisBackend, client, store
 from onward.core import machine
 from onward.core.contract import Ask, Query
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.lanes import wants
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
 from onward.core.task import Ending, Fault, State, TaskId
+from onward.ledgers.redis import RedisBackend, client, store
 from tests.contract.desk import Desk, submission
 from tests.contract.ears import Ear, listening
 from tests.servers import FLAVOURS, fresh_url, shared

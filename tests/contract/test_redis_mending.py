@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import redis
 
-from onward.backends.redis import RedisBackend, mending
-from onward.backends.redis.mending import Mending
 from onward.cli.redis_tasks import examine_tasks
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Fault
+from onward.ledgers.redis import RedisBackend, mending
+from onward.ledgers.redis.mending import Mending
 from tests.contract.desk import Desk
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.servers import FLAVOURS, RedisServer, fresh_url, shared

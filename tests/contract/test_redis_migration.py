@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from onward.backends.redis import RedisBackend, layout
 from onward.core.contract import Fate, Key
 from onward.core.errors import Invalid
 from onward.core.task import State
+from onward.ledgers.redis import RedisBackend, layout
 from tests.contract.desk import Desk, submission
 from tests.faults.redis_invariants import check_nothing_was_refused, check_redis_invariants
 from tests.servers import FLAVOURS, fresh_url, shared
@@ -145,7 +145,7 @@ async def test_it_goes_on_after_its_process_was_killed(flavour: str) -> None:
     redis = old_ledger(flavour)
     code = (
         "import asyncio\n"
-        "from onward.backends.redis import RedisBackend, layout\n"
+        "from onward.ledgers.redis import RedisBackend, layout\n"
         "layout.STEP = 1\n"
         f"backend = RedisBackend({shared(flavour).url!r})\n"
         "asyncio.run(backend.functions.prepare())\n"

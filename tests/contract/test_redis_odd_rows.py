@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from onward.backends.redis import RedisBackend
 from onward.core.clock import ManualClock
 from onward.core.contract import Fate, Key, Query, Verdict
 from onward.core.follow import history
 from onward.core.outcome import Failed, Released, Succeeded
 from onward.core.tail import Tail
 from onward.core.task import Event, Fault, State
+from onward.ledgers.redis import RedisBackend
 from tests.contract.desk import Desk, submission
 from tests.faults.redis_invariants import check_nothing_was_refused, check_redis_invariants
 from tests.servers import FLAVOURS, fresh_url, shared

@@ -15,13 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from onward.backends import open_backend
-from onward.backends.sealed import beneath
-from onward.backends.sealed.cells import CLEAR
-from onward.backends.sealed.fields import FIELDS
-from onward.backends.sealed.keyring import Keyring, key_of, new_key
-from onward.backends.sealed.store import AGAIN_MS
-from onward.backends.sqlite import SqliteBackend
 from onward.core import machine
 from onward.core.approval import ask
 from onward.core.coalesce import Coalescer
@@ -29,6 +22,13 @@ from onward.core.contract import Hold, Move, Query, Submission
 from onward.core.errors import Invalid, LedgerUnavailable, Unreadable
 from onward.core.outcome import Parked, Succeeded
 from onward.core.task import Claimed, Ending, Event, Fault, Letter, State, Task, TaskId
+from onward.ledgers import open_backend
+from onward.ledgers.sealed import beneath
+from onward.ledgers.sealed.cells import CLEAR
+from onward.ledgers.sealed.fields import FIELDS
+from onward.ledgers.sealed.keyring import Keyring, key_of, new_key
+from onward.ledgers.sealed.store import AGAIN_MS
+from onward.ledgers.sqlite import SqliteBackend
 from tests.contract.desk import Desk, submission
 from tests.contract.ears import Ear
 from tests.contract.vault import (

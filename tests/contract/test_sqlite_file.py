@@ -10,12 +10,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-from onward.backends import open_backend
-from onward.backends.archive import Archive
 from onward.core.contract import Backend, Effect, Fate, Key, Query
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.outcome import Released, Succeeded
 from onward.core.task import Lane, State
+from onward.ledgers import open_backend
+from onward.ledgers.archive import Archive
 from tests.contract.desk import Desk, submission
 from tests.support import NOW, a_task, ids
 

@@ -12,11 +12,11 @@ from typing import Any
 import apsw
 import pytest
 
-from onward.backends import open_backend
-from onward.backends.sqlite import SqliteBackend, files, wal
-from onward.backends.sqlite.wal import WriteAheadLog
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Succeeded
+from onward.ledgers import open_backend
+from onward.ledgers.sqlite import SqliteBackend, files, wal
+from onward.ledgers.sqlite.wal import WriteAheadLog
 from tests.contract.desk import Desk, submission
 from tests.support import a_task, wait_until
 

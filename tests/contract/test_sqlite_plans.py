@@ -7,10 +7,10 @@ from importlib.resources import files
 import apsw
 import pytest
 
-from onward.backends.sqlite.database import QUERIES
-from onward.backends.sqlite.store import matching
 from onward.core.contract import Query
 from onward.core.task import State
+from onward.ledgers.sqlite.database import QUERIES
+from onward.ledgers.sqlite.store import matching
 
 DEAD, WAITING = frozenset({State.DEAD}), frozenset({State.WAITING})
 
@@ -29,7 +29,7 @@ DEAD, WAITING = frozenset({State.DEAD}), frozenset({State.WAITING})
     ],
 )
 def test_a_search_for_trouble_reads_an_index(query: Query, index: str) -> None:
-    schema = files("onward.backends.sqlite") / "migrations/0001_initial.sql"
+    schema = files("onward.ledgers.sqlite") / "migrations/0001_initial.sql"
     ledger = apsw.Connection(":memory:")
     ledger.execute(schema.read_text())
     where, bindings = matching(query)
@@ -42,7 +42,7 @@ def test_a_search_for_trouble_reads_an_index(query: Query, index: str) -> None:
 def test_documents_past_their_time_are_found_by_an_index() -> None:
     ledger = apsw.Connection(":memory:")
     for name in ("0001_initial", "0002_document_expiry"):
-        schema = files("onward.backends.sqlite") / f"migrations/{name}.sql"
+        schema = files("onward.ledgers.sqlite") / f"migrations/{name}.sql"
         ledger.execute(schema.read_text())
     plan = ledger.execute(f"EXPLAIN QUERY PLAN {QUERIES['expire_documents']}", (1,)).fetchall()
     assert "INDEX document_expiry" in str(plan)

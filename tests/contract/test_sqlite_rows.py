@@ -10,12 +10,12 @@ import apsw
 import msgspec
 import pytest
 
-from onward.backends import open_backend
-from onward.backends.sqlite import SqliteBackend
 from onward.core.contract import Hold, Key, Query
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Succeeded
 from onward.core.task import Lane, Letter, State
+from onward.ledgers import open_backend
+from onward.ledgers.sqlite import SqliteBackend
 from tests.contract.desk import Desk, submission
 from tests.support import LEASE_MS, NOW, a_task, an_ask, ids
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from onward.backends.archive import ArchivedBackend, Archiver
-from onward.backends.sealed import SealedBackend, beneath
 from onward.core.approval import ask
 from onward.core.clock import ManualClock
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Fault, TaskId
+from onward.ledgers.archive import ArchivedBackend, Archiver
+from onward.ledgers.sealed import SealedBackend, beneath
 from tests.contract.desk import Desk
 from tests.servers import shared
 from tests.support import PROFILES

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from onward.backends import open_backend
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend
 from onward.core.dispatch import Dispatcher
-from onward.core.hands import Seat
 from onward.core.outcome import Failed
+from onward.core.slots import Seat
 from onward.core.task import Claimed, Fault, Task
+from onward.ledgers import open_backend
 from tests.support import LEASE_MS, PROFILES, a_task, wait_until
 
 BUSY = Failed(Fault(kind="ServiceUnavailable", message="later"))

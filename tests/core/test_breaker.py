@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward.backends import open_backend
-from onward.core.breaker import WAVE_MS, WAVES, WINDOW_MS, Breakers, Circuit, Rules, Window
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend
 from onward.core.policy import speaks_against
+from onward.core.pressure.breaker import WAVE_MS, WAVES, WINDOW_MS, Breakers, Circuit, Rules, Window
 from onward.core.task import Fault
+from onward.ledgers import open_backend
 from tests.support import NOW, PROFILES
 
 PAUSE_MS = Rules().pause_ms

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onward.backends import open_backend
-from onward.core.catalog import FRESH_MS, MISSED_MS, Catalog, Declared
 from onward.core.clock import ManualClock
+from onward.ledgers import open_backend
+from onward.services.catalog import FRESH_MS, MISSED_MS, Catalog, Declared
 
 
 async def test_a_service_declared_on_another_server_is_found_when_it_is_missed(

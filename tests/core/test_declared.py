@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from onward.core.approval import approval_of, ask
-from onward.core.catalog import Declared
-from onward.core.declared import as_declared
 from onward.core.errors import Invalid
 from onward.core.policy import Overrides, overrides_of
+from onward.services.catalog import Declared
+from onward.services.declarations import as_declared
 from tests.support import NOW, a_task
 
 SERVICE = Declared(name="mail", task_types=("mail",), timeout_ms=5_000, max_retries=1)

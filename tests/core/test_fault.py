@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 
 from onward.core.task import fault_of
-from onward.service import fault_from
+from onward.services.function import fault_from
 
 
 class Payload(BaseModel):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from onward.core.contract import Ask
-from onward.core.hands import MOST_PER_CLAIM, Hands, Seat, holds_of
+from onward.core.slots import MOST_PER_CLAIM, Hands, Seat, holds_of
 from onward.core.task import Claimed, Lane, new_id
 from tests.support import LEASE_MS, NOW
 

@@ -11,7 +11,7 @@ import pytest
 
 import onward
 from onward.core.errors import NextStep, NotFound, Step
-from onward.surfaces.hints import HTTP, TOOLS, hint_text, with_hint
+from onward.doors.hints import HTTP, TOOLS, hint_text, with_hint
 
 PACKAGE = Path(onward.__file__).parent
 OUTSIDE = re.compile(r"\b(GET|PUT|POST|DELETE|PATCH) /|/api/|\bonward (?!ledger)[a-z]+ ?[a-z-]*")

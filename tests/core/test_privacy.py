@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.core.errors import Invalid
-from onward.core.privacy import (
+from onward.core.task import Event, Fault
+from onward.services.privacy import (
     ANY,
     MASK,
     Path,
@@ -21,7 +22,6 @@ from onward.core.privacy import (
     masks_in,
     parse,
 )
-from onward.core.task import Event, Fault
 from tests.support import NOW, a_task
 
 KEYS = st.sampled_from(["a", "b", "c", "0", "a/b", "x~y"])

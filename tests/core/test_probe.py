@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from onward.core.breaker import Circuit, Rules
 from onward.core.clock import ManualClock
 from onward.core.outcome import Outcome, Succeeded
+from onward.core.pressure.breaker import Circuit, Rules
 from onward.core.task import Claimed
 from tests.core.desk import BUSY, Desk
 from tests.core.desk import desk as desk

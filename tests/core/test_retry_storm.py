@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from onward.backends import open_backend
 from onward.core.alarm import Alarm
-from onward.core.breaker import Rules
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend
 from onward.core.dispatch import Dispatcher
-from onward.core.hands import Seat
 from onward.core.outcome import Failed, Succeeded
+from onward.core.pressure.breaker import Rules
+from onward.core.slots import Seat
 from onward.core.task import Claimed, Fault, Lane, State
+from onward.ledgers import open_backend
 from tests.support import NOW, PROFILES, a_task, wait_until
 
 SLOTS, CALL_MS, TICK_MS = 40, 1_000, 250

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from onward.core import schedule as rules
 from onward.core.errors import Invalid
-from onward.core.schedule import Due, Entry, Missed, Outcome, Schedule
+from onward.native.scheduling import rules
+from onward.native.scheduling.rules import Due, Entry, Missed, Outcome, Schedule
 from tests.support import NOW
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000

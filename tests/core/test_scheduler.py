@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from onward.backends import open_backend
-from onward.core import scheduler, timetable
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend, Key
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, LedgerUnavailable, NotFound, TooBusy
-from onward.core.schedule import Missed, Overlap, Schedule, paused, resumed
-from onward.core.scheduler import Scheduler
 from onward.core.task import TaskId, new_id
-from onward.core.timetable import KEEP_MS, KIND, REREAD_MS, Timetable
 from onward.core.troubles import Troubles
+from onward.ledgers import open_backend
+from onward.native.scheduling import scheduler, timetable
+from onward.native.scheduling.rules import Missed, Overlap, Schedule, paused, resumed
+from onward.native.scheduling.scheduler import Scheduler
+from onward.native.scheduling.timetable import KEEP_MS, KIND, REREAD_MS, Timetable
 from tests.contract.ledgers import LEDGERS
 from tests.contract.vault import NEW, OLD
 from tests.support import PROFILES, a_task, wait_until

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from onward.backends import open_backend
 from onward.core import machine, tail
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend, Submission
@@ -15,6 +14,7 @@ from onward.core.duty import LEASE_MS, Duty
 from onward.core.tail import Tail
 from onward.core.task import Event
 from onward.core.troubles import Troubles
+from onward.ledgers import open_backend
 from tests.support import PROFILES, a_task, wait_until
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from onward.backends import open_backend
+from onward.ledgers import open_backend
 from tests.processes import HTTP, free_port
 
 pytestmark = pytest.mark.slow

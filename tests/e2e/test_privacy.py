@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from onward.client.address import reach
-from onward.core.privacy import MASK
+from onward.services.privacy import MASK
 from tests.processes import HTTP, Process, Server, serving
 
 pytestmark = pytest.mark.slow

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from onward.backends.redis import RedisBackend
-from onward.backends.redis.client import NAME
 from onward.cli import redis_checkup
 from onward.cli.checkup import BAD, GOOD, ODD, Finding
 from onward.cli.redis_checkup import examine_redis
 from onward.cli.terminal import REFUSED, USAGE
+from onward.ledgers.redis import RedisBackend
+from onward.ledgers.redis.client import NAME
 from onward.settings import Settings
 from tests.contract.desk import Desk
 from tests.e2e.test_cli import run

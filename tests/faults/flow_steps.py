@@ -24,7 +24,7 @@ from onward.core.errors import Conflict
 from onward.core.task import FINAL, State, Task, TaskId, encode, new_id
 from onward.engine import Onward
 from onward.flow.runs import SIGNAL, Start, new_run
-from onward.service import Context, Service
+from onward.services.function import Context, Service
 from onward.settings import Settings
 
 RUN = "run"

@@ -14,14 +14,14 @@ import httpx2
 import pytest
 
 from onward import Worker
-from onward.backends import open_backend
-from onward.backends.archive import ArchivedBackend, Archiver
 from onward.client.address import reach
 from onward.core import machine
 from onward.core.clock import ManualClock
 from onward.core.contract import Key
 from onward.core.outcome import Failed, Parked, Succeeded
 from onward.core.task import Fault
+from onward.ledgers import open_backend
+from onward.ledgers.archive import ArchivedBackend, Archiver
 from tests.contract.desk import Desk, submission
 from tests.faults.redis_invariants import check_only_permanent_keys, check_redis_invariants
 from tests.faults.test_kills import drained

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from onward.core.errors import Invalid
 from onward.settings import Settings
-from onward.workers.push_address import Hosts
+from onward.workers.http.address import Hosts
 from tests.house import House
 from tests.push.conftest import Hire, register, run
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.workers.exec_services import InvalidInput, route, sum_, transform
+from onward.workers.http.exec_services import InvalidInput, route, sum_, transform
 
 
 def flow(input: Any, **params: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from onward.client.http import Client
 from onward.client.http_worker import NotAccepted
 from onward.client.listening import bind
 from onward.client.worker import Worker
-from onward.service import Context, Refused, TryAgain
+from onward.services.function import Context, Refused, TryAgain
 from tests.client.conftest import served
 from tests.support import wait_until
 

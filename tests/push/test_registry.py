@@ -8,8 +8,8 @@ import pytest
 
 from onward.core.contract import Document
 from onward.core.errors import NotFound
-from onward.workers.push_address import Hosts
-from onward.workers.registry import FORGOTTEN_AFTER, Registry
+from onward.workers.http.address import Hosts
+from onward.workers.http.registry import FORGOTTEN_AFTER, Registry
 from onward.workers.roster import Roster
 from tests.house import House, open_house
 from tests.push.conftest import Hire, register, run, submit, task, wait_until
@@ -250,7 +250,7 @@ async def test_who_was_allowed_under_an_earlier_list_is_not_called(house: House)
 async def test_there_is_an_end_to_registering(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onward.workers.registry.MOST", 1)
+    monkeypatch.setattr("onward.workers.http.registry.MOST", 1)
     await register(house, "http://127.0.0.1:9001", id="w1")
     body = {"url": "http://127.0.0.1:9002", "services": ["echo"], "id": "w2"}
     assert (await house.post("/register", body)).status_code == 503

@@ -12,7 +12,7 @@ import pytest
 from onward.core.task import Task, new_id
 from onward.engine import Onward
 from onward.flow.runs import Start, new_run
-from onward.service import Service
+from onward.services.function import Service
 from onward.settings import Settings
 from tests.servers import fresh_url, shared
 

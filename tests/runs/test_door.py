@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onward.surfaces.vocabulary import FLOWS
+from onward.doors.vocabulary import FLOWS
 from tests.runs.centre import Centre, call, chain
 
 ONE = chain(("a", call("upper", "$params.text", "out")))

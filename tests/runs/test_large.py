@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from onward.core.task import State
+from onward.doors.flows import rows
 from onward.flow import executor
-from onward.surfaces import slow_reads
-from onward.surfaces.flows import rows
+from onward.native import slow_reads
 from tests.runs.centre import Centre, call, chain
 
 MANY = 2_000

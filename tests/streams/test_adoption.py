@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.workers import channel
+from onward.workers.streams import channel
 from tests.streams.street import DEAD, GROUP, RESULTS, TASKS, Street, open_street
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S1-13")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onward.workers.agent_dialect import CREATE
+from onward.workers.streams.agent_dialect import CREATE
 from tests.streams.street import GROUP, TASKS, open_street
 
 

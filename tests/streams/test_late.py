@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from onward.core.errors import LedgerUnavailable
-from onward.workers.channel import _DISMISS
+from onward.workers.streams.channel import _DISMISS
 from tests.streams.street import GROUP, RESULTS, TASKS, Street, open_street
 
 pytestmark = pytest.mark.slow

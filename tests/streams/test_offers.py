@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onward.client.worker import Worker
-from onward.workers import streams
+from onward.workers.streams import feed as streams
 from tests.servers import RedisServer
 from tests.streams.street import GROUP, TASKS, Street, open_street, text
 from tests.support import wait_until

@@ -14,7 +14,7 @@ import redis.asyncio
 from onward.client.errors import ProblemError, ServerNeeded
 from onward.client.http import Client, Options, TaskView
 from onward.client.worker import Worker
-from onward.service import Context, PlainContext, Refused
+from onward.services.function import Context, PlainContext, Refused
 from tests.client.conftest import served, wait_until_put_off
 from tests.servers import fresh_url
 from tests.streams.street import DEAD, GROUP, RESULTS, TASKS, text

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.workers import channel
+from onward.workers.streams import channel
 from tests.servers import fresh_url
 from tests.streams.street import Street, open_street
 

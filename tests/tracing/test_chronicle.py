@@ -7,15 +7,15 @@ from functools import partial
 
 import pytest
 
-from onward.backends import open_backend
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import LEASE_MS, Duty
-from onward.core.hands import Seat
 from onward.core.outcome import Failed, Outcome, Succeeded
+from onward.core.slots import Seat
 from onward.core.task import Claimed, Fault, Task, new_id
 from onward.core.trace import RUN, placed
+from onward.ledgers import open_backend
 from onward.tracing.chronicle import Chronicle
 from onward.tracing.stages import Stage
 from tests.support import PROFILES, a_task, wait_until

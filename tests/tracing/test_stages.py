@@ -10,8 +10,8 @@ import pytest
 from onward.core.task import Claimed, Event, Lane, encode
 from onward.core.trace import QUEUE, RUN, handed_on, sampled, span_id, stored, traceparent_of
 from onward.tracing.stages import Stage, stages
-from onward.workers.agent_dialect import AgentProtocol
-from onward.workers.dialects import StreamProtocol
+from onward.workers.streams.agent_dialect import AgentProtocol
+from onward.workers.streams.dialects import StreamProtocol
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -15,7 +15,7 @@ from onward.client.execution import Execution
 from onward.client.wire import Wire
 from onward.engine import Onward
 from onward.flow.runs import QUEUE
-from onward.service import Service
+from onward.services.function import Service
 from onward.settings import Settings
 from onward.tracing import server
 from tests.house import House, open_house

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from onward.backends import open_backend
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend
+from onward.ledgers import open_backend
 from onward.workers.celery.wake import Send, WakeUps
 from onward.workers.roster import Roster
 from tests.support import wait_until

@@ -12,7 +12,7 @@ from celery import Celery
 
 from onward import Worker
 from onward.core.errors import Invalid
-from onward.service import Service
+from onward.services.function import Service
 from onward.settings import Settings
 from onward.workers.celery import hiring
 from onward.workers.celery.wiring import celery_app, ledger_url

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from onward.backends import open_backend
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend
+from onward.ledgers import open_backend
 from onward.workers.roster import Roster
-from onward.workers.socket import DEPARTURES
-from onward.workers.turnstile import Turnstile
+from onward.workers.socket.sessions import DEPARTURES
+from onward.workers.socket.turnstile import Turnstile
 from tests.house import House, open_house
 from tests.support import wait_until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onward.workers.shipped.extract import MOST_CHARS, extract
+from onward.workers.local.shipped.extract import MOST_CHARS, extract
 
 NEWS = (
     "The ledger keeps every task. Rain is expected. A worker that claims a task raises its fence. "

@@ -18,11 +18,11 @@ from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Claimed, State, Task, fault_of
 from onward.engine import Onward
 from onward.pace import Pace
-from onward.service import Service
+from onward.services.function import Service
 from onward.settings import Settings
-from onward.workers import local
-from onward.workers.local import LocalExecutor
-from onward.workers.offers import claimed
+from onward.workers.local import executor as local
+from onward.workers.local.executor import LocalExecutor
+from onward.workers.streams.offers import claimed
 from tests.support import a_task, wait_until
 
 WAIT_MS = 20_000

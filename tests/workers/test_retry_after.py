@@ -10,10 +10,10 @@ import pytest
 
 from onward.core.outcome import Failed
 from onward.core.task import LONGEST_DELAY_MS, Fault, storable_fault
-from onward.workers.agent_dialect import _fault
-from onward.workers.dialects import StreamProtocol
-from onward.workers.push_call import outcome
-from onward.workers.shipped.failure import retry_after_ms
+from onward.workers.http.call import outcome
+from onward.workers.local.shipped.failure import retry_after_ms
+from onward.workers.streams.agent_dialect import _fault
+from onward.workers.streams.dialects import StreamProtocol
 
 DAY_MS = 24 * 3_600_000
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onward.workers.socket import MAX_NOTE_BYTES, MAX_NOTES
+from onward.workers.socket.sessions import MAX_NOTE_BYTES, MAX_NOTES
 from tests.house import House, SocketWorker, open_house
 from tests.support import wait_until
 

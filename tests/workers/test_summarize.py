@@ -18,9 +18,9 @@ from pydantic import ValidationError
 from onward.core.errors import Invalid
 from onward.core.task import FINAL, LONGEST_DELAY_MS, State, Task
 from onward.settings import Settings
-from onward.workers import shipped
-from onward.workers.shipped.failure import retry_after_ms
-from onward.workers.shipped.summarize import MOST_CHARS, MOST_WRITTEN, Endpoint
+from onward.workers.local import shipped
+from onward.workers.local.shipped.failure import retry_after_ms
+from onward.workers.local.shipped.summarize import MOST_CHARS, MOST_WRITTEN, Endpoint
 from tests.house import House, open_house
 from tests.support import wait_until
 from tests.workers.endpoint import (
@@ -315,7 +315,7 @@ async def test_it_is_declared_and_a_bad_payload_is_refused_at_the_door(payload: 
 def test_a_key_without_the_package_stops_the_start_with_the_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("onward.workers.shipped.summarize.find_spec", lambda name: None)
+    monkeypatch.setattr("onward.workers.local.shipped.summarize.find_spec", lambda name: None)
     with pytest.raises(Invalid, match="openai package") as raised:
         shipped.services(Settings(openrouter_api_key=KEY))
     assert "pip install 'onward[openai]'" in (raised.value.hint or "")

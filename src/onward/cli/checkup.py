@@ -101,7 +101,7 @@ def _packages() -> Finding:
 def _sqlite() -> Finding:
     import apsw
 
-    from onward.backends.sqlite.database import OLDEST
+    from onward.ledgers.sqlite.database import OLDEST
 
     version = apsw.sqlite_lib_version()
     if tuple(int(part) for part in version.split(".")) < OLDEST:
@@ -111,8 +111,8 @@ def _sqlite() -> Finding:
 
 
 def _encryption(settings: Settings) -> Finding:
-    from onward.backends.sealed.keyring import Keyring
     from onward.core.errors import Invalid
+    from onward.ledgers.sealed.keyring import Keyring
 
     try:
         given = settings.encryption()

@@ -52,7 +52,7 @@ def exec_worker(
     [cyan]REGISTRY_URL=http://127.0.0.1:8070 WORKER_URL=http://127.0.0.1:8081 onward exec-worker[/]
     """
     from onward.client.worker import Worker
-    from onward.workers.exec_services import SERVICES
+    from onward.workers.http.exec_services import SERVICES
 
     try:
         worker = Worker(server, id=id, concurrency=concurrency)

@@ -50,8 +50,8 @@ def new(
 
     [cyan]export ONWARD_ENCRYPTION_KEYS="$(onward keys encryption new),$ONWARD_ENCRYPTION_KEYS"[/]
     """
-    from onward.backends.sealed.keyring import new_key
     from onward.core.errors import Invalid
+    from onward.ledgers.sealed.keyring import new_key
 
     try:
         print(new_key(name or f"k{datetime.now(UTC):%Y%m%d}"))

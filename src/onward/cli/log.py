@@ -67,11 +67,11 @@ def forget(
 def _directly(ledger: str, doing: str, ask: Callable[[Readers], Awaitable[T]]) -> T:
     import asyncio
 
-    from onward.backends import open_backend
-    from onward.backends.sqlite.files import InUse
     from onward.core.clock import SystemClock
     from onward.core.errors import OnwardError
     from onward.core.readers import Readers
+    from onward.ledgers import open_backend
+    from onward.ledgers.sqlite.files import InUse
     from onward.settings import Settings
 
     async def whole() -> T:

@@ -103,7 +103,7 @@ def _role(info: Mapping[str, Any]) -> Finding:
 
 
 def _layout(client: Any, prefix: str) -> Iterator[Finding]:
-    from onward.backends.redis.layout import LAST, LAYOUT
+    from onward.ledgers.redis.layout import LAST, LAYOUT
 
     written = client.exists(f"{prefix}onward:index")
     found = client.get(f"{prefix}onward:layout") or ("1" if written else None)
@@ -172,7 +172,7 @@ def _mib(size: int) -> str:
 def _functions(client: Any) -> Finding:
     import redis
 
-    from onward.backends.redis.client import LIBRARY, NAME
+    from onward.ledgers.redis.client import LIBRARY, NAME
 
     try:
         loaded = client.execute_command("FUNCTION LIST", "LIBRARYNAME", NAME, "WITHCODE")

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
-from onward.backends.redis.layout import LAYOUT, living
-from onward.backends.redis.mending import Mending
 from onward.cli.checkup import BAD, GOOD, ODD, Finding
+from onward.ledgers.redis.layout import LAYOUT, living
+from onward.ledgers.redis.mending import Mending
 
 EXAMPLES = 3
 TELL_EVERY_S = 1.0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from onward.client.frames import Register
     from onward.client.worker import Line, Over, Worker
-    from onward.service import Service
+    from onward.services.function import Service
 
 
 def worker(
@@ -117,7 +117,7 @@ def _run(worker: Worker, where: str, *, redis: str | None = None, over: Over | N
 
 def over_ledger(url: str | None) -> Over:
     from onward.cli.serve import read_settings
-    from onward.workers.pull import LedgerLine
+    from onward.workers.ledger.pull import LedgerLine
 
     settings = read_settings(ledger=url)
     if settings.ledger.startswith("sqlite"):

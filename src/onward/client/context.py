@@ -17,7 +17,7 @@ from onward.client import frames
 from onward.client.errors import ProblemError, Unreachable
 from onward.client.wire import PASSING, Wire
 from onward.pace import PROGRESS_EVERY_S, Pace
-from onward.service import EffectUnknown
+from onward.services.function import EffectUnknown
 
 UNKNOWN_PAUSE_S = 0.1
 AGAIN_S = 0.5  # between two tries at a server or ledger that is away

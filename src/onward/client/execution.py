@@ -14,7 +14,7 @@ from concurrent.futures import Executor as Threads
 from onward.client.context import LostTask, TaskContext
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Fault, Json
-from onward.service import SAYING_NO, Service, fault_from
+from onward.services.function import SAYING_NO, Service, fault_from
 from onward.tracing import inside
 
 log = logging.getLogger("onward.worker")

@@ -32,7 +32,7 @@ from onward.core.errors import Invalid, OnwardError
 from onward.core.outcome import Failed
 from onward.core.task import Fault, Json, new_id, unknown_service
 from onward.core.urls import shown
-from onward.service import Service
+from onward.services.function import Service
 
 log = logging.getLogger("onward.worker")
 

@@ -26,7 +26,7 @@ from onward.client.wire import Wire
 from onward.core.outcome import Failed
 from onward.core.task import Fault, unknown_service
 from onward.core.urls import shown
-from onward.service import Service
+from onward.services.function import Service
 
 log = logging.getLogger("onward.worker")
 

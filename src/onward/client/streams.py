@@ -32,8 +32,8 @@ from onward.client.wire import Wire
 from onward.core.errors import OnwardError
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Fault, unknown_service
-from onward.service import Service
-from onward.workers.dialects import Fields, StreamProtocol
+from onward.services.function import Service
+from onward.workers.streams.dialects import Fields, StreamProtocol
 
 log = logging.getLogger("onward.worker")
 

@@ -25,7 +25,7 @@ from onward.client import frames
 from onward.client.address import is_said, server_url
 from onward.client.link import NameTaken, SocketLine
 from onward.client.wire import Wire
-from onward.service import Service
+from onward.services.function import Service
 
 log = logging.getLogger("onward.worker")
 

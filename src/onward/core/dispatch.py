@@ -17,7 +17,6 @@ import structlog
 
 from onward.core import machine
 from onward.core.approval import Word
-from onward.core.breaker import Rules as BreakerRules
 from onward.core.clock import Clock
 from onward.core.coalesce import Coalescer, call_in_halves
 from onward.core.contract import (
@@ -36,7 +35,6 @@ from onward.core.contract import (
 )
 from onward.core.decisions import Decisions, Reader, ending_of
 from onward.core.errors import Conflict, LedgerUnavailable, NextStep, NotFound, Step
-from onward.core.hands import Hands, Held, holds_of
 from onward.core.intervene import (
     NO_TASK,
     Decide,
@@ -59,7 +57,9 @@ from onward.core.outcome import (
     storable,
 )
 from onward.core.policy import Profile
-from onward.core.pressure import Pressure
+from onward.core.pressure.bounds import Pressure
+from onward.core.pressure.breaker import Rules as BreakerRules
+from onward.core.slots import Hands, Held, holds_of
 from onward.core.task import (
     FINAL,
     Claimed,

@@ -18,9 +18,7 @@ from msgspec import UNSET
 
 from onward.core import outcome as outcomes
 from onward.core.approval import WAITS, Status, approval_of, ask
-from onward.core.catalog import Catalog, Declared
 from onward.core.coalesce import Coalescer
-from onward.core.declared import as_declared
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, NotFound
 from onward.core.machine import CANCEL
@@ -70,6 +68,8 @@ from onward.flow.step import (
     Signal,
     Step,
 )
+from onward.services.catalog import Catalog, Declared
+from onward.services.declarations import as_declared
 
 MAX_NESTED = 16  # runs started by runs
 MOST_KNOWN = 8_192  # runs that are remembered

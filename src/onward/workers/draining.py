@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from onward.core.errors import Conflict, NotFound
 from onward.core.task import WorkerId
-from onward.workers.registry import TRANSPORT as HTTP
-from onward.workers.registry import Registry
+from onward.workers.http.registry import TRANSPORT as HTTP
+from onward.workers.http.registry import Registry
 from onward.workers.roster import Member, Roster
 
 OUT_OF_REACH = {

@@ -11,8 +11,8 @@ import structlog
 from onward.core.contract import Executor, Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable, Unreadable
-from onward.core.hands import Seat
 from onward.core.outcome import Failed, Outcome, Released
+from onward.core.slots import Seat
 from onward.core.task import Claimed, Fault, WorkerId
 
 log = structlog.get_logger("onward.runner")

@@ -31,7 +31,7 @@ from onward.workers.celery.wiring import (
     wake,
     wake_queue,
 )
-from onward.workers.outpost import Seating
+from onward.workers.ledger.worker import Seating
 
 log = structlog.get_logger("onward.celery")
 

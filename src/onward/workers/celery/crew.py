@@ -16,10 +16,10 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import OnwardError
 from onward.core.outcome import Outcome
 from onward.core.task import Claimed, State
-from onward.service import Service
+from onward.services.function import Service
 from onward.settings import Settings
-from onward.workers.local import LocalExecutor
-from onward.workers.outpost import Outpost, Seating
+from onward.workers.ledger.worker import Outpost, Seating
+from onward.workers.local.executor import LocalExecutor
 from onward.workers.runner import Runner
 
 log = structlog.get_logger("onward.celery")

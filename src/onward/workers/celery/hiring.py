@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import Any
 
 from onward.core.errors import Invalid
-from onward.service import Service
+from onward.services.function import Service
 from onward.settings import Settings
-from onward.workers import shipped
+from onward.workers.local import shipped
 
 NAME = "ONWARD_CELERY_SERVICES"
 

@@ -1,0 +1,109 @@
+"""What to go easy on: services that fail, queues that are paused, and how many retries wait.
+
+Fed with outcomes by the Dispatcher, weighed once a second. It bounds what is claimed, and never
+touches a task.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from onward.core import machine
+from onward.core.clock import Clock
+from onward.core.contract import Backend, Move, Verdict
+from onward.core.lanes import RETRY_SHARE, RetryShare
+from onward.core.outcome import Failed, Outcome, Succeeded
+from onward.core.policy import Profile, Trips, speaks_against
+from onward.core.pressure.breaker import Breakers, Circuit, Rules
+from onward.core.pressure.pauses import Pauses
+from onward.core.slots import Hands
+from onward.core.task import Claimed, Lane, State, Task, TaskId, fault_of
+
+
+class Pressure:
+    def __init__(
+        self,
+        backend: Backend,
+        profiles: Mapping[str, Profile],
+        clock: Clock,
+        hands: Hands,
+        *,
+        breaker: Rules | None = None,
+        retry_share: RetryShare = RETRY_SHARE,
+    ) -> None:
+        self._store = backend.tasks
+        self._profiles = profiles
+        self._waiting_retries: Mapping[str, int] = {}  # by queue, as of the last second
+        self._hands = hands
+        self._bounds: dict[str, int] = {}  # by queue, as its breaker has it
+        # By queue whose breaker is half open: what was in hand when its probe began.
+        self._old: dict[str, frozenset[tuple[TaskId, int]]] = {}
+        self.retry_share = retry_share
+        self.breakers = Breakers(
+            backend.documents, clock, breaker or Rules(), bound=self._bound, serves=hands.served
+        )
+        self.pauses = Pauses(backend.documents, clock, changed=self._rebound)
+        hands.share_by(self._share)
+
+    def note(self, batch: Sequence[tuple[Claimed, Outcome]], verdicts: Sequence[Verdict]) -> None:
+        """What these outcomes say of the services that they came from."""
+        calls: Counter[str] = Counter()
+        failures: Counter[str] = Counter()
+        for (task, outcome), verdict in zip(batch, verdicts, strict=True):
+            profile = self._profiles[task.profile]
+            if verdict is not Verdict.APPLIED or profile.trips is Trips.NEVER:
+                continue
+            if self._is_old(task):
+                continue
+            if isinstance(outcome, Succeeded):
+                calls[task.queue] += 1
+            elif isinstance(outcome, Failed):
+                calls[task.queue] += 1
+                failures[task.queue] += speaks_against(outcome.fault, profile)
+        for queue, count in calls.items():
+            self.breakers.record(queue, count, failures[queue])
+
+    def note_lateness(self, task: Task, move: Move) -> None:
+        """The clock ended this attempt; if for its own time, that is the service's failure."""
+        error = move.changes.get("error")
+        fault = fault_of(error) if isinstance(error, str) else None
+        late = fault == machine.ATTEMPT_TIMED_OUT and not self._is_old(task)
+        if fault is not None and late and speaks_against(fault, self._profiles[task.profile]):
+            self.breakers.record(task.queue, 1, 1)
+
+    def _is_old(self, task: Claimed | Task) -> bool:
+        """Called before its service's probe began: it says nothing of how the service is now."""
+        return (task.id, task.fence) in self._old.get(task.queue, ())
+
+    async def weigh(self) -> None:
+        """Once a second."""
+        self._waiting_retries = {
+            queue: count
+            for (queue, lane, state), count in (await self._store.counts()).items()
+            if lane is Lane.RETRY and state is State.QUEUED
+        }
+        await self.breakers.tend()
+        await self.pauses.read()
+
+    def _bound(self, queue: str, most: int | None) -> None:
+        if most is None:
+            self._bounds.pop(queue, None)
+        else:
+            self._bounds[queue] = most
+        reading = self.breakers.readings().get(queue)
+        if reading is not None and reading.state is Circuit.HALF_OPEN:
+            self._old[queue] = self._hands.held_of(queue)
+        else:
+            self._old.pop(queue, None)
+        self._rebound(queue)
+
+    def _rebound(self, queue: str) -> None:
+        paused = queue in self.pauses.paused()
+        self._hands.bound(queue, 0 if paused else self._bounds.get(queue))
+
+    def _share(self, queues: Sequence[str]) -> float:
+        waiting = self._waiting_retries
+        if not waiting:
+            return self.retry_share.normal
+        return self.retry_share.of(sum(waiting.get(queue, 0) for queue in queues))

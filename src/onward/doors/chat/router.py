@@ -1,0 +1,151 @@
+"""POST /v1/chat/completions: the same tasks in OpenAI's words, waiting and streaming (N-6).
+
+The official client silently sends 408, 409, 429 and 5xx again; an ending that must not run twice
+says `x-should-retry: false`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onward.core import strict_json
+from onward.core.errors import Invalid, NoWorker, OnwardError, QueueFull, TooBusy
+from onward.core.follow import follow
+from onward.core.task import Ending, State, Task, encode
+from onward.doors.dispatcher.submission import Door, error_text
+from onward.doors.streaming import EventStream, Places
+
+RETRY_SAFE = {"x-should-retry": "true", "retry-after": "1"}
+ONCE = {"x-should-retry": "false"}
+MOST_STREAMS = 1_000  # as many as may follow tasks at /api/v2
+
+
+def build(door: Door) -> APIRouter:
+    router = APIRouter(tags=["openai"])
+    places = Places(MOST_STREAMS, f"{MOST_STREAMS} answers are being streamed already")
+
+    @router.post("/v1/chat/completions")
+    async def complete(request: Request) -> Response:
+        try:
+            body = strict_json.parse_object(await request.body())
+            model, timeout_ms = _checked(door, body)
+            task = await door.task(body, model, timeout_ms=timeout_ms, waits=True)
+            await door.require_worker(model)
+            if body.get("stream"):
+                with ExitStack() as place:
+                    # Before anything is waited for: of many that come at once, none is let in
+                    # beyond the limit while the tasks of the others are on their way in.
+                    place.enter_context(places.take())
+                    await door.hand_in(task)
+                    return EventStream(_stream(door, task, model), place.pop_all())
+            ending = await door.hand_in_and_wait(task, timeout_ms)
+        except OnwardError as error:
+            return _refusal(error)
+        if ending is None or ending.state is not State.SUCCEEDED:
+            return _failure(500, _words(ending), "server_error", ONCE)
+        return _json(200, _completion(task, model, ending.result or "null"))
+
+    return router
+
+
+def _checked(door: Door, body: dict[str, Any]) -> tuple[str, int]:
+    model = body.get("model")
+    if not isinstance(model, str) or not 0 < len(model) <= 128 or not model.isprintable():
+        raise Invalid("model must be the name of a worker group", pointer="/model")
+    if not isinstance(body.get("messages"), list):
+        raise Invalid("messages must be a list", pointer="/messages")
+    if not isinstance(body.get("stream", False), bool | None):
+        raise Invalid("stream must be true or false", pointer="/stream")
+    return model, door.timeout_ms(body)
+
+
+def _completion(task: Task, model: str, result: str) -> bytes:
+    value = msgspec.json.decode(result)
+    if isinstance(value, dict) and isinstance(value.get("choices"), list):
+        return result.encode()  # the worker speaks OpenAI's words itself
+    message = {"role": "assistant", "content": _content(value, result)}
+    return _envelope(task, model, "chat.completion", {"message": message}, "stop")
+
+
+def _content(value: Any, result: str) -> str:
+    return value if isinstance(value, str) else result
+
+
+def _envelope(
+    task: Task, model: str, kind: str, choice: dict[str, Any], finish: str | None
+) -> bytes:
+    envelope = {
+        "id": f"chatcmpl-{task.id}",
+        "object": kind,
+        "created": task.created_at // 1000,
+        "model": model,
+        "choices": [{"index": 0, **choice, "logprobs": None, "finish_reason": finish}],
+    }
+    if kind == "chat.completion":
+        envelope["usage"] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    return msgspec.json.encode(envelope)
+
+
+async def _stream(door: Door, task: Task, model: str) -> AsyncIterator[bytes]:
+    def piece(delta: dict[str, Any], finish: str | None = None) -> bytes:
+        body = _envelope(task, model, "chat.completion.chunk", {"delta": delta}, finish)
+        return b"data: " + body + b"\n\n"
+
+    yield piece({"role": "assistant", "content": ""})
+    spoken = False
+    async for events in follow(door.dispatcher.backend, task.id):
+        for event in events:
+            if event.type == "task.chunk" and event.data is not None:
+                spoken = True
+                yield piece({"content": _content(msgspec.json.decode(event.data), event.data)})
+        if not events:
+            yield b": still working\n\n"
+    found = (await door.dispatcher.backend.tasks.get([task.id]))[0]
+    if found is None or found.state is not State.SUCCEEDED:
+        message = _words(None if found is None else Ending.of(found))
+        yield b"data: " + _error(message, "server_error") + b"\n\n"
+        return
+    if not spoken:
+        result = found.result or "null"
+        yield piece({"content": _content(msgspec.json.decode(result), result)})
+    yield piece({}, "stop")
+    yield b"data: [DONE]\n\n"
+
+
+def _words(ending: Ending | None) -> str:
+    return "Task timeout" if ending is None else error_text(ending.state, ending.error)
+
+
+def _refusal(error: OnwardError) -> Response:
+    match error:
+        case Invalid():
+            return _failure(400, str(error), "invalid_request_error", ONCE)
+        case NoWorker():
+            return _failure(503, "No worker available", "service_unavailable", RETRY_SAFE)
+        case QueueFull():
+            return _failure(503, "Queue is full", "service_unavailable", RETRY_SAFE)
+        case TooBusy():
+            return _failure(503, str(error), "service_unavailable", RETRY_SAFE)
+        case _:
+            raise error
+
+
+def _failure(status: int, message: str, kind: str, headers: dict[str, str]) -> Response:
+    return Response(_error(message, kind), status, headers, media_type="application/json")
+
+
+def _error(message: str, kind: str) -> bytes:
+    return encode(
+        {"error": {"message": message, "type": kind, "param": None, "code": None}}
+    ).encode()
+
+
+def _json(status: int, body: bytes) -> Response:
+    return Response(body, status, media_type="application/json")

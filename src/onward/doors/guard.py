@@ -1,0 +1,320 @@
+"""Before every door: how large a body may be, whose page may speak to us, a number for each call.
+
+Decides from headers alone, so a call that is in order pays for one look at them. Never reads a body
+on its own; one without a length is counted as the door reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import re
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from itertools import count
+from typing import Any
+
+import structlog
+from starlette.requests import ClientDisconnect
+
+from onward.doors.error_body import INTERNAL, error_body
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_BODY = 1 << 20
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+SINGLE = (b"host", b"origin", b"content-length")
+# Nobody guesses at a type, and no other site's page embeds an answer as an image or a script.
+FIXED_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+ORIGIN_HINT = (
+    "if the page is yours: name its origin in ONWARD_ALLOWED_ORIGINS, or let the proxy pass on "
+    "Host with its port (nginx: proxy_set_header Host $http_host)"
+)
+
+log = structlog.get_logger("onward.guard")
+_given_id = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
+_server_id = secrets.token_hex(4)
+_number = count(1)
+
+
+class Refusal(Exception):
+    def __init__(self, status: int, code: str, message: str, **extra: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.extra = status, code, message, extra
+
+
+class Guard:
+    def __init__(
+        self,
+        app: App,
+        *,
+        max_body: int = MAX_BODY,
+        allowed_hosts: Collection[str] = (),
+        allowed_origins: Collection[str] = (),
+        answered: Counter[int] | None = None,
+    ) -> None:
+        self._app = app
+        self._max_body = max_body
+        self._hosts = {host.lower() for host in allowed_hosts}
+        self._origins = {origin.lower().rstrip("/") for origin in allowed_origins}
+        self._answered: Counter[int] = Counter() if answered is None else answered
+        self._good_hosts: set[tuple[str | None, bytes]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        call = _Call(scope, receive, send, self._max_body, _request_id(headers), self._answered)
+        try:
+            self._check(scope, headers)
+        except Refusal as refusal:
+            await call.refuse(refusal)
+            return
+        if scope["type"] == "http":
+            if b"content-length" not in headers:
+                receive = call.count
+            if scope["method"] == "HEAD":  # answered as a GET, without its body
+                call.head_only = True
+                scope = {**scope, "method": "GET"}
+        try:
+            await self._app(scope, receive, call.send)
+        except ClientDisconnect:
+            pass  # gone in the middle of its body, or refused there by us: nobody to tell
+        except asyncio.CancelledError:
+            # The server stops and cannot wait for this one: say so instead of hanging up.
+            await call.refuse(Refusal(503, "stopping", "Server is stopping"))
+        except Exception as error:
+            log.error(
+                "a call failed",
+                request_id=call.request_id,
+                method=scope.get("method", "WEBSOCKET"),
+                path=scope["path"],
+                exc_info=error,
+            )
+            await call.refuse(Refusal(500, "internal", INTERNAL))
+        else:
+            if call.held:
+                await call.release()
+
+    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        if len(headers) != len(scope["headers"]):
+            _refuse_twins(scope["headers"])
+        host = headers.get(b"host")
+        server = scope.get("server")
+        if (server and server[0], host) not in self._good_hosts:
+            self._check_host(scope, host)
+        http = scope["type"] == "http"
+        site = headers.get(b"sec-fetch-site")
+        if site is not None or b"origin" in headers:
+            self._check_page(site, headers, host, reads=http and scope["method"] in SAFE)
+        if http:
+            self._check_body(headers)
+
+    def _check_body(self, headers: dict[bytes, bytes]) -> None:
+        length = headers.get(b"content-length")
+        if length is not None and not length.isdigit():
+            raise Refusal(400, "invalid_request", "Content-Length is not a number")
+        if length is not None and (len(length) > 18 or int(length) > self._max_body):
+            raise _too_large(self._max_body)
+        encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+        transfer = headers.get(b"transfer-encoding", b"chunked").strip().lower()
+        if encoding not in (b"identity", b"") or transfer != b"chunked":
+            raise Refusal(415, "unsupported", "A compressed body is not accepted; send it as it is")
+
+    def _check_host(self, scope: Scope, host: bytes | None) -> None:
+        """A page that re-points its own name at 127.0.0.1 still says that name here."""
+        if host is None:
+            if scope.get("http_version") == "1.0":
+                return
+            raise Refusal(400, "invalid_request", "The Host header is missing")
+        server = scope.get("server")
+        address = server[0] if server else None
+        if _is_loopback(address) and not self._known(host.decode("latin-1").lower()):
+            raise Refusal(421, "bad_host", "Unknown Host; name it in ONWARD_ALLOWED_HOSTS")
+        if len(self._good_hosts) < 256:
+            self._good_hosts.add((address, host))
+
+    def _known(self, host: str) -> bool:
+        name, _, port = host.rpartition(":")
+        if not (name and port.isdigit()) or host.endswith("]"):
+            name = host
+        if {host, name} & self._hosts or name == "localhost" or name.endswith(".localhost"):
+            return True
+        return _address(name.removeprefix("[").removesuffix("]")) is not None
+
+    def _check_page(
+        self,
+        site: bytes | None,
+        headers: dict[bytes, bytes],
+        host: bytes | None,
+        *,
+        reads: bool,
+    ) -> None:
+        """A browser sends another page's request with our user's rights, and names that page.
+
+        Sec-Fetch-Site is the browser's own comparison with the address that it asked, so it holds
+        behind a proxy that rewrites Host; a page cannot set it. Older browsers send Origin alone.
+        """
+        if site in (b"same-origin", b"none"):
+            return
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        if origin in self._origins:
+            return
+        if reads:
+            # Another site's page would start scans and hold streams open; a link to us is welcome.
+            if site != b"cross-site" or _is_navigation(headers):
+                return
+        elif site is None and host and origin.partition("://")[2] == host.decode("latin-1").lower():
+            return
+        raise Refusal(403, "bad_origin", "This page may not do that here", hint=ORIGIN_HINT)
+
+
+class _Call:
+    """One call as the guard sees it: what was sent already, and how much came in."""
+
+    __slots__ = (
+        "_answered", "_limit", "_receive", "_room", "_scope", "_send", "_started", "head_only",
+        "held", "request_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        max_body: int,
+        request_id: str,
+        answered: Counter[int],
+    ) -> None:
+        self._answered = answered  # by status
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._limit = self._room = max_body
+        self._started = False
+        self.held: list[Message] | None = None
+        self.head_only = False
+        self.request_id = request_id
+        scope.setdefault("state", {})["request_id"] = request_id
+
+    async def send(self, message: Message) -> None:
+        if self._room < 0:
+            return  # refused already: what the door makes of the cut body interests nobody
+        if not self._started:
+            kind = message["type"]
+            if kind == "http.response.start" or kind == "websocket.accept":
+                given = message.get("headers") or ()
+                message["headers"] = [*given, *self._own_headers()]
+                if message.get("status") == 500 and self.held is None:
+                    self.held = []
+            # Starlette answers a fault in its own words and then raises: until the door is through,
+            # a 500 may still have to be said in this door's words.
+            if self.held is not None:
+                self.held.append(message)
+                return
+            self._started = True
+            if kind == "http.response.start":
+                self._answered[message["status"]] += 1
+        if self.head_only and message["type"] == "http.response.body":
+            # The first part of a body ends the answer: a stream would else go on unseen. The
+            # server reports a disconnect to the door, and nothing more of it is sent.
+            self._room, message = -1, {"type": "http.response.body", "body": b""}
+        await self._send(message)
+
+    async def release(self) -> None:
+        held, self.held, self._started = self.held or [], None, True
+        self._answered[500] += 1
+        for message in held:
+            await self.send(message)
+
+    async def count(self) -> Message:
+        message = await self._receive()
+        if message["type"] != "http.request":
+            return message
+        self._room -= len(message.get("body", b""))
+        if self._room >= 0:
+            return message
+        if not self._started:
+            await self.refuse(_too_large(self._limit))
+        return {"type": "http.disconnect"}
+
+    async def refuse(self, refusal: Refusal) -> None:
+        if self._started or self._scope["type"] == "websocket":
+            await self._hang_up()
+            return
+        self._started = True
+        self._answered[refusal.status] += 1
+        kind, body = error_body(
+            self._scope["path"],
+            refusal.status,
+            refusal.code,
+            refusal.message,
+            self.request_id,
+            **refusal.extra,
+        )
+        headers = [
+            (b"content-type", kind.encode()),
+            (b"content-length", str(len(body)).encode()),
+            *self._own_headers(),
+        ]
+        start = {"type": "http.response.start", "status": refusal.status, "headers": headers}
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _hang_up(self) -> None:
+        """Too late for a status: an answer that breaks off is how the caller learns of it."""
+        if self._scope["type"] == "websocket":
+            # A socket that closed meanwhile takes no second goodbye.
+            with contextlib.suppress(RuntimeError, OSError):
+                code = 1011 if self._started else 1008
+                await self._send({"type": "websocket.close", "code": code})
+
+    def _own_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        return (b"x-request-id", self.request_id.encode()), *FIXED_HEADERS
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    given = headers.get(b"x-request-id")
+    if given is not None and _given_id(given):
+        return given.decode()
+    return f"{_server_id}{next(_number):06x}"
+
+
+def _refuse_twins(headers: Collection[tuple[bytes, bytes]]) -> None:
+    """Two of these, and we and whoever is before us may each believe another one."""
+    names = [name for name, _ in headers]
+    for name in SINGLE:
+        if names.count(name) > 1:
+            raise Refusal(400, "invalid_request", f"More than one {name.decode()} header")
+
+
+def _is_navigation(headers: dict[bytes, bytes]) -> bool:
+    """A person followed a link; the page that has it sees nothing of the answer."""
+    top = headers.get(b"sec-fetch-dest", b"document") == b"document"
+    return top and headers.get(b"sec-fetch-mode") == b"navigate"
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, "too_large", f"The body is larger than {limit} bytes")
+
+
+def _is_loopback(address: str | None) -> bool:
+    found = _address(address) if address else None
+    return found is None or found.is_loopback
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None

@@ -1,0 +1,124 @@
+"""/mcp: the tools for clients that speak MCP, by streamable HTTP (S2-1).
+
+Stateless: each call stands for itself, so any server on the ledger answers it, also one started
+after a kill. Whose call it is stands in the URL (`?session_id=`), in a header, or in the session id
+that an older client was given when it said hello. Never speaks MCP itself: mcp_server.py does, and
+is loaded with the first call, since it takes a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from onward.core.errors import Invalid
+from onward.doors.error_body import error_body
+from onward.doors.errors import refuse
+from onward.doors.rest.sessions import is_session
+from onward.native.tools.toolbox import Answer, Toolbox
+
+PATH = "/mcp"
+SESSION, ISSUED, VERSION = b"onward-session", b"mcp-session-id", b"mcp-protocol-version"
+KEY = "onward.mcp"  # where an exchange is found in the scope's state
+
+Serve = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Exchange(msgspec.Struct):
+    """One call: whose it is, and what its answers tell of."""
+
+    session: str | None
+    answers: list[Answer] = []
+    over: bool = False  # the last byte was taken
+
+
+class Door:
+    def __init__(self, toolbox: Toolbox, *, wait_ms: int, ready: Callable[[], bool]) -> None:
+        self._toolbox = toolbox
+        self._wait_ms = wait_ms
+        self._ready = ready
+        self._opening = asyncio.Lock()
+        self._closing = asyncio.Event()
+        self._serve: Serve | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, *_: object) -> None:
+        self._closing.set()
+        if self._keeper is not None:
+            await self._keeper
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._serve is None and find_spec("mcp") is None:
+            await _say(send, *error_body(PATH, 501, "not_installed", "pip install 'onward[mcp]'"))
+            return
+        headers = dict(scope["headers"])
+        try:
+            exchange = Exchange(_session(scope, headers))
+        except Invalid as error:
+            id = scope.get("state", {}).get("request_id", "")
+            await refuse(PATH, id, error)(scope, receive, send)
+            return
+        scope.setdefault("state", {})[KEY] = exchange
+        # A client of an older version says hello without a version, and keeps the id it is given.
+        newcomer = exchange.session is None and VERSION not in headers
+
+        async def watched(message: Any) -> None:
+            if newcomer and message["type"] == "http.response.start" and message["status"] == 200:
+                message["headers"] = [*message["headers"], (ISSUED, uuid.uuid4().hex.encode())]
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                exchange.over = True
+
+        serve = self._serve or await self._open()
+        await serve(scope, receive, watched)
+        if exchange.over:
+            for answer in exchange.answers:
+                await self._toolbox.arrived(answer)
+
+    async def _open(self) -> Serve:
+        async with self._opening:
+            if self._serve is None:
+                build = await asyncio.to_thread(_load)
+                manager = build(self._toolbox, wait_ms=self._wait_ms, ready=self._ready)
+                running = asyncio.Event()
+                self._keeper = asyncio.create_task(self._keep(manager, running))
+                await running.wait()
+                self._serve = manager.handle_request
+            return self._serve
+
+    async def _keep(self, manager: Any, running: asyncio.Event) -> None:
+        async with manager.run():
+            running.set()
+            await self._closing.wait()
+
+
+def _load() -> Any:
+    from onward.doors.mcp.server import build
+
+    return build
+
+
+def _session(scope: Any, headers: dict[bytes, bytes]) -> str | None:
+    query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    named = query["session_id"][0] if "session_id" in query else None
+    for name in (SESSION, ISSUED):
+        if named is None and name in headers:
+            named = headers[name].decode("utf-8", "replace")
+    if named is not None and not is_session(named):
+        raise Invalid("session_id is a text of 1 to 128 characters", pointer="session_id")
+    return named
+
+
+async def _say(send: Any, kind: str, body: bytes) -> None:
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 501, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,257 @@
+"""The MCP server behind /mcp: the agent door's tools, and one to call for each task type.
+
+A direct call waits for its result as long as a client bears it, tells how far it is, and then
+hands out the task's id; a client that declares the tasks extension is given a handle instead
+(mcp_tasks.py). Decides nothing of tasks: toolbox.py does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
+from typing import Any
+
+import msgspec
+from mcp.server.context import HandlerResult, ServerRequestContext
+from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    CancelledNotificationParams,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+)
+from mcp_types import Tool as McpTool
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from onward import __version__
+from onward.core.errors import Invalid, NotFound, OnwardError
+from onward.core.follow import follow
+from onward.core.phase import Phase, phase
+from onward.core.task import FINAL, State, Task, TaskId
+from onward.doors.guard import MAX_BODY
+from onward.doors.hints import TOOLS, with_hint
+from onward.doors.mcp.door import KEY, Exchange
+from onward.doors.mcp.tasks import Tasks, created, declared
+from onward.native.tools.toolbox import Answer, Toolbox, called
+from onward.native.tools.tools import RESULT, Kind, Tool
+
+Call = ServerRequestContext[Any, Any]
+
+DEFERRED_WAIT_MS = 1_000  # what is over by then is answered at once, handle or no handle
+INSTRUCTIONS = (
+    "Hand off work and move on. Tools named after a task type do it and wait a while for the "
+    "result. Tools that end in _task_tool answer at once with a task_id; get_task_result_tool "
+    "gives the result later. `notifications` in an answer are news of earlier tasks: tell the user."
+)
+
+
+def build(
+    toolbox: Toolbox, *, wait_ms: int, ready: Callable[[], bool]
+) -> StreamableHTTPSessionManager:
+    desk = Desk(toolbox, wait_ms=wait_ms, ready=ready)
+    server: Server[Any] = Server(
+        "onward",
+        version=__version__,
+        title="Onward",
+        instructions=INSTRUCTIONS,
+        on_list_tools=desk.tools,
+        # No argument of ours travels in a header, so none is compared with one.
+        get_tool_input_schema=lambda _: None,
+    )
+    server.add_request_handler("tools/call", CallToolRequestParams, desk.call)
+    server.add_notification_handler(
+        "notifications/cancelled", CancelledNotificationParams, desk.canceled
+    )
+    Tasks(toolbox, desk.result).install(server)
+    # Host and Origin are the guard's, before every door.
+    return StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=MAX_BODY)
+
+
+class _Called(msgspec.Struct):
+    """A call under way: its task, once it has handed one in, and whether it was given up."""
+
+    task: TaskId | None = None
+    given_up: bool = False
+
+
+class Desk:
+    def __init__(self, toolbox: Toolbox, *, wait_ms: int, ready: Callable[[], bool]) -> None:
+        self._toolbox = toolbox
+        self._dispatcher = toolbox.dispatcher
+        self._wait_ms = wait_ms
+        self._ready = ready
+        self._called: dict[tuple[str, object], _Called] = {}  # by session and request
+
+    async def tools(self, call: Call, _: PaginatedRequestParams | None) -> ListToolsResult:
+        bound = exchange_of(call).session is not None
+        found = await self._toolbox.tools(bound=bound, direct=True)
+        return ListToolsResult(tools=[_shape(tool) for tool in found])
+
+    async def call(self, call: Call, params: CallToolRequestParams) -> HandlerResult:
+        with self._under_way(call) as begun:
+            return await self._answer(call, params, begun)
+
+    async def _answer(
+        self, call: Call, params: CallToolRequestParams, begun: _Called
+    ) -> HandlerResult:
+        exchange = exchange_of(call)
+        arguments = params.arguments or {}
+        try:
+            tool = await self._toolbox.find(params.name, direct=True)
+        except NotFound as error:
+            raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
+        try:
+            if tool.kind is Kind.CALL:
+                return await self._direct(call, tool, arguments, begun)
+            answer = await self._toolbox.call(tool, arguments, bound=exchange.session)
+        except OnwardError as error:
+            return _refusal(error)
+        exchange.answers.append(answer)
+        return CallToolResult(content=_texts(_json(answer.body)), structured_content=_plain(answer))
+
+    async def canceled(self, call: Call, params: CancelledNotificationParams) -> None:
+        """An older client's word for it; a newer one closes the connection."""
+        session = exchange_of(call).session
+        about = None if session is None else self._called.get((session, params.request_id))
+        if about is not None:
+            about.given_up = True
+            if about.task is not None:  # else it is canceled as soon as it is handed in
+                # On its own: this call is over once it is taken, and would cut it off midway.
+                self._dispatcher.spawn(self._cancel(about.task))
+
+    async def result(self, call: Call, task: Task) -> CallToolResult:
+        """What a direct call answers, now that the task is over or the time is."""
+        said = await self._toolbox.told_of(task)
+        ending = task if task.state in FINAL else None
+        answer = await self._toolbox.answered(said, task.session, ending)
+        exchange_of(call).answers.append(answer)
+        return CallToolResult(
+            content=_texts(_said(task, said["message"]), *_news(answer)),
+            structured_content=_plain(answer),
+            is_error=task.state in FINAL and task.state is not State.SUCCEEDED,
+        )
+
+    @contextmanager
+    def _under_way(self, call: Call) -> Iterator[_Called]:
+        here, begun = (exchange_of(call).session or "", call.request_id), _Called()
+        self._called[here] = begun
+        try:
+            yield begun
+        finally:
+            if self._called.get(here) is begun:  # else another client of the session counts alike
+                del self._called[here]
+
+    async def _direct(
+        self, call: Call, tool: Tool, arguments: Mapping[str, Any], begun: _Called
+    ) -> HandlerResult:
+        if tool.whole and set(arguments) != {"payload"}:
+            raise Invalid(f"{tool.name} takes one argument, payload", pointer="/payload")
+        payload = arguments["payload"] if tool.whole else arguments
+        session = exchange_of(call).session
+        submitting = asyncio.ensure_future(
+            self._toolbox.submit(tool.task_types[0], payload, session=session)
+        )
+        try:
+            task = await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            # Given up while the task was being handed in: it is in the ledger, or soon will be.
+            if self._gave_up(call):
+                self._dispatcher.spawn(self._take_back(submitting))
+            raise
+        except Invalid as error:
+            raise (error if tool.whole else called(error, "arguments")) from error
+        begun.task = task.id
+        if begun.given_up:
+            self._dispatcher.spawn(self._cancel(task.id))
+        deferred = declared(call)
+        wait_ms = min(self._wait_ms, DEFERRED_WAIT_MS) if deferred else self._wait_ms
+        task = await self._until_over(call, task, wait_ms)
+        if deferred and task.state not in FINAL:
+            return created(task, self._dispatcher)
+        return await self.result(call, task)
+
+    async def _until_over(self, call: Call, task: Task, wait_ms: int) -> Task:
+        shut = self._dispatcher.pressure.breakers.shut(task.queue)
+        if phase(task) is Phase.WAITING_APPROVAL or shut is not None:
+            return task  # a person, or a service that is down, is not waited for
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._watch(call, task.id)
+        except asyncio.CancelledError:
+            if self._gave_up(call):
+                self._dispatcher.spawn(self._cancel(task.id))
+            raise
+        return await self._toolbox.task(task.id, task.session)
+
+    async def _watch(self, call: Call, task: TaskId) -> None:
+        furthest = -1.0
+        async with aclosing(follow(self._dispatcher.backend, task)) as batches:
+            async for events in batches:
+                for event in events:
+                    if event.type != "task.progress" or event.data is None:
+                        continue
+                    said = msgspec.json.decode(event.data)
+                    if said["progress"] > furthest:  # a client may rely on it going up
+                        furthest = said["progress"]
+                        await call.session.report_progress(furthest, 1.0, said.get("message"))
+
+    def _gave_up(self, call: Call) -> bool:
+        """Newer clients cancel by hanging up. Of older ones it says nothing, nor when we leave."""
+        return call.protocol_version in MODERN_PROTOCOL_VERSIONS and self._ready()
+
+    async def _take_back(self, submitting: asyncio.Future[Task]) -> None:
+        with suppress(OnwardError):
+            await self._cancel((await submitting).id)
+
+    async def _cancel(self, task: TaskId) -> None:
+        with suppress(OnwardError):
+            await self._dispatcher.cancel(task)
+
+
+def exchange_of(call: Call) -> Exchange:
+    exchange: Exchange = call.request.scope["state"][KEY]  # type: ignore[union-attr]
+    return exchange
+
+
+def _shape(tool: Tool) -> McpTool:
+    return McpTool(name=tool.name, description=tool.description, input_schema=dict(tool.parameters))
+
+
+def _said(task: Task, message: str) -> str:
+    if task.state is State.SUCCEEDED:
+        result = msgspec.json.decode(task.result or "null")
+        return result if isinstance(result, str) else task.result or "null"
+    if task.state in FINAL:
+        return message
+    return f"{message} It is not over yet: {RESULT} with task_id {task.id} gives the result later."
+
+
+def _news(answer: Answer) -> list[str]:
+    return [kept.notice.message for kept in answer.told]
+
+
+def _refusal(error: OnwardError) -> CallToolResult:
+    text = with_hint(error, TOOLS)
+    said: dict[str, Any] = {"code": error.code, "message": str(error)}
+    if isinstance(error, Invalid) and error.pointer:
+        said["pointer"] = error.pointer
+    return CallToolResult(content=_texts(text), structured_content={"error": said}, is_error=True)
+
+
+def _texts(*texts: str) -> list[Any]:
+    return [TextContent(type="text", text=text) for text in texts]
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _plain(answer: Answer) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(answer.body))

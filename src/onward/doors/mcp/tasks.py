@@ -1,0 +1,135 @@
+"""MCP's tasks extension: call now, fetch later.
+
+A task here is a task of ours, so a handle outlives the server. A session sees its own; any other id
+is unknown. What waits for approval is `working`, never `input_required`: whoever handed a task in
+cannot approve it, and over MCP nobody can tell a person's answer from the agent's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from mcp.server.context import HandlerResult, ServerRequestContext
+from mcp.server.lowlevel.server import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, CallToolResult, RequestParams
+
+from onward.core.approval import awaited
+from onward.core.dispatch import Dispatcher
+from onward.core.errors import NotFound, OnwardError
+from onward.core.phase import Phase, phase
+from onward.core.task import FINAL, State, Task
+from onward.doors.mcp.door import KEY
+from onward.native.tools.toolbox import Toolbox
+from onward.wire.times import iso
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+POLL_MS = 1_000
+
+Call = ServerRequestContext[Any, Any]
+
+
+class TaskParams(RequestParams):
+    task_id: str
+
+
+class UpdateParams(TaskParams):
+    input_responses: dict[str, Any]
+
+
+def declared(call: Call) -> bool:
+    """Whether this client can do with a handle instead of a result."""
+    capabilities = call.session.client_capabilities
+    return EXTENSION in ((capabilities.extensions if capabilities else None) or {})
+
+
+def created(task: Task, dispatcher: Dispatcher) -> dict[str, Any]:
+    return {"resultType": "task", **_outline(task, dispatcher)}
+
+
+class Tasks:
+    def __init__(
+        self, toolbox: Toolbox, result: Callable[[Call, Task], Awaitable[CallToolResult]]
+    ) -> None:
+        self._toolbox = toolbox
+        self._dispatcher = toolbox.dispatcher
+        self._result = result
+
+    def install(self, server: Server[Any]) -> None:
+        server.extensions[EXTENSION] = {}
+        server.add_request_handler("tasks/get", TaskParams, self.get)
+        server.add_request_handler("tasks/update", UpdateParams, self.update)
+        server.add_request_handler("tasks/cancel", TaskParams, self.cancel)
+
+    async def get(self, call: Call, params: TaskParams) -> HandlerResult:
+        task = await self._find(call, params.task_id)
+        said = _outline(task, self._dispatcher)
+        if task.state in FINAL and task.state is not State.CANCELED:
+            result = await self._result(call, task)
+            said["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return said
+
+    async def update(self, call: Call, params: UpdateParams) -> HandlerResult:
+        """No task waits for the client's input; one that waits for approval refuses it."""
+        task = await self._find(call, params.task_id)
+        if awaited(task):
+            raise MCPError(
+                code=INVALID_REQUEST,
+                message=f"You handed this task in, so you cannot approve it. {_where(task)}",
+            )
+        return {}
+
+    async def cancel(self, call: Call, params: TaskParams) -> HandlerResult:
+        task = await self._find(call, params.task_id)
+        with suppress(OnwardError):  # over already
+            await self._dispatcher.cancel(task.id)
+        return {}
+
+    async def _find(self, call: Call, id: str) -> Task:
+        session = call.request.scope["state"][KEY].session  # type: ignore[union-attr]
+        try:
+            return await self._toolbox.task(id, session)
+        except NotFound as error:
+            raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
+
+
+def _outline(task: Task, dispatcher: Dispatcher) -> dict[str, Any]:
+    changed = task.finished_at or task.started_at or task.created_at
+    return {
+        "taskId": task.id,
+        "status": _status(task),
+        "statusMessage": _told(task),
+        "createdAt": iso(task.created_at),
+        "lastUpdatedAt": iso(changed),
+        "ttlMs": dispatcher.profiles[task.profile].retention_ms,
+        "pollIntervalMs": POLL_MS,
+    }
+
+
+def _told(task: Task) -> str:
+    if awaited(task):
+        return f"{task.type} waits for a person's approval. {_where(task)}"
+    said = f"{task.type} is {phase(task).replace('_', ' ')}"
+    if task.state is not State.RUNNING or task.progress is None:
+        return f"{said}."
+    far = msgspec.json.decode(task.progress)
+    message = f", {far['message']}" if far.get("message") else ""
+    return f"{said}: {far['progress']:.0%}{message}."
+
+
+def _status(task: Task) -> str:
+    match phase(task):
+        case Phase.CANCELED:
+            return "cancelled"
+        case Phase.SUCCEEDED | Phase.FAILED | Phase.DEAD:
+            return "completed"  # a tool that failed has a result, too: it says isError
+        case _:
+            return "working"
+
+
+def _where(task: Task) -> str:
+    command = f"onward approvals approve {task.id}.{task.generation}"
+    return f"A person approves or rejects it on the page, at /ui/approvals, or with `{command}`."

@@ -1,0 +1,86 @@
+"""Ledgers behind one contract; a deployment has exactly one, picked by its URL."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from onward.core.contract import Backend
+from onward.core.errors import Invalid
+from onward.core.urls import shown
+from onward.ledgers.sealed.cells import Resealable
+
+EXTRA = "pip install 'onward[redis]'"
+
+
+def open_backend(  # noqa: PLR0913 each is one setting
+    url: str,
+    *,
+    durable: bool = True,
+    prefix: str = "",
+    volatile: bool = False,
+    archive: str = "",
+    state: Path | None = None,
+    keys: str = "",
+    keys_file: str | None = None,
+) -> Backend:
+    """`durable` is SQLite's; Redis has a `prefix` before every key, may be `volatile` on purpose,
+    and has the URL of an archive, in which `{ledger}` stands for a mark of this ledger, and
+    `{state}` for the folder `state`.
+
+    With `keys` given, here or in a file, what people wrote is sealed before any of them sees it.
+    """
+    archive = _placed(archive.replace("{ledger}", _mark(url, prefix)), state)
+    if not keys and keys_file is None:
+        return _open(url, durable=durable, prefix=prefix, volatile=volatile, archive=archive)
+    from onward.ledgers.sealed import sealed
+    from onward.ledgers.sealed.keyring import Keyring
+
+    keyring = Keyring.read(keys, keys_file)
+    ledger = _open(url, durable=durable, prefix=prefix, volatile=volatile, archive=archive)
+    return sealed(ledger, keyring)
+
+
+def _mark(url: str, prefix: str) -> str:
+    """Tells one Redis ledger's archive from another's, whoever logs in there."""
+    parts = urlsplit(url)
+    place = f"{parts.hostname}:{parts.port or 6379}{parts.path}?{parts.query} {prefix}"
+    return sha256(place.encode()).hexdigest()[:8]
+
+
+def _placed(archive: str, state: Path | None) -> str:
+    """An absolute place. Each file has a cursor of its own: one made anew in every folder that a
+    server is started in would leave cursors behind that nobody moves.
+    """
+    if "{state}" not in archive:
+        return archive
+    before = Path(archive.rpartition("/")[2]).absolute()  # where it was made by default once
+    if before.exists():
+        return f"sqlite:///{before}"
+    return archive.replace("{state}", str((state or Path()).absolute()))
+
+
+def _open(url: str, *, durable: bool, prefix: str, volatile: bool, archive: str) -> Resealable:
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite":
+        from onward.ledgers.sqlite import SqliteBackend
+
+        # As SQLAlchemy has it: three slashes before a relative path, four before an absolute one.
+        return SqliteBackend(rest.removeprefix("/") or ":memory:", durable=durable)
+    if scheme in ("redis", "rediss", "unix"):
+        try:
+            from onward.ledgers.redis import RedisBackend
+        except ModuleNotFoundError as error:
+            raise Invalid("the Redis ledger needs redis-py", hint=EXTRA) from error
+
+        ledger = RedisBackend(url, prefix=prefix, volatile=volatile)
+        if not archive:
+            return ledger
+        from onward.ledgers.archive import Archive, ArchivedBackend
+
+        return ArchivedBackend(ledger, ledger.tasks, Archive(archive))
+    raise Invalid(
+        f"no ledger is known for {shown(url)!r}",
+        hint="use sqlite:///onward.db or redis://host:6379/0",
+    )

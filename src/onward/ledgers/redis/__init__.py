@@ -1,0 +1,82 @@
+"""Many servers on one Redis (or Valkey), 7.0 or newer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from onward.core.clock import uptime_ms, wall_ahead_ms
+from onward.core.contract import Gauge
+from onward.ledgers.redis.bell import RedisBell
+from onward.ledgers.redis.cells import RedisCells
+from onward.ledgers.redis.client import Functions, connect
+from onward.ledgers.redis.documents import RedisDocuments, RedisEffects
+from onward.ledgers.redis.keeping import damages, weaknesses
+from onward.ledgers.redis.sessions import RedisSessions
+from onward.ledgers.redis.store import RedisStore
+
+LOOK_EVERY_S = 10.0
+WORTH_MS = 5  # less is the measuring itself
+LONGEST_TRIP_S = 0.2  # a time that came later is off by as much as half of that
+
+log = structlog.get_logger("onward.redis")
+
+
+class RedisBackend:
+    def __init__(self, url: str, *, prefix: str = "", volatile: bool = False) -> None:
+        """`volatile`: that this Redis may lose its tasks is known, and wanted."""
+        self._redis = connect(url, timeout_s=None)  # a listener waits for as long as it takes
+        self.functions = Functions(self._redis, prefix)
+        self.tasks = RedisStore(self.functions)
+        self.documents = RedisDocuments(self.functions)
+        self.effects = RedisEffects(self.functions)
+        self.sessions = RedisSessions(self.functions)
+        self.bell = RedisBell(self.functions, self._redis, self.tasks)
+        self.cells = [RedisCells(self.functions, self.tasks)]
+
+        self.ahead_ms = wall_ahead_ms()  # until it is measured
+        self.warnings: Sequence[str] = ()
+        self._volatile = volatile
+        self._look_at = 0.0
+
+    def gauges(self) -> Sequence[Gauge]:
+        return ()
+
+    async def maintain(self) -> None:
+        await self.functions.prepare()
+        await self.functions.recognise()
+        self.ahead_ms = await self._measure()
+        if time.monotonic() >= self._look_at:
+            await self._look()
+            self._look_at = time.monotonic() + LOOK_EVERY_S
+        if await self.bell.hears():
+            self.functions.board.doubt()
+
+    async def _measure(self) -> int:
+        """Redis said its time somewhere between asking and hearing: in the middle, we assume.
+
+        Against the uptime, so that a wall clock that is set between two measurements is not seen.
+        """
+        asked, began = uptime_ms(), time.monotonic()
+        seconds, microseconds = await self.functions.command("TIME")
+        if time.monotonic() - began > LONGEST_TRIP_S:
+            return self.ahead_ms  # as last measured
+        said_ms = int(seconds) * 1000 + int(microseconds) / 1000
+        ahead_ms, wall = round(said_ms - (asked + uptime_ms()) / 2), wall_ahead_ms()
+        return ahead_ms if abs(ahead_ms - wall) >= WORTH_MS else wall
+
+    async def _look(self) -> None:
+        found = list(await damages(self.functions))
+        if not self._volatile:
+            found += await weaknesses(self.functions)
+        for warning in found:
+            if warning not in self.warnings:
+                log.warning("the ledger needs attention", reason=warning, hint="onward doctor")
+        self.warnings = found
+
+    async def close(self) -> None:
+        await self.bell.close()
+        await self.functions.close()
+        await self._redis.aclose()

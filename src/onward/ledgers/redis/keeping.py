@@ -1,0 +1,50 @@
+"""Whether a Redis keeps what it is given, and whether it is still the ledger that we began with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redis.exceptions import ResponseError
+
+from onward.ledgers.redis.client import Functions
+
+
+async def weaknesses(functions: Functions) -> Sequence[str]:
+    """What makes a Redis lose accepted tasks without a word."""
+    info = await _info(functions, "persistence") | await _info(functions, "memory")
+    found: list[str] = []
+    # None: reading the setting is forbidden, as hosted Redis has it, which does take snapshots.
+    if info.get("aof_enabled") == "0" and await _setting(functions, "save") == "":
+        found.append("Redis keeps nothing on disk: a restart loses every task")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        found.append(f"Redis evicts ({policy}): it deletes tasks when its memory is full")
+    return found
+
+
+async def damages(functions: Functions) -> Sequence[str]:
+    """What has gone wrong already, and waits for somebody to look at it."""
+    refused = await functions.command("LLEN", f"{functions.prefix}onward:faults")
+    aside = await functions.command("ZCARD", f"{functions.prefix}onward:aside")
+    found: list[str] = []
+    if refused:
+        found.append(f"Redis refused {refused} writes of the ledger: run onward doctor")
+    if aside:
+        found.append(f"{aside} tasks cannot be read, and were set aside: run onward doctor")
+    return found
+
+
+async def _info(functions: Functions, section: str) -> dict[str, str]:
+    text: bytes = await functions.command("INFO", section)
+    lines = [line.partition(":") for line in text.decode().splitlines() if ":" in line]
+    return {name: value for name, _, value in lines}
+
+
+async def _setting(functions: Functions, name: str) -> str | None:
+    try:
+        found = await functions.command("CONFIG", "GET", name)
+    except Exception as error:  # forbidden, renamed away, or unknown
+        if not isinstance(error.__cause__ or error, ResponseError):
+            raise
+        return None
+    return found[1].decode() if found else None

@@ -1,0 +1,417 @@
+"""The TaskStore on Redis: each method is one call of a function in ledger.lua."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from onward.core.contract import (
+    LOG_BYTES,
+    MAX_LETTER_BYTES,
+    MAX_LETTERS,
+    PAGE_BYTES,
+    POSTPONE_MS,
+    Ask,
+    Fate,
+    Hold,
+    Inserted,
+    Move,
+    Moved,
+    Page,
+    Pulse,
+    Query,
+    Receipt,
+    Submission,
+    Verdict,
+)
+from onward.core.task import STATES, Claimed, Event, Instant, Lane, Letter, State, Task, TaskId
+from onward.ledgers.codec import LANES, PRIORITIES, merge_holds, text_bytes
+from onward.ledgers.redis.client import Functions
+
+log = structlog.get_logger("onward.redis")
+
+SEP = "\x1f"
+HOLDS = 500  # renewed in one call; others wait for its end
+ROUNDS = 10  # of setting aside, until something is due that can be read
+COMPLAINTS = 1_000  # rows that are complained of
+DOCTOR = "onward doctor --ledger <url>"
+BY_LANE = ("queued", "offered")  # what is counted by lane, as in ledger.lua
+FAR = 1_000
+STEPS = 1_000  # tasks looked at in one call of `find`
+LOG_PART = 64  # entries of the log in one reply
+KEY_MEMORY_MS = 24 * 3_600_000
+
+VERDICTS = {verdict.value: verdict for verdict in Verdict}
+PULSES = {pulse.value: pulse for pulse in Pulse}
+FATES = {fate.value: fate for fate in Fate}
+
+
+def _whole(value: str) -> int:
+    return int(float(value)) if "e" in value or "." in value else int(value)
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    field.name: _whole if field.type in (int, int | None) else str
+    for field in msgspec.structs.fields(Task)
+} | {
+    "state": STATES.__getitem__,
+    "lane": LANES.__getitem__,
+    "priority": lambda value: PRIORITIES[int(value)],
+    "overdue": lambda value: value == "1",
+}
+
+
+class RedisStore:
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+
+    async def insert(
+        self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
+    ) -> Inserted:
+        births = _Births()
+        packed = [births.pack(submission) for submission in submissions]
+        told, claimed = await self._functions.call("insert", now, packed, hands, births.list)
+        receipts = [
+            _receipt(fate, one.task.id) for fate, one in zip(told, submissions, strict=True)
+        ]
+        return Inserted(receipts, [claimed_of(row) for row in claimed])
+
+    async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]:
+        claimed = [claimed_of(row) for row in await self._functions.call("claim", now, asks)]
+        if claimed:
+            self._functions.board.note_full(asks, claimed)
+        return claimed
+
+    async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
+        merged = merge_holds(holds)
+        answers: list[str] = []
+        for at in range(0, len(merged), HOLDS):
+            answers += await self._functions.call("extend", now, merged[at : at + HOLDS])
+        pulses = {
+            (hold.task, hold.fence): PULSES[pulse]
+            for hold, pulse in zip(merged, answers, strict=True)
+        }
+        return [pulses[hold.task, hold.fence] for hold in holds]
+
+    async def apply(
+        self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
+    ) -> Moved:
+        kinds = _Kinds()
+        packed = [kinds.pack(move) for move in moves]
+        return _moved(
+            await self._functions.call("apply", now, packed, hands, kinds.list, kinds.births.list)
+        )
+
+    async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
+        bounds = (MAX_LETTERS, MAX_LETTER_BYTES)
+        return _moved(await self._functions.call("post", now, letters, *bounds))
+
+    async def due(
+        self,
+        *,
+        now: Instant,
+        limit: int,
+        without: Collection[TaskId] = (),
+        most_bytes: int = PAGE_BYTES,
+    ) -> Sequence[Task]:
+        for _ in range(ROUNDS):
+            rows, odd = await self._functions.call("due", now, limit, [*without], most_bytes)
+            tasks = [_readable(row) for row in rows]
+            odd += [row["id"] for row, task in zip(rows, tasks, strict=True) if task is None]
+            if odd:
+                log.error("due, and cannot be read: set aside", tasks=odd[:10], count=len(odd))
+                await self._functions.call("set_aside", now, odd)
+            if not odd or any(tasks):
+                return [task for task in tasks if task is not None]
+        return []
+
+    async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        rows = await self._functions.call("get", 0, ids)
+        return [_readable(row) if row else None for row in rows]
+
+    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        return await self.get(ids)
+
+    async def find(self, query: Query) -> Page[Task]:
+        found = await self.placed(query)
+        return Page([task for _, task in found.items], found.next)
+
+    async def placed(self, query: Query) -> Page[tuple[int, Task]]:
+        """What `find` finds, each with its place at birth."""
+        found: list[tuple[int, Task | None]] = []
+        left, stopped = query.most_bytes, query.after
+        while left >= 0:
+            look = msgspec.structs.replace(query, most_bytes=left)
+            rows, stopped = await self._functions.call("find", 0, look, stopped, STEPS)
+            found += [(_whole(place), _readable(row)) for place, row in rows]
+            left -= sum(text_bytes(row.values()) for _, row in rows)
+            # Counted with those that cannot be read: the functions have counted them, too.
+            if len(found) > query.limit:
+                found, stopped = found[: query.limit], str(found[query.limit - 1][0])
+                break
+            if not stopped:
+                break
+        return Page([(place, task) for place, task in found if task is not None], stopped or None)
+
+    async def places(self, ids: Sequence[TaskId]) -> Sequence[int | None]:
+        """The place at birth of each; None: it is not here."""
+        if not ids:
+            return []
+        index = f"{self._functions.prefix}onward:index"
+        scores = await self._functions.command("ZMSCORE", index, *ids)
+        return [None if score is None else int(float(score)) for score in scores]
+
+    async def continue_after(self, place: int) -> None:
+        """An empty ledger goes on counting where an earlier one stopped."""
+        await self._functions.command("SET", f"{self._functions.prefix}onward:place", place, "NX")
+
+    async def position(self, task: TaskId) -> int | None:
+        return await self._functions.call("position", 0, task, FAR) or None
+
+    async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
+        key = f"{self._functions.prefix}onward:counts"
+        flat = await self._functions.command("HGETALL", key)
+        counts: Counter[tuple[str, Lane, State]] = Counter()
+        for name, count in _pairs(flat):
+            queue, state = name.decode().rsplit(":", 1)
+            lane = Lane.PRIMARY
+            if state in BY_LANE:
+                queue, by_lane = queue.rsplit(":", 1)
+                lane = LANES[by_lane]
+            if state == "offered":
+                counts[queue, Lane.PRIMARY, State.RUNNING] -= int(count)
+                state = State.QUEUED.value
+            counts[queue, lane, STATES[state]] += int(count)
+        return {key: count for key, count in counts.items() if count}
+
+    async def events(
+        self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
+    ) -> Page[Event]:
+        if task is not None:
+            return await self._history(task, int(after or 0), limit, most_bytes)
+        stream = f"{self._functions.prefix}onward:events"
+        if after == "$":
+            last = await self._functions.command("XREVRANGE", stream, "+", "-", "COUNT", 1)
+            return Page([], last[0][0].decode() if last else "0-0")
+        return await self._log(stream, after, limit, most_bytes)
+
+    async def _log(self, stream: str, after: str, limit: int, most_bytes: int) -> Page[Event]:
+        """In small parts: how large entries are is known only once they were read.
+
+        By a plain command: a function would take Redis four times as long.
+        """
+        events: list[Event] = []
+        read = spent = 0
+        while read < limit and spent <= most_bytes:
+            wanted = min(limit - read, LOG_PART)
+            start = f"({after}" if after else "-"
+            rows = await self._functions.command("XRANGE", stream, start, "+", "COUNT", wanted)
+            for at, fields in rows:
+                after = at.decode()
+                read += 1
+                event = _readable_event(after, fields)
+                if event is not None:
+                    events.append(event)
+                    spent += len(fields[3])
+                    if spent > most_bytes:
+                        break
+            if len(rows) < wanted:
+                return Page(events, after, spent > most_bytes)
+        return Page(events, after, True)
+
+    async def _history(self, task: TaskId, after: int, limit: int, most_bytes: int) -> Page[Event]:
+        rows, last, more = await self._functions.call("history", 0, task, after, limit, most_bytes)
+        events = [
+            Event(task, n, generation, type_, at, data or None)
+            for n, generation, type_, at, data in rows
+        ]
+        return Page(events, str(last), more)
+
+    async def purge(
+        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
+    ) -> int:
+        slowest = await self._slowest()
+        gone: int = await self._functions.call(
+            "purge", now, ids, slowest, now + postpone_ms, now + KEY_MEMORY_MS
+        )
+        return gone
+
+    async def _slowest(self) -> str | None:
+        """The log id that the slowest projector has reached."""
+        key = f"{self._functions.prefix}onward:doc:cursor"
+        rows = _pairs(await self._functions.command("HGETALL", key))
+        cursors = [_log_order(value.split(SEP.encode(), 2)[2]) for _, value in rows]
+        return "{}-{}".format(*min(cursors)) if cursors else None
+
+
+def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """HGETALL as it comes."""
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _log_order(body: bytes) -> tuple[int, int]:
+    """One that cannot be read stands at the beginning: what its reader has seen is not known."""
+    try:
+        ms, _, n = (msgspec.json.decode(body, type=str) or "0-0").partition("-")
+        return int(ms), int(n or 0)
+    except ValueError:  # msgspec's is one
+        return 0, 0
+
+
+_PAYLOAD = Task.__struct_fields__.index("payload")
+_BIRTH = ("task", "events", "cap", "near")
+_COUNTS = frozenset({"attempt", "failures", "retries", "lost"})  # kept unless they are 0
+
+
+class _Births:
+    """Submissions as the functions take them. What many share goes once, as with moves."""
+
+    def __init__(self) -> None:
+        self.list: list[dict[str, Any]] = []
+        self._known: dict[Any, int] = {}
+
+    def pack(self, submission: Submission) -> Sequence[Any]:
+        task = submission.task
+        values = msgspec.structs.astuple(task)
+        told = (submission.events, submission.cap, submission.near)
+        like = (values[1:_PAYLOAD], values[_PAYLOAD + 1 :], *told)
+        kind = self._known.get(like)
+        if kind is None:
+            shared = msgspec.structs.replace(task, id="", payload="")
+            self.list.append(dict(zip(_BIRTH, (shared, *told), strict=True)))
+            kind = self._known[like] = len(self.list)
+        if submission.key is None:
+            return task.id, kind, task.payload
+        return task.id, kind, task.payload, submission.key
+
+
+def _receipt(told: str | tuple[str, TaskId], task: TaskId) -> Receipt:
+    if told == "running":
+        return Receipt(Fate.FRESH, task, running=True)
+    if isinstance(told, str):
+        return Receipt(FATES[told], task)
+    fate, task = told
+    return Receipt(FATES[fate], task)
+
+
+class _Kinds:
+    """Moves as the function takes them. What many share, mostly all but the result, goes once."""
+
+    def __init__(self) -> None:
+        self.list: list[dict[str, Any]] = []
+        self.births = _Births()
+        self._known: dict[Any, int] = {}
+
+    def pack(self, move: Move) -> Sequence[Any]:
+        result = move.changes.get("result")
+        changes = [pair for pair in move.changes.items() if result is None or pair[0] != "result"]
+        flags = (move.expect, move.to, move.due_at, move.due_by, move.front, move.ahead)
+        like = (*flags, move.events, *changes)
+        kind = self._known.get(like)
+        if kind is None:
+            self.list.append(_kind(move, changes))
+            kind = self._known[like] = len(self.list)
+        row = [move.task, move.fence, move.rev, kind, result]
+        if move.seen is not None or move.spawn or move.letters or move.answer is not None:
+            row.append(
+                {
+                    "seen": move.seen,
+                    "spawn": [self.births.pack(child) for child in move.spawn],
+                    "letters": move.letters,
+                    "answer": move.answer and self.pack(move.answer),
+                }
+            )
+        return row
+
+
+def _kind(move: Move, changes: Iterable[tuple[str, str | int | None]]) -> dict[str, Any]:
+    """What to set and what to unset told apart."""
+    given: dict[str, str | int] = {}
+    unset: list[str] = []
+    for name, value in changes:
+        if value is None or (value == 0 and name in _COUNTS):
+            unset.append(name)
+        else:
+            given[name] = value
+    return {
+        "expect": move.expect,
+        "to": move.to,
+        "due_at": move.due_at,
+        "due_by": move.due_by,
+        "front": move.front,
+        "ahead": move.ahead,
+        "set": given,
+        "unset": unset,
+        "events": move.events,
+    }
+
+
+def _moved(answer: Any) -> Moved:
+    verdicts, awake, claimed, answered = answer
+    return Moved(
+        [VERDICTS[verdict] for verdict in verdicts],
+        frozenset(awake),
+        tuple(claimed_of(row) for row in claimed),
+        frozenset(answered),
+    )
+
+
+# What a task has that was never moved, and asks for nothing in particular.
+_PLAIN: Sequence[Any] = (1, 0, 0, 0, Lane.PRIMARY.value, *[None] * 8, ())
+
+
+def claimed_of(row: list[Any]) -> Claimed:
+    """As `hand_over` in ledger.lua tells it."""
+    *head, attempt, created_at = row[:10]
+    generation, failures, retries, lost, lane, *rest, mail = row[10] if len(row) > 10 else _PLAIN
+    counts = (attempt, failures, retries, lost)
+    letters = tuple([Letter(to=row[0], name=name, body=body) for name, body in mail])
+    values: list[Any] = [*head, generation, *counts, LANES[lane], created_at, *rest, None, letters]
+    return Claimed(*values)
+
+
+def _task(row: Mapping[str, str]) -> Task:
+    fields: dict[str, Any] = {}
+    for name, value in row.items():
+        reader = _READERS.get(name)
+        if reader is not None:  # else it is the store's own
+            fields[name] = reader(value)
+    return Task(**fields)
+
+
+def _readable(row: Mapping[str, str]) -> Task | None:
+    """None: it is no task, or not all of one. Others in the same batch are served all the same."""
+    try:
+        return _task(row)
+    except (TypeError, ValueError, KeyError) as error:
+        _complain(str(row.get("id")), error)
+        return None
+
+
+def _readable_event(at: str, fields: Sequence[bytes]) -> Event | None:
+    try:
+        return _event(fields)
+    except ValueError as error:
+        _complain(at, error)
+        return None
+
+
+_complained: set[str] = set()
+
+
+def _complain(row: str, error: Exception) -> None:
+    """One line a row: it is met again with every page that it is on."""
+    if row not in _complained and len(_complained) < COMPLAINTS:
+        _complained.add(row)
+        log.error("a row of the ledger cannot be read", row=row, error=repr(error), hint=DOCTOR)
+
+
+def _event(fields: Sequence[bytes]) -> Event:
+    """Names and values by turns, as `record` in ledger.lua wrote them."""
+    _, task, _, text = fields
+    n, generation, type_, at, data = text.decode().split(SEP, 4)
+    return Event(task.decode(), int(n), int(generation), type_, int(at), data or None)

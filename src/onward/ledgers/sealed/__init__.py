@@ -1,0 +1,190 @@
+"""Encryption at rest around any ledger (docs/adr/0013): the ledger keeps what it cannot read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+import structlog
+
+from onward.core.contract import (
+    Backend,
+    Bell,
+    Document,
+    Documents,
+    Ear,
+    Effect,
+    Effects,
+    Listener,
+    Spare,
+)
+from onward.core.errors import Unreadable
+from onward.core.task import Claimed, Ending, Held, Instant, Json, TaskId
+from onward.ledgers.sealed.cells import CLEAR, Resealable, document_owner, effect_owner, owner_of
+from onward.ledgers.sealed.fields import Sealing, opens
+from onward.ledgers.sealed.keyring import Keyring
+from onward.ledgers.sealed.rotation import Rotation, Step
+from onward.ledgers.sealed.store import SealedStore
+
+Turn = Callable[[str, bool], Coroutine[Any, Any, Step]]
+
+log = structlog.get_logger("onward.sealed")
+
+
+class SealedDocuments:
+    def __init__(self, inner: Documents, keyring: Keyring) -> None:
+        self._inner = inner
+        self._keyring = keyring
+
+    async def put(
+        self,
+        kind: str,
+        key: str,
+        body: Json,
+        *,
+        now: Instant,
+        expect: int | None = None,
+        expires_at: Instant | None = None,
+    ) -> Document | None:
+        kept = body if kind in CLEAR else self._keyring.seal(body, document_owner(kind), key)
+        put = await self._inner.put(kind, key, kept, now=now, expect=expect, expires_at=expires_at)
+        return None if put is None else Document(key, body, put.version)
+
+    async def get(self, kind: str, key: str, *, now: Instant) -> Document | None:
+        found = await self._inner.get(kind, key, now=now)
+        return None if found is None else self._opened(kind, found)
+
+    async def list(self, kind: str, *, now: Instant) -> Sequence[Document]:
+        """Without those that do not open: the others go on."""
+        found: list[Document] = []
+        for document in await self._inner.list(kind, now=now):
+            try:
+                found.append(self._opened(kind, document))
+            except Unreadable as error:
+                log.error("a document is left out", kind=kind, error=str(error))
+        return found
+
+    async def delete(self, kind: str, key: str, *, expect: int | None = None) -> bool:
+        return await self._inner.delete(kind, key, expect=expect)
+
+    def _opened(self, kind: str, found: Document) -> Document:
+        body = self._keyring.open(found.body, document_owner(kind), found.key)
+        return found if body is found.body else msgspec.structs.replace(found, body=body)
+
+
+class SealedEffects:
+    def __init__(self, inner: Effects, keyring: Keyring) -> None:
+        self._inner = inner
+        self._keyring = keyring
+
+    async def begin(self, task: Held, name: str, *, now: Instant) -> Effect | None:
+        found = await self._inner.begin(task, name, now=now)
+        if found is None or found.value is None:
+            return found
+        value = self._keyring.open(found.value, _effect_owner(task), name)
+        return msgspec.structs.replace(found, value=value)
+
+    async def finish(self, task: Held, name: str, value: Json, *, fence: int) -> bool:
+        kept = self._keyring.seal(value, _effect_owner(task), name)
+        return await self._inner.finish(task, name, kept, fence=fence)
+
+    async def undo(self, task: Held, name: str) -> None:
+        await self._inner.undo(task, name)
+
+
+def _effect_owner(task: Held) -> str:
+    return effect_owner(task.key or task.id)
+
+
+class SealedBell:
+    """What it tells of endings comes out of the ledger as it is kept there."""
+
+    def __init__(self, inner: Bell, keyring: Keyring) -> None:
+        self._inner = inner
+        self._opens = opens(keyring)
+
+    def ring(self, *topics: str) -> None:
+        self._inner.ring(*topics)
+
+    def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]:
+        return self._inner.listen(*topics)
+
+    def attach(self, ear: Ear) -> None:
+        self._inner.attach(_SealedEar(ear, self._opens))
+
+    async def retire(self) -> None:
+        await self._inner.retire()
+
+
+class _SealedEar:
+    def __init__(self, ear: Ear, opens: Sealing) -> None:
+        self._ear = ear
+        self._opens = opens
+
+    def hear(
+        self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
+    ) -> None:
+        self._ear.hear(
+            queues, tasks, {task: self._opened(ending) for task, ending in ended.items()}
+        )
+
+    def spare(self) -> Mapping[str, Spare]:
+        """None: a task is given to nobody before it is known to open, which the store sees to."""
+        return {}
+
+    def take(self, task: Claimed) -> None:
+        self._ear.take(self._opens.claimed(task))
+
+    def _opened(self, ending: Ending | None) -> Ending | None:
+        try:
+            return None if ending is None else self._opens.ending(ending)
+        except Unreadable:  # whoever waits reads it, and is told why not
+            return None
+
+
+class SealedBackend:
+    def __init__(self, inner: Resealable, keyring: Keyring) -> None:
+        self.inner = inner
+        self.keyring = keyring
+        self.rotation = Rotation(inner.cells, keyring)
+        self.tasks = SealedStore(inner.tasks, keyring)
+        self.documents = SealedDocuments(inner.documents, keyring)
+        self.effects = SealedEffects(inner.effects, keyring)
+        self.sessions = inner.sessions
+        self.bell: Bell = SealedBell(inner.bell, keyring)
+        self.gauges, self.maintain, self.close = inner.gauges, inner.maintain, inner.close
+
+    @property
+    def ahead_ms(self) -> int:
+        return self.inner.ahead_ms
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return self.inner.warnings
+
+
+def sealed(backend: Resealable, keyring: Keyring | None) -> Backend:
+    return backend if keyring is None else SealedBackend(backend, keyring)
+
+
+def beneath(backend: Backend) -> Backend:
+    """The ledger itself, with what is sealed in it left sealed."""
+    return backend.inner if isinstance(backend, SealedBackend) else backend
+
+
+def rotating(backend: Backend) -> tuple[Sequence[str], Turn | None]:
+    """The keys' names, the one that seals first, and a step of a rotation; ((), None): off."""
+    if not isinstance(backend, SealedBackend):
+        return (), None
+    rotation = backend.rotation
+    return backend.keyring.ids, lambda after, dry_run: rotation.step(after, dry_run=dry_run)
+
+
+def at_rest(backend: Backend) -> Callable[[TaskId, str, Json], str] | None:
+    """How a copy of a task's text is sealed that is kept outside the ledger. None: it is not."""
+    if not isinstance(backend, SealedBackend):
+        return None
+    keyring = backend.keyring
+    return lambda task, field, text: keyring.seal(text, owner_of(task), field)

@@ -1,0 +1,85 @@
+"""Rotation: what rests under an older key, or under none, is sealed under the one that seals now.
+
+A step at a time, each with a cursor for the next: whoever asks may stop anywhere, and begin again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from onward.core.errors import Invalid, Unreadable
+from onward.ledgers.sealed.cells import Cell, Cells
+from onward.ledgers.sealed.fields import SAID, opens, seals
+from onward.ledgers.sealed.keyring import Keyring, key_of
+
+STEP = 500  # texts: a step must not keep a server from its work
+UNSEALED = "none"  # the id under which texts are counted that no key has sealed
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    looked_at: int
+    resealed: int
+    unreadable: int
+    held: Mapping[str, int]  # how many rest under which key, as found
+    next: str | None  # where the next step begins; None: this was the last
+
+
+class Rotation:
+    def __init__(self, ledger: Sequence[Cells], keyring: Keyring) -> None:
+        self._ledger = ledger
+        self._keyring = keyring
+        self._opens, self._seals = opens(keyring), seals(keyring)
+
+    async def step(self, after: str = "", *, dry_run: bool = False) -> Step:
+        part, at = _cursor(after, len(self._ledger))
+        cells, next_ = await self._ledger[part].read(at, STEP)
+        held: Counter[str] = Counter()
+        changes: list[tuple[Cell, str]] = []
+        unreadable = 0
+        for cell in cells:
+            under = {key_of(text) for text in _texts(cell)}
+            held.update(key or UNSEALED for key in under)
+            if under <= {self._keyring.sealing} or not cell.place:
+                continue
+            try:
+                changes.append((cell, self._renewed(cell)))
+            except Unreadable:
+                unreadable += 1
+        resealed = 0
+        if changes and not dry_run:
+            resealed = await self._ledger[part].rewrite(changes)
+        if next_ is not None:
+            more: str | None = f"{part}|{next_}"
+        else:
+            more = f"{part + 1}|" if part + 1 < len(self._ledger) else None
+        return Step(
+            looked_at=len(cells), resealed=resealed, unreadable=unreadable, held=held, next=more
+        )
+
+    def _renewed(self, cell: Cell) -> str:
+        if cell.field != "approval":
+            opened = self._keyring.open(cell.text, cell.owner, cell.field)
+            return self._keyring.seal(opened, cell.owner, cell.field)
+        task = cell.owner.partition(":")[2]
+        return self._seals.text(task, "approval", self._opens.text(task, "approval", cell.text))
+
+
+def _texts(cell: Cell) -> Sequence[str]:
+    """What of it is sealed: of an approval, what people wrote."""
+    if cell.field != "approval":
+        return [cell.text]
+    asked: dict[str, Any] = msgspec.json.decode(cell.text)
+    return [asked[name] for name in SAID if asked.get(name)]
+
+
+def _cursor(after: str, parts: int) -> tuple[int, str]:
+    if not after:
+        return 0, ""
+    part, _, at = after.partition("|")
+    if not part.isdecimal() or int(part) >= parts:
+        raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
+    return int(part), at

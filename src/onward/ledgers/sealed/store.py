@@ -1,0 +1,188 @@
+"""A TaskStore around another: what people wrote is sealed on its way in and opened on its way out.
+
+The ledger inside never sees a clear text, the core outside never a sealed one. A task that does not
+open is given to nobody: it waits, and is tried again every few minutes, until its key is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+import structlog
+
+from onward.core import moves
+from onward.core.contract import (
+    LOG_BYTES,
+    PAGE_BYTES,
+    POSTPONE_MS,
+    Ask,
+    Hold,
+    Inserted,
+    Move,
+    Moved,
+    Page,
+    Pulse,
+    Query,
+    Submission,
+    TaskStore,
+)
+from onward.core.errors import Unreadable
+from onward.core.task import Claimed, Event, Instant, Lane, Letter, State, Task, TaskId, encode
+from onward.ledgers.codec import text_bytes, to_row
+from onward.ledgers.sealed.fields import opens, seals, shown, shown_event
+from onward.ledgers.sealed.keyring import Keyring
+
+log = structlog.get_logger("onward.sealed")
+
+AGAIN_MS = 300_000
+KEY = "key"  # what a task that does not open is waiting_for
+LOOK = 256  # tasks opened at a time to look for a text
+MOST_LOOKED_AT = 20_000  # for one page of a search
+
+
+class SealedStore:
+    def __init__(self, inner: TaskStore, keyring: Keyring) -> None:
+        self._inner = inner
+        self._seals, self._opens = seals(keyring), opens(keyring)
+
+    async def insert(
+        self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
+    ) -> Inserted:
+        inserted = await self._inner.insert(
+            [self._seals.submission(one) for one in submissions], hands, now=now
+        )
+        return Inserted(inserted.receipts, await self._opened(inserted.claimed, now))
+
+    async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]:
+        return await self._opened(await self._inner.claim(asks, now=now), now)
+
+    async def _opened(self, claimed: Sequence[Claimed], now: Instant) -> Sequence[Claimed]:
+        opened: list[Claimed] = []
+        waits: list[Move] = []
+        for task in claimed:
+            try:
+                opened.append(self._opens.claimed(task))
+            except Unreadable as error:
+                log.error("a task waits for its key", task=task.id, error=str(error))
+                waits.append(_waits(task, now))
+        if waits:
+            try:
+                await self._inner.apply([self._seals.move(move) for move in waits], now=now)
+            except Exception as error:
+                # The ledger went away between the claim and this: those that do not open are left
+                # to their lease, and those that do are somebody's work already.
+                log.warning("left to their lease", tasks=len(waits), error=repr(error))
+        return opened
+
+    async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
+        return await self._inner.extend([self._seals.hold(hold) for hold in holds], now=now)
+
+    async def apply(
+        self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
+    ) -> Moved:
+        moved = await self._inner.apply([self._seals.move(move) for move in moves], hands, now=now)
+        if not moved.claimed:
+            return moved
+        opened = await self._opened(moved.claimed, now)
+        return msgspec.structs.replace(moved, claimed=tuple(opened))
+
+    async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
+        return await self._inner.post([self._seals.letter(one) for one in letters], now=now)
+
+    async def due(
+        self,
+        *,
+        now: Instant,
+        limit: int,
+        without: Collection[TaskId] = (),
+        most_bytes: int = PAGE_BYTES,
+    ) -> Sequence[Task]:
+        # The clock must strike for all of them, also for those that do not open.
+        found = await self._inner.due(now=now, limit=limit, without=without, most_bytes=most_bytes)
+        return [shown(self._opens, task) for task in found]
+
+    async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        found = await self._inner.get(ids)
+        return [None if task is None else self._opens.task(task) for task in found]
+
+    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
+        found = await self._inner.look(ids)
+        return [None if task is None else shown(self._opens, task) for task in found]
+
+    async def find(self, query: Query) -> Page[Task]:
+        if query.text:
+            return await self._search(query, query.text)
+        page = await self._inner.find(query)
+        return Page([shown(self._opens, task) for task in page.items], page.next)
+
+    async def _search(self, query: Query, text: str) -> Page[Task]:
+        """The ledger cannot look into what is sealed, so everything is opened that may be meant."""
+        found: list[Task] = []
+        looked_at, spent = 0, 0
+        look = msgspec.structs.replace(query, text=None, limit=LOOK)
+        while looked_at < MOST_LOOKED_AT:
+            page = await self._inner.find(look)
+            looked_at += len(page.items)
+            for at, sealed in enumerate(page.items, start=1):
+                task = shown(self._opens, sealed)
+                if _mentions(task, text):
+                    found.append(task)
+                    spent += text_bytes(to_row(task))
+                enough = len(found) == query.limit or spent > query.most_bytes
+                if enough and (at < len(page.items) or page.next):
+                    # The cursor of the last one that was looked at: asked for by itself.
+                    last = await self._inner.find(msgspec.structs.replace(look, limit=at))
+                    return Page(found, last.next)
+            if page.next is None:
+                return Page(found, None)
+            look = msgspec.structs.replace(look, after=page.next)
+        return Page(found, look.after)
+
+    async def position(self, task: TaskId) -> int | None:
+        return await self._inner.position(task)
+
+    async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
+        return await self._inner.counts()
+
+    async def events(
+        self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
+    ) -> Page[Event]:
+        page = await self._inner.events(after=after, limit=limit, task=task, most_bytes=most_bytes)
+        items = [shown_event(self._opens, event) for event in page.items]
+        return Page(items, page.next, page.more)
+
+    async def purge(
+        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
+    ) -> int:
+        return await self._inner.purge(ids, now=now, postpone_ms=postpone_ms)
+
+
+def _waits(task: Claimed, now: Instant) -> Move:
+    """Handed back as it was: no attempt is counted, and what it remembers stays sealed."""
+    return moves.guarded(
+        task,
+        State.RUNNING,
+        to=State.WAITING,
+        due_at=_again_at(task.expires_at, now),
+        changes={
+            "waiting_for": KEY,
+            "attempt": task.attempt - 1,
+            "worker": None,
+            "queued_at": now,
+            "start_by": None,
+        },
+        events=(("task.parked", encode({"waiting_for": KEY})),),
+    )
+
+
+def _again_at(expires_at: Instant | None, now: Instant) -> Instant:
+    """Not at once for one whose time is over: where that ends nothing, it would be claimed, and
+    found closed, as fast as it can be.
+    """
+    again_at = now + AGAIN_MS
+    return again_at if expires_at is None or expires_at <= now else min(again_at, expires_at)
+
+
+def _mentions(task: Task, text: str) -> bool:
+    return any(text in said for said in (task.id, task.type, task.payload, task.error or ""))

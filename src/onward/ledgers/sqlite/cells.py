@@ -1,0 +1,111 @@
+"""The texts at rest of one SQLite file, ledger or archive, for rotation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from onward.core.errors import Invalid
+from onward.ledgers.codec import Cut
+from onward.ledgers.sealed.cells import (
+    CLAIMED,
+    CLEAR,
+    Cell,
+    document_owner,
+    effect_owner,
+    event_field,
+    letter_field,
+    owner_of,
+)
+from onward.ledgers.sealed.fields import FIELDS
+from onward.ledgers.sqlite.database import Row, Take, named
+
+Statement = tuple[str, tuple[Any, ...]]
+Read = Callable[[str, Any, Take], Awaitable[Sequence[Row]]]
+Write = Callable[[Sequence[Statement]], Awaitable[int]]  # returns how many rows were changed
+
+LEDGER = ("task", "long_text", "event", "letter", "document", "effect")
+ARCHIVE = ("archived_task", "event_log")
+
+STEP_BYTES = 4 << 20  # read at once, and rewritten in one transaction
+
+_SQL = named((files("onward.ledgers.sqlite") / "cells.sql").read_text())
+# Tables without a number of their own: what their keys are, and one that is before them all.
+_KEYED: Mapping[str, tuple[Any, tuple[str | int, ...]]] = {
+    "long_text": (tuple[int, str], (-1, "")),
+    "document": (tuple[str, str], ("", "")),
+    "effect": (tuple[str, str, str], ("", "", "")),
+}
+
+
+class SqlCells:
+    def __init__(self, read: Read, write: Write, tables: Sequence[str]) -> None:
+        self._read = read
+        self._write = write
+        self._tables = tables
+
+    async def read(self, after: str, limit: int) -> tuple[Sequence[Cell], str | None]:
+        table, last = self._place(after)
+        taken = Cut(limit, STEP_BYTES)
+        rows = await self._read(_SQL[table], (*last, limit + 1), taken)
+        cells = [cell for row in rows for cell in _cells(table, row)]
+        if taken.more:
+            return cells, f"{table}:{msgspec.json.encode(_key(table, rows[-1])).decode()}"
+        later = self._tables[self._tables.index(table) + 1 :]
+        return cells, f"{later[0]}:" if later else None
+
+    async def rewrite(self, changes: Sequence[tuple[Cell, str]]) -> int:
+        return await self._write(
+            [(_statement(cell), (text, *cell.place[1:], cell.text)) for cell, text in changes]
+        )
+
+    def _place(self, after: str) -> tuple[str, tuple[str | int, ...]]:
+        table, _, key = (after or f"{self._tables[0]}:").partition(":")
+        if table not in self._tables:
+            raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
+        shape, first = _KEYED.get(table, (tuple[int], (-1,)))
+        try:
+            return table, msgspec.json.decode(key, type=shape) if key else first
+        except msgspec.DecodeError as error:
+            raise Invalid(f"{after!r} is no place to begin at", pointer="/after") from error
+
+
+def _key(table: str, row: Row) -> Row:
+    return row[: len(_KEYED[table][1])] if table in _KEYED else row[:1]
+
+
+def _cells(table: str, row: Row) -> Iterable[Cell]:
+    match table:
+        case "task" | "archived_task":
+            yield from _of_task(table, *row)
+        case "long_text":
+            number, field, id, body = row
+            yield Cell((table, number, field), owner_of(id), field, body)
+        case "event" | "event_log":
+            number, id, type_, data = row
+            if type_ != CLAIMED:
+                yield Cell((table, number), owner_of(id), event_field(type_), data)
+        case "letter":
+            number, id, name, body = row
+            yield Cell((table, number), owner_of(id), letter_field(name), body)
+        case "document":
+            kind, key, body = row
+            if kind not in CLEAR:
+                yield Cell((table, kind, key), document_owner(kind), key, body)
+        case _:
+            scope, key, name, value = row
+            yield Cell((table, scope, key, name), effect_owner(key), name, value)
+
+
+def _of_task(table: str, number: int, id: str, *texts: str | None) -> Iterable[Cell]:
+    for field, text in zip(FIELDS, texts, strict=True):
+        if text:  # a long one lies elsewhere
+            yield Cell((f"{table}.{field}", number), owner_of(id), field, text)
+
+
+def _statement(cell: Cell) -> str:
+    table, _, field = str(cell.place[0]).partition(".")
+    return _SQL[f"rewrite_{table}"].replace("{field}", field)

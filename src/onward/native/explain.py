@@ -1,0 +1,193 @@
+"""Why is it not running? One sentence, a machine's reason, when it will be, and what to do."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+import msgspec
+
+from onward.core.approval import Status, approval_of
+from onward.core.dispatch import Dispatcher
+from onward.core.machine import NEVER
+from onward.core.phase import Phase, phase
+from onward.core.pressure.breaker import Circuit, Reading
+from onward.core.pressure.pauses import Pause
+from onward.core.task import UNKNOWN_SERVICE, Instant, State, Task, fault_of
+from onward.workers.roster import Roster, group_of
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    phase: Phase
+    reason: str
+    sentence: str
+    eta: Instant | None = None
+    hint: str | None = None
+
+
+def explain(
+    task: Task,
+    now: Instant,
+    *,
+    served: bool,
+    position: int | None,
+    shut: Reading | None = None,  # the service's breaker, if no work goes there
+    paused: Pause | None = None,
+) -> Explanation:
+    now_in = phase(task)
+    if paused is not None and task.state is State.QUEUED:
+        reason, sentence, eta, hint = _paused(task, paused)
+    elif shut is not None and task.state is State.QUEUED:
+        reason, sentence, eta, hint = _left_alone(task, shut, now)
+    else:
+        reason, sentence, eta, hint = _reason(now_in, task, now, served=served, position=position)
+    return Explanation(
+        id=task.id, phase=now_in, reason=reason, sentence=sentence, eta=eta, hint=hint
+    )
+
+
+async def explained(task: Task, dispatcher: Dispatcher, roster: Roster) -> Explanation:
+    """The same, with what there is to know about its queue looked up."""
+    pressure = dispatcher.pressure
+    return explain(
+        task,
+        dispatcher.clock.now(),
+        served=dispatcher.hands.served(task.queue) or await roster.serves(task.queue),
+        position=await dispatcher.backend.tasks.position(task.id),
+        shut=pressure.breakers.shut(task.queue),
+        paused=pressure.pauses.paused().get(task.queue),
+    )
+
+
+_Reason = tuple[str, str, Instant | None, str | None]
+
+
+def _reason(
+    now_in: Phase, task: Task, now: Instant, *, served: bool, position: int | None
+) -> _Reason:
+    fault = fault_of(task.error)
+    why = f": {fault.message}" if fault is not None else ""
+    match now_in:
+        case Phase.SCHEDULED | Phase.RETRY_WAIT if fault and fault.kind == UNKNOWN_SERVICE:
+            return _put_off(task, fault.message, now)
+        case Phase.SCHEDULED:
+            return "scheduled", f"It starts in {_span(task.run_at, now)}.", task.run_at, None
+        case Phase.RETRY_WAIT:
+            sentence = f"Attempt {task.attempt} failed{why}. It is tried again in "
+            return "retry_wait", sentence + f"{_span(task.run_at, now)}.", task.run_at, None
+        case Phase.QUEUED | Phase.RETRYING | Phase.REQUEUED:
+            return _queued(task, served=served, position=position)
+        case Phase.WAITING_APPROVAL:
+            id = f"{task.id}.{task.generation}"
+            hint = f"onward approvals approve {id}   or   onward approvals reject {id}"
+            return "waiting_approval", "It waits for a person's approval.", None, hint
+        case Phase.PARKED:
+            what = task.waiting_for or "something"
+            return "parked", f"It waits for {what} and holds no worker.", task.due_at, None
+        case _:
+            return _underway_or_over(now_in, task, now, why)
+
+
+def _put_off(task: Task, why: str, now: Instant) -> _Reason:
+    sentence = (
+        f"A worker claimed it from queue {task.queue!r} but cannot do {task.type!r}: {why}. This"
+        f" counts as no attempt; it is queued again in {_span(task.run_at, now)}."
+    )
+    hint = f"start a worker that serves {task.type!r} and claims {task.queue!r}: Worker(queues=[…])"
+    return "unknown_service", sentence, task.run_at, hint
+
+
+def _paused(task: Task, paused: Pause) -> _Reason:
+    by = f" by {paused.by}" if paused.by else ""
+    why = f": {paused.reason}" if paused.reason else ""
+    sentence = f"Queue {task.queue!r} was paused{by}{why}."
+    return "queue_paused", sentence, None, f"onward queue resume {quote(task.queue)}"
+
+
+def _left_alone(task: Task, shut: Reading, now: Instant) -> _Reason:
+    failed = f"{shut.failures} of its last {shut.calls} calls failed"
+    if shut.state is Circuit.HALF_OPEN:
+        sentence = (
+            f"Service {task.queue!r} was down ({failed}); one task is trying whether it is back."
+        )
+        return "breaker_half_open", sentence, None, None
+    sentence = (
+        f"Service {task.queue!r} seems to be down: {failed}. The task is parked, burns no attempt, "
+        f"and the service is tried again in {_span(shut.until, now)}."
+    )
+    return "breaker_open", sentence, shut.until, "GET /health shows every breaker"
+
+
+def _queued(task: Task, *, served: bool, position: int | None) -> _Reason:
+    if not served:
+        group = group_of(task.queue)
+        who = f"worker of group {group!r}" if group else f"worker for {task.queue!r}"
+        flag = "a worker in that group" if group else f"a worker that serves {task.queue!r}"
+        sentence = f"No {who} is connected; it waits in queue {task.queue!r}."
+        return "no_worker", sentence, None, f"start {flag}, for example: onward worker module:attr"
+    if position is None:
+        return "starting", "It has just been taken by a worker.", None, None
+    ahead = "it is next" if position == 1 else f"{position - 1} tasks are ahead of it"
+    sentence = f"Every worker of queue {task.queue!r} is busy; {ahead}."
+    return "workers_busy", sentence, None, "add workers, or raise their concurrency"
+
+
+def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Reason:
+    ran = _span(now, task.started_at or now)
+    match now_in:
+        case Phase.OFFERED:
+            hint = "start one, for example: onward worker module:attr --via streams"
+            return "offered", "It is on a stream, and no worker has taken it yet.", None, hint
+        case Phase.RUNNING:
+            sentence = f"Worker {task.worker} has been running it for {ran}."
+            return "running", sentence, expected_end(task, now), None
+        case Phase.OVERDUE:
+            sentence = f"It is past its time; worker {task.worker} is still running it."
+            return "overdue", sentence, expected_end(task, now), None
+        case Phase.CANCELING:
+            if task.cancel_by == NEVER:
+                return "canceling", "It was canceled, and puts its things in order.", None, None
+            sentence = f"Worker {task.worker} was asked to stop."
+            return "canceling", sentence, task.cancel_by, None
+        case Phase.SUCCEEDED:
+            return "succeeded", f"It is done, after {task.attempt} attempt(s).", None, None
+        case Phase.CANCELED:
+            return "canceled", "It was canceled.", None, _run_again(task)
+        case Phase.DEAD:
+            sentence = f"It failed for good after {task.attempt} attempt(s){why}."
+            return "dead", sentence, None, f"mend the cause, then: onward dlq replay {task.id}"
+        case _:
+            return _failed(task, why)
+
+
+def _failed(task: Task, why: str) -> _Reason:
+    asked, ask_again = approval_of(task), f"onward task retry {task.id} asks again"
+    if asked is not None and asked.status is Status.REJECTED:
+        by = f" by {asked.by}" if asked.by else ""
+        why = f": {asked.comment}" if asked.comment else ""
+        return "rejected", f"It was rejected{by}{why}. It never ran.", None, ask_again
+    if asked is not None and asked.status is Status.EXPIRED and asked.default == "reject":
+        return "rejected", "Nobody approved it in time. It never ran.", None, ask_again
+    return "failed", f"It failed{why}.", None, _run_again(task)
+
+
+def _run_again(task: Task) -> str:
+    return f"onward task retry {task.id} runs it again"
+
+
+def expected_end(task: Task, now: Instant) -> Instant | None:
+    """A guess: at the pace that its progress has shown so far."""
+    if task.progress is None or task.started_at is None:
+        return None
+    done = msgspec.json.decode(task.progress).get("progress")
+    return now + round((now - task.started_at) * (1 - done) / done) if done else None
+
+
+def _span(until: Instant | None, now: Instant) -> str:
+    ms = max(0, (until or now) - now)
+    if ms < 1_000:
+        return f"{ms} ms"
+    seconds = ms / 1000
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3600:.1f} h"

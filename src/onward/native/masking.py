@@ -1,0 +1,94 @@
+"""What a reader who asked for it (`masked=true`, as the page does) sees of sensitive parts: a mask.
+
+Decides which paths hold for a task: those of its type's service and of its queue's. What a flow
+passes on may lie anywhere in its runs, so there the paths of all services hold, and hold anywhere.
+Whoever does not ask gets what is there: it is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Query
+
+from onward.core.contract import Page
+from onward.core.task import Event, Json, Task
+from onward.flow.runs import NODE, PROFILE
+from onward.services import privacy
+from onward.services.catalog import Catalog
+
+Masked = Annotated[bool, Query(description="Show a mask instead of sensitive parts.")]
+FLOW = "flow:"  # how the types of runs, and of what they ask people, begin
+EVERY_KEY: privacy.Path = (privacy.ANY,)
+
+
+class Masking:
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def task(self, task: Task, masked: bool = True) -> Task:
+        if not masked:
+            return task
+        paths = await self._paths(task)
+        if not paths:
+            return task
+        return privacy.mask_task(task, paths, anywhere=task.profile in (PROFILE, NODE))
+
+    async def page(self, page: Page[Task], masked: bool = True) -> Page[Task]:
+        if not masked:
+            return page
+        return Page([await self.task(task, masked) for task in page.items], page.next)
+
+    async def events(
+        self, task: Task, events: Sequence[Event], masked: bool = True
+    ) -> Sequence[Event]:
+        paths = await self._paths(task) if masked else ()
+        return [privacy.mask_event(event, paths) for event in events] if paths else events
+
+    async def refuse(self, task: Task, payload: Any) -> None:
+        """Invalid if somebody hands in, for this task, what they were shown of it."""
+        inside = task.profile in (PROFILE, NODE)
+        privacy.refuse_masks(payload, await self._paths(task), "payload", anywhere=inside)
+
+    async def refuse_in_run(self, value: Any, at: str) -> None:
+        privacy.refuse_masks(value, await self._in_flows(), at, anywhere=True)
+
+    async def payload(
+        self, type_: str | None, queue: str | None, payload: Any, masked: bool = True
+    ) -> Any:
+        """Of something that will be a task of this type, on this queue or on the type's own."""
+        if not masked or type_ is None:
+            return payload
+        paths = await self._catalog.sensitive(type_, queue)
+        return privacy.mask(payload, paths) if paths else payload
+
+    async def run(self, run: Mapping[str, Any], masked: bool = True) -> Mapping[str, Any]:
+        """A run as it is shown: what it was given, what it holds, and what came out of it."""
+        paths = await self._in_flows() if masked else ()
+        if not paths:
+            return run
+        held = {name: run[name] for name in ("payload", "result", "params", "shared")}
+        plain = msgspec.json.decode(msgspec.json.encode(held))
+        shown = {name: _parts(part, paths) for name, part in plain.items()}
+        return {**run, **shown}
+
+    async def texts(self, masked: bool, *texts: Json) -> Sequence[Json]:
+        """Inputs and outputs of a run's nodes; an empty one is none."""
+        paths = await self._in_flows() if masked else ()
+        if not paths:
+            return texts
+        return [text and privacy.mask_text(text, paths, anywhere=True) for text in texts]
+
+    async def _paths(self, task: Task) -> Sequence[privacy.Path]:
+        if task.type.startswith(FLOW):
+            return await self._in_flows()
+        return await self._catalog.sensitive(task.type, task.queue)
+
+    async def _in_flows(self) -> Sequence[privacy.Path]:
+        return [path or EVERY_KEY for path in await self._catalog.all_sensitive()]
+
+
+def _parts(value: Any, paths: Sequence[privacy.Path]) -> Any:
+    return privacy.mask(value, paths, anywhere=True)

@@ -1,0 +1,214 @@
+"""Which services are declared, with schemas and defaults. Kept in Documents, cached here.
+
+What an operator declared and what workers declared are two documents, so that neither writes over
+the other; readers see both as one. A worker can add a guard to what an operator declared, and
+cannot remove one. Its own guards go with its next declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import msgspec
+
+from onward.core.clock import Clock
+from onward.core.contract import Backend
+from onward.core.errors import Conflict, Invalid, NextStep, NotFound, Step
+from onward.core.task import Instant, Task, encode
+from onward.services import privacy
+
+KIND = "service"  # an operator's part; of older releases, also what a worker declared
+WORKERS_KIND = "service_worker"
+OPERATOR, WORKER = "operator", "worker"
+FRESH_MS = 1_000
+MISSED_MS = 20  # what is not known is looked for again: another server may just have heard of it
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    task_types: tuple[str, ...]
+    schema: Mapping[str, Any] = {}  # JSON Schema of the payload, by task type
+    via: str = "any"
+    requires_approval: bool = False
+    sensitive: tuple[str, ...] = ()
+    timeout_ms: int | None = None
+    max_retries: int | None = None
+    declared_by: tuple[str, ...] = ()  # empty: by a release that did not record it
+
+
+_decode = msgspec.json.Decoder(Declared).decode
+
+
+def strictest(first: Declared, second: Declared) -> Declared:
+    """The first, with every guard of the second on top."""
+    return msgspec.structs.replace(
+        first,
+        via=second.via if first.via == "any" else first.via,
+        requires_approval=first.requires_approval or second.requires_approval,
+        sensitive=_united(first.sensitive, second.sensitive),
+        timeout_ms=_least(first.timeout_ms, second.timeout_ms),
+        max_retries=_least(first.max_retries, second.max_retries),
+    )
+
+
+def as_one(operator: Declared, workers: Declared) -> Declared:
+    """One service as both declared it."""
+    if not operator.declared_by:
+        # Nobody knows whose it was. Its guards may be an operator's, so they stay until an operator
+        # removes them; the rest may be an old worker's, so the new worker's replaces it.
+        return msgspec.structs.replace(
+            workers,
+            requires_approval=operator.requires_approval or workers.requires_approval,
+            sensitive=_united(operator.sensitive, workers.sensitive),
+        )
+    return msgspec.structs.replace(
+        strictest(operator, workers),
+        task_types=_united(operator.task_types, workers.task_types),
+        schema={**workers.schema, **operator.schema},
+        declared_by=(OPERATOR, WORKER),
+    )
+
+
+class Catalog:
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._parts: dict[str, dict[str, Declared]] = {KIND: {}, WORKERS_KIND: {}}
+        self._by_name: dict[str, Declared] = {}
+        self._by_type: dict[str, Declared] = {}
+        self._paths: dict[str, Sequence[privacy.Path]] = {}  # by service, of those that have any
+        self._read_at: Instant = 0
+
+    async def declare(self, service: Declared) -> Declared:
+        """A worker's declaration: it replaces what workers declared of this service before."""
+        await self._check_types(service)
+        part = msgspec.structs.replace(service, declared_by=(WORKER,))
+        if self._parts[WORKERS_KIND].get(service.name) != part:
+            await self._put(WORKERS_KIND, part)
+            await self._read()
+        return self._by_name.get(service.name, part)
+
+    async def replace(self, service: Declared) -> Declared:
+        """An operator's declaration: it replaces whatever anybody declared of this service."""
+        await self._check_types(service)
+        part = msgspec.structs.replace(service, declared_by=(OPERATOR,))
+        # In this order: between the two both parts hold, so no guard is missing meanwhile.
+        await self._put(KIND, part)
+        await self._backend.documents.delete(WORKERS_KIND, service.name)
+        await self._read()
+        return part
+
+    async def remove(self, name: str) -> None:
+        documents = self._backend.documents
+        workers = await documents.delete(WORKERS_KIND, name)
+        if not await documents.delete(KIND, name) and not workers:
+            raise NotFound(f"no service is called {name!r}")
+        await self._read()
+
+    async def of(
+        self, type_: str, queue: str | None = None, *, missed_ms: int = MISSED_MS
+    ) -> Declared | None:
+        """What holds for tasks of this type on this queue (None: the one named as the type)."""
+        await self._refresh()
+        found = self.known(type_, queue)
+        if found is None:
+            await self._refresh(missed_ms)
+            found = self.known(type_, queue)
+        return found
+
+    def knows(self, type_: str, queue: str | None = None) -> bool:
+        """Whether `of` would answer without a look at the ledger, as `known` does."""
+        age_ms = self._clock.now() - self._read_at
+        return age_ms < (FRESH_MS if self.concerned(type_, queue) else MISSED_MS)
+
+    def known(self, type_: str, queue: str | None = None) -> Declared | None:
+        services = self.concerned(type_, queue)
+        return reduce(strictest, services) if services else None
+
+    def concerned(self, type_: str, queue: str | None = None) -> Sequence[Declared]:
+        """The type's service first, then the queue's: workers claim queues, and are called by them,
+        so that what is on a service's queue reaches the service, whatever its type.
+        """
+        queue = type_ if queue is None else queue
+        found = (self._by_type.get(type_), self._by_type.get(queue), self._by_name.get(queue))
+        return list({service.name: service for service in found if service is not None}.values())
+
+    async def guards(self) -> Callable[[Task], bool]:
+        """Whether a task's service, or its queue's, requires an approval by now."""
+        await self._refresh()
+        return lambda task: any(
+            service.requires_approval for service in self.concerned(task.type, task.queue)
+        )
+
+    async def all(self) -> Sequence[Declared]:
+        await self._refresh()
+        return list(self._by_name.values())
+
+    async def sensitive(self, type_: str, queue: str | None = None) -> Sequence[privacy.Path]:
+        """The sensitive parts of the payloads and results of this type on this queue."""
+        await self._refresh()
+        services = self.concerned(type_, queue) if self._paths else ()
+        return [path for service in services for path in self._paths.get(service.name, ())]
+
+    async def all_sensitive(self) -> Sequence[privacy.Path]:
+        await self._refresh()
+        return [path for paths in self._paths.values() for path in paths]
+
+    async def _check_types(self, service: Declared) -> None:
+        await self._refresh()
+        for type_ in service.task_types:
+            other = self._by_type.get(type_)
+            if other is not None and other.name != service.name:
+                raise Conflict(
+                    f"task type {type_!r} is declared by service {other.name!r} already",
+                    step=NextStep(Step.REMOVE_SERVICE, other.name),
+                )
+
+    async def _put(self, kind: str, part: Declared) -> None:
+        await self._backend.documents.put(kind, part.name, encode(part), now=self._clock.now())
+
+    async def _refresh(self, fresh_ms: int = FRESH_MS) -> None:
+        if self._clock.now() - self._read_at >= fresh_ms:
+            await self._read()
+
+    async def _read(self) -> None:
+        now = self._clock.now()
+        parts: dict[str, dict[str, Declared]] = {}
+        for kind in (KIND, WORKERS_KIND):
+            documents = await self._backend.documents.list(kind, now=now)
+            parts[kind] = {doc.key: _decode(doc.body) for doc in documents}
+        operators, workers = parts[KIND], parts[WORKERS_KIND]
+        self._parts = parts
+        self._by_name = {
+            **operators,
+            **{
+                name: as_one(operators[name], part) if name in operators else part
+                for name, part in workers.items()
+            },
+        }
+        self._by_type = {
+            type_: service for service in self._by_name.values() for type_ in service.task_types
+        }
+        self._paths = {
+            name: [_path(path) for path in service.sensitive]
+            for name, service in self._by_name.items()
+            if service.sensitive
+        }
+        self._read_at = now
+
+
+def _united(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *second)))
+
+
+def _least(first: int | None, second: int | None) -> int | None:
+    return min((ms for ms in (first, second) if ms is not None), default=None)
+
+
+def _path(path: str) -> privacy.Path:
+    try:
+        return privacy.parse(path)
+    except Invalid:  # declared before paths were checked: whatever it meant, it is hidden
+        return ()

@@ -1,0 +1,123 @@
+"""What a declared service says of each submission of its types, whichever door it came by.
+
+Its schema is asked before anything is accepted; its defaults stand in for what was left open. A
+guard (`requires_approval`) is no default: nobody who submits can wave it away. All of it holds for
+whatever else is put on the service's queue, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+from onward.core.approval import WAITS, approval_of, ask
+from onward.core.errors import Invalid, NextStep, Step
+from onward.core.policy import overrides_of
+from onward.core.task import Task, encode
+from onward.services import privacy
+from onward.services.catalog import MISSED_MS, Catalog, Declared
+
+MOST_VALIDATORS = 1_000
+TOLD = "session"  # the profile whose `expires_at` is told of, and ends nothing
+
+
+class Declarations:
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._validators: dict[tuple[str, str, str | None], Any] = {}
+
+    async def fitting(
+        self, type_: str, queue: str, payload: Any, *, missed_ms: int = MISSED_MS
+    ) -> Declared | None:
+        """What is declared of this type on this queue. Invalid: the payload does not fit it."""
+        declared = await self._catalog.of(type_, queue, missed_ms=missed_ms)
+        if declared is None:
+            return None
+        if declared.sensitive:
+            paths = await self._catalog.sensitive(type_, queue)
+            privacy.refuse_masks(payload, paths, "payload")
+        for service in self._catalog.concerned(type_, queue):
+            # A message quotes what does not fit, or all that it is a part of: of these it must not.
+            mask = privacy.MASK if declared.sensitive else None
+            self._check(service, _taken_as(service, type_, queue), payload, mask)
+        return declared
+
+    def _check(self, service: Declared, type_: str, payload: Any, mask: str | None) -> None:
+        schema = service.schema.get(type_)
+        if schema is None:
+            return
+        text = encode(schema)
+        validator = self._validators.get((type_, text, mask))
+        if validator is None:
+            validator = checker(schema, f"the schema of {type_!r}", mask=mask)
+            if len(self._validators) >= MOST_VALIDATORS:
+                self._validators.clear()
+            self._validators[type_, text, mask] = validator
+        for error in validator.iter_errors(payload):
+            path = "".join(f"/{part}" for part in error.instance_path)
+            raise Invalid(
+                f"payload{path} does not fit {type_!r}: {error.message}",
+                pointer=f"/payload{path}",
+                step=NextStep(Step.SHOW_SERVICE, service.name),
+            )
+
+
+def _taken_as(service: Declared, type_: str, queue: str) -> str:
+    """Which of its types the service will take the payload for."""
+    types = service.task_types
+    for known in (type_, queue):
+        if known in types:
+            return known
+    if service.schema and len(types) > 1:
+        raise Invalid(
+            f"the queue {queue!r} is that of service {service.name!r}, which has no {type_!r}",
+            pointer="/type",
+            hint=f"its task types are {', '.join(types)}",
+        )
+    return types[0]
+
+
+def checker(schema: Any, name: str, *, mask: str | None = None, pointer: str = "") -> Any:
+    """Asks whether a value fits. It reads nothing but the schema itself: no URL, no file."""
+    try:
+        return jsonschema_rs.validator_for(encode(schema), mask=mask, offline=True)
+    except ValueError as error:
+        why = getattr(error, "message", error)
+        hint = "a $ref may point into the schema itself ('#/…'), nowhere else"
+        message = f"{name} is no JSON Schema that can be used: {why}"
+        raise Invalid(message, pointer=pointer, hint=hint) from error
+
+
+def as_declared(task: Task, service: Declared | None) -> Task:
+    """What the submission left open, filled in from its service."""
+    if service is None:
+        return task
+    changes: dict[str, Any] = {}
+    overrides = overrides_of(task.overrides)
+    if service.max_retries is not None and overrides.max_retries is None:
+        changes["overrides"] = msgspec.structs.replace(
+            overrides, max_retries=service.max_retries
+        ).encode()
+    # Where the submission's own time is only told of, it ends no attempt: the service's still does.
+    timed = task.attempt_ms is not None or (task.expires_at is not None and task.profile != TOLD)
+    if service.timeout_ms is not None and not timed:
+        changes["attempt_ms"] = service.timeout_ms
+    if service.requires_approval:
+        changes |= _guarded(task)
+    return msgspec.structs.replace(task, **changes) if changes else task
+
+
+def _guarded(task: Task) -> dict[str, Any]:
+    asked = approval_of(task)
+    if asked is None:
+        asked = ask(task.payload, task.created_at)
+    elif asked.default == "approve":
+        # A guard cannot be waited out: one that expires into a yes, at a time of the submitter's,
+        # is none.
+        raise Invalid(
+            f"{task.type!r} is guarded by its service: only a person can approve it",
+            pointer="/approval/default",
+        )
+    return {"waiting_for": WAITS, "approval": asked.encode()}

@@ -1,0 +1,1 @@
+"""Every request, response and event shape, once. Imports nothing of ours."""

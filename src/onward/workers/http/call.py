@@ -1,0 +1,281 @@
+"""One call to a worker's URL: what is sent, and what an answer means.
+
+Decides what of the exchange is the task's failure. Never follows a redirect, never takes a proxy
+from the environment, never connects to an address other than those that were checked.
+"""
+
+from __future__ import annotations
+
+import ssl
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx2
+import msgspec
+
+from onward import __version__
+from onward.core import strict_json
+from onward.core.errors import Invalid
+from onward.core.outcome import Failed, Outcome, Released, Succeeded
+from onward.core.task import Claimed, Fault, Instant, Json, TaskId, bounded_delay, encode
+from onward.core.trace import handed_on
+from onward.workers.http.address import Place
+from onward.workers.http.registry import HttpWorker
+
+MOST = 1 << 20  # bytes of an answer
+CONNECT_S, TELL_S = 2.0, 2.0
+# Most servers hang up on a silent connection after 5 s: we do before that, or a request would meet
+# the hang-up on its way and nobody could say whether it was read.
+KEEP_ALIVE_S = 2.0
+SAID = 300  # characters of an answer that are worth repeating
+
+INVALID = "InvalidResponse"
+HEADERS = {
+    "accept": "application/json",
+    "accept-encoding": "identity",
+    "content-type": "application/json",
+    "user-agent": f"onward/{__version__}",
+}
+
+
+class Unreached(Exception):
+    """No connection: nobody has seen the task."""
+
+
+class Said(msgspec.Struct, frozen=True):
+    status: int
+    retry_after_ms: int | None
+
+
+class Flow(msgspec.Struct, forbid_unknown_fields=True):
+    """What a flow sends to a node's service, and the protocol's own form."""
+
+    input: msgspec.Raw
+    params: dict[str, msgspec.Raw]
+
+
+_decode_flow = msgspec.json.Decoder(Flow).decode
+
+
+def request_body(payload: Json) -> tuple[bytes, bool]:
+    """The body, and whether the payload had to be put into the protocol's form."""
+    raw = payload.encode()
+    try:
+        _decode_flow(raw)
+    except msgspec.DecodeError:
+        return b'{"input":' + raw + b',"params":{}}', True
+    return raw, False
+
+
+class Caller:
+    """All connections to workers of this server."""
+
+    def __init__(self) -> None:
+        self._transports: dict[str, httpx2.AsyncHTTPTransport] = {}
+
+    async def execute(self, worker: HttpWorker, task: Claimed, now: Instant) -> Outcome:
+        """Raises Unreached if there is no connection; any other fault is the call's outcome."""
+        body, wrapped = request_body(task.payload)
+        headers = {
+            "x-onward-task": task.id,
+            "x-onward-type": quote(task.type, safe=""),
+            "x-onward-attempt": str(task.attempt),
+            "x-onward-fence": str(task.fence),
+            "idempotency-key": f"{_header(task.key or task.id)}:{task.generation}",
+        }
+        if wrapped:
+            headers["x-onward-payload"] = "input"
+        if traceparent := handed_on(task):
+            headers["traceparent"] = traceparent
+        path = f"/exec/{quote(task.queue, safe='')}"
+        try:
+            response = await self._post(worker, path, body, headers)
+            try:
+                said = await _read(response)
+            finally:
+                await response.aclose()
+        except httpx2.TransportError as error:
+            return _failed("NetworkTimeout", f"the worker broke off its answer: {_name(error)}")
+        except _TooLong:
+            return _failed(INVALID, f"the answer is larger than {MOST} bytes", retryable=False)
+        return outcome(response.status_code, response.headers, said, now)
+
+    async def cancel(self, worker: HttpWorker, task: TaskId) -> None:
+        """Whether it hears this, or knows the word at all, is its own affair."""
+        body = encode({"task_id": task}).encode()
+        try:
+            response = await self._post(worker, "/cancel", body, {}, answer_s=TELL_S)
+            await response.aclose()
+        except (Unreached, httpx2.TransportError):
+            pass
+
+    async def post(self, place: Place, body: bytes, headers: dict[str, str], now: Instant) -> Said:
+        """To a URL that is no worker's. Only the status counts; OSError if there is none."""
+        try:
+            response = await self._post(place, "", body, headers)
+        except (Unreached, httpx2.TransportError) as error:
+            raise OSError(_name(error)) from error
+        await response.aclose()
+        after = _retry_after_ms(response.headers.get("retry-after"), now)
+        return Said(response.status_code, after)
+
+    async def close(self) -> None:
+        for transport in self._transports.values():
+            await transport.aclose()
+
+    async def _post(
+        self,
+        worker: HttpWorker | Place,
+        path: str,
+        body: bytes,
+        headers: dict[str, str],
+        *,
+        answer_s: float | None = None,
+    ) -> httpx2.Response:
+        parts = urlsplit(worker.url)
+        # A connection is found again by its address: one on which a certificate was shown for one
+        # name must not serve another.
+        transport = self._transport(worker.host if parts.scheme == "https" else "")
+        why: Exception = OSError("no address")
+        for address in worker.addresses:
+            at = f"[{address}]" if ":" in address else address
+            port = f":{parts.port}" if parts.port is not None else ""
+            # Called by the address that was checked; the name is only said, never looked up.
+            request = httpx2.Request(
+                "POST",
+                f"{parts.scheme}://{at}{port}{parts.path}{path}",
+                headers={**HEADERS, **headers, "host": parts.netloc},
+                content=body,
+                extensions={
+                    "sni_hostname": worker.host,
+                    "timeout": {"connect": CONNECT_S, "read": answer_s, "write": answer_s},
+                },
+            )
+            try:
+                return await transport.handle_async_request(request)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                why = error
+        raise Unreached(_name(why)) from why
+
+    def _transport(self, name: str) -> httpx2.AsyncHTTPTransport:
+        known = self._transports.get(name)
+        if known is None:
+            # The bare transport: a client would keep the cookies of one worker for the next.
+            known = self._transports[name] = httpx2.AsyncHTTPTransport(
+                # Without TLS no certificate is needed, and loading them all takes a while.
+                verify=True if name else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                trust_env=False,
+                limits=httpx2.Limits(
+                    max_connections=None,  # bounded by slots
+                    max_keepalive_connections=256,
+                    keepalive_expiry=KEEP_ALIVE_S,
+                ),
+            )
+        return known
+
+
+class _TooLong(Exception):
+    pass
+
+
+async def _read(response: httpx2.Response) -> bytes:
+    said = bytearray()
+    assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 narrows
+    async for part in response.stream:  # as it came: nothing here unpacks a compressed answer
+        said += part
+        if len(said) > MOST:
+            raise _TooLong
+    return bytes(said)
+
+
+class Answer(msgspec.Struct, rename="camel"):
+    result: msgspec.Raw = msgspec.Raw(b"")
+    error: Any = ""
+    error_type: str | None = None  # ours, from here on
+    status: int | None = None
+    retryable: bool | None = None
+    retry_after_ms: int | None = None
+    released: bool = False  # with an error: it cannot do this and has not begun it
+
+
+_decode_answer = msgspec.json.Decoder(Answer).decode
+
+
+def outcome(status: int, headers: httpx2.Headers, said: bytes, now: Instant) -> Outcome:
+    if 300 <= status < 400:
+        where = f"a redirect ({status}), which is not followed"
+        return _failed(INVALID, f"the worker answered with {where}", retryable=False)
+    if not 200 <= status < 300:
+        return Failed(
+            Fault(
+                kind="HttpError",
+                message=_told(said) or f"the worker answered {status} {_phrase(status)}".rstrip(),
+                status=status,
+                retry_after_ms=_retry_after_ms(headers.get("retry-after"), now),
+            )
+        )
+    return _answered(said)
+
+
+def _answered(said: bytes) -> Outcome:
+    try:
+        strict_json.parse_object(said)
+        answer = _decode_answer(said)
+    except (Invalid, msgspec.DecodeError) as error:
+        return _failed(INVALID, f"the answer cannot be read: {error}", retryable=False)
+    if answer.error:
+        text = answer.error if isinstance(answer.error, str) else encode(answer.error)
+        after = answer.retry_after_ms
+        fault = Fault(
+            kind=answer.error_type or "Error",
+            message=text,
+            status=answer.status,
+            retryable=answer.retryable,
+            retry_after_ms=None if after is None else bounded_delay(after),
+        )
+        return Released(fault) if answer.released else Failed(fault)
+    result = bytes(answer.result)
+    if not result and b'"error"' not in said:
+        return _failed(INVALID, "the answer has neither result nor error", retryable=False)
+    return Succeeded(result.decode() or "null")
+
+
+def _told(said: bytes) -> str:
+    """What an error's body says for itself, if it says it as the protocol does."""
+    try:
+        answer = _decode_answer(said)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return answer.error[:SAID] if isinstance(answer.error, str) else ""
+
+
+def _retry_after_ms(said: str | None, now: Instant) -> int | None:
+    if said is None:
+        return None
+    if said.isascii() and said.isdigit():
+        return bounded_delay(int(said[:9]) * 1000)
+    try:
+        return bounded_delay(int(parsedate_to_datetime(said).timestamp() * 1000) - now)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _header(text: str) -> str:
+    return text if text.isascii() and text.isprintable() else quote(text)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def _failed(kind: str, message: str, *, retryable: bool | None = None) -> Failed:
+    return Failed(Fault(kind=kind, message=message, retryable=retryable))
+
+
+def _name(error: Exception) -> str:
+    return str(error) or type(error).__name__

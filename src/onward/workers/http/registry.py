@@ -1,0 +1,227 @@
+"""Workers that are called: who has registered, when each was last heard, how much each has to do.
+
+Registrations are documents in the ledger, shared by all servers and older than any of them; the
+roster asks here who is live. Nothing here calls a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from onward.core.clock import Clock
+from onward.core.contract import Backend, Document
+from onward.core.errors import Conflict, NotFound, TooBusy
+from onward.core.task import Instant, WorkerId, encode, new_id
+from onward.workers.http.address import Hosts
+from onward.workers.roster import Member, Roster
+
+KIND = "http_worker"
+TRANSPORT = "http"
+FORGOTTEN_AFTER = 20  # times the TTL in silence
+MOST = 1_000
+TRIES = 5
+
+
+class HttpWorker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: WorkerId
+    url: str
+    host: str
+    addresses: tuple[str, ...]  # where that is: looked up when it registered, never again
+    services: tuple[str, ...]
+    since: Instant
+    beat_at: Instant
+    load: float = 0
+    slots: int | None = None  # how many calls it takes at a time, if it said so
+    draining: bool = False  # not called any more, and told so with its next heartbeat
+
+
+_decode = msgspec.json.Decoder(HttpWorker).decode
+
+
+class Registry:
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        roster: Roster,
+        hosts: Hosts,
+        *,
+        ttl_ms: int,
+        slots: int,
+    ) -> None:
+        self._documents = backend.documents
+        self._clock = clock
+        self._roster = roster
+        self._hosts = hosts
+        self._ttl_ms = ttl_ms
+        self._slots = slots
+        self._known: dict[WorkerId, HttpWorker] = {}
+        self._by_service: dict[str, dict[WorkerId, HttpWorker]] = {}
+        self._watchers: list[Callable[[], None]] = []
+        self._allocated: dict[WorkerId, int] = {}
+        self._turn = 0
+        roster.consult(self.members)
+
+    # Workers speak.
+
+    async def register(
+        self,
+        url: str,
+        services: Sequence[str],
+        *,
+        id: WorkerId | None = None,
+        load: float = 0,
+        slots: int | None = None,
+    ) -> WorkerId:
+        """Known to this server when it returns, and to the others within a second."""
+        place = await self._hosts.place(url)
+        known = await self.all()
+        # Without a name of its own it is known by its URL, or each restart would leave a ghost.
+        same = next((worker.id for worker in known if worker.url == place.url), None)
+        worker_id = id or same or new_id()
+        if len(known) >= MOST and worker_id not in self._known:
+            raise TooBusy(f"{MOST} workers are registered already")
+        now = self._clock.now()
+        before = self._known.get(worker_id)
+        await self._put(
+            HttpWorker(
+                id=worker_id,
+                url=place.url,
+                host=place.host,
+                addresses=place.addresses,
+                services=tuple(dict.fromkeys(services)),
+                since=before.since if before is not None else now,
+                beat_at=now,
+                load=load,
+                slots=slots,
+            )
+        )
+        await self._roster.refresh()
+        return worker_id
+
+    async def heartbeat(self, id: WorkerId, load: float | None) -> HttpWorker:
+        now = self._clock.now()
+
+        def beaten(worker: HttpWorker) -> HttpWorker:
+            told = worker.load if load is None else load
+            return msgspec.structs.replace(worker, beat_at=now, load=told)
+
+        before, worker = await self._change(id, beaten)
+        if not self.alive(before):
+            await self._roster.refresh()
+        return worker
+
+    async def drain(self, id: WorkerId, *, draining: bool = True) -> None:
+        """No more calls, here at once and by the other servers within a second; or again."""
+
+        def marked(worker: HttpWorker) -> HttpWorker:
+            return msgspec.structs.replace(worker, draining=draining)
+
+        await self._change(id, marked)
+        await self._roster.refresh()
+
+    async def leave(self, id: WorkerId) -> None:
+        if not await self._documents.delete(KIND, id):
+            raise NotFound(f"no worker {id!r} is registered")
+        await self._roster.refresh()
+
+    async def _change(
+        self, id: WorkerId, change: Callable[[HttpWorker], HttpWorker]
+    ) -> tuple[HttpWorker, HttpWorker]:
+        """A registration, before and after."""
+        for _ in range(TRIES):
+            found = await self._documents.get(KIND, id, now=self._clock.now())
+            if found is None:
+                raise NotFound(f"no worker {id!r} is registered; register again")
+            before = _decode(found.body)
+            after = change(before)
+            # It may register anew between the reading and this: then the old URL must not win.
+            if await self._put(after, expect=found.version):
+                return before, after
+        raise Conflict("the registration keeps changing; try again")
+
+    # Others ask.
+
+    async def all(self) -> Sequence[HttpWorker]:
+        """Everybody who is not forgotten, read now."""
+        documents = await self._documents.list(KIND, now=self._clock.now())
+        self._learn(_decode(document.body) for document in documents)
+        return list(self._known.values())
+
+    async def allocate(self, service: str) -> HttpWorker:
+        """The least loaded; of equals, whoever was named longest ago."""
+        await self.all()
+        live = self.live(service)
+        if not live:
+            raise NotFound(f"no worker for {service!r} is online")
+        chosen = min(live, key=lambda worker: (worker.load, self._allocated.get(worker.id, 0)))
+        self._turn += 1
+        self._allocated = {w.id: self._allocated.get(w.id, 0) for w in self._known.values()}
+        self._allocated[chosen.id] = self._turn
+        return chosen
+
+    def live(self, service: str) -> Sequence[HttpWorker]:
+        """As far as this server knows; who falls silent or drains drops out at once."""
+        offering = self._by_service.get(service, {})
+        return [one for one in offering.values() if self._heard(one) and not one.draining]
+
+    def alive(self, worker: HttpWorker) -> bool:
+        return self._heard(worker) and self._hosts.admit(worker.host, worker.addresses)
+
+    def all_live(self) -> Sequence[HttpWorker]:
+        return [one for one in self._known.values() if self.alive(one) and not one.draining]
+
+    def slots_of(self, worker: HttpWorker) -> int:
+        return worker.slots or self._slots
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Told whenever somebody may have come or gone, and at least once a second."""
+        self._watchers.append(watcher)
+
+    async def members(self) -> Sequence[Member]:
+        await self.all()
+        for watcher in self._watchers:
+            watcher()
+        return [
+            Member(
+                id=worker.id,
+                transport=TRANSPORT,
+                queues=worker.services,
+                slots=self.slots_of(worker),
+                server=self._roster.server,
+                since=worker.since,
+                draining=worker.draining,
+            )
+            for worker in self._known.values()
+            if self.alive(worker)
+        ]
+
+    async def _put(self, worker: HttpWorker, expect: int | None = None) -> Document | None:
+        now = self._clock.now()
+        put = await self._documents.put(
+            KIND,
+            worker.id,
+            encode(worker),
+            now=now,
+            expect=expect,
+            expires_at=now + FORGOTTEN_AFTER * self._ttl_ms,
+        )
+        if put is not None:
+            self._known[worker.id] = worker
+            for offering in self._by_service.values():
+                if worker.id in offering:
+                    offering[worker.id] = worker
+        return put
+
+    def _heard(self, worker: HttpWorker) -> bool:
+        return self._clock.now() - worker.beat_at < self._ttl_ms
+
+    def _learn(self, workers: Iterable[HttpWorker]) -> None:
+        self._known = {worker.id: worker for worker in workers}
+        self._by_service = {}
+        for worker in self._known.values():
+            if self._hosts.admit(worker.host, worker.addresses):
+                for service in worker.services:
+                    self._by_service.setdefault(service, {})[worker.id] = worker

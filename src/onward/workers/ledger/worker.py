@@ -1,0 +1,141 @@
+"""A process that works on a ledger and is no server: its place in the roster, its hands, its loops.
+
+What is claimed, and when, is for whoever works here to say: Celery's shifts (celery/crew.py), or a
+worker that pulls (pull.py). Leases, retries and endings are the Dispatcher's, as everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+import structlog
+
+from onward.background import Background
+from onward.core.alarm import Alarm
+from onward.core.clock import SharedClock
+from onward.core.dispatch import Dispatcher
+from onward.core.errors import OnwardError
+from onward.core.policy import Profile, kept_at_most, profiles
+from onward.ledgers import open_backend
+from onward.services.catalog import Catalog, Declared
+from onward.services.function import Service
+from onward.settings import Settings
+from onward.workers.local.executor import LocalExecutor
+from onward.workers.roster import Obey, Roster
+
+log = structlog.get_logger("onward.outpost")
+
+AGAIN_S = 1.0
+SWEEP_MS = 1_000  # servers look ten times as often; this is for when there is none
+
+
+class Seating(msgspec.Struct, frozen=True, kw_only=True):
+    """Who we are in the roster."""
+
+    name: str
+    transport: str
+    queues: tuple[str, ...]
+    slots: int
+
+
+class Outpost:
+    def __init__(
+        self,
+        settings: Settings,
+        url: str,
+        seating: Seating,
+        services: Mapping[str, Service],
+        *,
+        groups: Mapping[str, Service] | None = None,
+        threads: int,  # for plain functions
+    ) -> None:
+        self._seating = seating
+        self._services = services
+        self._groups = groups or {}
+        self._lease_ms = settings.lease_ms
+        self.backend = open_backend(
+            url,
+            prefix=settings.redis_prefix,
+            volatile=settings.redis_volatile,
+            **settings.encryption(),
+        )
+        self.clock = SharedClock(lambda: self.backend.ahead_ms)
+        self.dispatcher = Dispatcher(
+            self.backend,
+            _rules(settings),
+            self.clock,
+            breaker=settings.breaker(),
+            retry_share=settings.retry_share(),
+        )
+        self.alarm = Alarm(self.dispatcher, every_ms=SWEEP_MS)
+        self.roster = Roster(self.backend, self.clock)
+        self.executor = LocalExecutor(
+            self.dispatcher,
+            services,
+            groups=self._groups,
+            lease_ms=settings.lease_ms,
+            threads=threads,
+        )
+        self.background = Background(self.dispatcher.troubles)
+
+    def open(self) -> None:
+        """What is held is held from here on, whether or not anybody knows us yet."""
+        self.background.every(self._lease_ms / 3000, self.dispatcher.beat)
+        self.background.every(1, self.backend.maintain)
+
+    async def sign_on(
+        self, obey: Obey | None = None, *, final: tuple[type[OnwardError], ...] = ()
+    ) -> None:
+        """Known to every server when this returns; a ledger that is away is waited for."""
+        while True:
+            try:
+                await self._sign_on(obey)
+            except final:
+                raise
+            except Exception as error:
+                log.warning("not signed on", error=repr(error))
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return
+
+    async def close(self) -> None:
+        await self.background.close()
+        self.executor.close()
+        for service in (*self._services.values(), *self._groups.values()):
+            await service.close()
+        try:
+            await self.roster.close()
+        except OnwardError as error:  # its row goes by itself when we are silent
+            log.warning("not signed off", error=str(error))
+        await self.backend.close()
+
+    async def _sign_on(self, obey: Obey | None) -> None:
+        await self.backend.maintain()
+        self.clock.adopt()
+        await self._declare()
+        await self.dispatcher.pressure.weigh()  # what is paused is not asked for, not even once
+        await self.roster.beat()
+        seat = self._seating
+        member = self.roster.member(seat.name, seat.transport, seat.queues, seat.slots)
+        await self.roster.join(member, obey)
+
+    async def _declare(self) -> None:
+        catalog = Catalog(self.backend, self.clock)
+        for service in self._services.values():
+            try:
+                await catalog.declare(msgspec.convert(service.declaration(), Declared))
+            except OnwardError as error:
+                log.warning("not declared", service=service.name, error=str(error))
+
+
+def _rules(settings: Settings) -> Mapping[str, Profile]:
+    rules = profiles(
+        lease_ms=settings.lease_ms,
+        max_retries=settings.max_retries,
+        schedules=settings.schedules(),
+        age_ms=int(settings.max_task_age_s * 1000),
+        retention_ms=settings.retention,
+    )
+    return kept_at_most(rules, settings.redis_keep_ms) if settings.archive else rules

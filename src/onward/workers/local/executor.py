@@ -1,0 +1,208 @@
+"""Workers in this process: Python callables, async and plain."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from pydantic_core import to_json
+
+from onward.core.contract import Effect, Hold
+from onward.core.dispatch import Dispatcher
+from onward.core.errors import LedgerUnavailable
+from onward.core.outcome import Failed, Outcome, Released, Succeeded
+from onward.core.task import Claimed, Fault, Json, TaskId, encode, unknown_service
+from onward.core.trace import handed_on
+from onward.pace import PROGRESS_EVERY_S, Pace
+from onward.services.function import EffectUnknown, Service, fault_from
+from onward.tracing import inside
+from onward.workers.roster import group_of
+
+T = TypeVar("T")
+
+CANCELED = Fault(kind="Canceled", message="stopped because it was asked to", retryable=False)
+CANCELED_ITSELF = Fault(
+    kind="CancelledError", message="the handler waited for something canceled", retryable=False
+)
+AGAIN_S = 0.5  # between two tries at a ledger that is away
+
+
+class LocalContext:
+    def __init__(self, dispatcher: Dispatcher, task: Claimed, lease_ms: int) -> None:
+        self._dispatcher = dispatcher
+        self._effects = dispatcher.backend.effects
+        self._task = task
+        self._lease_ms = lease_ms
+        self.task_id = task.id
+        self.attempt = task.attempt
+        self.key = task.key or task.id
+        self.cancelled = False
+        self._pace: Pace[Json] | None = None  # most tasks tell nothing
+
+    async def progress(self, value: float, message: str | None = None) -> None:
+        """At most ten go out a second; the newest always does."""
+        self._pace = self._pace or Pace(self._tell, PROGRESS_EVERY_S)
+        await self._pace.tell(encode({"progress": min(max(value, 0.0), 1.0), "message": message}))
+
+    async def finish(self) -> None:
+        """The last word goes out, if it was held back."""
+        if self._pace is not None:
+            await self._pace.flush()
+
+    def drop(self) -> None:
+        if self._pace is not None:
+            self._pace.stop()
+
+    async def emit(self, data: Any) -> None:
+        await self._note("task.chunk", to_json(data).decode())
+
+    async def _tell(self, progress: Json) -> None:
+        with suppress(LedgerUnavailable):  # no reason to lose an attempt for
+            await self._note("task.progress", progress, progress=progress)
+
+    async def _note(self, event: str, body: str, *, progress: str | None = None) -> None:
+        until = self._dispatcher.clock.now() + self._lease_ms
+        hold = Hold(self._task.id, self._task.fence, until, progress, ((event, body),))
+        await self._dispatcher.extend(hold)
+
+    async def once(
+        self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False
+    ) -> Any:
+        before = await self._begin(name)
+        if before is not None and before.value is not None:
+            return msgspec.json.decode(before.value)
+        if before is not None and not repeat_unknown:
+            raise EffectUnknown(
+                f"effect {name!r} was begun by an earlier attempt that never said how it went"
+            )
+        try:
+            value = effect()
+            if inspect.isawaitable(value):
+                value = await value
+        except Exception:  # not when it was cancelled: then nobody knows how far it got
+            with suppress(LedgerUnavailable):  # then it stays begun, which is the safe side
+                await self._effects.undo(self._task, name)
+            raise
+        said = to_json(value).decode()
+        fence = self._task.fence if before is None else before.fence
+        # It has happened, and is noted even if the task is canceled or lost by now.
+        await asyncio.shield(
+            self._again(lambda: self._effects.finish(self._task, name, said, fence=fence))
+        )
+        return msgspec.json.decode(said)  # as the next attempt will have it
+
+    async def _begin(self, name: str) -> Effect | None:
+        """What an earlier attempt has noted; None: it is ours to do."""
+        asked = 0
+
+        async def ask() -> Effect | None:
+            nonlocal asked
+            asked += 1
+            return await self._effects.begin(self._task, name, now=self._dispatcher.clock.now())
+
+        before = await self._again(ask)
+        # Asked twice, it may be noted by the first request, of which only the answer was lost.
+        if asked > 1 and before == Effect(self.task_id, self._task.fence, None):
+            return None
+        return before
+
+    async def _again(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """A ledger that is away is asked again, for as long as a lease lasts."""
+        until = self._dispatcher.clock.now() + self._lease_ms
+        while True:
+            try:
+                return await ask()
+            except LedgerUnavailable:
+                if self._dispatcher.clock.now() > until:
+                    raise
+            await asyncio.sleep(AGAIN_S)
+
+
+class Execution(NamedTuple):
+    service: Service
+    context: LocalContext
+    task: asyncio.Task[Any]
+
+
+class LocalExecutor:
+    """Runs the service named like the task's type, or else like its queue; or the group's."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        services: Mapping[str, Service],
+        *,
+        groups: Mapping[str, Service],
+        lease_ms: int,
+        threads: int,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._services = services
+        self._groups = groups
+        self._lease_ms = lease_ms
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="onward-handler")
+        self._running: dict[tuple[TaskId, int], Execution] = {}
+        self.on_failure: Callable[[Service, Claimed, BaseException], None] = _keep_quiet
+
+    async def execute(self, task: Claimed) -> Outcome:
+        group = group_of(task.queue)
+        if group is not None:
+            service = self._groups.get(group)
+        else:
+            service = self._services.get(task.type) or self._services.get(task.queue)
+        if service is None:
+            return Released(unknown_service(task.type))
+        context = LocalContext(self._dispatcher, task, self._lease_ms)
+        execution = asyncio.current_task()
+        assert execution is not None  # noqa: S101 executors run in a task of their own
+        # By attempt: a lost one that is told to stop must not stop the one after it.
+        self._running[task.id, task.fence] = Execution(service, context, execution)
+        try:
+            with inside(handed_on(task)):
+                outcome = await self._call(service, task, context)
+        finally:
+            del self._running[task.id, task.fence]
+        with suppress(asyncio.CancelledError):  # what is done is done, and told
+            await context.finish()
+        return outcome
+
+    async def _call(self, service: Service, task: Claimed, context: LocalContext) -> Outcome:
+        execution = asyncio.current_task()
+        assert execution is not None  # noqa: S101 as above
+        try:
+            return Succeeded(await service.call(task.payload, context, threads=self._threads))
+        except asyncio.CancelledError:
+            if context.cancelled and execution.uncancel() == 0:
+                return Failed(CANCELED)
+            if execution.cancelling():  # we are shutting down: the runner hands the task back
+                context.drop()
+                raise
+            return Failed(CANCELED_ITSELF)
+        except (Exception, SystemExit) as error:
+            self.on_failure(service, task, error)
+            return Failed(fault_from(error))
+
+    def cancel(self, task: Claimed) -> None:
+        running = self._running.get((task.id, task.fence))
+        if running is not None and not running.context.cancelled:
+            running.context.cancelled = True
+            # A plain function runs in a thread, which cannot be stopped: it has to look by itself.
+            if running.service.is_async:
+                running.task.cancel()
+
+    def in_thread(self, task: Claimed) -> bool:
+        """A plain function that has not returned yet: its thread cannot be stopped."""
+        running = self._running.get((task.id, task.fence))
+        return running is not None and not running.service.is_async
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _keep_quiet(service: Service, task: Claimed, error: BaseException) -> None:
+    """The task says it; what a handler quotes may be a payload, and is in no server's log."""

@@ -1,0 +1,42 @@
+"""The services that come with the server, so that a first task has somebody to do it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from onward.services.function import Service
+from onward.workers.local.shipped.basics import answer, countdown, echo
+from onward.workers.local.shipped.summarize import Endpoint, Summarizer, summarize_offline
+
+SERVICES: Mapping[str, Service] = {
+    "echo": Service(echo),
+    "countdown": Service(countdown),
+    "summarize": Service(summarize_offline, name="summarize"),
+}
+GROUPS: Mapping[str, Service] = {"default": Service(answer)}
+
+
+class EndpointSettings(Protocol):
+    @property
+    def openrouter_api_key(self) -> str: ...
+    @property
+    def openrouter_base_url(self) -> str: ...
+    @property
+    def openrouter_model(self) -> str: ...
+    @property
+    def openrouter_timeout_s(self) -> float: ...
+
+
+def services(settings: EndpointSettings) -> Mapping[str, Service]:
+    """SERVICES, but with a key for a model the summaries are written by it."""
+    key = settings.openrouter_api_key.strip()
+    if not key:
+        return SERVICES
+    endpoint = Endpoint(
+        key,
+        settings.openrouter_base_url,
+        settings.openrouter_model,
+        settings.openrouter_timeout_s,
+    )
+    return {**SERVICES, "summarize": Summarizer(endpoint)}

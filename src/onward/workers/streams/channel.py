@@ -1,0 +1,342 @@
+"""One dialect's streams in Redis: what is on them, who has what, and the single steps.
+
+Facts and steps, no decisions; those are in streams.py. Nothing here knows the ledger. A step that
+must not be torn is one script. Where several groups see each entry (docs/adr/0012), somebody has
+it as long as it is pending in any of them, and all are done with it once it is pending in none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from onward.core.task import Instant
+from onward.workers.streams.dialects import Dialect, Fields
+
+log = structlog.get_logger("onward.streams")
+
+BLOCK_MS = 1_000
+PAGE = 1_000
+ENTRIES = 100  # in a page of these: each may hold a payload of a megabyte
+READ = 256
+OURSELVES = "onward"  # our name in every group
+OCCUPIED_MS = 15_000  # longer than any sweep should take
+
+
+class Lines(msgspec.Struct, frozen=True):
+    """Connections: blocking reads have their own, with no time-out under them."""
+
+    calls: Redis
+    blocking: Redis
+    # Entries published, consumed and acknowledged here, by stream.
+    tally: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
+
+
+class Row(NamedTuple):
+    entry: str
+    fields: Fields
+    event: str  # the id that an envelope gives it; without one, the entry's
+
+
+class Taken(NamedTuple):
+    """An entry of a group's pending list."""
+
+    consumer: str
+    idle_ms: int
+
+
+Order = tuple[int, int]
+
+
+class Reach(NamedTuple):
+    """The last entry that every group has been given, and that some group has."""
+
+    all: Order
+    any: Order
+
+
+NOWHERE: Order = (0, 0)
+
+
+def order(entry: str) -> Order:
+    ms, _, n = entry.partition("-")
+    return int(ms), int(n or 0)
+
+
+# Deleting an entry that somebody has would take it from under them: their next heartbeat fails.
+_WITHDRAW = """
+for group = 2, #ARGV do
+  if #redis.call('XPENDING', KEYS[1], ARGV[group], ARGV[1], ARGV[1], 1) > 0 then return 0 end
+end
+redis.call('XDEL', KEYS[1], ARGV[1])
+return 1
+"""
+
+# Between looking and deleting, a consumer might take something; its entry would go with its name.
+_DISMISS = """
+if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return 0 end
+redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+return 1
+"""
+
+
+# Two ledgers on the same streams would adopt, and run, each other's work.
+_OCCUPY = """
+local by = redis.call('GET', KEYS[1])
+if by and by ~= ARGV[1] then return by end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+"""
+
+_VACATE = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+"""
+
+
+class Channel:
+    def __init__(self, lines: Lines, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._redis = lines.calls
+        self._blocking = lines.blocking
+        self._tally = lines.tally
+        self._tasks = dialect.tasks
+        self._occupied = f"onward:fed:{dialect.name}"
+        self.groups: Sequence[str] = ()  # those who do the work, as they were last seen
+
+    async def prepare(self) -> None:
+        """Groups begin at the start of their stream: what is there already is work too."""
+        for stream, group in self.dialect.groups():
+            try:
+                await self._redis.xgroup_create(stream, group, id="0", mkstream=True)
+            except ResponseError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
+        await self.delivered()
+
+    async def occupy(self, ledger: str) -> str | None:
+        """For this ledger, for a while and then anew; or whose these streams are already."""
+        by = await self._redis.eval(_OCCUPY, 1, self._occupied, ledger, str(OCCUPIED_MS))
+        return None if by is None else _text(by)
+
+    async def vacate(self, ledger: str) -> None:
+        await self._redis.eval(_VACATE, 1, self._occupied, ledger)
+
+    # What is there.
+
+    async def entries(self) -> AsyncIterator[Sequence[Row]]:
+        """A page at a time: a stream may be longer than fits into memory."""
+        start = "-"
+        while True:
+            rows = await self._redis.xrange(self._tasks, start, "+", count=ENTRIES) or ()
+            found = [self._row(entry, fields) for entry, fields in rows]
+            yield found
+            if len(found) < ENTRIES:
+                return
+            start = "(" + found[-1].entry
+
+    async def length(self) -> int:
+        return int(await self._redis.xlen(self._tasks))
+
+    async def pending(self) -> dict[str, Taken]:
+        """Of those who have an entry, the one heard of last, and ourselves last of all."""
+        found: dict[str, Taken] = {}
+        for group in self.groups:
+            for entry, taken in (await self._pending(group)).items():
+                other = found.get(entry)
+                if other is None or _rank(taken) < _rank(other):
+                    found[entry] = taken
+        return found
+
+    async def _pending(self, group: str, consumer: str | None = None) -> dict[str, Taken]:
+        found: dict[str, Taken] = {}
+        start = "-"
+        while True:
+            rows = await self._redis.xpending_range(
+                self._tasks, group, start, "+", PAGE, consumername=consumer
+            )
+            for row in rows:
+                taken = Taken(_text(row["consumer"]), int(row["time_since_delivered"]))
+                found[_text(row["message_id"])] = taken
+            if len(rows) < PAGE:
+                return found
+            start = "(" + _text(rows[-1]["message_id"])
+
+    async def is_taken(self, entry: str) -> bool:
+        for group in self.groups:
+            if await self._redis.xpending_range(self._tasks, group, entry, entry, 1):
+                return True
+        return False
+
+    async def was_read(self, entry: str) -> bool:
+        """Whether somebody has it, or has had it and acknowledged it."""
+        if await self.is_taken(entry):
+            return True
+        reach = await self.delivered()
+        # On a stream that all services read, another one's reading says nothing.
+        return order(entry) <= (reach.all if self.dialect.shared else reach.any)
+
+    async def delivered(self) -> Reach:
+        """How far the groups have read, and anew which groups there are."""
+        infos = [
+            info
+            for info in await self._redis.xinfo_groups(self._tasks)
+            if self.dialect.serves(_text(info["name"]))
+        ]
+        self.groups = [_text(info["name"]) for info in infos]
+        if not infos and not self.dialect.shared:
+            raise ResponseError("NOGROUP somebody has deleted the group")
+        # A group without anybody in it is a service that is no more, or not yet.
+        lively = [info for info in infos if info["consumers"]] or infos
+        ends = [order(_text(info["last-delivered-id"])) for info in lively]
+        return Reach(min(ends, default=NOWHERE), max(ends, default=NOWHERE))
+
+    # Putting there, and taking away.
+
+    async def add(self, entries: Sequence[Fields]) -> list[str]:
+        pipe = self._redis.pipeline(transaction=False)
+        for entry in entries:
+            fields: dict[Any, Any] = dict(entry)
+            _ = pipe.xadd(self._tasks, fields)
+        added = [_text(entry) for entry in await pipe.execute()]
+        self._tally[self._tasks, "published"] += len(added)
+        for said, id in zip(entries, added, strict=True):
+            log.debug("Event published", stream=self._tasks, event_id=said.get("event_id", id))
+        return added
+
+    async def drop(self, entries: Sequence[str]) -> Sequence[None]:
+        pipe = self._redis.pipeline(transaction=True)
+        for group in self.groups:
+            _ = pipe.xack(self._tasks, group, *entries)
+        _ = pipe.xdel(self._tasks, *entries)
+        await pipe.execute()
+        return [None] * len(entries)
+
+    async def withdraw(self, entry: str) -> bool:
+        """Take it back, unless somebody has it."""
+        return bool(await self._script(_WITHDRAW, entry, *self.groups))
+
+    async def mark(self, key: str, seconds: int) -> None:
+        """Leave word for somebody who looks there."""
+        await self._redis.set(key, 1, ex=seconds)
+
+    async def unmark(self, key: str) -> None:
+        await self._redis.delete(key)
+
+    # Taking over.
+
+    async def claim_idle(self, min_idle_ms: int) -> set[str]:
+        """Entries whose consumers have been silent for so long; ours from here on."""
+        found: set[str] = set()
+        for group in self.groups:
+            found |= await self._claim_idle(group, min_idle_ms)
+            # And those of a sweep that died after claiming them.
+            found |= (await self._pending(group, OURSELVES)).keys()
+        if found and len(self.groups) > 1:  # silent in one group, under way in another
+            held = await self.pending()
+            found = {entry for entry in found if entry in held and held[entry][0] == OURSELVES}
+        return found
+
+    async def _claim_idle(self, group: str, min_idle_ms: int) -> set[str]:
+        found: set[str] = set()
+        cursor: Any = "0-0"
+        try:
+            while True:
+                # Not JUSTID: the client library drops the cursor from that reply.
+                cursor, rows, *_ = await self._redis.xautoclaim(
+                    self._tasks, group, OURSELVES, min_idle_ms, cursor, count=100
+                )
+                found.update(_text(entry) for entry, _ in rows if entry is not None)
+                # One call looks at a thousand entries: fresh ones would hide a stale one behind.
+                if _text(cursor) == "0-0":
+                    return found
+        except ResponseError as error:
+            if "unknown command" not in str(error).lower():
+                raise
+            return found | await self._claim_by_hand(group, min_idle_ms)
+
+    async def _claim_by_hand(self, group: str, min_idle_ms: int) -> set[str]:
+        """The same on a server without XAUTOCLAIM."""
+        pending = await self._pending(group)
+        idle: list[Any] = [
+            entry for entry, taken in pending.items() if taken.idle_ms >= min_idle_ms
+        ]
+        if not idle:
+            return set()
+        claimed = await self._redis.xclaim(
+            self._tasks, group, OURSELVES, min_idle_ms, idle, justid=True
+        )
+        return {_text(entry) for entry in claimed}
+
+    # Tidying up.
+
+    async def dismiss(self, idle_ms: int) -> None:
+        """Forget the names of consumers that own nothing and have not been heard of for so long."""
+        for group in self.groups:
+            for consumer in await self._redis.xinfo_consumers(self._tasks, group):
+                if consumer["pending"] == 0 and consumer["idle"] >= idle_ms:
+                    await self._script(_DISMISS, group, _text(consumer["name"]))
+
+    async def trim(self, now: Instant) -> None:
+        """By age, and only what is no work: a bound on the length would eat pending entries."""
+        for stream, kept_ms in self.dialect.kept_ms.items():
+            await self._redis.xtrim(stream, minid=now - kept_ms, approximate=False)
+
+    # Reading in our own group.
+
+    async def read(self, start: str, *, block: bool) -> list[tuple[str, list[Row]]]:
+        streams: dict[Any, Any] = dict.fromkeys(self.dialect.read, start)
+        line = self._blocking if block else self._redis
+        reply: Any = await line.xreadgroup(
+            self.dialect.own_group,
+            OURSELVES,
+            streams,
+            count=READ,
+            block=BLOCK_MS if block else None,
+        )
+        found = [
+            (_text(stream), [self._row(entry, fields) for entry, fields in rows])
+            for stream, rows in reply or ()
+            if rows
+        ]
+        for stream, rows in found:
+            self._tally[stream, "consumed"] += len(rows)
+            for row in rows:
+                log.debug("Event consumed", stream=stream, event_id=row.event, consumer=OURSELVES)
+        return found
+
+    async def done(self, stream: str, rows: Sequence[Row]) -> None:
+        """Read and seen to."""
+        entries = [row.entry for row in rows]
+        pipe = self._redis.pipeline(transaction=True)
+        _ = pipe.xack(stream, self.dialect.own_group, *entries)
+        if stream in self.dialect.consumed:
+            _ = pipe.xdel(stream, *entries)
+        await pipe.execute()
+        self._tally[stream, "acknowledged"] += len(rows)
+        for row in rows:
+            log.debug("Event acknowledged", stream=stream, event_id=row.event)
+
+    def _row(self, entry: Any, fields: Any) -> Row:
+        name, plain = _text(entry), _fields(fields)
+        return Row(name, self.dialect.opened(plain), plain.get("event_id", name))
+
+    async def _script(self, source: str, *arguments: str) -> Any:
+        return await self._redis.eval(source, 1, self._tasks, *arguments)
+
+
+def _rank(taken: Taken) -> tuple[bool, int]:
+    return taken.consumer == OURSELVES, taken.idle_ms
+
+
+def _text(value: Any) -> str:
+    # Foreign bytes: what is no text must not stop the reading of everything behind it.
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _fields(raw: Mapping[Any, Any] | None) -> Fields:
+    return {_text(name): _text(value) for name, value in (raw or {}).items()}

@@ -1,0 +1,137 @@
+"""How much is on the streams, who reads it and how far, for /metrics and /health (S2-10, S3-7).
+
+Two round trips each, whatever is on them. Reads the names that the dialects have, so there are as
+many series as there are streams and groups; a session's own stream is never among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from onward.workers.streams.channel import OURSELVES, Lines
+from onward.workers.streams.dialects import Dialect
+
+MOST_GROUPS = 64  # of one stream; of more, those furthest behind
+FAR = 1_000  # beyond this, behind is behind
+
+# Redis loses count of a group's lag once an entry has been deleted; ours are, with their end.
+_BEHIND = """
+return #redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', ARGV[2])
+"""
+
+
+class Group(msgspec.Struct):
+    stream: str
+    name: str
+    pending: int  # given to a consumer and not acknowledged
+    last: str
+    lag: int | None  # not given to anybody yet
+
+
+async def read(lines: Lines, dialects: Sequence[Dialect]) -> Depths:
+    streams = list(
+        dict.fromkeys(name for one in dialects for name in (one.tasks, *one.read, *one.kept_ms))
+    )
+    pipe = lines.calls.pipeline(transaction=False)
+    for stream in streams:
+        _ = pipe.xlen(stream)
+        _ = pipe.xinfo_groups(stream)
+    replies = await pipe.execute(raise_on_error=False)
+    lengths: dict[str, int] = {}
+    groups: list[Group] = []
+    for stream, length, infos in zip(streams, replies[::2], replies[1::2], strict=True):
+        if isinstance(length, Exception):
+            raise length
+        lengths[stream] = int(length)
+        if not isinstance(infos, Exception):  # no such stream yet
+            groups += _furthest([_group(stream, info) for info in infos])
+    lost = [group for group in groups if group.lag is None]
+    if lost:
+        pipe = lines.calls.pipeline(transaction=False)
+        for group in lost:
+            _ = pipe.eval(_BEHIND, 1, group.stream, group.last, str(FAR))
+        for group, behind in zip(lost, await pipe.execute(raise_on_error=False), strict=True):
+            group.lag = behind if isinstance(behind, int) else None
+    return Depths(lengths, groups, lines.tally)
+
+
+async def consumers(lines: Lines, dialects: Sequence[Dialect]) -> int:
+    """How many workers read tasks from the streams. One that is gone counts until it is dismissed:
+    a worker that is busy for long, or waits without a limit, looks the same from here.
+    """
+    pipe = lines.calls.pipeline(transaction=False)
+    for dialect in dialects:
+        _ = pipe.xinfo_groups(dialect.tasks)
+    replies = await pipe.execute(raise_on_error=False)
+    pipe = lines.calls.pipeline(transaction=False)
+    for dialect, infos in zip(dialects, replies, strict=True):
+        there = () if isinstance(infos, Exception) else infos  # no such stream yet
+        for name in [_text(info["name"]) for info in there]:
+            if dialect.serves(name):
+                _ = pipe.xinfo_consumers(dialect.tasks, name)
+    names = [_text(one["name"]) for reply in await pipe.execute() for one in reply]
+    return len(names) - names.count(OURSELVES)
+
+
+def _group(stream: str, info: Mapping[str, Any]) -> Group:
+    lag = info.get("lag")
+    return Group(
+        stream,
+        _text(info["name"]),
+        int(info["pending"]),
+        _text(info["last-delivered-id"]),
+        None if lag is None else int(lag),
+    )
+
+
+def _furthest(groups: list[Group]) -> list[Group]:
+    return sorted(groups, key=lambda group: (group.lag or 0) + group.pending)[-MOST_GROUPS:]
+
+
+class Depths:
+    """One reading, as Prometheus collects it."""
+
+    def __init__(
+        self,
+        lengths: Mapping[str, int],
+        groups: Sequence[Group],
+        tally: Mapping[tuple[str, str], int],
+    ) -> None:
+        self._lengths = lengths
+        self._groups = groups
+        self._tally = tally
+
+    def collect(self) -> Iterable[Metric]:
+        depth = GaugeMetricFamily("onward_stream_depth", "Entries on a stream", labels=["stream"])
+        for stream, length in self._lengths.items():
+            depth.add_metric([stream], length)
+        labels = ["stream", "group"]
+        lag = GaugeMetricFamily(
+            "onward_stream_lag", "Entries that a group has not been given yet", labels=labels
+        )
+        pending = GaugeMetricFamily(
+            "onward_stream_pending",
+            "Entries that a group was given and has not acknowledged",
+            labels=labels,
+        )
+        for group in self._groups:
+            pending.add_metric([group.stream, group.name], group.pending)
+            if group.lag is not None:
+                lag.add_metric([group.stream, group.name], group.lag)
+        entries = CounterMetricFamily(
+            "onward_stream_entries",
+            "Entries published, consumed and acknowledged by this server",
+            labels=["stream", "step"],
+        )
+        for (stream, step), count in sorted(self._tally.items()):
+            entries.add_metric([stream, step], count)
+        return [depth, lag, pending, entries]
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,435 @@
+"""Workers on a Redis stream: tasks are offered there, and their answers collected from there.
+
+The backlog stays in the ledger; the stream holds only what is offered or under way. An entry nobody
+has taken is *offered*: claimed and fenced, without a lease. It runs once the group's pending list
+shows a consumer; that consumer's heartbeats (its idle time) are the lease. Everything can be read
+back from the stream, so a server that takes this duty over goes on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from platform import node
+from time import monotonic
+from typing import Any
+
+import msgspec
+import structlog
+
+from onward.core.coalesce import Coalescer
+from onward.core.contract import Documents, Hold, Query
+from onward.core.dispatch import Dispatcher
+from onward.core.duty import Duty
+from onward.core.errors import LedgerUnavailable
+from onward.core.outcome import Lost, Released
+from onward.core.slots import Seat
+from onward.core.task import Claimed, Instant, Json, State, encode, new_id
+from onward.services.catalog import Catalog
+from onward.services.declarations import Declarations
+from onward.workers.roster import Roster, is_service
+from onward.workers.streams.channel import OURSELVES, Channel, Lines, Order, Reach, Taken, order
+from onward.workers.streams.collect import AWAY, PAGE, REFUSED, Collector
+from onward.workers.streams.dialects import Dialect
+from onward.workers.streams.offers import Offer, Offers, claimed, net_ms
+
+log = structlog.get_logger("onward.streams")
+
+EVERY = "*"
+LEDGER = "ledger"  # the kind of document that has its name
+HELD = (State.QUEUED, State.RUNNING)  # as which offered tasks are counted, and those delivered
+ANY = "any"  # of a service that does not say how it is reached
+SWEEP_S = 0.5
+REREAD = 4  # sweeps between two looks at the ledger for what was done to our offers elsewhere
+REFUSED_S = 5.0  # until the next try at a stream that takes no entries: Redis is full, say
+LEAVE_S = 2.0  # for a Redis that does not answer, when we stop
+STOP_S = 60  # longer than any grace to stop
+GLANCE_MS = 250  # an entry that a service has no use for is acknowledged sooner than this
+SILENT_MS = 3_600_000  # a consumer that owns nothing is forgotten after this
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    types: Sequence[str]  # served besides the dialect's own queue; "*" for all nobody else serves
+    besides: Sequence[str] = ()  # queues that are never among all
+    visibility_ms: int
+    credits: int  # entries that nobody has taken yet
+
+
+class Feed:
+    """Feeds one stream and collects its answers, on one server at a time."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        roster: Roster,
+        lines: Lines,
+        dialect: Dialect,
+        rules: Rules,
+        catalog: Catalog,
+        duty: Duty | None,  # None: no other server could feed it
+    ) -> None:
+        self._duty = duty
+        self._ledger = ""  # its name, by which the streams are marked as ours
+        self.other: str | None = None  # the name of another ledger whose streams these are
+        self._catalog = catalog
+        self._declared: Sequence[str] = ()  # types of services that are to be done by this stream
+        self._elsewhere: frozenset[str] = frozenset(rules.besides)  # … and by others
+        self._dispatcher = dispatcher
+        self._tasks = dispatcher.backend.tasks
+        self._documents = dispatcher.backend.documents
+        self._clock = dispatcher.clock
+        self._roster = roster
+        self._dialect = dialect
+        self._rules = rules
+        self._visibility_ms = rules.visibility_ms
+        self._net_ms = net_ms(rules.visibility_ms)
+        self._channel = Channel(lines, dialect)
+        self._offers = Offers(dispatcher, self._channel)
+        declarations = Declarations(catalog)
+        self._collector = Collector(
+            dispatcher, roster, self._channel, self._offers, declarations, rules.visibility_ms
+        )
+        self._adding = Coalescer(self._channel.add, whole=True)
+        self._reading = Coalescer(self._tasks.get)
+        self._waiting_queues: Sequence[str] = ()
+        self._sweeps = 0
+        self._closed_until = 0.0  # for new entries
+        self._loops: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._loops = [loop.create_task(self._watch()), loop.create_task(self._collector.run())]
+
+    async def stop(self) -> None:
+        for task in self._loops:
+            task.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        fed = self._offers.seat is not None
+        self._offers.leave()
+        with suppress(Exception):  # else others wait until it lapses
+            async with asyncio.timeout(LEAVE_S):
+                if self._duty is not None:
+                    await self._duty.give_up()
+                elif fed:  # else another server of this ledger goes on
+                    await self._channel.vacate(self._ledger)
+
+    # On and off duty.
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                if await self._is_ours():
+                    if self._offers.seat is None:
+                        await self._sit_down()
+                    await self.sweep()
+                else:
+                    self._offers.leave()
+            except AWAY as error:
+                # Nothing can be offered: leave the work in its queues, and read all back later.
+                log.warning("stream out of reach", error=repr(error))
+                self._offers.leave()
+            except Exception as error:
+                log.exception("sweep failed")
+                self._dispatcher.troubles.failed(f"sweep of {self._dialect.name}", error)
+                self._offers.leave()
+            else:
+                self._dispatcher.troubles.went_well(f"sweep of {self._dialect.name}")
+            await asyncio.sleep(SWEEP_S)
+
+    async def _is_ours(self) -> bool:
+        if self._duty is not None and not await self._duty.mine():
+            self.other = None
+            return False
+        # Read anew each time: in a Redis that has lost the ledger no stream is to be made anew.
+        name = await _name(self._documents, self._clock.now())
+        if self._ledger not in ("", name):
+            raise LedgerUnavailable("the ledger was replaced by another one")
+        self._ledger = name
+        other = await self._channel.occupy(self._ledger)
+        if other not in (None, self.other):
+            log.error(
+                "these streams are another ledger's",
+                streams=self._dialect.name,
+                ledger=other,
+                hint="nothing is offered; take another database of that Redis, as in redis://…/1",
+            )
+        self.other = other
+        return other is None
+
+    async def _sit_down(self) -> None:
+        await self._channel.prepare()
+        self._offers.clear()
+        async for rows in self._channel.entries():
+            await self._collector.meet(rows)
+        # Answers that came meanwhile first: a task that looks forgotten may have one.
+        await self._collector.catch_up()
+        await self._release_forgotten()
+        seat = Seat(
+            self._collector.worker,
+            self._queues(),
+            lease_ms=None,
+            deliver=self._deliver,
+            stop=self._stop,
+        )
+        self._offers.sit(seat, self._rules.credits)
+
+    async def _release_forgotten(self) -> None:
+        """Claimed for the stream and never put there, or put there and swept away with it."""
+        counts = await self._tasks.counts()
+        live = {queue for (queue, _, state), n in counts.items() if n and state in HELD}
+        for queue in sorted(live):
+            after: str | None = None
+            while True:
+                page = await self._tasks.find(
+                    Query(states=frozenset({State.RUNNING}), queue=queue, after=after, limit=PAGE)
+                )
+                forgotten = [
+                    claimed(task)
+                    for task in page.items
+                    if task.worker == self._collector.worker
+                    and task.offered
+                    and self._offers.of(task.id) is None
+                ]
+                settled = [self._dispatcher.settle(held, Released()) for held in forgotten]
+                await asyncio.gather(*settled)
+                after = page.next
+                if after is None:
+                    break
+
+    def _queues(self) -> list[str]:
+        """Never a type that somebody serves natively, and nothing while nobody could take it."""
+        if not self._channel.groups or monotonic() < self._closed_until:
+            return []
+        named = [*self._declared, *(name for name in self._rules.types if name != EVERY)]
+        if EVERY in self._rules.types:
+            named += [queue for queue in self._waiting_queues if queue not in self._elsewhere]
+        free = [
+            name for name in named if is_service(name) and not self._roster.served_by_others(name)
+        ]
+        return list(dict.fromkeys([self._dialect.queue, *free]))
+
+    # Offering.
+
+    def _deliver(self, task: Claimed) -> None:
+        self._spawn(self._offer(task, self._offers.seat))
+
+    async def _offer(self, task: Claimed, seat: Seat | None) -> None:
+        with self._offers.coming(task):
+            try:
+                whole = await self._reading.one(task.id) if self._dialect.whole else None
+                entry = await self._adding.one(self._dialect.entry(task, whole))
+            except AWAY as error:
+                # If the entry did get through, its fence is older than the one of the next offer.
+                log.warning("not offered", task=task.id, error=repr(error))
+                if seat is not None and seat is self._offers.seat:
+                    if isinstance(error, REFUSED):
+                        # Or the same tasks would be claimed and released in a circle.
+                        self._closed_until = monotonic() + REFUSED_S
+                        self._dispatcher.hands.rearrange(seat, self._queues())
+                    self._dispatcher.hands.free(seat)
+                await self._dispatcher.settle(task, Released())
+                return
+            if seat is self._offers.seat:  # else whoever is on duty now reads it from the stream
+                offer = Offer(entry, task)
+                offer.seat = seat
+                self._offers.keep(offer)
+
+    def _stop(self, task: Claimed, revoked: bool) -> None:
+        self._spawn(self._take_back(task, revoked))
+
+    async def _take_back(self, task: Claimed, revoked: bool) -> None:
+        offer = await self._offers.find(task.id)
+        if offer is not None and offer.claimed.fence == task.fence:
+            await (self._offers.forget(offer) if revoked else self._withdraw(offer))
+
+    async def _withdraw(self, offer: Offer) -> None:
+        """Take an entry back that nobody has taken; one that is under way can only be asked for."""
+        if offer.entry is None or await self._channel.withdraw(offer.entry):
+            await self._offers.settle(offer, Released())
+        else:
+            key = self._dialect.cancel_key(offer.claimed.id, offer.claimed.fence)
+            await self._channel.mark(key, STOP_S)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except AWAY as error:  # read back from stream and ledger once both are there again
+                log.warning("left for later", error=repr(error))
+
+        self._dispatcher.spawn(guarded())
+
+    # Watching.
+
+    async def sweep(self) -> None:
+        """Who has what, whose heartbeat has stopped, and what was lost on the way."""
+        looked = monotonic()
+        # In this order: what is delivered after the first look must not pass for acknowledged.
+        reach = await self._channel.delivered()
+        pending = await self._channel.pending()
+        await self._look_at(pending, reach)
+        await self._reclaim(pending, looked)
+        await self._serve(reach.any)
+        if self._sweeps % REREAD == 0:
+            await self._reread()
+            await self._look_for_gaps()
+        if self._sweeps % 120 == 0:
+            await self._channel.dismiss(SILENT_MS)
+            await self._channel.trim(self._clock.now())
+        self._sweeps += 1
+
+    async def _look_at(self, pending: Mapping[str, Taken], reach: Reach) -> None:
+        now = self._clock.now()
+        arrived: list[tuple[Offer, Taken]] = []
+        news: list[Coroutine[Any, Any, None]] = []
+        for offer in self._offers.all():
+            taken = pending.get(offer.entry or "")
+            if taken is None:
+                if offer.entry is None or order(offer.entry) <= reach.all:
+                    news.append(self._acknowledged(offer, now))
+            elif taken.consumer in (OURSELVES, self._dialect.released):
+                continue  # taken from a silent worker, or handed back: _reclaim sees to it
+            elif offer.consumer is None and self._only_glances(taken):
+                continue
+            else:
+                offer.acked_at = None
+                if offer.consumer is None:
+                    arrived.append((offer, taken))
+                else:
+                    news.append(self._still_held(offer, taken, now))
+        await self._arrived(arrived, now)
+        await asyncio.gather(*news)
+
+    def _only_glances(self, taken: Taken) -> bool:
+        """Perhaps: every service is given every entry, and lets go of what is not for it."""
+        return self._dialect.shared and taken.idle_ms < GLANCE_MS
+
+    async def _arrived(self, arrived: Sequence[tuple[Offer, Taken]], now: Instant) -> None:
+        """The ledger's own lease is a net under ours, and must not strike before it."""
+        untils = [now - taken.idle_ms + self._visibility_ms for _, taken in arrived]
+        replies = await self._dispatcher.delivered(
+            [
+                (offer.claimed, taken.consumer, until + self._net_ms)
+                for (offer, taken), until in zip(arrived, untils, strict=True)
+            ]
+        )
+        for (offer, taken), until, held in zip(arrived, untils, replies, strict=True):
+            if held is None:
+                await self._refresh([offer])
+                continue
+            offer.claimed, offer.consumer, offer.until = held, taken.consumer, until
+            self._offers.give_credit(offer)
+
+    async def _still_held(self, offer: Offer, taken: Taken, now: Instant) -> None:
+        until = now - taken.idle_ms + self._visibility_ms
+        if taken.consumer != offer.consumer:
+            detail = _reclaimed(offer.consumer, taken.consumer, offer.entry)
+            await self._hold(offer, until, ("task.reclaimed", detail))
+            offer.consumer = taken.consumer
+        elif until - offer.until >= self._visibility_ms // 10:
+            await self._hold(offer, until)
+
+    async def _hold(self, offer: Offer, until: Instant, *notes: tuple[str, Json]) -> None:
+        claimed, lease = offer.claimed, until + self._net_ms
+        await self._dispatcher.extend(Hold(claimed.id, claimed.fence, lease, None, notes))
+        offer.until = until
+
+    async def _acknowledged(self, offer: Offer, now: Instant) -> None:
+        """Taken, acknowledged and no answer: after a lease without one it is lost."""
+        if offer.acked_at is None:
+            offer.acked_at = now
+        elif now - offer.acked_at >= self._visibility_ms:
+            lost = Lost(_reclaimed(offer.consumer, OURSELVES, offer.entry))
+            # All have let go of it, and nobody was seen to want it: it waits for a service to come.
+            unwanted = self._dialect.shared and offer.consumer is None
+            await self._offers.settle(offer, Released() if unwanted else lost)
+
+    async def _reclaim(self, pending: Mapping[str, Taken], looked: float) -> None:
+        """Take over what has been idle for too long; it is offered again as a fresh entry."""
+        idle = sorted(await self._channel.claim_idle(self._visibility_ms))
+        since_ms = (monotonic() - looked) * 1000
+        for entry in idle:
+            offer = self._offers.at(entry)
+            if offer is None:
+                await self._offers.drop([entry])
+            elif self._was_handed_back(pending.get(entry), since_ms):
+                await self._offers.settle(offer, Released())
+            else:
+                before = pending[entry].consumer
+                silent = offer.consumer if before == OURSELVES else before
+                log.info("reclaimed", task=offer.claimed.id, worker=silent)
+                await self._offers.settle(offer, Lost(_reclaimed(silent, OURSELVES, entry)))
+
+    def _was_handed_back(self, before: Taken | None, since_ms: float) -> bool:
+        if before is None or before.consumer == self._dialect.released:
+            return True
+        # A worker that left after we looked has made its entry look idle; a silent one's was.
+        alive = before.idle_ms + since_ms < self._visibility_ms
+        return alive and before.consumer != OURSELVES
+
+    async def _serve(self, delivered: Order) -> None:
+        services = await self._catalog.all()
+        ours = [service for service in services if service.via == self._dialect.name]
+        others = [service for service in services if service.via not in (ANY, self._dialect.name)]
+        self._declared = [type_ for service in ours for type_ in service.task_types]
+        self._elsewhere = frozenset(self._rules.besides).union(
+            *[service.task_types for service in others]
+        )
+        if EVERY in self._rules.types:
+            counts = await self._tasks.counts()
+            queued = {q for (q, _, state), n in counts.items() if n and state is State.QUEUED}
+            self._waiting_queues = sorted(queued)
+        queues = tuple(self._queues())
+        if self._offers.seat is None or self._offers.seat.queues == queues:
+            return
+        self._dispatcher.hands.rearrange(self._offers.seat, queues)
+        for offer in self._offers.all():
+            # Somebody serves it natively by now, and perhaps nobody reads the stream.
+            waits = offer.entry is not None and order(offer.entry) > delivered
+            if waits and self._roster.served_by_others(offer.claimed.queue):
+                await self._withdraw(offer)
+
+    async def _reread(self) -> None:
+        offers = self._offers.all()
+        for at in range(0, len(offers), PAGE):
+            await self._refresh(offers[at : at + PAGE])
+
+    async def _refresh(self, offers: Sequence[Offer]) -> None:
+        """What others have done to the tasks behind these."""
+        tasks = await self._tasks.look([offer.claimed.id for offer in offers])
+        for offer, task in zip(offers, tasks, strict=True):
+            fence = task.fence if task is not None and task.state is State.RUNNING else None
+            if task is None or fence != offer.claimed.fence:
+                await self._offers.forget(offer)
+                continue
+            offer.claimed = claimed(task)
+            if task.cancel_by is not None:
+                await self._withdraw(offer)
+
+    async def _look_for_gaps(self) -> None:
+        """Entries that went without being read: somebody trimmed the stream."""
+        waiting = [offer for offer in self._offers.all() if offer.acked_at is None]
+        if await self._channel.length() >= len(waiting):
+            return
+        there = {row.entry async for rows in self._channel.entries() for row in rows}
+        delivered = (await self._channel.delivered()).any
+        for offer in waiting:
+            entry = offer.entry
+            if entry is not None and entry not in there and order(entry) > delivered:
+                log.warning("an entry has vanished", task=offer.claimed.id, entry=entry)
+                await self._offers.settle(offer, Released())
+
+
+async def _name(documents: Documents, now: Instant) -> str:
+    """Of this ledger: given once, whichever server is the first to ask."""
+    found = await documents.get(LEDGER, "name", now=now)
+    if found is None:
+        fresh = encode(f"{node()}/{new_id()}")
+        await documents.put(LEDGER, "name", fresh, now=now, expect=0)
+        return await _name(documents, now)
+    return str(msgspec.json.decode(found.body))
+
+
+def _reclaimed(before: str | None, after: str, entry: str | None) -> str:
+    return encode({"from": before, "to": after, "message_id": entry})

@@ -1,0 +1,146 @@
+"""The book of what is on a stream: each entry, the claim behind it, and who has it.
+
+Kept in memory and never trusted beyond this server's duty: whoever takes the duty over writes a new
+one from the stream and the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from onward.core.coalesce import Coalescer
+from onward.core.contract import Verdict
+from onward.core.dispatch import Dispatcher
+from onward.core.outcome import Outcome
+from onward.core.slots import Seat
+from onward.core.task import Claimed, Instant, Task, TaskId
+from onward.workers.streams.channel import Channel
+
+
+def net_ms(visibility_ms: int) -> int:
+    """By how much the ledger's own lease outlasts the stream's: a net under it, for when nobody
+    sweeps. It must not strike before a sweep that is merely slow, which knows who was silent."""
+    return visibility_ms + 10_000
+
+
+class Offer:
+    """One entry on the stream, and the claim behind it."""
+
+    def __init__(self, entry: str | None, claimed: Claimed) -> None:
+        self.entry = entry  # None: it is known by its answer only
+        self.claimed = claimed
+        self.seat: Seat | None = None  # whose credit it takes until somebody has it
+        self.consumer: str | None = None  # who has it; None: nobody yet
+        self.until: Instant = 0  # when its consumer will have been silent for too long
+        self.acked_at: Instant | None = None  # taken and acknowledged, no answer seen yet
+
+
+class Offers:
+    def __init__(self, dispatcher: Dispatcher, channel: Channel) -> None:
+        self._dispatcher = dispatcher
+        self._hands = dispatcher.hands
+        self._dropping = Coalescer(channel.drop, whole=True)
+        self._by_task: dict[TaskId, Offer] = {}
+        self._by_entry: dict[str, Offer] = {}
+        self._coming: dict[TaskId, tuple[str, asyncio.Event]] = {}  # on their way to the stream
+        self.seat: Seat | None = None  # set while this server is on duty
+
+    @contextmanager
+    def coming(self, task: Claimed) -> Iterator[None]:
+        """While its entry is being written: others may read it before we know its name."""
+        mine = (str(task.fence), asyncio.Event())
+        self._coming[task.id] = mine
+        try:
+            yield
+        finally:
+            mine[1].set()
+            # Released because Redis was away, it may have been claimed and be coming once more.
+            if self._coming.get(task.id) is mine:
+                del self._coming[task.id]
+
+    def is_coming(self, task: TaskId, fence: str) -> bool:
+        return task in self._coming and self._coming[task][0] == fence
+
+    async def find(self, task: TaskId) -> Offer | None:
+        if task in self._coming:
+            await self._coming[task][1].wait()
+        return self.of(task)
+
+    def of(self, task: TaskId) -> Offer | None:
+        return self._by_task.get(task)
+
+    def at(self, entry: str) -> Offer | None:
+        return self._by_entry.get(entry)
+
+    def all(self) -> list[Offer]:
+        return list(self._by_task.values())
+
+    def sit(self, seat: Seat, credits: int) -> None:
+        self.seat = seat
+        for offer in self._by_task.values():
+            self._hands.keep(seat, offer.claimed)
+            if offer.consumer is None:
+                offer.seat = seat
+                credits -= 1
+        self._hands.sit(seat, max(0, credits))
+
+    def leave(self) -> None:
+        if self.seat is not None:
+            self._hands.leave(self.seat)
+            self.seat = None
+        self.clear()
+
+    def clear(self) -> None:
+        for offer in self._by_task.values():
+            self._hands.put_down(offer.claimed.id, offer.claimed.fence)
+        self._by_task.clear()
+        self._by_entry.clear()
+
+    def keep(self, offer: Offer) -> str | None:
+        """Write it down; returns the entry that this one takes the place of."""
+        before = self._by_task.get(offer.claimed.id)
+        replaced = None
+        if before is not None and before.entry not in (None, offer.entry):
+            replaced = before.entry
+            self._by_entry.pop(replaced or "", None)
+        if before is not None:
+            self.give_credit(before)
+        self._by_task[offer.claimed.id] = offer
+        if offer.entry is not None:
+            self._by_entry[offer.entry] = offer
+        if self.seat is not None:
+            self._hands.keep(self.seat, offer.claimed)
+        return replaced
+
+    def give_credit(self, offer: Offer) -> None:
+        # Only to the seat that lent it: one that has sat down since began with its own count.
+        if offer.seat is not None and offer.seat is self.seat:
+            self._hands.free(offer.seat)
+        offer.seat = None
+
+    async def settle(self, offer: Offer, outcome: Outcome) -> Verdict:
+        verdict = await self._dispatcher.settle(offer.claimed, outcome)
+        await self.forget(offer)
+        return verdict
+
+    async def forget(self, offer: Offer) -> None:
+        """Settled first, cleared away second: a crash in between clears it at the next start."""
+        self.give_credit(offer)
+        self._hands.put_down(offer.claimed.id, offer.claimed.fence)
+        if self._by_task.get(offer.claimed.id) is offer:
+            del self._by_task[offer.claimed.id]
+        if offer.entry is not None:
+            self._by_entry.pop(offer.entry, None)
+            await self._dropping.one(offer.entry)
+
+    async def drop(self, entries: Sequence[str]) -> None:
+        """Entries that are in no book."""
+        if entries:
+            await self._dropping.many(entries)
+
+
+def claimed(task: Task) -> Claimed:
+    names = Claimed.__struct_fields__[:-1]
+    return Claimed(*[getattr(task, name) for name in names])

@@ -1,0 +1,201 @@
+"""GET /api/v2/live and the history behind it: told once a second at most, and only what is new."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from onward.doors.rest import live as live_module
+from onward.doors.rest.live import CHANGED, Live
+from onward.native.history import KEPT, STEP_MS, History
+from tests.house import House, open_house
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    async with open_house() as opened:
+        yield opened
+
+
+@pytest.fixture
+def live(house: House, monkeypatch: pytest.MonkeyPatch) -> Live:
+    # The second between two looks is ours to end.
+    monkeypatch.setattr(live_module, "PACE_S", 3600)
+    onward = house.onward
+    return Live(onward.dispatcher, onward.roster, onward.history, lambda: onward.ready)
+
+
+class Page:
+    """A page that listens."""
+
+    def __init__(self, live: Live) -> None:
+        self._lines = live.listen()
+
+    async def hear(self) -> tuple[str, Any]:
+        async with asyncio.timeout(30):
+            while True:
+                text = (await anext(self._lines)).decode()
+                fields = dict(line.split(": ", 1) for line in text.splitlines() if line)
+                if "event" in fields:
+                    return fields["event"], json.loads(fields["data"])
+
+    def closing(self) -> Any:
+        return aclosing(self._lines)
+
+
+async def test_a_page_gets_a_snapshot_and_then_what_changes(house: House, live: Live) -> None:
+    page = Page(live)
+    async with page.closing():
+        kind, snapshot = await page.hear()
+        assert kind == "snapshot"
+        assert snapshot["states"] == {}
+        assert await page.hear() != (kind, snapshot)  # the first look of the pump
+
+        task = (await house.post("/api/v2/tasks", {"type": "report"})).json()
+        await live.look()
+        kind, change = await page.hear()
+        assert kind == "change"
+        assert change["changed"] == [task["id"]]
+        assert change["states"] == {"queued": 1}
+        assert change["lanes"] == {"primary": 1, "retry": 0}
+        assert change["queues"] == {"report": {"queued": 1}}
+
+
+async def test_nothing_new_is_not_told(house: House, live: Live) -> None:
+    page = Page(live)
+    async with page.closing():
+        await page.hear()
+        await page.hear()
+        for _ in range(3):
+            await live.look()
+        await house.post("/api/v2/tasks", {"type": "report"})
+        await live.look()
+        _, change = await page.hear()
+        assert change["states"] == {"queued": 1}
+
+
+async def test_a_task_whose_count_stays_the_same_is_still_named(house: House, live: Live) -> None:
+    """One begins and another ends: the numbers stand still, the rows on screen do not."""
+    first = (await house.post("/api/v2/tasks", {"type": "report"})).json()["id"]
+    page = Page(live)
+    async with page.closing():
+        await page.hear()
+        await page.hear()
+        await house.post(f"/api/v2/tasks/{first}/cancel", {})
+        await house.post(f"/api/v2/tasks/{first}/retry", {})
+        await live.look()
+        assert (await page.hear())[1]["changed"] == [first]
+
+
+async def test_too_many_to_name_are_told_as_many(house: House, live: Live) -> None:
+    page = Page(live)
+    async with page.closing():
+        await page.hear()
+        await page.hear()
+        for _ in range(CHANGED + 1):
+            await house.post("/api/v2/tasks", {"type": "report"})
+        await live.look()
+        assert (await page.hear())[1]["changed"] is None
+        last = (await house.post("/api/v2/tasks", {"type": "report"})).json()["id"]
+        await live.look()
+        assert (await page.hear())[1]["changed"] == [last]
+
+
+async def test_nothing_is_read_while_nobody_listens(
+    house: House, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "PACE_S", 0)
+    page = Page(live)
+    async with page.closing():
+        await page.hear()
+    reads = 0
+    counts = house.onward.backend.tasks.counts
+
+    async def counted() -> Any:
+        nonlocal reads
+        reads += 1
+        return await counts()
+
+    monkeypatch.setattr(live, "_state", counted)
+    await house.settled()
+    assert reads == 0
+
+
+async def test_a_page_that_does_not_read_is_let_go_and_the_others_are_not(
+    house: House, live: Live
+) -> None:
+    slow, quick = Page(live), Page(live)
+    async with slow.closing(), quick.closing():
+        for page in (slow, quick):
+            await page.hear()
+        await quick.hear()
+        for _ in range(live_module.BEHIND + 2):
+            await house.post("/api/v2/tasks", {"type": "report"})
+            await live.look()
+            await quick.hear()
+        heard = 0
+        with contextlib.suppress(StopAsyncIteration):
+            while heard < live_module.BEHIND + 2:
+                await slow.hear()
+                heard += 1
+        assert heard < live_module.BEHIND + 2
+
+
+async def test_a_server_that_stops_does_not_wait_for_its_pages(house: House, live: Live) -> None:
+    page = Page(live)
+    async with page.closing():
+        await page.hear()
+        await page.hear()
+        house.onward.ready = False
+        await live.look()
+        with pytest.raises(StopAsyncIteration):
+            await page.hear()
+
+
+async def test_history_knows_rates_depths_and_durations(house: House) -> None:
+    history = History(house.onward.dispatcher)
+    await history.sample()
+    worker = await house.worker(services=["report"], group=None)
+    for _ in range(2):
+        await house.post("/api/v2/tasks", {"type": "report"})
+    frame = await worker.task()
+    await house.advance(400)
+    await worker.answer(frame["taskId"], {"done": True})
+    await worker.task()  # the other one begins
+    await house.advance(STEP_MS - 400)
+    await history.sample()
+
+    point = history.last
+    assert point is not None
+    assert (point.created, point.succeeded) == (0.4, 0.2)
+    assert (point.primary, point.running) == (0, 1)
+    assert (point.run_p50, point.run_p95) == (400, 400)
+    assert history.columns()["created"] == [0, 0.4]
+
+
+async def test_history_is_bounded(house: House) -> None:
+    history = History(house.onward.dispatcher)
+    for _ in range(KEPT + 5):
+        house.clock.advance(STEP_MS)
+        await history.sample()
+    assert len(history.columns()["at"]) == KEPT
+
+
+async def test_tasks_are_found_by_name_and_briefly(house: House) -> None:
+    ids = [
+        (await house.post("/api/v2/tasks", {"type": "report", "payload": {"n": n}})).json()["id"]
+        for n in range(3)
+    ]
+    named = await house.get("/api/v2/tasks", params={"id": [ids[2], ids[0], "no-such"]})
+    assert [task["id"] for task in named.json()["items"]] == [ids[2], ids[0]]
+    assert named.json()["items"][0]["payload"] == {"n": 2}
+    brief = await house.get("/api/v2/tasks", params={"brief": True, "limit": 1})
+    assert brief.json()["items"][0]["payload"] is None
+    too_many = await house.get("/api/v2/tasks", params={"id": ["x"] * 101})
+    assert too_many.status_code == 422

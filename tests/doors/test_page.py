@@ -1,0 +1,81 @@
+"""The page's files: what is served under /ui, how it may be kept, what it may not do."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from onward.doors.page import files as page
+from tests.house import House, open_house
+
+STATIC = Path(page.__file__).parent / "static"
+FIRST_SCREEN = 200_000
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    async with open_house() as opened:
+        yield opened
+
+
+@pytest.mark.contract("N-8")
+async def test_every_address_under_ui_is_the_page(house: House) -> None:
+    home = await house.get("/")
+    assert (home.status_code, home.headers["location"]) == (307, "/ui")
+    for path in ("/ui", "/ui/", "/ui/tasks", "/ui/tasks/01-x?q=1"):
+        answer = await house.get(path)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/html")
+        assert "<title>Onward</title>" in answer.text
+
+
+async def test_the_page_may_load_nothing_but_its_own_files(house: House) -> None:
+    policy = (await house.get("/ui")).headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    html = (await house.get("/ui")).text
+    assert re.search(r"<script(?![^>]*\ssrc=)", html) is None
+    assert "<style" not in html
+    assert all(url.startswith("/ui/") for url in re.findall(r'(?:src|href)="([^"]+)"', html))
+
+
+async def test_files_with_a_digest_are_kept_and_the_rest_is_asked_for(house: House) -> None:
+    html = (await house.get("/ui")).text
+    script = re.search(r'src="(/ui/assets/[^"]+\.js)"', html)
+    assert script is not None
+    kept = await house.get(script[1])
+    assert "immutable" in kept.headers["cache-control"]
+    assert kept.headers["content-type"].startswith("text/javascript")
+    index = await house.get("/ui")
+    assert index.headers["cache-control"] == "no-cache"
+    again = await house.get("/ui", headers={"if-none-match": index.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    gone = await house.get("/ui/assets/index-of-yesterday.js")
+    assert gone.status_code == 404
+
+
+async def test_files_are_squeezed_for_those_who_can_read_it(house: House) -> None:
+    plain = await house.get("/ui", headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    squeezed = await house.get("/ui", headers={"accept-encoding": "gzip"})
+    assert squeezed.headers["content-encoding"] == "gzip"
+    assert squeezed.text == plain.text
+
+
+def test_the_first_screen_is_small() -> None:
+    html = (STATIC / "index.html").read_text()
+    first = {STATIC / url for url in re.findall(r'"/ui/([^"]+)"', html)}
+    overview = next(STATIC.glob("assets/Overview-*.js"))
+    wanted = [overview]
+    while wanted:
+        file = wanted.pop()
+        first.add(file)
+        near = re.findall(r'from\s*"\./([^"]+)"', file.read_text())
+        wanted += [path for name in near if (path := file.parent / name) not in first]
+    sizes = {file.name: len(gzip.compress(file.read_bytes())) for file in first}
+    assert sum(sizes.values()) < FIRST_SCREEN, sizes

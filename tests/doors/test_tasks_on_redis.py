@@ -1,0 +1,286 @@
+"""The tasks door on a Redis ledger: its keys as somebody sees them who knows only its seed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.doors.redis_views.projector import SeedViews
+from onward.doors.redis_views.writer import Superseded, ViewWriter
+from onward.ledgers.redis.client import connect
+from tests.doors.seed_003 import Seed003
+from tests.doors.summarizing import dead, fail, read, submitted, summarizer
+from tests.house import House, open_house
+from tests.servers import RedisServer, fresh_url, shared
+from tests.support import wait_until
+
+seed = Seed003()
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    url = fresh_url("valkey")
+    async with open_house(ledger=url, archive=f"sqlite:///{tmp_path}/archive.db") as opened:
+        yield opened
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], timeout: float = 30) -> None:
+    async with asyncio.timeout(timeout):
+        while not await holds():  # noqa: ASYNC110 what is waited for is in another process
+            await asyncio.sleep(0.05)
+
+
+async def see(task: str, state: str) -> dict[str, Any]:
+    await wait_until(lambda: seed.state(task) == state)
+    return seed.detail(task)
+
+
+@pytest.mark.contract("S3-14", "R-4")
+async def test_a_task_is_a_hash_and_its_id_stands_in_the_primary_list(house: House) -> None:
+    first = await submitted(house)
+    second = await submitted(house, "x" * 100_000)
+    await wait_until(lambda: len(seed.ids("tasks:pending:primary")) == 2)
+    assert seed.ids("tasks:pending:primary") == [first, second], "first in, first out"
+    task = await see(first, "PENDING")
+    assert (task["task_id"], task["content"]) == (first, "Long text")
+    assert (task["retry_count"], task["max_retries"], task["error_history"]) == (0, 3, [])
+    empty = ("last_error", "error_type", "retry_after", "completed_at", "result")
+    assert [task[name] for name in empty] == [""] * 5
+    assert seed.detail(second)["content"] == "x" * 100_000
+    await house.worker(group=None, services=["other"], workerId="w")
+    running = await submitted(house, type_="other")
+    waiting = await submitted(house, type_="other")
+    await wait_until(lambda: seed.ids("tasks:pending:primary:other") == [waiting])
+    await see(running, "ACTIVE")
+
+
+@pytest.mark.contract("S3-14", "R-4")
+async def test_work_of_other_types_shows_what_it_was_given(house: House) -> None:
+    body = {"type": "resize", "payload": {"width": 3}}
+    task = (await house.post("/api/v2/tasks", body)).json()["id"]
+    assert (await see(task, "PENDING"))["content"] == '{"width":3}'
+    assert seed.ids("tasks:pending:primary:resize") == [task]
+
+
+@pytest.mark.contract("S3-14", "R-4")
+@pytest.mark.parametrize("length", [5, 100, 300_000])
+async def test_a_result_is_there_in_full_however_long(house: House, length: int) -> None:
+    worker = await summarizer(house)
+    task = await submitted(house)
+    await worker.answer((await worker.task())["taskId"], "r" * length)
+    done = await see(task, "COMPLETED")
+    assert done["result"] == "r" * length
+    assert done["completed_at"].endswith("Z")
+    assert seed.ids("tasks:pending:primary") == []
+
+
+@pytest.mark.contract("S3-14", "R-4")
+async def test_a_result_that_is_no_text_is_json(house: House) -> None:
+    worker = await summarizer(house)
+    task = await submitted(house)
+    await worker.answer((await worker.task())["taskId"], {"summary": [1]})
+    assert json.loads((await see(task, "COMPLETED"))["result"]) == {"summary": [1]}
+
+
+@pytest.mark.contract("S3-14", "S3-8", "S3-9")
+async def test_a_failed_task_waits_in_the_sorted_set_and_then_in_the_retry_list(
+    house: House,
+) -> None:
+    worker = await summarizer(house)
+    task = await submitted(house)
+    await fail(house, worker)
+    kept = await see(task, "FAILED")
+    ((member, score),) = seed.scheduled().items()
+    assert member == task
+    assert 5 <= score - house.clock.now() / 1000 <= 5.5, "a Unix timestamp, in seconds"
+    assert (kept["retry_count"], kept["last_error"]) == (1, "flaky")
+    assert kept["error_type"] == "ServiceUnavailable"
+    assert kept["retry_after"].endswith("Z")
+    assert [failure["error"] for failure in kept["error_history"]] == ["flaky"]
+    assert seed.ids("tasks:pending:primary") + seed.ids("tasks:pending:retry") == []
+    await worker.close()
+    await house.advance(5_500)
+    await wait_until(lambda: seed.ids("tasks:pending:retry") == [task])
+    assert seed.scheduled() == {}
+    assert seed.state(task) == "PENDING"
+
+
+@pytest.mark.contract("S3-14", "S3-4", "S3-3")
+async def test_a_dead_task_is_in_the_dead_letters_until_it_is_retried_or_deleted(
+    house: House,
+) -> None:
+    worker = await summarizer(house)
+    task = await dead(house, worker)
+    await see(task, "DLQ")
+    await worker.close()
+    assert seed.ids("dlq:tasks") == [task]
+    (why,) = seed.dead_letters()
+    assert (why["task_id"], why["state"]) == (task, "DLQ")
+    assert (why["last_error"], why["content"]) == ("no such model", "Long text")
+    retried = await house.post(f"/api/v1/tasks/{task}/retry", None)
+    assert retried.status_code == 200, retried.text
+    await wait_until(lambda: seed.ids("tasks:pending:retry") == [task])
+    assert shared("valkey").client.exists("dlq:tasks", f"dlq:task:{task}") == 0
+
+    worker = await summarizer(house)
+    await fail(house, worker, status=400)
+    await wait_until(lambda: seed.ids("dlq:tasks") == [task])
+    deleted = await house.http.delete(f"/api/v1/tasks/{task}")
+    assert (deleted.status_code, deleted.json()) == (200, {"task_id": task, "state": "DLQ"})
+    names = ("dlq:tasks", f"dlq:task:{task}", f"task:{task}")
+    await wait_until(lambda: shared("valkey").client.exists(*names) == 0)
+
+
+@pytest.mark.contract("R-4", "S3-6")
+async def test_the_metrics_and_a_readers_own_count_agree_with_the_door(house: House) -> None:
+    worker = await summarizer(house)
+    gone = await dead(house, worker)
+    await submitted(house)
+    await fail(house, worker)
+    done = await submitted(house)
+    await worker.answer((await worker.task())["taskId"], "short")
+    await see(done, "COMPLETED")
+    running, waiting = await submitted(house), await submitted(house)
+    depths = {"primary": 1, "retry": 0, "scheduled": 1, "dlq": 1}
+    states = {"PENDING": 1, "ACTIVE": 1, "COMPLETED": 1, "FAILED": 1, "DLQ": 1}
+    await wait_until(lambda: seed.metrics() == (depths, states))
+    await see(running, "ACTIVE")
+    await see(waiting, "PENDING")
+    assert seed.status() == {"queues": depths, "states": states}
+    shown = (await house.get("/api/v1/queues/status")).json()
+    assert (shown["queues"], shown["states"]) == (depths, states)
+    assert gone in seed.ids("dlq:tasks")
+
+
+@pytest.mark.contract("R-4", "S3-6")
+async def test_the_status_of_queues_sums_all_of_them_whatever_stands_in_the_keys(
+    house: House,
+) -> None:
+    client: Any = shared("valkey").client
+    await submitted(house)
+    await house.post("/api/v2/tasks", {"type": "resize", "payload": {}})
+    client.set("metrics:queue:depths", "nonsense")
+    client.lpush("tasks:pending:retry", "ghost")
+    shown = (await house.get("/api/v1/queues/status")).json()
+    assert shown["queues"] == {"primary": 2, "retry": 0, "scheduled": 0, "dlq": 0}
+    assert shown["states"]["PENDING"] == 2
+
+
+@pytest.mark.contract("R-4")
+async def test_the_ledgers_own_keys_lie_elsewhere(house: House) -> None:
+    task = await submitted(house)
+    await see(task, "PENDING")
+    mentioned = [key.decode() for key in seed.redis.keys(f"*{task}*")]
+    assert f"task:{task}" in mentioned
+    assert all(key.startswith("onward:") for key in mentioned if key != f"task:{task}")
+
+
+@pytest.mark.contract("R-4")
+async def test_a_view_goes_when_the_ledger_forgets_its_task(house: House) -> None:
+    worker = await summarizer(house)
+    task = await submitted(house)
+    await worker.answer((await worker.task())["taskId"], "short")
+    await see(task, "COMPLETED")
+    assert 0 < shared("valkey").client.ttl(f"task:{task}") <= 24 * 3600
+
+
+@pytest.mark.contract("R-4")
+async def test_a_log_that_is_read_again_leaves_each_id_where_it_stands_once(house: House) -> None:
+    worker = await summarizer(house)
+    gone = await dead(house, worker)
+    await worker.close()
+    waiting = [await submitted(house) for _ in range(3)]
+    await see(waiting[-1], "PENDING")
+    page = await house.onward.backend.tasks.events(after="", limit=1000)
+    redis = connect(house.onward.settings.ledger)
+    for part in (page.items, page.items[:2], page.items[-2:]):
+        # As after a crash: nothing is remembered but what stands in Redis.
+        fresh = SeedViews(house.onward.dispatcher, ViewWriter(redis, ""), whole=True)
+
+        async def projected(fresh: SeedViews = fresh, part: Any = part) -> bool:
+            with suppress(Superseded):  # the house writes, too, and may have come in between
+                await fresh.project(part)
+                return True
+            return False
+
+        await eventually(projected)
+    await redis.aclose()
+    assert seed.ids("tasks:pending:primary") == waiting
+    assert seed.ids("dlq:tasks") == [gone]
+
+
+@pytest.mark.contract("S3-3")
+async def test_a_deleted_task_is_gone_from_the_archive_too(house: House) -> None:
+    worker = await summarizer(house)
+    task = await submitted(house)
+    await worker.answer((await worker.task())["taskId"], "short")
+    await see(task, "COMPLETED")
+    deleted = await house.http.delete(f"/api/v1/tasks/{task}")
+    assert deleted.json() == {"task_id": task, "state": "COMPLETED"}
+    assert (await house.get(f"/api/v1/tasks/{task}")).status_code == 404
+    assert (await house.get("/api/v1/tasks/")).json() == []
+    assert (await house.get(f"/api/v2/tasks/{task}")).status_code == 404
+    await wait_until(lambda: not seed.task(task))
+
+
+@pytest.mark.contract("S3-3")
+async def test_a_task_that_only_the_archive_has_can_be_read_and_deleted(house: House) -> None:
+    worker = await summarizer(house)
+    task = await submitted(house)
+    await worker.answer((await worker.task())["taskId"], "short")
+    await see(task, "COMPLETED")
+
+    async def departed() -> bool:
+        await house.advance(24 * 3_600_000)
+        return not await house.onward.backend.tasks.counts()
+
+    await eventually(departed)
+    assert (await read(house, task))["result"] == "short"
+    deleted = await house.http.delete(f"/api/v1/tasks/{task}")
+    assert deleted.json() == {"task_id": task, "state": "COMPLETED"}
+    assert (await house.get(f"/api/v1/tasks/{task}")).status_code == 404
+
+
+@pytest.mark.contract("S3-7")
+async def test_health_tells_of_the_redis_that_is_the_ledger(tmp_path: Path) -> None:
+    server = RedisServer("valkey")
+    try:
+        async with open_house(ledger=server.url, archive="", builtin_worker=True) as house:
+            well = await house.get("/health")
+            assert (well.status_code, well.json()["status"]) == (200, "healthy")
+            assert well.json()["components"]["redis"] is True
+            server.kill()
+            ill = await house.get("/health")
+            assert (ill.status_code, ill.json()["status"]) == (503, "unhealthy")
+            assert ill.json()["components"]["redis"] is False
+            assert ill.json()["components"]["ledger"] is False
+            refused = await house.post("/api/v1/tasks/summarize/", {"content": "x"})
+            assert (refused.status_code, list(refused.json())) == (503, ["detail"])
+            assert "try again" in refused.json()["detail"]
+        # And it can be stopped without its ledger.
+    finally:
+        server.close()
+
+
+@pytest.mark.contract("S3-7")
+async def test_without_the_redis_of_its_stream_workers_a_server_is_unwell_and_works() -> None:
+    server = RedisServer("valkey")
+    try:
+        async with open_house(redis=server.url, builtin_worker=True) as house:
+            assert (await house.get("/health")).json()["status"] == "healthy"
+            server.kill()
+            ill = await house.get("/health")
+            assert (ill.status_code, ill.json()["status"]) == (503, "unhealthy")
+            assert ill.json()["components"]["redis"] is False
+            assert ill.json()["components"]["ledger"] is True
+            assert (await house.get("/ready")).status_code == 200, "submissions are taken"
+            assert (await house.post("/api/v1/tasks/summarize/", {"content": "x"})).is_success
+            server.start()
+    finally:
+        server.close()

@@ -1,0 +1,114 @@
+"""The views take little of what others need: time, memory, and the end of a full Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from onward.doors.redis_views.projector import Metered
+from onward.doors.redis_views.writer import MOST_BYTES, Item, ViewWriter
+from tests.doors.seed_003 import Seed003
+from tests.doors.summarizing import submitted, summarizer
+from tests.house import open_house
+from tests.servers import RedisServer, fresh_url, shared
+from tests.support import wait_until
+
+pytestmark = pytest.mark.contract("R-4")
+
+BURNED_S = 0.05
+
+
+def burn() -> None:
+    until = time.thread_time() + BURNED_S
+    while time.thread_time() < until:
+        pass
+
+
+async def test_only_the_steps_of_the_work_itself_are_metered() -> None:
+    done = asyncio.Event()
+
+    async def work() -> None:
+        burn()
+        await done.wait()
+        burn()
+
+    async def neighbour() -> None:
+        for _ in range(10):
+            burn()
+            await asyncio.sleep(0)
+        done.set()
+
+    metered = Metered(work())
+    await asyncio.gather(_awaited(metered), neighbour())
+    assert 2 * BURNED_S <= metered.cpu_s < 4 * BURNED_S, "without the neighbour's ten"
+
+
+async def test_what_goes_wrong_or_is_canceled_goes_through() -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("so")
+
+    with pytest.raises(ValueError, match="so"):
+        await Metered(fails())
+
+    ended = asyncio.Event()
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    task = asyncio.ensure_future(_awaited(Metered(waits())))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+
+
+async def _awaited(work: Metered) -> None:
+    await work
+
+
+async def test_one_call_is_bounded_in_bytes_and_larger_tasks_go_by_themselves() -> None:
+    from onward.ledgers.redis.client import connect
+
+    redis = connect(fresh_url("valkey"))
+    sizes: list[int] = []
+
+    class Counting(ViewWriter):
+        async def _call(self, script: object, request: bytes) -> object:
+            sizes.append(len(request))
+            return await super()._call(script, request)
+
+    writer = Counting(redis, "")
+    fields = ["state", "PENDING", "content", "x" * (MOST_BYTES // 3)]
+    items = [Item(id=f"t{n}", fields=fields, place="tasks:pending:primary") for n in range(7)]
+    await writer.write([*items, Item(id="big", fields=["content", "x" * 3 * MOST_BYTES])])
+    assert max(sizes[:-1]) <= MOST_BYTES + 100
+    client = shared("valkey").client
+    assert client.llen("tasks:pending:primary") == 7
+    assert client.hstrlen("task:big", "content") == 3 * MOST_BYTES
+    await redis.aclose()
+
+
+async def test_views_are_written_in_a_redis_that_is_full() -> None:
+    server = RedisServer("valkey")
+    seed = Seed003()
+    seed.redis = server.client
+    try:
+        async with open_house(ledger=server.url, archive="") as house:
+            worker = await summarizer(house)
+            task = await submitted(house)
+            await wait_until(lambda: seed.state(task) == "ACTIVE")
+            server.client.config_set("maxmemory", 1_000_000)
+            refused = await house.post("/api/v1/tasks/summarize/", {"content": "x"})
+            assert refused.status_code == 503
+            await worker.answer((await worker.task())["taskId"], "short")
+            await wait_until(lambda: seed.state(task) == "COMPLETED")
+            server.client.config_set("maxmemory", 0)
+    finally:
+        server.close()
