@@ -30,7 +30,6 @@ from onward.doors.rest import flows as console_flows
 from onward.doors.rest import live as console_live
 from onward.doors.rest import log as console_log
 from onward.doors.rest import ops as console_ops
-from onward.doors.rest import queues as console_queues
 from onward.doors.rest import runs as console_runs
 from onward.doors.rest import schedules as console_schedules
 from onward.doors.rest import services as console_services
@@ -38,11 +37,14 @@ from onward.doors.rest import sessions as agent_sessions
 from onward.doors.rest import shared_state as console_shared_state
 from onward.doors.rest import tasks as console_tasks
 from onward.doors.rest import tools as agent_tools
+from onward.doors.rest.document import document
+from onward.doors.rest.routes import queue_routes
 from onward.doors.tasks import router as tasks_router
 from onward.doors.tasks.submission import SUMMARIZE, Intake
 from onward.engine import Onward
 from onward.native.masking import Masking
 from onward.native.notifications import push as agent_push
+from onward.native.queues import Queues
 from onward.native.run_intake import Intake as Runs
 from onward.native.tools.toolbox import Toolbox
 from onward.settings import Settings
@@ -146,7 +148,6 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
             masking,
         ),
         agent_tools.build(toolbox),
-        console_queues.build(onward.dispatcher, onward.roster),
         flow_workers.build(onward.registry),
         flow_router.build(onward.flows, runs),
         console_flows.build(onward.flows),
@@ -164,8 +165,10 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
         # Not include_router: it works every route out again at its first call, for what an
         # application may add to a router, and ours adds nothing.
         web.router.routes.extend(router.routes)
+    web.router.routes.extend(queue_routes(Queues(onward.dispatcher, onward.roster)))
     web.router.routes.append(Route(agent_mcp.PATH, calls, methods=["POST"]))
     web.router.routes.append(WebSocketRoute("/ws/worker", onward.sockets))
+    web.openapi = lambda: document(web)  # type: ignore[method-assign]
     listening = agent_push.Sockets(onward.hub, lambda name: bool(agent_sessions.is_session(name)))
     web.router.routes.append(WebSocketRoute("/ws/notifications/{session_id}", listening))
     return web

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from onward.client.queues import QueueView
+    from onward.wire.queues import QueueView
 
 app = typer.Typer(help="See what waits where; pause a queue and resume it.", no_args_is_help=True)
 
@@ -83,8 +83,8 @@ def _pace(found: QueueView) -> str:
     if found.paused is not None:
         said = ", ".join(filter(None, (found.paused.by, found.paused.reason)))
         return f"[yellow]paused[/] {ago(found.paused.since)}{cell(f', {said}' if said else '')}"
-    if found.breaker is not None and found.breaker["state"] != "closed":
-        return f"[red]breaker {cell(str(found.breaker['state']))}[/]"
+    if found.breaker is not None and found.breaker.state != "closed":
+        return f"[red]breaker {found.breaker.state}[/]"
     return (
         "[green]open[/]"  # who serves it is in its own column; streams' workers are not known here
     )

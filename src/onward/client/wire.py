@@ -69,6 +69,12 @@ class Wire:
             timeout=httpx2.Timeout(ANSWER_S + wait_ms / 1000, connect=CONNECT_S, pool=None),
         )
 
+    async def call(
+        self, kind: type[T], method: str, path: str, *, body: Any = None, **more: Any
+    ) -> T:
+        """One request, its answer as a `kind`."""
+        return await self.ask(kind, self.request(method, path, body=body, **more))
+
     async def ask(self, kind: type[T], request: httpx2.Request, *, even: int = 0) -> T:
         """The answer as a `kind`; `even` names an error status whose body is an answer too."""
         response = await self.tell(request, even=even)

@@ -7,6 +7,7 @@ OnwardError
 ├── KeyReused           an idempotency key came again with another body
 ├── Conflict            the task is not in a state in which that can be done
 ├── Invalid             the request makes no sense; `pointer` says where
+├── Forbidden           the caller's key has not the scope that this needs
 ├── TooBusy             too many callers wait already
 └── LedgerUnavailable   the store cannot take or answer this now
     ├── NotLetIn        it wants another user, password or database
@@ -25,6 +26,7 @@ from typing import NamedTuple
 class Step(StrEnum):
     CHECK_LEDGER = "check_ledger"
     LIST_FLOWS = "list_flows"
+    LIST_QUEUES = "list_queues"
     LIST_SCHEDULES = "list_schedules"
     PUBLISH_VERSION = "publish_version"
     REMOVE_SERVICE = "remove_service"
@@ -92,6 +94,10 @@ class Invalid(OnwardError):
     ) -> None:
         super().__init__(message, hint=hint, step=step)
         self.pointer = pointer
+
+
+class Forbidden(OnwardError):
+    code = "forbidden"
 
 
 class TooBusy(OnwardError):

@@ -13,6 +13,7 @@ from starlette.routing import Match, Route
 
 from onward.core.errors import (
     Conflict,
+    Forbidden,
     Invalid,
     KeyReused,
     LedgerUnavailable,
@@ -30,6 +31,7 @@ from onward.doors.hints import hint_text
 from onward.doors.route import BadBody
 
 STATUS: dict[type[OnwardError], int] = {
+    Forbidden: 403,
     NotFound: 404,
     Conflict: 409,
     KeyReused: 422,

@@ -14,6 +14,7 @@ HTTP: Words = MappingProxyType(
     {
         Step.CHECK_LEDGER: "onward doctor looks at the ledger",
         Step.LIST_FLOWS: "GET /api/v2/flows lists what there is",
+        Step.LIST_QUEUES: "GET /api/v2/queues lists what there is",
         Step.LIST_SCHEDULES: "GET /api/v2/schedules lists what there is",
         Step.PUBLISH_VERSION: "POST /flows/version publishes one",
         Step.REMOVE_SERVICE: "DELETE /api/v2/services/{about}, or use another type",

@@ -49,14 +49,15 @@ class StrictRoute(APIRoute):
             named = [pair for pair in request.scope["headers"] if pair[0] != b"content-type"]
             scope = {**request.scope, "headers": [*named, (b"content-type", b"application/json")]}
             response = await handle(_StrictRequest(scope, request.receive))
-            if len(getattr(response, "body", b"")) >= ZIPPED_FROM:  # a stream has no body
-                await _zip(request, response)
+            await zip_if_long(request, response)
             return response
 
         return strict
 
 
-async def _zip(request: Request, response: Response) -> None:
+async def zip_if_long(request: Request, response: Response) -> None:
+    if len(getattr(response, "body", b"")) < ZIPPED_FROM:  # a stream has no body
+        return
     response.headers["vary"] = "accept-encoding"
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return

@@ -1,0 +1,231 @@
+"""A use case becomes a route of /api/v2: its signature says what is read, its return type what is
+written, and both stand in the OpenAPI document. Never decides anything itself.
+
+Parameters that the path names are read from there; a `Query` from behind the question mark; a
+`Body` from the body, as strict JSON. Everything is checked by the classes in `wire`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onward.core import strict_json
+from onward.core.errors import Invalid
+from onward.doors.errors import refuse
+from onward.doors.route import answer, zip_if_long
+from onward.native.caller import OPERATOR, Caller, scope_of
+from onward.wire import problems
+from onward.wire.base import Body, Query
+
+PREFIX = "/api/v2"
+REF = "#/components/schemas/{name}"
+JSON, PROBLEM = "application/json", "application/problem+json"
+# Statuses that any request may be answered with: bad JSON, too large, refused, busy or stopping.
+ANY_ERROR = (403, 503)
+BODY_ERRORS = (400, 413, 422)
+
+UseCase = Callable[..., Awaitable[Any]]
+
+
+class Reply(NamedTuple):
+    body: Any
+    status: int = 200
+    headers: Mapping[str, str] | None = None
+
+
+def route(  # noqa: PLR0913 a row of a table
+    method: str,
+    path: str,
+    use_case: UseCase,
+    *,
+    status: int = 200,
+    errors: Sequence[int] = (),
+    reply: Callable[[Any], Reply] | None = None,
+    statuses: Sequence[int] = (),
+    result: Any = None,
+    tag: str | None = None,
+) -> APIRoute:
+    """`reply` turns what the use case returns into a reply, where that depends on the result; the
+    `statuses` it may have, and the type of its body if it is another, are then named as well.
+    """
+    scope_of(use_case)  # one that names none stops the start
+    takes = _Signature(path, use_case)
+    statuses = statuses or (status,)
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            arguments = await takes.read(request)
+        except _Unreadable as error:
+            return refuse(request.url.path, request_id_of(request), error.fault, status=400)
+        found = await use_case(caller_of(request), **arguments)
+        body, code, headers = reply(found) if reply else Reply(found, status)
+        if body is None:
+            return Response(status_code=204 if code == 200 else code, headers=headers)
+        response = answer(body, code, headers)
+        await zip_if_long(request, response)
+        return response
+
+    returned = result or takes.returns
+    return APIRoute(
+        f"{PREFIX}{path}",
+        endpoint,
+        methods=[method],
+        status_code=statuses[0],
+        response_model=None,
+        name=use_case.__qualname__,
+        operation_id=f"{method.lower()}{re.sub(r'[^a-z]+', '_', path.lower())}".rstrip("_"),
+        summary=(inspect.getdoc(use_case) or use_case.__name__).split("\n")[0],
+        tags=[tag or path.split("/")[1]],
+        openapi_extra=takes.described(returned, statuses, errors),
+    )
+
+
+def caller_of(request: Request) -> Caller:
+    return getattr(request.state, "caller", OPERATOR)
+
+
+def request_id_of(request: Request) -> str:
+    return getattr(request.state, "request_id", "")
+
+
+class _Unreadable(Exception):
+    """The body is no JSON that may come in: 400, where one that makes no sense is 422."""
+
+    def __init__(self, fault: Invalid) -> None:
+        self.fault = fault
+
+
+class _Signature:
+    def __init__(self, path: str, use_case: UseCase) -> None:
+        hints = get_type_hints(use_case, include_extras=True)
+        self.returns = hints.pop("return")
+        parameters = list(inspect.signature(use_case).parameters.values())[1:]  # after the caller
+        self.in_path = re.findall(r"{(\w+)", path)
+        self._path = {name: hints[name] for name in self.in_path}
+        self._query: tuple[str, type[Query]] | None = None
+        self._body: tuple[str, Any] | None = None
+        self._required = False
+        for parameter in parameters:
+            if parameter.name in self._path:
+                continue
+            kind = _without_none(hints[parameter.name])
+            if issubclass(kind, Query):
+                self._query = (parameter.name, kind)
+            elif issubclass(kind, Body):
+                self._body = (parameter.name, kind)
+                self._required = parameter.default is parameter.empty
+            else:
+                raise TypeError(f"{use_case.__qualname__}: nothing says where {parameter.name} is")
+
+    async def read(self, request: Request) -> dict[str, Any]:
+        arguments = {
+            name: _converted(request.path_params[name], kind, at=name, strict=False)
+            for name, kind in self._path.items()
+        }
+        if self._query is not None:
+            name, kind = self._query
+            arguments[name] = _converted(_given(request, kind), kind, strict=False)
+        if self._body is not None:
+            sent = await request.body()
+            if sent or self._required:
+                name, kind = self._body
+                try:
+                    value = strict_json.parse(sent)
+                except Invalid as error:
+                    raise _Unreadable(error) from error
+                if value is not None or self._required:
+                    arguments[name] = _converted(value, kind)
+        return arguments
+
+    def described(
+        self, returned: Any, statuses: Sequence[int], errors: Sequence[int]
+    ) -> dict[str, Any]:
+        """This operation, for the OpenAPI document; `components` adds the shapes it refers to."""
+        parameters = [
+            {"name": name, "in": "path", "required": True, "schema": schema_of(kind)}
+            for name, kind in self._path.items()
+        ]
+        may = {*ANY_ERROR, *errors, *((404,) if self.in_path else ())}
+        if self._query is not None:
+            parameters += _query_parameters(self._query[1])
+        if self._query is not None or any(kind is not str for kind in self._path.values()):
+            may.add(422)
+        operation: dict[str, Any] = {"parameters": parameters, "responses": {}}
+        if self._body is not None:
+            content = {JSON: {"schema": schema_of(self._body[1])}}
+            operation["requestBody"] = {"required": self._required, "content": content}
+            may |= set(BODY_ERRORS)
+        for status in statuses:
+            done: dict[str, Any] = {"description": "done"}
+            if returned is not NoneType and returned is not None:
+                done["content"] = {JSON: {"schema": schema_of(returned)}}
+            operation["responses"][str(status)] = done
+        problem = {PROBLEM: {"schema": schema_of(problems.Problem)}}
+        for status in sorted(may):
+            operation["responses"][str(status)] = {"description": "refused", "content": problem}
+        return operation
+
+
+_used: dict[Any, None] = {}  # the types that stand in the document, in order
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    _used[kind] = None
+    (schema,), _ = msgspec.json.schema_components([kind], ref_template=REF)
+    return dict(schema)
+
+
+def components() -> dict[str, Any]:
+    """The shapes that the routes refer to, each once."""
+    _, shapes = msgspec.json.schema_components(list(_used), ref_template=REF)
+    return dict(shapes)
+
+
+def _query_parameters(kind: type[Query]) -> list[dict[str, Any]]:
+    found = []
+    for field in msgspec.structs.fields(kind):
+        schema = schema_of(field.type)
+        described = {"name": field.encode_name, "in": "query", "schema": _not_null(schema)}
+        found.append({**described, "required": field.required})
+    return found
+
+
+def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter is absent, never null."""
+    options = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    return options[0] if len(options) == 1 else schema
+
+
+def _given(request: Request, kind: type[Query]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        values = request.query_params.getlist(field.encode_name)
+        if values:
+            several = get_origin(_without_none(field.type)) in (tuple, list, frozenset)
+            given[field.encode_name] = values if several else values[-1]
+    return given
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) in (Union, UnionType):
+        (kind,) = (one for one in get_args(kind) if one is not NoneType)
+    return kind
+
+
+def _converted(value: Any, kind: Any, *, at: str = "", strict: bool = True) -> Any:
+    try:
+        return msgspec.convert(value, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        fault = problems.fault_of(str(error))
+        where = at or (fault.pointer if strict else fault.pointer.removeprefix("/"))
+        text = f"{where}: {fault.message}" if where else fault.message
+        raise Invalid(text, pointer=where) from None

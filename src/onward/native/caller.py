@@ -1,0 +1,82 @@
+"""Who asks, and what they may. Every use case names its scope with `@needs`.
+
+Without keys every caller is the operator, who may do everything.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from onward.core.errors import Forbidden
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Self = TypeVar("Self")
+
+_SCOPE = "__onward_scope__"
+
+
+class Scope(StrEnum):
+    SUBMIT = "submit"  # hand in work; read, wait for, follow, cancel and signal one's own
+    READ = "read"  # everything, sensitive parts masked
+    REVEAL = "reveal"  # the same unmasked
+    WORK = "work"  # be a worker
+    OPERATE = "operate"  # act on anybody's work
+    APPROVE = "approve"  # decide approvals
+    ADMIN = "admin"  # all of these
+
+
+class Caller(msgspec.Struct, frozen=True):
+    name: str | None
+    scopes: frozenset[Scope]
+
+    def require(self, scope: Scope) -> None:
+        if scope not in self.scopes and Scope.ADMIN not in self.scopes:
+            raise Forbidden(f"this needs the scope {scope}")
+
+
+OPERATOR = Caller(None, frozenset(Scope))
+
+
+def needs(
+    scope: Scope,
+) -> Callable[
+    [Callable[Concatenate[Self, Caller, P], Awaitable[R]]],
+    Callable[Concatenate[Self, Caller, P], Awaitable[R]],
+]:
+    """A use case: checked whichever door it is reached through."""
+
+    def mark(
+        use_case: Callable[Concatenate[Self, Caller, P], Awaitable[R]],
+    ) -> Callable[Concatenate[Self, Caller, P], Awaitable[R]]:
+        @wraps(use_case)
+        async def checked(self: Self, caller: Caller, /, *args: P.args, **named: P.kwargs) -> R:
+            caller.require(scope)
+            return await use_case(self, caller, *args, **named)
+
+        setattr(checked, _SCOPE, scope)
+        return checked
+
+    return mark
+
+
+def scope_of(use_case: Callable[..., Any]) -> Scope:
+    """TypeError for a function that names none: no route may lead to it."""
+    scope = getattr(use_case, _SCOPE, None)
+    if scope is None:
+        raise TypeError(f"{use_case.__qualname__} names no scope: mark it with @needs")
+    return Scope(scope)
+
+
+def use_cases(resource: object) -> list[str]:
+    """The public coroutine methods of a resource that name no scope; there must be none."""
+    methods = inspect.getmembers(resource, inspect.iscoroutinefunction)
+    return [
+        name for name, method in methods if not name.startswith("_") and not hasattr(method, _SCOPE)
+    ]
