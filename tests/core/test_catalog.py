@@ -29,12 +29,16 @@ async def test_what_is_known_is_relied_on_for_as_long_as_it_is_not_looked_for(
 ) -> None:
     backend = open_backend("sqlite:///:memory:")
     catalog = Catalog(backend, clock)
-    assert not catalog.knows("ocr")
+
+    def is_fresh(type_: str) -> bool:
+        return catalog.is_fresh(catalog.known(type_), clock.now())
+
+    assert not is_fresh("ocr")
     declared = await catalog.declare(Declared(name="ocr", task_types=("ocr",)))
-    assert (catalog.knows("ocr"), catalog.known("ocr")) == (True, declared)
-    assert (catalog.knows("mail"), catalog.known("mail")) == (True, None)
+    assert (is_fresh("ocr"), catalog.known("ocr")) == (True, declared)
+    assert (is_fresh("mail"), catalog.known("mail")) == (True, None)
     clock.advance(MISSED_MS)
-    assert (catalog.knows("ocr"), catalog.knows("mail")) == (True, False)
+    assert (is_fresh("ocr"), is_fresh("mail")) == (True, False)
     clock.advance(FRESH_MS - MISSED_MS)
-    assert not catalog.knows("ocr")
+    assert not is_fresh("ocr")
     await backend.close()

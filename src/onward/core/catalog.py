@@ -118,10 +118,9 @@ class Catalog:
             found = self.known(type_, queue)
         return found
 
-    def knows(self, type_: str, queue: str | None = None) -> bool:
-        """Whether `of` would answer without a look at the ledger, as `known` does."""
-        age_ms = self._clock.now() - self._read_at
-        return age_ms < (FRESH_MS if self.concerned(type_, queue) else MISSED_MS)
+    def is_fresh(self, found: Declared | None, now: Instant) -> bool:
+        """Whether `of` would find what `known` did, without a look at the ledger."""
+        return now - self._read_at < (MISSED_MS if found is None else FRESH_MS)
 
     def known(self, type_: str, queue: str | None = None) -> Declared | None:
         services = self.concerned(type_, queue)
@@ -132,7 +131,11 @@ class Catalog:
         so that what is on a service's queue reaches the service, whatever its type.
         """
         queue = type_ if queue is None else queue
-        found = (self._by_type.get(type_), self._by_type.get(queue), self._by_name.get(queue))
+        first, second = self._by_type.get(type_), self._by_type.get(queue)
+        third = self._by_name.get(queue)
+        if first is second is third:  # nearly always
+            return () if first is None else (first,)
+        found = (first, second, third)
         return list({service.name: service for service in found if service is not None}.values())
 
     async def guards(self) -> Callable[[Task], bool]:

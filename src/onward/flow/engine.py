@@ -46,7 +46,7 @@ MAX_SHARED = 16 << 20  # bytes of all values that a run holds
 NO_ANSWER = Fault(kind="failed", message="it ended without saying why")
 
 
-def advance(
+def advance(  # noqa: PLR0913 all that a step depends on
     definition: Definition,
     state: RunState,
     *,
@@ -55,11 +55,15 @@ def advance(
     now: Instant,
     news: Sequence[News] = (),
     results: Mapping[TaskId, Answer] | None = None,
+    held: int | None = None,
 ) -> Step:
-    """Go on as far as possible. `state` is left as it is; the step has the next one."""
+    """Go on as far as possible. `state` is left as it is; the step has the next one.
+
+    `held`: bytes of the state's values, at most, for a caller who knows without measuring them.
+    """
     ended = {each.child: each for each in reversed(news) if isinstance(each, ChildEnded)}
     world = World(run_id, now, ended, results or {}, state.children)
-    walk = _Walk(definition, states.copy(state), params, world)
+    walk = _Walk(definition, states.copy(state), params, world, held)
     try:
         return walk.through(news)
     except Missing as missing:
@@ -68,14 +72,19 @@ def advance(
 
 class _Walk:
     def __init__(
-        self, definition: Definition, state: RunState, params: Mapping[str, Any], world: World
+        self,
+        definition: Definition,
+        state: RunState,
+        params: Mapping[str, Any],
+        world: World,
+        held: int | None,
     ) -> None:
         self.definition = definition
         self.state = state
         self.params = params
         self.world = world
         self.notes: list[Note] = []
-        self.size: int | None = None  # of all values, at most; None: not measured yet
+        self.size = held  # of all values, at most; None: not measured yet
         self.heard_signal = False
         self.levels = [Level(definition, params, ABSENT, "")]
         for frame in state.frames[:-1]:
@@ -166,6 +175,7 @@ class _Walk:
 
     def _descend(self, visit: Visit, shared: Mapping[str, Any]) -> None:
         self.levels.append(self.level.inside(visit.node.key, self.frame.shared))
+        self.size = None
         if self.state.inside:
             inner = self.state.inside.pop(0)
             self.state.frames.append(Frame(node=inner.node, shared=dict(inner.shared)))
@@ -195,6 +205,7 @@ class _Walk:
     def _fell(self, visit: Visit, fell: Fell, fresh: bool) -> None:
         """The node failed: along its own edge for that, or the subflow around it failed too."""
         node = visit.path
+        self.size = None  # what a failure writes is not refused: the next value is measured with it
         while True:
             self._write({**outputs(visit.node.post, fell.result), **fell.writes})
             if done := fell.undo or fell.result:
