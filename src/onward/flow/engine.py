@@ -89,6 +89,11 @@ class _Walk:
         self.levels = [Level(definition, params, ABSENT, "")]
         for frame in state.frames[:-1]:
             self.levels.append(self.levels[-1].inside(frame.node, frame.shared))
+        self._stand()
+
+    def _stand(self) -> None:
+        """In the innermost graph: after a subflow was entered or left, that is another one."""
+        self.frame, self.level = self.state.frames[-1], self.levels[-1]
 
     def through(self, news: Iterable[News]) -> Step:
         self._hear(news)
@@ -114,14 +119,6 @@ class _Walk:
                 self.heard_signal = True
                 name = each.name.removeprefix("$shared.")
                 self.state.signals.append(Stashed(name, each.value))
-
-    @property
-    def frame(self) -> Frame:
-        return self.state.frames[-1]
-
-    @property
-    def level(self) -> Level:
-        return self.levels[-1]
 
     def _visit(self) -> Visit:
         frame, level = self.frame, self.level
@@ -174,13 +171,15 @@ class _Walk:
         return None
 
     def _descend(self, visit: Visit, shared: Mapping[str, Any]) -> None:
-        self.levels.append(self.level.inside(visit.node.key, self.frame.shared))
-        self.size = None
+        level = self.level.inside(visit.node.key, self.frame.shared)
+        frame = Frame(node=level.graph.start, shared=dict(shared))
         if self.state.inside:
             inner = self.state.inside.pop(0)
-            self.state.frames.append(Frame(node=inner.node, shared=dict(inner.shared)))
-            return
-        self.state.frames.append(Frame(node=self.level.graph.start, shared=dict(shared)))
+            frame = Frame(node=inner.node, shared=dict(inner.shared))
+        self.levels.append(level)
+        self.state.frames.append(frame)
+        self._stand()
+        self.size = None
 
     def _done(self, visit: Visit, done: Done, fresh: bool) -> Step | None:
         """The node is over, and with the last node of a subflow the subflow too."""
@@ -280,6 +279,7 @@ class _Walk:
         """Back to the subflow's node in the graph around it."""
         inner = self.state.frames.pop()
         self.levels.pop()
+        self._stand()
         node = self.level.graph.nodes[self.frame.node]
         self.frame.passed[node.key] = Passed(inner.node, inner.last, node.post.output_key or "")
         return inner.shared
