@@ -160,10 +160,12 @@ class Dispatcher:
             self.before_sessions = None
 
     async def _insert(self, batch: Sequence[Submission]) -> Sequence[Receipt | Exception]:
-        if any(item.task.session for item in batch):
+        if self.before_sessions is not None and any(item.task.session for item in batch):
             await self.expect_sessions()
         asking = dict(self._asking)
         receipts = await self._insert_once(batch)
+        if not asking:
+            return receipts
         queues = {queue for asked in asking.values() for queue in asked}
         again = [
             at
