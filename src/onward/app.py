@@ -126,6 +126,7 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
         tasks_router.build(
             onward.dispatcher,
             intake,
+            onward.alarm,
             retry_ratio=onward.dispatcher.pressure.retry_share.of,
             erase=onward.erase,
         ),

@@ -126,6 +126,7 @@ class Onward:
             breaker=settings.breaker(),
             retry_share=settings.retry_share(),
         )
+        self.alarm = Alarm(self.dispatcher)
         self._background = Background(self.dispatcher.troubles)
         self.roster = Roster(self.backend, self.clock)
         expiry_ms = int(settings.reader_expiry_days * DAY_MS)
@@ -263,7 +264,7 @@ class Onward:
         self._background.every(1, self.backend.maintain)
         self._background.every(RENEW_MS / 1000, self.readers.retire_silent)
         self._background.every(STEP_MS / 1000, self.history.sample)
-        self._background.run(Alarm(self.dispatcher).run())
+        self._background.run(self.alarm.run())
         self._background.run(self.scheduler.run(troubles))
         self._background.run(self.roster.run())
         self._push.start()

@@ -30,7 +30,7 @@ from onward import logs
 from onward.corked import Corked
 from onward.doors.error_body import error_body
 from onward.doors.guard import MAX_BODY
-from onward.settings import Settings
+from onward.settings import Settings, unknown
 
 log = structlog.get_logger("onward.server")
 
@@ -53,6 +53,9 @@ def run(settings: Settings, *, builtin_worker: bool) -> None:
     from onward.app import build
 
     logs.configure(settings)
+    for name, meant in unknown().items():
+        hint = "PROTOCOL.md lists them" if meant is None else f"did you mean {meant}?"
+        log.warning("no such setting, it is ignored", name=name, hint=hint)
     # A plain handler that computes in a thread holds the interpreter for a whole interval: at the
     # default of 5 ms every database statement beside it would wait as long.
     sys.setswitchinterval(0.0005)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -17,6 +19,7 @@ from onward.core.pressure.breaker import Rules as BreakerRules
 from onward.workers.http.address import Hosts
 
 Ms = Annotated[int, Field(ge=0)]
+PREFIX = "ONWARD_"
 _REDIS = ("redis://", "rediss://", "unix://")
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]  # a year at most
@@ -255,6 +258,23 @@ class Settings(BaseSettings):
             if delays
         }
         return {**BY_ERROR, **named}
+
+
+OF_CLIENTS = ("ONWARD_URL", "ONWARD_BY", "ONWARD_SESSION")  # and not of a server
+
+
+def unknown(environment: Mapping[str, str] = os.environ) -> Mapping[str, str | None]:
+    """Variables that look like ours and are none, each with the setting that was perhaps meant."""
+    known = {*OF_CLIENTS}
+    for field in Settings.model_fields.values():
+        alias = field.validation_alias
+        known.update(map(str, alias.choices if isinstance(alias, AliasChoices) else [alias]))
+    ours = sorted(name for name in known if name.startswith(PREFIX))
+    return {
+        name: next(iter(get_close_matches(name.upper(), ours, n=1, cutoff=0.8)), None)
+        for name in sorted(environment)
+        if name.upper().startswith(PREFIX) and name.upper() not in known
+    }
 
 
 def _kept_ms(name: str, span: str | int) -> int:

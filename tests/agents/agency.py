@@ -12,7 +12,7 @@ from typing import Any
 
 from onward.settings import Settings
 from tests.servers import fresh_url
-from tests.streams.street import SOON_MS, Street, text
+from tests.streams.street import Street, text
 
 CREATE, COMPLETED, FAILED, TIMEOUT, DEAD = (
     f"agent:stream:task.{word}" for word in ("create", "completed", "failed", "timeout", "dlq")
@@ -93,8 +93,8 @@ class Agency(Street):
         raise AssertionError(f"nothing for {service}: {await self._state()}")
 
     async def fall_silent(self, entry: str, worker: str = "1", service: str = SERVICE) -> None:
-        """As if nothing had been heard of who has it for almost the whole timeout."""
-        idle = max(0, int(self.settings.visibility_timeout_s * 1000) - SOON_MS)
+        """As if nothing had been heard of who has it for the whole timeout."""
+        idle = int(self.settings.visibility_timeout_s * 1000)
         group, name = f"{service}-group", f"{service}-worker-{worker}"
         await self.redis.xclaim(CREATE, group, name, 0, [entry], idle=idle, justid=True)
 

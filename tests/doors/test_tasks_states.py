@@ -313,6 +313,32 @@ async def test_orphans_are_queued_again_and_healthy_work_is_left_alone() -> None
         assert (await worker.task())["taskId"] == orphan
 
 
+@pytest.mark.contract("S3-5", "R-6")
+@pytest.mark.usefixtures("no_alarm")
+async def test_after_a_pause_orphans_are_requeued_and_what_is_held_here_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uptime = [0]
+    monkeypatch.setitem(Alarm.__init__.__kwdefaults__ or {}, "uptime_ms", lambda: uptime[0])
+    async with open_house(lease_ms=60_000) as house:
+        orphan = await submitted(house)
+        await taken_by_a_ghost(house, orphan)
+        held = await submitted(house)
+        worker = await summarizer(house)
+        assert (await worker.task())["taskId"] == held
+        before = await house.post("/api/v1/tasks/requeue-orphaned", None)
+        assert before.json() == {"requeued": 0, "task_ids": []}
+
+        house.clock.advance(HOUR // 4)  # SIGSTOP, say: no lease was renewed meanwhile
+        uptime[0] += HOUR // 4
+        found = await house.post("/api/v1/tasks/requeue-orphaned", None)
+        assert found.json() == {"requeued": 1, "task_ids": [orphan]}
+        assert (await stored(house, held)).fence == 1
+        await worker.answer(held, "short")
+        await house.settled()
+        assert (await read(house, held))["result"] == "short"
+
+
 @pytest.mark.contract("S3-5", "R-8")
 @pytest.mark.usefixtures("no_alarm")
 async def test_orphans_of_others_are_taken_back_and_not_told_of() -> None:
@@ -334,7 +360,7 @@ async def test_an_orphan_that_is_asked_to_stop_is_not_called_requeued() -> None:
         await taken_by_a_ghost(house, orphan)
         await house.http.delete(f"/api/v1/tasks/{orphan}")
         house.clock.advance(1_000)
-        assert await take_back(house.onward.dispatcher) == []
+        assert await take_back(house.onward.backend.tasks, house.onward.alarm) == []
         assert (await read(house, orphan))["phase"] == "canceled"
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from onward.ledgers import open_backend
-from tests.processes import HTTP, free_port
+from tests.processes import HTTP, free_port, serving
 
 pytestmark = pytest.mark.slow
 
@@ -406,6 +406,21 @@ def test_a_setting_that_cannot_be_read_stops_the_start_and_is_named(
 
     assert done.returncode == 2
     assert name in done.stderr
+
+
+def test_a_misspelt_setting_is_named_at_the_start_with_the_one_that_was_meant(
+    tmp_path: Path,
+) -> None:
+    misspelt = {"ONWARD_LEASEMS": "secret", "ONWARD_QUUX": "1", "ONWARD_BY": "ada"}
+    with serving(tmp_path, **misspelt) as server:
+        log = server.log.read_text()
+    warned = [line for line in log.splitlines() if "no such setting" in line]
+    assert len(warned) == 2, log
+    assert "ONWARD_LEASEMS" in warned[0]
+    assert "did you mean ONWARD_LEASE_MS?" in warned[0]
+    assert "ONWARD_QUUX" in warned[1]
+    assert "did you mean" not in warned[1]
+    assert "secret" not in log
 
 
 def test_a_payload_that_is_no_text_is_refused(tmp_path: Path) -> None:

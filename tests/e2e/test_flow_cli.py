@@ -155,6 +155,29 @@ def test_a_definition_is_validated_without_a_server(alone: Shell) -> None:
     assert (warned.returncode, "node lost" in warned.stderr) == (0, True)
 
 
+@pytest.mark.contract("S4-6", "N-1")
+@pytest.mark.parametrize(
+    ("mistake", "place"),
+    [
+        ("flow.timer('nap', 10\n", "flows.py:7: '(' was never closed"),
+        ("flow.timer('rest', 10, unit='s')\n", "flows.py:7: TypeError: timer() takes no 'unit'"),
+        ("fow.timer('rest', 10)\n", "flows.py:7: NameError: name 'fow' is not defined"),
+        ("import helping\n", "flows.py:7: ModuleNotFoundError: No module named 'helping'"),
+        ("import helper\n", "helper.py:2: ZeroDivisionError: division by zero"),
+    ],
+)
+@pytest.mark.parametrize("source", ["flows.py:flow", "flows:flow"])
+def test_a_mistake_in_a_python_file_is_named_with_its_line(
+    alone: Shell, source: str, mistake: str, place: str
+) -> None:
+    alone.write("flows.py", f"{BUILT.strip()}\n\n{mistake}")
+    alone.write("helper.py", "\nhalf = 1 / 0\n")
+    done = alone.run("flow", "validate", source)
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False)
+    assert done.stderr.startswith(f"✗ {source.removesuffix(':flow')} cannot be loaded\n")
+    assert place in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
     [
@@ -170,6 +193,10 @@ def test_a_definition_is_validated_without_a_server(alone: Shell) -> None:
         (("flow", "run", "review", "--params", "[1]"), 2, "--params must be a JSON object"),
         (("flow", "run", "review", "--params", "{"), 2, "not JSON"),
         (("flow", "run", "review", "-p", "text"), 2, "there is no ="),
+        (("flow", "run", "review", "-p", "items=[1,2"), 2, "--param items is not JSON"),
+        (("flow", "run", "review", "-p", "items={a: 1}"), 2, "--param items is not JSON"),
+        (("flow", "run", "review", "-p", 'text="hi'), 2, "--param text is not JSON"),
+        (("flow", "validate", "flows.py"), 2, "as in flows.py:flow"),
         (("flow", "run", "review", "--version", "99"), 3, "onward flow list"),
         (("flow", "run", "review", "--shared", '{"_rt": 1}'), 2, "_rt"),
         (("run", "show", "nothing"), 3, "onward run list"),

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from onward.flow import engine
-from onward.flow.step import Completed, Failed
-from tests.flow.world import call, chain, edge, play
+from onward.flow.step import Completed, Failed, Signal
+from tests.flow.world import Run, call, chain, edge, play
 
 
 def grows(**more: Any) -> dict[str, Any]:
@@ -34,6 +34,19 @@ def test_what_is_written_over_counts_no_more() -> None:
     node = call("echo", prep={"input_key": "word"}, post={"output_key": "copy"})
     run = play(chain(*((key, node) for key in keys)), shared={"word": "x" * 50})
     assert run.end == Completed({"word": "x" * 50, "copy": "x" * 50})
+
+
+def test_what_a_subflow_begins_with_counts_for_what_is_written_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "MAX_SHARED", 2_000)
+    waits = {"kind": "wait_event", "params": {"signal_key": "said"}}
+    inner = chain(("w", waits))
+    node = {"kind": "subflow", "subflow": inner, "prep": {"input_map": {"word": "word"}}}
+    run = Run(chain(("a", call("echo")), ("s", node)), shared={"word": "x" * 950})
+    run.play(Signal("said", "y" * 150))
+    assert isinstance(run.end, Failed)
+    assert (run.end.kind, run.end.node) == ("LimitExceeded", "s/w")
 
 
 def test_it_takes_the_edge_of_any_failure_and_is_undone_later() -> None:

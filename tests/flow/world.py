@@ -98,7 +98,7 @@ class Run:
             known |= {child: self.answers[child] for child in step.need}
 
     def _advance(self, news: tuple[News, ...], known: Mapping[str, Answer]) -> Step:
-        def made() -> Step:
+        def made(held: int | None = None) -> Step:
             return advance(
                 self.definition,
                 self.state,
@@ -107,10 +107,13 @@ class Run:
                 news=news,
                 results=known,
                 now=self.now,
+                held=held,
             )
 
         step = made()
         assert made() == step, "the same arguments gave another step"
+        held = len(states.encode(self.state).encode())
+        assert made(held) == step, "a bound of its size, given, led to another step than a measure"
         return step
 
     def _taken(self, step: Step) -> Step:

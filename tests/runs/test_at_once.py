@@ -8,6 +8,7 @@ import pytest
 
 from onward.flow import executor
 from onward.flow.runs import QUEUE
+from onward.services.catalog import RENEW_MS, Declared
 from tests.runs.centre import Centre, call, chain, counted
 from tests.support import wait_until
 
@@ -55,6 +56,19 @@ async def test_a_run_that_nobody_remembers_is_woken_and_claimed(
     run = await centre.run(THREE)
     assert run["result"] == {"n": 3}
     assert (await told(centre, run["id"])).count("task.claimed") == 4
+
+
+async def test_what_is_known_of_services_is_read_anew_before_a_run_must_be_woken_for_it(
+    centre: Centre,
+) -> None:
+    await centre.house.onward.catalog.declare(Declared(name="held", task_types=("held",)))
+    run, _ = await held(centre, chain(*((key, call("held")) for key in "abcde")))
+    for step in range(5):
+        await wait_until(counted(centre.held, 1))
+        await centre.house.advance(RENEW_MS)
+        await centre.release(f"{run}-{step}")
+    assert (await centre.ended(run))["state"] == "succeeded"
+    assert (await told(centre, run)).count("task.claimed") == 1
 
 
 async def test_no_more_runs_are_remembered_than_allowed(

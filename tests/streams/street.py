@@ -18,7 +18,6 @@ from tests.servers import fresh_url
 
 TASKS, RESULTS, DEAD, GROUP = "stream:task", "stream:result", "stream:dlq", "cg:workers"
 OVER = ("succeeded", "failed", "dead", "canceled")
-SOON_MS = 2_500  # longer than one sweep may take on a busy machine
 
 T = TypeVar("T")
 
@@ -121,12 +120,8 @@ class Street:
         return []
 
     async def silent(self, consumer: str, entry: str) -> None:
-        """As if nothing had been heard of who has it for almost the visibility timeout.
-
-        Soon it is over. Not at once: an entry that turns idle in the middle of a sweep has
-        been handed back.
-        """
-        idle = max(0, int(self.settings.visibility_timeout_s * 1000) - SOON_MS)
+        """As if nothing had been heard of who has it for the whole visibility timeout."""
+        idle = int(self.settings.visibility_timeout_s * 1000)
         await self.redis.xclaim(TASKS, GROUP, consumer, 0, [entry], idle=idle, justid=True)
 
     async def answer(self, entry: str | None, task: str, **fields: Any) -> None:

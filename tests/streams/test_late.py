@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from redis.exceptions import ResponseError
 
+from onward.core.alarm import Alarm
 from onward.core.errors import LedgerUnavailable
-from onward.workers.streams.channel import _DISMISS
+from onward.workers.streams.channel import _DISMISS, BLOCK_MS
 from tests.streams.street import GROUP, RESULTS, TASKS, Street, open_street
+
+RELEASED = "onward:released"
 
 pytestmark = pytest.mark.slow
 
@@ -241,15 +244,117 @@ async def test_a_stale_entry_behind_fifteen_hundred_fresh_ones_is_reclaimed(
     assert data == {"from": "alive", "to": "onward", "message_id": last}
 
 
+def between_look_and_claim(
+    street: Street, monkeypatch: pytest.MonkeyPatch, step: Callable[[], Awaitable[bool]]
+) -> None:
+    """Run this in each sweep, until it has done its work: the server pauses there."""
+    channel = street.app.onward._feed._channel
+    claim_idle, done = channel.claim_idle, [False]
+
+    async def paused(min_idle_ms: int) -> Any:
+        done[0] = done[0] or await step()
+        return await claim_idle(min_idle_ms)
+
+    monkeypatch.setattr(channel, "claim_idle", paused)
+
+
+async def read_and_fall_silent(street: Street, consumer: str, idle_ms: int) -> str | None:
+    reply = await street.redis.xreadgroup(GROUP, "zombie", {TASKS: ">"}, count=1)
+    if not reply:
+        return None
+    entry: str = reply[0][1][0][0].decode()
+    await street.redis.xclaim(TASKS, GROUP, consumer, 0, [entry], idle=idle_ms, justid=True)
+    return entry
+
+
+@pytest.mark.contract("S1-6")
+@pytest.mark.parametrize("consumer", ["zombie", RELEASED])
+async def test_an_entry_taken_and_left_while_the_sweep_stood_still_keeps_its_consumer(
+    street: Street, monkeypatch: pytest.MonkeyPatch, consumer: str
+) -> None:
+    entries: list[str] = []
+
+    async def step() -> bool:
+        entry = await read_and_fall_silent(street, consumer, 40_000)
+        entries.extend([entry] if entry else [])
+        return entry is not None
+
+    between_look_and_claim(street, monkeypatch, step)
+    task = await street.submit(queue="streams")
+    if consumer == RELEASED:
+        await recorded(street, task, "task.released")
+        assert "task.reclaimed" not in await street.types(task)
+    else:
+        (reclaimed,) = await recorded(street, task, "task.reclaimed")
+        assert reclaimed == {"from": "zombie", "to": "onward", "message_id": entries[0]}
+    entry, fields = await street.take("heir")
+    await street.succeed(entry, fields)
+    assert (await street.over(task))["state"] == "succeeded"
+    await street.empty()
+
+
+@pytest.mark.contract("S1-6")
+async def test_a_silence_longer_than_every_lease_is_reclaimed_by_the_sweep(
+    street: Street, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept: list[str] = []
+    entry: str | None = None
+
+    async def step() -> bool:
+        # The alarm rings between the first look, which starts the lease, and the claim.
+        await Alarm(street.app.onward.dispatcher).sweep()
+        swept.extend(await street.types(task))
+        return "task.delivered" in swept
+
+    task = await street.submit(queue="streams")
+    while entry is None:
+        entry = await read_and_fall_silent(street, "zombie", 3_600_000)
+    between_look_and_claim(street, monkeypatch, step)
+    (reclaimed,) = await recorded(street, task, "task.reclaimed")
+    assert reclaimed == {"from": "zombie", "to": "onward", "message_id": entry}
+
+
+@pytest.mark.contract("S1-6")
+async def test_a_foreign_entry_that_falls_silent_before_it_is_adopted_is_not_lost(
+    street: Street, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries: list[str] = []
+    channel = street.app.onward._feed._channel
+    read, reading = channel.read, asyncio.Event()
+
+    async def later(start: str, *, block: bool) -> Any:
+        await reading.wait()
+        return await read(start, block=block)
+
+    async def step() -> bool:
+        await street.add_foreign("f-1")
+        entry = await read_and_fall_silent(street, "zombie", 40_000)
+        assert entry is not None
+        entries.append(entry)
+        return True
+
+    monkeypatch.setattr(channel, "read", later)
+    await asyncio.sleep(BLOCK_MS / 1000 + 0.2)  # the read that is under way comes back
+    between_look_and_claim(street, monkeypatch, step)
+    await street.phase("f-1", "offered")
+    reading.set()
+    (reclaimed,) = await recorded(street, "f-1", "task.reclaimed")
+    assert reclaimed == {"from": "zombie", "to": "onward", "message_id": entries[0]}
+    entry, fields = await street.take("heir")
+    await street.succeed(entry, fields)
+    assert (await street.over("f-1"))["state"] == "succeeded"
+    await street.empty()
+
+
 @pytest.mark.contract("S1-6")
 async def test_a_server_without_xautoclaim_is_reclaimed_from_by_hand(
     street: Street, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
-    async def unknown(*_: Any, **__: Any) -> None:
+    def unknown(redis: Any, *_: Any, **__: Any) -> Any:
         asked.append(1)
-        raise ResponseError("unknown command 'XAUTOCLAIM', with args beginning with: ")
+        return redis.execute_command("XAUTOCLAIM-OF-A-NEWER-SERVER", TASKS)
 
     monkeypatch.setattr("redis.asyncio.Redis.xautoclaim", unknown)
     task = await street.submit(queue="streams")

@@ -321,7 +321,10 @@ def _pairs(texts: list[str]) -> Mapping[str, Any]:
             fail(USAGE, f"--param {text} cannot be read", "there is no = in it", "-p n=1")
         try:
             pairs[name] = msgspec.json.decode(value)
-        except msgspec.DecodeError:
+        except msgspec.DecodeError as error:
+            if value.startswith(("[", "{", '"')):
+                then = f"""quote it for the shell: -p '{name}=[1, 2]'; a text: -p '{name}="[…"'"""
+                fail(USAGE, f"--param {name} is not JSON", f"{value}: {error}", then)
             pairs[name] = value
     return pairs
 

@@ -119,6 +119,9 @@ def load(where: str) -> Source:
         if where.endswith(".json"):
             fail(USAGE, f"{where} cannot be read", "there is no such file", "onward flow --help")
         return _built(where)
+    if where.endswith(".py"):
+        then = f"name the flow in it, as in {where}:flow"
+        fail(USAGE, f"{where} is a Python file", "it may hold several flows", then)
     name = "stdin" if where == "-" else where
     try:
         body = sys.stdin.buffer.read() if where == "-" else Path(where).read_bytes()

@@ -182,7 +182,37 @@ def load_module(module: str) -> ModuleType:
         return import_module(module)
     except (ModuleNotFoundError, FileNotFoundError) as error:
         then = "name it as you would import it, or by its file"
-        return fail(USAGE, f"{module} cannot be loaded", str(error), then)
+        return fail(USAGE, f"{module} cannot be loaded", _mistake(error), then)
+    except Exception as error:  # whatever the lines of the file raise
+        then = "mend it, then try again"
+        return fail(USAGE, f"{module} cannot be loaded", _mistake(error), then)
+
+
+def _mistake(error: Exception) -> str:
+    """File, line and what is wrong; where a library raised it, the line that called the library."""
+    from sysconfig import get_paths
+    from traceback import extract_tb
+
+    if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
+        line = (error.text or "").strip()
+        return f"{_near(error.filename or '')}:{error.lineno}: {error.msg}: {line}"
+    folders = (get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    libraries = (*folders, str(Path(__file__).parents[1]), "<")
+    frames = [
+        frame
+        for frame in extract_tb(error.__traceback__)
+        if not frame.filename.startswith(libraries)
+    ]
+    if not frames:  # the module itself is not there
+        return str(error)
+    last = frames[-1]
+    return f"{_near(last.filename)}:{last.lineno}: {type(error).__name__}: {error}: {last.line}"
+
+
+def _near(file: str) -> str:
+    """As seen from here, if it is below."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _load_file(path: Path) -> ModuleType:

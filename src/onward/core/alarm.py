@@ -44,7 +44,7 @@ class Alarm:
         seen = 0
         stuck: set[TaskId] = set()
         # What comes due meanwhile is for the next sweep: it would be taken up one by one.
-        until = now = await self._now()
+        until = now = await self.now()
         store = self._dispatcher.backend.tasks
         # What was refused may stand before the rest: the next look goes past it, and ends.
         while due := await store.due(now=until, limit=BATCH, without=stuck):
@@ -52,7 +52,7 @@ class Alarm:
             seen += len(due)
             if len(stuck) > MOST_STUCK:
                 break
-            now = await self._now()
+            now = await self.now()
         return seen
 
     async def ring(self, tasks: Sequence[Task], now: Instant) -> set[TaskId]:
@@ -81,7 +81,8 @@ class Alarm:
                 stuck.append(id)
         return stuck
 
-    async def _now(self) -> Instant:
+    async def now(self) -> Instant:
+        """By which to look for what is due, once the leases held here are renewed if need be."""
         # This process was paused (a suspended machine, SIGSTOP), or time has stepped forward: its
         # own leases may have lapsed with nobody lost. They are renewed before anything is taken
         # away. Where another server has taken a task over meanwhile, its fence has moved, and the

@@ -22,9 +22,9 @@ Out = TypeVar("Out")
 MOST = 256
 MOST_BYTES = 4 << 20
 ODD = (BaseException, asyncio.Future)  # replies that are no plain answers
-# What travels as one: its items and their size, the future of the replies, and whether that is the
-# reply to a single item or a list of all of them.
-_Rider: TypeAlias = tuple[Sequence[In], int, "asyncio.Future[Any]", bool]
+# What travels as one: its items, the future of the replies, and whether that is the reply to a
+# single item or a list of all of them.
+_Rider: TypeAlias = tuple[Sequence[In], "asyncio.Future[Any]", bool]
 Flush = Callable[[Sequence[In]], Awaitable[Sequence["Out | Exception | asyncio.Future[Out]"]]]
 
 
@@ -52,7 +52,7 @@ class Coalescer(Generic[In, Out]):
     def one(self, item: In) -> asyncio.Future[Out]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Out] = loop.create_future()
-        self._waiting.append(((item,), self._weigh(item), future, True))
+        self._waiting.append(((item,), future, True))
         if self._drain is None:
             self._drain = loop.create_task(self._run())
         return future
@@ -61,9 +61,9 @@ class Coalescer(Generic[In, Out]):
         """A long list is cut into several calls; the first error in it is raised."""
         loop = asyncio.get_running_loop()
         parts: list[asyncio.Future[list[Out]]] = []
-        for part, size in self._cut(items):
+        for part in self._cut(items):
             parts.append(loop.create_future())
-            self._waiting.append((part, size, parts[-1], False))
+            self._waiting.append((part, parts[-1], False))
         if self._drain is None:
             self._drain = loop.create_task(self._run())
         return parts[0] if len(parts) == 1 else self._joined(parts)
@@ -71,16 +71,18 @@ class Coalescer(Generic[In, Out]):
     async def _joined(self, parts: Sequence[asyncio.Future[list[Out]]]) -> list[Out]:
         return [reply for part in await asyncio.gather(*parts) for reply in part]
 
-    def _cut(self, items: Sequence[In]) -> list[tuple[Sequence[In], int]]:
-        """Into parts that each fit into one call, with their sizes; a single item always does."""
-        parts: list[tuple[Sequence[In], int]] = []
+    def _cut(self, items: Sequence[In]) -> list[Sequence[In]]:
+        """Into parts that each fit into one call; a single item always does."""
+        if 0 < len(items) <= self._most and self._weigh(items) <= MOST_BYTES:
+            return [items]
+        parts: list[Sequence[In]] = []
         start = total = 0
-        for at, size in enumerate(map(self._weigh, items)):
+        for at, size in enumerate(map(self._weigh_one, items)):
             if at > start and (at - start == self._most or total + size > MOST_BYTES):
-                parts.append((items[start:at], total))
+                parts.append(items[start:at])
                 start, total = at, 0
             total += size
-        return [*parts, (items[start:], total)] if items else parts
+        return [*parts, items[start:]] if items else parts
 
     async def _run(self) -> None:
         try:
@@ -94,7 +96,7 @@ class Coalescer(Generic[In, Out]):
         try:
             replies = await self._flush(batch)
         except BaseException as error:
-            for _, _, future, _ in riders:
+            for _, future, _ in riders:
                 if not future.done():
                     future.set_exception(_copy(error))
             if isinstance(error, asyncio.CancelledError):
@@ -103,33 +105,55 @@ class Coalescer(Generic[In, Out]):
         self._answer(riders, replies)
 
     def _answer(self, riders: Sequence[_Rider[In]], replies: Sequence[Any]) -> None:
+        # Nearly all batches have plain replies only: their few types are looked at, not each reply.
+        odd = any(issubclass(type_, ODD) for type_ in set(map(type, replies)))
         at = 0
-        for items, _, future, alone in riders:
+        for items, future, alone in riders:
             if not alone:
-                _answer_all(future, replies[at : at + len(items)])
-            elif isinstance(replies[at], ODD):
+                _answer_all(future, replies[at : at + len(items)], odd)
+            elif odd and isinstance(replies[at], ODD):
                 _as_future(replies[at]).add_done_callback(partial(_forward, future))
             elif not future.done():  # its caller may have gone away; the work is done
                 future.set_result(replies[at])
             at += len(items)
 
     def _next(self) -> tuple[list[In], list[_Rider[In]]]:
+        """As many as fit into one call; the first always does."""
         batch: list[In] = []
         riders: list[_Rider[In]] = []
-        waiting, room = self._waiting, MOST_BYTES
-        while waiting:
-            items, size, _, _ = waiting[0]
-            room -= size
-            if batch and (room < 0 or len(batch) + len(items) > self._most):
-                break
-            riders.append(waiting.popleft())
-            batch += items
+        waiting, most = self._waiting, self._most
+        while waiting and (not batch or len(batch) + len(waiting[0][0]) <= most):
+            rider = waiting.popleft()
+            riders.append(rider)
+            batch += rider[0]
+        if len(riders) > 1 and self._weigh(batch) > MOST_BYTES:
+            fit = self._fit(riders)
+            waiting.extendleft(reversed(riders[fit:]))
+            del riders[fit:]
+            batch = [item for items, _, _ in riders for item in items]
         return batch, riders
 
-    def _weigh(self, item: In) -> int:
+    def _fit(self, riders: Sequence[_Rider[In]]) -> int:
+        """How many of them, from the first on, one call takes in bytes; at least one."""
+        room = MOST_BYTES
+        for at, (items, _, _) in enumerate(riders):
+            room -= self._weigh(items)
+            if at and room < 0:
+                return at
+        return len(riders)
+
+    def _weigh(self, items: Sequence[In]) -> int:
+        if self._size is None:
+            return 0
+        try:
+            return sum(map(self._size, items))
+        except Exception:  # one of them is so odd that it will be refused
+            return sum(map(self._weigh_one, items))
+
+    def _weigh_one(self, item: In) -> int:
         try:
             return 0 if self._size is None else self._size(item)
-        except Exception:  # so odd that it will be refused, by whoever knows why
+        except Exception:  # refused later, by the code that knows why
             return 0
 
 
@@ -150,9 +174,9 @@ async def call_in_halves(flush: Flush[In, Out], items: Sequence[In]) -> list[Out
     return [reply for half in halves for reply in await call_in_halves(flush, half)]
 
 
-def _answer_all(future: asyncio.Future[Any], replies: Sequence[Any]) -> None:
+def _answer_all(future: asyncio.Future[Any], replies: Sequence[Any], odd: bool) -> None:
     """The replies of one list: those that come later are waited for, the first error is raised."""
-    if any(isinstance(reply, ODD) for reply in replies):
+    if odd and any(isinstance(reply, ODD) for reply in replies):
         later = asyncio.gather(*map(_as_future, replies))
         later.add_done_callback(partial(_forward, future))
     elif not future.done():

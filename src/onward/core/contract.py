@@ -87,6 +87,9 @@ class Verdict(StrEnum):
     REFUSED = "refused"  # it cannot be applied, now or later; to a letter: too many lie unread
 
 
+APPLIED = Verdict.APPLIED  # as QUEUED, beside its class
+
+
 class Moved(msgspec.Struct, frozen=True):
     verdicts: Sequence[Verdict]
     awake: frozenset[str]  # queues in which something became ready
@@ -100,6 +103,9 @@ class Fate(StrEnum):
     REUSED = "reused"  # this key has been here with another body
     FULL = "full"
     REFUSED = "refused"  # what the ledger holds under its key cannot be read
+
+
+FRESH, FULL = Fate.FRESH, Fate.FULL
 
 
 class Receipt(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from onward.core import machine
 from onward.core.contract import Key, Move, Submission
 from onward.core.errors import is_away
 from onward.core.outcome import Outcome, Parked, Succeeded, invalid_outcome
-from onward.core.policy import Profile, Then
+from onward.core.policy import FAIL, Profile
 from onward.core.task import Claimed, Ending, Instant, Json, Letter, State, Task, TaskId
 
 log = structlog.get_logger("onward.dispatch")
@@ -37,19 +37,18 @@ class Decisions:
         profile = self._profiles[task.profile]
         born, events = machine.born(task, profile)
         # What nobody has seen must not fail because somebody was lost.
-        return Submission(born, events, cap, key, near=profile.on_lost is Then.FAIL)
+        return Submission(born, events, cap, key, near=profile.on_lost is FAIL)
 
     def settlement(self, task: Claimed | Task, outcome: Outcome, now: Instant) -> Move:
         profile = self._profiles[task.profile]
         try:
-            return machine.settle(task, outcome, now, profile, self._children(outcome))
+            children = self._children(outcome) if isinstance(outcome, Parked) else ()
+            return machine.settle(task, outcome, now, profile, children)
         except Exception as error:
             log.exception("an outcome cannot be stored", task=task.id)
             return machine.settle(task, invalid_outcome(error), now, profile)
 
-    def _children(self, outcome: Outcome) -> tuple[Submission, ...]:
-        if not isinstance(outcome, Parked):
-            return ()
+    def _children(self, outcome: Parked) -> tuple[Submission, ...]:
         return tuple([self.submission(child) for child in outcome.spawn])
 
     def answered(
@@ -76,7 +75,8 @@ class Decisions:
             if heard is None:
                 return move
             parent, outcome = heard
-            profile, children = self._profiles[parent.profile], self._children(outcome)
+            profile = self._profiles[parent.profile]
+            children = self._children(outcome) if isinstance(outcome, Parked) else ()
             answer = machine.answer(parent, outcome, now, profile, children)
         except Exception:  # the child's end stands: its parent hears of it by letter, and may fail
             log.exception("answer failed", task=move.letters[0].to)

@@ -20,9 +20,11 @@ from onward.core.approval import Word
 from onward.core.clock import Clock
 from onward.core.coalesce import Coalescer, call_in_halves
 from onward.core.contract import (
+    APPLIED,
+    FRESH,
+    FULL,
     Ask,
     Backend,
-    Fate,
     Hold,
     Key,
     Move,
@@ -62,6 +64,7 @@ from onward.core.pressure.breaker import Rules as BreakerRules
 from onward.core.slots import Hands, Held, holds_of
 from onward.core.task import (
     FINAL,
+    QUEUED,
     Claimed,
     Ending,
     Fault,
@@ -146,7 +149,7 @@ class Dispatcher:
         # Subscribed before the task exists: an ending cannot slip in between.
         with self.waiters.expect(task.id, unborn=True, firm=firm) as future:
             receipt = await self.submit(task, cap=cap, key=key)
-            if receipt.fate is Fate.FRESH:
+            if receipt.fate is FRESH:
                 return receipt, await outcome_within(future, timeout_ms)
         return receipt, await self.wait(receipt.task, timeout_ms=timeout_ms)
 
@@ -157,15 +160,17 @@ class Dispatcher:
             self.before_sessions = None
 
     async def _insert(self, batch: Sequence[Submission]) -> Sequence[Receipt | Exception]:
-        if any(item.task.session for item in batch):
+        if self.before_sessions is not None and any(item.task.session for item in batch):
             await self.expect_sessions()
         asking = dict(self._asking)
         receipts = await self._insert_once(batch)
+        if not asking:
+            return receipts
         queues = {queue for asked in asking.values() for queue in asked}
         again = [
             at
             for at, receipt in enumerate(receipts)
-            if receipt.fate is Fate.FULL and batch[at].task.queue in queues
+            if receipt.fate is FULL and batch[at].task.queue in queues
         ]
         if not again:
             return receipts
@@ -183,10 +188,10 @@ class Dispatcher:
             claimed += inserted.claimed
         ready: set[str] = set()
         for item, receipt in zip(batch, inserted.receipts, strict=True):
-            if receipt.fate is Fate.FRESH:
+            if receipt.fate is FRESH:
                 for event, _ in item.events:
                     self.tally[event] += 1
-                if item.task.state is State.QUEUED and not receipt.running:
+                if item.task.state is QUEUED and not receipt.running:
                     ready.add(item.task.queue)
         self._announce(ready, ())
         return inserted.receipts
@@ -331,7 +336,7 @@ class Dispatcher:
         # Those that are refused are read and decided again beside the batch: the others' results
         # are in the ledger, and neither wait for that nor hear what goes wrong there.
         return [
-            verdict if verdict is Verdict.APPLIED else self._beside(self._settle_again(*each))
+            verdict if verdict is APPLIED else self._beside(self._settle_again(*each))
             for each, verdict in zip(batch, moved.verdicts, strict=True)
         ]
 
@@ -370,9 +375,7 @@ class Dispatcher:
             moved = await self.backend.tasks.apply(moves, asks, now=now)
             claimed += moved.claimed
         applied = [
-            move
-            for move, verdict in zip(moves, moved.verdicts, strict=True)
-            if verdict is Verdict.APPLIED
+            move for move, verdict in zip(moves, moved.verdicts, strict=True) if verdict is APPLIED
         ]
         applied += [answer for answer in answers if answer.task in moved.answered]
         for move in applied:
@@ -588,4 +591,4 @@ class Dispatcher:
 
 
 def _queued(tasks: Iterable[Task]) -> Mapping[str, int]:
-    return Counter(task.queue for task in tasks if task.state is State.QUEUED)
+    return Counter(task.queue for task in tasks if task.state is QUEUED)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from onward.core import machine
 from onward.core.approval import Word, approval_of
-from onward.core.contract import Fate, Move, Receipt
+from onward.core.contract import FRESH, FULL, Fate, Move, Receipt
 from onward.core.errors import (
     Conflict,
     KeyReused,
@@ -88,7 +88,9 @@ def meant(found: Task, word: Word, move: Move | None) -> Move:
 
 
 def accepted(receipt: Receipt, task: Task, cap: int | None) -> Receipt:
-    if receipt.fate is Fate.FULL:
+    if receipt.fate is FRESH:
+        return receipt
+    if receipt.fate is FULL:
         raise QueueFull(task.queue, cap or 0)
     if receipt.fate is Fate.REFUSED:
         raise Conflict(

@@ -38,6 +38,9 @@ from onward.core.policy import (
 )
 from onward.core.task import (
     FINAL,
+    QUEUED,
+    RUNNING,
+    SUCCEEDED,
     Claimed,
     Fault,
     Held,
@@ -120,7 +123,7 @@ def born(task: Task, profile: Profile) -> tuple[Task, tuple[Note, ...]]:
     elif task.run_at is not None and task.run_at > task.created_at:
         state, due_at = State.SCHEDULED, moves.first(task.run_at, limit)
     else:
-        state, due_at = State.QUEUED, moves.first(task.start_by, limit)
+        state, due_at = QUEUED, moves.first(task.start_by, limit)
     task = msgspec.structs.replace(
         task, state=state, due_at=due_at, queued_at=task.created_at, events=len(notes)
     )
@@ -178,9 +181,7 @@ def _succeeded(held: Held, outcome: Succeeded, now: Instant, profile: Profile) -
     changes: dict[str, str | int | None] = {"result": outcome.result, "error": None, "lost": 0}
     changes |= moves.last_memory(outcome.journal)
     note: Note = ("task.succeeded", None)
-    return moves.end(
-        held, State.RUNNING, State.SUCCEEDED, now, profile, changes, *outcome.notes, note
-    )
+    return moves.end(held, RUNNING, SUCCEEDED, now, profile, changes, *outcome.notes, note)
 
 
 def _despite_cancel(outcome: Outcome, profile: Profile) -> Outcome:

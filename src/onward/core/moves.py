@@ -15,13 +15,14 @@ from msgspec import UNSET
 from onward.core.contract import Move, Submission
 from onward.core.outcome import Parked
 from onward.core.policy import (
+    TELL,
     Overrides,
     Profile,
-    Then,
     fingerprint,
     retry_delay_ms,
 )
 from onward.core.task import (
+    DEAD,
     Fault,
     Held,
     Instant,
@@ -109,7 +110,7 @@ def bounded(notes: tuple[Note, ...]) -> tuple[Note, ...]:
 
 def age_limit(profile: Profile, expires_at: Instant | None) -> Instant | None:
     """The age clock as an alarm for work that is not running: telling can wait until it is."""
-    return None if profile.on_expiry is Then.TELL else expires_at
+    return None if profile.on_expiry is TELL else expires_at
 
 
 def patience(
@@ -143,7 +144,7 @@ def end(
     *events: Note,
 ) -> Move:
     changes["finished_at"] = now
-    kept_ms = profile.dead_ms if to is State.DEAD else profile.retention_ms
+    kept_ms = profile.dead_ms if to is DEAD else profile.retention_ms
     return guarded(
         held,
         expect,

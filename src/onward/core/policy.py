@@ -34,6 +34,9 @@ class Trips(StrEnum):
     ANY = "any"  # whatever is worth another try
 
 
+FAIL, TELL, NEVER = Then.FAIL, Then.TELL, Trips.NEVER  # as QUEUED, beside their classes
+
+
 class Schedule(msgspec.Struct, frozen=True):
     delays_ms: tuple[int, ...]  # the last one repeats
     jitter: tuple[float, float] = (0.0, 0.0)  # as a share of the delay, from … to

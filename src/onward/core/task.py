@@ -31,6 +31,9 @@ class State(StrEnum):
     CANCELED = "canceled"
 
 
+# For what is compared with them for each task: until Python 3.12 a member that is read from its
+# class goes through a slow hook of that class, and costs ten times as much as a module's name.
+QUEUED, RUNNING, SUCCEEDED, DEAD = State.QUEUED, State.RUNNING, State.SUCCEEDED, State.DEAD
 FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.DEAD, State.CANCELED})
 STATES: dict[str, State] = {state.value: state for state in State}
 

@@ -46,7 +46,7 @@ MAX_SHARED = 16 << 20  # bytes of all values that a run holds
 NO_ANSWER = Fault(kind="failed", message="it ended without saying why")
 
 
-def advance(
+def advance(  # noqa: PLR0913 all that a step depends on
     definition: Definition,
     state: RunState,
     *,
@@ -55,11 +55,15 @@ def advance(
     now: Instant,
     news: Sequence[News] = (),
     results: Mapping[TaskId, Answer] | None = None,
+    held: int | None = None,
 ) -> Step:
-    """Go on as far as possible. `state` is left as it is; the step has the next one."""
+    """Go on as far as possible. `state` is left as it is; the step has the next one.
+
+    `held`: bytes of the state's values, at most, for a caller who knows without measuring them.
+    """
     ended = {each.child: each for each in reversed(news) if isinstance(each, ChildEnded)}
     world = World(run_id, now, ended, results or {}, state.children)
-    walk = _Walk(definition, states.copy(state), params, world)
+    walk = _Walk(definition, states.copy(state), params, world, held)
     try:
         return walk.through(news)
     except Missing as missing:
@@ -68,18 +72,28 @@ def advance(
 
 class _Walk:
     def __init__(
-        self, definition: Definition, state: RunState, params: Mapping[str, Any], world: World
+        self,
+        definition: Definition,
+        state: RunState,
+        params: Mapping[str, Any],
+        world: World,
+        held: int | None,
     ) -> None:
         self.definition = definition
         self.state = state
         self.params = params
         self.world = world
         self.notes: list[Note] = []
-        self.size: int | None = None  # of all values, at most; None: not measured yet
+        self.size = held  # of all values, at most; None: not measured yet
         self.heard_signal = False
         self.levels = [Level(definition, params, ABSENT, "")]
         for frame in state.frames[:-1]:
             self.levels.append(self.levels[-1].inside(frame.node, frame.shared))
+        self._stand()
+
+    def _stand(self) -> None:
+        """In the innermost graph: after a subflow was entered or left, that is another one."""
+        self.frame, self.level = self.state.frames[-1], self.levels[-1]
 
     def through(self, news: Iterable[News]) -> Step:
         self._hear(news)
@@ -105,14 +119,6 @@ class _Walk:
                 self.heard_signal = True
                 name = each.name.removeprefix("$shared.")
                 self.state.signals.append(Stashed(name, each.value))
-
-    @property
-    def frame(self) -> Frame:
-        return self.state.frames[-1]
-
-    @property
-    def level(self) -> Level:
-        return self.levels[-1]
 
     def _visit(self) -> Visit:
         frame, level = self.frame, self.level
@@ -165,12 +171,15 @@ class _Walk:
         return None
 
     def _descend(self, visit: Visit, shared: Mapping[str, Any]) -> None:
-        self.levels.append(self.level.inside(visit.node.key, self.frame.shared))
+        level = self.level.inside(visit.node.key, self.frame.shared)
+        frame = Frame(node=level.graph.start, shared=dict(shared))
         if self.state.inside:
             inner = self.state.inside.pop(0)
-            self.state.frames.append(Frame(node=inner.node, shared=dict(inner.shared)))
-            return
-        self.state.frames.append(Frame(node=self.level.graph.start, shared=dict(shared)))
+            frame = Frame(node=inner.node, shared=dict(inner.shared))
+        self.levels.append(level)
+        self.state.frames.append(frame)
+        self._stand()
+        self.size = None
 
     def _done(self, visit: Visit, done: Done, fresh: bool) -> Step | None:
         """The node is over, and with the last node of a subflow the subflow too."""
@@ -195,6 +204,7 @@ class _Walk:
     def _fell(self, visit: Visit, fell: Fell, fresh: bool) -> None:
         """The node failed: along its own edge for that, or the subflow around it failed too."""
         node = visit.path
+        self.size = None  # what a failure writes is not refused: the next value is measured with it
         while True:
             self._write({**outputs(visit.node.post, fell.result), **fell.writes})
             if done := fell.undo or fell.result:
@@ -269,6 +279,7 @@ class _Walk:
         """Back to the subflow's node in the graph around it."""
         inner = self.state.frames.pop()
         self.levels.pop()
+        self._stand()
         node = self.level.graph.nodes[self.frame.node]
         self.frame.passed[node.key] = Passed(inner.node, inner.last, node.post.output_key or "")
         return inner.shared

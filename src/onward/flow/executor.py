@@ -20,7 +20,7 @@ from onward.core import outcome as outcomes
 from onward.core.approval import WAITS, Status, approval_of, ask
 from onward.core.coalesce import Coalescer
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import Conflict, NotFound
+from onward.core.errors import Conflict, LedgerUnavailable, NotFound
 from onward.core.machine import CANCEL
 from onward.core.moves import CHILDREN
 from onward.core.outcome import Outcome, Parked, Succeeded
@@ -35,6 +35,7 @@ from onward.core.task import (
     Task,
     TaskId,
     encode,
+    weight,
 )
 from onward.flow import engine, state
 from onward.flow.catalog import Flows
@@ -77,18 +78,18 @@ MOST_TEXT = 32 << 20  # characters of theirs, together
 MOST_DELAYS = 1_000
 CHUNK = 256
 
+_child_ended = msgspec.json.Decoder(ChildEnded).decode
+
 
 class _Known(msgspec.Struct):
-    """A run as it was parked here: its texts, and what was read from them."""
+    """A run as it was parked here: its texts, and what is in them."""
 
     run: Claimed
     start: Start
+    state: RunState
     bulk: Bulk | None
+    size: int  # of its texts, in characters
     fresh: bool = True  # not woken since, as far as this process knows
-
-    @property
-    def weight(self) -> int:
-        return len(self.run.payload) + len(self.run.journal or "") + len(self.run.bulk or "")
 
 
 class FlowExecutor:
@@ -100,7 +101,8 @@ class FlowExecutor:
         # Runs as they were parked here, oldest first. A hint: one that has changed since, in the
         # ledger, refuses what was decided on it.
         self._known: dict[TaskId, _Known] = {}
-        self._weight = 0  # of all of them
+        self._size = 0  # of all of them
+        self._renewing = False
 
     def cancel(self, task: Claimed) -> None:
         """A step is over in no time; a run learns of a cancel by letter."""
@@ -135,6 +137,7 @@ class FlowExecutor:
                 now=now,
                 news=news,
                 results=results,
+                held=_held(task),
             )
             if not step.need:
                 break
@@ -144,7 +147,7 @@ class FlowExecutor:
         children = [await self._child(call, task, start, now) for call in step.calls]
         outcome, bulk = _outcome(step, len(task.letters), children, bulk)
         if isinstance(outcome, Parked):
-            self._remember(task, start, outcome, bulk)
+            self._remember(task, start, outcome, step.state, bulk)
         return outcome
 
     def _read(self, run: Claimed) -> tuple[Start, Bulk | None]:
@@ -171,57 +174,75 @@ class FlowExecutor:
         if not self._dispatcher.hands.idle(QUEUE):
             return None
         published = self._flows.known(start.version)
-        if published is None or run.journal is None:
+        if published is None:
             return None
         ended = _news(letter)
         assert isinstance(ended, ChildEnded)  # noqa: S101 narrows for the type checker
         step = engine.advance(
             published.definition,
-            state.decode(run.journal, known.bulk),
+            known.state,
             run_id=_scope(run),
             params=start.params,
             now=now,
             news=[ended],
             results={ended.child: Answer(value=msgspec.json.decode(result))},
+            held=_held(run),
         )
-        if step.need or step.stop or not all(map(self._plain, step.calls)):
+        children = self._plain_children(step, run, now)
+        if children is None:
             return None
-        children = [
-            _call(call, run, self._catalog.known(call.service or ""), now) for call in step.calls
-        ]
         outcome, bulk = _outcome(step, 0, children, known.bulk)
         if isinstance(outcome, Parked):
-            self._remember(run, start, outcome, bulk)
+            self._remember(run, start, outcome, step.state, bulk)
         elif isinstance(outcome, Succeeded):
             self._forget(run.id)
         else:
             return None
         return run, outcome
 
-    def _plain(self, call: Call) -> bool:
-        """Whether nothing need be read for it."""
-        return call.kind == "service" and self._catalog.knows(call.service or "")
+    def _plain_children(self, step: Step, run: Claimed, now: Instant) -> list[Task] | None:
+        """None: something must be read, or stopped, before the step can be made."""
+        if step.need or step.stop:
+            return None
+        if not self._renewing and self._catalog.is_aging(now):
+            self._renewing = True
+            self._dispatcher.spawn(self._renew())
+        children: list[Task] = []
+        for call in step.calls:
+            declared = self._catalog.known(call.service or "")
+            if call.kind != "service" or not self._catalog.is_fresh(declared, now):
+                return None
+            children.append(_call(call, run, declared, now))
+        return children
 
-    def _remember(self, run: Claimed, start: Start, parked: Parked, bulk: Bulk | None) -> None:
+    async def _renew(self) -> None:
+        """Beside the steps: with a catalog that is too old, every run would have to be woken."""
+        try:
+            with suppress(LedgerUnavailable):  # a step that needs it will say so
+                await self._catalog.renew()
+        finally:
+            self._renewing = False
+
+    def _remember(
+        self, run: Claimed, start: Start, parked: Parked, after: RunState, bulk: Bulk | None
+    ) -> None:
         self._forget(run.id)
         if parked.waiting_for != CHILDREN:
             return
+        text = None if bulk is None else bulk.text
         as_parked = msgspec.structs.replace(
-            run,
-            rev=run.rev + 1,
-            journal=parked.journal,
-            bulk=None if bulk is None else bulk.text,
-            letters=(),
+            run, rev=run.rev + 1, journal=parked.journal, bulk=text, letters=()
         )
-        known = self._known[run.id] = _Known(as_parked, start, bulk)
-        self._weight += known.weight
-        while len(self._known) > MOST_KNOWN or self._weight > MOST_TEXT:
+        size = len(run.payload) + len(parked.journal) + len(text or "")
+        self._known[run.id] = _Known(as_parked, start, after, bulk, size)
+        self._size += size
+        while len(self._known) > MOST_KNOWN or self._size > MOST_TEXT:
             self._forget(next(iter(self._known)))
 
     def _forget(self, run: TaskId) -> _Known | None:
         known = self._known.pop(run, None)
         if known is not None:
-            self._weight -= known.weight
+            self._size -= known.size
         return known
 
     async def _definition(self, start: Start) -> Definition:
@@ -337,13 +358,18 @@ def _scope(task: Claimed) -> str:
     return task.id if task.generation == 1 else f"{task.id}-g{task.generation}"
 
 
+def _held(run: Claimed) -> int | None:
+    """Bytes of the values in a run's memory, at most: they are there as they were encoded."""
+    return None if run.journal is None else weight(run.journal) + weight(run.bulk)
+
+
 def _news(letter: Letter) -> News:
-    body = msgspec.json.decode(letter.body)
     if letter.name == CANCEL:
         return Cancel()
     if letter.name == SIGNAL:
+        body = msgspec.json.decode(letter.body)
         return Signal(body["name"], body["value"])
-    return ChildEnded(body["child"], body["ok"], body.get("size", 0))
+    return _child_ended(letter.body)
 
 
 @lru_cache(maxsize=1_024)

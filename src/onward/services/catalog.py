@@ -23,6 +23,7 @@ KIND = "service"  # an operator's part; of older releases, also what a worker de
 WORKERS_KIND = "service_worker"
 OPERATOR, WORKER = "operator", "worker"
 FRESH_MS = 1_000
+RENEW_MS = 500
 MISSED_MS = 20  # what is not known is looked for again: another server may just have heard of it
 
 
@@ -80,6 +81,7 @@ class Catalog:
         self._by_type: dict[str, Declared] = {}
         self._paths: dict[str, Sequence[privacy.Path]] = {}  # by service, of those that have any
         self._read_at: Instant = 0
+        self._begun = self._taken = 0  # reads, by when they began
 
     async def declare(self, service: Declared) -> Declared:
         """A worker's declaration: it replaces what workers declared of this service before."""
@@ -118,10 +120,17 @@ class Catalog:
             found = self.known(type_, queue)
         return found
 
-    def knows(self, type_: str, queue: str | None = None) -> bool:
-        """Whether `of` would answer without a look at the ledger, as `known` does."""
-        age_ms = self._clock.now() - self._read_at
-        return age_ms < (FRESH_MS if self.concerned(type_, queue) else MISSED_MS)
+    def is_fresh(self, found: Declared | None, now: Instant) -> bool:
+        """Whether `of` would find what `known` did, without a look at the ledger."""
+        return now - self._read_at < (MISSED_MS if found is None else FRESH_MS)
+
+    def is_aging(self, now: Instant) -> bool:
+        """Whether `renew` would look at the ledger."""
+        return now - self._read_at >= RENEW_MS
+
+    async def renew(self) -> None:
+        """For a caller who relies on what is known, and would have to stop once it is too old."""
+        await self._refresh(RENEW_MS)
 
     def known(self, type_: str, queue: str | None = None) -> Declared | None:
         services = self.concerned(type_, queue)
@@ -132,7 +141,11 @@ class Catalog:
         so that what is on a service's queue reaches the service, whatever its type.
         """
         queue = type_ if queue is None else queue
-        found = (self._by_type.get(type_), self._by_type.get(queue), self._by_name.get(queue))
+        first, second = self._by_type.get(type_), self._by_type.get(queue)
+        third = self._by_name.get(queue)
+        if first is second is third:  # nearly always
+            return () if first is None else (first,)
+        found = (first, second, third)
         return list({service.name: service for service in found if service is not None}.values())
 
     async def guards(self) -> Callable[[Task], bool]:
@@ -175,10 +188,17 @@ class Catalog:
 
     async def _read(self) -> None:
         now = self._clock.now()
+        self._begun += 1
+        turn = self._begun
         parts: dict[str, dict[str, Declared]] = {}
         for kind in (KIND, WORKERS_KIND):
             documents = await self._backend.documents.list(kind, now=now)
             parts[kind] = {doc.key: _decode(doc.body) for doc in documents}
+        if turn < self._taken:
+            # Begun before a guard was declared here, and slower than the read that has it: taken,
+            # it would remove the guard until the next one.
+            return
+        self._taken = turn
         operators, workers = parts[KIND], parts[WORKERS_KIND]
         self._parts = parts
         self._by_name = {

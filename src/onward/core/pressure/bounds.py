@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from onward.core import machine
 from onward.core.clock import Clock
-from onward.core.contract import Backend, Move, Verdict
+from onward.core.contract import APPLIED, Backend, Move, Verdict
 from onward.core.lanes import RETRY_SHARE, RetryShare
 from onward.core.outcome import Failed, Outcome, Succeeded
-from onward.core.policy import Profile, Trips, speaks_against
+from onward.core.policy import NEVER, Profile, speaks_against
 from onward.core.pressure.breaker import Breakers, Circuit, Rules
 from onward.core.pressure.pauses import Pauses
 from onward.core.slots import Hands
@@ -52,9 +52,9 @@ class Pressure:
         failures: Counter[str] = Counter()
         for (task, outcome), verdict in zip(batch, verdicts, strict=True):
             profile = self._profiles[task.profile]
-            if verdict is not Verdict.APPLIED or profile.trips is Trips.NEVER:
+            if verdict is not APPLIED or profile.trips is NEVER:
                 continue
-            if self._is_old(task):
+            if self._old and self._is_old(task):
                 continue
             if isinstance(outcome, Succeeded):
                 calls[task.queue] += 1

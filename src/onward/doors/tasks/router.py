@@ -54,6 +54,7 @@ ERASING_TRIES, ERASING_PAUSE_S = 20, 0.1
 def build(
     dispatcher: Dispatcher,
     intake: Intake,
+    alarm: Alarm,
     *,
     retry_ratio: Callable[[int], float],
     erase: Erase,
@@ -91,7 +92,7 @@ def build(
     # Before the types: none can be called this.
     @on("POST", "/tasks/requeue-orphaned", response_model=Requeued)
     async def requeue_orphaned() -> Response:
-        ids = await take_back(dispatcher)
+        ids = await take_back(store, alarm)
         return answer({"requeued": len(ids), "task_ids": ids})
 
     @on("POST", "/tasks/{task_type}/", response_model=Accepted, openapi_extra=_ANY_JSON)
@@ -147,13 +148,16 @@ async def submit(intake: Intake, type_: str, raw: bytes) -> Response:
     return _accepted(await intake.submit(type_, payload), "PENDING")
 
 
-async def take_back(dispatcher: Dispatcher) -> Sequence[TaskId]:
-    """Sweep now, as the alarm does all the time; returns whose workers were found to be gone."""
-    store, alarm = dispatcher.backend.tasks, Alarm(dispatcher)
+async def take_back(store: TaskStore, alarm: Alarm) -> Sequence[TaskId]:
+    """Sweep now, as the alarm does all the time; returns the tasks whose workers are gone.
+
+    With the server's own alarm, which knows when it looked last: called first after a pause of
+    this process, a sweep without that would take tasks whose workers are connected here.
+    """
     taken: list[TaskId] = []
     stuck: set[TaskId] = set()
     for _ in range(MOST_SWEEPS):
-        now = dispatcher.clock.now()
+        now = await alarm.now()
         due = await store.due(now=now, limit=SWEEP, without=stuck)
         if not due:
             break

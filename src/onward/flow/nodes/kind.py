@@ -126,7 +126,7 @@ class Visit(msgspec.Struct):
         return record
 
     def child(self, index: int) -> TaskId:
-        return self.world.child(self.record.first + index)
+        return self.world.child(self.records[self.record_key].first + index)
 
     def call(
         self,

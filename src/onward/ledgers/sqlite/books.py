@@ -7,21 +7,16 @@ piece of work changes counts from its end on: if it fails, nothing was counted.
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from onward.core.contract import Want
-from onward.core.task import FINAL_EVENTS, Instant, Lane, Note, State
+from onward.core.task import FINAL_EVENTS, QUEUED, Instant, Lane, Note, State
 from onward.ledgers.sqlite.database import QUERIES, Database, Row
 
 AHEAD = 1_000  # numbers reserved at once: a page less in nearly every commit
 K = TypeVar("K")
 TallyKey = tuple[str, str, str, int]  # queue, state, and of queued tasks lane and priority
-
-
-def tally_key(queue: str, state: str, lane: str, priority: int) -> TallyKey:
-    return (queue, state, lane, priority) if state == State.QUEUED else (queue, state, "", 0)
 
 
 class Books:
@@ -33,7 +28,7 @@ class Books:
         self._tid = self._place = self._event = 0
         self._reserved = (0, 0, 0)  # numbers up to these are given out without writing them down
         self._news: list[Row] = []  # event rows of this piece of work
-        self._delta: Counter[TallyKey] = Counter()
+        self._delta: dict[TallyKey, int] = {}
         self._queued_delta: dict[str, int] = {}
         database.run(QUERIES["drop_empty_tallies"])
         self._recall()
@@ -43,7 +38,7 @@ class Books:
     def open(self) -> None:
         """A piece of work begins."""
         self._news = []
-        self._delta, self._queued_delta = Counter(), {}
+        self._delta, self._queued_delta = {}, {}
 
     def close(self) -> None:
         """It is done: write its events, and let its counts count."""
@@ -55,12 +50,14 @@ class Books:
                 self._dirty.add(key)
         for queue, change in self._queued_delta.items():
             _add(self._queued, queue, change)
-        self._delta, self._queued_delta = Counter(), {}
+        self._delta, self._queued_delta = {}, {}
 
     def count(self, queue: str, state: State, lane: str, priority: int, change: int) -> None:
-        self._delta[tally_key(queue, state, lane, priority)] += change
-        if state is State.QUEUED:
+        key: TallyKey = (queue, state, "", 0)
+        if state is QUEUED:
+            key = (queue, state, lane, priority)
             self._queued_delta[queue] = self._queued_delta.get(queue, 0) + change
+        self._delta[key] = self._delta.get(key, 0) + change
 
     def write(
         self, tid: int, last: int, generation: int, notes: Sequence[Note], now: Instant
@@ -82,14 +79,14 @@ class Books:
         return self._place
 
     def ready(self, want: Want) -> int:
-        key = (want.queue, State.QUEUED, want.lane, want.priority)
+        key = (want.queue, QUEUED, want.lane, want.priority)
         return self._tally.get(key, 0) + self._delta.get(key, 0)
 
     def depth(self, queue: str) -> int:
         return self._queued.get(queue, 0) + self._queued_delta.get(queue, 0)
 
     def waiting(self, queue: str, lane: Lane, priority: int) -> int:
-        return self._tally.get((queue, State.QUEUED, lane, priority), 0)
+        return self._tally.get((queue, QUEUED, lane, priority), 0)
 
     def tally(self) -> Iterable[tuple[TallyKey, int]]:
         return self._tally.items()
@@ -114,7 +111,7 @@ class Books:
         self._tally = {row[:4]: row[4] for row in self._db.run(QUERIES["tallies"])}
         self._queued = {}
         for (queue, state, _, _), count in self._tally.items():
-            if state == State.QUEUED:
+            if state == QUEUED:
                 self._queued[queue] = self._queued.get(queue, 0) + count
 
 

@@ -15,6 +15,9 @@ import msgspec
 
 from onward.core.approval import Status
 from onward.core.contract import (
+    APPLIED,
+    FRESH,
+    FULL,
     LOG_BYTES,
     MAX_LETTER_BYTES,
     MAX_LETTERS,
@@ -35,6 +38,7 @@ from onward.core.contract import (
     Want,
 )
 from onward.core.task import (
+    QUEUED,
     STATES,
     Claimed,
     Event,
@@ -48,7 +52,7 @@ from onward.core.task import (
 from onward.ledgers.codec import FIELDS, LANES, Cut, Reading, merge_holds, text_bytes, to_row
 from onward.ledgers.sqlite.books import Books
 from onward.ledgers.sqlite.database import QUERIES, Database, Row, sql
-from onward.ledgers.sqlite.texts import COLUMNS, LONG, NAMES, is_long, read_as
+from onward.ledgers.sqlite.texts import COLUMNS, INLINE, LONG, NAMES, read_as
 from onward.ledgers.sqlite.turn import Turn, born_claimed, claimed_note
 
 CLAIMED = ", ".join(Claimed.__struct_fields__[:-2])
@@ -103,9 +107,9 @@ class SqliteStore:
                 return Receipt(Fate.KNOWN if body == key.body else Fate.REUSED, first)
         depth = self._books.depth(task.queue)
         # With a hand free it is born running: one write instead of two.
-        hand = turn.hand(task.queue) if task.state is State.QUEUED and not depth else None
+        hand = turn.hand(task.queue) if task.state is QUEUED and not depth else None
         if hand is None and submission.cap is not None and depth >= submission.cap:
-            return Receipt(Fate.FULL, task.id)
+            return Receipt(FULL, task.id)
         if key is not None:
             self._db.run(QUERIES["keep_key"], (key.scope, key.key, key.body, task.id))
         tid, place, notes = self._books.next_tid(), self._books.next_place(), submission.events
@@ -116,7 +120,7 @@ class SqliteStore:
         rows.append((tid, place, *turn.texts.of_row(tid, to_row(task))))
         self._books.write(tid, task.events, task.generation, notes, turn.now)
         self._books.count(task.queue, task.state, task.lane, task.priority, +1)
-        return Receipt(Fate.FRESH, task.id, hand is not None)
+        return Receipt(FRESH, task.id, hand is not None)
 
     # Going out.
 
@@ -239,7 +243,7 @@ class SqliteStore:
         shapes: dict[tuple[bool, tuple[str, ...]], list[int]] = defaultdict(list)
         for index in indexes:
             move = moves[index]
-            placed = move.to is State.QUEUED and not move.front
+            placed = move.to is QUEUED and not move.front
             names = (*move.changes, "place") if placed else tuple(move.changes)
             shapes[move.to is move.expect, names].append(index)
         done: dict[TaskId, Row] = {}
@@ -256,10 +260,11 @@ class SqliteStore:
             if row is None:
                 refused.append(index)
                 continue
-            verdicts[index] = Verdict.APPLIED
+            verdicts[index] = APPLIED
             applied.append(moves[index])
             self._follow(moves[index], row, born, turn)
-            self._read(moves[index], row, read, awoken)
+            if moves[index].seen is not None:
+                self._read(moves[index], row, read, awoken)
         self._insert_rows(born, turn)
         self._db.run_list("burn_all_letters", read)
         self._wake(awoken, turn)
@@ -292,7 +297,8 @@ class SqliteStore:
         for move in moves:
             values = [*move.changes.values()]
             for at in long:
-                if is_long(values[at]):
+                text = values[at]
+                if isinstance(text, str) and len(text) > INLINE:
                     values[at] = LONG
                     turn.long.add(move.task)
             row: Row = (
@@ -322,12 +328,12 @@ class SqliteStore:
         self._books.write(tid, events, generation, move.events, turn.now)
         if move.task in turn.long:
             turn.texts.of_changes(tid, move.changes)
-        if move.to is State.QUEUED:
+        if move.to is QUEUED:
             turn.awake.add(queue)
         for child in move.spawn:
             receipt = self._admit(child, turn, born)
-            queued = child.task.state is State.QUEUED and not receipt.running
-            if receipt.fate is Fate.FRESH and queued:
+            queued = child.task.state is QUEUED and not receipt.running
+            if receipt.fate is FRESH and queued:
                 turn.awake.add(child.task.queue)
 
     def _read(self, move: Move, row: Row, read: list[int], awoken: list[int]) -> None:
@@ -337,7 +343,7 @@ class SqliteStore:
             read.append(tid)
         elif move.seen:
             self._db.run(QUERIES["burn_letters"], {"tid": tid, "seen": move.seen})
-        if move.seen is not None and move.to is State.WAITING and unread:
+        if move.to is State.WAITING and unread:
             awoken.append(tid)
 
     def _insert_rows(self, rows: Sequence[Row], turn: Turn) -> None:

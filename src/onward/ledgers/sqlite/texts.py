@@ -17,6 +17,7 @@ INLINE = 1_024  # characters; what is longer costs more with each rewriting of i
 NAMES = ("payload", "result", "journal", "bulk")
 
 _PLACES = tuple((FIELDS.index(name), name) for name in NAMES)
+_PAYLOAD, _RESULT, _JOURNAL, _BULK = (at for at, _ in _PLACES)
 
 
 def read_as(name: str) -> str:
@@ -38,6 +39,8 @@ class LongTexts:
 
     def of_row(self, tid: int, row: Row) -> Row:
         """A new task's row, without its long texts."""
+        if row[_RESULT] is row[_JOURNAL] is row[_BULK] is None and len(row[_PAYLOAD]) <= INLINE:
+            return row  # nearly all
         for at, name in _PLACES:
             text = row[at]
             if text is not None and len(text) > INLINE:
@@ -48,13 +51,9 @@ class LongTexts:
     def of_changes(self, tid: int, changes: Mapping[str, Any]) -> None:
         for name in NAMES:
             text = changes.get(name)
-            if text is not None and is_long(text):
+            if isinstance(text, str) and len(text) > INLINE:
                 self._rows.append((tid, name, text))
 
     def write(self, database: Database) -> None:
         database.run_rows("put_long_texts", self._rows)
         self._rows.clear()
-
-
-def is_long(text: Any) -> bool:
-    return isinstance(text, str) and len(text) > INLINE

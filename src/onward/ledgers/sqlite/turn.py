@@ -13,7 +13,7 @@ from operator import attrgetter
 import msgspec
 
 from onward.core.contract import Ask
-from onward.core.task import Claimed, Instant, Note, State, Task, TaskId, encode
+from onward.core.task import RUNNING, Claimed, Instant, Note, Task, TaskId, encode
 from onward.ledgers.sqlite.texts import LongTexts
 
 FOREVER = 9_000_000_000_000_000  # later than any clock
@@ -59,7 +59,7 @@ def born_claimed(task: Task, hand: Ask, now: Instant) -> tuple[Task, Claimed]:
     clocks = [at for at in (until, attempt_by, task.expires_at) if at is not None]
     running = msgspec.structs.replace(
         task,
-        state=State.RUNNING,
+        state=RUNNING,
         fence=1,
         rev=1,
         attempt=1,

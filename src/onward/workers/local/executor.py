@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from pydantic_core import to_json
@@ -48,6 +48,11 @@ class LocalContext:
         """At most ten go out a second; the newest always does."""
         self._pace = self._pace or Pace(self._tell, PROGRESS_EVERY_S)
         await self._pace.tell(encode({"progress": min(max(value, 0.0), 1.0), "message": message}))
+
+    @property
+    def told(self) -> bool:
+        """Whether it has told of any progress."""
+        return self._pace is not None
 
     async def finish(self) -> None:
         """The last word goes out, if it was held back."""
@@ -123,7 +128,7 @@ class LocalContext:
             await asyncio.sleep(AGAIN_S)
 
 
-class Execution(NamedTuple):
+class Execution(msgspec.Struct, frozen=True):
     service: Service
     context: LocalContext
     task: asyncio.Task[Any]
@@ -162,21 +167,26 @@ class LocalExecutor:
         assert execution is not None  # noqa: S101 executors run in a task of their own
         # By attempt: a lost one that is told to stop must not stop the one after it.
         self._running[task.id, task.fence] = Execution(service, context, execution)
+        traceparent = handed_on(task)
         try:
-            with inside(handed_on(task)):
+            if traceparent is None:
                 outcome = await self._call(service, task, context)
+            else:
+                with inside(traceparent):
+                    outcome = await self._call(service, task, context)
         finally:
             del self._running[task.id, task.fence]
-        with suppress(asyncio.CancelledError):  # what is done is done, and told
-            await context.finish()
+        if context.told:
+            with suppress(asyncio.CancelledError):  # what is done is done, and told
+                await context.finish()
         return outcome
 
     async def _call(self, service: Service, task: Claimed, context: LocalContext) -> Outcome:
-        execution = asyncio.current_task()
-        assert execution is not None  # noqa: S101 as above
         try:
             return Succeeded(await service.call(task.payload, context, threads=self._threads))
         except asyncio.CancelledError:
+            execution = asyncio.current_task()
+            assert execution is not None  # noqa: S101 as above
             if context.cancelled and execution.uncancel() == 0:
                 return Failed(CANCELED)
             if execution.cancelling():  # we are shutting down: the runner hands the task back

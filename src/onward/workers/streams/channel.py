@@ -8,7 +8,7 @@ it as long as it is pending in any of them, and all are done with it once it is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,6 +25,7 @@ BLOCK_MS = 1_000
 PAGE = 1_000
 ENTRIES = 100  # in a page of these: each may hold a payload of a megabyte
 READ = 256
+CLAIMED = 100  # entries in one call
 OURSELVES = "onward"  # our name in every group
 OCCUPIED_MS = 15_000  # longer than any sweep should take
 
@@ -139,6 +140,10 @@ class Channel:
                 return
             start = "(" + found[-1].entry
 
+    async def row(self, entry: str) -> Row | None:
+        rows = await self._redis.xrange(self._tasks, entry, entry) or ()
+        return next((self._row(*row) for row in rows), None)
+
     async def length(self) -> int:
         return int(await self._redis.xlen(self._tasks))
 
@@ -159,9 +164,7 @@ class Channel:
             rows = await self._redis.xpending_range(
                 self._tasks, group, start, "+", PAGE, consumername=consumer
             )
-            for row in rows:
-                taken = Taken(_text(row["consumer"]), int(row["time_since_delivered"]))
-                found[_text(row["message_id"])] = taken
+            found.update(_taken(rows))
             if len(rows) < PAGE:
                 return found
             start = "(" + _text(rows[-1]["message_id"])
@@ -229,48 +232,63 @@ class Channel:
 
     # Taking over.
 
-    async def claim_idle(self, min_idle_ms: int) -> set[str]:
-        """Entries whose consumers have been silent for so long; ours from here on."""
-        found: set[str] = set()
+    async def claim_idle(self, min_idle_ms: int) -> dict[str, Taken]:
+        """Entries whose consumers have been silent for so long, and who they were; ours from here
+        on. Where it is ourselves, a sweep died after claiming it, and who it was is not known."""
+        found: dict[str, Taken] = {}
         for group in self.groups:
-            found |= await self._claim_idle(group, min_idle_ms)
-            # And those of a sweep that died after claiming them.
-            found |= (await self._pending(group, OURSELVES)).keys()
+            claimed = await self._claim_idle(group, min_idle_ms)
+            for entry, taken in (await self._pending(group, OURSELVES)).items():
+                before = claimed.get(entry, taken)
+                if entry not in found or _rank(before) < _rank(found[entry]):
+                    found[entry] = before
         if found and len(self.groups) > 1:  # silent in one group, under way in another
             held = await self.pending()
-            found = {entry for entry in found if entry in held and held[entry][0] == OURSELVES}
+            found = {
+                entry: before
+                for entry, before in found.items()
+                if entry in held and held[entry].consumer == OURSELVES
+            }
         return found
 
-    async def _claim_idle(self, group: str, min_idle_ms: int) -> set[str]:
-        found: set[str] = set()
+    async def _claim_idle(self, group: str, min_idle_ms: int) -> dict[str, Taken]:
+        found: dict[str, Taken] = {}
         cursor: Any = "0-0"
         try:
             while True:
-                # Not JUSTID: the client library drops the cursor from that reply.
-                cursor, rows, *_ = await self._redis.xautoclaim(
-                    self._tasks, group, OURSELVES, min_idle_ms, cursor, count=100
+                # One transaction: between a look and a claim apart from it, this process may stand
+                # still for as long as a worker needs to take an entry and fall silent.
+                pipe = self._redis.pipeline(transaction=True)
+                _ = pipe.xpending_range(
+                    self._tasks, group, _text(cursor), "+", CLAIMED, idle=min_idle_ms
                 )
-                found.update(_text(entry) for entry, _ in rows if entry is not None)
+                # Not JUSTID: the client library drops the cursor from that reply.
+                _ = pipe.xautoclaim(
+                    self._tasks, group, OURSELVES, min_idle_ms, cursor, count=CLAIMED
+                )
+                before, (cursor, *_) = await pipe.execute()
+                found.update(_taken(before))
                 # One call looks at a thousand entries: fresh ones would hide a stale one behind.
                 if _text(cursor) == "0-0":
                     return found
         except ResponseError as error:
             if "unknown command" not in str(error).lower():
                 raise
-            return found | await self._claim_by_hand(group, min_idle_ms)
+            return {**found, **await self._claim_by_hand(group, min_idle_ms)}
 
-    async def _claim_by_hand(self, group: str, min_idle_ms: int) -> set[str]:
+    async def _claim_by_hand(self, group: str, min_idle_ms: int) -> dict[str, Taken]:
         """The same on a server without XAUTOCLAIM."""
         pending = await self._pending(group)
         idle: list[Any] = [
             entry for entry, taken in pending.items() if taken.idle_ms >= min_idle_ms
         ]
         if not idle:
-            return set()
+            return {}
+        # What its consumer, or another one, has touched since then is not idle, and stays theirs.
         claimed = await self._redis.xclaim(
             self._tasks, group, OURSELVES, min_idle_ms, idle, justid=True
         )
-        return {_text(entry) for entry in claimed}
+        return {_text(entry): pending[_text(entry)] for entry in claimed}
 
     # Tidying up.
 
@@ -327,6 +345,13 @@ class Channel:
 
     async def _script(self, source: str, *arguments: str) -> Any:
         return await self._redis.eval(source, 1, self._tasks, *arguments)
+
+
+def _taken(rows: Iterable[Mapping[str, Any]]) -> dict[str, Taken]:
+    return {
+        _text(row["message_id"]): Taken(_text(row["consumer"]), int(row["time_since_delivered"]))
+        for row in rows
+    }
 
 
 def _rank(taken: Taken) -> tuple[bool, int]:

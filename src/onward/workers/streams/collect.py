@@ -53,6 +53,7 @@ class Collector:
         self._offers = offers
         self._visibility_ms = visibility_ms
         self.worker = f"{OURSELVES}:{self._dialect.name}"
+        self._meeting = asyncio.Lock()
         self._adoption = Adoption(dispatcher, declarations, channel, offers, self.worker)
 
     async def run(self) -> None:
@@ -225,9 +226,21 @@ class Collector:
     # Entries that we did not put there, or did in an earlier life.
 
     async def meet(self, rows: Sequence[Row]) -> None:
-        strange = [row for row in rows if not self._is_known(row)]
-        for at in range(0, len(strange), PAGE):
-            await self._meet(strange[at : at + PAGE])
+        # One at a time: a sweep that meets the entry that is being read here would adopt it twice,
+        # and the second offer would stand for an attempt that the first one has ended.
+        async with self._meeting:
+            strange = [row for row in rows if not self._is_known(row)]
+            for at in range(0, len(strange), PAGE):
+                await self._meet(strange[at : at + PAGE])
+
+    async def find(self, entry: str) -> Offer | None:
+        """The offer of an entry that is not in the book yet: its worker was quicker than the reply
+        to writing it, or than our reading of an entry that another program wrote."""
+        row = await self._channel.row(entry)
+        if row is not None:
+            await self._offers.find(row.fields.get(self._dialect.id_field, ""))
+            await self.meet([row])
+        return self._offers.at(entry)
 
     def _is_known(self, row: Row) -> bool:
         if self._offers.at(row.entry) is not None:

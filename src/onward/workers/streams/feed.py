@@ -264,12 +264,11 @@ class Feed:
 
     async def sweep(self) -> None:
         """Who has what, whose heartbeat has stopped, and what was lost on the way."""
-        looked = monotonic()
         # In this order: what is delivered after the first look must not pass for acknowledged.
         reach = await self._channel.delivered()
         pending = await self._channel.pending()
         await self._look_at(pending, reach)
-        await self._reclaim(pending, looked)
+        await self._reclaim()
         await self._serve(reach.any)
         if self._sweeps % REREAD == 0:
             await self._reread()
@@ -306,11 +305,12 @@ class Feed:
         return self._dialect.shared and taken.idle_ms < GLANCE_MS
 
     async def _arrived(self, arrived: Sequence[tuple[Offer, Taken]], now: Instant) -> None:
-        """The ledger's own lease is a net under ours, and must not strike before it."""
+        """The ledger's own lease is a net under ours, and must not strike before it: it counts from
+        now where the silence is an old one, or the alarm would ring before this sweep reclaims."""
         untils = [now - taken.idle_ms + self._visibility_ms for _, taken in arrived]
         replies = await self._dispatcher.delivered(
             [
-                (offer.claimed, taken.consumer, until + self._net_ms)
+                (offer.claimed, taken.consumer, max(now, until) + self._net_ms)
                 for (offer, taken), until in zip(arrived, untils, strict=True)
             ]
         )
@@ -345,28 +345,20 @@ class Feed:
             unwanted = self._dialect.shared and offer.consumer is None
             await self._offers.settle(offer, Released() if unwanted else lost)
 
-    async def _reclaim(self, pending: Mapping[str, Taken], looked: float) -> None:
+    async def _reclaim(self) -> None:
         """Take over what has been idle for too long; it is offered again as a fresh entry."""
-        idle = sorted(await self._channel.claim_idle(self._visibility_ms))
-        since_ms = (monotonic() - looked) * 1000
-        for entry in idle:
-            offer = self._offers.at(entry)
+        idle = await self._channel.claim_idle(self._visibility_ms)
+        for entry, before in sorted(idle.items()):
+            offer = self._offers.at(entry) or await self._collector.find(entry)
             if offer is None:
                 await self._offers.drop([entry])
-            elif self._was_handed_back(pending.get(entry), since_ms):
+            elif before.consumer == self._dialect.released:
                 await self._offers.settle(offer, Released())
             else:
-                before = pending[entry].consumer
-                silent = offer.consumer if before == OURSELVES else before
+                # Also if no look has seen its consumer: the server was away, or stood still.
+                silent = offer.consumer if before.consumer == OURSELVES else before.consumer
                 log.info("reclaimed", task=offer.claimed.id, worker=silent)
                 await self._offers.settle(offer, Lost(_reclaimed(silent, OURSELVES, entry)))
-
-    def _was_handed_back(self, before: Taken | None, since_ms: float) -> bool:
-        if before is None or before.consumer == self._dialect.released:
-            return True
-        # A worker that left after we looked has made its entry look idle; a silent one's was.
-        alive = before.idle_ms + since_ms < self._visibility_ms
-        return alive and before.consumer != OURSELVES
 
     async def _serve(self, delivered: Order) -> None:
         services = await self._catalog.all()
