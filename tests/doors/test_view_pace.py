@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
-from onward.doors.redis_views.projector import Metered
+from onward.core.task import Event
+from onward.doors.redis_views import projector
+from onward.doors.redis_views.projector import BATCH, LONGEST_REST_S, TOGETHER, Metered, SeedViews
 from onward.doors.redis_views.writer import MOST_BYTES, Item, ViewWriter
 from tests.doors.seed_003 import Seed003
 from tests.doors.summarizing import submitted, summarizer
@@ -71,6 +75,41 @@ async def test_what_goes_wrong_or_is_canceled_goes_through() -> None:
 
 async def _awaited(work: Metered) -> None:
     await work
+
+
+async def test_a_full_batch_rests_after_a_few_tasks_and_not_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from onward.ledgers.redis.client import connect
+
+    redis = connect(fresh_url("valkey"))
+    done: list[str | float] = []
+
+    class Noting(ViewWriter):
+        async def write(self, items: Sequence[Item]) -> None:
+            done.extend(item.id for item in items)
+
+    async def rest(spent_s: float, longest_s: float) -> float:
+        done.append(longest_s)
+        return 0.25
+
+    monkeypatch.setattr(projector, "_rest", rest)
+    async with open_house(ledger=shared("valkey").url, archive="") as house:
+        views = SeedViews(house.onward.dispatcher, Noting(redis, ""), whole=True)
+        events = [Event(f"t{n}", 1, 1, "task.created", 0, None) for n in range(BATCH)]
+        await views.project(events)
+    rests = [at for at, one in enumerate(done) if isinstance(one, float)]
+    assert max(b - a - 1 for a, b in pairwise([-1, *rests])) == TOGETHER
+    assert len(done) - len(rests) == BATCH
+    assert done[rests[0]] == LONGEST_REST_S
+    assert done[rests[1]] == LONGEST_REST_S - 0.25, "what is left for the whole batch"
+    await redis.aclose()
+
+
+async def test_a_rest_ends_when_nothing_is_left_for_it() -> None:
+    began = time.monotonic()
+    await projector._rest(10.0, -1.0)
+    assert time.monotonic() - began < 1
 
 
 async def test_one_call_is_bounded_in_bytes_and_larger_tasks_go_by_themselves() -> None:

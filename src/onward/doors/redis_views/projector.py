@@ -44,7 +44,8 @@ MOST_BYTES = 4 << 20  # of tasks read at a time, as far as the ones before let u
 BUSY = 0.03  # of the time that this process gets: what full batches may take while it is busy
 IDLE = 0.1  # of all time, while it is not
 OTHERS = 2  # it is busy if the others used so many times as much meanwhile
-LONGEST_REST_S = 2.0  # shorter than half a duty's lease, or another server would take over
+LEAST_REST_S = 0.005
+LONGEST_REST_S = 2.0  # in a batch; less than half a duty's lease, or another server would take over
 
 AtRest = Callable[[TaskId, str, Json], str]  # task, field, text: as it may lie around
 
@@ -89,16 +90,27 @@ class SeedViews:
             log.warning("views of erased tasks stay for now", error=repr(error))
 
     async def project(self, events: Sequence[Event]) -> None:
-        work = Metered(self._project(events))
-        await work
-        if len(events) >= BATCH:
-            await _rest(work.cpu_s)
-
-    async def _project(self, events: Sequence[Event]) -> None:
         # Behind the log, a task is read as it became after this event: its next ones are no news.
         news = [event.task for event in events if event.type in MOVES and self._is_news(event)]
-        await self._show(list(dict.fromkeys(news)), again=True)
-        await self._every_second()
+        ids = list(dict.fromkeys(news))
+        if len(events) < BATCH:
+            await self._show(ids, again=True)
+            await self._every_second()
+        else:
+            await self._show_resting(ids)
+
+    async def _show_resting(self, ids: Sequence[TaskId]) -> None:
+        """A full batch: there is more behind it, and others want the processor.
+
+        It rests after each few tasks: a whole batch in one go would take a burst of tens of
+        milliseconds from a submission that has just begun.
+        """
+        left_s = LONGEST_REST_S
+        for at in range(0, len(ids), TOGETHER):
+            work = Metered(self._show(ids[at : at + TOGETHER], again=True))
+            await work
+            left_s -= await _rest(work.cpu_s, left_s)
+            await self._every_second()
 
     def _is_news(self, event: Event) -> bool:
         return event.n > self._shown.get(event.task, 0)
@@ -215,17 +227,21 @@ class SeedViews:
         }
 
 
-async def _rest(spent_s: float) -> None:
-    """After a full batch there is more: as long as this process is busy it gets a small share.
+async def _rest(spent_s: float, longest_s: float) -> float:
+    """As long as this process is busy, the views get a small share. Returns how long it rested.
 
     Measured in the processor's time: on a machine that is overloaded a busy process has little.
     """
     cpu, began = process_time(), monotonic()
-    await asyncio.sleep(min(spent_s * (1 / IDLE - 1), LONGEST_REST_S))
-    while (others_s := process_time() - cpu) > OTHERS * spent_s:
-        if others_s > spent_s * (1 / BUSY - 1) or monotonic() - began > LONGEST_REST_S:
+    until = began + longest_s
+    await asyncio.sleep(max(0.0, min(spent_s * (1 / IDLE - 1), longest_s)))
+    while (others_s := process_time() - cpu) > OTHERS * spent_s and monotonic() < until:
+        owed_s = spent_s * (1 / BUSY - 1) - others_s
+        if owed_s <= 0:
             break
-        await asyncio.sleep(PACE_S)
+        # No sooner than one thread alone can have used it.
+        await asyncio.sleep(min(max(owed_s, LEAST_REST_S), PACE_S))
+    return monotonic() - began
 
 
 class Metered:

@@ -9,7 +9,8 @@ local NONE = {}
 
 -- One task for one worker's hands, by its CLAIM_FIELDS and MOVED_FIELDS; nothing is written. Returns
 -- what is told of every task, with what most have at its default in an eleventh place; what its hash
--- is to keep of it; and the fields that it must lose.
+-- is to keep besides: when to look at it, the number of its event, and how long the attempt may take;
+-- and the fields that it must lose.
 local function hand_over(id, h, m, letters, ask, queue, lane, now)
   local fence, rev = tonumber(m[1] or 0) + 1, tonumber(h[1] or 0) + 1
   local generation, attempt_ = tonumber(m[2] or 1), tonumber(m[3] or 0) + 1
@@ -17,31 +18,48 @@ local function hand_over(id, h, m, letters, ask, queue, lane, now)
   local until_ = ask.lease_ms and now + ask.lease_ms
   local attempt_by = until_ and attempt_ms and now + attempt_ms or nil -- only offered: no clock yet
   local due_at = least(until_, attempt_by, expires_at)
-  ask.said = ask.said or '{"worker":' .. cjson.encode(ask.worker) .. ',"attempt":'
-  local flat = { 'state', 'running', 'fence', fence, 'rev', rev, 'attempt', attempt_,
-    'worker', ask.worker, 'started_at', stamp, 'due_at', due_at, 'events', n, 'e' .. text(n), '' }
   local unset = NONE
-  if until_ then flat[19], flat[20] = 'lease_until', until_
-  elseif m[8] then unset = { 'lease_until' } end
-  if attempt_by then flat[#flat + 1], flat[#flat + 2] = 'attempt_by', attempt_by
-  elseif m[9] then unset = { 'attempt_by', unset[1] } end
+  if m[8] and not until_ then unset = { 'lease_until' } end
+  if m[9] and not attempt_by then unset = { 'attempt_by', unset[1] } end
   local row = { id, ask.worker, fence, rev, h[2], queue, h[3], h[4], attempt_, tonumber(h[5]) }
   if m ~= NONE or lane ~= 'primary' or expires_at or attempt_ms or h[8] or h[9] or h[10] or h[12] then
     row[11] = { generation, tonumber(m[4] or 0), tonumber(m[5] or 0), tonumber(m[6] or 0), lane,
       expires_at or NIL, attempt_by or NIL, attempt_ms or NIL, h[8] or NIL, h[9] or NIL,
       h[10] or NIL, m[7] or NIL, m[10] or NIL, letters }
   end
-  return row, flat, unset
+  return row, due_at, n, attempt_by, unset
 end
 
--- It is in these hands: the event, whose place in the log `flat` still lacks, and what is known of it
--- elsewhere than in its hash.
-local function record_claim(row, flat, ask, queue, lane)
-  local id, generation = row[1], row[11] and row[11][1] or 1
-  flat[18] = record(id, flat[16], generation, 'task.claimed', ask.said .. text(row[9]) .. '}')
+-- What these hands' claims of this call share; the rest is filled in for each.
+local function prepare_claims(ask, now)
+  ask.said = '{"worker":' .. cjson.encode(ask.worker) .. ',"attempt":'
+  ask.note = {}
+  ask.flat = { 'state', 'running', 'worker', ask.worker, 'started_at', stamp, 'fence', 0, 'rev', 0,
+    'attempt', 0, 'due_at', 0, 'events', 0, 'e', '', '', '', '', '' }
+  ask.many = 18
+  if ask.lease_ms then ask.flat[19], ask.flat[20], ask.many = 'lease_until', now + ask.lease_ms, 20 end
+end
+
+-- It is in these hands: the event, and what is known of it elsewhere than in its hash. Returns what its
+-- hash keeps, and how many values those are; they are good until the next claim of the same hands.
+local function record_claim(row, due_at, n, attempt_by, ask, queue, lane, now)
+  if not ask.flat then prepare_claims(ask, now) end
+  local id, attempt_, flat, many, note = row[1], row[9], ask.flat, ask.many, ask.note
+  if note.attempt ~= attempt_ then
+    note = { 'task.claimed', ask.said .. text(attempt_) .. '}', attempt = attempt_ }
+    ask.note = note
+  end
+  flat[8], flat[10], flat[12] = text(row[3]), text(row[4]), text(attempt_)
+  flat[14], flat[16], flat[17] = due_at, text(n), event_field(n)
+  flat[18] = record(id, entry_of(note, n, row[11] and row[11][1] or 1))
+  if attempt_by then
+    flat[many + 1], flat[many + 2] = 'attempt_by', attempt_by
+    many = many + 2
+  end
   if not ask.lease_ms then count(queue, lane, 'offered', 1) end
-  set_lease(id, flat[14])
+  set_lease(id, due_at)
   tell_of(id)
+  return flat, many
 end
 
 -- A task at the head of its queue, read and decided; false: it stands there by mistake, and is not
@@ -82,29 +100,32 @@ local function put_aside(id) put('ZADD', P .. 'onward:aside', stamp, id) end
 local function claim_from(list, limit, ask, want, now, claimed)
   local ids = call('LRANGE', list, 0, limit - 1)
   if #ids == 0 then return 0, false end
-  local found, flats, unsets, met, queued_, taken = {}, {}, {}, {}, 0, 0
+  local queue, lane, many, queued_, taken = want.queue, want.lane, #claimed, 0, 0
+  local found, dues, numbers, bounds, unsets, met = {}, {}, {}, {}, {}, {}
   each('claim', ids, function(id, at)
     local twice = met[id]
     met[id] = true -- before it is read, which may raise: it is counted, and put aside, once
     if twice then found[at] = false
-    else found[at], flats[at], unsets[at] = read_claim(id, ask, want.queue, want.lane, now) end
+    else
+      found[at], dues[at], numbers[at], bounds[at], unsets[at] = read_claim(id, ask, queue, lane, now)
+    end
   end, function(at) return ids[at] end)
   read_payloads(found, #ids)
   local left = put('LPOP', list, #ids)
   for at, id in ipairs(ids) do
-    local row, flat = found[at], flats[at]
+    local row = found[at]
     if row then
-      record_claim(row, flat, ask, want.queue, want.lane)
-      put_all('HSET', key_of(id), flat)
-      if unsets[at] ~= NONE then put_all('HDEL', key_of(id), unsets[at]) end
+      local key, unset = key_of(id), unsets[at]
+      put_all('HSET', key, record_claim(row, dues[at], numbers[at], bounds[at], ask, queue, lane, now))
+      if unset ~= NONE then put_all('HDEL', key, unset, #unset) end
       set_alarm(id, nil) -- a queued task has one if it may not wait for ever
       taken = taken + 1
-      claimed[#claimed + 1] = row
+      claimed[many + taken] = row
     elseif row == nil then put_aside(id) end
     if row ~= false then queued_ = queued_ + 1 end
   end
-  count(want.queue, want.lane, 'queued', -queued_)
-  count(want.queue, want.lane, 'running', taken)
+  count(queue, lane, 'queued', -queued_)
+  count(queue, lane, 'running', taken)
   return taken, left and #ids == limit
 end
 
@@ -150,12 +171,9 @@ local function far_hand(queue, now)
   end
 end
 
-local function enqueue(id, queue, priority, lane)
-  later('RPUSH', lane_key(queue, priority, lane), id)
-end
-
 -- Most submissions of a call are alike but for id, payload and idempotency key. What they share is told
--- once, a kind; a submission is { id, which kind, payload, key }.
+-- once, a kind; a submission is { id, which kind, payload, key }. Of its hash, too, only what differs is
+-- filled in for each: a table of its own, which grows, would cost as much as writing it.
 local function prepare_births(kinds, many)
   for _, kind in ipairs(kinds) do
     local task = kind.task
@@ -170,8 +188,9 @@ local function prepare_births(kinds, many)
         task.rev = task.rev or 0 -- so that a claim looks for it
       end
     end
-    kind.flat = {}
-    flatten(kind.flat, nil, task)
+    kind.list = lane_key(task.queue, kind.priority, kind.lane)
+    kind.flat = { 'place', '', 'payload', '' }
+    kind.many = flatten(kind.flat, 4, task)
     for at, value in ipairs(many > FEW and kind.flat or NONE) do
       if type(value) == 'number' then kind.flat[at] = text(value) end -- once, and not for each task
     end
@@ -179,19 +198,21 @@ local function prepare_births(kinds, many)
   return kinds
 end
 
--- A new task into a hand, here or on another server: into `flat` goes what its hash keeps of that.
-local function bear_into(hand, flat, id, payload, kind, now, claimed)
+-- A new task into a hand, here or on another server: into `flat`, behind its `many` values, goes what
+-- its hash keeps of that. Returns how many it has now.
+local function bear_into(hand, flat, many, id, payload, kind, now, claimed)
   local task = kind.task
   local fields = { task.rev, task.type, task.profile, payload, task.created_at, task.expires_at,
     task.attempt_ms, task.overrides, task.parent, task.key, #kind.events }
-  local row, kept = hand_over(id, fields, kind.moved, NONE, hand, task.queue, kind.lane, now)
-  record_claim(row, kept, hand, task.queue, kind.lane)
-  local many = #flat
-  for at, part in ipairs(kept) do flat[many + at] = part end
+  local row, due_at, n, attempt_by = hand_over(id, fields, kind.moved, NONE, hand, task.queue,
+    kind.lane, now)
+  local kept, more = record_claim(row, due_at, n, attempt_by, hand, task.queue, kind.lane, now)
+  for at = 1, more do flat[many + at] = kept[at] end
   hand.left = hand.left - 1
   count(task.queue, kind.lane, 'running', 1)
   if hand.server then given[#given + 1] = { hand, task.queue, row }
   else claimed[#claimed + 1] = row end
+  return many + more
 end
 
 -- A new task where its state says.
@@ -203,7 +224,7 @@ local function bear_onto(id, kind)
     if not task.lease_until then count(task.queue, kind.lane, 'offered', 1) end
   elseif task.due_at then set_alarm(id, task.due_at) end
   if state == 'queued' then
-    enqueue(id, task.queue, kind.priority, kind.lane)
+    later('RPUSH', kind.list, id)
     tell_ready(task.queue)
   else
     if state == 'scheduled' then later('ZADD', P .. 'onward:scheduled', task.run_at, id) end
@@ -231,15 +252,17 @@ local function admit(submission, kinds, asks, now, claimed)
   if not hand and kind.cap and waiting >= kind.cap then return 'full' end
   local place, name = next_place(), key_of(id)
   -- Everything is read. From here on nothing raises.
-  local flat = { 'place', place, 'payload', put_long(id, 'payload', payload), unpack(kind.flat) }
-  write_events(flat, id, 0, task.generation or 1, kind.events)
+  local flat = kind.flat
+  flat[2], flat[4] = place, put_long(id, 'payload', payload)
+  local many = write_events(flat, kind.many, id, 0, task.generation or 1, kind.events)
   if key then
     put('HSET', key_name(key), 'body', key.body, 'task', id)
-    flat[#flat + 1], flat[#flat + 2] = 'skey', key_name(key)
+    flat[many + 1], flat[many + 2] = 'skey', key_name(key)
+    many = many + 2
   end
-  if hand then bear_into(hand, flat, id, payload, kind, now, claimed)
+  if hand then many = bear_into(hand, flat, many, id, payload, kind, now, claimed)
   else bear_onto(id, kind) end
-  put_all('HSET', name, flat)
+  put_all('HSET', name, flat, many)
   later('ZADD', P .. 'onward:index', place, id)
   if task.session then
     put('ZADD', P .. 'onward:session:' .. task.session, place, id)

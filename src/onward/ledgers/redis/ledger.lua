@@ -113,12 +113,12 @@ local function put(command, key, ...)
   return reply
 end
 
--- The same of a command that takes any number of values; unpacking too many would raise.
-local function put_all(command, key, values)
-  local many = #values
+-- The same of a command that takes any number of values, the first `many` of these; unpacking too
+-- many would raise.
+local function put_all(command, key, values, many)
   if many == 0 then return end
   if many <= MOST then -- as `put`, without handing them on once more
-    local reply = write_(command, key, unpack(values))
+    local reply = write_(command, key, unpack(values, 1, many))
     if type(reply) == 'table' and reply.err then note_fault(command .. ' ' .. key, reply) end
     return
   end
@@ -216,11 +216,16 @@ end
 local function later(command, key, item, other)
   local batch = batches[key]
   if not batch then
-    batch = { command = command }
+    batch = { command = command, many = 0 }
     batches[key] = batch
   end
-  batch[#batch + 1] = item
-  if other then batch[#batch + 1] = other end
+  local many = batch.many + 1
+  batch[many] = item
+  if other then
+    many = many + 1
+    batch[many] = other
+  end
+  batch.many = many
 end
 
 local function tell_of(id)
@@ -275,20 +280,23 @@ end
 
 -- Scores by member; false: it leaves.
 local function write_scores(key, scores)
-  local set, unset, many = {}, {}, 0
+  local set, unset, many, gone = {}, {}, 0, 0
   for member, score in pairs(scores) do
     if score then
       set[many + 1], set[many + 2] = score, member
       many = many + 2
-    else unset[#unset + 1] = member end
+    else
+      gone = gone + 1
+      unset[gone] = member
+    end
   end
-  put_all('ZADD', key, set)
-  put_all('ZREM', key, unset)
+  put_all('ZADD', key, set, many)
+  put_all('ZREM', key, unset, gone)
 end
 
 -- Everything that was put off, and the answer.
 local function finish(answer)
-  for key, batch in pairs(batches) do put_all(batch.command, key, batch) end
+  for key, batch in pairs(batches) do put_all(batch.command, key, batch, batch.many) end
   write_scores(P .. 'onward:alarms', alarms)
   write_scores(P .. 'onward:running', leases)
   add_up()
@@ -317,13 +325,23 @@ local function next_place()
 end
 
 -- A whole number as text. Formatting one costs as much as writing it, and most are small.
-local SMALL = {}
-for n = 0, 255 do SMALL[n] = n .. '' end -- `string` does not exist while loading
+local SMALL, SMALL_EVENTS = {}, {}
+for n = 0, 255 do SMALL[n], SMALL_EVENTS[n] = n .. '', 'e' .. n end -- `string` does not exist while loading
 local function text(n) return SMALL[n] or string.format('%.0f', n) end
+local function event_field(n) return SMALL_EVENTS[n] or 'e' .. text(n) end
+
+-- A note, type and data, as the log has it. The tasks of a call share their notes, and mostly the numbers
+-- as well: the text is kept with the note, and made anew only for other numbers.
+local function entry_of(note, n, generation)
+  if note.n ~= n or note.generation ~= generation then
+    note.n, note.generation = n, generation
+    note.entry = text(n) .. SEP .. text(generation) .. SEP .. note[1] .. SEP .. stamp .. SEP .. (note[2] or '')
+  end
+  return note.entry
+end
 
 -- Into the log; returns where it stands there. Whether a write that failed was made is looked up.
-local function record(id, n, generation, type_, data)
-  local entry = text(n) .. SEP .. text(generation) .. SEP .. type_ .. SEP .. stamp .. SEP .. (data or '')
+local function record(id, entry)
   local at = write_('XADD', LOG, '*', 't', id, 'e', entry)
   if type(at) == 'string' then return at end
   note_fault('XADD ' .. LOG, at)
@@ -332,15 +350,17 @@ local function record(id, n, generation, type_, data)
   return put('XADD', LOG, '*', 't', id, 'e', entry) or '0-0'
 end
 
--- Into `flat`: the fields of a task's next events, `n` counting on from `have`.
-local function write_events(flat, id, have, generation, notes)
-  local at = #flat
-  for turn, note in ipairs(notes) do
-    local n = have + turn
-    flat[at + 1], flat[at + 2] = 'e' .. text(n), record(id, n, generation, note[1], note[2])
+-- Into `flat`, behind the `at` values that it has: the fields of a task's next events, counted on from
+-- `have`. Returns how many values it has now.
+local function write_events(flat, at, id, have, generation, notes)
+  local n = have
+  for turn = 1, #notes do
+    n = n + 1
+    flat[at + 1], flat[at + 2] = event_field(n), record(id, entry_of(notes[turn], n, generation))
     at = at + 2
   end
-  flat[at + 1], flat[at + 2] = 'events', have + #notes
+  flat[at + 1], flat[at + 2] = 'events', text(n)
+  return at + 2
 end
 
 -- The one behind whom a task goes back to the place it was claimed from: of those at the head that
@@ -363,29 +383,34 @@ local function put_long(id, name, value)
   return ''
 end
 
--- Into `flat`: names and values as HSET takes them.
-local function flatten(flat, id, fields)
-  local at = #flat
+-- Into `flat`, behind the `at` values that it has: names and values as HSET takes them, but for those
+-- that may be long. Returns how many values it has now, and those.
+local function flatten(flat, at, fields)
+  local long
   for name, value in pairs(fields) do
-    if value and name ~= 'id' then
-      if value == true then value = 1
-      elseif LONG[name] then value = put_long(id, name, value) end
-      flat[at + 1], flat[at + 2] = name, value
+    if LONG[name] then
+      long = long or {}
+      long[name] = value
+    elseif value and name ~= 'id' then
+      flat[at + 1], flat[at + 2] = name, value == true and 1 or value
       at = at + 2
     end
   end
+  return at, long
 end
 
--- `had` is what they were, from `from` on: false for a field that is not there.
-local function unset_fields(key, id, names, had, from)
-  local there = {}
-  for at, name in ipairs(names) do
+-- `had` is what they were, from `from` on: false for a field that is not there. `there` is a table to use.
+local function unset_fields(key, id, names, had, from, there)
+  local many = 0
+  for at = 1, #names do
     if had[from + at - 1] then
-      there[#there + 1] = name
+      local name = names[at]
+      many = many + 1
+      there[many] = name
       if LONG[name] then put('DEL', long_of(name, id)) end
     end
   end
-  put_all('HDEL', key, there)
+  put_all('HDEL', key, there, many)
 end
 
 local function long_field(id, name, inline)

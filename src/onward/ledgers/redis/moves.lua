@@ -9,10 +9,9 @@ local function hold_on(hold)
   local have, generation, notes = tonumber(h[6] or 0) + 0, tonumber(h[7] or 1) + 0, hold.notes or NONE
   -- Everything is read. From here on nothing raises.
   if not h[8] then count(h[9], h[10] or 'primary', 'offered', -1) end
-  local flat = { 'lease_until', hold['until'], 'due_at', due_at }
-  if hold.progress then flat[5], flat[6] = 'progress', hold.progress end
-  write_events(flat, hold.task, have, generation, notes)
-  put_all('HSET', key, flat)
+  local flat, many = { 'lease_until', hold['until'], 'due_at', due_at }, 4
+  if hold.progress then flat[5], flat[6], many = 'progress', hold.progress, 6 end
+  put_all('HSET', key, flat, write_events(flat, many, hold.task, have, generation, notes))
   set_lease(hold.task, due_at)
   if #notes > 0 then tell_of(hold.task) end
   return h[5] and 'cancel' or 'held'
@@ -43,13 +42,13 @@ local function wakes(h) return h.state == 'waiting' and h.waiting_for ~= 'approv
 
 -- All that must be known of it is in `h`, and its place at the end of its queue.
 local function wake(id, key, h, due_at, place, turn)
-  local flat = { 'state', 'queued', 'rev', h.rev + 1, 'place', place, 'queued_at', stamp }
-  if due_at then flat[9], flat[10] = 'due_at', due_at end
-  write_events(flat, id, h.events, h.generation, { { 'task.woken' } })
-  put('HSET', key, unpack(flat))
+  local flat, many = { 'state', 'queued', 'rev', h.rev + 1, 'place', place, 'queued_at', stamp }, 8
+  if due_at then flat[9], flat[10], many = 'due_at', due_at, 10 end
+  many = write_events(flat, many, id, h.events, h.generation, { { 'task.woken' } })
+  put_all('HSET', key, flat, many)
   if due_at then put('HDEL', key, 'waiting_for') else put('HDEL', key, 'waiting_for', 'due_at') end
   set_alarm(id, due_at)
-  enqueue(id, h.queue, h.priority, h.lane)
+  later('RPUSH', lane_key(h.queue, h.priority, h.lane), id)
   count(h.queue, h.lane, 'waiting', -1)
   count(h.queue, h.lane, 'queued', 1)
   turn.awake[h.queue] = true
@@ -114,7 +113,8 @@ local function leave_place(id, h)
 end
 
 -- Most moves of a call are alike but for the task, its fence and rev, and the result. What they share
--- is told once, a kind; a move is { task, fence, rev, which kind, result, more }.
+-- is told once, a kind; a move is { task, fence, rev, which kind, result, more }. Of its hash, too, only
+-- what differs is filled in for each, as with submissions.
 local function prepare(kinds)
   for _, kind in ipairs(kinds) do
     kind.plain = kind.expect == 'running' and kind.to ~= 'queued' and not kind.due_by
@@ -123,6 +123,8 @@ local function prepare(kinds)
     for at, name in ipairs(HEAD) do kind.reads[at] = name end
     for at, name in ipairs(kind.unset) do kind.reads[#HEAD + at] = name end
     for _, note in ipairs(kind.events) do kind.ends = kind.ends or FINAL_EVENTS[note[1]] end
+    kind.flat, kind.there = { 'state', kind.to, 'rev', 0, 'due_at', kind.due_at }, {}
+    kind.many, kind.long = flatten(kind.flat, kind.due_at and 6 or 4, kind.set)
   end
   return kinds
 end
@@ -161,8 +163,9 @@ local function seek_place(id, h, kind)
   return place, list, whom_behind(list, id, place or h.place)
 end
 
--- It leaves where it stands and stands somewhere else: into `flat` goes what its task keeps of that.
-local function change_place(flat, id, h, kind, now, place, list, behind)
+-- It leaves where it stands and stands somewhere else: into `flat`, behind its `at` values, goes what its
+-- task keeps of that. Returns how many it has now.
+local function change_place(flat, at, id, h, kind, now, place, list, behind)
   leave_place(id, h)
   count(h.queue, h.lane, kind.expect, -1)
   h.lane = kind.set.lane or h.lane
@@ -174,12 +177,15 @@ local function change_place(flat, id, h, kind, now, place, list, behind)
   elseif behind then put('LINSERT', list, 'AFTER', behind, id)
   elseif kind.front or kind.ahead then put('LPUSH', list, id)
   else later('RPUSH', list, id) end
-  local at = #flat
   if place then
     flat[at + 1], flat[at + 2] = 'place', place
     at = at + 2
   end
-  if not LIVE[h.state] then flat[at + 1], flat[at + 2] = 'final', h.generation end
+  if not LIVE[h.state] then
+    flat[at + 1], flat[at + 2] = 'final', h.generation
+    at = at + 2
+  end
+  return at
 end
 
 local function look_again(id, kind)
@@ -249,15 +255,20 @@ local function move_on(move, turn)
     end
   end
   -- Everything is read. From here on nothing raises.
-  local flat = { 'state', kind.to, 'rev', h.rev + 1 }
-  if kind.due_at then flat[5], flat[6] = 'due_at', kind.due_at end
-  if result then flat[#flat + 1], flat[#flat + 2] = 'result', put_long(id, 'result', result) end
+  local flat, many = kind.flat, kind.many
+  flat[4] = text(h.rev + 1)
+  if result then
+    flat[many + 1], flat[many + 2] = 'result', put_long(id, 'result', result)
+    many = many + 2
+  end
   if left_offer then count(h.queue, left_offer, 'offered', -1) end
-  if leaves then change_place(flat, id, h, kind, turn.now, place, list, behind) end
-  flatten(flat, id, kind.set)
-  write_events(flat, id, h.events, generation, kind.events)
-  put_all('HSET', key, flat)
-  unset_fields(key, id, kind.unset, had, #HEAD + 1)
+  if leaves then many = change_place(flat, many, id, h, kind, turn.now, place, list, behind) end
+  for name, value in pairs(kind.long or NONE) do
+    flat[many + 1], flat[many + 2] = name, put_long(id, name, value)
+    many = many + 2
+  end
+  put_all('HSET', key, flat, write_events(flat, many, id, h.events, generation, kind.events))
+  unset_fields(key, id, kind.unset, had, #HEAD + 1, kind.there)
   look_again(id, kind)
   if kind.to == 'queued' then turn.awake[h.queue] = true end
   if more then
@@ -334,7 +345,7 @@ local function forget(id, key, h, forget_at)
   for n = 1, h.events do entries[n] = call('HGET', key, 'e' .. n) or '0-0' end
   -- Everything is read. From here on nothing raises.
   leave_place(id, h)
-  put_all('XDEL', LOG, entries)
+  put_all('XDEL', LOG, entries, #entries)
   put('DEL', key, long_of('payload', id), long_of('result', id), mail_of(id))
   put('DEL', P .. 'onward:effect:|' .. id, P .. 'onward:effects:' .. id)
   set_alarm(id, nil) -- what is forgotten is over, and not running
