@@ -25,6 +25,7 @@ from onward.doors.rest.schedules import ScheduleBody
 from onward.doors.tasks.shapes import TaskDetail
 from onward.doors.vocabulary import AGENTS, FLOWS, STREAMS, SYNC, TASKS
 from onward.settings import Settings
+from onward.wire.tasks import Explanation, Submit, TaskView
 from onward.workers.socket import sessions as socket
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -266,16 +267,19 @@ def _told(noun: str) -> set[str]:
 @pytest.mark.parametrize(
     ("noun", "shape"),
     [
-        ("Task", native.TaskShape),
-        ("Submit", native.SubmitBody),
+        ("Task", TaskView),
+        ("Submit", Submit),
         ("Service", native.ServiceBody),
         ("Schedule", ScheduleBody),
-        ("Explain", native.ExplainShape),
+        ("Explain", Explanation),
     ],
 )
-def test_native_shapes(noun: str, shape: type[BaseModel]) -> None:
-    fields = shape.model_fields.items()
-    assert _told(noun) == {field.alias or name for name, field in fields}
+def test_native_shapes(noun: str, shape: type[BaseModel | msgspec.Struct]) -> None:
+    if issubclass(shape, msgspec.Struct):
+        names = {field.encode_name for field in msgspec.structs.fields(shape)}
+    else:
+        names = {field.alias or name for name, field in shape.model_fields.items()}
+    assert _told(noun) == names
 
 
 def test_the_tasks_doors_shape() -> None:

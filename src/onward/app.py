@@ -23,8 +23,6 @@ from onward.doors.flows import workers as flow_workers
 from onward.doors.guard import Guard
 from onward.doors.mcp import door as agent_mcp
 from onward.doors.page import files as console_page
-from onward.doors.rest import approvals as console_approvals
-from onward.doors.rest import dead_letters as console_dead_letters
 from onward.doors.rest import encryption as console_encryption
 from onward.doors.rest import flows as console_flows
 from onward.doors.rest import live as console_live
@@ -35,17 +33,26 @@ from onward.doors.rest import schedules as console_schedules
 from onward.doors.rest import services as console_services
 from onward.doors.rest import sessions as agent_sessions
 from onward.doors.rest import shared_state as console_shared_state
-from onward.doors.rest import tasks as console_tasks
 from onward.doors.rest import tools as agent_tools
 from onward.doors.rest.document import document
-from onward.doors.rest.routes import queue_routes
+from onward.doors.rest.routes import (
+    approval_routes,
+    attempt_routes,
+    dead_letter_routes,
+    queue_routes,
+    task_routes,
+)
 from onward.doors.tasks import router as tasks_router
 from onward.doors.tasks.submission import SUMMARIZE, Intake
 from onward.engine import Onward
+from onward.native.approvals import Approvals
+from onward.native.attempts import Attempts
+from onward.native.dead_letters import DeadLetters
 from onward.native.masking import Masking
 from onward.native.notifications import push as agent_push
 from onward.native.queues import Queues
 from onward.native.run_intake import Intake as Runs
+from onward.native.tasks import Tasks
 from onward.native.tools.toolbox import Toolbox
 from onward.settings import Settings
 from onward.workers.draining import Drains
@@ -114,9 +121,6 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
     for router in (
         sync_router.build(door),
         sync_chat.build(door),
-        console_tasks.build(onward.dispatcher, onward.roster, submissions, masking),
-        console_approvals.build(onward.dispatcher, submissions, masking),
-        console_dead_letters.build(onward.dispatcher, submissions, masking),
         console_services.build(
             onward.dispatcher,
             onward.roster,
@@ -166,7 +170,14 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
         # Not include_router: it works every route out again at its first call, for what an
         # application may add to a router, and ours adds nothing.
         web.router.routes.extend(router.routes)
-    web.router.routes.extend(queue_routes(Queues(onward.dispatcher, onward.roster)))
+    for routes in (
+        task_routes(Tasks(onward.dispatcher, onward.roster, submissions, masking)),
+        attempt_routes(Attempts(onward.dispatcher)),
+        approval_routes(Approvals(onward.dispatcher, submissions, masking)),
+        dead_letter_routes(DeadLetters(onward.dispatcher, submissions, masking)),
+        queue_routes(Queues(onward.dispatcher, onward.roster)),
+    ):
+        web.router.routes.extend(routes)
     web.router.routes.append(Route(agent_mcp.PATH, calls, methods=["POST"]))
     web.router.routes.append(WebSocketRoute("/ws/worker", onward.sockets))
     web.openapi = lambda: document(web)  # type: ignore[method-assign]

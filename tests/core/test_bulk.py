@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onward.core.approval import Word
+from onward.core.approval import Decision
 from onward.core.dispatch import CHUNK
 from onward.core.errors import Conflict, NotFound
 from onward.core.task import State
@@ -86,17 +86,17 @@ async def test_a_word_is_about_what_its_speaker_has_seen(desk: Desk) -> None:
     task = a_task(waiting_for="approval")
     await desk.submit(task)
     with pytest.raises(Conflict):
-        await desk.approve(task.id, Word(generation=2))
+        await desk.approve(task.id, Decision(generation=2))
     with pytest.raises(Conflict):
-        await desk.approve(task.id, Word(digest="another"))
-    before_applying(desk, lambda: desk.reject(task.id, Word(by="ada")))
+        await desk.approve(task.id, Decision(digest="another"))
+    before_applying(desk, lambda: desk.reject(task.id, Decision(by="ada")))
     with pytest.raises(Conflict, match="rejected already by ada"):
-        await desk.approve(task.id, Word(by="bob"))
+        await desk.approve(task.id, Decision(by="bob"))
     assert (await desk.task(task.id)).state is State.FAILED
     plain = a_task()
     await desk.submit(plain)
     with pytest.raises(NotFound):
-        await desk.reject(plain.id, Word())
+        await desk.reject(plain.id, Decision())
 
 
 async def test_a_signal_to_a_task_that_waits_for_approval_wakes_nobody(desk: Desk) -> None:

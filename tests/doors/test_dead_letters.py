@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onward.core.task import Lane, State
-from onward.doors.rest.dead_letters import SHOWN, merged
+from onward.native.dead_letters import SHOWN, merged
 from onward.services.privacy import MASK
 from tests.house import House, SocketWorker
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from onward import Worker
 from onward.core.errors import Invalid
-from onward.doors.rest.shapes import SubmitBody
+from onward.doors.rest.route import converted
 from onward.services.privacy import MASK
+from onward.wire.tasks import Submit
 from tests.house import House, SocketWorker, open_house
 from tests.runs.centre import call, chain
 
@@ -289,7 +289,8 @@ def test_the_sdk_refuses_a_path_that_is_none_where_it_is_written() -> None:
 
 
 def test_an_error_that_may_be_logged_does_not_quote_the_input() -> None:
-    with pytest.raises(ValidationError) as refused:
-        SubmitBody(type="pay", payload=SECRET, priority=SECRET)  # type: ignore[arg-type]
+    with pytest.raises(Invalid) as refused:
+        converted({"type": "pay", "payload": SECRET, "priority": SECRET}, Submit)
+    assert refused.value.pointer == "/priority"
     assert SECRET not in repr(refused.value)
     assert SECRET not in str(refused.value)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from onward.core.approval import Word
+from onward.core.approval import Decision
 from onward.core.contract import Query
 from onward.core.errors import Conflict
 from onward.core.task import FINAL, State, Task, TaskId, encode, new_id
@@ -183,7 +183,7 @@ async def help_along(onward: Onward, run: Task | None) -> None:
     asked = await onward.backend.tasks.find(Query(waiting_for="approval"))
     for question in asked.items:
         with suppress(Conflict):
-            await onward.dispatcher.approve(question.id, Word(by="ada"))
+            await onward.dispatcher.approve(question.id, Decision(by="ada"))
 
 
 async def told(onward: Onward, run: Task) -> dict[str, Any]:

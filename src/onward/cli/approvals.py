@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from onward.client.http import ApprovalView
+    from onward.wire.approvals import ApprovalView
 
 app = typer.Typer(help="Approve or reject what waits for somebody's word.", no_args_is_help=True)
 

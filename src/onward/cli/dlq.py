@@ -6,8 +6,9 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -34,7 +35,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-    from onward.client.http import Bulk, Client, DeadFilter, DeadGroup, Mended, TaskEvent, TaskView
+    from onward.client.http import Client, DeadFilter
+    from onward.wire.dead_letters import Abandoned, Bulk, DeadGroup, Mended, Replayed
+    from onward.wire.tasks import TaskEvent, TaskView
+
+B = TypeVar("B", bound="Bulk")
 
 app = typer.Typer(help="Look at what died, replay it, or give it up.", no_args_is_help=True)
 
@@ -156,12 +161,13 @@ def replay(
         name: read_payload(text, f"the {name}") for name, text in mended.items() if text is not None
     }
 
-    async def talk(client: Client) -> Bulk:
+    async def talk(client: Client) -> Replayed:
         if dry_run:
             return await client.replay(ids, filter=None if ids else wanted, dry_run=True, **given)
         chosen = ids or await _chosen(client, wanted, "Replay", yes=yes)
         if rate is None:
-            return await _in_chunks(chosen, "replaying", lambda part: client.replay(part, **given))
+            replay = partial(client.replay, **given)
+            return await _in_chunks(chosen, "replaying", replay, "replayed")
         few = len(chosen) <= MOST_IDS
         done = await client.replay(
             chosen if few else None, filter=None if few else wanted, rate=rate, **given
@@ -170,7 +176,8 @@ def replay(
         return done
 
     done = converse(server, "replay dead letters", talk)
-    _report(done, done.replayed or 0, "replayed", dry_run=dry_run, as_json=as_json)
+    left_ms = max(0, (done.until or 0) - int(time.time() * 1000))
+    _report(done, done.replayed, "replayed", done.sample, left_ms, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -193,14 +200,14 @@ def abandon(
     wanted = _filter(fingerprint, type, queue, search)
     _check_choice(ids, wanted, every)
 
-    async def talk(client: Client) -> Bulk:
+    async def talk(client: Client) -> Abandoned:
         if dry_run:
             return await client.abandon(ids, filter=None if ids else wanted, dry_run=True)
         chosen = ids or await _chosen(client, wanted, "Abandon", yes=yes)
-        return await _in_chunks(chosen, "abandoning", client.abandon)
+        return await _in_chunks(chosen, "abandoning", client.abandon, "abandoned")
 
     done = converse(server, "abandon dead letters", talk)
-    _report(done, done.abandoned or 0, "abandoned", dry_run=dry_run, as_json=as_json)
+    _report(done, done.abandoned, "abandoned", dry_run=dry_run, as_json=as_json)
 
 
 def _filter(
@@ -257,32 +264,26 @@ def _confirm(question: str) -> None:
 
 
 async def _in_chunks(
-    ids: Sequence[str], doing: str, call: Callable[[Sequence[str]], Awaitable[Bulk]]
-) -> Bulk:
-    parts: list[Bulk] = []
+    ids: Sequence[str], doing: str, call: Callable[[Sequence[str]], Awaitable[B]], did: str
+) -> B:
+    parts: list[B] = []
     with _bar() as progress:
         row = progress.add_task(doing, total=len(ids))
         for at in range(0, max(1, len(ids)), CHUNK):
             parts.append(await call(ids[at : at + CHUNK]))
             progress.update(row, completed=min(at + CHUNK, len(ids)))
-    return _together(parts)
+    return _together(parts, did)
 
 
-def _together(parts: Sequence[Bulk]) -> Bulk:
-    from onward.client.http import Bulk
+def _together(parts: Sequence[B], did: str) -> B:
+    import msgspec
 
-    return Bulk(
-        matched=sum(part.matched for part in parts),
-        replayed=_sum(part.replayed for part in parts),
-        abandoned=_sum(part.abandoned for part in parts),
+    counts = ("matched", "refused_count", did)
+    return msgspec.structs.replace(
+        parts[0],
         refused=tuple(refusal for part in parts for refusal in part.refused),
-        refused_count=sum(part.refused_count for part in parts),
+        **{count: sum(getattr(part, count) for part in parts) for count in counts},
     )
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
 
 
 async def _watch_starts(client: Client, ids: Sequence[str], rate: float) -> None:
@@ -318,18 +319,26 @@ def _bar() -> Progress:
     )
 
 
-def _report(done: Bulk, count: int, did: str, *, dry_run: bool, as_json: bool) -> None:
+def _report(
+    done: Bulk,
+    count: int,
+    did: str,
+    sample: Sequence[Mended] = (),
+    left_ms: int = 0,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     if as_json:
         print_json(done)
     elif dry_run:
         console().print(f"{_letters(done.matched - done.refused_count)} would be {did}")
-        for one in done.sample:
+        for one in sample:
             console().print(card([("task", one.id), *_both(one)]))
     else:
         console().print(f"{_letters(count)} {did}")
-        left = (done.until or 0) - int(time.time() * 1000)
-        if left > 0:
-            hint(f"the last one starts in {humane(left)}")
+        if left_ms:
+            hint(f"the last one starts in {humane(left_ms)}")
     for refusal in done.refused[:TOLD]:
         console(stderr=True).print(
             f"✗ {plain(refusal.id)}: {plain(refusal.reason)}", markup=False, style="red"

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from onward.client.flows import RunView
-    from onward.client.http import Client, Explanation, TaskEvent
+    from onward.client.http import Client
     from onward.flow.parts import Definition
+    from onward.wire.tasks import Explanation, TaskEvent
 
 CALM_S = 0.1  # between two readings
 GENTLE = 3  # times as long as a reading took: one with thousands of calls is not read all the time

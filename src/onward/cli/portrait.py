@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from onward.client.flows import NodeRun, NodeView, RunView
-    from onward.client.http import Explanation
     from onward.flow.parts import Definition
+    from onward.wire.tasks import Explanation
 
 BAR = 20
 FANS: Mapping[str, str] = {"foreach": "fe", "parallel": "pl"}

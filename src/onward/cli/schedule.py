@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from onward.client.http import Client, TaskView
+    from onward.client.http import Client
     from onward.client.schedules import Definition, ScheduleView
+    from onward.wire.tasks import TaskView
 
 app = typer.Typer(help="Run work once, at intervals, or by cron.", no_args_is_help=True)
 

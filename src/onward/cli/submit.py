@@ -20,7 +20,8 @@ from onward.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from onward.client.http import Client, Options, TaskView
+    from onward.client.http import Client, Options
+    from onward.wire.tasks import TaskView
 
 
 class PriorityWord(StrEnum):

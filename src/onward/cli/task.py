@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from onward.client.http import Client, TaskView
+    from onward.client.http import Client
+    from onward.wire.tasks import TaskView
 
 app = typer.Typer(help="Look at tasks, and intervene.", no_args_is_help=True)
 

@@ -26,7 +26,8 @@ from onward.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from onward.client.http import Client, TaskEvent, TaskView
+    from onward.client.http import Client
+    from onward.wire.tasks import TaskEvent, TaskView
 
 UNAVAILABLE = 503
 

@@ -18,6 +18,7 @@ from onward.client.errors import ProblemError, Unreachable
 from onward.client.wire import PASSING, Wire
 from onward.pace import PROGRESS_EVERY_S, Pace
 from onward.services.function import EffectUnknown
+from onward.wire.attempts import BeginEffect, EffectView, FinishEffect
 
 UNKNOWN_PAUSE_S = 0.1
 AGAIN_S = 0.5  # between two tries at a server or ledger that is away
@@ -95,20 +96,20 @@ class TaskContext:
             await self._take_back(name)
             raise
         said = to_json(value)
-        fence = self.fence if begun.state == "begun" else begun.fence
+        fence = begun.fence if isinstance(begun.fence, int) else self.fence
         # It has happened, and is noted even if the task is canceled or lost by now.
         await asyncio.shield(self._finish(name, said, fence))
         return msgspec.json.decode(said)
 
-    async def _begin(self, name: str) -> _Begun:
+    async def _begin(self, name: str) -> EffectView:
         wire = self._link.wire
         asked = 0
 
-        async def ask() -> _Begun:
+        async def ask() -> EffectView:
             nonlocal asked
             asked += 1
-            request = wire.request("POST", self._path(name), body={"fence": self.fence})
-            return await wire.ask(_Begun, request)
+            body = BeginEffect(fence=self.fence)
+            return await wire.call(EffectView, "POST", self._path(name), body=body)
 
         while True:
             try:
@@ -124,11 +125,11 @@ class TaskContext:
                 await asyncio.sleep(UNKNOWN_PAUSE_S)
             else:
                 # Asked twice, it may be noted by the first request, of which the answer was lost.
-                return _Begun("begun") if asked > 1 and begun.own else begun
+                return EffectView(state="begun") if asked > 1 and begun.own else begun
 
     async def _finish(self, name: str, value: bytes, fence: int) -> None:
         wire = self._link.wire
-        body = {"fence": fence, "value": msgspec.Raw(value)}
+        body = FinishEffect(fence=fence, value=msgspec.Raw(value))
         try:
             await self._again(lambda: wire.tell(wire.request("PUT", self._path(name), body=body)))
         except ProblemError as error:
@@ -159,13 +160,6 @@ class TaskContext:
         if self.lost:
             raise LostTask("the task was taken back")
         await self._link.send(frame)
-
-
-class _Begun(msgspec.Struct):
-    state: str
-    value: Any = None
-    fence: int = 0  # unknown: of the attempt that began it
-    own: bool = False  # unknown: that is this very attempt
 
 
 def _lost_or(error: ProblemError) -> BaseException:

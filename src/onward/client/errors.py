@@ -21,7 +21,7 @@ from onward.core.errors import OnwardError
 from onward.core.urls import shown
 
 if TYPE_CHECKING:
-    from onward.client.http import TaskView
+    from onward.wire.tasks import TaskView
 
 
 class Unreachable(OnwardError):

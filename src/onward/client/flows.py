@@ -14,8 +14,9 @@ from urllib.parse import quote
 import msgspec
 
 from onward.client.errors import TaskFailed
-from onward.client.http import LONG_POLL_MS, TaskView
+from onward.client.http import LONG_POLL_MS
 from onward.core.task import State, new_id
+from onward.wire.tasks import TaskView
 
 if TYPE_CHECKING:
     from onward.client.http import Client

@@ -19,7 +19,18 @@ import msgspec
 from onward.client.address import server_url
 from onward.client.errors import ProblemError, StillRunning, TaskFailed, Unreachable
 from onward.client.wire import Patience, Wire
-from onward.core.task import FINAL, FINAL_EVENTS, State, new_id
+from onward.core.task import FINAL_EVENTS, State, new_id
+from onward.wire.approvals import ApprovalView, Approve, Reject
+from onward.wire.base import Page
+from onward.wire.dead_letters import (
+    Abandon,
+    Abandoned,
+    DeadGroup,
+    DeadLetterFilter,
+    Replay,
+    Replayed,
+)
+from onward.wire.tasks import ApprovalTerms, Explanation, TaskEvent, TaskView
 
 if TYPE_CHECKING:
     from onward.client.encryption import Encryption
@@ -28,6 +39,11 @@ if TYPE_CHECKING:
     from onward.client.log import Log
     from onward.client.queues import Queues
     from onward.client.schedules import Schedules
+
+__all__ = [
+    "ApprovalTerms", "ApprovalView", "Client", "DeadFilter", "DeadGroup", "Explanation", "Filter",
+    "Options", "TaskEvent", "TaskView",
+]  # fmt: skip
 
 LONG_POLL_MS = 20_000
 EARLY_S = 0.05  # a server that ends a long poll at once is not asked again at once
@@ -47,15 +63,7 @@ class Options(TypedDict, total=False):
     timeout_ms: int
     backoff_ms: Sequence[int]
     requires_approval: bool
-    approval: ApprovalTerms
-
-
-class ApprovalTerms(TypedDict, total=False):
-    """On what terms a person is asked; whoever gives them asks."""
-
-    expires_ms: int
-    default: Literal["approve", "reject"]
-    reason: str
+    approval: ApprovalTerms | Mapping[str, Any]
 
 
 class Filter(TypedDict, total=False):
@@ -68,131 +76,11 @@ class Filter(TypedDict, total=False):
     limit: int | None
 
 
-class TaskView(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    type: str
-    queue: str
-    state: str
-    phase: str | None = None
-    payload: Any = None
-    result: Any = None
-    error: Any = None
-    attempt: int = 0
-    generation: int = 1
-    created_at: int = 0
-    started_at: int | None = None
-    finished_at: int | None = None
-    progress: float | None = None
-    progress_message: str | None = None
-    links: Mapping[str, str] = msgspec.field(default_factory=dict)
-
-    @property
-    def over(self) -> bool:
-        return self.state in FINAL
-
-    @property
-    def reason(self) -> str:
-        """Why it failed, in one line."""
-        if isinstance(self.error, dict):
-            return str(self.error.get("message") or self.error.get("kind") or "")
-        return str(self.error or "no reason was given")
-
-
-class TaskPage(msgspec.Struct, frozen=True):
-    items: tuple[TaskView, ...]
-    next: str | None = None
-
-
-class TaskEvent(msgspec.Struct, frozen=True):
-    n: int
-    type: str
-    at: int
-    data: Any = None
-
-
-class EventPage(msgspec.Struct, frozen=True):
-    items: tuple[TaskEvent, ...]
-    next: str | None = None
-
-
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    phase: str
-    reason: str  # for machines; `sentence` is for people
-    sentence: str
-    eta: int | None = None
-    hint: str | None = None
-
-
-class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    task_id: str
-    type: str
-    queue: str
-    status: str
-    requested_at: int
-    payload: Any = None
-    expires_at: int | None = None
-    default: str = "reject"
-    reason: str | None = None
-    by: str | None = None
-    comment: str | None = None
-    decided_at: int | None = None
-    digest: str = ""
-
-
-class ApprovalPage(msgspec.Struct, frozen=True):
-    items: tuple[ApprovalView, ...]
-    next: str | None = None
-
-
 class DeadFilter(TypedDict, total=False):
     fingerprint: str
     type: str
     queue: str
     q: str
-
-
-class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks that died of the same thing."""
-
-    fingerprint: str
-    kind: str
-    message: str
-    count: int
-    first_at: int
-    last_at: int
-    types: tuple[str, ...]
-    sample: TaskView
-    task_ids: tuple[str, ...]
-
-
-class DeadGroups(msgspec.Struct, frozen=True):
-    items: tuple[DeadGroup, ...]
-    next: str | None = None
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    id: str
-    reason: str
-
-
-class Mended(msgspec.Struct, frozen=True):
-    id: str
-    before: Any
-    after: Any
-
-
-class Bulk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a replay, or an abandonment, of many went."""
-
-    matched: int
-    replayed: int | None = None
-    abandoned: int | None = None
-    refused: tuple[Refusal, ...] = ()  # the first 10,000
-    refused_count: int = 0
-    until: int | None = None  # when the last one starts, if they start at a rate
-    sample: tuple[Mended, ...] = ()  # of a dry run with another payload: a few, before and after
 
 
 class Items(msgspec.Struct, frozen=True):
@@ -255,14 +143,9 @@ class Client:
         self, type: str, payload: Any = None, *, wait_ms: int = 0, **options: Unpack[Options]
     ) -> TaskView:
         """The task is taken when this returns; with `wait_ms`, perhaps it is over already."""
-        request = self._wire.request(
-            "POST",
-            "/api/v2/tasks",
-            body={"type": type, "payload": payload, **options},
-            key=options.get("idempotency_key") or new_id(),
-            wait_ms=wait_ms,
-        )
-        return await self._wire.ask(TaskView, request)
+        body = {"type": type, "payload": payload, **options}
+        key = options.get("idempotency_key") or new_id()
+        return await self._wire.call(TaskView, "POST", _TASKS, body=body, key=key, wait_ms=wait_ms)
 
     async def run(
         self,
@@ -283,10 +166,10 @@ class Client:
             raise TaskFailed(task)
         return task.result
 
-    # Somebody wants to know.
+    # What became of it.
 
     async def get(self, id: str) -> TaskView:
-        return await self._wire.ask(TaskView, self._wire.request("GET", _path(id)))
+        return await self._wire.call(TaskView, "GET", _path(id))
 
     async def wait(self, id: str, timeout_ms: int | None = None) -> TaskView:
         """Until it is over, however it ends; StillRunning when the time is over first."""
@@ -298,8 +181,7 @@ class Client:
             if timeout_ms is not None:
                 left = max(0, min(left, timeout_ms - _since_ms(began)))
             try:
-                request = self._wire.request("GET", _path(id), wait_ms=left)
-                task = await self._wire.ask(TaskView, request)
+                task = await self._wire.call(TaskView, "GET", _path(id), wait_ms=left)
             except (Unreachable, ProblemError) as error:
                 if left == 0:
                     raise
@@ -334,18 +216,16 @@ class Client:
                 return
             await asyncio.sleep(EARLY_S)
 
-    async def events(self, id: str, after: int = 0) -> EventPage:
+    async def events(self, id: str, after: int = 0) -> Page[TaskEvent]:
         """What has happened to it so far, from number `after` on."""
-        request = self._wire.request("GET", _path(id, "events"), after=after)
-        return await self._wire.ask(EventPage, request)
+        return await self._wire.call(Page[TaskEvent], "GET", _path(id, "events"), after=after)
 
-    async def list(self, **filter: Unpack[Filter]) -> TaskPage:
-        return await self._wire.ask(TaskPage, self._wire.request("GET", "/api/v2/tasks", **filter))
+    async def list(self, **filter: Unpack[Filter]) -> Page[TaskView]:
+        return await self._wire.call(Page[TaskView], "GET", _TASKS, **filter)
 
     async def explain(self, id: str) -> Explanation:
         """Why it is where it is, and what can be done about it."""
-        request = self._wire.request("GET", _path(id, "explain"))
-        return await self._wire.ask(Explanation, request)
+        return await self._wire.call(Explanation, "GET", _path(id, "explain"))
 
     async def workers(self) -> tuple[dict[str, Any], ...]:
         return (await self._wire.ask(Items, self._wire.request("GET", "/api/v2/workers"))).items
@@ -364,26 +244,25 @@ class Client:
         request = self._wire.request("GET", "/health")
         return await self._wire.ask(dict[str, Any], request, even=503)
 
-    # Somebody intervenes.
+    # To change its course.
 
     async def cancel(self, id: str) -> TaskView:
-        return await self._wire.ask(TaskView, self._wire.request("POST", _path(id, "cancel")))
+        return await self._wire.call(TaskView, "POST", _path(id, "cancel"))
 
     async def retry(self, id: str) -> TaskView:
-        return await self._wire.ask(TaskView, self._wire.request("POST", _path(id, "retry")))
+        """Replay one task, however it ended; `replay` takes many dead letters."""
+        return await self._wire.call(TaskView, "POST", _path(id, "retry"))
 
-    # Somebody is asked.
+    # What waits for a person.
 
     async def approvals(
         self, status: str = "open", *, cursor: str | None = None, limit: int | None = None
-    ) -> ApprovalPage:
-        request = self._wire.request(
-            "GET", "/api/v2/approvals", status=status, cursor=cursor, limit=limit
-        )
-        return await self._wire.ask(ApprovalPage, request)
+    ) -> Page[ApprovalView]:
+        params = {"status": status, "cursor": cursor, "limit": limit}
+        return await self._wire.call(Page[ApprovalView], "GET", _APPROVALS, **params)
 
     async def approval(self, id: str) -> ApprovalView:
-        return await self._wire.ask(ApprovalView, self._wire.request("GET", _asked(id)))
+        return await self._wire.call(ApprovalView, "GET", _path(id, of=_APPROVALS))
 
     async def approve(
         self,
@@ -395,9 +274,9 @@ class Client:
         digest: str | None = None,
     ) -> ApprovalView:
         """Let it run, with another payload if one is given; with `digest`, only what was seen."""
-        body = _given(by=by, comment=comment, payload=payload, digest=digest)
-        request = self._wire.request("POST", _asked(id, "approve"), body=body)
-        return await self._wire.ask(ApprovalView, request)
+        body = Approve(by=by, comment=comment, payload=payload, digest=digest)
+        path = _path(id, "approve", of=_APPROVALS)
+        return await self._wire.call(ApprovalView, "POST", path, body=body)
 
     async def reject(
         self,
@@ -407,29 +286,23 @@ class Client:
         comment: str | None = None,
         digest: str | None = None,
     ) -> ApprovalView:
-        body = _given(by=by, comment=comment, digest=digest)
-        request = self._wire.request("POST", _asked(id, "reject"), body=body)
-        return await self._wire.ask(ApprovalView, request)
+        body = Reject(by=by, comment=comment, digest=digest)
+        path = _path(id, "reject", of=_APPROVALS)
+        return await self._wire.call(ApprovalView, "POST", path, body=body)
 
-    # Somebody looks after the dead.
+    # Tasks that failed for good.
 
-    async def dead_letters(self, **filter: Unpack[DeadFilter]) -> DeadGroups:
-        """What died, grouped by what of. The tasks of one group: `dead_tasks`."""
-        return await self._wire.ask(DeadGroups, self._wire.request("GET", _DEAD, **filter))
+    async def dead_letters(self, **filter: Unpack[DeadFilter]) -> Page[DeadGroup]:
+        """What died, grouped by its cause. The tasks of one group: `dead_tasks`."""
+        return await self._wire.call(Page[DeadGroup], "GET", _DEAD, **filter)
 
     async def dead_tasks(
         self, *, cursor: str | None = None, limit: int | None = None, **filter: Unpack[DeadFilter]
-    ) -> TaskPage:
-        grouped = "fingerprint" in filter
-        request = self._wire.request(
-            "GET",
-            _DEAD if grouped else "/api/v2/tasks",
-            state=None if grouped else State.DEAD,
-            cursor=cursor,
-            limit=limit,
-            **filter,
-        )
-        return await self._wire.ask(TaskPage, request)
+    ) -> Page[TaskView]:
+        params: dict[str, Any] = {"cursor": cursor, "limit": limit, **filter}
+        if "fingerprint" in filter:
+            return await self._wire.call(Page[TaskView], "GET", _DEAD, **params)
+        return await self._wire.call(Page[TaskView], "GET", _TASKS, state=State.DEAD, **params)
 
     async def replay(
         self,
@@ -440,15 +313,15 @@ class Client:
         patch: Any = msgspec.UNSET,
         rate: float | None = None,
         dry_run: bool = False,
-    ) -> Bulk:
+    ) -> Replayed:
         """Dead letters from the beginning again; `rate` is how many start in a second.
 
         With another `payload`, the same for all, or with a JSON merge `patch` of each one's own.
         """
-        body = _given(
-            ids=ids, filter=filter, payload=payload, patch=patch, rate=rate, dry_run=dry_run
+        body = Replay(
+            **_chosen(ids, filter), payload=payload, patch=patch, rate=rate, dry_run=dry_run
         )
-        return await self._wire.ask(Bulk, self._wire.request("POST", f"{_DEAD}/replay", body=body))
+        return await self._wire.call(Replayed, "POST", f"{_DEAD}/replay", body=body)
 
     async def abandon(
         self,
@@ -456,28 +329,21 @@ class Client:
         *,
         filter: DeadFilter | None = None,
         dry_run: bool = False,
-    ) -> Bulk:
-        body = _given(ids=ids, filter=filter, dry_run=dry_run)
-        return await self._wire.ask(Bulk, self._wire.request("POST", f"{_DEAD}/abandon", body=body))
+    ) -> Abandoned:
+        body = Abandon(**_chosen(ids, filter), dry_run=dry_run)
+        return await self._wire.call(Abandoned, "POST", f"{_DEAD}/abandon", body=body)
 
 
-_DEAD = "/api/v2/dead-letters"
+_TASKS, _APPROVALS, _DEAD = "/api/v2/tasks", "/api/v2/approvals", "/api/v2/dead-letters"
 
 
-def _asked(id: str, *rest: str) -> str:
-    return "/".join(("/api/v2/approvals", quote(id, safe=""), *rest))
+def _chosen(ids: Sequence[str] | None, filter: DeadFilter | None) -> dict[str, Any]:
+    named = None if ids is None else tuple(ids)
+    return {"ids": named, "filter": None if filter is None else DeadLetterFilter(**filter)}
 
 
-def _given(
-    *, payload: Any = msgspec.UNSET, patch: Any = msgspec.UNSET, **fields: Any
-) -> dict[str, Any]:
-    said = {name: value for name, value in fields.items() if value is not None}
-    free = {"payload": payload, "patch": patch}  # of these null is a value
-    return said | {name: value for name, value in free.items() if value is not msgspec.UNSET}
-
-
-def _path(id: str, *rest: str) -> str:
-    return "/".join(("/api/v2/tasks", quote(id, safe=""), *rest))
+def _path(id: str, *rest: str, of: str = _TASKS) -> str:
+    return "/".join((of, quote(id, safe=""), *rest))
 
 
 def _since_ms(began: float) -> int:

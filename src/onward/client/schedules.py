@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from onward.client.http import TaskView
 from onward.core.task import new_id
+from onward.wire.tasks import TaskView
 
 if TYPE_CHECKING:
     from onward.client.wire import Wire

@@ -61,8 +61,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return ask(payload, now, expires_ms=span, default=self.default, reason=self.reason)
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody says to an open approval, and which one they mean."""
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """A person's answer to an open approval, and which one they mean."""
 
     by: str | None = None
     comment: str | None = None

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from onward.core import machine
-from onward.core.approval import Word
+from onward.core.approval import Decision
 from onward.core.clock import Clock
 from onward.core.coalesce import Coalescer, call_in_halves
 from onward.core.contract import (
@@ -43,8 +43,8 @@ from onward.core.intervene import (
     Guards,
     Replay,
     accepted,
+    check_same_request,
     dead_only,
-    meant,
     move_or_why,
     unguarded,
 )
@@ -435,20 +435,23 @@ class Dispatcher:
             self.hands.stop(found.id, found.fence, revoked=False)
         return found
 
-    async def approve(self, task: TaskId, word: Word, *, payload: Json | None = None) -> Task:
+    async def approve(
+        self, task: TaskId, decision: Decision, *, payload: Json | None = None
+    ) -> Task:
         """Let it run, perhaps with a mended payload. Conflict when it is decided already."""
 
         def decide(found: Task, now: Instant) -> Move:
             profile = self.profiles[found.profile]
-            move = machine.approve(found, now, profile, word.by, word.comment, payload)
-            return meant(found, word, move)
+            move = machine.approve(found, now, profile, decision.by, decision.comment, payload)
+            return check_same_request(found, decision, move)
 
         return await self._intervene(task, decide)
 
-    async def reject(self, task: TaskId, word: Word) -> Task:
+    async def reject(self, task: TaskId, decision: Decision) -> Task:
         def decide(found: Task, now: Instant) -> Move:
             profile = self.profiles[found.profile]
-            return meant(found, word, machine.reject(found, now, profile, word.by, word.comment))
+            move = machine.reject(found, now, profile, decision.by, decision.comment)
+            return check_same_request(found, decision, move)
 
         return await self._intervene(task, decide)
 

@@ -24,14 +24,24 @@ from typing import NamedTuple
 
 
 class Step(StrEnum):
+    APPROVE = "approve"
+    ASK_AGAIN = "ask_again"
     CHECK_LEDGER = "check_ledger"
+    LIST_APPROVALS = "list_approvals"
     LIST_FLOWS = "list_flows"
     LIST_QUEUES = "list_queues"
     LIST_SCHEDULES = "list_schedules"
+    LIST_TASKS = "list_tasks"
     PUBLISH_VERSION = "publish_version"
     REMOVE_SERVICE = "remove_service"
     REPLACE_SCHEDULE = "replace_schedule"
+    REPLAY_DEAD = "replay_dead"
+    RESUME_QUEUE = "resume_queue"
+    RUN_AGAIN = "run_again"
+    SHOW_BREAKERS = "show_breakers"
     SHOW_SERVICE = "show_service"
+    START_STREAM_WORKER = "start_stream_worker"
+    START_WORKER = "start_worker"
     SUBMIT_NOW = "submit_now"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from onward.core import machine
-from onward.core.approval import Word, approval_of
+from onward.core.approval import Decision, approval_of
 from onward.core.contract import FRESH, FULL, Fate, Move, Receipt
 from onward.core.errors import (
     Conflict,
@@ -70,19 +70,19 @@ def dead_only(decide: Decide) -> Decide:
     return guarded
 
 
-def meant(found: Task, word: Word, move: Move | None) -> Move:
-    """The move, if it is about what whoever decided has seen."""
+def check_same_request(found: Task, decision: Decision, move: Move | None) -> Move:
+    """The move, if the decision is about the request that is open now, as it was shown."""
     asked = approval_of(found)
     if asked is None:
         raise NotFound("nobody is asked to approve this task")
-    if word.generation not in (None, found.generation):
+    if decision.generation not in (None, found.generation):
         raise Conflict("the task has been replayed since: this approval is over")
     if move is None:
         by = f" by {asked.by}" if asked.by else ""
         raise Conflict(
             f"it is {asked.status} already{by}" if asked.decided_at else "its time is over"
         )
-    if word.digest not in (None, asked.digest):
+    if decision.digest not in (None, asked.digest):
         raise Conflict("the payload is not the one that was shown", hint="look at it again")
     return move
 

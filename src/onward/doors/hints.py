@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from shlex import quote
 from types import MappingProxyType
 from typing import TypeAlias
 
-from onward.core.errors import OnwardError, Step
+from onward.core.errors import NextStep, OnwardError, Step
 
 Words: TypeAlias = Mapping[Step, str]
 
 HTTP: Words = MappingProxyType(
     {
+        Step.APPROVE: "onward approvals approve {about}   or   onward approvals reject {about}",
+        Step.ASK_AGAIN: "onward task retry {about} asks again",
         Step.CHECK_LEDGER: "onward doctor looks at the ledger",
+        Step.LIST_APPROVALS: "GET /api/v2/approvals lists what is open",
         Step.LIST_FLOWS: "GET /api/v2/flows lists what there is",
         Step.LIST_QUEUES: "GET /api/v2/queues lists what there is",
         Step.LIST_SCHEDULES: "GET /api/v2/schedules lists what there is",
+        Step.LIST_TASKS: "GET /api/v2/tasks lists what there is",
         Step.PUBLISH_VERSION: "POST /flows/version publishes one",
         Step.REMOVE_SERVICE: "DELETE /api/v2/services/{about}, or use another type",
         Step.REPLACE_SCHEDULE: "PUT /api/v2/schedules/{about} replaces it",
+        Step.REPLAY_DEAD: "mend the cause, then: onward dlq replay {about}",
+        Step.RESUME_QUEUE: "onward queue resume {quoted}",
+        Step.RUN_AGAIN: "onward task retry {about} runs it again",
+        Step.SHOW_BREAKERS: "GET /health shows every breaker",
         Step.SHOW_SERVICE: "GET /api/v2/services/{about} shows the schema",
+        Step.START_STREAM_WORKER: "start one, for example: onward worker module:attr --via streams",
+        Step.START_WORKER: "start a worker {about}, for example: onward worker module:attr",
         Step.SUBMIT_NOW: "POST /api/v2/tasks runs something now",
     }
 )
@@ -32,10 +43,12 @@ TOOLS: Words = MappingProxyType(
 )
 
 
+def step_text(step: NextStep, words: Words = HTTP) -> str:
+    return words[step.what].format(about=step.about, quoted=quote(step.about))
+
+
 def hint_text(error: OnwardError, words: Words = HTTP) -> str | None:
-    return (
-        error.hint if error.step is None else words[error.step.what].format(about=error.step.about)
-    )
+    return error.hint if error.step is None else step_text(error.step, words)
 
 
 def with_hint(error: OnwardError, words: Words = HTTP) -> str:

@@ -1,38 +1,17 @@
-"""Lists by a door's own words, and lists that are one array however long they are.
-
-The ledger knows states; which word a task has, its phase tells.
-"""
+"""Lists that are one array, however long they are."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from onward.core.contract import PAGE_BYTES, Query, TaskStore
-from onward.core.task import Task
+from onward.core.contract import PAGE_BYTES
 
 FURTHER = 500  # tasks on a page after the first, when most of those before did not fit
-MOST_SEEN = 20_000  # tasks looked at for one list
 JSON = "application/json"
-
-
-async def newest(
-    store: TaskStore, query: Query, fits: Callable[[Task], bool], limit: int
-) -> AsyncIterator[Sequence[Task]]:
-    """The newest so many that match the query and fit, one page of them at a time."""
-    seen = 0
-    while True:
-        page = await store.find(query)
-        found = [task for task in page.items if fits(task)][:limit]
-        yield found
-        limit -= len(found)
-        seen += len(page.items)
-        if not limit or page.next is None or seen >= MOST_SEEN:
-            return
-        query = msgspec.structs.replace(query, after=page.next, limit=FURTHER)
 
 
 async def array(

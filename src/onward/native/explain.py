@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from shlex import quote
-
 import msgspec
 
 from onward.core.approval import Status, approval_of
 from onward.core.dispatch import Dispatcher
+from onward.core.errors import NextStep, Step
 from onward.core.machine import NEVER
 from onward.core.phase import Phase, phase
 from onward.core.pressure.breaker import Circuit, Reading
 from onward.core.pressure.pauses import Pause
 from onward.core.task import UNKNOWN_SERVICE, Instant, State, Task, fault_of
+from onward.native.views import progress_of
 from onward.workers.roster import Roster, group_of
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
+    """A door makes an `Explanation` of it: how to do the next step depends on who reads it."""
+
     id: str
     phase: Phase
     reason: str
     sentence: str
     eta: Instant | None = None
-    hint: str | None = None
+    step: NextStep | str | None = None
 
 
 def explain(
@@ -33,20 +35,18 @@ def explain(
     position: int | None,
     shut: Reading | None = None,  # the service's breaker, if no work goes there
     paused: Pause | None = None,
-) -> Explanation:
+) -> Explained:
     now_in = phase(task)
     if paused is not None and task.state is State.QUEUED:
-        reason, sentence, eta, hint = _paused(task, paused)
+        reason, sentence, eta, step = _paused(task, paused)
     elif shut is not None and task.state is State.QUEUED:
-        reason, sentence, eta, hint = _left_alone(task, shut, now)
+        reason, sentence, eta, step = _left_alone(task, shut, now)
     else:
-        reason, sentence, eta, hint = _reason(now_in, task, now, served=served, position=position)
-    return Explanation(
-        id=task.id, phase=now_in, reason=reason, sentence=sentence, eta=eta, hint=hint
-    )
+        reason, sentence, eta, step = _reason(now_in, task, now, served=served, position=position)
+    return Explained(id=task.id, phase=now_in, reason=reason, sentence=sentence, eta=eta, step=step)
 
 
-async def explained(task: Task, dispatcher: Dispatcher, roster: Roster) -> Explanation:
+async def explained(task: Task, dispatcher: Dispatcher, roster: Roster) -> Explained:
     """The same, with what there is to know about its queue looked up."""
     pressure = dispatcher.pressure
     return explain(
@@ -59,7 +59,7 @@ async def explained(task: Task, dispatcher: Dispatcher, roster: Roster) -> Expla
     )
 
 
-_Reason = tuple[str, str, Instant | None, str | None]
+_Reason = tuple[str, str, Instant | None, NextStep | str | None]
 
 
 def _reason(
@@ -78,9 +78,8 @@ def _reason(
         case Phase.QUEUED | Phase.RETRYING | Phase.REQUEUED:
             return _queued(task, served=served, position=position)
         case Phase.WAITING_APPROVAL:
-            id = f"{task.id}.{task.generation}"
-            hint = f"onward approvals approve {id}   or   onward approvals reject {id}"
-            return "waiting_approval", "It waits for a person's approval.", None, hint
+            step = NextStep(Step.APPROVE, f"{task.id}.{task.generation}")
+            return "waiting_approval", "It waits for a person's approval.", None, step
         case Phase.PARKED:
             what = task.waiting_for or "something"
             return "parked", f"It waits for {what} and holds no worker.", task.due_at, None
@@ -101,7 +100,7 @@ def _paused(task: Task, paused: Pause) -> _Reason:
     by = f" by {paused.by}" if paused.by else ""
     why = f": {paused.reason}" if paused.reason else ""
     sentence = f"Queue {task.queue!r} was paused{by}{why}."
-    return "queue_paused", sentence, None, f"onward queue resume {quote(task.queue)}"
+    return "queue_paused", sentence, None, NextStep(Step.RESUME_QUEUE, task.queue)
 
 
 def _left_alone(task: Task, shut: Reading, now: Instant) -> _Reason:
@@ -115,16 +114,16 @@ def _left_alone(task: Task, shut: Reading, now: Instant) -> _Reason:
         f"Service {task.queue!r} seems to be down: {failed}. The task is parked, burns no attempt, "
         f"and the service is tried again in {_span(shut.until, now)}."
     )
-    return "breaker_open", sentence, shut.until, "GET /health shows every breaker"
+    return "breaker_open", sentence, shut.until, NextStep(Step.SHOW_BREAKERS)
 
 
 def _queued(task: Task, *, served: bool, position: int | None) -> _Reason:
     if not served:
         group = group_of(task.queue)
         who = f"worker of group {group!r}" if group else f"worker for {task.queue!r}"
-        flag = "a worker in that group" if group else f"a worker that serves {task.queue!r}"
+        which = "in that group" if group else f"that serves {task.queue!r}"
         sentence = f"No {who} is connected; it waits in queue {task.queue!r}."
-        return "no_worker", sentence, None, f"start {flag}, for example: onward worker module:attr"
+        return "no_worker", sentence, None, NextStep(Step.START_WORKER, which)
     if position is None:
         return "starting", "It has just been taken by a worker.", None, None
     ahead = "it is next" if position == 1 else f"{position - 1} tasks are ahead of it"
@@ -136,8 +135,8 @@ def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Rea
     ran = _span(now, task.started_at or now)
     match now_in:
         case Phase.OFFERED:
-            hint = "start one, for example: onward worker module:attr --via streams"
-            return "offered", "It is on a stream, and no worker has taken it yet.", None, hint
+            sentence = "It is on a stream, and no worker has taken it yet."
+            return "offered", sentence, None, NextStep(Step.START_STREAM_WORKER)
         case Phase.RUNNING:
             sentence = f"Worker {task.worker} has been running it for {ran}."
             return "running", sentence, expected_end(task, now), None
@@ -155,13 +154,13 @@ def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Rea
             return "canceled", "It was canceled.", None, _run_again(task)
         case Phase.DEAD:
             sentence = f"It failed for good after {task.attempt} attempt(s){why}."
-            return "dead", sentence, None, f"mend the cause, then: onward dlq replay {task.id}"
+            return "dead", sentence, None, NextStep(Step.REPLAY_DEAD, task.id)
         case _:
             return _failed(task, why)
 
 
 def _failed(task: Task, why: str) -> _Reason:
-    asked, ask_again = approval_of(task), f"onward task retry {task.id} asks again"
+    asked, ask_again = approval_of(task), NextStep(Step.ASK_AGAIN, task.id)
     if asked is not None and asked.status is Status.REJECTED:
         by = f" by {asked.by}" if asked.by else ""
         why = f": {asked.comment}" if asked.comment else ""
@@ -171,16 +170,16 @@ def _failed(task: Task, why: str) -> _Reason:
     return "failed", f"It failed{why}.", None, _run_again(task)
 
 
-def _run_again(task: Task) -> str:
-    return f"onward task retry {task.id} runs it again"
+def _run_again(task: Task) -> NextStep:
+    return NextStep(Step.RUN_AGAIN, task.id)
 
 
 def expected_end(task: Task, now: Instant) -> Instant | None:
     """A guess: at the pace that its progress has shown so far."""
-    if task.progress is None or task.started_at is None:
+    done = progress_of(task).progress
+    if not done or task.started_at is None:
         return None
-    done = msgspec.json.decode(task.progress).get("progress")
-    return now + round((now - task.started_at) * (1 - done) / done) if done else None
+    return now + round((now - task.started_at) * (1 - done) / done)
 
 
 def _span(until: Instant | None, now: Instant) -> str:

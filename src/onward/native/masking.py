@@ -8,10 +8,9 @@ Whoever does not ask gets what is there: it is theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from fastapi import Query
 
 from onward.core.contract import Page
 from onward.core.task import Event, Json, Task
@@ -19,7 +18,6 @@ from onward.flow.runs import NODE, PROFILE
 from onward.services import privacy
 from onward.services.catalog import Catalog
 
-Masked = Annotated[bool, Query(description="Show a mask instead of sensitive parts.")]
 FLOW = "flow:"  # how the types of runs, and of what they ask people, begin
 EVERY_KEY: privacy.Path = (privacy.ANY,)
 

@@ -15,6 +15,7 @@ from onward.flow.fork import state_before, unapproved_before, undone_before, vis
 from onward.flow.levels import located, paths
 from onward.flow.runs import PROFILE, QUEUE, SIGNAL, Start, memory_of, new_run, shared_of, start_of
 from onward.flow.scope import RESERVED, own, reserved
+from onward.native.reads import get_task
 
 SCOPE = "flows"
 
@@ -88,10 +89,12 @@ class Intake:
         return await self.find(run.id)
 
     async def find(self, id: TaskId) -> Task:
-        (run,) = await self.dispatcher.backend.tasks.get([id])
-        if run is None or run.profile != PROFILE or run.session is not None:
-            raise NotFound(f"no run {id!r}", hint="GET /api/v2/runs lists what there is")
-        return run
+        return await get_task(
+            self.dispatcher.backend.tasks,
+            id,
+            lambda found: found.profile == PROFILE and found.session is None,
+            missing=NotFound(f"no run {id!r}", hint="GET /api/v2/runs lists what there is"),
+        )
 
 
 def _would_go_on_undone(node: str, undone: Sequence[str]) -> Conflict:

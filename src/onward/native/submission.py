@@ -1,4 +1,4 @@
-"""What the native door makes of a submission: defaults of the service, key, clocks, a task."""
+"""What a submission becomes: defaults of its service, idempotency key, clocks, a task."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import NotFound
 from onward.core.policy import Overrides
 from onward.core.task import Instant, Json, Task, TaskId, encode, new_id
-from onward.doors.rest.shapes import PRIORITIES, ApprovalTerms, SubmitBody
+from onward.native.masking import Masking
+from onward.native.reads import NO_TASK
 from onward.native.session_keys import in_session
+from onward.native.views import PRIORITIES
 from onward.services.catalog import Declared
 from onward.services.declarations import Declarations, as_declared
+from onward.wire.tasks import ApprovalTerms, Submit
 from onward.workers.roster import Roster, is_service
 
 SCOPE = "console"
@@ -39,30 +42,31 @@ class Submissions:
         self._roster = roster
         self._stream_types = frozenset(stream_types)
 
-    async def submit(self, body: SubmitBody, *, wait_ms: int) -> tuple[Task, bool]:
-        """The task as it is now, and whether it is over."""
+    async def submit(
+        self, body: Submit, *, wait_ms: int = 0, idempotency_key: str | None = None
+    ) -> Task:
+        """The task as it is after the wait. A key beside the body goes before the one in it."""
+        if idempotency_key is not None:
+            body = msgspec.structs.replace(body, idempotency_key=idempotency_key)
         task = await self._made(body)
         key = _key(body)
-        # Nobody waits for a service that is being left alone: it is accepted, and told when to ask.
+        # A caller does not wait for a service whose breaker is open: the task is accepted, and the
+        # caller learns when to ask.
         if wait_ms and self._dispatcher.pressure.breakers.shut(task.queue) is None:
-            receipt, ending = await self._dispatcher.submit_and_wait(
-                task, timeout_ms=wait_ms, key=key
-            )
+            receipt, _ = await self._dispatcher.submit_and_wait(task, timeout_ms=wait_ms, key=key)
         else:
-            receipt, ending = await self._dispatcher.submit(task, key=key), None
+            receipt = await self._dispatcher.submit(task, key=key)
         found = (await self._dispatcher.backend.tasks.get([receipt.task]))[0]
         if found is None:
             known = receipt.fate is Fate.KNOWN
-            raise NotFound(
-                "the task of this key is past its retention" if known else "no such task"
-            )
-        return found, ending is not None
+            raise NotFound("the task of this key is past its retention" if known else NO_TASK)
+        return found
 
-    async def hand_in(self, body: SubmitBody, key: Key) -> TaskId:
+    async def hand_in(self, body: Submit, key: Key) -> TaskId:
         """Under a key that is not the caller's: of all who use it, the first one's task."""
         return (await self._dispatcher.submit(await self._made(body), key=key)).task
 
-    async def _made(self, body: SubmitBody) -> Task:
+    async def _made(self, body: Submit) -> Task:
         task = _task(body, self._dispatcher.clock.now())
         service = await self._declarations.fitting(task.type, task.queue, body.payload)
         return as_declared(self._routed(task, service), service)
@@ -85,29 +89,42 @@ class Submissions:
         return EVERY in self._stream_types and free
 
     async def check(self, type_: str, queue: str, payload: Any) -> None:
-        """A payload that was mended by hand is held to what any other is held to."""
+        """Invalid: this payload does not fit what the service declares."""
         await self._declarations.fitting(type_, queue, payload)
 
 
-def _task(body: SubmitBody, now: Instant) -> Task:
+class Replacements:
+    """Payloads that a person puts in the place of a task's own, checked as any submission is."""
+
+    def __init__(self, submissions: Submissions, masking: Masking) -> None:
+        self._submissions = submissions
+        self._masking = masking
+
+    async def checked(self, task: Task, payload: Any) -> Json:
+        """Invalid: it does not fit, or a mask stands in it where a sensitive part should be."""
+        await self._masking.refuse(task, payload)
+        await self._submissions.check(task.type, task.queue, payload)
+        return encode(payload)
+
+
+def _task(body: Submit, now: Instant) -> Task:
     timeout_ms = body.timeout_ms
     payload = encode(body.payload)
     asked = _asked(body, payload, now)
-    # With somebody to tell, the time allowed is told of and not enforced.
-    told = body.session_id is not None
-    backoff = None if body.backoff_ms is None else tuple(body.backoff_ms)
+    # A session is notified when the time allowed is over; the time is not enforced.
+    notified = body.session_id is not None
     return Task(
         id=new_id(),
         type=body.type,
         queue=body.queue or body.type,
-        profile="session" if told else "console",
+        profile="session" if notified else "console",
         payload=payload,
         created_at=now,
         priority=PRIORITIES[body.priority],
         run_at=body.run_at if body.delay_ms is None else now + body.delay_ms,
-        expires_at=now + timeout_ms if told and timeout_ms is not None else None,
-        attempt_ms=None if told else timeout_ms,
-        overrides=Overrides(body.max_retries, backoff).encode(),
+        expires_at=now + timeout_ms if notified and timeout_ms is not None else None,
+        attempt_ms=None if notified else timeout_ms,
+        overrides=Overrides(body.max_retries, body.backoff_ms).encode(),
         session=body.session_id,
         key=in_session(body.idempotency_key, body.session_id),
         waiting_for=None if asked is None else WAITS,
@@ -121,7 +138,7 @@ def _as_agents(task: Task) -> Task:
     return msgspec.structs.replace(task, profile="session", expires_at=told_at, attempt_ms=None)
 
 
-def _asked(body: SubmitBody, payload: Json, now: Instant) -> Approval | None:
+def _asked(body: Submit, payload: Json, now: Instant) -> Approval | None:
     """What a person is asked first, if the submission says so."""
     if not (body.requires_approval or body.approval):
         return None
@@ -131,11 +148,11 @@ def _asked(body: SubmitBody, payload: Json, now: Instant) -> Approval | None:
     )
 
 
-def _key(body: SubmitBody) -> Key | None:
+def _key(body: Submit) -> Key | None:
     key = in_session(body.idempotency_key, body.session_id)
     if key is None:
         return None
-    said = body.model_dump(exclude={"idempotency_key"}, exclude_unset=True)
-    digest = hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
+    rest = msgspec.structs.replace(body, idempotency_key=None)
+    digest = hashlib.sha256(msgspec.json.encode(rest, order="deterministic")).hexdigest()
     # A scope of their own: no key without a session can be made to look like a session's.
     return Key(SCOPE if body.session_id is None else f"{SCOPE}:session", key, digest)

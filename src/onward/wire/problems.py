@@ -46,6 +46,9 @@ def fault_of(text: str) -> Fault:
         unknown = field["how"] == "contains unknown"
         pointer = f"{pointer}/{field['name']}"
         return Fault(pointer, "is no field of this request" if unknown else "is required")
+    if what.startswith("Invalid enum value"):
+        # Without the value, which msgspec quotes: it may be a secret in the wrong field.
+        return Fault(pointer, "is none of the values that this may have")
     for name, word in _WORDS.items():
         what = what.replace(name, word)
     return Fault(pointer, f"{what[:1].lower()}{what[1:]}")

@@ -19,9 +19,10 @@ from onward.cli.demo.flows import HOUR_MS, ORDER, POSTER, order, poster
 from onward.core.task import new_id
 
 if TYPE_CHECKING:
-    from onward.client.http import ApprovalView, Client, Options
+    from onward.client.http import Client, Options
     from onward.client.schedules import Definition
     from onward.client.wire import Wire
+    from onward.wire.approvals import ApprovalView
 
 PHOTOS = ("harbour", "two cats", "panorama of the bay", "the old mill", "Ada at five", "first snow")
 CUSTOMERS = ("Ada", "Grace", "Linus", "Barbara", "Donald", "Nemo")  # nobody knows where Nemo lives

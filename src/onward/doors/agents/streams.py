@@ -33,10 +33,10 @@ from onward.core.task import (
 )
 from onward.core.troubles import Troubles
 from onward.doors.agents.view import error_of, raw, shown
-from onward.doors.rest.shapes import PRIORITY_WORDS
 from onward.native.notifications.figures import duration_ms
 from onward.native.notifications.notices import TYPES as NOTICED
 from onward.native.notifications.notices import Noticing, notice_of
+from onward.native.views import PRIORITY_WORDS
 from onward.wire.times import iso
 from onward.workers.streams.agent_dialect import (
     ANSWERED,

@@ -17,10 +17,11 @@ from onward.core.errors import Conflict, Invalid
 from onward.core.task import FINAL, State
 from onward.doors.flows.body import described, read_body, refusing_as_400
 from onward.doors.flows.rows import node_runs, run_row, status_of
-from onward.doors.listing import array, newest
+from onward.doors.listing import FURTHER, array
 from onward.doors.route import BadBody, answer
 from onward.flow.catalog import Flows
 from onward.flow.runs import Start
+from onward.native.reads import fitting
 from onward.native.run_intake import Intake
 
 LISTED = 100
@@ -98,8 +99,8 @@ def build(flows: Flows, intake: Intake) -> APIRouter:
         if status and status not in STORED:
             raise BadBody(Invalid(f"status {status!r} is none of {', '.join(STORED)}"))
         query = Query(states=STORED.get(status, frozenset()), profiles=intake.profiles, limit=limit)
-        found = newest(store, query, lambda run: status in ("", status_of(run)), limit)
-        return await array([run_row(run) for run in runs] async for runs in found)
+        pages = fitting(store, query, lambda run: status in ("", status_of(run)), at_a_time=FURTHER)
+        return await array([run_row(run) for run in page.items] async for page in pages)
 
     @router.get("/tasks/get")
     async def read(id: str = "") -> Response:

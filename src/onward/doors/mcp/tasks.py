@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from mcp.server.context import HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
@@ -24,6 +23,7 @@ from onward.core.phase import Phase, phase
 from onward.core.task import FINAL, State, Task
 from onward.doors.mcp.door import KEY
 from onward.native.tools.toolbox import Toolbox
+from onward.native.views import progress_of
 from onward.wire.times import iso
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -101,7 +101,7 @@ def _outline(task: Task, dispatcher: Dispatcher) -> dict[str, Any]:
     return {
         "taskId": task.id,
         "status": _status(task),
-        "statusMessage": _told(task),
+        "statusMessage": _status_message(task),
         "createdAt": iso(task.created_at),
         "lastUpdatedAt": iso(changed),
         "ttlMs": dispatcher.profiles[task.profile].retention_ms,
@@ -109,15 +109,14 @@ def _outline(task: Task, dispatcher: Dispatcher) -> dict[str, Any]:
     }
 
 
-def _told(task: Task) -> str:
+def _status_message(task: Task) -> str:
     if awaited(task):
         return f"{task.type} waits for a person's approval. {_where(task)}"
-    said = f"{task.type} is {phase(task).replace('_', ' ')}"
-    if task.state is not State.RUNNING or task.progress is None:
-        return f"{said}."
-    far = msgspec.json.decode(task.progress)
-    message = f", {far['message']}" if far.get("message") else ""
-    return f"{said}: {far['progress']:.0%}{message}."
+    status = f"{task.type} is {phase(task).replace('_', ' ')}"
+    done, message = progress_of(task)
+    if task.state is not State.RUNNING or done is None:
+        return f"{status}."
+    return f"{status}: {done:.0%}{f', {message}' if message else ''}."
 
 
 def _status(task: Task) -> str:

@@ -2,16 +2,17 @@
 written, and both stand in the OpenAPI document. Never decides anything itself.
 
 Parameters that the path names are read from there; a `Query` from behind the question mark; a
-`Body` from the body, as strict JSON. Everything is checked by the classes in `wire`.
+`Body` from the body, as strict JSON; one that has the name of a header (`HEADERS`) from that
+header. Everything is checked by the classes in `wire`.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from fastapi.routing import APIRoute
@@ -21,7 +22,9 @@ from starlette.responses import Response
 from onward.core import strict_json
 from onward.core.errors import Invalid
 from onward.doors.errors import refuse
+from onward.doors.listing import array
 from onward.doors.route import answer, zip_if_long
+from onward.doors.streaming import EventStream, Places
 from onward.native.caller import OPERATOR, Caller, scope_of
 from onward.wire import problems
 from onward.wire.base import Body, Query
@@ -29,6 +32,8 @@ from onward.wire.base import Body, Query
 PREFIX = "/api/v2"
 REF = "#/components/schemas/{name}"
 JSON, PROBLEM = "application/json", "application/problem+json"
+EVENTS = "text/event-stream"
+HEADERS = {"idempotency_key": "Idempotency-Key", "last_event_id": "Last-Event-ID"}
 # Statuses that any request may be answered with: bad JSON, too large, refused, busy or stopping.
 ANY_ERROR = (403, 503)
 BODY_ERRORS = (400, 413, 422)
@@ -37,9 +42,17 @@ UseCase = Callable[..., Awaitable[Any]]
 
 
 class Reply(NamedTuple):
-    body: Any
+    body: Any  # an async iterator: the items of one page, a part at a time
     status: int = 200
     headers: Mapping[str, str] | None = None
+
+
+class Stream(NamedTuple):
+    """What a caller that accepts server-sent events gets instead of a page."""
+
+    use_case: UseCase  # returns an async iterator; None in it: nothing new, keep the line open
+    id_of: Callable[[Any], tuple[object, str]]  # the id and the name of an event
+    places: Places
 
 
 def route(  # noqa: PLR0913 a row of a table
@@ -52,6 +65,7 @@ def route(  # noqa: PLR0913 a row of a table
     reply: Callable[[Any], Reply] | None = None,
     statuses: Sequence[int] = (),
     result: Any = None,
+    stream: Stream | None = None,
     tag: str | None = None,
 ) -> APIRoute:
     """`reply` turns what the use case returns into a reply, where that depends on the result; the
@@ -59,9 +73,15 @@ def route(  # noqa: PLR0913 a row of a table
     """
     scope_of(use_case)  # one that names none stops the start
     takes = _Signature(path, use_case)
+    if stream is not None:
+        scope_of(stream.use_case)
+    streams = None if stream is None else _Signature(path, stream.use_case)
     statuses = statuses or (status,)
 
     async def endpoint(request: Request) -> Response:
+        if stream and streams and EVENTS in request.headers.get("accept", ""):
+            found = await stream.use_case(caller_of(request), **await streams.read(request))
+            return EventStream(_lines(found, stream.id_of), stream.places.take())
         try:
             arguments = await takes.read(request)
         except _Unreadable as error:
@@ -70,7 +90,10 @@ def route(  # noqa: PLR0913 a row of a table
         body, code, headers = reply(found) if reply else Reply(found, status)
         if body is None:
             return Response(status_code=204 if code == 200 else code, headers=headers)
-        response = answer(body, code, headers)
+        if isinstance(body, AsyncIterator):
+            response = await array(body, b'{"items":', b',"next":null}')
+        else:
+            response = answer(body, code, headers)
         await zip_if_long(request, response)
         return response
 
@@ -85,8 +108,21 @@ def route(  # noqa: PLR0913 a row of a table
         operation_id=f"{method.lower()}{re.sub(r'[^a-z]+', '_', path.lower())}".rstrip("_"),
         summary=(inspect.getdoc(use_case) or use_case.__name__).split("\n")[0],
         tags=[tag or path.split("/")[1]],
-        openapi_extra=takes.described(returned, statuses, errors),
+        openapi_extra=takes.described(returned, statuses, errors, streams),
     )
+
+
+async def _lines(
+    found: AsyncIterator[Any], id_of: Callable[[Any], tuple[object, str]]
+) -> AsyncIterator[bytes]:
+    yield b"retry: 1000\n\n"
+    async for event in found:
+        if event is None:
+            yield b": alive\n\n"  # so that a dead connection is noticed
+        else:
+            id, name = id_of(event)
+            data = msgspec.json.encode(event).decode()
+            yield f"id: {id}\nevent: {name}\ndata: {data}\n\n".encode()
 
 
 def caller_of(request: Request) -> Caller:
@@ -114,8 +150,9 @@ class _Signature:
         self._query: tuple[str, type[Query]] | None = None
         self._body: tuple[str, Any] | None = None
         self._required = False
+        self.headers = {name: hints[name] for name in HEADERS if name in hints}
         for parameter in parameters:
-            if parameter.name in self._path:
+            if parameter.name in self._path or parameter.name in self.headers:
                 continue
             kind = _without_none(hints[parameter.name])
             if issubclass(kind, Query):
@@ -128,12 +165,15 @@ class _Signature:
 
     async def read(self, request: Request) -> dict[str, Any]:
         arguments = {
-            name: _converted(request.path_params[name], kind, at=name, strict=False)
+            name: converted(request.path_params[name], kind, at=name, strict=False)
             for name, kind in self._path.items()
         }
+        for name, kind in self.headers.items():
+            given = request.headers.get(HEADERS[name])
+            arguments[name] = converted(given, kind, at=HEADERS[name].lower())
         if self._query is not None:
             name, kind = self._query
-            arguments[name] = _converted(_given(request, kind), kind, strict=False)
+            arguments[name] = converted(_given(request, kind), kind, strict=False)
         if self._body is not None:
             sent = await request.body()
             if sent or self._required:
@@ -143,11 +183,15 @@ class _Signature:
                 except Invalid as error:
                     raise _Unreadable(error) from error
                 if value is not None or self._required:
-                    arguments[name] = _converted(value, kind)
+                    arguments[name] = converted(value, kind)
         return arguments
 
     def described(
-        self, returned: Any, statuses: Sequence[int], errors: Sequence[int]
+        self,
+        returned: Any,
+        statuses: Sequence[int],
+        errors: Sequence[int],
+        streamed: _Signature | None = None,
     ) -> dict[str, Any]:
         """This operation, for the OpenAPI document; `components` adds the shapes it refers to."""
         parameters = [
@@ -157,7 +201,11 @@ class _Signature:
         may = {*ANY_ERROR, *errors, *((404,) if self.in_path else ())}
         if self._query is not None:
             parameters += _query_parameters(self._query[1])
-        if self._query is not None or any(kind is not str for kind in self._path.values()):
+        headers = {**self.headers, **(streamed.headers if streamed else {})}
+        for name, kind in headers.items():
+            described = {"name": HEADERS[name], "in": "header", "required": False}
+            parameters.append({**described, "schema": _not_null(schema_of(kind))})
+        if self._query or headers or any(kind is not str for kind in self._path.values()):
             may.add(422)
         operation: dict[str, Any] = {"parameters": parameters, "responses": {}}
         if self._body is not None:
@@ -168,6 +216,8 @@ class _Signature:
             done: dict[str, Any] = {"description": "done"}
             if returned is not NoneType and returned is not None:
                 done["content"] = {JSON: {"schema": schema_of(returned)}}
+                if streamed is not None:
+                    done["content"][EVENTS] = {"schema": {"type": "string"}}
             operation["responses"][str(status)] = done
         problem = {PROBLEM: {"schema": schema_of(problems.Problem)}}
         for status in sorted(may):
@@ -179,6 +229,9 @@ _used: dict[Any, None] = {}  # the types that stand in the document, in order
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
+    options = [one for one in get_args(kind) if get_origin(kind) in (Union, UnionType)]
+    if sum(_is_struct(one) for one in options) > 1:  # one body or another, which msgspec cannot
+        return {"anyOf": [schema_of(one) for one in options]}
     _used[kind] = None
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=REF)
     return dict(schema)
@@ -215,13 +268,18 @@ def _given(request: Request, kind: type[Query]) -> dict[str, Any]:
     return given
 
 
+def _is_struct(kind: Any) -> bool:
+    kind = get_origin(kind) or kind
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
 def _without_none(kind: Any) -> Any:
     if get_origin(kind) in (Union, UnionType):
         (kind,) = (one for one in get_args(kind) if one is not NoneType)
-    return kind
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
-def _converted(value: Any, kind: Any, *, at: str = "", strict: bool = True) -> Any:
+def converted(value: Any, kind: Any, *, at: str = "", strict: bool = True) -> Any:
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:

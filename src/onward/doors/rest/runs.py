@@ -16,11 +16,11 @@ from onward.core.errors import NotFound
 from onward.core.task import FINAL, State, Task
 from onward.doors.flows.rows import RUNNING, NodeRun, node_runs
 from onward.doors.rest.flows import drawn
-from onward.doors.rest.shapes import Cursor, Key, Strict, native
+from onward.doors.rest.shapes import Cursor, Key, Masked, Strict, native
 from onward.doors.route import StrictRoute, answer
 from onward.flow.catalog import Flows
 from onward.flow.runs import Start, memory_of, node_of, shared_of, start_of
-from onward.native.masking import Masked, Masking
+from onward.native.masking import Masking
 from onward.native.run_intake import Intake
 from onward.native.slow_reads import SlowReads
 

@@ -20,15 +20,17 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NotFound
 from onward.core.task import TaskId, encode, new_id
 from onward.doors.rest.shapes import Key as KeyText
-from onward.doors.rest.shapes import Ms, Name, Strict, SubmitBody, native
+from onward.doors.rest.shapes import Masked, Ms, Name, Strict
 from onward.doors.route import StrictRoute, answer
 from onward.flow.catalog import Flows
 from onward.flow.runs import Start, new_run
-from onward.native.masking import Masked, Masking
+from onward.native.masking import Masking
 from onward.native.scheduling import rules
 from onward.native.scheduling.rules import Missed, Overlap, Schedule
 from onward.native.scheduling.scheduler import Scheduler
 from onward.native.submission import Submissions
+from onward.native.views import task_view
+from onward.wire.tasks import Submit
 
 PATH = "/api/v2/schedules"
 UPCOMING = 5
@@ -120,7 +122,7 @@ class Runs:
     async def submit(self, schedule: Schedule, key: Key) -> TaskId:
         work: dict[str, Any] = msgspec.json.decode(schedule.work)
         if "flow" not in work:
-            return await self._submissions.hand_in(SubmitBody(**work), key)
+            return await self._submissions.hand_in(msgspec.convert(work, Submit), key)
         published = await self._flows.pick(work["flow"])
         start = Start(params=work.get("params", {}))
         run = new_run(new_id(), published, self._dispatcher.clock.now(), start)
@@ -189,7 +191,7 @@ def build(dispatcher: Dispatcher, scheduler: Scheduler, runs: Runs, masking: Mas
         (task,) = await dispatcher.backend.tasks.get([id])
         if task is None:
             raise NotFound("the task of this key is past its retention")
-        return answer(native(task), 202, {"location": f"/api/v2/tasks/{id}"})
+        return answer(task_view(task), 202, {"location": f"/api/v2/tasks/{id}"})
 
     return router
 

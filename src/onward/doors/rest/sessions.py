@@ -23,27 +23,28 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NotFound
 from onward.core.phase import phase
 from onward.core.task import FINAL, Instant, State, Task, encode
+from onward.doors.rest.route import converted
 from onward.doors.rest.shapes import (
     CURSOR,
     Cursor,
     Key,
+    Masked,
     Strict,
-    SubmitBody,
-    TaskShape,
-    TasksShape,
-    native,
     native_page,
 )
 from onward.doors.route import StrictRoute, answer
 from onward.doors.streaming import EventStream
 from onward.doors.vocabulary import AGENTS
-from onward.native.masking import Masked, Masking
+from onward.native.masking import Masking
 from onward.native.notifications import webhooks
 from onward.native.notifications.notices import Kept, Notices
 from onward.native.notifications.preferences import ALL_TYPES, Preferences, Webhook, Wishes
 from onward.native.notifications.push import Hub
+from onward.native.reads import fitting, get_task, when_over
 from onward.native.slow_reads import SlowReads
 from onward.native.submission import Submissions
+from onward.native.views import task_view
+from onward.wire.tasks import Submit
 from onward.workers.http.address import Hosts
 
 LONGEST_WAIT_MS = 600_000
@@ -181,40 +182,34 @@ def build(
             raise NotFound("no such session", hint="GET /api/v2/sessions lists those with tasks")
         return answer(found)
 
-    @router.get("/{session_id}/tasks", response_model=TasksShape)
+    @router.get("/{session_id}/tasks")
     async def listing(session_id: SessionId, wanted: Annotated[Wanted, Query()]) -> Response:
         page = await owned.page(session_id, wanted)
         return answer(native_page(await masking.page(page, wanted.masked)))
 
-    @router.post(
-        "/{session_id}/tasks", response_model=TaskShape, responses={202: {"model": TaskShape}}
-    )
+    @router.post("/{session_id}/tasks")
     async def submit(
         session_id: SessionId,
-        body: Annotated[SubmitBody, Body()],
+        given: Annotated[dict[str, Any], Body()],
         wait_ms: Annotated[int, Query(ge=0, le=LONGEST_WAIT_MS)] = 0,
         idempotency_key: Annotated[Key | None, Header()] = None,
     ) -> Response:
+        body: Submit = converted(given, Submit)
         if body.session_id not in (None, session_id):
             raise Invalid("session_id is another one in the path", pointer="/session_id")
-        update = {"session_id": session_id}
-        if idempotency_key is not None:
-            update["idempotency_key"] = idempotency_key
-        task, over = await submissions.submit(body.model_copy(update=update), wait_ms=wait_ms)
-        return answer(native(task), 200 if over or task.state in FINAL else 202)
+        body = msgspec.structs.replace(body, session_id=session_id)
+        task = await submissions.submit(body, wait_ms=wait_ms, idempotency_key=idempotency_key)
+        return answer(task_view(task), 200 if task.state in FINAL else 202)
 
-    @router.get("/{session_id}/tasks/{task_id}", response_model=TaskShape)
+    @router.get("/{session_id}/tasks/{task_id}")
     async def read(
         session_id: SessionId,
         task_id: str,
         wait_ms: Annotated[int, Query(ge=0, le=LONGEST_WAIT_MS)] = 0,
         masked: Masked = False,
     ) -> Response:
-        task = await owned.task(session_id, task_id)
-        if wait_ms and task.state not in FINAL:
-            await dispatcher.wait(task_id, timeout_ms=wait_ms)
-            task = await owned.task(session_id, task_id)
-        return answer(native(await masking.task(task, masked)))
+        task = await when_over(dispatcher, await owned.task(session_id, task_id), wait_ms)
+        return answer(task_view(await masking.task(task, masked)))
 
     @router.get("/{session_id}/notifications", response_model=NotificationsShape)
     async def notifications(
@@ -268,10 +263,10 @@ class Owned:
         self._store = dispatcher.backend.tasks
 
     async def task(self, session: str, id: str) -> Task:
-        found = (await self._store.get([id]))[0]
-        if found is None or found.session != session:
-            raise NotFound("no such task", hint=f"GET /api/v2/sessions/{session}/tasks lists yours")
-        return found
+        missing = NotFound("no such task", hint=f"GET /api/v2/sessions/{session}/tasks lists yours")
+        return await get_task(
+            self._store, id, lambda found: found.session == session, missing=missing
+        )
 
     async def page(self, session: str, wanted: Wanted) -> Page[Task]:
         word = wanted.status.lower()
@@ -282,20 +277,21 @@ class Owned:
         states &= STATUSES.get(word, states)
         if not states:
             return Page([], None)
+        query = LedgerQuery(
+            session=session,
+            states=states if len(states) < len(State) else frozenset(),
+            offered=State.QUEUED in wanted.state if wanted.state else None,
+            after=wanted.cursor,
+            limit=wanted.limit,
+        )
         found: list[Task] = []
-        cursor = wanted.cursor
-        for _ in range(ROUNDS):
-            query = LedgerQuery(
-                session=session,
-                states=states if len(states) < len(State) else frozenset(),
-                offered=State.QUEUED in wanted.state if wanted.state else None,
-                after=cursor,
-                limit=wanted.limit - len(found),
-            )
-            page = await self._store.find(query)
-            found += [task for task in page.items if word in ("all", AGENTS[phase(task)])]
-            cursor = page.next
-            if cursor is None or len(found) >= wanted.limit:
+        cursor, looks = None, 0
+        async for page in fitting(
+            self._store, query, lambda task: word in ("all", AGENTS[phase(task)])
+        ):
+            found += page.items
+            cursor, looks = page.next, looks + 1
+            if looks == ROUNDS:
                 break
         return Page(found, cursor)
 

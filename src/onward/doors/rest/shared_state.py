@@ -17,13 +17,13 @@ from starlette.responses import Response
 from onward.core.errors import NotFound
 from onward.core.task import FINAL, Task, encode
 from onward.doors.flows.past import replayed
-from onward.doors.rest.shapes import Number
+from onward.doors.rest.shapes import Masked, Number
 from onward.doors.route import StrictRoute, answer
 from onward.flow.catalog import Flows
 from onward.flow.replay import Moment, Replay
 from onward.flow.runs import memory_of, shared_of, start_of
 from onward.flow.scope import own
-from onward.native.masking import Masked, Masking
+from onward.native.masking import Masking
 from onward.native.run_intake import Intake
 
 

@@ -22,7 +22,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, NotFound, TooBusy
 from onward.core.task import FINAL, State, Task, TaskId
 from onward.doors import errors
-from onward.doors.listing import array, newest
+from onward.doors.listing import FURTHER, array
 from onward.doors.route import answer
 from onward.doors.tasks.shapes import (
     SHOWN,
@@ -37,6 +37,7 @@ from onward.doors.tasks.shapes import (
     word,
 )
 from onward.doors.tasks.submission import SUMMARIZE, Intake
+from onward.native.reads import fitting, get_task
 
 PREFIX = "/api/v1"
 SUMMARIZE_PATHS = (f"{PREFIX}/tasks/{SUMMARIZE}/", f"{PREFIX}/tasks/{SUMMARIZE}")
@@ -75,10 +76,7 @@ def build(
         return add
 
     async def find(task_id: TaskId) -> Task:
-        task = (await store.get([task_id]))[0]
-        if task is None or not shown(task):
-            raise NotFound(NOT_FOUND)
-        return task
+        return await get_task(store, task_id, shown, missing=NotFound(NOT_FOUND))
 
     async def listed(status: str, limit: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         query = LedgerQuery(states=STORED.get(status, frozenset()), profiles=SHOWN, limit=limit)
@@ -86,8 +84,8 @@ def build(
         def fits(task: Task) -> bool:
             return shown(task) and (not status or word(task) == status)
 
-        async for tasks in newest(store, query, fits, limit):
-            yield await details.of(tasks)
+        async for page in fitting(store, query, fits, at_a_time=FURTHER):
+            yield await details.of(page.items)
 
     # Before the types: none can be called this.
     @on("POST", "/tasks/requeue-orphaned", response_model=Requeued)

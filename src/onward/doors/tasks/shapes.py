@@ -20,6 +20,7 @@ from onward.core.policy import error_class, overrides_of
 from onward.core.task import Event, Fault, Instant, Lane, State, Task, fault_of
 from onward.doors.tasks.submission import SUMMARIZE
 from onward.doors.vocabulary import TASKS
+from onward.native.views import progress_of, raw
 from onward.wire.times import iso
 
 # Which tasks this door shows: its own and native ones that belong to nobody's session or flow.
@@ -152,7 +153,7 @@ class Details:
         now_in = phase(task)
         fault = fault_of(task.error)
         budget = overrides_of(task.overrides).max_retries
-        progress = {} if task.progress is None else msgspec.json.decode(task.progress)
+        progress = progress_of(task)
         moments = (task.created_at, task.queued_at, task.started_at, task.finished_at)
         return {
             "task_id": task.id,
@@ -166,15 +167,15 @@ class Details:
             "created_at": iso(task.created_at),
             "updated_at": iso(max(at for at in moments if at is not None)),
             "completed_at": _iso(task.finished_at if now_in is Phase.SUCCEEDED else None),
-            "result": None if task.result is None else msgspec.Raw(task.result.encode()),
+            "result": raw(task.result),
             "error_history": history,
             "task_type": task.type,
             "queue": task.queue,
             "phase": now_in,
             # Of a text to summarize, `content` is all there is to show, and it may be long.
-            "payload": None if task.type == SUMMARIZE else msgspec.Raw(task.payload.encode()),
-            "progress": progress.get("progress"),
-            "progress_message": progress.get("message"),
+            "payload": None if task.type == SUMMARIZE else raw(task.payload),
+            "progress": progress.progress,
+            "progress_message": progress.message,
         }
 
 

@@ -25,9 +25,9 @@ from onward.core.readers import CURSORS, begin
 from onward.core.tail import Tail
 from onward.core.task import Event, Instant, Task, encode
 from onward.core.troubles import Troubles
-from onward.doors.rest.shapes import PRIORITY_WORDS
 from onward.native.notifications.deliveries import Deliveries
 from onward.native.notifications.figures import WORDS, Figures, Roll
+from onward.native.views import PRIORITY_WORDS, failure_text, success_text
 from onward.wire.times import iso
 
 log = structlog.get_logger("onward.notices")
@@ -38,7 +38,6 @@ MOST = 1_000  # notices of one session
 SLACK = 100  # so many more, then the oldest go: not every notice costs a look at all
 TRIM_MS = DAY_MS // 2
 KNOWN_SESSIONS = 10_000  # whose number of notices is remembered
-SAID = 200  # characters of an error that are worth repeating
 TRIES = 5
 AGAIN_S = 1.0
 
@@ -114,14 +113,11 @@ def _id(event: Event) -> str:
 
 def _message(kind: str, task: Task, event: Event) -> str:
     if kind == COMPLETED:
-        return f"Your {task.type} is ready."
+        return success_text(task.type)
     if kind == TIMEOUT:
         return late(task)
-    said: Any = msgspec.json.decode(event.data or "{}")
-    reason = str(said.get("error", {}).get("message", "")).strip()
-    if len(reason) > SAID:
-        reason = f"{reason[: SAID - 1]}…"
-    return f"Your {task.type} failed: {reason}" if reason else f"Your {task.type} failed."
+    data: Any = msgspec.json.decode(event.data or "{}")
+    return failure_text(task.type, str(data.get("error", {}).get("message", "")))
 
 
 class Notices:

@@ -21,17 +21,18 @@ from onward.core.follow import history
 from onward.core.phase import Phase, phase
 from onward.core.task import FINAL, FINAL_EVENTS, Instant, State, Task, fault_of
 from onward.doors.rest.sessions import Owned, Wanted, is_session
-from onward.doors.rest.shapes import SubmitBody
 from onward.doors.vocabulary import AGENTS
 from onward.native.explain import expected_end, explained
 from onward.native.notifications.notices import TYPES, Kept, Notices, late, notice_of
+from onward.native.reads import get_task
 from onward.native.submission import Submissions
 from onward.native.tools.tools import LIST, MOST_LISTED, RESULT, Kind, Tool, tools_of
+from onward.native.views import ending_text, progress_of, raw
 from onward.services.catalog import Catalog, Declared
+from onward.wire.tasks import Submit
 from onward.wire.times import iso
 from onward.workers.roster import Roster
 
-SAID = 200  # characters of an error that fit into one line
 LAST_EVENTS = 8  # the end is among them
 LAST_OUTPUT = 200  # events among which what a task has put out so far is looked for
 MOST_OUTPUT = 20  # pieces of it in one answer: the newest
@@ -146,21 +147,20 @@ class Toolbox:
     async def submit(
         self, type_: str, payload: Any, *, session: str | None, key: str | None = None
     ) -> Task:
-        body = SubmitBody(type=type_, payload=payload, session_id=session, idempotency_key=key)
-        return (await self._submissions.submit(body, wait_ms=0))[0]
+        body = Submit(type=type_, payload=payload, session_id=session, idempotency_key=key)
+        return await self._submissions.submit(body)
 
     async def task(self, id: str, session: str | None) -> Task:
         """The session's own. Anybody else's looks exactly like one that never was."""
-        found = (await self.dispatcher.backend.tasks.get([id]))[0]
-        if found is None or found.session != session:
-            raise NotFound("no such task", hint=f"{LIST} lists the tasks of a session")
-        return found
+        store = self.dispatcher.backend.tasks
+        missing = NotFound("no such task", hint=f"{LIST} lists the tasks of a session")
+        return await get_task(store, id, lambda found: found.session == session, missing=missing)
 
     async def told_of(self, task: Task) -> Mapping[str, Any]:
         """What get_task_result_tool says of a task."""
         now_in = phase(task)
         now = self.dispatcher.clock.now()
-        progress = {} if task.progress is None else msgspec.json.decode(task.progress)
+        progress = progress_of(task)
         queued = task.state is State.QUEUED
         position = await self.dispatcher.backend.tasks.position(task.id) if queued else None
         return {
@@ -168,10 +168,10 @@ class Toolbox:
             "task_type": task.type,
             "status": AGENTS[now_in],
             "message": await self._message(task, now_in),
-            "result": None if task.result is None else msgspec.Raw(task.result.encode()),
+            "result": raw(task.result),
             "error": _error(task),
-            "progress": progress.get("progress"),
-            "progress_message": progress.get("message"),
+            "progress": progress.progress,
+            "progress_message": progress.message,
             "partial_output": await self._output(task),
             "eta_seconds": _eta_s(task, now),
             "queue_position": position,
@@ -196,7 +196,7 @@ class Toolbox:
         if now_in is Phase.OVERDUE:
             return late(task)
         if task.state in FINAL:
-            return _ending(task)
+            return ending_text(task)
         return (await explained(task, self.dispatcher, self._roster)).sentence
 
     async def _hand_off(
@@ -266,23 +266,11 @@ def acknowledgment(task: Task) -> str:
     )
 
 
-def _ending(task: Task) -> str:
-    if task.state is State.SUCCEEDED:
-        return f"Your {task.type} is ready."
-    if task.state is State.CANCELED:
-        return f"Your {task.type} was canceled."
-    fault = fault_of(task.error)
-    reason = "" if fault is None else fault.message.strip()
-    if len(reason) > SAID:
-        reason = f"{reason[: SAID - 1]}…"
-    return f"Your {task.type} failed: {reason}" if reason else f"Your {task.type} failed."
-
-
 def _line(task: Task) -> Mapping[str, Any]:
     now_in = phase(task)
     status = AGENTS[now_in]
     if task.state in FINAL:
-        summary = _ending(task)
+        summary = ending_text(task)
     elif now_in is Phase.WAITING_APPROVAL:
         summary = f"Your {task.type} waits for a person's approval."
     elif now_in is Phase.OVERDUE:

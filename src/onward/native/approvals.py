@@ -1,0 +1,109 @@
+"""Approvals: what waits for a person, and what they decide (N-5, S1-11).
+
+An approval is a waiting task; its id is the task's with the generation, so that a decision about an
+earlier request cannot be taken for one about the present one. What a flow asks belongs to its run.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from onward.core.approval import WAITS, Approval, Decision, approval_of
+from onward.core.contract import Query as LedgerQuery
+from onward.core.dispatch import Dispatcher
+from onward.core.errors import NextStep, NotFound, Step
+from onward.core.task import State, Task
+from onward.flow.runs import NODE
+from onward.native.caller import Caller, Scope, needs
+from onward.native.masking import Masking
+from onward.native.submission import Replacements, Submissions
+from onward.native.views import raw
+from onward.wire.approvals import ApprovalQuery, ApprovalRead, ApprovalView, Approve, Reject
+from onward.wire.base import Page, is_cursor
+
+OPEN = LedgerQuery(states=frozenset({State.WAITING}), waiting_for=WAITS)
+
+
+class Approvals:
+    def __init__(self, dispatcher: Dispatcher, submissions: Submissions, masking: Masking) -> None:
+        self._dispatcher = dispatcher
+        self._store = dispatcher.backend.tasks
+        self._replacements = Replacements(submissions, masking)
+        self._masking = masking
+
+    @needs(Scope.APPROVE)
+    async def list(self, caller: Caller, query: ApprovalQuery) -> Page[ApprovalView]:
+        wanted = OPEN if query.status == "open" else LedgerQuery(approval=query.status)
+        wanted = msgspec.structs.replace(wanted, after=query.cursor, limit=query.limit)
+        page = await self._masking.page(await self._store.find(wanted), query.masked)
+        found = [(task, approval_of(task)) for task in page.items]
+        items = tuple(_view(task, asked) for task, asked in found if asked is not None)
+        return Page(items=items, next=page.next)
+
+    @needs(Scope.APPROVE)
+    async def read(self, caller: Caller, approval_id: str, query: ApprovalRead) -> ApprovalView:
+        task, generation = await self._find(approval_id)
+        if generation not in (None, task.generation):
+            raise NotFound("the task has been replayed since: this approval is over")
+        return _asked(await self._masking.task(task, query.masked))
+
+    @needs(Scope.APPROVE)
+    async def approve(
+        self, caller: Caller, approval_id: str, body: Approve | None = None
+    ) -> ApprovalView:
+        """Let it run, with another payload if one is given; with `digest`, only what was shown."""
+        task, generation = await self._find(approval_id)
+        given = body or Approve()
+        payload = None
+        if given.payload is not msgspec.UNSET:
+            payload = await self._replacements.checked(task, given.payload)
+        decision = _decision(given, generation)
+        return _asked(await self._dispatcher.approve(task.id, decision, payload=payload))
+
+    @needs(Scope.APPROVE)
+    async def reject(
+        self, caller: Caller, approval_id: str, body: Reject | None = None
+    ) -> ApprovalView:
+        task, generation = await self._find(approval_id)
+        decision = _decision(body or Reject(), generation)
+        return _asked(await self._dispatcher.reject(task.id, decision))
+
+    async def _find(self, approval_id: str) -> tuple[Task, int | None]:
+        """The task, and the generation that is meant. A task's own id means the present one."""
+        id, _, number = approval_id.rpartition(".")
+        asked, bare = await self._store.get([id, approval_id])
+        if asked is not None and is_cursor(number):
+            return asked, int(number)
+        if bare is None:
+            raise NotFound("no such approval", step=NextStep(Step.LIST_APPROVALS))
+        return bare, None
+
+
+def _asked(task: Task) -> ApprovalView:
+    asked = approval_of(task)
+    if asked is None:
+        raise NotFound("nobody is asked to approve this task")
+    return _view(task, asked)
+
+
+def _view(task: Task, asked: Approval) -> ApprovalView:
+    return ApprovalView(
+        id=f"{task.id}.{task.generation}",
+        task_id=(task.parent or task.id) if task.profile == NODE else task.id,
+        type=task.type,
+        queue=task.queue,
+        payload=raw(task.payload),
+        status=asked.status,
+        requested_at=asked.requested_at,
+        expires_at=asked.expires_at,
+        default=asked.default,
+        reason=asked.reason,
+        by=asked.by,
+        comment=asked.comment,
+        decided_at=asked.decided_at,
+        digest=asked.digest,
+    )
+
+
+def _decision(body: Reject, generation: int | None) -> Decision:
+    return Decision(by=body.by, comment=body.comment, generation=generation, digest=body.digest)

@@ -1,0 +1,168 @@
+"""Tasks: submit, read, wait, list, follow, cancel, replay, explain (N-3, N-4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from onward.core.contract import Page as LedgerPage
+from onward.core.contract import Query as LedgerQuery
+from onward.core.dispatch import Dispatcher
+from onward.core.errors import Invalid
+from onward.core.follow import follow
+from onward.core.task import FINAL, State, Task
+from onward.native.caller import Caller, Scope, needs
+from onward.native.explain import Explained, explained
+from onward.native.masking import Masking
+from onward.native.reads import get_task, when_over
+from onward.native.submission import Replacements, Submissions
+from onward.native.views import event_view, task_view
+from onward.wire.base import Key, Page, is_cursor
+from onward.wire.tasks import (
+    EventQuery,
+    Retry,
+    Submit,
+    TaskEvent,
+    TaskQuery,
+    TaskRead,
+    TaskView,
+    Wait,
+)
+from onward.workers.roster import Roster
+
+NAMED_AT_ONCE = 8  # tasks named by id, read at a time
+
+
+class Submitted(NamedTuple):
+    task: TaskView
+    over: bool
+    retry_after_s: int | None = None  # its service is left alone for so long
+
+
+class Tasks:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        roster: Roster,
+        submissions: Submissions,
+        masking: Masking,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._store = dispatcher.backend.tasks
+        self._roster = roster
+        self._submissions = submissions
+        self._replacements = Replacements(submissions, masking)
+        self._masking = masking
+
+    @needs(Scope.SUBMIT)
+    async def submit(
+        self, caller: Caller, body: Submit, query: Wait, idempotency_key: Key | None = None
+    ) -> Submitted:
+        """In the ledger when this returns; over, if it ended within `wait_ms`."""
+        task = await self._submissions.submit(
+            body, wait_ms=query.wait_ms, idempotency_key=idempotency_key
+        )
+        over = task.state in FINAL
+        shut = None if over else self._dispatcher.pressure.breakers.shut(task.queue)
+        if shut is None:
+            return Submitted(task_view(task), over)
+        left_ms = shut.until - self._dispatcher.clock.now()
+        return Submitted(task_view(task), over, max(1, math.ceil(left_ms / 1000)))
+
+    @needs(Scope.READ)
+    async def list(
+        self, caller: Caller, query: TaskQuery
+    ) -> Page[TaskView] | AsyncIterator[Sequence[TaskView]]:
+        """Newest first. Tasks named by id are read a few at a time: together they may be large."""
+        if query.id:
+            return self._named(query)
+        found = await self._store.find(_ledger_query(query))
+        return Page(items=tuple(await self._views(found.items, query)), next=found.next)
+
+    @needs(Scope.READ)
+    async def read(self, caller: Caller, task_id: str, query: TaskRead) -> TaskView:
+        task = await get_task(self._store, task_id)
+        task = await when_over(self._dispatcher, task, query.wait_ms)
+        return task_view(await self._masking.task(task, query.masked))
+
+    @needs(Scope.OPERATE)
+    async def cancel(self, caller: Caller, task_id: str) -> TaskView:
+        """Over at once, or asked to stop if it runs."""
+        return task_view(await self._dispatcher.cancel(task_id))
+
+    @needs(Scope.OPERATE)
+    async def replay(self, caller: Caller, task_id: str, body: Retry | None = None) -> TaskView:
+        """From the beginning again, under its old id; with another payload if one is given."""
+        payload = None
+        if body is not None and body.payload is not msgspec.UNSET:
+            task = await get_task(self._store, task_id)
+            payload = await self._replacements.checked(task, body.payload)
+        return task_view(await self._dispatcher.replay(task_id, payload=payload))
+
+    @needs(Scope.READ)
+    async def explain(self, caller: Caller, task_id: str) -> Explained:
+        """Why it is where it is, and what can be done about it."""
+        return await explained(await get_task(self._store, task_id), self._dispatcher, self._roster)
+
+    @needs(Scope.READ)
+    async def events(self, caller: Caller, task_id: str, query: EventQuery) -> Page[TaskEvent]:
+        """What has happened to it so far, or, as server-sent events, what happens until its end."""
+        task = await get_task(self._store, task_id)
+        page = await self._store.events(after=str(query.after), limit=query.limit, task=task_id)
+        shown = await self._masking.events(task, page.items, query.masked)
+        more = page.next if page.more else None
+        return Page(items=tuple(event_view(event) for event in shown), next=more)
+
+    @needs(Scope.READ)
+    async def follow(
+        self, caller: Caller, task_id: str, query: EventQuery, last_event_id: str | None = None
+    ) -> AsyncIterator[TaskEvent | None]:
+        """Its events as they happen, until it is over. None: nothing new, about once a second."""
+        task = await get_task(self._store, task_id)
+        after = _resumed(last_event_id, query.after)
+        return self._followed(task, after, masked=query.masked)
+
+    async def _followed(
+        self, task: Task, after: int, *, masked: bool
+    ) -> AsyncIterator[TaskEvent | None]:
+        async for events in follow(self._dispatcher.backend, task.id, after=after):
+            if not events:
+                yield None
+            for event in await self._masking.events(task, events, masked):
+                yield event_view(event)
+
+    async def _named(self, query: TaskQuery) -> AsyncIterator[Sequence[TaskView]]:
+        ids = list(dict.fromkeys(query.id))
+        for at in range(0, len(ids), NAMED_AT_ONCE):
+            found = await self._store.look(ids[at : at + NAMED_AT_ONCE])
+            yield await self._views([task for task in found if task is not None], query)
+
+    async def _views(self, tasks: Sequence[Task], query: TaskQuery) -> Sequence[TaskView]:
+        page = LedgerPage(tasks, None)
+        shown = await self._masking.page(page, query.masked and not query.brief)
+        return [task_view(task, brief=query.brief) for task in shown.items]
+
+
+def _ledger_query(query: TaskQuery) -> LedgerQuery:
+    states = frozenset(State(state) for state in query.state)
+    return LedgerQuery(
+        states=states,
+        offered=State.QUEUED in states if states else None,  # that is how they are shown
+        type=query.type,
+        queue=query.queue,
+        session=query.session,
+        text=query.q or None,
+        after=query.cursor,
+        limit=query.limit,
+    )
+
+
+def _resumed(last_event_id: str | None, after: int) -> int:
+    if last_event_id is None or not last_event_id.strip():
+        return after
+    if not is_cursor(last_event_id.strip()):
+        raise Invalid("Last-Event-ID is the n of an event", pointer="Last-Event-ID")
+    return int(last_event_id)

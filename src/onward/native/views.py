@@ -1,0 +1,88 @@
+"""Tasks and their events as callers see them, whichever door they come through."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from onward.core.phase import phase
+from onward.core.task import Event, Json, Priority, State, Task, fault_of
+from onward.native.session_keys import as_given
+from onward.wire.tasks import TaskEvent, TaskView, task_links
+
+PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
+PRIORITY_WORDS = {priority: word for word, priority in PRIORITIES.items()}
+REASON_LENGTH = 200  # characters of an error that fit into one line
+
+
+class Progress(NamedTuple):
+    progress: float | None = None
+    message: str | None = None
+
+
+def task_view(task: Task, *, brief: bool = False) -> TaskView:
+    """`brief`: without payload and result, which may be megabytes that a list does not show."""
+    progress = progress_of(task)
+    return TaskView(
+        id=task.id,
+        type=task.type,
+        queue=task.queue,
+        state=task.shown,
+        phase=phase(task),
+        payload=None if brief else raw(task.payload),
+        result=None if brief else raw(task.result),
+        error=raw(task.error),
+        attempt=task.attempt,
+        generation=task.generation,
+        created_at=task.created_at,
+        started_at=None if task.offered else task.started_at,
+        finished_at=task.finished_at,
+        progress=progress.progress,
+        progress_message=progress.message,
+        priority=PRIORITY_WORDS[task.priority],
+        worker=task.worker,
+        run_at=task.run_at,
+        failures=task.failures,
+        retries=task.retries,
+        session_id=task.session,
+        parent_id=task.parent,
+        idempotency_key=as_given(task.key, task.session),
+        links=task_links(task.id),
+    )
+
+
+def event_view(event: Event) -> TaskEvent:
+    return TaskEvent(n=event.n, type=event.type, at=event.at, data=raw(event.data or "{}"))
+
+
+def progress_of(task: Task) -> Progress:
+    if task.progress is None:
+        return Progress()
+    found = msgspec.json.decode(task.progress)
+    return Progress(found.get("progress"), found.get("message"))
+
+
+def ending_text(task: Task) -> str:
+    """How a task ended, in one line for the person who asked for it."""
+    if task.state is State.SUCCEEDED:
+        return success_text(task.type)
+    if task.state is State.CANCELED:
+        return f"Your {task.type} was canceled."
+    fault = fault_of(task.error)
+    return failure_text(task.type, "" if fault is None else fault.message)
+
+
+def success_text(type_: str) -> str:
+    return f"Your {type_} is ready."
+
+
+def failure_text(type_: str, message: str) -> str:
+    reason = message.strip()
+    if len(reason) > REASON_LENGTH:
+        reason = f"{reason[: REASON_LENGTH - 1]}…"
+    return f"Your {type_} failed: {reason}" if reason else f"Your {type_} failed."
+
+
+def raw(text: Json | None) -> msgspec.Raw | None:
+    return None if text is None else msgspec.Raw(text.encode())

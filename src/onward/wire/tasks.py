@@ -1,0 +1,159 @@
+"""Tasks: how one is submitted, and what the server shows of it, of its events and of its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from onward.wire.base import (
+    Body,
+    Cursor,
+    Instant,
+    Key,
+    Limit,
+    Masked,
+    Ms,
+    Name,
+    Number,
+    PriorityWord,
+    Query,
+    Retries,
+    State,
+    TimeoutMs,
+    WaitMs,
+    Wire,
+)
+
+_OVER = frozenset({"succeeded", "failed", "dead", "canceled"})
+
+
+class ApprovalTerms(Body, frozen=True):
+    """On what terms a person is asked to approve a task before it runs."""
+
+    expires_ms: TimeoutMs | None = None
+    default: Literal["approve", "reject"] = "reject"  # what holds when no one decides in time
+    reason: Annotated[str, Meta(max_length=1000)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.default == "approve" and self.expires_ms is None:
+            raise ValueError("default says what holds after expires_ms: give both")
+
+
+class Submit(Body, frozen=True):
+    type: Name
+    payload: Any = None
+    queue: Name | None = None
+    priority: PriorityWord = "normal"
+    delay_ms: Ms | None = None
+    run_at: Number | None = None
+    idempotency_key: Key | None = None
+    session_id: Name | None = None
+    max_retries: Retries | None = None
+    timeout_ms: TimeoutMs | None = None
+    backoff_ms: Annotated[tuple[Ms, ...], Meta(max_length=100)] | None = None
+    requires_approval: bool | None = None
+    approval: ApprovalTerms | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay_ms is not None and self.run_at is not None:
+            raise ValueError("give delay_ms or run_at, not both")
+        if self.approval is not None and self.requires_approval is False:
+            raise ValueError("approval is given, yet requires_approval is false")
+
+
+class Retry(Body, frozen=True):
+    payload: Any | msgspec.UnsetType = msgspec.UNSET  # instead of the task's own
+
+
+class TaskView(Wire, frozen=True):
+    id: str
+    type: str
+    queue: str
+    state: str
+    phase: str
+    payload: Any
+    result: Any
+    error: Any
+    attempt: int
+    generation: int
+    created_at: Instant
+    started_at: Instant | None
+    finished_at: Instant | None
+    progress: float | None
+    progress_message: str | None
+    priority: str
+    worker: str | None
+    run_at: Instant | None
+    failures: int
+    retries: int
+    session_id: str | None
+    parent_id: str | None
+    idempotency_key: str | None
+    links: Mapping[str, str]
+
+    @property
+    def over(self) -> bool:
+        return self.state in _OVER
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, in one line."""
+        if isinstance(self.error, dict):
+            return str(self.error.get("message") or self.error.get("kind") or "")
+        return str(self.error or "no reason was given")
+
+
+def task_links(id: str) -> Mapping[str, str]:
+    path = f"/api/v2/tasks/{id}"
+    verbs = ("events", "explain", "cancel", "retry")
+    return {"self": path, **{verb: f"{path}/{verb}" for verb in verbs}}
+
+
+class TaskEvent(Wire, frozen=True):
+    n: int
+    type: str
+    at: Instant
+    data: Any
+
+
+class Explanation(Wire, frozen=True):
+    """Why a task is where it is."""
+
+    id: str
+    phase: str
+    reason: str  # for machines; `sentence` is for people
+    sentence: str
+    eta: Instant | None
+    hint: str | None
+
+
+class Wait(Query, frozen=True):
+    wait_ms: WaitMs = 0
+
+
+class TaskRead(Wait, frozen=True):
+    masked: Masked = False
+
+
+class TaskQuery(Query, frozen=True):
+    """Which tasks to list. Tasks named by `id` are looked up, whatever the other fields are."""
+
+    state: tuple[State, ...] = ()
+    type: str | None = None
+    queue: str | None = None
+    session: str | None = None
+    q: Annotated[str, Meta(max_length=200)] | None = None
+    id: Annotated[tuple[str, ...], Meta(max_length=100)] = ()
+    brief: Annotated[bool, Meta(description="leave payload and result out")] = False
+    masked: Masked = False
+    cursor: Cursor | None = None
+    limit: Limit = 100
+
+
+class EventQuery(Query, frozen=True):
+    after: Number = 0
+    limit: Limit = 1000
+    masked: Masked = True
