@@ -21,10 +21,10 @@ from onward.core.policy import BY_ERROR, PERMANENT, POISON_AFTER, TRANSIENT, pro
 from onward.core.task import FINAL, FINAL_EVENTS, State
 from onward.doors.errors import STATUS
 from onward.doors.rest import shapes as native
-from onward.doors.rest.schedules import ScheduleBody
 from onward.doors.tasks.shapes import TaskDetail
 from onward.doors.vocabulary import AGENTS, FLOWS, STREAMS, SYNC, TASKS
 from onward.settings import Settings
+from onward.wire.schedules import ScheduleBody
 from onward.workers.socket import sessions as socket
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -273,9 +273,13 @@ def _told(noun: str) -> set[str]:
         ("Explain", native.ExplainShape),
     ],
 )
-def test_native_shapes(noun: str, shape: type[BaseModel]) -> None:
-    fields = shape.model_fields.items()
-    assert _told(noun) == {field.alias or name for name, field in fields}
+def test_native_shapes(noun: str, shape: type[BaseModel | msgspec.Struct]) -> None:
+    if issubclass(shape, BaseModel):
+        fields = shape.model_fields.items()
+        names = {field.alias or name for name, field in fields}
+    else:
+        names = set(shape.__struct_encode_fields__)
+    assert _told(noun) == names
 
 
 def test_the_tasks_doors_shape() -> None:

@@ -26,26 +26,20 @@ from onward.doors.page import files as console_page
 from onward.doors.rest import approvals as console_approvals
 from onward.doors.rest import dead_letters as console_dead_letters
 from onward.doors.rest import encryption as console_encryption
-from onward.doors.rest import flows as console_flows
 from onward.doors.rest import live as console_live
 from onward.doors.rest import log as console_log
 from onward.doors.rest import ops as console_ops
-from onward.doors.rest import runs as console_runs
-from onward.doors.rest import schedules as console_schedules
 from onward.doors.rest import services as console_services
 from onward.doors.rest import sessions as agent_sessions
-from onward.doors.rest import shared_state as console_shared_state
 from onward.doors.rest import tasks as console_tasks
 from onward.doors.rest import tools as agent_tools
 from onward.doors.rest.document import document
-from onward.doors.rest.routes import queue_routes
+from onward.doors.rest.routes import flow_routes, queue_routes, run_routes, schedule_routes
 from onward.doors.tasks import router as tasks_router
 from onward.doors.tasks.submission import SUMMARIZE, Intake
 from onward.engine import Onward
-from onward.native.masking import Masking
 from onward.native.notifications import push as agent_push
 from onward.native.queues import Queues
-from onward.native.run_intake import Intake as Runs
 from onward.native.tools.toolbox import Toolbox
 from onward.settings import Settings
 from onward.workers.draining import Drains
@@ -109,14 +103,12 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
     )
     errors.install(web)
     submissions = onward.submissions
-    masking = Masking(onward.catalog)
-    runs = Runs(onward.dispatcher, onward.flows)
     for router in (
         sync_router.build(door),
         sync_chat.build(door),
-        console_tasks.build(onward.dispatcher, onward.roster, submissions, masking),
-        console_approvals.build(onward.dispatcher, submissions, masking),
-        console_dead_letters.build(onward.dispatcher, submissions, masking),
+        console_tasks.build(onward.dispatcher, onward.roster, submissions, onward.masking),
+        console_approvals.build(onward.dispatcher, submissions, onward.masking),
+        console_dead_letters.build(onward.dispatcher, submissions, onward.masking),
         console_services.build(
             onward.dispatcher,
             onward.roster,
@@ -145,15 +137,11 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
             onward.wishes,
             onward.hub,
             onward.hosts,
-            masking,
+            onward.masking,
         ),
         agent_tools.build(toolbox),
         flow_workers.build(onward.registry),
-        flow_router.build(onward.flows, runs),
-        console_flows.build(onward.flows),
-        console_runs.build(onward.flows, runs, masking),
-        console_shared_state.build(onward.flows, runs, masking),
-        console_schedules.build(onward.dispatcher, onward.scheduler, onward.scheduled, masking),
+        flow_router.build(onward.flows, onward.runs),
         console_live.build(
             console_live.Live(
                 onward.dispatcher, onward.roster, onward.history, lambda: onward.ready
@@ -165,7 +153,13 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
         # Not include_router: it works every route out again at its first call, for what an
         # application may add to a router, and ours adds nothing.
         web.router.routes.extend(router.routes)
-    web.router.routes.extend(queue_routes(Queues(onward.dispatcher, onward.roster)))
+    for routes in (
+        queue_routes(Queues(onward.dispatcher, onward.roster)),
+        flow_routes(onward.flows),
+        run_routes(onward.runs),
+        schedule_routes(onward.schedules),
+    ):
+        web.router.routes.extend(routes)
     web.router.routes.append(Route(agent_mcp.PATH, calls, methods=["POST"]))
     web.router.routes.append(WebSocketRoute("/ws/worker", onward.sockets))
     web.openapi = lambda: document(web)  # type: ignore[method-assign]

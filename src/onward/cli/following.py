@@ -29,9 +29,9 @@ from onward.cli.terminal import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from onward.client.flows import RunView
     from onward.client.http import Client, Explanation, TaskEvent
     from onward.flow.parts import Definition
+    from onward.wire.runs import RunView
 
 CALM_S = 0.1  # between two readings
 GENTLE = 3  # times as long as a reading took: one with thousands of calls is not read all the time

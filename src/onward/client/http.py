@@ -7,7 +7,7 @@ twice. Waiting and following outlive a server that restarts: the task does, so t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import cached_property
 from time import monotonic
@@ -19,7 +19,8 @@ import msgspec
 from onward.client.address import server_url
 from onward.client.errors import ProblemError, StillRunning, TaskFailed, Unreachable
 from onward.client.wire import Patience, Wire
-from onward.core.task import FINAL, FINAL_EVENTS, State, new_id
+from onward.core.task import FINAL_EVENTS, State, new_id
+from onward.wire.tasks import TaskView as TaskView
 
 if TYPE_CHECKING:
     from onward.client.encryption import Encryption
@@ -66,36 +67,6 @@ class Filter(TypedDict, total=False):
     q: str | None
     cursor: str | None
     limit: int | None
-
-
-class TaskView(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    type: str
-    queue: str
-    state: str
-    phase: str | None = None
-    payload: Any = None
-    result: Any = None
-    error: Any = None
-    attempt: int = 0
-    generation: int = 1
-    created_at: int = 0
-    started_at: int | None = None
-    finished_at: int | None = None
-    progress: float | None = None
-    progress_message: str | None = None
-    links: Mapping[str, str] = msgspec.field(default_factory=dict)
-
-    @property
-    def over(self) -> bool:
-        return self.state in FINAL
-
-    @property
-    def reason(self) -> str:
-        """Why it failed, in one line."""
-        if isinstance(self.error, dict):
-            return str(self.error.get("message") or self.error.get("kind") or "")
-        return str(self.error or "no reason was given")
 
 
 class TaskPage(msgspec.Struct, frozen=True):

@@ -25,13 +25,17 @@ from typing import NamedTuple
 
 class Step(StrEnum):
     CHECK_LEDGER = "check_ledger"
+    FORK_ELSEWHERE = "fork_elsewhere"
     LIST_FLOWS = "list_flows"
     LIST_QUEUES = "list_queues"
+    LIST_RUNS = "list_runs"
     LIST_SCHEDULES = "list_schedules"
     PUBLISH_VERSION = "publish_version"
     REMOVE_SERVICE = "remove_service"
     REPLACE_SCHEDULE = "replace_schedule"
+    SHOW_RUN = "show_run"
     SHOW_SERVICE = "show_service"
+    SIGNAL_LATER = "signal_later"
     SUBMIT_NOW = "submit_now"
 
 

@@ -13,13 +13,21 @@ Words: TypeAlias = Mapping[Step, str]
 HTTP: Words = MappingProxyType(
     {
         Step.CHECK_LEDGER: "onward doctor looks at the ledger",
+        Step.FORK_ELSEWHERE: (
+            'fork from {about!r} (--from {about}), or all the same: "anyway": true (--anyway)'
+        ),
         Step.LIST_FLOWS: "GET /api/v2/flows lists what there is",
         Step.LIST_QUEUES: "GET /api/v2/queues lists what there is",
+        Step.LIST_RUNS: "GET /api/v2/runs lists what there is",
         Step.LIST_SCHEDULES: "GET /api/v2/schedules lists what there is",
         Step.PUBLISH_VERSION: "POST /flows/version publishes one",
         Step.REMOVE_SERVICE: "DELETE /api/v2/services/{about}, or use another type",
         Step.REPLACE_SCHEDULE: "PUT /api/v2/schedules/{about} replaces it",
+        Step.SHOW_RUN: "onward run show {about}",
         Step.SHOW_SERVICE: "GET /api/v2/services/{about} shows the schema",
+        Step.SIGNAL_LATER: (
+            "send it again later; if its queue is paused: onward queue resume {about}"
+        ),
         Step.SUBMIT_NOW: "POST /api/v2/tasks runs something now",
     }
 )

@@ -14,7 +14,8 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import NotFound
 from onward.core.policy import Overrides
 from onward.core.task import Instant, Json, Task, TaskId, encode, new_id
-from onward.doors.rest.shapes import PRIORITIES, ApprovalTerms, SubmitBody
+from onward.doors.rest.shapes import PRIORITIES, ApprovalTerms
+from onward.doors.rest.shapes import SubmitBody as SubmitBody
 from onward.native.session_keys import in_session
 from onward.services.catalog import Declared
 from onward.services.declarations import Declarations, as_declared

@@ -2,7 +2,8 @@
 written, and both stand in the OpenAPI document. Never decides anything itself.
 
 Parameters that the path names are read from there; a `Query` from behind the question mark; a
-`Body` from the body, as strict JSON. Everything is checked by the classes in `wire`.
+`Body` from the body, as strict JSON; `idempotency_key` from the header of that name. Everything is
+checked by the classes in `wire`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from fastapi.routing import APIRoute
@@ -32,6 +33,7 @@ JSON, PROBLEM = "application/json", "application/problem+json"
 # Statuses that any request may be answered with: bad JSON, too large, refused, busy or stopping.
 ANY_ERROR = (403, 503)
 BODY_ERRORS = (400, 413, 422)
+HEADERS = {"idempotency_key": "idempotency-key"}  # parameters that are read from a header
 
 UseCase = Callable[..., Awaitable[Any]]
 
@@ -114,11 +116,14 @@ class _Signature:
         self._query: tuple[str, type[Query]] | None = None
         self._body: tuple[str, Any] | None = None
         self._required = False
+        self._headers: dict[str, Any] = {}
         for parameter in parameters:
             if parameter.name in self._path:
                 continue
             kind = _without_none(hints[parameter.name])
-            if issubclass(kind, Query):
+            if parameter.name in HEADERS:
+                self._headers[parameter.name] = kind
+            elif issubclass(kind, Query):
                 self._query = (parameter.name, kind)
             elif issubclass(kind, Body):
                 self._body = (parameter.name, kind)
@@ -134,6 +139,9 @@ class _Signature:
         if self._query is not None:
             name, kind = self._query
             arguments[name] = _converted(_given(request, kind), kind, strict=False)
+        for name, kind in self._headers.items():
+            if (given := request.headers.get(HEADERS[name])) is not None:
+                arguments[name] = _converted(given, kind, at=HEADERS[name], strict=False)
         if self._body is not None:
             sent = await request.body()
             if sent or self._required:
@@ -157,7 +165,12 @@ class _Signature:
         may = {*ANY_ERROR, *errors, *((404,) if self.in_path else ())}
         if self._query is not None:
             parameters += _query_parameters(self._query[1])
-        if self._query is not None or any(kind is not str for kind in self._path.values()):
+        parameters += [
+            {"name": HEADERS[name], "in": "header", "required": False, "schema": schema_of(kind)}
+            for name, kind in self._headers.items()
+        ]
+        checked = [*self._path.values(), *self._headers.values()]
+        if self._query is not None or any(kind is not str for kind in checked):
             may.add(422)
         operation: dict[str, Any] = {"parameters": parameters, "responses": {}}
         if self._body is not None:
@@ -210,9 +223,14 @@ def _given(request: Request, kind: type[Query]) -> dict[str, Any]:
     for field in msgspec.structs.fields(kind):
         values = request.query_params.getlist(field.encode_name)
         if values:
-            several = get_origin(_without_none(field.type)) in (tuple, list, frozenset)
+            several = _origin(field.type) in (tuple, list, frozenset)
             given[field.encode_name] = values if several else values[-1]
     return given
+
+
+def _origin(kind: Any) -> Any:
+    kind = _without_none(kind)
+    return get_origin(get_args(kind)[0] if get_origin(kind) is Annotated else kind)
 
 
 def _without_none(kind: Any) -> Any:
