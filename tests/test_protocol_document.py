@@ -21,10 +21,10 @@ from onward.core.policy import BY_ERROR, PERMANENT, POISON_AFTER, TRANSIENT, pro
 from onward.core.task import FINAL, FINAL_EVENTS, State
 from onward.doors.errors import STATUS
 from onward.doors.rest import shapes as native
-from onward.doors.rest.schedules import ScheduleBody
 from onward.doors.tasks.shapes import TaskDetail
 from onward.doors.vocabulary import AGENTS, FLOWS, STREAMS, SYNC, TASKS
 from onward.settings import Settings
+from onward.wire.schedules import ScheduleBody
 from onward.wire.tasks import Explanation, Submit, TaskView
 from onward.workers.socket import sessions as socket
 
@@ -279,6 +279,11 @@ def test_native_shapes(noun: str, shape: type[BaseModel | msgspec.Struct]) -> No
         names = {field.encode_name for field in msgspec.structs.fields(shape)}
     else:
         names = {field.alias or name for name, field in shape.model_fields.items()}
+    if issubclass(shape, BaseModel):
+        fields = shape.model_fields.items()
+        names = {field.alias or name for name, field in fields}
+    else:
+        names = set(shape.__struct_encode_fields__)
     assert _told(noun) == names
 
 

@@ -32,7 +32,9 @@ def linear(path: str, synchronous: str, runs: int, steps: int) -> dict[str, Any]
 
     async def measure() -> dict[str, Any]:
         async with _engine(path, synchronous) as onward:
-            await onward.flows.publish((await onward.flows.create("line")).id, _line(steps))
+            await onward.flow_catalog.publish(
+                (await onward.flow_catalog.create("line")).id, _line(steps)
+            )
             began, cpu = time.perf_counter(), time.process_time()
             await _drain(onward, await _start(onward, "line", runs))
             done = runs * steps
@@ -57,8 +59,8 @@ def foreach(path: str, synchronous: str, items: int) -> dict[str, Any]:
 
     async def measure() -> dict[str, Any]:
         async with _engine(path, synchronous) as onward:
-            flow = (await onward.flows.create("each")).id
-            await onward.flows.publish(flow, {"start": "all", "nodes": nodes, "edges": []})
+            flow = (await onward.flow_catalog.create("each")).id
+            await onward.flow_catalog.publish(flow, {"start": "all", "nodes": nodes, "edges": []})
             began = time.perf_counter()
             await _drain(
                 onward, await _start(onward, "each", 1, shared={"items": list(range(items))})
@@ -78,7 +80,9 @@ def among(path: str, open_runs: list[int], steps: int) -> dict[str, Any]:
                 ("line", _line(steps)),
                 ("open", {"start": "wait", "nodes": waits, "edges": []}),
             ):
-                await onward.flows.publish((await onward.flows.create(name)).id, definition)
+                await onward.flow_catalog.publish(
+                    (await onward.flow_catalog.create(name)).id, definition
+                )
             opened, cost = 0, {}
             for goal in open_runs:
                 await _start(onward, "open", goal - opened)
@@ -112,7 +116,7 @@ def _line(steps: int) -> dict[str, Any]:
 async def _start(
     onward: Onward, flow: str, runs: int, shared: dict[str, Any] | None = None
 ) -> list[TaskId]:
-    published = await onward.flows.pick(flow)
+    published = await onward.flow_catalog.pick(flow)
     start = Start(shared=shared or {})
     ids = []
     for at in range(0, runs, CHUNK):

@@ -24,22 +24,21 @@ from onward.doors.guard import Guard
 from onward.doors.mcp import door as agent_mcp
 from onward.doors.page import files as console_page
 from onward.doors.rest import encryption as console_encryption
-from onward.doors.rest import flows as console_flows
 from onward.doors.rest import live as console_live
 from onward.doors.rest import log as console_log
 from onward.doors.rest import ops as console_ops
-from onward.doors.rest import runs as console_runs
-from onward.doors.rest import schedules as console_schedules
 from onward.doors.rest import services as console_services
 from onward.doors.rest import sessions as agent_sessions
-from onward.doors.rest import shared_state as console_shared_state
 from onward.doors.rest import tools as agent_tools
 from onward.doors.rest.document import document
 from onward.doors.rest.routes import (
     approval_routes,
     attempt_routes,
     dead_letter_routes,
+    flow_routes,
     queue_routes,
+    run_routes,
+    schedule_routes,
     task_routes,
 )
 from onward.doors.tasks import router as tasks_router
@@ -48,10 +47,8 @@ from onward.engine import Onward
 from onward.native.approvals import Approvals
 from onward.native.attempts import Attempts
 from onward.native.dead_letters import DeadLetters
-from onward.native.masking import Masking
 from onward.native.notifications import push as agent_push
 from onward.native.queues import Queues
-from onward.native.run_intake import Intake as Runs
 from onward.native.tasks import Tasks
 from onward.native.tools.toolbox import Toolbox
 from onward.settings import Settings
@@ -116,8 +113,6 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
     )
     errors.install(web)
     submissions = onward.submissions
-    masking = Masking(onward.catalog)
-    runs = Runs(onward.dispatcher, onward.flows)
     for router in (
         sync_router.build(door),
         sync_chat.build(door),
@@ -150,15 +145,11 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
             onward.wishes,
             onward.hub,
             onward.hosts,
-            masking,
+            onward.masking,
         ),
         agent_tools.build(toolbox),
         flow_workers.build(onward.registry),
-        flow_router.build(onward.flows, runs),
-        console_flows.build(onward.flows),
-        console_runs.build(onward.flows, runs, masking),
-        console_shared_state.build(onward.flows, runs, masking),
-        console_schedules.build(onward.dispatcher, onward.scheduler, onward.scheduled, masking),
+        flow_router.build(onward.flows, onward.runs),
         console_live.build(
             console_live.Live(
                 onward.dispatcher, onward.roster, onward.history, lambda: onward.ready
@@ -171,11 +162,15 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
         # application may add to a router, and ours adds nothing.
         web.router.routes.extend(router.routes)
     for routes in (
-        task_routes(Tasks(onward.dispatcher, onward.roster, submissions, masking)),
+        task_routes(Tasks(onward.dispatcher, onward.roster, submissions, onward.masking)),
         attempt_routes(Attempts(onward.dispatcher)),
-        approval_routes(Approvals(onward.dispatcher, submissions, masking)),
-        dead_letter_routes(DeadLetters(onward.dispatcher, submissions, masking)),
+        approval_routes(Approvals(onward.dispatcher, submissions, onward.masking)),
+        dead_letter_routes(DeadLetters(onward.dispatcher, submissions, onward.masking)),
         queue_routes(Queues(onward.dispatcher, onward.roster)),
+        queue_routes(Queues(onward.dispatcher, onward.roster)),
+        flow_routes(onward.flows),
+        run_routes(onward.runs),
+        schedule_routes(onward.schedules),
     ):
         web.router.routes.extend(routes)
     web.router.routes.append(Route(agent_mcp.PATH, calls, methods=["POST"]))

@@ -26,24 +26,25 @@ from onward.core.readers import DAY_MS, RENEW_MS, Readers
 from onward.core.tail import Tail
 from onward.core.task import TaskId, encode
 from onward.core.waiters import Waiters
-from onward.doors.rest import schedules as console_schedules
 from onward.doors.rest import services as console_services
 from onward.doors.rest.ops import Streams
 from onward.doors.streams.dead_letters import DeadLetters
 from onward.doors.tasks.submission import Intake
-from onward.flow.catalog import Flows
+from onward.flow.catalog import FlowCatalog
 from onward.flow.executor import FlowExecutor
 from onward.flow.runs import QUEUE as FLOW_QUEUE
 from onward.ledgers import open_backend
 from onward.ledgers.archive import ArchivedBackend, Archiver
 from onward.ledgers.sealed import Turn, at_rest, beneath, rotating
+from onward.native.flows import Flows
 from onward.native.history import STEP_MS, History
+from onward.native.masking import Masking
 from onward.native.notifications import push as agent_push
 from onward.native.notifications import webhooks as agent_webhooks
 from onward.native.notifications.notices import Notices, Noticing, Watch
 from onward.native.notifications.preferences import Wishes
-from onward.native.scheduling.scheduler import Scheduler
-from onward.native.scheduling.timetable import Timetable
+from onward.native.runs import Runs
+from onward.native.schedules import ScheduledWork, Schedules
 from onward.native.submission import Submissions
 from onward.services.catalog import Catalog
 from onward.services.declarations import Declarations
@@ -159,23 +160,24 @@ class Onward:
             ttl_ms=settings.worker_ttl_ms,
             slots=settings.push_slots,
         )
-        self.flows = Flows(self.backend, self.clock)
+        self.flow_catalog = FlowCatalog(self.backend, self.clock)
+        self.flows = Flows(self.flow_catalog)
         self.declarations = Declarations(self.catalog)
         self.submissions = Submissions(
             self.dispatcher, self.declarations, self.roster, settings.stream_types
         )
         self.intake = Intake(self.dispatcher, self.roster, self.declarations, settings.stream_types)
-        self.scheduled = console_schedules.Runs(self.dispatcher, self.submissions, self.flows)
-        self.scheduler = Scheduler(
-            self.backend, self.clock, Timetable(self.backend, self.clock), self.scheduled.submit
-        )
-        runs = FlowExecutor(self.dispatcher, self.flows, self.catalog)
-        self.dispatcher.reader = runs.hear
+        self.masking = Masking(self.catalog)
+        self.runs = Runs(self.dispatcher, self.flow_catalog, self.masking)
+        work = ScheduledWork(self.submissions, self.flow_catalog, self.runs, self.masking)
+        self.schedules = Schedules(self.backend, self.clock, work, self.masking)
+        executor = FlowExecutor(self.dispatcher, self.flow_catalog, self.catalog)
+        self.dispatcher.reader = executor.hear
         if self.tracing is not None:
-            self.dispatcher.reader = self.tracing.inheriting(runs.hear)
-        self._runs = Runner(
+            self.dispatcher.reader = self.tracing.inheriting(executor.hear)
+        self._flow_runner = Runner(
             self.dispatcher,
-            runs,
+            executor,
             worker=f"flows-{self.roster.server[-12:]}",
             queues=[FLOW_QUEUE],
             slots=FLOW_SLOTS,
@@ -265,10 +267,10 @@ class Onward:
         self._background.every(RENEW_MS / 1000, self.readers.retire_silent)
         self._background.every(STEP_MS / 1000, self.history.sample)
         self._background.run(self.alarm.run())
-        self._background.run(self.scheduler.run(troubles))
+        self._background.run(self.schedules.scheduler.run(troubles))
         self._background.run(self.roster.run())
         self._push.start()
-        self._runs.start()
+        self._flow_runner.start()
         self._webhooks.start()
         self._background.run(self._watch.run(troubles))
         if self._redis is not None:
@@ -328,7 +330,7 @@ class Onward:
         await asyncio.gather(
             self.sockets.close(grace_ms),
             self._push.drain(grace_ms),
-            self._runs.drain(grace_ms),
+            self._flow_runner.drain(grace_ms),
             self._webhooks.drain(grace_ms),
             self.hub.close(),
             *builtin,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.cli.layout import DEEPEST, EXIT, Line, joins, lay_out
-from onward.client.flows import EdgeView, NodeView
+from onward.wire.flows import EdgeView, NodeView
 
 
 def graph(*edges: tuple[str, str, str], also: Sequence[str] = ()) -> list[NodeView]:

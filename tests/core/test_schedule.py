@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from onward.core.errors import Invalid
 from onward.native.scheduling import rules
-from onward.native.scheduling.rules import Due, Entry, Missed, Outcome, Schedule
+from onward.native.scheduling.rules import Due, Schedule
+from onward.wire.schedules import Missed, Outcome, RunEntry
 from tests.support import NOW
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -384,7 +385,7 @@ def test_what_fell_into_a_pause_was_not_missed() -> None:
 
 def test_new_times_begin_now_and_the_past_is_kept() -> None:
     old = rules.begun(a_schedule(every_ms=MINUTE), NOW)
-    old = rules.noted(old, Entry(at=NOW, outcome=Outcome.SUBMITTED, task_id="t1"))
+    old = rules.noted(old, RunEntry(at=NOW, outcome=Outcome.SUBMITTED, task_id="t1"))
     new = a_schedule(id="other", created_at=NOW + 500, every_ms=2 * MINUTE)
     changed = rules.replaced(old, new, NOW + 3 * MINUTE + 500)
     assert (changed.id, changed.created_at, changed.last_task_id) == ("life", NOW, "t1")
@@ -423,13 +424,13 @@ def test_history_is_short_and_holds_each_task_once() -> None:
     schedule = a_schedule(every_ms=MINUTE)
     for n in range(30):
         schedule = rules.noted(
-            schedule, Entry(at=NOW + n, outcome=Outcome.SUBMITTED, task_id=f"t{n}")
+            schedule, RunEntry(at=NOW + n, outcome=Outcome.SUBMITTED, task_id=f"t{n}")
         )
     assert [entry.task_id for entry in schedule.history] == [f"t{n}" for n in range(29, 19, -1)]
     assert (schedule.last_run_at, schedule.last_task_id) == (NOW + 29, "t29")
-    known = Entry(at=NOW + 99, outcome=Outcome.TRIGGERED, task_id="t25")
+    known = RunEntry(at=NOW + 99, outcome=Outcome.TRIGGERED, task_id="t25")
     assert rules.noted(schedule, known) is schedule
-    skipped = rules.noted(schedule, Entry(at=NOW + 99, outcome=Outcome.OVERLAPPED, reason="t29"))
+    skipped = rules.noted(schedule, RunEntry(at=NOW + 99, outcome=Outcome.OVERLAPPED, reason="t29"))
     assert skipped.history[0].outcome is Outcome.OVERLAPPED
     assert (skipped.last_run_at, skipped.last_task_id) == (NOW + 29, "t29")
 

@@ -17,9 +17,10 @@ from onward.core.task import TaskId, new_id
 from onward.core.troubles import Troubles
 from onward.ledgers import open_backend
 from onward.native.scheduling import scheduler, timetable
-from onward.native.scheduling.rules import Missed, Overlap, Schedule, paused, resumed
+from onward.native.scheduling.rules import Schedule, paused, resumed
 from onward.native.scheduling.scheduler import Scheduler
 from onward.native.scheduling.timetable import KEEP_MS, KIND, REREAD_MS, Timetable
+from onward.wire.schedules import Missed, Overlap
 from tests.contract.ledgers import LEDGERS
 from tests.contract.vault import NEW, OLD
 from tests.support import PROFILES, a_task, wait_until

@@ -41,7 +41,7 @@ async def shown(house: House, name: str = "s") -> dict[str, Any]:
 
 async def strike(house: House, ms: int) -> None:
     await house.advance(ms)
-    await house.onward.scheduler.turn()
+    await house.onward.schedules.scheduler.turn()
 
 
 async def tasks(house: House, query: str = "type=mail") -> list[dict[str, Any]]:
@@ -285,20 +285,20 @@ async def test_work_that_is_not_accepted_any_more_is_told_of(house: House) -> No
         ({"cron": "0 0 30 2 *"}, "/cron", "cron '0 0 30 2 *': bad day-of-month"),
         ({"cron": "0 0 */30 * 1#3"}, "/cron", "cron '0 0 */30 * 1#3' never comes"),
         ({"cron": "@daily", "timezone": "Mars"}, "/timezone", "no time zone 'Mars'"),
-        ({"every_ms": 999}, "/every_ms", "/every_ms: Input should be greater than or equal to"),
-        ({"every_ms": "1000"}, "/every_ms", "/every_ms: Input should be a valid integer"),
+        ({"every_ms": 999}, "/every_ms", "/every_ms: expected a whole number >= 1000"),
+        ({"every_ms": "1000"}, "/every_ms", "/every_ms: expected"),
         ({"run_at": 1_700_000_000}, "/run_at", "run_at lies in the past"),
-        ({"run_at": 10**15}, "/run_at", "/run_at: Input should be less than or equal to"),
-        ({"every_ms": 1_000, "name": "a/b"}, "/name", "/name: String should match"),
-        ({"every_ms": 1_000, "name": ".."}, "/name", "/name: String should match"),
+        ({"run_at": 10**15}, "/run_at", "/run_at: expected a whole number <="),
+        ({"every_ms": 1_000, "name": "a/b"}, "/name", "/name: expected text matching"),
+        ({"every_ms": 1_000, "name": ".."}, "/name", "/name: expected text matching"),
         ({"every_ms": 1_000, "name": None}, "/name", "name: a schedule is known by its name"),
         ({"every_ms": 1_000, "type": None, "payload": None}, "/type", "either type or flow"),
         ({"every_ms": 1_000, "flow": "f"}, "/type", "either type or flow"),
         ({"every_ms": 1_000, "params": {}}, "/params", "params go with a flow"),
         ({"every_ms": 1_000, "type": None, "flow": "f"}, "/payload", "payload is a task's"),
-        ({"every_ms": 1_000, "overlap": "wait"}, "/overlap", "/overlap: Input should be"),
-        ({"every_ms": 1_000, "missed": "twice"}, "/missed", "/missed: Input should be"),
-        ({"every_ms": 1_000, "often": True}, "/often", "/often: Extra inputs are not permitted"),
+        ({"every_ms": 1_000, "overlap": "wait"}, "/overlap", "/overlap: "),
+        ({"every_ms": 1_000, "missed": "twice"}, "/missed", "/missed: "),
+        ({"every_ms": 1_000, "often": True}, "/often", "/often: is no field of this request"),
     ],
 )
 async def test_bad_input_is_refused_with_where_and_why(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from onward import Client
-from onward.client.schedules import ScheduleView
+from onward.wire.schedules import ScheduleView
 from tests.processes import Server, serving
 from tests.servers import RedisServer
 

@@ -162,11 +162,11 @@ async def run_to_the_end(folder: Path, *, kill_at: int = 0) -> dict[str, Any]:
     async with onward:
         store = onward.backend.tasks
         for name, definition in (("small", INNER), ("all", FLOW)):
-            flow = await onward.flows.create(name)
+            flow = await onward.flow_catalog.create(name)
             if not flow.version:
-                await onward.flows.publish(flow.id, definition)
+                await onward.flow_catalog.publish(flow.id, definition)
         if (await store.get([RUN]))[0] is None:
-            published = await onward.flows.pick("all")
+            published = await onward.flow_catalog.pick("all")
             start = Start(params={"n": 1}, shared={"ballast": BALLAST})
             await onward.dispatcher.submit(new_run(RUN, published, onward.clock.now(), start))
         while (run := (await store.get([RUN]))[0]) is None or run.state not in FINAL:

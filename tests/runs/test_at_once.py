@@ -89,7 +89,7 @@ async def test_no_more_runs_are_remembered_than_allowed(
 async def test_a_run_without_calls_need_not_be_remembered(centre: Centre) -> None:
     node = {"kind": "wait_event", "params": {"signal_key": "go"}}
     await centre.until(await centre.start(chain(("w", node))))
-    runs = centre.house.onward._runs._executor
+    runs = centre.house.onward._flow_runner._executor
     assert isinstance(runs, executor.FlowExecutor)
     assert runs._known == {}
 

@@ -52,7 +52,7 @@ async def test_a_run_that_has_news_but_nobody_to_read_it(centre: Centre) -> None
         chain(("w", node), ("t", {"kind": "timer", "params": {"delay_ms": 1}}))
     )
     await centre.until(run)
-    runner = centre.house.onward._runs
+    runner = centre.house.onward._flow_runner
     runner.serve([])
     await centre.signal(run, key="go")
     assert (await centre.read(run))["state"] == "queued"

@@ -40,10 +40,10 @@ async def engine(ledger: str) -> AsyncIterator[Onward]:
 
 
 async def foreach(onward: Onward, items: int, node: dict[str, Any]) -> Task:
-    flow = await onward.flows.create(new_id())
+    flow = await onward.flow_catalog.create(new_id())
     definition = {"start": "each", "nodes": {"each": {**EACH, **node}}, "edges": []}
-    await onward.flows.publish(flow.id, definition)
-    published = await onward.flows.pick(flow.id)
+    await onward.flow_catalog.publish(flow.id, definition)
+    published = await onward.flow_catalog.pick(flow.id)
     start = Start(shared={"items": [ITEM] * items})
     run = new_run(new_id(), published, onward.clock.now(), start)
     await onward.dispatcher.submit(run)

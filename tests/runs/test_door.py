@@ -276,7 +276,7 @@ async def test_runs_are_listed_by_every_status_word(centre: Centre) -> None:
 @pytest.mark.contract("S4-3", "S4-2")
 async def test_a_run_that_nobody_has_begun_is_pending_at_its_first_node(centre: Centre) -> None:
     flow = await centre.publish(ONE)
-    await centre.house.onward._runs.drain(0)  # this server takes no more runs
+    await centre.house.onward._flow_runner.drain(0)  # this server takes no more runs
     run = await centre.begin(flow, shared={"n": 1})
     (row,) = (await centre.house.get("/tasks?status=pending")).json()
     assert (row["id"], row["current_node_key"], row["step_count"]) == (run, "a", 0)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from onward.core.task import State
-from onward.doors.flows import rows
 from onward.flow import executor
-from onward.native import slow_reads
+from onward.native import run_log, slow_reads
 from tests.runs.centre import Centre, call, chain
 
 MANY = 2_000
@@ -47,8 +46,8 @@ async def test_two_thousand_items_are_told_in_reasonable_time(any_centre: Centre
 async def test_past_a_bound_only_the_last_attempt_of_each_call_is_told(
     centre: Centre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "MOST_READ", 2)
-    monkeypatch.setattr(rows, "PAGE", 2)
+    monkeypatch.setattr(run_log, "MOST_READ", 2)
+    monkeypatch.setattr(run_log, "PAGE", 2)
     worker = await centre.serve()
     node = {**FAN, "service": "odd", "failure_strategy": "ignore_errors", "max_retries": 1}
     run = await centre.run(chain(("f", node)), params={"items": [1, 2, 3, 4]})

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from onward.client.flows import NodeView
     from onward.flow.parts import Definition
+    from onward.wire.flows import NodeView
 
 DIM = "bright_black"
 KIND_MARKS: Mapping[str, str] = {
@@ -103,8 +103,8 @@ def _unsteered(edge: str) -> str:
 
 
 def nodes_of(definition: Definition) -> list[NodeView]:
-    from onward.client.flows import EdgeView, NodeView
     from onward.flow import graph
+    from onward.wire.flows import EdgeView, NodeView
 
     return [
         NodeView(

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
     from onward.cli.changes import Change
     from onward.cli.source import Source
-    from onward.client.flows import FlowView, RunOptions, RunView
+    from onward.client.flows import RunOptions
     from onward.client.http import Client
     from onward.flow.parts import Definition
+    from onward.wire.flows import FlowView
+    from onward.wire.runs import RunView
 
 app = typer.Typer(help="Write flows, publish them, look at them, run them.", no_args_is_help=True)
 

@@ -29,9 +29,9 @@ from onward.cli.terminal import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from onward.client.flows import RunView
     from onward.client.http import Client
     from onward.flow.parts import Definition
+    from onward.wire.runs import RunView
     from onward.wire.tasks import Explanation, TaskEvent
 
 CALM_S = 0.1  # between two readings

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 if TYPE_CHECKING:
-    from onward.client.flows import EdgeView, NodeView
+    from onward.wire.flows import EdgeView, NodeView
 
 DEFAULT = "default"
 FAILURES = frozenset({"error", "timeout"})

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from onward.client.flows import NodeRun, NodeView, RunView
     from onward.flow.parts import Definition
+    from onward.wire.flows import NodeView
+    from onward.wire.runs import NodeRun, RunDetail
     from onward.wire.tasks import Explanation
 
 BAR = 20
@@ -51,7 +52,7 @@ class Fan(msgspec.Struct, frozen=True):
 class Portrait:
     def __init__(
         self,
-        run: RunView,
+        run: RunDetail,
         definition: Definition | None = None,
         waits: Explanation | None = None,  # why the call that the run waits for is not over
         undoing: Collection[str] = (),  # the tasks that undo what a node did
@@ -189,7 +190,7 @@ class Portrait:
             return ""
         over = all(row.finished_at is not None for row in rows)
         ended = max(row.finished_at or 0 for row in rows) if over else _now()
-        return humane(max(0, ended - min(row.started_at for row in rows)))
+        return humane(max(0, ended - min(row.started_at or 0 for row in rows)))
 
     def _taken(self) -> Taken:
         edges = {node.key: {edge.action: edge.to for edge in node.edges} for node in self.run.nodes}

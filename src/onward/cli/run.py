@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from onward.cli.portrait import Portrait
-    from onward.client.flows import RunView
     from onward.client.http import Client
+    from onward.wire.runs import RunView
 
 app = typer.Typer(help="Look at runs of flows, and intervene.", no_args_is_help=True)
 
@@ -309,7 +309,7 @@ def attempts(portrait: Portrait, most: int = MOST_ROWS) -> Table:
     table = listing(*names, folds=("output",))
     for row in portrait.run.node_runs[-most:]:
         mark, colour = SHOWN.get(row.status, SHOWN[""])
-        took = None if row.finished_at is None else row.finished_at - row.started_at
+        took = None if row.finished_at is None else row.finished_at - (row.started_at or 0)
         table.add_row(
             cell(("undo " if portrait.undoes(row) else "") + row.node_key),
             str(row.attempt_no),

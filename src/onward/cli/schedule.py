@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from onward.client.http import Client
-    from onward.client.schedules import Definition, ScheduleView
+    from onward.wire.schedules import ScheduleDetail, ScheduleView
     from onward.wire.tasks import TaskView
 
 app = typer.Typer(help="Run work once, at intervals, or by cron.", no_args_is_help=True)
@@ -138,12 +138,10 @@ def add(
 
     [cyan]onward schedule add launch --flow release --params '{"n": 1}' --at 2030-01-31T09:00[/]
     """
-    definition: Definition = {
+    fields: dict[str, Any] = {
         "timezone": zone,
-        "missed": missed.value,
-        "overlap": overlap.value,
-    }
-    given: dict[str, Any] = {
+        "missed": missed,
+        "overlap": overlap,
         "type": type,
         "payload": None if type is None else read_payload(payload),
         "flow": flow,
@@ -159,12 +157,11 @@ def add(
         "requires_approval": approval or None,
         "paused": paused or None,
     }
-    definition.update({field: said for field, said in given.items() if said is not None})  # type: ignore[typeddict-item]
 
-    async def talk(client: Client) -> ScheduleView:
+    async def talk(client: Client) -> ScheduleDetail:
         if replace:
-            return await client.schedules.put(name, **definition)
-        return await client.schedules.create(name, **definition)
+            return await client.schedules.put(name, **fields)
+        return await client.schedules.create(name, **fields)
 
     look = f"onward schedule show {name}, or add --replace"
     _shown(converse(server, f"add schedule {name}", talk, look=look), as_json=as_json)
@@ -297,7 +294,7 @@ def _outcome(outcome: str | None) -> str:
     return "" if outcome is None else f"[{COLOURS.get(outcome, 'red')}]{plain(outcome)}[/]"
 
 
-def _shown(found: ScheduleView, *, as_json: bool) -> None:
+def _shown(found: ScheduleDetail, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
@@ -319,7 +316,7 @@ def _rows(schedules: Sequence[ScheduleView]) -> Table:
     return table
 
 
-def _card(found: ScheduleView) -> None:
+def _card(found: ScheduleDetail) -> None:
     import msgspec
 
     rule = found.cron or (found.every_ms and f"every {humane(found.every_ms)}") or "once"

@@ -11,111 +11,18 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from urllib.parse import quote
 
-import msgspec
-
 from onward.client.errors import TaskFailed
 from onward.client.http import LONG_POLL_MS
 from onward.core.task import State, new_id
+from onward.wire.base import Page
+from onward.wire.flows import CreateFlow, FlowView
+from onward.wire.runs import ForkRun, RunDetail, RunView, SignalRun, StartRun
 from onward.wire.tasks import TaskView
 
 if TYPE_CHECKING:
     from onward.client.http import Client
     from onward.client.wire import Wire
     from onward.flow.builder import Flow
-
-
-class EdgeView(msgspec.Struct, frozen=True):
-    action: str
-    to: str
-
-
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node to be drawn; `key` is its path, with the subflows that it lies in."""
-
-    key: str
-    kind: str
-    what: str = ""
-    depth: int = 0
-    start: bool = False
-    status: str | None = None
-    edges: tuple[EdgeView, ...] = ()
-
-
-class FlawView(msgspec.Struct, frozen=True, kw_only=True):
-    node: str | None = None
-    field: str = ""
-    message: str = ""
-
-
-class VersionBrief(msgspec.Struct, frozen=True, kw_only=True):
-    version_id: str
-    version: int
-    status: str
-    published_at: int
-
-
-class FlowView(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow with its newest version, or with the one that was asked for; 0: it has none yet."""
-
-    name: str
-    version: int
-    id: str = ""
-    created_at: int = 0
-    version_id: str = ""
-    published_at: int = 0
-    definition: Any = None
-    warnings: tuple[FlawView, ...] = ()
-    nodes: tuple[NodeView, ...] = ()
-    mermaid: str = ""
-    versions: tuple[VersionBrief, ...] = ()
-
-
-class FlowPage(msgspec.Struct, frozen=True):
-    items: tuple[FlowView, ...]
-    next: str | None = None
-
-
-class NodeRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt of one node."""
-
-    id: str
-    node_key: str
-    attempt_no: int = 1
-    status: str = ""
-    action: str = ""
-    exec_input_json: str = ""
-    exec_output_json: str = ""
-    error_text: str = ""
-    worker_id: str = ""
-    worker_url: str = ""
-    started_at: int = 0
-    finished_at: int | None = None
-
-
-class RunView(TaskView, frozen=True, kw_only=True):
-    flow: str = ""
-    flow_version_id: str = ""
-    params: Mapping[str, Any] = {}
-    shared: Mapping[str, Any] = {}
-    current_node: str | None = None
-    last_action: str | None = None
-    step_count: int = 0
-    forked_from: str | None = None
-    waiting_for: str | None = None
-    nodes: tuple[NodeView, ...] = ()
-    mermaid: str = ""
-    node_runs: tuple[NodeRun, ...] = ()
-
-    @property
-    def version(self) -> int:
-        """Which version of its flow it runs. 0: none was to be found."""
-        number = self.flow_version_id.rpartition("-v")[2]
-        return int(number) if number.isdecimal() else 0
-
-
-class RunPage(msgspec.Struct, frozen=True):
-    items: tuple[RunView, ...]
-    next: str | None = None
 
 
 class RunOptions(TypedDict, total=False):
@@ -138,12 +45,13 @@ class Flows:
         self._client = client
         self._wire = wire
 
-    async def list(self) -> FlowPage:
-        return await self._wire.ask(FlowPage, self._wire.request("GET", _FLOWS))
+    async def list(self) -> Page[FlowView]:
+        return await self._wire.call(Page[FlowView], "GET", _FLOWS)
 
     async def get(self, flow: str, version: int | None = None) -> FlowView:
+        """With its newest version, or with the one that is asked for."""
         path = _flow(flow) if version is None else _flow(flow, "versions", str(version))
-        return await self._wire.ask(FlowView, self._wire.request("GET", path))
+        return await self._wire.call(FlowView, "GET", path)
 
     async def publish(self, flow: str | Flow, definition: Any = None) -> FlowView:
         """The next version of the flow of this name, which is made if there is none.
@@ -154,8 +62,8 @@ class Flows:
         if not isinstance(flow, str):
             definition = flow.definition()
             name = definition.get("name")
-        body = {"name": name, "definition": definition}
-        return await self._wire.ask(FlowView, self._wire.request("POST", _FLOWS, body=body))
+        body = CreateFlow(name=name, definition=definition)
+        return await self._wire.call(FlowView, "POST", _FLOWS, body=body)
 
     async def start(
         self,
@@ -165,12 +73,12 @@ class Flows:
         wait_ms: int = 0,
         **options: Unpack[RunOptions],
     ) -> RunView:
-        """The run is taken when this returns; with `wait_ms`, perhaps it is over already."""
+        """The run is in the ledger when this returns; with `wait_ms`, it may be over already."""
         # With a request id the same run comes back, so it may be sent again after a cut.
         key = options.get("request_id") or new_id()
-        body = {"flow": flow, "params": params or {}, **options, "request_id": key}
-        request = self._wire.request("POST", _RUNS, body=body, key=key, wait_ms=wait_ms)
-        return await self._wire.ask(RunView, request)
+        given: dict[str, Any] = {**options, "request_id": key}
+        body = StartRun(flow=flow, params=dict(params or {}), **given)
+        return await self._wire.call(RunView, "POST", _RUNS, body=body, key=key, wait_ms=wait_ms)
 
     async def run(
         self,
@@ -198,27 +106,25 @@ class Runs:
         self._client = client
         self._wire = wire
 
-    async def list(self, **filter: Unpack[RunFilter]) -> RunPage:
-        return await self._wire.ask(RunPage, self._wire.request("GET", _RUNS, **filter))
+    async def list(self, **filter: Unpack[RunFilter]) -> Page[RunView]:
+        return await self._wire.call(Page[RunView], "GET", _RUNS, **filter)
 
-    async def get(self, id: str) -> RunView:
+    async def get(self, id: str) -> RunDetail:
         """With its graph and every attempt of its nodes."""
-        return await self._wire.ask(RunView, self._wire.request("GET", _run(id)))
+        return await self._wire.call(RunDetail, "GET", _run(id))
 
-    async def wait(self, id: str, timeout_ms: int | None = None) -> RunView:
+    async def wait(self, id: str, timeout_ms: int | None = None) -> RunDetail:
         """Until it is over, however it ends; StillRunning when the time is over first."""
         await self._client.wait(id, timeout_ms)
         return await self.get(id)
 
     async def signal(self, id: str, name: str, value: Any = True) -> RunView:
         """`name` is the node that waits, or the shared key that it waits for."""
-        body = {"name": name, "value": value}
-        return await self._wire.ask(
-            RunView, self._wire.request("POST", _run(id, "signal"), body=body)
-        )
+        body = SignalRun(name=name, value=value)
+        return await self._wire.call(RunView, "POST", _run(id, "signal"), body=body)
 
     async def cancel(self, id: str) -> RunView:
-        return await self._wire.ask(RunView, self._wire.request("POST", _run(id, "cancel")))
+        return await self._wire.call(RunView, "POST", _run(id, "cancel"))
 
     async def fork(
         self,
@@ -233,12 +139,9 @@ class Runs:
         Refused if nodes before it were undone since, or if it would pass an approval that was not
         given, unless it is to go on `anyway`.
         """
-        body: dict[str, Any] = {"from_node": from_node, **({"anyway": True} if anyway else {})}
-        if shared is not None:
-            body["shared"] = shared
-        return await self._wire.ask(
-            RunView, self._wire.request("POST", _run(id, "fork"), body=body)
-        )
+        state = None if shared is None else dict(shared)
+        body = ForkRun(from_node=from_node, shared=state, anyway=anyway)
+        return await self._wire.call(RunView, "POST", _run(id, "fork"), body=body)
 
 
 _FLOWS, _RUNS = "/api/v2/flows", "/api/v2/runs"

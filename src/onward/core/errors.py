@@ -28,8 +28,10 @@ class Step(StrEnum):
     ASK_AGAIN = "ask_again"
     CHECK_LEDGER = "check_ledger"
     LIST_APPROVALS = "list_approvals"
+    FORK_ELSEWHERE = "fork_elsewhere"
     LIST_FLOWS = "list_flows"
     LIST_QUEUES = "list_queues"
+    LIST_RUNS = "list_runs"
     LIST_SCHEDULES = "list_schedules"
     LIST_TASKS = "list_tasks"
     PUBLISH_VERSION = "publish_version"
@@ -42,6 +44,8 @@ class Step(StrEnum):
     SHOW_SERVICE = "show_service"
     START_STREAM_WORKER = "start_stream_worker"
     START_WORKER = "start_worker"
+    SHOW_RUN = "show_run"
+    SIGNAL_LATER = "signal_later"
     SUBMIT_NOW = "submit_now"
 
 

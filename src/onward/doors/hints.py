@@ -17,8 +17,12 @@ HTTP: Words = MappingProxyType(
         Step.ASK_AGAIN: "onward task retry {about} asks again",
         Step.CHECK_LEDGER: "onward doctor looks at the ledger",
         Step.LIST_APPROVALS: "GET /api/v2/approvals lists what is open",
+        Step.FORK_ELSEWHERE: (
+            'fork from {about!r} (--from {about}), or all the same: "anyway": true (--anyway)'
+        ),
         Step.LIST_FLOWS: "GET /api/v2/flows lists what there is",
         Step.LIST_QUEUES: "GET /api/v2/queues lists what there is",
+        Step.LIST_RUNS: "GET /api/v2/runs lists what there is",
         Step.LIST_SCHEDULES: "GET /api/v2/schedules lists what there is",
         Step.LIST_TASKS: "GET /api/v2/tasks lists what there is",
         Step.PUBLISH_VERSION: "POST /flows/version publishes one",
@@ -31,6 +35,10 @@ HTTP: Words = MappingProxyType(
         Step.SHOW_SERVICE: "GET /api/v2/services/{about} shows the schema",
         Step.START_STREAM_WORKER: "start one, for example: onward worker module:attr --via streams",
         Step.START_WORKER: "start a worker {about}, for example: onward worker module:attr",
+        Step.SHOW_RUN: "onward run show {about}",
+        Step.SIGNAL_LATER: (
+            "send it again later; if its queue is paused: onward queue resume {about}"
+        ),
         Step.SUBMIT_NOW: "POST /api/v2/tasks runs something now",
     }
 )

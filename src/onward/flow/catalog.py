@@ -1,4 +1,4 @@
-"""Flows and their versions, kept in Documents. A version, once published, never changes.
+"""FlowCatalog and their versions, kept in Documents. A version, once published, never changes.
 
 A flow's name is as good as its id: two flows never share one.
 """
@@ -50,7 +50,7 @@ _decode_flow = msgspec.json.Decoder(Flow).decode
 _decode_version = msgspec.json.Decoder(Version).decode
 
 
-class Flows:
+class FlowCatalog:
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._documents = backend.documents
         self._clock = clock

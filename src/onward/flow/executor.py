@@ -38,7 +38,7 @@ from onward.core.task import (
     weight,
 )
 from onward.flow import engine, state
-from onward.flow.catalog import Flows
+from onward.flow.catalog import FlowCatalog
 from onward.flow.parts import Definition
 from onward.flow.runs import (
     NODE,
@@ -93,7 +93,7 @@ class _Known(msgspec.Struct):
 
 
 class FlowExecutor:
-    def __init__(self, dispatcher: Dispatcher, flows: Flows, catalog: Catalog) -> None:
+    def __init__(self, dispatcher: Dispatcher, flows: FlowCatalog, catalog: Catalog) -> None:
         self._dispatcher = dispatcher
         self._flows = flows
         self._catalog = catalog

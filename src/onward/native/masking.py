@@ -7,7 +7,7 @@ Whoever does not ask gets what is there: it is theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from onward.core.task import Event, Json, Task
 from onward.flow.runs import NODE, PROFILE
 from onward.services import privacy
 from onward.services.catalog import Catalog
+from onward.wire.runs import RunView
 
 FLOW = "flow:"  # how the types of runs, and of what they ask people, begin
 EVERY_KEY: privacy.Path = (privacy.ANY,)
@@ -62,15 +63,15 @@ class Masking:
         paths = await self._catalog.sensitive(type_, queue)
         return privacy.mask(payload, paths) if paths else payload
 
-    async def run(self, run: Mapping[str, Any], masked: bool = True) -> Mapping[str, Any]:
+    async def run(self, run: RunView, masked: bool = True) -> RunView:
         """A run as it is shown: what it was given, what it holds, and what came out of it."""
         paths = await self._in_flows() if masked else ()
         if not paths:
             return run
-        held = {name: run[name] for name in ("payload", "result", "params", "shared")}
+        held = {name: getattr(run, name) for name in ("payload", "result", "params", "shared")}
         plain = msgspec.json.decode(msgspec.json.encode(held))
         shown = {name: _parts(part, paths) for name, part in plain.items()}
-        return {**run, **shown}
+        return msgspec.structs.replace(run, **shown)
 
     async def texts(self, masked: bool, *texts: Json) -> Sequence[Json]:
         """Inputs and outputs of a run's nodes; an empty one is none."""

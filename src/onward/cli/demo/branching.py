@@ -25,8 +25,9 @@ from onward.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from onward.client.flows import FlowView, RunView
     from onward.client.http import Client
+    from onward.wire.flows import FlowView
+    from onward.wire.runs import RunDetail
 
 NAME = "demo-branching"
 FLOW: Mapping[str, Any] = {
@@ -95,7 +96,7 @@ def flow(as_json: AsJson = False, server: Base = None) -> None:
         raise typer.Exit(FAILED)
 
 
-async def _played(client: Client) -> tuple[FlowView, Mapping[str, RunView]]:
+async def _played(client: Client) -> tuple[FlowView, Mapping[str, RunDetail]]:
     from onward.cli.flow import published
     from onward.client.errors import StillRunning
 
@@ -157,7 +158,7 @@ async def _registered(worker: asyncio.subprocess.Process) -> None:
     fail(REFUSED, "the demo's worker did not start", plain(why)[-300:], "onward exec-worker")
 
 
-def _told(run: RunView) -> Mapping[str, Any]:
+def _told(run: RunDetail) -> Mapping[str, Any]:
     return {
         "id": run.id,
         "state": run.state,
@@ -168,7 +169,7 @@ def _told(run: RunView) -> Mapping[str, Any]:
     }
 
 
-def _shown(view: FlowView, runs: Mapping[str, RunView]) -> None:
+def _shown(view: FlowView, runs: Mapping[str, RunDetail]) -> None:
     import msgspec
 
     from onward.cli.drawing import picture

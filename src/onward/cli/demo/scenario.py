@@ -20,7 +20,6 @@ from onward.core.task import new_id
 
 if TYPE_CHECKING:
     from onward.client.http import Client, Options
-    from onward.client.schedules import Definition
     from onward.client.wire import Wire
     from onward.wire.approvals import ApprovalView
 
@@ -44,7 +43,7 @@ LOOK_S = 0.3  # between two looks for something that comes about by itself
 TRIES = 5
 AWAY_S = 1.0  # between two looks for a server that does not answer
 
-SCHEDULES: Mapping[str, Definition] = {
+SCHEDULES: Mapping[str, Mapping[str, Any]] = {
     PULSE: {
         "type": "demo-thumbnail",
         "payload": {"photo": "the shop window"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -12,17 +13,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from onward.core import strict_json
-from onward.core.contract import Query
 from onward.core.errors import Conflict, Invalid
 from onward.core.task import FINAL, State
 from onward.doors.flows.body import described, read_body, refusing_as_400
-from onward.doors.flows.rows import node_runs, run_row, status_of
-from onward.doors.listing import FURTHER, array
+from onward.doors.flows.rows import run_row, status_of
+from onward.doors.listing import array
+from onward.doors.rest.route import caller_of
 from onward.doors.route import BadBody, answer
-from onward.flow.catalog import Flows
-from onward.flow.runs import Start
-from onward.native.reads import fitting
-from onward.native.run_intake import Intake
+from onward.native.flows import Flows
+from onward.native.runs import Runs
+from onward.wire.flows import CreateFlow, FlowDefinition
+from onward.wire.runs import StartRun
 
 LISTED = 100
 STORED: dict[str, frozenset[State]] = {
@@ -38,18 +39,18 @@ STORED: dict[str, frozenset[State]] = {
 Limit = Annotated[int, QueryParam(ge=1, le=1000)]
 
 
-class FlowBody(msgspec.Struct):
+class NewFlow(msgspec.Struct):
     name: str
 
 
 # null and empty texts are as good as absent: clients that encode whole records send them.
-class VersionBody(msgspec.Struct):
+class NewVersion(msgspec.Struct):
     flow_id: str
     definition: Any = None
     definition_json: Any = None
 
 
-class RunBody(msgspec.Struct):
+class NewRun(msgspec.Struct):
     flow_id: str | None = None
     flow: str | None = None
     params: dict[str, Any] | None = None
@@ -57,73 +58,78 @@ class RunBody(msgspec.Struct):
     request_id: Annotated[str, Meta(max_length=255)] | None = None
 
 
-def build(flows: Flows, intake: Intake) -> APIRouter:
+def build(flows: Flows, runs: Runs) -> APIRouter:
     router = APIRouter(tags=["flow centre"])
-    dispatcher = intake.dispatcher
-    store = dispatcher.backend.tasks
 
-    @router.post("/flows", openapi_extra=described(FlowBody))
+    @router.post("/flows", openapi_extra=described(NewFlow))
     async def create(request: Request) -> Response:
-        body = await read_body(FlowBody, request)
+        body = await read_body(NewFlow, request)
         with refusing_as_400():
-            flow = await flows.create(body.name)
+            flow = await flows.create(caller_of(request), CreateFlow(name=body.name))
         return answer({"id": flow.id, "name": flow.name})
 
-    @router.post("/flows/version", openapi_extra=described(VersionBody))
+    @router.post("/flows/version", openapi_extra=described(NewVersion))
     async def publish(request: Request) -> Response:
-        body = await read_body(VersionBody, request)
+        body = await read_body(NewVersion, request)
         with refusing_as_400():
-            version, _ = await flows.publish(body.flow_id, _definition(body))
+            definition = FlowDefinition(definition=_definition(body))
+            version = await flows.publish(caller_of(request), body.flow_id, definition)
         return answer(
             {
-                "id": version.id,
+                "id": version.version_id,
                 "flow_id": version.flow_id,
                 "version": version.version,
                 "status": version.status,
             }
         )
 
-    @router.post("/tasks", openapi_extra=described(RunBody))
+    @router.post("/tasks", openapi_extra=described(NewRun))
     async def start(request: Request) -> Response:
-        body = await read_body(RunBody, request)
-        given = Start(params=body.params or {}, shared=body.shared or {})
+        body = await read_body(NewRun, request)
         with refusing_as_400():
             flow = body.flow_id or body.flow
             if not flow:
                 raise Invalid("name a flow by flow_id or flow")
-            run = await intake.start(flow, given, request_id=body.request_id or None)
+            given = StartRun(
+                flow=flow,
+                params=body.params or {},
+                shared=body.shared or {},
+                request_id=body.request_id or None,
+            )
+            run = await runs.begin(caller_of(request), given)
         return answer({"id": run, "status": "pending"})
 
     @router.get("/tasks")
-    async def listing(status: str = "", limit: Limit = LISTED) -> Response:
+    async def listing(request: Request, status: str = "", limit: Limit = LISTED) -> Response:
         if status and status not in STORED:
             raise BadBody(Invalid(f"status {status!r} is none of {', '.join(STORED)}"))
-        query = Query(states=STORED.get(status, frozenset()), profiles=intake.profiles, limit=limit)
-        pages = fitting(store, query, lambda run: status in ("", status_of(run)), at_a_time=FURTHER)
-        return await array([run_row(run) for run in page.items] async for page in pages)
+        states = STORED.get(status, frozenset())
+        caller = caller_of(request)
+        found = await runs.newest(caller, states, lambda run: status in ("", status_of(run)), limit)
+        return await array([run_row(run) for run in part] async for part in found)
 
     @router.get("/tasks/get")
-    async def read(id: str = "") -> Response:
-        return answer(run_row(await intake.find(id)))
+    async def read(request: Request, id: str = "") -> Response:
+        return answer(run_row(await runs.record(caller_of(request), id)))
 
     @router.post("/tasks/cancel")
-    async def cancel(id: str = "") -> Response:
-        run = await intake.find(id)
+    async def cancel(request: Request, id: str = "") -> Response:
+        caller = caller_of(request)
+        run = await runs.record(caller, id)
         if run.state not in FINAL:
-            try:
-                run = await dispatcher.cancel(run.id)
-            except Conflict:  # it has ended since it was read
-                run = await intake.find(id)
+            with suppress(Conflict):  # it has ended since it was read
+                await runs.cancel(caller, id)
+            run = await runs.record(caller, id)
         return answer({"id": run.id, "status": status_of(run)})
 
     @router.get("/tasks/runs")
-    async def runs(task_id: str = "") -> Response:
-        return answer(await node_runs(store, await intake.find(task_id)))
+    async def node_runs(request: Request, task_id: str = "") -> Response:
+        return answer(await runs.node_runs(caller_of(request), task_id))
 
     return router
 
 
-def _definition(body: VersionBody) -> Any:
+def _definition(body: NewVersion) -> Any:
     given = body.definition or body.definition_json
     if not given:
         raise Invalid("definition is missing")

@@ -37,6 +37,7 @@ HEADERS = {"idempotency_key": "Idempotency-Key", "last_event_id": "Last-Event-ID
 # Statuses that any request may be answered with: bad JSON, too large, refused, busy or stopping.
 ANY_ERROR = (403, 503)
 BODY_ERRORS = (400, 413, 422)
+HEADERS = {"idempotency_key": "idempotency-key"}  # parameters that are read from a header
 
 UseCase = Callable[..., Awaitable[Any]]
 

@@ -11,7 +11,6 @@ import difflib
 import zoneinfo
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from enum import StrEnum
 from functools import cache, lru_cache
 from heapq import heappop, heappush
 from itertools import islice, takewhile
@@ -22,13 +21,12 @@ from cronsim import CronSim, CronSimError
 
 from onward.core.errors import Invalid, NextStep, Step
 from onward.core.task import Instant, Json, TaskId
+from onward.wire.schedules import LATEST, ZONE, Missed, RunEntry, ScheduleTimes
 
-EVERY_MS = 1_000  # no interval is shorter
 ON_TIME_MS = 60_000  # a run this late counts as on time, and was not missed
 MOST_MISSED = 100  # runs made up for at once
 KEPT = 10  # entries in a schedule's history
-LATEST: Instant = 253_402_300_799_999  # the end of the year 9999, where calendars end
-ZONE = "UTC"
+RULES = ("cron", "every_ms", "run_at")
 LOCAL = "localtime"  # of which each server has its own idea
 CRON_EXAMPLE = "five fields as in '30 9 * * MON-FRI': minute, hour, day of month, month, weekday"
 NICKNAMES = {
@@ -44,52 +42,18 @@ _LOOK_BACK_MS = 120_000
 _SOON_MS = 3 * 3_600_000  # no clock is set back by more
 
 
-class Missed(StrEnum):
-    """What becomes of runs whose time went by while no server was there."""
+class Schedule(ScheduleTimes, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """As it is stored."""
 
-    SKIP = "skip"
-    ONCE = "once"  # one run stands for all of them
-    ALL = "all"  # each one, the newest hundred at most
-
-
-class Overlap(StrEnum):
-    ALLOW = "allow"
-    SKIP = "skip"  # no run while the last one is not over
-
-
-class Outcome(StrEnum):
-    SUBMITTED = "submitted"
-    TRIGGERED = "triggered"  # by somebody, beside its times
-    OVERLAPPED = "overlapped"  # the last run was not over
-    REFUSED = "refused"  # its work is not accepted any more
-    MISSED = "missed"
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one instant."""
-
-    at: Instant
-    outcome: Outcome
-    task_id: TaskId | None = None
-    reason: str | None = None
-
-
-class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     id: str  # of this life: a schedule made anew under an old name is another one
-    work: Json  # what each run is; only the door that took it in looks inside
+    work: Json  # what each run is: the fields of `ScheduleBody` that are given
     created_at: Instant
-    cron: str | None = None
-    every_ms: int | None = None
-    run_at: Instant | None = None
-    timezone: str = ZONE
-    missed: Missed = Missed.ONCE
-    overlap: Overlap = Overlap.ALLOW
     paused: bool = False
     next_run_at: Instant | None = None  # None: paused, or over
     last_run_at: Instant | None = None
     last_task_id: TaskId | None = None
-    history: tuple[Entry, ...] = ()  # newest first
+    history: tuple[RunEntry, ...] = ()  # newest first
 
 
 class Due(NamedTuple):
@@ -265,7 +229,7 @@ def advanced(schedule: Schedule, now: Instant) -> Schedule:
     return _with(schedule, next_run_at=next_after(schedule, now))
 
 
-def noted(schedule: Schedule, entry: Entry) -> Schedule:
+def noted(schedule: Schedule, entry: RunEntry) -> Schedule:
     """With this in its history; a run is its last one from now on. Twice the same is once."""
     history = (entry, *schedule.history)[:KEPT]
     if entry.task_id is None:
@@ -300,6 +264,20 @@ def _with(schedule: Schedule, **changes: object) -> Schedule:
 
 
 # Words that people write.
+
+
+def check_times(times: ScheduleTimes) -> None:
+    """Invalid: not exactly one rule is given, or it cannot be read."""
+    given = [name for name in RULES if getattr(times, name) is not None]
+    if len(given) != 1:
+        raise Invalid(
+            "exactly one of cron, every_ms and run_at is wanted",
+            pointer=f"/{given[1] if given else 'cron'}",
+            hint=f"cron is {CRON_EXAMPLE}",
+        )
+    check_zone(times.timezone)
+    if times.cron is not None:
+        check_cron(times.cron)
 
 
 def check_cron(text: str) -> None:

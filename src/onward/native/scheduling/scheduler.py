@@ -19,8 +19,9 @@ from onward.core.errors import LedgerUnavailable, NotFound, OnwardError, TooBusy
 from onward.core.task import FINAL, Instant, TaskId, new_id
 from onward.core.troubles import Troubles
 from onward.native.scheduling import rules
-from onward.native.scheduling.rules import Entry, Outcome, Overlap, Schedule
+from onward.native.scheduling.rules import Schedule
 from onward.native.scheduling.timetable import TOPIC, Timetable
+from onward.wire.schedules import Outcome, Overlap, RunEntry
 
 log = structlog.get_logger("onward.schedules")
 
@@ -76,7 +77,7 @@ class Scheduler:
         said = f"{schedule.id}:trigger:{key or new_id()}"
         task = await self._submit(schedule, Key(SCOPE, said, ""))
         at = self._clock.now()
-        await self._note(name, Entry(at=at, outcome=Outcome.TRIGGERED, task_id=task))
+        await self._note(name, RunEntry(at=at, outcome=Outcome.TRIGGERED, task_id=task))
         return task
 
     async def _strike(self, name: str) -> None:
@@ -95,9 +96,9 @@ class Scheduler:
         due = rules.due(schedule, now)
         if due.passed is not None:
             reason = "its time went by while no server was there"
-            entry = Entry(at=due.passed, outcome=Outcome.MISSED, reason=reason)
+            entry = RunEntry(at=due.passed, outcome=Outcome.MISSED, reason=reason)
             schedule = rules.noted(schedule, entry)
-        ran: Entry | None = None
+        ran: RunEntry | None = None
         for at in due.runs:
             entry = await self._once(schedule, at)
             schedule = rules.noted(schedule, entry)
@@ -109,14 +110,14 @@ class Scheduler:
             # Another server was faster, or somebody has changed it meanwhile; it did run.
             await self._note(name, ran)
 
-    async def _note(self, name: str, entry: Entry) -> None:
+    async def _note(self, name: str, entry: RunEntry) -> None:
         with suppress(NotFound):  # removed since: its last task goes on alone
             await self.timetable.change(name, lambda found, _: rules.noted(found, entry))
 
-    async def _once(self, schedule: Schedule, at: Instant) -> Entry:
+    async def _once(self, schedule: Schedule, at: Instant) -> RunEntry:
         if schedule.overlap is Overlap.SKIP and not await self._is_over(schedule.last_task_id):
             reason = f"{schedule.last_task_id} is not over"
-            return Entry(at=at, outcome=Outcome.OVERLAPPED, reason=reason)
+            return RunEntry(at=at, outcome=Outcome.OVERLAPPED, reason=reason)
         try:
             task = await self._submit(schedule, Key(SCOPE, f"{schedule.id}:{at}", ""))
         except (LedgerUnavailable, TooBusy):
@@ -124,8 +125,8 @@ class Scheduler:
         except OnwardError as error:
             # Without its words: a refusal may quote the payload.
             log.warning("schedule refused", schedule=schedule.name, code=error.code)
-            return Entry(at=at, outcome=Outcome.REFUSED, reason=str(error))
-        return Entry(at=at, outcome=Outcome.SUBMITTED, task_id=task)
+            return RunEntry(at=at, outcome=Outcome.REFUSED, reason=str(error))
+        return RunEntry(at=at, outcome=Outcome.SUBMITTED, task_id=task)
 
     async def _is_over(self, id: TaskId | None) -> bool:
         if id is None:

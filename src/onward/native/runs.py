@@ -1,0 +1,359 @@
+"""Runs of flows: start, list, read, signal, cancel, fork, and the shared state at any step (N-5,
+S4-10, S4-14).
+
+A run is a task of one profile; how its steps are made is the flow executor's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from onward.core.contract import Key, Query
+from onward.core.contract import Page as LedgerPage
+from onward.core.dispatch import Dispatcher
+from onward.core.errors import Conflict, Invalid, NextStep, NotFound, Step
+from onward.core.task import FINAL, State, Task, TaskId, encode, new_id
+from onward.flow import graph
+from onward.flow.catalog import FlowCatalog
+from onward.flow.fork import state_before, unapproved_before, undone_before, visited
+from onward.flow.levels import located, paths
+from onward.flow.replay import Moment, Replay
+from onward.flow.runs import (
+    PROFILE,
+    QUEUE,
+    SIGNAL,
+    Start,
+    memory_of,
+    new_run,
+    node_of,
+    shared_of,
+    start_of,
+)
+from onward.flow.scope import RESERVED, own, reserved
+from onward.native.caller import Caller, Scope, needs
+from onward.native.flows import node_views
+from onward.native.masking import Masking
+from onward.native.reads import Fits, fitting
+from onward.native.run_log import RUNNING, node_runs, replayed
+from onward.native.slow_reads import SlowReads
+from onward.native.views import raw, task_view
+from onward.wire.base import Page
+from onward.wire.runs import (
+    ForkRun,
+    NodeRun,
+    RunDetail,
+    RunQuery,
+    RunView,
+    SharedQuery,
+    SharedView,
+    SignalRun,
+    StartRun,
+)
+from onward.wire.tasks import TaskRead, Wait
+
+KEY_SCOPE = "flows"
+AT_A_TIME = 500  # runs read at a time, when most of those before did not fit
+ROWS_EACH = 4  # rows of the ledger that a node run is read from: a call, and most of its events
+
+
+class Runs:
+    def __init__(self, dispatcher: Dispatcher, flows: FlowCatalog, masking: Masking) -> None:
+        self._dispatcher = dispatcher
+        self._store = dispatcher.backend.tasks
+        self._flows = flows
+        self._masking = masking
+        self._node_runs: SlowReads[Sequence[NodeRun]] = SlowReads()
+
+    @needs(Scope.SUBMIT)
+    async def begin(self, caller: Caller, body: StartRun, *, key: Key | None = None) -> TaskId:
+        """A run of the newest version, or of the one that is asked for; under `key`, or under the
+        request's own, the first one's run.
+        """
+        published = await self._flows.pick(body.flow, body.version)
+        _check_shared(body.shared)
+        await self._masking.refuse_in_run(body.params, "params")
+        await self._masking.refuse_in_run(body.shared, "shared")
+        start = Start(params=body.params, shared=body.shared)
+        now, asked = self._dispatcher.clock.now(), body.request_id
+        run = new_run(new_id(), published, now, start, key=asked)
+        if key is None and asked is not None:
+            # No digest: a second request with this id gets the same run, whatever else is in it.
+            key = Key(KEY_SCOPE, asked, "")
+        return (await self._dispatcher.submit(run, key=key)).task
+
+    @needs(Scope.SUBMIT)
+    async def start(self, caller: Caller, body: StartRun, query: Wait) -> RunView:
+        """In the ledger when this returns; over, if it ended within `wait_ms`."""
+        id = await self.begin(caller, body)
+        if query.wait_ms:
+            await self._dispatcher.wait(id, timeout_ms=query.wait_ms)
+        return run_view(await self._find(id))
+
+    @needs(Scope.READ)
+    async def list(self, caller: Caller, query: RunQuery) -> Page[RunView]:
+        """Newest first."""
+        page = await self._page(query)
+        views = [run_view(run, brief=query.brief) for run in page.items]
+        masked = query.masked and not query.brief
+        return Page(
+            items=tuple([await self._masking.run(view, masked) for view in views]), next=page.next
+        )
+
+    async def _page(self, query: RunQuery) -> LedgerPage[Task]:
+        if query.id:
+            found = await self._store.look(list(dict.fromkeys(query.id)))
+            return LedgerPage([run for run in found if run and run.profile == PROFILE], None)
+        name = None if query.flow is None else (await self._flows.find(query.flow)).name
+        return await self._store.find(
+            Query(
+                states=frozenset(State(state) for state in query.state),
+                profiles=frozenset({PROFILE}),
+                type=None if name is None else f"flow:{name}",
+                after=query.cursor,
+                limit=query.limit,
+            )
+        )
+
+    @needs(Scope.READ)
+    async def read(self, caller: Caller, run_id: str, query: TaskRead) -> RunDetail:
+        """With its graph and every attempt of its nodes."""
+        run = await self._find(run_id)
+        if query.wait_ms and run.state not in FINAL:
+            await self._dispatcher.wait(run_id, timeout_ms=query.wait_ms)
+            run = await self._find(run_id)
+        rows = await self._rows(run)
+        states = _node_states(run, rows)
+        try:
+            _, definition = await self._flows.read(start_of(run.payload).version)
+            nodes, mermaid = node_views(definition, states), graph.mermaid(definition, states)
+        except NotFound:  # a run of no version: it has failed, and its error says so
+            nodes, mermaid = (), ""
+        view = await self._masking.run(run_view(run), query.masked)
+        return RunDetail(
+            **_fields(view),
+            nodes=tuple(nodes),
+            mermaid=mermaid,
+            node_runs=tuple([await self._masked(row, query.masked) for row in rows]),
+        )
+
+    async def _rows(self, run: Task) -> Sequence[NodeRun]:
+        async def counted() -> tuple[Sequence[NodeRun], int]:
+            rows = await node_runs(self._store, run)
+            return rows, len(rows) * ROWS_EACH
+
+        return await self._node_runs.get((run.id, run.generation, run.state in FINAL), counted)
+
+    async def _masked(self, row: NodeRun, masked: bool) -> NodeRun:
+        texts = (row.prep_json, row.exec_input_json, row.exec_output_json)
+        prep, given, output = await self._masking.texts(masked, *texts)
+        return msgspec.structs.replace(
+            row, prep_json=prep, exec_input_json=given, exec_output_json=output
+        )
+
+    @needs(Scope.READ)
+    async def shared(self, caller: Caller, run_id: str, query: SharedQuery) -> SharedView:
+        """The shared state before and after a step."""
+        run = await self._find(run_id)
+        start = start_of(run.payload)
+        _, definition = await self._flows.read(start.version)
+        replay, _ = await replayed(self._store, run, definition)
+        steps = max(replay.moments, default=0)
+        moment = replay.moments.get(steps if query.at is None else query.at)
+        if moment is None and query.at:
+            raise NotFound(f"there is no step {query.at}", hint=f"the run has made {steps}")
+        exact = _exact(run, replay)
+        if moment is None:
+            view = _at_start(start.shared, steps, exact)
+        else:
+            view = _at_step(moment, steps, exact)
+        texts = await self._masking.texts(query.masked, encode(view.before), encode(view.after))
+        before, after = map(raw, texts)
+        return msgspec.structs.replace(view, before=before, after=after)
+
+    @needs(Scope.OPERATE)
+    async def signal(self, caller: Caller, run_id: str, body: SignalRun) -> RunView:
+        """To the node that waits for it, or for the shared key that it names."""
+        run = await self._find(run_id)
+        key = (body.name or body.key or "").removeprefix("$shared.")
+        if reserved(key):
+            raise Invalid(f"{RESERVED} is the engine's own", pointer="/name")
+        letter = encode({"name": key, "value": body.value})
+        try:
+            await self._dispatcher.signal(run.id, SIGNAL, letter)
+        except NotFound:  # it was found: so it is no longer live
+            raise Conflict("the run is over") from None
+        except Conflict:
+            raise Conflict(
+                "the run has too many signals that it has not read yet",
+                step=NextStep(Step.SIGNAL_LATER, QUEUE),
+            ) from None
+        return run_view(await self._find(run.id))
+
+    @needs(Scope.OPERATE)
+    async def cancel(self, caller: Caller, run_id: str) -> RunView:
+        """Over at once, or as soon as what it calls has stopped."""
+        run = await self._find(run_id)
+        return run_view(await self._dispatcher.cancel(run.id))
+
+    @needs(Scope.OPERATE)
+    async def fork(self, caller: Caller, run_id: str, body: ForkRun) -> RunView:
+        """A new run of the same version from this node on; the old one stays as it is."""
+        run = await self._find(run_id)
+        await self._masking.refuse_in_run(body.shared, "shared")
+        return run_view(await self._find(await self._fork(run, body)))
+
+    async def _fork(self, run: Task, body: ForkRun) -> TaskId:
+        start, node = start_of(run.payload), body.from_node
+        published = await self._flows.read(start.version)
+        if located(published.definition, node, {}) is None:
+            known = ", ".join(paths(published.definition))
+            raise Invalid(
+                f"no node {node!r}; there are {known}",
+                pointer="/from_node",
+                step=NextStep(Step.SHOW_RUN, run.id),
+            )
+        _check_shared(body.shared or {})
+        replay, notes = await replayed(self._store, run, published.definition)
+        moment = visited(replay, node)
+        undone = undone_before(notes, moment, memory_of(run))
+        if undone and not body.anyway:
+            raise _would_go_on_undone(node, undone)
+        if moment is None and not body.anyway:
+            began = start.at or published.definition.start
+            if asked := unapproved_before(published.definition, notes, began, node):
+                raise _would_pass_approvals(node, asked)
+        begun = state_before(replay, node, body.shared, own(shared_of(run)))
+        forked = Start(
+            params=start.params,
+            shared=begun.shared,
+            at=node,
+            inside=begun.inside,
+            forked_from=run.id,
+        )
+        task = new_run(new_id(), published, self._dispatcher.clock.now(), forked)
+        return (await self._dispatcher.submit(task)).task
+
+    # For a door that shows a run's record in columns of its own.
+
+    @needs(Scope.READ)
+    async def record(self, caller: Caller, run_id: str) -> Task:
+        return await self._find(run_id)
+
+    @needs(Scope.READ)
+    async def newest(
+        self, caller: Caller, states: frozenset[State], fits: Fits, limit: int
+    ) -> AsyncIterator[Sequence[Task]]:
+        """The newest so many in these states that fit, a part of them at a time."""
+        query = Query(states=states, profiles=frozenset({PROFILE}), limit=limit)
+        pages = fitting(self._store, query, fits, at_a_time=AT_A_TIME)
+        return (page.items async for page in pages)
+
+    @needs(Scope.READ)
+    async def node_runs(self, caller: Caller, run_id: str) -> Sequence[NodeRun]:
+        return await node_runs(self._store, await self._find(run_id))
+
+    async def _find(self, id: TaskId) -> Task:
+        (run,) = await self._store.get([id])
+        if run is None or run.profile != PROFILE or run.session is not None:
+            raise NotFound(f"no run {id!r}", step=NextStep(Step.LIST_RUNS))
+        return run
+
+
+def run_view(run: Task, *, brief: bool = False) -> RunView:
+    """`brief`: without what may be megabytes that a list does not show."""
+    start, memory = start_of(run.payload), memory_of(run)
+    path, task = f"/api/v2/runs/{run.id}", task_view(run, brief=brief)
+    links = {
+        "self": path,
+        **{verb: f"{path}/{verb}" for verb in ("signal", "cancel", "fork")},
+        **{verb: task.links[verb] for verb in ("events", "explain")},
+    }
+    return RunView(
+        **_fields(msgspec.structs.replace(task, links=links)),
+        flow=start.flow,
+        flow_version_id=start.version,
+        params=None if brief else start.params,
+        shared=None if brief else shared_of(run),
+        current_node=node_of(run),
+        last_action=None if memory is None else memory.last_action,
+        step_count=0 if memory is None else memory.step_count,
+        forked_from=start.forked_from,
+        waiting_for=run.waiting_for,
+    )
+
+
+def _fields(view: msgspec.Struct) -> dict[str, Any]:
+    return msgspec.structs.asdict(view)
+
+
+def _node_states(run: Task, rows: Sequence[NodeRun]) -> Mapping[str, str]:
+    """The status of each node's last attempt; that of the current node is running."""
+    states = {row.node_key: row.status for row in rows}
+    if run.state not in FINAL and memory_of(run) is not None:
+        states[node_of(run)] = RUNNING
+    return states
+
+
+def _at_start(shared: Mapping[str, Any], steps: int, exact: bool | None) -> SharedView:
+    return SharedView(
+        at=0,
+        steps=steps,
+        node=None,
+        kind=None,
+        inside=None,
+        before=None,
+        after=own(shared),
+        changed=(),
+        unknown={},
+        exact=exact,
+    )
+
+
+def _at_step(moment: Moment, steps: int, exact: bool | None) -> SharedView:
+    before, after = moment.before, moment.after
+    changed = [] if after is None else [key for key in after if after[key] != before.get(key, ...)]
+    fresh = [key for key in moment.unknown if key not in moment.unknown_before]
+    return SharedView(
+        at=moment.seq,
+        steps=steps,
+        node=moment.node,
+        kind=moment.kind,
+        inside=moment.node.rpartition("/")[0] or None,
+        before=before,
+        after=after,
+        changed=(*changed, *fresh),
+        unknown=moment.unknown,
+        exact=exact,
+    )
+
+
+def _exact(run: Task, replay: Replay) -> bool | None:
+    """Whether the rebuilt states end as the run did; None: it goes on, or a key is unknown."""
+    if run.state not in FINAL or replay.unknown or memory_of(run) is None:
+        return None
+    return own(shared_of(run)) == replay.shared
+
+
+def _would_go_on_undone(node: str, undone: Sequence[str]) -> Conflict:
+    was = "was" if len(undone) == 1 else "were"
+    return Conflict(
+        f"{', '.join(undone)} {was} undone since, and a fork from {node!r} would not do"
+        f" {'it' if len(undone) == 1 else 'them'} again",
+        step=NextStep(Step.FORK_ELSEWHERE, undone[0]),
+    )
+
+
+def _would_pass_approvals(node: str, asked: Sequence[str]) -> Conflict:
+    was = "was" if len(asked) == 1 else "were"
+    return Conflict(
+        f"{', '.join(asked)} {was} not approved, and a fork from {node!r} would not ask",
+        step=NextStep(Step.FORK_ELSEWHERE, asked[0]),
+    )
+
+
+def _check_shared(shared: Mapping[str, Any]) -> None:
+    if any(map(reserved, shared)):
+        raise Invalid(f"shared cannot hold {RESERVED!r}: it is the engine's own", pointer="/shared")
