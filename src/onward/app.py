@@ -14,6 +14,7 @@ from starlette.routing import Route, WebSocketRoute
 from onward import __version__
 from onward.core.clock import Clock
 from onward.doors import errors
+from onward.doors.agents.socket import NotificationSocket
 from onward.doors.chat import router as sync_chat
 from onward.doors.dispatcher import router as sync_router
 from onward.doors.dispatcher.submission import Door
@@ -36,16 +37,16 @@ from onward.doors.rest import services as console_services
 from onward.doors.rest import sessions as agent_sessions
 from onward.doors.rest import shared_state as console_shared_state
 from onward.doors.rest import tasks as console_tasks
-from onward.doors.rest import tools as agent_tools
 from onward.doors.rest.document import document
-from onward.doors.rest.routes import queue_routes
+from onward.doors.rest.routes import queue_routes, session_routes, tool_routes
 from onward.doors.tasks import router as tasks_router
 from onward.doors.tasks.submission import SUMMARIZE, Intake
+from onward.doors.vocabulary import AGENTS
 from onward.engine import Onward
 from onward.native.masking import Masking
-from onward.native.notifications import push as agent_push
 from onward.native.queues import Queues
 from onward.native.run_intake import Intake as Runs
+from onward.native.sessions import Sessions
 from onward.native.tools.toolbox import Toolbox
 from onward.settings import Settings
 from onward.workers.draining import Drains
@@ -91,7 +92,12 @@ class Application:
 
 def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Requests) -> FastAPI:
     toolbox = Toolbox(
-        onward.dispatcher, onward.roster, onward.catalog, onward.submissions, onward.notices
+        onward.dispatcher,
+        onward.roster,
+        onward.catalog,
+        onward.submissions,
+        onward.notifications,
+        AGENTS,
     )
     calls = agent_mcp.Door(toolbox, wait_ms=onward.settings.mcp_wait_ms, ready=lambda: onward.ready)
 
@@ -111,6 +117,16 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
     submissions = onward.submissions
     masking = Masking(onward.catalog)
     runs = Runs(onward.dispatcher, onward.flows)
+    sessions = Sessions(
+        onward.dispatcher,
+        submissions,
+        onward.notifications,
+        onward.preferences,
+        onward.hub,
+        onward.hosts,
+        masking,
+        AGENTS,
+    )
     for router in (
         sync_router.build(door),
         sync_chat.build(door),
@@ -134,20 +150,11 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
             onward.roster,
             lambda: onward.ready,
             onward.streams,
-            [onward.notices.deliveries, onward.figures, requests],
+            [onward.notifications.deliveries, onward.figures, requests],
             readers=onward.readers,
         ),
         console_log.build(onward.readers),
-        agent_sessions.build(
-            onward.dispatcher,
-            submissions,
-            onward.notices,
-            onward.wishes,
-            onward.hub,
-            onward.hosts,
-            masking,
-        ),
-        agent_tools.build(toolbox),
+        agent_sessions.build(sessions),
         flow_workers.build(onward.registry),
         flow_router.build(onward.flows, runs),
         console_flows.build(onward.flows),
@@ -166,11 +173,13 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
         # application may add to a router, and ours adds nothing.
         web.router.routes.extend(router.routes)
     web.router.routes.extend(queue_routes(Queues(onward.dispatcher, onward.roster)))
+    web.router.routes.extend(session_routes(sessions))
+    web.router.routes.extend(tool_routes(toolbox))
     web.router.routes.append(Route(agent_mcp.PATH, calls, methods=["POST"]))
     web.router.routes.append(WebSocketRoute("/ws/worker", onward.sockets))
     web.openapi = lambda: document(web)  # type: ignore[method-assign]
-    listening = agent_push.Sockets(onward.hub, lambda name: bool(agent_sessions.is_session(name)))
-    web.router.routes.append(WebSocketRoute("/ws/notifications/{session_id}", listening))
+    notifying = NotificationSocket(sessions)
+    web.router.routes.append(WebSocketRoute("/ws/notifications/{session_id}", notifying))
     return web
 
 

@@ -24,10 +24,14 @@ from typing import NamedTuple
 
 
 class Step(StrEnum):
+    CALL_LIST_TOOL = "call_list_tool"
     CHECK_LEDGER = "check_ledger"
     LIST_FLOWS = "list_flows"
     LIST_QUEUES = "list_queues"
     LIST_SCHEDULES = "list_schedules"
+    LIST_SESSIONS = "list_sessions"
+    LIST_SESSION_TASKS = "list_session_tasks"
+    LIST_TOOLS = "list_tools"
     PUBLISH_VERSION = "publish_version"
     REMOVE_SERVICE = "remove_service"
     REPLACE_SCHEDULE = "replace_schedule"

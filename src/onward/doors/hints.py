@@ -12,10 +12,14 @@ Words: TypeAlias = Mapping[Step, str]
 
 HTTP: Words = MappingProxyType(
     {
+        Step.CALL_LIST_TOOL: "{about} lists the tasks of a session",
         Step.CHECK_LEDGER: "onward doctor looks at the ledger",
         Step.LIST_FLOWS: "GET /api/v2/flows lists what there is",
         Step.LIST_QUEUES: "GET /api/v2/queues lists what there is",
         Step.LIST_SCHEDULES: "GET /api/v2/schedules lists what there is",
+        Step.LIST_SESSIONS: "GET /api/v2/sessions lists those with tasks",
+        Step.LIST_SESSION_TASKS: "GET /api/v2/sessions/{about}/tasks lists yours",
+        Step.LIST_TOOLS: "GET /api/v2/tools lists what there is",
         Step.PUBLISH_VERSION: "POST /flows/version publishes one",
         Step.REMOVE_SERVICE: "DELETE /api/v2/services/{about}, or use another type",
         Step.REPLACE_SCHEDULE: "PUT /api/v2/schedules/{about} replaces it",

@@ -27,11 +27,12 @@ Ms = Annotated[int, Meta(ge=0, le=10 * YEAR_MS, description="milliseconds")]
 TimeoutMs = Annotated[int, Meta(ge=1, le=YEAR_MS, description="milliseconds")]
 WaitMs = Annotated[int, Meta(ge=0, le=600_000, description="milliseconds to wait for the end")]
 Retries = Annotated[int, Meta(ge=0, le=1000)]
-Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Key = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[\x20-\x7e]+$")]
+# `$` alone would let a line break through at the end.
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
+Key = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[\x20-\x7e]+$(?!\n)")]
 Limit = Annotated[int, Meta(ge=1, le=1000, description="how many at most")]
 # What `find` of any ledger returns as a cursor is a number; no other text gets that far.
-CURSOR = r"^[0-9]{1,18}$"
+CURSOR = r"^[0-9]{1,18}$(?!\n)"
 Cursor = Annotated[str, Meta(pattern=CURSOR, description="`next` of the page before")]
 Text = Annotated[str, Meta(max_length=4000)]
 Masked = Annotated[bool, Meta(description="show ••• instead of sensitive parts")]

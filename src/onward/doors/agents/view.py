@@ -9,8 +9,8 @@ import msgspec
 
 from onward.core.phase import phase
 from onward.core.task import Fault, Instant, Json, Task, encode, fault_of
-from onward.doors.rest.shapes import PRIORITY_WORDS
 from onward.doors.vocabulary import AGENTS
+from onward.native.views import PRIORITY_WORDS
 from onward.wire.times import iso
 from onward.workers.streams.agent_dialect import AgentProtocol
 

@@ -2,7 +2,9 @@
 written, and both stand in the OpenAPI document. Never decides anything itself.
 
 Parameters that the path names are read from there; a `Query` from behind the question mark; a
-`Body` from the body, as strict JSON. Everything is checked by the classes in `wire`.
+`Body`, or a mapping, from the body, as strict JSON; any other that has a default from the header of
+its name. Those that can only be given by name are for other doors. Everything is checked by the
+classes in `wire`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from fastapi.routing import APIRoute
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,6 +25,7 @@ from onward.core import strict_json
 from onward.core.errors import Invalid
 from onward.doors.errors import refuse
 from onward.doors.route import answer, zip_if_long
+from onward.doors.streaming import EVENT_STREAM, EventStream, lines_of
 from onward.native.caller import OPERATOR, Caller, scope_of
 from onward.wire import problems
 from onward.wire.base import Body, Query
@@ -40,6 +44,7 @@ class Reply(NamedTuple):
     body: Any
     status: int = 200
     headers: Mapping[str, str] | None = None
+    sent: Callable[[Caller], Awaitable[None]] | None = None  # called once the reply is written out
 
 
 def route(  # noqa: PLR0913 a row of a table
@@ -52,26 +57,38 @@ def route(  # noqa: PLR0913 a row of a table
     reply: Callable[[Any], Reply] | None = None,
     statuses: Sequence[int] = (),
     result: Any = None,
+    stream: UseCase | None = None,
     tag: str | None = None,
 ) -> APIRoute:
     """`reply` turns what the use case returns into a reply, where that depends on the result; the
     `statuses` it may have, and the type of its body if it is another, are then named as well.
+    `stream` is the use case for a reader who accepts server-sent events; it returns a `Feed`.
     """
     scope_of(use_case)  # one that names none stops the start
     takes = _Signature(path, use_case)
+    streams = None
+    if stream is not None:
+        scope_of(stream)
+        streams = _Signature(path, stream)
     statuses = statuses or (status,)
 
     async def endpoint(request: Request) -> Response:
+        caller = caller_of(request.scope)
+        if stream and streams and EVENT_STREAM in request.headers.get("accept", ""):
+            feed = await stream(caller, **await streams.read(request))
+            return EventStream(lines_of(feed), feed.place)
         try:
             arguments = await takes.read(request)
         except _Unreadable as error:
             return refuse(request.url.path, request_id_of(request), error.fault, status=400)
-        found = await use_case(caller_of(request), **arguments)
-        body, code, headers = reply(found) if reply else Reply(found, status)
+        found = await use_case(caller, **arguments)
+        body, code, headers, sent = reply(found) if reply else Reply(found, status)
         if body is None:
             return Response(status_code=204 if code == 200 else code, headers=headers)
         response = answer(body, code, headers)
         await zip_if_long(request, response)
+        if sent is not None and not await request.is_disconnected():
+            response.background = BackgroundTask(sent, caller)
         return response
 
     returned = result or takes.returns
@@ -85,12 +102,13 @@ def route(  # noqa: PLR0913 a row of a table
         operation_id=f"{method.lower()}{re.sub(r'[^a-z]+', '_', path.lower())}".rstrip("_"),
         summary=(inspect.getdoc(use_case) or use_case.__name__).split("\n")[0],
         tags=[tag or path.split("/")[1]],
-        openapi_extra=takes.described(returned, statuses, errors),
+        openapi_extra=takes.described(returned, statuses, errors, streams),
     )
 
 
-def caller_of(request: Request) -> Caller:
-    return getattr(request.state, "caller", OPERATOR)
+def caller_of(scope: Mapping[str, Any]) -> Caller:
+    caller: Caller = scope.get("state", {}).get("caller", OPERATOR)
+    return caller
 
 
 def request_id_of(request: Request) -> str:
@@ -113,16 +131,19 @@ class _Signature:
         self._path = {name: hints[name] for name in self.in_path}
         self._query: tuple[str, type[Query]] | None = None
         self._body: tuple[str, Any] | None = None
+        self.headers: dict[str, Any] = {}
         self._required = False
         for parameter in parameters:
-            if parameter.name in self._path:
+            if parameter.name in self._path or parameter.kind is parameter.KEYWORD_ONLY:
                 continue
             kind = _without_none(hints[parameter.name])
-            if issubclass(kind, Query):
+            if _is(kind, Query):
                 self._query = (parameter.name, kind)
-            elif issubclass(kind, Body):
+            elif get_origin(kind) is Mapping or _is(kind, Body):
                 self._body = (parameter.name, kind)
                 self._required = parameter.default is parameter.empty
+            elif parameter.default is None:
+                self.headers[parameter.name] = kind
             else:
                 raise TypeError(f"{use_case.__qualname__}: nothing says where {parameter.name} is")
 
@@ -134,6 +155,9 @@ class _Signature:
         if self._query is not None:
             name, kind = self._query
             arguments[name] = _converted(_given(request, kind), kind, strict=False)
+        for name, kind in self.headers.items():
+            if (given := request.headers.get(header_of(name))) is not None:
+                arguments[name] = _converted(given, kind, at=header_of(name), strict=False)
         if self._body is not None:
             sent = await request.body()
             if sent or self._required:
@@ -147,7 +171,11 @@ class _Signature:
         return arguments
 
     def described(
-        self, returned: Any, statuses: Sequence[int], errors: Sequence[int]
+        self,
+        returned: Any,
+        statuses: Sequence[int],
+        errors: Sequence[int],
+        streams: _Signature | None,
     ) -> dict[str, Any]:
         """This operation, for the OpenAPI document; `components` adds the shapes it refers to."""
         parameters = [
@@ -157,7 +185,12 @@ class _Signature:
         may = {*ANY_ERROR, *errors, *((404,) if self.in_path else ())}
         if self._query is not None:
             parameters += _query_parameters(self._query[1])
-        if self._query is not None or any(kind is not str for kind in self._path.values()):
+        headers = self.headers | (streams.headers if streams else {})
+        parameters += [
+            {"name": header_of(name), "in": "header", "required": False, "schema": schema_of(kind)}
+            for name, kind in headers.items()
+        ]
+        if self._query or headers or any(kind is not str for kind in self._path.values()):
             may.add(422)
         operation: dict[str, Any] = {"parameters": parameters, "responses": {}}
         if self._body is not None:
@@ -168,6 +201,8 @@ class _Signature:
             done: dict[str, Any] = {"description": "done"}
             if returned is not NoneType and returned is not None:
                 done["content"] = {JSON: {"schema": schema_of(returned)}}
+            if streams is not None:
+                done["content"][EVENT_STREAM] = {"schema": {"type": "string"}}
             operation["responses"][str(status)] = done
         problem = {PROBLEM: {"schema": schema_of(problems.Problem)}}
         for status in sorted(may):
@@ -179,6 +214,9 @@ _used: dict[Any, None] = {}  # the types that stand in the document, in order
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
+    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    if options and NoneType not in options:  # msgspec describes no two structs side by side
+        return {"anyOf": [schema_of(option) for option in options]}
     _used[kind] = None
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=REF)
     return dict(schema)
@@ -188,6 +226,10 @@ def components() -> dict[str, Any]:
     """The shapes that the routes refer to, each once."""
     _, shapes = msgspec.json.schema_components(list(_used), ref_template=REF)
     return dict(shapes)
+
+
+def header_of(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _query_parameters(kind: type[Query]) -> list[dict[str, Any]]:
@@ -213,6 +255,10 @@ def _given(request: Request, kind: type[Query]) -> dict[str, Any]:
             several = get_origin(_without_none(field.type)) in (tuple, list, frozenset)
             given[field.encode_name] = values if several else values[-1]
     return given
+
+
+def _is(kind: Any, base: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, base)
 
 
 def _without_none(kind: Any) -> Any:
