@@ -31,7 +31,12 @@ def session_routes(sessions: Sessions) -> Sequence[APIRoute]:
         route("GET", f"{one}/tasks", sessions.tasks),
         route("GET", f"{one}/tasks/{{task_id}}", sessions.task),
         route("GET", f"{one}/notifications", sessions.notifications, stream=sessions.follow),
-        route("POST", f"{one}/notifications/{{notification_id}}/ack", sessions.acknowledge),
+        route(
+            "POST",
+            f"{one}/notifications/{{notification_id}}/ack",
+            sessions.acknowledge,
+            errors=(409,),
+        ),
         route("GET", f"{one}/preferences", sessions.preferences),
         route("PUT", f"{one}/preferences", sessions.prefer),
     ]
@@ -46,5 +51,5 @@ def tool_routes(toolbox: Toolbox) -> Sequence[APIRoute]:
 
     return [
         route("GET", "/tools", toolbox.list),
-        route("POST", "/tools/{name}", toolbox.call, reply=reply, result=ToolResult),
+        route("POST", "/tools/{name}", toolbox.call, errors=(409,), reply=reply, result=ToolResult),
     ]
