@@ -22,7 +22,7 @@ from onward.core.task import FINAL, FINAL_EVENTS, State
 from onward.doors.errors import STATUS
 from onward.doors.rest import shapes as native
 from onward.doors.tasks.shapes import TaskDetail
-from onward.doors.vocabulary import AGENTS, FLOWS, STREAMS, SYNC, TASKS
+from onward.doors.vocabulary import AGENTS, FLOWS, MCP, STREAMS, SYNC, TASKS
 from onward.settings import Settings
 from onward.wire.schedules import ScheduleBody
 from onward.wire.tasks import Explanation, Submit, TaskView
@@ -97,9 +97,9 @@ def test_states_and_transitions() -> None:
     assert {State(word) for word in finals[1].split()} == FINAL
 
 
-def test_phases_and_the_five_vocabularies() -> None:
+def test_phases_and_the_vocabularies() -> None:
     rows = table("Phases and vocabularies", "phase", "when", "sync", "streams", "agents")
-    columns = (SYNC, STREAMS, AGENTS, TASKS, FLOWS)
+    columns = (SYNC, STREAMS, AGENTS, TASKS, FLOWS, MCP)
     for column, vocabulary in enumerate(columns, start=2):
         assert {Phase(row[0]): row[column] for row in rows} == vocabulary
 

@@ -14,6 +14,7 @@ from starlette.routing import Route, WebSocketRoute
 from onward import __version__
 from onward.core.clock import Clock
 from onward.doors import errors
+from onward.doors.agents.socket import NotificationSocket
 from onward.doors.chat import router as sync_chat
 from onward.doors.dispatcher import router as sync_router
 from onward.doors.dispatcher.submission import Door
@@ -28,8 +29,6 @@ from onward.doors.rest import live as console_live
 from onward.doors.rest import log as console_log
 from onward.doors.rest import ops as console_ops
 from onward.doors.rest import services as console_services
-from onward.doors.rest import sessions as agent_sessions
-from onward.doors.rest import tools as agent_tools
 from onward.doors.rest.document import document
 from onward.doors.rest.routes import (
     approval_routes,
@@ -39,16 +38,19 @@ from onward.doors.rest.routes import (
     queue_routes,
     run_routes,
     schedule_routes,
+    session_routes,
     task_routes,
+    tool_routes,
 )
 from onward.doors.tasks import router as tasks_router
 from onward.doors.tasks.submission import SUMMARIZE, Intake
+from onward.doors.vocabulary import AGENTS
 from onward.engine import Onward
 from onward.native.approvals import Approvals
 from onward.native.attempts import Attempts
 from onward.native.dead_letters import DeadLetters
-from onward.native.notifications import push as agent_push
 from onward.native.queues import Queues
+from onward.native.sessions import Sessions
 from onward.native.tasks import Tasks
 from onward.native.tools.toolbox import Toolbox
 from onward.settings import Settings
@@ -95,7 +97,12 @@ class Application:
 
 def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Requests) -> FastAPI:
     toolbox = Toolbox(
-        onward.dispatcher, onward.roster, onward.catalog, onward.submissions, onward.notices
+        onward.dispatcher,
+        onward.roster,
+        onward.catalog,
+        onward.submissions,
+        onward.notifications,
+        AGENTS,
     )
     calls = agent_mcp.Door(toolbox, wait_ms=onward.settings.mcp_wait_ms, ready=lambda: onward.ready)
 
@@ -113,6 +120,17 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
     )
     errors.install(web)
     submissions = onward.submissions
+    tasks = Tasks(onward.dispatcher, onward.roster, submissions, onward.masking)
+    sessions = Sessions(
+        onward.dispatcher,
+        tasks,
+        onward.notifications,
+        onward.preferences,
+        onward.hub,
+        onward.hosts,
+        onward.masking,
+        AGENTS,
+    )
     for router in (
         sync_router.build(door),
         sync_chat.build(door),
@@ -134,20 +152,10 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
             onward.roster,
             lambda: onward.ready,
             onward.streams,
-            [onward.notices.deliveries, onward.figures, requests],
+            [onward.notifications.deliveries, onward.figures, requests],
             readers=onward.readers,
         ),
         console_log.build(onward.readers),
-        agent_sessions.build(
-            onward.dispatcher,
-            submissions,
-            onward.notices,
-            onward.wishes,
-            onward.hub,
-            onward.hosts,
-            onward.masking,
-        ),
-        agent_tools.build(toolbox),
         flow_workers.build(onward.registry),
         flow_router.build(onward.flows, onward.runs),
         console_live.build(
@@ -162,11 +170,12 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
         # application may add to a router, and ours adds nothing.
         web.router.routes.extend(router.routes)
     for routes in (
-        task_routes(Tasks(onward.dispatcher, onward.roster, submissions, onward.masking)),
+        task_routes(tasks),
+        session_routes(sessions),
+        tool_routes(toolbox),
         attempt_routes(Attempts(onward.dispatcher)),
         approval_routes(Approvals(onward.dispatcher, submissions, onward.masking)),
         dead_letter_routes(DeadLetters(onward.dispatcher, submissions, onward.masking)),
-        queue_routes(Queues(onward.dispatcher, onward.roster)),
         queue_routes(Queues(onward.dispatcher, onward.roster)),
         flow_routes(onward.flows),
         run_routes(onward.runs),
@@ -176,8 +185,8 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
     web.router.routes.append(Route(agent_mcp.PATH, calls, methods=["POST"]))
     web.router.routes.append(WebSocketRoute("/ws/worker", onward.sockets))
     web.openapi = lambda: document(web)  # type: ignore[method-assign]
-    listening = agent_push.Sockets(onward.hub, lambda name: bool(agent_sessions.is_session(name)))
-    web.router.routes.append(WebSocketRoute("/ws/notifications/{session_id}", listening))
+    notifying = NotificationSocket(sessions)
+    web.router.routes.append(WebSocketRoute("/ws/notifications/{session_id}", notifying))
     return web
 
 

@@ -39,10 +39,11 @@ from onward.ledgers.sealed import Turn, at_rest, beneath, rotating
 from onward.native.flows import Flows
 from onward.native.history import STEP_MS, History
 from onward.native.masking import Masking
-from onward.native.notifications import push as agent_push
-from onward.native.notifications import webhooks as agent_webhooks
-from onward.native.notifications.notices import Notices, Noticing, Watch
-from onward.native.notifications.preferences import Wishes
+from onward.native.notifications import webhooks
+from onward.native.notifications.hub import Hub
+from onward.native.notifications.preferences import PreferenceStore
+from onward.native.notifications.projector import NotificationProjector, NotificationRunner
+from onward.native.notifications.store import NotificationStore
 from onward.native.runs import Runs
 from onward.native.schedules import ScheduledWork, Schedules
 from onward.native.submission import Submissions
@@ -190,7 +191,7 @@ class Onward:
             lease_ms=settings.lease_ms,
             timeout_ms=settings.push_timeout_ms,
         )
-        self._seat_sessions(Hosts(settings.worker_hosts))
+        self._open_notifications(Hosts(settings.worker_hosts))
         self._chronicle = self._told_by(self.tracing)
 
         self._feed: Feed | None = None
@@ -203,32 +204,33 @@ class Onward:
             None if settings.ledger.startswith("sqlite") else settings.ledger
         )
 
-    def _seat_sessions(self, hosts: Hosts) -> None:
-        """What sessions are told, and by which ways."""
+    def _open_notifications(self, hosts: Hosts) -> None:
+        """What sessions are notified of, and how it is delivered."""
         backend, clock, server = self.backend, self.clock, self.roster.server
         alone = self.settings.ledger.startswith("sqlite")
         self.hosts = hosts
-        self.notices = Notices(backend, clock)
-        self.wishes = Wishes(backend, clock)
-        self.hub = agent_push.Hub(
-            backend, clock, self.notices, self.wishes, server=server, shared=not alone
+        self.notifications = NotificationStore(backend, clock)
+        self.preferences = PreferenceStore(backend, clock)
+        self.hub = Hub(
+            backend, clock, self.notifications, self.preferences, server=server, shared=not alone
         )
         self._caller = Caller()
-        webhooks = agent_webhooks.Webhooks(
-            self.dispatcher, self.notices, self.wishes, hosts, self._caller.post
+        posting = webhooks.Webhooks(
+            self.dispatcher, self.notifications, self.preferences, hosts, self._caller.post
         )
         self._webhooks = Runner(
             self.dispatcher,
-            webhooks,
+            posting,
             worker=f"webhooks-{server[-12:]}",
-            queues=[agent_webhooks.QUEUE],
-            slots=agent_webhooks.SLOTS,
+            queues=[webhooks.QUEUE],
+            slots=webhooks.SLOTS,
             lease_ms=self.settings.lease_ms,
         )
-        noticing = Noticing(backend.tasks, self.notices, clock, [self.hub.tell, webhooks.tell])
-        self.figures = noticing.figures
-        self._watch = Watch(backend, noticing, clock, self._duty(noticing.name))
-        self.dispatcher.before_sessions = self._watch.open
+        listeners = [self.hub.deliver, posting.submit]
+        projector = NotificationProjector(backend.tasks, self.notifications, clock, listeners)
+        self.figures = projector.figures
+        self._notifying = NotificationRunner(backend, projector, clock, self._duty(projector.name))
+        self.dispatcher.before_sessions = self._notifying.open
 
     def _told_by(self, tracing: Tracing | None) -> Chronicle | None:
         """Who writes the spans of what has happened."""
@@ -272,7 +274,7 @@ class Onward:
         self._push.start()
         self._flow_runner.start()
         self._webhooks.start()
-        self._background.run(self._watch.run(troubles))
+        self._background.run(self._notifying.run(troubles))
         if self._redis is not None:
             self._start_streams(self._redis)
         if not settings.ledger.startswith("sqlite"):
@@ -348,7 +350,7 @@ class Onward:
         if self._wake_ups is not None:
             await self._wake_ups.close()
         await self._background.close()
-        await self._watch.close()
+        await self._notifying.close()
         if self._builtin is not None:
             await self._builtin.close()
         for line in self._lines:
@@ -395,7 +397,7 @@ class Onward:
         self._reads = (lines, (StreamProtocol(), agents))
         rules = Rules(
             types=settings.stream_types,
-            besides=[agents.queue, agent_webhooks.QUEUE],
+            besides=[agents.queue, webhooks.QUEUE],
             visibility_ms=int(settings.visibility_timeout_s * 1000),
             credits=settings.stream_credits,
         )

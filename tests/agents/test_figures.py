@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from onward.core.readers import CURSORS
 from onward.core.task import Event
-from onward.native.notifications.figures import CROWDS, Roll
-from onward.native.notifications.notices import Noticing
+from onward.native.notifications.figures import BUCKETS, LiveTaskGauge
+from onward.native.notifications.projector import NotificationProjector
 from onward.workers.streams.depths import MOST_GROUPS
 from tests.agents.agency import COMPLETED, CREATE, DEAD, FAILED, TIMEOUT, Agency, open_agency
 from tests.agents.lobby import TYPE, Lobby, until
@@ -61,7 +61,7 @@ async def noticed(lobby: Lobby) -> dict[str, float]:
 
     async def read_up() -> bool:
         end = (await backend.tasks.events(after="$", limit=1)).next
-        found = await backend.documents.get(CURSORS, Noticing.name, now=clock.now())
+        found = await backend.documents.get(CURSORS, NotificationProjector.name, now=clock.now())
         return found is not None and json.loads(found.body) == end
 
     await until(read_up, timeout=15)
@@ -183,7 +183,7 @@ async def test_active_tasks_are_told_by_session_without_naming_one(either: Lobby
     assert found["onward_agent_tasks_active"] == found["onward_agent_session_tasks_gsum"] == 10
     assert found["onward_agent_sessions_active"] == found["onward_agent_session_tasks_gcount"] == 3
     assert found["onward_agent_busiest_session_tasks"] == 7
-    spread = [found[f'onward_agent_session_tasks_bucket{{le="{float(top)}"}}'] for top in CROWDS]
+    spread = [found[f'onward_agent_session_tasks_bucket{{le="{float(top)}"}}'] for top in BUCKETS]
     assert spread == [1, 2, 2, 3, 3, 3, 3, 3, 3, 3]
     assert not any("ada" in name for name in found)
 
@@ -231,35 +231,35 @@ def _event(task: str, type_: str) -> Event:
 @pytest.mark.contract("S2-10")
 async def test_a_task_that_ends_while_the_live_ones_are_read_does_not_stay(lobby: Lobby) -> None:
     task = await lobby.submit("ada")
-    roll, store = Roll(), lobby.house.onward.backend.tasks
+    gauge, store = LiveTaskGauge(), lobby.house.onward.backend.tasks
     find = store.find
 
     async def slow(query: Any) -> Any:
         page = await find(query)
-        roll.note(_event(task, "task.succeeded"), "ada")  # between the reading and its use
+        gauge.note(_event(task, "task.succeeded"), "ada")  # between the reading and its use
         return page
 
     store.find = slow  # type: ignore[method-assign]
-    await roll.read(store)
-    assert roll._live == {}
+    await gauge.read(store)
+    assert gauge._live == {}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_spread_is_what_counting_would_give(seed: int) -> None:
     pick = random.Random(seed)
-    roll = Roll()
+    gauge = LiveTaskGauge()
     live: set[tuple[str, str]] = set()
     for _ in range(400):
         session, task = f"s{pick.randrange(5)}", f"t{pick.randrange(30)}"
         born = pick.random() < 0.6
-        roll.note(_event(f"{session}-{task}", "task.created" if born else "task.failed"), session)
+        gauge.note(_event(f"{session}-{task}", "task.created" if born else "task.failed"), session)
         (live.add if born else live.discard)((session, task))
         counts = Counter(session for session, _ in live)
-        assert roll._tasks == len(live)
-        assert roll._most == max(counts.values(), default=0)
-        assert dict(roll._spread) == Counter(counts.values())
-        steps = [sum(count <= top for count in counts.values()) for top in CROWDS]
-        assert [sum(roll._crowds[: at + 1]) for at in range(len(CROWDS))] == steps
+        assert gauge._tasks == len(live)
+        assert gauge._most == max(counts.values(), default=0)
+        assert dict(gauge._spread) == Counter(counts.values())
+        steps = [sum(count <= top for count in counts.values()) for top in BUCKETS]
+        assert [sum(gauge._buckets[: at + 1]) for at in range(len(BUCKETS))] == steps
 
 
 @pytest.mark.contract("S2-10")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from onward.doors.mcp import door as mcp
-from onward.doors.mcp.door import KEY, Door
+from onward.doors.mcp.door import KEY, Door, Exchange
+from onward.native.caller import OPERATOR
 from tests.house import House, open_house
 
 MESSAGE = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -34,7 +35,7 @@ async def a_notice(house: House) -> None:
     await worker.task()
     await worker.answer(task, "done")
     await house.settled()
-    await house.onward._watch.step()
+    await house.onward._notifying.step()
 
 
 async def unread(house: House) -> int:
@@ -52,7 +53,9 @@ async def test_news_are_read_only_if_the_answer_was_written_out(
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         exchange = scope["state"][KEY]
-        exchange.answers.append(await here._toolbox.answered({}, exchange.session))
+        tool = await here._toolbox.find(OPERATOR, "list_user_tasks_tool")
+        reply = await here._toolbox.run(OPERATOR, tool, {}, exchange.session)
+        exchange.replies.append(reply)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x", "more_body": not arrives})
 
@@ -123,7 +126,7 @@ async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
 ) -> None:
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-    from onward.doors.mcp.server import Desk
+    from onward.doors.mcp.server import McpHandlers
 
     await house.post("/api/v2/services", {"name": "t", "task_types": ["t"]})
     toolbox = door(house)._toolbox
@@ -136,8 +139,8 @@ async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
         return task
 
     toolbox.submit = lingering  # type: ignore[method-assign]
-    desk = Desk(toolbox, wait_ms=60_000, ready=lambda: True)
-    exchange = SimpleNamespace(session="ada", answers=[])
+    handlers = McpHandlers(toolbox, wait_ms=60_000, ready=lambda: True)
+    exchange = Exchange(OPERATOR, "ada")
     call: Any = SimpleNamespace(
         protocol_version="2025-06-18" if older else next(iter(MODERN_PROTOCOL_VERSIONS)),
         request_id=1,
@@ -145,11 +148,11 @@ async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
         session=SimpleNamespace(client_capabilities=None),
     )
     params: Any = SimpleNamespace(name="t", arguments={})
-    calling = asyncio.ensure_future(desk.call(call, params))
+    calling = asyncio.ensure_future(handlers.call(call, params))
     await written.wait()
     if older:
         said: Any = SimpleNamespace(request_id=1)
-        await desk.canceled(call, said)
+        await handlers.canceled(call, said)
     else:
         calling.cancel()
         await asyncio.wait([calling])
@@ -163,19 +166,19 @@ async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
         while await state() != "canceled":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await asyncio.wait([calling])
-    assert desk._called == {}
+    assert handlers._calls == {}
 
 
 async def test_two_clients_of_one_session_may_count_alike(house: House) -> None:
-    from onward.doors.mcp.server import Desk
+    from onward.doors.mcp.server import McpHandlers
 
-    desk = Desk(door(house)._toolbox, wait_ms=60_000, ready=lambda: True)
-    exchange = SimpleNamespace(session="ada", answers=[])
+    handlers = McpHandlers(door(house)._toolbox, wait_ms=60_000, ready=lambda: True)
+    exchange = Exchange(OPERATOR, "ada")
     call: Any = SimpleNamespace(
         request_id=1, request=SimpleNamespace(scope={"state": {KEY: exchange}})
     )
-    with desk._under_way(call):
-        with desk._under_way(call) as second:
+    with handlers._under_way(call):
+        with handlers._under_way(call) as second:
             second.task = "theirs"
-        assert desk._called == {}
-    assert desk._called == {}
+        assert handlers._calls == {}
+    assert handlers._calls == {}

@@ -11,8 +11,10 @@ import pytest
 from onward.core.contract import Page
 from onward.core.readers import CURSORS
 from onward.core.task import Event
-from onward.native.notifications import notices as module
-from onward.native.notifications.notices import KEPT_MS, Kept, Notice, Notices
+from onward.native.notifications import projector, store
+from onward.native.notifications.notification import notification_of
+from onward.native.notifications.store import KEPT_MS, NotificationStore, StoredNotification
+from onward.wire.notifications import Notification
 from tests.agents.lobby import TYPE, Lobby
 from tests.support import NOW, a_task
 
@@ -55,7 +57,7 @@ async def test_a_failure_is_told_with_its_reason(lobby: Lobby) -> None:
 
 async def test_an_endless_reason_is_cut() -> None:
     data = msgspec.json.encode({"error": {"kind": "E", "message": "x" * 5_000}}).decode()
-    notice = module.notice_of(a_task(), Event("t", 3, 1, "task.failed", NOW, data))
+    notice = notification_of(a_task(), Event("t", 3, 1, "task.failed", NOW, data))
     assert len(notice.message) < 250
 
 
@@ -78,7 +80,7 @@ async def test_a_timeout_is_told_once_and_the_completion_after_it(lobby: Lobby) 
     task = await lobby.submit(timeout_ms=5_000)
     await worker.task()
     await lobby.house.advance(4_999)
-    await lobby.house.onward._watch.step()
+    await lobby.house.onward._notifying.step()
     assert await lobby.notices() == []
     await lobby.house.advance(1)
     (late,) = await lobby.told(1)
@@ -118,8 +120,8 @@ async def rewind(lobby: Lobby) -> None:
     """As if the server had died before it saved how far it had read."""
     onward = lobby.house.onward
     await onward.backend.documents.put(CURSORS, "notices", '""', now=NOW)
-    onward._watch._tail._cursor = None
-    await onward._watch.step()
+    onward._notifying._tail._cursor = None
+    await onward._notifying.step()
 
 
 @pytest.mark.contract("S2-6")
@@ -141,10 +143,10 @@ async def test_what_was_acknowledged_does_not_come_back_with_its_event(lobby: Lo
     assert await lobby.ack(first) == 200
     told: list[str] = []
 
-    async def hear(_: str, all_: Sequence[Kept]) -> None:
+    async def hear(_: str, all_: Sequence[StoredNotification]) -> None:
         told.extend(kept.id for kept in all_)
 
-    lobby.house.onward._watch._noticing._tell = [hear]
+    lobby.house.onward._notifying._projector._listeners = [hear]
     await rewind(lobby)
     assert set(told) == {second}
 
@@ -153,16 +155,16 @@ async def test_what_a_dead_projector_left_behind_is_told_by_the_next(
     lobby: Lobby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[str] = []
-    keep = Notices.keep
+    keep = NotificationStore.add
 
-    async def die_first(self: Notices, session: str, one: Kept) -> bool:
+    async def die_first(self: NotificationStore, session: str, one: StoredNotification) -> bool:
         kept.append(one.id)
         if len(kept) < 3:
             raise RuntimeError("killed")
         return await keep(self, session, one)
 
-    monkeypatch.setattr(module, "AGAIN_S", 0.01)
-    monkeypatch.setattr(Notices, "keep", die_first)
+    monkeypatch.setattr(projector, "AGAIN_S", 0.01)
+    monkeypatch.setattr(NotificationStore, "add", die_first)
     await lobby.succeed()
     (notice,) = await lobby.told(1)
     assert kept == [notice["notification_id"]] * 3
@@ -221,21 +223,31 @@ async def test_polling_is_counted(lobby: Lobby) -> None:
     assert await lobby.metric("onward_notifications_delivered_total", how="poll") == before + 1
 
 
-def a_notice(number: int, at: int = NOW) -> Kept:
+def a_notice(number: int, at: int = NOW) -> StoredNotification:
     id_ = f"notif-{number:06}"
-    return Kept(Notice(id_, "task_completed", "t", "mail", "", "", AT, "normal"), at, at)
+    notification = Notification(
+        notification_id=id_,
+        type="task_completed",
+        task_id="t",
+        task_type="mail",
+        message="",
+        action="",
+        timestamp=AT,
+        priority="normal",
+    )
+    return StoredNotification(notification, at, at)
 
 
 @pytest.fixture
-def many(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> Notices:
-    monkeypatch.setattr(module, "MOST", 10)
-    monkeypatch.setattr(module, "SLACK", 5)
-    return lobby.house.onward.notices
+def many(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> NotificationStore:
+    monkeypatch.setattr(store, "MOST", 10)
+    monkeypatch.setattr(store, "SLACK", 5)
+    return lobby.house.onward.notifications
 
 
 async def test_notices_come_in_pages(lobby: Lobby) -> None:
     for number in range(5):
-        await lobby.house.onward.notices.keep("s1", a_notice(number))
+        await lobby.house.onward.notifications.add("s1", a_notice(number))
     seen: list[str] = []
     cursor: dict[str, str | None] = {}
     for _ in range(3):
@@ -247,21 +259,21 @@ async def test_notices_come_in_pages(lobby: Lobby) -> None:
     assert cursor == {"cursor": None}
 
 
-async def test_of_too_many_the_oldest_that_were_read_go_first(many: Notices) -> None:
+async def test_of_too_many_the_oldest_that_were_read_go_first(many: NotificationStore) -> None:
     for number in range(16):
-        await many.keep("s1", a_notice(number))
+        await many.add("s1", a_notice(number))
         await many.trim("s1")
         if number in (3, 7):
-            await many.ack("s1", f"notif-{number:06}")
-    left = [int(kept.id.removeprefix("notif-")) for kept in await many.of("s1")]
+            await many.acknowledge("s1", f"notif-{number:06}")
+    left = [int(kept.id.removeprefix("notif-")) for kept in await many.list("s1")]
     assert left == [4, 5, 6, *range(8, 16)]
 
 
-async def test_a_notice_past_its_time_is_gone(lobby: Lobby, many: Notices) -> None:
-    await many.keep("s1", a_notice(1))
+async def test_a_notice_past_its_time_is_gone(lobby: Lobby, many: NotificationStore) -> None:
+    await many.add("s1", a_notice(1))
     lobby.house.clock.advance(KEPT_MS)
-    assert await many.of("s1") == []
-    await many.keep("s1", a_notice(2, lobby.house.clock.now()))
+    assert await many.list("s1") == []
+    await many.add("s1", a_notice(2, lobby.house.clock.now()))
     await many.trim("s1")
     found = await lobby.house.onward.backend.documents.list("notice:s1", now=NOW)
     assert [document.key for document in found] == ["notif-000002"]

@@ -133,9 +133,9 @@ async def test_what_a_tools_answer_told_went_with_it(lobby: Lobby) -> None:
 async def test_an_acknowledgement_meanwhile_is_not_undone_by_the_record(lobby: Lobby) -> None:
     await lobby.succeed()
     await looked(lobby)
-    notices = lobby.house.onward.notices
-    (kept,) = await notices.of("s1")
-    await notices.ack("s1", kept.id)
+    notices = lobby.house.onward.notifications
+    (kept,) = await notices.list("s1")
+    await notices.acknowledge("s1", kept.id)
     await notices.record("s1", [kept], "websocket")  # as it was read before the word came
     seen = await looked(lobby)
     assert (seen["read"], seen["delivered_by"]) == (True, "websocket")

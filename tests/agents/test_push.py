@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from onward.native.notifications import push
-from onward.native.notifications.push import BEHIND, TRY_LATER, Line
+from onward.doors.agents import socket
+from onward.doors.agents.socket import TRY_LATER
+from onward.native.notifications import hub
+from onward.native.notifications.hub import BEHIND, Subscription
 from tests.agents.lobby import Lobby, until
 from tests.agents.test_notices import a_notice, rewind
 from tests.support import wait_until
 
 
 async def connected(lobby: Lobby, session: str = "s1", count: int = 1) -> None:
-    lines = lobby.house.onward.hub._lines
+    lines = lobby.house.onward.hub._subscriptions
     await wait_until(lambda: len(lines.get(session, ())) >= count)
 
 
@@ -64,7 +66,7 @@ async def test_a_connection_is_told_each_thing_once(lobby: Lobby) -> None:
     await lobby.succeed()
     await listener.receive()
     await rewind(lobby)
-    for line in lobby.house.onward.hub._lines["s1"]:
+    for line in lobby.house.onward.hub._subscriptions["s1"]:
         line.reread()
     await listener.send({"type": "ping"})
     assert await listener.receive() == {"type": "pong"}
@@ -125,7 +127,7 @@ async def refused(lobby: Lobby, session: str) -> None:
 
 
 async def test_connections_are_bounded(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push, "MOST_EACH", 2)
+    monkeypatch.setattr(hub, "MOST_EACH", 2)
     monkeypatch.setattr(lobby.house.onward.hub.all_places, "most", 3)
     open_ = [lobby.listen(session) for session in ("s1", "s1")]
     await connected(lobby, "s1", 2)
@@ -138,7 +140,7 @@ async def test_connections_are_bounded(lobby: Lobby, monkeypatch: pytest.MonkeyP
     assert (answer.status_code, answer.json()["code"]) == (503, "too_busy")
     for one in open_:
         await one.close()
-    assert lobby.house.onward.hub._lines == {}
+    assert lobby.house.onward.hub._subscriptions == {}
 
 
 async def test_a_foreign_page_cannot_listen(lobby: Lobby) -> None:
@@ -154,7 +156,7 @@ async def test_a_stopping_server_says_goodbye(lobby: Lobby) -> None:
     with pytest.raises(ConnectionError):
         await listener.receive()
     assert listener.closed is not None
-    assert listener.closed["code"] == push.GOING_AWAY
+    assert listener.closed["code"] == socket.GOING_AWAY
 
 
 @pytest.mark.contract("S2-6")
@@ -174,11 +176,11 @@ async def test_what_is_not_wished_for_is_not_pushed_and_is_still_there(lobby: Lo
 
 
 async def test_a_listener_who_falls_behind_reads_the_ledger() -> None:
-    line = Line()
-    line.look = False
-    line.add([a_notice(number) for number in range(BEHIND + 1)])
-    assert line.look
-    assert not line.news
+    subscription = Subscription()
+    subscription.reads_ledger = False
+    subscription.add([a_notice(number) for number in range(BEHIND + 1)])
+    assert subscription.reads_ledger
+    assert not subscription.waiting
 
 
 class Stream:
@@ -235,7 +237,7 @@ async def test_server_sent_events_resume_after_the_last_one(lobby: Lobby) -> Non
         second = await lobby.succeed()
         live = await stream.event()
         assert json.loads(live["data"])["task_id"] == second
-    await wait_until(lambda: not lobby.house.onward.hub._lines)
+    await wait_until(lambda: not lobby.house.onward.hub._subscriptions)
     lobby.house.clock.advance(1_000)
     third = await lobby.succeed()
     await lobby.told(3)

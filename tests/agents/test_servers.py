@@ -39,7 +39,7 @@ async def test_a_session_is_pushed_to_wherever_it_is_connected(pair: tuple[Lobby
     listeners = [lobby.listen() for lobby in pair]
     for lobby in pair:
         hub = lobby.house.onward.hub
-        await wait_until(lambda hub=hub: hub._lines)  # type: ignore[misc]
+        await wait_until(lambda hub=hub: hub._subscriptions)  # type: ignore[misc]
     tasks = [await lobby.succeed() for lobby in pair]
     for listener in listeners:
         told = [(await listener.receive())["task_id"] for _ in tasks]
@@ -47,7 +47,7 @@ async def test_a_session_is_pushed_to_wherever_it_is_connected(pair: tuple[Lobby
     for listener in listeners:
         assert listener.pending() == 0
         await listener.close()
-    assert all(not lobby.house.onward.hub._lines for lobby in pair)
+    assert all(not lobby.house.onward.hub._subscriptions for lobby in pair)
 
 
 async def test_only_one_server_writes_and_the_other_takes_over(pair: tuple[Lobby, Lobby]) -> None:
@@ -60,10 +60,10 @@ async def test_only_one_server_writes_and_the_other_takes_over(pair: tuple[Lobby
     assert sorted(wrote) == [0, 1]
     first = pair[wrote.index(1)]
     second = pair[wrote.index(0)]
-    assert not await second.house.onward._watch.step()  # it does not even read
+    assert not await second.house.onward._notifying.step()  # it does not even read
     for work in first.house.onward._background.tasks:
         work.cancel()
-    await first.house.onward._watch.close()
+    await first.house.onward._notifying.close()
     await second.succeed()
     await second.told(2)
     assert await second.metric(name, type="task_completed") == 1

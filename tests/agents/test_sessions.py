@@ -147,7 +147,7 @@ async def test_preferences_are_kept_and_a_secret_is_shown_once(lobby: Lobby) -> 
     assert (await lobby.house.get(path)).json() == wished
     again = await lobby.prefer(push=False, types=["task_failed"], webhook=webhook)
     assert again.json() == wished  # the same URL keeps its secret
-    assert (await lobby.house.onward.wishes.of("s1")).webhook.secret == secret  # type: ignore[union-attr]
+    assert (await lobby.house.onward.preferences.get("s1")).webhook.secret == secret  # type: ignore[union-attr]
     assert (await lobby.house.get("/api/v2/sessions/s2/preferences")).json() == usual
     assert (await lobby.prefer()).json() == usual
 

@@ -29,7 +29,7 @@ async def test_a_thousand_tasks_at_once_are_all_completed_and_all_told(lobby: Lo
     connected = sessions[::2]
     listeners = {session: lobby.listen(session) for session in connected}
     hub = lobby.house.onward.hub
-    await wait_until(lambda: len(hub._lines) == len(connected), timeout=60)
+    await wait_until(lambda: len(hub._subscriptions) == len(connected), timeout=60)
     worker = await lobby.house.worker(group=None, services=[TYPE], concurrency=TOTAL)
     owned: dict[str, set[str]] = {}
     for session in sessions:

@@ -62,7 +62,7 @@ async def result(house: House, task: str, session: str = "ada") -> dict[str, Any
 
 async def told(house: House) -> None:
     """The log has been read, and notices written."""
-    await house.onward._watch.step()
+    await house.onward._notifying.step()
 
 
 @pytest.mark.contract("S2-1")

@@ -15,7 +15,7 @@ import pytest
 from onward.core.contract import Key
 from onward.core.task import encode
 from onward.native.notifications import webhooks
-from onward.native.notifications.webhooks import QUEUE, Errand
+from onward.native.notifications.webhooks import QUEUE, WebhookDelivery
 from tests.agents.lobby import Lobby, until
 from tests.agents.test_notices import rewind
 from tests.push.conftest import PlainWorker, Request, raw
@@ -45,7 +45,7 @@ def verified(request: Request, secret: bytes) -> bool:
     return bool(headers["webhook-signature"] == f"v1,{mac}")
 
 
-async def errands(lobby: Lobby, **query: Any) -> list[dict[str, Any]]:
+async def webhook_deliveries(lobby: Lobby, **query: Any) -> list[dict[str, Any]]:
     answer = await lobby.house.get("/api/v2/tasks", params={"queue": QUEUE, **query})
     items: list[dict[str, Any]] = answer.json()["items"]
     return items
@@ -75,7 +75,7 @@ async def test_a_notice_is_posted_as_a_signed_cloud_event(lobby: Lobby, receiver
         "sessionid": "s1",
         "data": notice,
     }
-    assert await until(lambda: errands(lobby, state="succeeded"))
+    assert await until(lambda: webhook_deliveries(lobby, state="succeeded"))
     assert await lobby.metric("onward_notifications_delivered_total", how="webhook") == 1
 
 
@@ -97,9 +97,9 @@ async def test_a_receiver_that_is_away_is_tried_again(lobby: Lobby, receiver: Re
     hook = receiver(answer)
     await lobby.prefer(webhook={"url": hook.url, "secret": SECRET})
     await lobby.succeed()
-    assert await until(lambda: errands(lobby, state="scheduled"))
+    assert await until(lambda: webhook_deliveries(lobby, state="scheduled"))
     await lobby.house.advance(5_000)
-    assert await until(lambda: errands(lobby, state="succeeded"))
+    assert await until(lambda: webhook_deliveries(lobby, state="succeeded"))
     first, second = hook.calls
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert int(second.headers["webhook-timestamp"]) == int(first.headers["webhook-timestamp"]) + 5
@@ -129,8 +129,8 @@ async def test_a_refusal_for_good_is_a_dead_letter(
     hook = receiver(raw(status, location=elsewhere.url))
     await lobby.prefer(webhook={"url": hook.url})
     await lobby.succeed()
-    (errand,) = await until(lambda: errands(lobby, state="dead"))
-    assert str(status) in errand["error"]["message"]
+    (delivery,) = await until(lambda: webhook_deliveries(lobby, state="dead"))
+    assert str(status) in delivery["error"]["message"]
     assert len(hook.calls) == 1
     assert elsewhere.calls == []  # a redirect is not followed
 
@@ -139,9 +139,9 @@ async def test_an_event_that_is_read_again_posts_nothing(lobby: Lobby, receiver:
     hook = receiver()
     await lobby.prefer(webhook={"url": hook.url})
     await lobby.succeed()
-    assert await until(lambda: errands(lobby, state="succeeded"))
+    assert await until(lambda: webhook_deliveries(lobby, state="succeeded"))
     await rewind(lobby)
-    assert len(await errands(lobby)) == 1
+    assert len(await webhook_deliveries(lobby)) == 1
     assert len(hook.calls) == 1
 
 
@@ -150,8 +150,8 @@ async def test_only_what_is_wished_for_is_posted(lobby: Lobby, receiver: Receive
     await lobby.prefer(webhook={"url": hook.url, "types": ["task_failed"]})
     await lobby.succeed()
     await lobby.told(1)
-    await lobby.house.onward._watch.step()
-    assert await errands(lobby) == []
+    await lobby.house.onward._notifying.step()
+    assert await webhook_deliveries(lobby) == []
 
 
 async def test_a_forged_errand_has_nothing_signed(lobby: Lobby, receiver: Receive) -> None:
@@ -160,7 +160,7 @@ async def test_a_forged_errand_has_nothing_signed(lobby: Lobby, receiver: Receiv
     forged = {"session_id": "s1", "notification_id": "notif-forged", "notification": {"x": 1}}
     path = "/api/v2/tasks?wait_ms=5000"
     answer = await lobby.house.post(path, {"type": QUEUE, "payload": forged})
-    assert answer.json()["result"] == {"skipped": "no notice"}
+    assert answer.json()["result"] == {"skipped": "no notification"}
     answer = await lobby.house.post(path, {"type": QUEUE, "payload": [1]})
     assert answer.json()["state"] == "dead"
     assert hook.calls == []
@@ -173,8 +173,8 @@ async def test_a_host_that_is_no_longer_allowed_is_not_called(
     await lobby.prefer(webhook={"url": hook.url})
     monkeypatch.setattr(lobby.house.onward.hosts, "_nets", [])
     await lobby.succeed()
-    (errand,) = await until(lambda: errands(lobby, state="scheduled"))
-    assert "is not among the hosts" in errand["error"]["message"]
+    (delivery,) = await until(lambda: webhook_deliveries(lobby, state="scheduled"))
+    assert "is not among the hosts" in delivery["error"]["message"]
     assert hook.calls == []
 
 
@@ -187,7 +187,7 @@ async def test_a_receiver_that_hangs_is_given_up_on(
     await lobby.prefer(webhook={"url": hook.url})
     await lobby.succeed()
     try:
-        assert await until(lambda: errands(lobby, state="scheduled"))
+        assert await until(lambda: webhook_deliveries(lobby, state="scheduled"))
     finally:
         held.set()
 
@@ -195,10 +195,12 @@ async def test_a_receiver_that_hangs_is_given_up_on(
 async def test_an_errand_for_a_webhook_that_is_gone_is_skipped(lobby: Lobby) -> None:
     await lobby.succeed()
     (notice,) = await lobby.told(1)
-    errand = a_task(
-        type=QUEUE, queue=QUEUE, payload=encode(Errand("s1", notice["notification_id"]))
+    delivery = a_task(
+        type=QUEUE, queue=QUEUE, payload=encode(WebhookDelivery("s1", notice["notification_id"]))
     )
     dispatcher = lobby.house.onward.dispatcher
-    _, ending = await dispatcher.submit_and_wait(errand, timeout_ms=5_000, key=Key(QUEUE, "x", "x"))
+    _, ending = await dispatcher.submit_and_wait(
+        delivery, timeout_ms=5_000, key=Key(QUEUE, "x", "x")
+    )
     assert ending is not None
     assert ending.result == '{"skipped":"no webhook"}'

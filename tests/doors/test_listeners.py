@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from onward.doors.rest.live import MOST_LISTENERS
-from onward.doors.rest.routes import MOST_FOLLOWERS
-from onward.native.notifications.push import MOST_EACH
+from onward.native.notifications.hub import MOST_EACH
+from onward.native.tasks import MOST_FOLLOWERS
 from tests.house import House, SocketWorker
 from tests.support import wait_until
 

@@ -1,7 +1,7 @@
-"""The agent door's tools as Python functions, for a framework that takes functions as tools.
+"""The server's tools for agents as Python functions, for a framework that takes such functions.
 
-Each has the name, the text and the signature that the server's definition says, and the definition
-itself as `schema`. They call the server that made them; nothing runs here.
+Each has the name, the text and the signature of the server's definition, and the definition itself
+as `schema`. They call the server that defines them; nothing runs here.
 """
 
 from __future__ import annotations
@@ -42,32 +42,33 @@ class ToolFunction(Protocol):
 
 
 def plain_tools(url: str | None = None, session_id: str | None = None) -> list[ToolFunction]:
-    """Functions that return when the server has answered."""
-    line = _Line(server_url(url), session_id)
-    definitions = line.ask("GET", PATH, format="openai")
-    return [_function(definition, _calling(line, definition)) for definition in definitions]
+    """Functions that return when the server has replied."""
+    server = _BlockingServer(server_url(url), session_id)
+    definitions = server.call("GET", PATH, format="openai")
+    return [_function(definition, _calling(server, definition)) for definition in definitions]
 
 
 async def async_tools(wire: Wire, session_id: str | None = None) -> list[ToolFunction]:
     """The same for a program with an event loop: functions to be awaited."""
-    request = wire.request("GET", PATH, format="openai", session_id=session_id)
-    definitions = await wire.ask(list[dict[str, Any]], request)
+    definitions = await wire.call(
+        list[dict[str, Any]], "GET", PATH, format="openai", session_id=session_id
+    )
     return [
         _function(definition, _awaiting(wire, definition, session_id)) for definition in definitions
     ]
 
 
-class _Line:
-    """A server, asked by somebody who can wait."""
+class _BlockingServer:
+    """The server, for a program without an event loop."""
 
     def __init__(self, url: str, session: str | None) -> None:
         self.url = url
         self._session = {} if session is None else {"session_id": session}
 
-    def ask(self, method: str, path: str, body: Any = None, **params: str) -> Any:
+    def call(self, method: str, path: str, body: Any = None, **params: str) -> Any:
         headers = {"accept": "application/json"}
         if body is not None:
-            # The same for both tries: what was taken before the cut is not taken again.
+            # The same for both tries: a task that was accepted before the cut is not made twice.
             headers |= {"content-type": "application/json", IDEMPOTENCY_KEY: new_id()}
         with httpx2.Client(
             **reach(self.url),
@@ -97,11 +98,11 @@ class _Line:
                 raise Unreachable(self.url, cut=True, cause=error) from error
 
 
-def _calling(line: _Line, definition: Mapping[str, Any]) -> Callable[..., Any]:
+def _calling(server: _BlockingServer, definition: Mapping[str, Any]) -> Callable[..., Any]:
     path = _path(definition)
 
     def call(*given: Any, **arguments: Any) -> Any:
-        return line.ask("POST", path, _bound(call, given, arguments))
+        return server.call("POST", path, _bound(call, given, arguments))
 
     return call
 
@@ -111,8 +112,9 @@ def _awaiting(wire: Wire, definition: Mapping[str, Any], session: str | None) ->
 
     async def call(*given: Any, **arguments: Any) -> Any:
         body = _bound(call, given, arguments)
-        request = wire.request("POST", path, body=body, key=new_id(), session_id=session)
-        return await wire.ask(dict[str, Any], request)
+        return await wire.call(
+            dict[str, Any], "POST", path, body=body, key=new_id(), session_id=session
+        )
 
     return call
 
@@ -122,15 +124,15 @@ def _path(definition: Mapping[str, Any]) -> str:
 
 
 def _bound(call: Callable[..., Any], given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    """What was said, by name; TypeError for what the signature does not know."""
+    """The arguments by name; TypeError for one that is not in the signature."""
     arguments = inspect.signature(call).bind(*given, **named).arguments
     return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _function(definition: Mapping[str, Any], call: Any) -> ToolFunction:
-    told = definition["function"]
-    properties: Mapping[str, Any] = told["parameters"]["properties"]
-    required = set(told["parameters"].get("required", ()))
+    defined = definition["function"]
+    properties: Mapping[str, Any] = defined["parameters"]["properties"]
+    required = set(defined["parameters"].get("required", ()))
     ordered = sorted(properties, key=lambda name: name not in required)
     hints = {name: _hint(properties[name], name in required) for name in ordered}
     signature = inspect.Signature(
@@ -145,9 +147,9 @@ def _function(definition: Mapping[str, Any], call: Any) -> ToolFunction:
         ],
         return_annotation=dict[str, Any],
     )
-    call.__name__ = call.__qualname__ = told["name"]
+    call.__name__ = call.__qualname__ = defined["name"]
     call.__module__ = "onward.client"
-    call.__doc__ = _doc(told["description"], properties)
+    call.__doc__ = _doc(defined["description"], properties)
     call.__annotations__ = {**hints, "return": dict[str, Any]}
     call.__signature__ = signature
     call.schema = definition
@@ -165,10 +167,10 @@ def _hint(schema: Mapping[str, Any], required: bool) -> Any:
 
 
 def _doc(description: str, properties: Mapping[str, Any]) -> str:
-    """A model that is shown only this must still know what to write."""
+    """A model that reads only this must know what to write."""
     lines = [description, "", "Args:"]
     for name, schema in properties.items():
         plain = set(schema) <= {"type", "description", "enum", "default"}
-        said = schema.get("description", "") if plain else encode(schema).decode()
-        lines.append(f"    {name}: {said}".rstrip())
+        text = schema.get("description", "") if plain else encode(schema).decode()
+        lines.append(f"    {name}: {text}".rstrip())
     return "\n".join(lines)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 class Step(StrEnum):
     APPROVE = "approve"
     ASK_AGAIN = "ask_again"
+    CALL_LIST_TOOL = "call_list_tool"
     CHECK_LEDGER = "check_ledger"
     LIST_APPROVALS = "list_approvals"
     FORK_ELSEWHERE = "fork_elsewhere"
@@ -34,6 +35,9 @@ class Step(StrEnum):
     LIST_RUNS = "list_runs"
     LIST_SCHEDULES = "list_schedules"
     LIST_TASKS = "list_tasks"
+    LIST_SESSIONS = "list_sessions"
+    LIST_SESSION_TASKS = "list_session_tasks"
+    LIST_TOOLS = "list_tools"
     PUBLISH_VERSION = "publish_version"
     REMOVE_SERVICE = "remove_service"
     REPLACE_SCHEDULE = "replace_schedule"

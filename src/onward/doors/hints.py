@@ -15,6 +15,7 @@ HTTP: Words = MappingProxyType(
     {
         Step.APPROVE: "onward approvals approve {about}   or   onward approvals reject {about}",
         Step.ASK_AGAIN: "onward task retry {about} asks again",
+        Step.CALL_LIST_TOOL: "{about} lists the tasks of a session",
         Step.CHECK_LEDGER: "onward doctor looks at the ledger",
         Step.LIST_APPROVALS: "GET /api/v2/approvals lists what is open",
         Step.FORK_ELSEWHERE: (
@@ -25,6 +26,9 @@ HTTP: Words = MappingProxyType(
         Step.LIST_RUNS: "GET /api/v2/runs lists what there is",
         Step.LIST_SCHEDULES: "GET /api/v2/schedules lists what there is",
         Step.LIST_TASKS: "GET /api/v2/tasks lists what there is",
+        Step.LIST_SESSIONS: "GET /api/v2/sessions lists those with tasks",
+        Step.LIST_SESSION_TASKS: "GET /api/v2/sessions/{about}/tasks lists yours",
+        Step.LIST_TOOLS: "GET /api/v2/tools lists what there is",
         Step.PUBLISH_VERSION: "POST /flows/version publishes one",
         Step.REMOVE_SERVICE: "DELETE /api/v2/services/{about}, or use another type",
         Step.REPLACE_SCHEDULE: "PUT /api/v2/schedules/{about} replaces it",

@@ -1,44 +1,40 @@
-"""Answers that stay open: server-sent events, so many listeners at a time and no more."""
+"""Server-sent events: a response that stays open as long as its reader."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, aclosing
 from typing import Any
 
+import msgspec
 from starlette.responses import StreamingResponse
 
-from onward.core.errors import TooBusy
+from onward.native.places import Feed
+from onward.native.places import Places as Places
 
-
-class Places:
-    """How many may listen at a time. A place is taken within a `with`."""
-
-    def __init__(self, most: int, full: str) -> None:
-        self.most = most
-        self._full = full
-        self.taken = 0
-
-    @contextmanager
-    def take(self) -> Iterator[None]:
-        # Compared and counted in one turn: with an await in between, all who come at once get in.
-        if self.taken >= self.most:
-            raise TooBusy(self._full, hint="try again shortly")
-        self.taken += 1
-        try:
-            yield
-        finally:
-            self.taken -= 1
+EVENT_STREAM = "text/event-stream"
 
 
 class EventStream(StreamingResponse):
-    """Takes its place just before the status goes out, so that a full house is refused with one."""
+    """Takes its place just before the status is sent: if there is none, the status is 503."""
 
     def __init__(self, lines: AsyncIterator[bytes], place: AbstractContextManager[object]) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(lines, media_type="text/event-stream", headers=headers)
+        super().__init__(lines, media_type=EVENT_STREAM, headers=headers)
         self._place = place
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         with self._place:
             await super().__call__(scope, receive, send)
+
+
+async def lines_of(feed: Feed) -> AsyncIterator[bytes]:
+    yield b"retry: 1000\n\n"
+    async with aclosing(feed.events) as events:
+        async for event in events:
+            if event is None:
+                yield b": alive\n\n"
+                continue
+            id = "" if event.id is None else f"id: {event.id}\n"
+            head = f"{id}event: {event.event}\ndata: ".encode()
+            yield head + msgspec.json.encode(event.data) + b"\n\n"

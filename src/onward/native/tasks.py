@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,10 +17,12 @@ from onward.core.task import FINAL, State, Task
 from onward.native.caller import Caller, Scope, needs
 from onward.native.explain import Explained, explained
 from onward.native.masking import Masking
+from onward.native.places import Feed, Places
 from onward.native.reads import get_task, when_over
 from onward.native.submission import Replacements, Submissions
 from onward.native.views import event_view, task_view
 from onward.wire.base import Key, Page, is_cursor
+from onward.wire.live import ServerEvent
 from onward.wire.tasks import (
     EventQuery,
     Retry,
@@ -33,6 +35,7 @@ from onward.wire.tasks import (
 )
 from onward.workers.roster import Roster
 
+MOST_FOLLOWERS = 1_000
 NAMED_AT_ONCE = 8  # tasks named by id, read at a time
 
 
@@ -56,6 +59,8 @@ class Tasks:
         self._submissions = submissions
         self._replacements = Replacements(submissions, masking)
         self._masking = masking
+        full = f"{MOST_FOLLOWERS} followers are connected already"
+        self._places = Places(MOST_FOLLOWERS, full)
 
     @needs(Scope.SUBMIT)
     async def submit(
@@ -119,20 +124,20 @@ class Tasks:
     @needs(Scope.READ)
     async def follow(
         self, caller: Caller, task_id: str, query: EventQuery, last_event_id: str | None = None
-    ) -> AsyncIterator[TaskEvent | None]:
-        """Its events as they happen, until it is over. None: nothing new, about once a second."""
+    ) -> Feed:
+        """Its events as they happen, until it is over."""
         task = await get_task(self._store, task_id)
         after = _resumed(last_event_id, query.after)
-        return self._followed(task, after, masked=query.masked)
+        return Feed(self._followed(task, after, masked=query.masked), self._places.take())
 
     async def _followed(
         self, task: Task, after: int, *, masked: bool
-    ) -> AsyncIterator[TaskEvent | None]:
+    ) -> AsyncGenerator[ServerEvent | None, None]:
         async for events in follow(self._dispatcher.backend, task.id, after=after):
             if not events:
                 yield None
             for event in await self._masking.events(task, events, masked):
-                yield event_view(event)
+                yield ServerEvent(id=str(event.n), event=event.type, data=event_view(event))
 
     async def _named(self, query: TaskQuery) -> AsyncIterator[Sequence[TaskView]]:
         ids = list(dict.fromkeys(query.id))

@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from onward.core import contract
 from onward.core.phase import phase
 from onward.core.task import Event, Json, Priority, State, Task, fault_of
 from onward.native.session_keys import as_given
+from onward.wire.base import Page
 from onward.wire.tasks import TaskEvent, TaskView, task_links
 
 PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
@@ -50,6 +52,11 @@ def task_view(task: Task, *, brief: bool = False) -> TaskView:
         idempotency_key=as_given(task.key, task.session),
         links=task_links(task.id),
     )
+
+
+def task_page(page: contract.Page[Task], *, brief: bool = False) -> Page[TaskView]:
+    items = tuple(task_view(task, brief=brief) for task in page.items)
+    return Page(items=items, next=page.next)
 
 
 def event_view(event: Event) -> TaskEvent:

@@ -39,8 +39,8 @@ export interface Page<T> {
 }
 
 export type Worker = Schemas["WorkerShape"];
-export type Session = Refine<Schemas["SessionShape"], { states: Partial<Record<State, number>> }>;
-export type Notification = Schemas["NotificationShape"];
+export type Session = Refine<Schemas["SessionView"], { states: Partial<Record<State, number>> }>;
+export type Notification = Schemas["NotificationView"];
 export type SharedState = Schemas["SharedShape"];
 
 export interface Preferences {

@@ -1,9 +1,9 @@
-"""The agents' streams (S2-2): what became of a session's task, told on Redis.
+"""The agents' streams (S2-2): what became of a session's task, on Redis.
 
 Reads the event log and writes what agents read: ends, timeouts and dead letters on the streams, and
-notices on each session's own. Decides which events are worth telling; an end that a service told
-itself is not told again. Never changes a task. Told at least once: an event told twice has the same
-id, and within MARKED_S it is not told twice.
+notifications on each session's own. Decides which events are written; an end that a service wrote
+there itself is not written again. Never changes a task. Each is written at least once: a second
+time has the same id, and is left out within MARKED_S.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from onward.core.task import (
 from onward.core.troubles import Troubles
 from onward.doors.agents.view import error_of, raw, shown
 from onward.native.notifications.figures import duration_ms
-from onward.native.notifications.notices import TYPES as NOTICED
-from onward.native.notifications.notices import Noticing, notice_of
+from onward.native.notifications.notification import TYPES, notification_of
+from onward.native.notifications.projector import NotificationProjector
 from onward.native.views import PRIORITY_WORDS
 from onward.wire.times import iso
 from onward.workers.streams.agent_dialect import (
@@ -57,18 +57,18 @@ if TYPE_CHECKING:
 log = structlog.get_logger("onward.agents")
 
 DAY_S = 24 * 3600
-NOTICES_S = 7 * DAY_S
-MOST_NOTICES = 1_000
+NOTIFICATIONS_S = 7 * DAY_S
+MOST_NOTIFICATIONS = 1_000
 NOTIFICATIONS = "user:stream:notifications"
 MARKED_S = 600
 AGAIN_S = 1.0
 CANCELED = Fault(kind="CANCELED", message="the task was canceled")
 
-_TOLD = FINAL_EVENTS | {"task.timeout", "task.dlq"}
+_WRITTEN = FINAL_EVENTS | {"task.timeout", "task.dlq"}
 
 # Both or neither. ARGV: the marker's seconds, the most entries and the stream's seconds (0: as it
 # is), then the fields.
-_TELL = """
+_WRITE = """
 if not redis.call('SET', KEYS[2], 1, 'NX', 'EX', ARGV[1]) then return 0 end
 if ARGV[2] == '0' then redis.call('XADD', KEYS[1], '*', unpack(ARGV, 4))
 else redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', unpack(ARGV, 4)) end
@@ -77,9 +77,9 @@ return 1
 """
 
 
-class _Said(NamedTuple):
-    place: int  # of the reply that tells whether it was new
-    stream: str  # without the session's name, which is nobody's business
+class _Entry(NamedTuple):
+    place: int  # among the replies; that one is 1 if the entry is new
+    stream: str  # without the session's name, which must not get into logs and metrics
     id: str
 
 
@@ -105,15 +105,15 @@ class AgentStreams:
         self._tally = Counter() if tally is None else tally
 
     async def run(self, troubles: Troubles, duty: Duty | None = None) -> None:
-        """Once there is anybody to tell: until then nobody reads the log for nobody."""
+        """Begins once there are agents: until then the log is not read for them."""
         await wanted(self._backend, self._redis, self._clock, self.name)
         await Tail(self._backend, self, self._clock, duty=duty).run(troubles)
 
     # Projecting.
 
     async def project(self, events: Sequence[Event]) -> None:
-        told_since = self._clock.now() - DAY_S * 1000
-        news = [event for event in events if event.at > told_since and event.type in _TOLD]
+        since = self._clock.now() - DAY_S * 1000
+        news = [event for event in events if event.at > since and event.type in _WRITTEN]
         if not news:
             return
         ids = list(dict.fromkeys(event.task for event in news))
@@ -126,22 +126,22 @@ class AgentStreams:
             return
         answered = await self._answered(events)
         pipe = self._redis.pipeline(transaction=False)
-        said: list[_Said] = []
+        entries: list[_Entry] = []
         for event in news:
             task = tasks.get(event.task)
             if task is None:
                 continue
-            said += self._tell(pipe, task, event, answered=(task.id, event.n - 1) in answered)
-            if task.session is not None and event.type in NOTICED:
-                said.append(self._notify(pipe, task.session, task, event))
+            entries += self._write(pipe, task, event, answered=(task.id, event.n - 1) in answered)
+            if task.session is not None and event.type in TYPES:
+                entries.append(self._notify(pipe, task.session, task, event))
         done = await pipe.execute()
-        for place, stream, id in said:
-            if done[place]:  # else it was told before
+        for place, stream, id in entries:
+            if done[place]:  # else it was written before
                 self._tally[stream, "published"] += 1
                 log.debug("Event published", stream=stream, event_id=id)
 
     async def _answered(self, events: Sequence[Event]) -> set[tuple[TaskId, int]]:
-        """Ends that services told themselves: the note stands right before the end."""
+        """Ends that services wrote themselves: a note of it stands right before the end."""
         found = {(event.task, event.n) for event in events if event.type == ANSWERED}
         first = events[0]
         if first.type in FINAL_EVENTS:  # its note may have been the last of the batch before
@@ -149,7 +149,9 @@ class AgentStreams:
             found |= {(note.task, note.n) for note in page.items if note.type == ANSWERED}
         return found
 
-    def _tell(self, pipe: Pipeline, task: Task, event: Event, *, answered: bool) -> Sequence[_Said]:
+    def _write(
+        self, pipe: Pipeline, task: Task, event: Event, *, answered: bool
+    ) -> Sequence[_Entry]:
         which = f"{task.id}:{event.generation}:{event.n}"
         if event.type == "task.timeout":
             return [self._add(pipe, TIMEOUT, which, event.at, _late(task, event))]
@@ -165,21 +167,21 @@ class AgentStreams:
 
     def _add(
         self, pipe: Pipeline, stream: str, which: str, at: Instant, data: Mapping[str, Any]
-    ) -> _Said:
+    ) -> _Entry:
         fields = envelope(stream, which, at, {**data, "origin": ORIGIN})
-        return _Said(self._once(pipe, stream, fields), stream, fields["event_id"])
+        return _Entry(self._once(pipe, stream, fields), stream, fields["event_id"])
 
-    def _notify(self, pipe: Pipeline, session: str, task: Task, event: Event) -> _Said:
-        notice = notice_of(task, event)
+    def _notify(self, pipe: Pipeline, session: str, task: Task, event: Event) -> _Entry:
+        notification = notification_of(task, event)
         fields = {
-            "event_id": notice.notification_id,
-            "event_type": notice.type,
-            "timestamp": notice.timestamp,
-            "data": encode(notice),
+            "event_id": notification.notification_id,
+            "event_type": notification.type,
+            "timestamp": notification.timestamp,
+            "data": encode(notification),
         }
         stream = f"{NOTIFICATIONS}:{session}"
-        place = self._once(pipe, stream, fields, most=MOST_NOTICES, seconds=NOTICES_S)
-        return _Said(place, NOTIFICATIONS, notice.notification_id)
+        place = self._once(pipe, stream, fields, most=MOST_NOTIFICATIONS, seconds=NOTIFICATIONS_S)
+        return _Entry(place, NOTIFICATIONS, notification.notification_id)
 
     def _once(
         self,
@@ -193,22 +195,23 @@ class AgentStreams:
         """Its place among the replies."""
         marker = f"{self._prefix}onward:told:{fields['event_id']}"
         flat = [part for pair in fields.items() for part in pair]
-        _ = pipe.eval(_TELL, 2, stream, marker, str(MARKED_S), str(most), str(seconds), *flat)
+        _ = pipe.eval(_WRITE, 2, stream, marker, str(MARKED_S), str(most), str(seconds), *flat)
         return len(pipe) - 1
 
 
 async def wanted(backend: Backend, redis: Redis, clock: Clock, projector: str) -> None:
-    """Until agents are there for whom this projector should read; its cursor is where they came."""
+    """Waits for agents that read what this projector writes; its cursor begins where they came."""
     since = ""
     while True:
         try:
             if await _has_cursor(backend, clock, projector):
                 return
             end = (await backend.tasks.events(after="$", limit=1)).next or ""
-            if await _has_cursor(backend, clock, Noticing.name) or await _is_used(redis):
+            notifies = await _has_cursor(backend, clock, NotificationProjector.name)
+            if notifies or await _is_used(redis):
                 await begin(backend.documents, projector, since, now=clock.now())
                 return
-            since = end  # nobody was there yet when the log ended here
+            since = end  # there were no agents yet when the log ended here
         except Exception as error:
             log.warning("agents' streams wait", error=repr(error))
         await asyncio.sleep(AGAIN_S)
@@ -249,9 +252,9 @@ def _failed(task: Task, event: Event) -> Mapping[str, Any]:
 
 
 def _late(task: Task, event: Event) -> Mapping[str, Any]:
-    said: Any = msgspec.json.decode(event.data or "{}")
-    elapsed_ms = int(said.get("elapsed_ms", event.at - task.created_at))
-    limit_ms = int(said.get("timeout_ms", elapsed_ms))
+    data: Any = msgspec.json.decode(event.data or "{}")
+    elapsed_ms = int(data.get("elapsed_ms", event.at - task.created_at))
+    limit_ms = int(data.get("timeout_ms", elapsed_ms))
     return {
         "task_id": task.id,
         "status": "timeout",
@@ -275,8 +278,8 @@ def _letter(task: Task, event: Event) -> Mapping[str, Any]:
 
 
 def _fault(event: Event) -> Fault | None:
-    said: Any = msgspec.json.decode(event.data or "{}")
-    return msgspec.convert(said["error"], Fault) if said.get("error") else None
+    data: Any = msgspec.json.decode(event.data or "{}")
+    return msgspec.convert(data["error"], Fault) if data.get("error") else None
 
 
 def _text(value: Any) -> str:

@@ -20,7 +20,7 @@ PRIVATE = ("params", "result", "error")  # sealed where the ledger's own texts a
 
 
 def shown(task: Task) -> bool:
-    """Whether agents look for it."""
+    """Whether agents look it up."""
     return task.session is not None or task.queue == AgentProtocol.queue
 
 
@@ -39,7 +39,9 @@ def fields_of(task: Task, now: Instant) -> dict[str, str]:
         "created_at": iso(task.created_at),
         "updated_at": iso(now),
         "completed_at": "" if task.finished_at is None else iso(task.finished_at),
-        **({} if limit is None else {"timeout": str(limit)}),  # told, it is gone from the ledger
+        **(
+            {} if limit is None else {"timeout": str(limit)}
+        ),  # once it has passed, the ledger has it no more
         "priority": PRIORITY_WORDS[task.priority],
     }
 

@@ -65,7 +65,7 @@ def build(flows: Flows, runs: Runs) -> APIRouter:
     async def create(request: Request) -> Response:
         body = await read_body(NewFlow, request)
         with refusing_as_400():
-            flow = await flows.create(caller_of(request), CreateFlow(name=body.name))
+            flow = await flows.create(caller_of(request.scope), CreateFlow(name=body.name))
         return answer({"id": flow.id, "name": flow.name})
 
     @router.post("/flows/version", openapi_extra=described(NewVersion))
@@ -73,7 +73,7 @@ def build(flows: Flows, runs: Runs) -> APIRouter:
         body = await read_body(NewVersion, request)
         with refusing_as_400():
             definition = FlowDefinition(definition=_definition(body))
-            version = await flows.publish(caller_of(request), body.flow_id, definition)
+            version = await flows.publish(caller_of(request.scope), body.flow_id, definition)
         return answer(
             {
                 "id": version.version_id,
@@ -96,7 +96,7 @@ def build(flows: Flows, runs: Runs) -> APIRouter:
                 shared=body.shared or {},
                 request_id=body.request_id or None,
             )
-            run = await runs.begin(caller_of(request), given)
+            run = await runs.begin(caller_of(request.scope), given)
         return answer({"id": run, "status": "pending"})
 
     @router.get("/tasks")
@@ -104,17 +104,17 @@ def build(flows: Flows, runs: Runs) -> APIRouter:
         if status and status not in STORED:
             raise BadBody(Invalid(f"status {status!r} is none of {', '.join(STORED)}"))
         states = STORED.get(status, frozenset())
-        caller = caller_of(request)
+        caller = caller_of(request.scope)
         found = await runs.newest(caller, states, lambda run: status in ("", status_of(run)), limit)
         return await array([run_row(run) for run in part] async for part in found)
 
     @router.get("/tasks/get")
     async def read(request: Request, id: str = "") -> Response:
-        return answer(run_row(await runs.record(caller_of(request), id)))
+        return answer(run_row(await runs.record(caller_of(request.scope), id)))
 
     @router.post("/tasks/cancel")
     async def cancel(request: Request, id: str = "") -> Response:
-        caller = caller_of(request)
+        caller = caller_of(request.scope)
         run = await runs.record(caller, id)
         if run.state not in FINAL:
             with suppress(Conflict):  # it has ended since it was read
@@ -124,7 +124,7 @@ def build(flows: Flows, runs: Runs) -> APIRouter:
 
     @router.get("/tasks/runs")
     async def node_runs(request: Request, task_id: str = "") -> Response:
-        return answer(await runs.node_runs(caller_of(request), task_id))
+        return answer(await runs.node_runs(caller_of(request.scope), task_id))
 
     return router
 

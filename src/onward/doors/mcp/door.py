@@ -1,9 +1,9 @@
 """/mcp: the tools for clients that speak MCP, by streamable HTTP (S2-1).
 
-Stateless: each call stands for itself, so any server on the ledger answers it, also one started
-after a kill. Whose call it is stands in the URL (`?session_id=`), in a header, or in the session id
-that an older client was given when it said hello. Never speaks MCP itself: mcp_server.py does, and
-is loaded with the first call, since it takes a second.
+Stateless: each call stands for itself, so any server on the ledger can reply to it, also one that
+was started after a kill. The session is in the URL (`?session_id=`), in a header, or in the session
+id that an older client got with its first reply. MCP itself is in server.py, which is loaded with
+the first call, because that takes a second.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import msgspec
 from onward.core.errors import Invalid
 from onward.doors.error_body import error_body
 from onward.doors.errors import refuse
-from onward.doors.rest.sessions import is_session
-from onward.native.tools.toolbox import Answer, Toolbox
+from onward.doors.rest.route import caller_of
+from onward.native.caller import Caller
+from onward.native.tools.toolbox import Toolbox, ToolReply
+from onward.wire.sessions import is_session
 
 PATH = "/mcp"
 SESSION, ISSUED, VERSION = b"onward-session", b"mcp-session-id", b"mcp-protocol-version"
@@ -31,11 +33,12 @@ Serve = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Exchange(msgspec.Struct):
-    """One call: whose it is, and what its answers tell of."""
+    """One HTTP request: who makes it, for which session, and the replies of its tools."""
 
+    caller: Caller
     session: str | None
-    answers: list[Answer] = []
-    over: bool = False  # the last byte was taken
+    replies: list[ToolReply] = []
+    over: bool = False  # the last byte was written
 
 
 class Door:
@@ -58,17 +61,17 @@ class Door:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._serve is None and find_spec("mcp") is None:
-            await _say(send, *error_body(PATH, 501, "not_installed", "pip install 'onward[mcp]'"))
+            await _send(send, *error_body(PATH, 501, "not_installed", "pip install 'onward[mcp]'"))
             return
         headers = dict(scope["headers"])
         try:
-            exchange = Exchange(_session(scope, headers))
+            exchange = Exchange(caller_of(scope), _session(scope, headers))
         except Invalid as error:
             id = scope.get("state", {}).get("request_id", "")
             await refuse(PATH, id, error)(scope, receive, send)
             return
         scope.setdefault("state", {})[KEY] = exchange
-        # A client of an older version says hello without a version, and keeps the id it is given.
+        # A client of an older version begins without naming a version, and keeps the id it gets.
         newcomer = exchange.session is None and VERSION not in headers
 
         async def watched(message: Any) -> None:
@@ -81,8 +84,8 @@ class Door:
         serve = self._serve or await self._open()
         await serve(scope, receive, watched)
         if exchange.over:
-            for answer in exchange.answers:
-                await self._toolbox.arrived(answer)
+            for reply in exchange.replies:
+                await self._toolbox.acknowledge(exchange.caller, reply)
 
     async def _open(self) -> Serve:
         async with self._opening:
@@ -118,7 +121,7 @@ def _session(scope: Any, headers: dict[bytes, bytes]) -> str | None:
     return named
 
 
-async def _say(send: Any, kind: str, body: bytes) -> None:
+async def _send(send: Any, kind: str, body: bytes) -> None:
     headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 501, "headers": headers})
     await send({"type": "http.response.body", "body": body})

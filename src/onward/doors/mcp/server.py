@@ -1,8 +1,8 @@
 """The MCP server behind /mcp: the agent door's tools, and one to call for each task type.
 
-A direct call waits for its result as long as a client bears it, tells how far it is, and then
-hands out the task's id; a client that declares the tasks extension is given a handle instead
-(mcp_tasks.py). Decides nothing of tasks: toolbox.py does.
+A direct call waits for its result for a while, reports progress, and then returns the task's id; a
+client that declares the tasks extension gets a handle instead (tasks.py). Decides nothing about
+tasks: toolbox.py does.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from onward.doors.guard import MAX_BODY
 from onward.doors.hints import TOOLS, with_hint
 from onward.doors.mcp.door import KEY, Exchange
 from onward.doors.mcp.tasks import Tasks, created, declared
-from onward.native.tools.toolbox import Answer, Toolbox, called
+from onward.native.tools.toolbox import Toolbox, ToolReply, renamed
 from onward.native.tools.tools import RESULT, Kind, Tool
 
 Call = ServerRequestContext[Any, Any]
 
-DEFERRED_WAIT_MS = 1_000  # what is over by then is answered at once, handle or no handle
+DEFERRED_WAIT_MS = 1_000  # a task that is over by then is returned at once, without a handle
 INSTRUCTIONS = (
     "Hand off work and move on. Tools named after a task type do it and wait a while for the "
     "result. Tools that end in _task_tool answer at once with a task_id; get_task_result_tool "
@@ -54,118 +54,120 @@ INSTRUCTIONS = (
 def build(
     toolbox: Toolbox, *, wait_ms: int, ready: Callable[[], bool]
 ) -> StreamableHTTPSessionManager:
-    desk = Desk(toolbox, wait_ms=wait_ms, ready=ready)
+    handlers = McpHandlers(toolbox, wait_ms=wait_ms, ready=ready)
     server: Server[Any] = Server(
         "onward",
         version=__version__,
         title="Onward",
         instructions=INSTRUCTIONS,
-        on_list_tools=desk.tools,
+        on_list_tools=handlers.tools,
         # No argument of ours travels in a header, so none is compared with one.
         get_tool_input_schema=lambda _: None,
     )
-    server.add_request_handler("tools/call", CallToolRequestParams, desk.call)
+    server.add_request_handler("tools/call", CallToolRequestParams, handlers.call)
     server.add_notification_handler(
-        "notifications/cancelled", CancelledNotificationParams, desk.canceled
+        "notifications/cancelled", CancelledNotificationParams, handlers.canceled
     )
-    Tasks(toolbox, desk.result).install(server)
+    Tasks(toolbox, handlers.result).install(server)
     # Host and Origin are the guard's, before every door.
     return StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=MAX_BODY)
 
 
-class _Called(msgspec.Struct):
-    """A call under way: its task, once it has handed one in, and whether it was given up."""
+class _Call(msgspec.Struct):
+    """A call in progress: its task, once that is submitted, and whether the client gave it up."""
 
     task: TaskId | None = None
     given_up: bool = False
 
 
-class Desk:
+class McpHandlers:
     def __init__(self, toolbox: Toolbox, *, wait_ms: int, ready: Callable[[], bool]) -> None:
         self._toolbox = toolbox
         self._dispatcher = toolbox.dispatcher
         self._wait_ms = wait_ms
         self._ready = ready
-        self._called: dict[tuple[str, object], _Called] = {}  # by session and request
+        self._calls: dict[tuple[str, object], _Call] = {}  # by session and request
 
     async def tools(self, call: Call, _: PaginatedRequestParams | None) -> ListToolsResult:
-        bound = exchange_of(call).session is not None
-        found = await self._toolbox.tools(bound=bound, direct=True)
+        exchange = exchange_of(call)
+        bound = exchange.session is not None
+        found = await self._toolbox.tools(exchange.caller, bound=bound, direct=True)
         return ListToolsResult(tools=[_shape(tool) for tool in found])
 
     async def call(self, call: Call, params: CallToolRequestParams) -> HandlerResult:
         with self._under_way(call) as begun:
-            return await self._answer(call, params, begun)
+            return await self._run(call, params, begun)
 
-    async def _answer(
-        self, call: Call, params: CallToolRequestParams, begun: _Called
-    ) -> HandlerResult:
+    async def _run(self, call: Call, params: CallToolRequestParams, begun: _Call) -> HandlerResult:
         exchange = exchange_of(call)
         arguments = params.arguments or {}
         try:
-            tool = await self._toolbox.find(params.name, direct=True)
+            tool = await self._toolbox.find(exchange.caller, params.name, direct=True)
         except NotFound as error:
             raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
         try:
             if tool.kind is Kind.CALL:
                 return await self._direct(call, tool, arguments, begun)
-            answer = await self._toolbox.call(tool, arguments, bound=exchange.session)
+            reply = await self._toolbox.run(exchange.caller, tool, arguments, exchange.session)
         except OnwardError as error:
             return _refusal(error)
-        exchange.answers.append(answer)
-        return CallToolResult(content=_texts(_json(answer.body)), structured_content=_plain(answer))
+        exchange.replies.append(reply)
+        return CallToolResult(content=_texts(_json(reply.body)), structured_content=_plain(reply))
 
     async def canceled(self, call: Call, params: CancelledNotificationParams) -> None:
-        """An older client's word for it; a newer one closes the connection."""
+        """How an older client cancels a call; a newer one closes the connection."""
         session = exchange_of(call).session
-        about = None if session is None else self._called.get((session, params.request_id))
+        about = None if session is None else self._calls.get((session, params.request_id))
         if about is not None:
             about.given_up = True
-            if about.task is not None:  # else it is canceled as soon as it is handed in
-                # On its own: this call is over once it is taken, and would cut it off midway.
+            if about.task is not None:  # else it is canceled as soon as it is submitted
+                # By itself: this call ends with its response, and would cut the cancellation short.
                 self._dispatcher.spawn(self._cancel(about.task))
 
     async def result(self, call: Call, task: Task) -> CallToolResult:
-        """What a direct call answers, now that the task is over or the time is."""
-        said = await self._toolbox.told_of(task)
-        ending = task if task.state in FINAL else None
-        answer = await self._toolbox.answered(said, task.session, ending)
-        exchange_of(call).answers.append(answer)
+        """What a direct call returns, now that the task or the time to wait for it is over."""
+        exchange = exchange_of(call)
+        report, reply = await self._toolbox.report(exchange.caller, task)
+        exchange.replies.append(reply)
+        news = [stored.notification.message for stored in reply.notifications]
         return CallToolResult(
-            content=_texts(_said(task, said["message"]), *_news(answer)),
-            structured_content=_plain(answer),
+            content=_texts(_text(task, report.message), *news),
+            structured_content=_plain(reply),
             is_error=task.state in FINAL and task.state is not State.SUCCEEDED,
         )
 
     @contextmanager
-    def _under_way(self, call: Call) -> Iterator[_Called]:
-        here, begun = (exchange_of(call).session or "", call.request_id), _Called()
-        self._called[here] = begun
+    def _under_way(self, call: Call) -> Iterator[_Call]:
+        here, begun = (exchange_of(call).session or "", call.request_id), _Call()
+        self._calls[here] = begun
         try:
             yield begun
         finally:
-            if self._called.get(here) is begun:  # else another client of the session counts alike
-                del self._called[here]
+            # Unless another client of the session has a call of the same number by now.
+            if self._calls.get(here) is begun:
+                del self._calls[here]
 
     async def _direct(
-        self, call: Call, tool: Tool, arguments: Mapping[str, Any], begun: _Called
+        self, call: Call, tool: Tool, arguments: Mapping[str, Any], begun: _Call
     ) -> HandlerResult:
-        if tool.whole and set(arguments) != {"payload"}:
+        if tool.raw_payload and set(arguments) != {"payload"}:
             raise Invalid(f"{tool.name} takes one argument, payload", pointer="/payload")
-        payload = arguments["payload"] if tool.whole else arguments
-        session = exchange_of(call).session
+        payload = arguments["payload"] if tool.raw_payload else arguments
+        exchange = exchange_of(call)
         submitting = asyncio.ensure_future(
-            self._toolbox.submit(tool.task_types[0], payload, session=session)
+            self._toolbox.submit(
+                exchange.caller, tool.task_types[0], payload, session=exchange.session
+            )
         )
         try:
             task = await asyncio.shield(submitting)
         except asyncio.CancelledError:
-            # Given up while the task was being handed in: it is in the ledger, or soon will be.
+            # Given up while the task was being submitted: it is in the ledger, or soon will be.
             if self._gave_up(call):
                 self._dispatcher.spawn(self._take_back(submitting))
             raise
         except Invalid as error:
-            raise (error if tool.whole else called(error, "arguments")) from error
+            raise (error if tool.raw_payload else renamed(error, "arguments")) from error
         begun.task = task.id
         if begun.given_up:
             self._dispatcher.spawn(self._cancel(task.id))
@@ -179,7 +181,7 @@ class Desk:
     async def _until_over(self, call: Call, task: Task, wait_ms: int) -> Task:
         shut = self._dispatcher.pressure.breakers.shut(task.queue)
         if phase(task) is Phase.WAITING_APPROVAL or shut is not None:
-            return task  # a person, or a service that is down, is not waited for
+            return task  # a call does not wait for a person, nor for a service that is down
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
@@ -188,7 +190,7 @@ class Desk:
             if self._gave_up(call):
                 self._dispatcher.spawn(self._cancel(task.id))
             raise
-        return await self._toolbox.task(task.id, task.session)
+        return await self._toolbox.task(exchange_of(call).caller, task.id, task.session)
 
     async def _watch(self, call: Call, task: TaskId) -> None:
         furthest = -1.0
@@ -197,13 +199,15 @@ class Desk:
                 for event in events:
                     if event.type != "task.progress" or event.data is None:
                         continue
-                    said = msgspec.json.decode(event.data)
-                    if said["progress"] > furthest:  # a client may rely on it going up
-                        furthest = said["progress"]
-                        await call.session.report_progress(furthest, 1.0, said.get("message"))
+                    data = msgspec.json.decode(event.data)
+                    if data["progress"] > furthest:  # a client may rely on it going up
+                        furthest = data["progress"]
+                        await call.session.report_progress(furthest, 1.0, data.get("message"))
 
     def _gave_up(self, call: Call) -> bool:
-        """Newer clients cancel by hanging up. Of older ones it says nothing, nor when we leave."""
+        """A newer client cancels by closing the connection. It means nothing if an older one does,
+        or if this server stops and closes it.
+        """
         return call.protocol_version in MODERN_PROTOCOL_VERSIONS and self._ready()
 
     async def _take_back(self, submitting: asyncio.Future[Task]) -> None:
@@ -224,7 +228,7 @@ def _shape(tool: Tool) -> McpTool:
     return McpTool(name=tool.name, description=tool.description, input_schema=dict(tool.parameters))
 
 
-def _said(task: Task, message: str) -> str:
+def _text(task: Task, message: str) -> str:
     if task.state is State.SUCCEEDED:
         result = msgspec.json.decode(task.result or "null")
         return result if isinstance(result, str) else task.result or "null"
@@ -233,16 +237,12 @@ def _said(task: Task, message: str) -> str:
     return f"{message} It is not over yet: {RESULT} with task_id {task.id} gives the result later."
 
 
-def _news(answer: Answer) -> list[str]:
-    return [kept.notice.message for kept in answer.told]
-
-
 def _refusal(error: OnwardError) -> CallToolResult:
     text = with_hint(error, TOOLS)
-    said: dict[str, Any] = {"code": error.code, "message": str(error)}
+    body: dict[str, Any] = {"code": error.code, "message": str(error)}
     if isinstance(error, Invalid) and error.pointer:
-        said["pointer"] = error.pointer
-    return CallToolResult(content=_texts(text), structured_content={"error": said}, is_error=True)
+        body["pointer"] = error.pointer
+    return CallToolResult(content=_texts(text), structured_content={"error": body}, is_error=True)
 
 
 def _texts(*texts: str) -> list[Any]:
@@ -253,5 +253,5 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _plain(answer: Answer) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(answer.body))
+def _plain(reply: ToolReply) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(reply.body))

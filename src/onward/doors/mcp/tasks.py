@@ -1,8 +1,8 @@
 """MCP's tasks extension: call now, fetch later.
 
-A task here is a task of ours, so a handle outlives the server. A session sees its own; any other id
-is unknown. What waits for approval is `working`, never `input_required`: whoever handed a task in
-cannot approve it, and over MCP nobody can tell a person's answer from the agent's.
+A task here is a task of the ledger, so a handle outlives the server. A session sees its own; any
+other id is unknown. A task that waits for approval is `working`, never `input_required`: the client
+that submitted a task cannot approve it, and over MCP a person's answer looks like the agent's.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from mcp_types import INVALID_PARAMS, INVALID_REQUEST, CallToolResult, RequestPa
 from onward.core.approval import awaited
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import NotFound, OnwardError
-from onward.core.phase import Phase, phase
+from onward.core.phase import phase
 from onward.core.task import FINAL, State, Task
-from onward.doors.mcp.door import KEY
+from onward.doors.mcp.door import KEY, Exchange
+from onward.doors.vocabulary import MCP
 from onward.native.tools.toolbox import Toolbox
 from onward.native.views import progress_of
 from onward.wire.times import iso
@@ -41,7 +42,7 @@ class UpdateParams(TaskParams):
 
 
 def declared(call: Call) -> bool:
-    """Whether this client can do with a handle instead of a result."""
+    """Whether this client accepts a handle instead of a result."""
     capabilities = call.session.client_capabilities
     return EXTENSION in ((capabilities.extensions if capabilities else None) or {})
 
@@ -66,11 +67,11 @@ class Tasks:
 
     async def get(self, call: Call, params: TaskParams) -> HandlerResult:
         task = await self._find(call, params.task_id)
-        said = _outline(task, self._dispatcher)
+        found = _outline(task, self._dispatcher)
         if task.state in FINAL and task.state is not State.CANCELED:
             result = await self._result(call, task)
-            said["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return said
+            found["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return found
 
     async def update(self, call: Call, params: UpdateParams) -> HandlerResult:
         """No task waits for the client's input; one that waits for approval refuses it."""
@@ -89,9 +90,9 @@ class Tasks:
         return {}
 
     async def _find(self, call: Call, id: str) -> Task:
-        session = call.request.scope["state"][KEY].session  # type: ignore[union-attr]
+        exchange: Exchange = call.request.scope["state"][KEY]  # type: ignore[union-attr]
         try:
-            return await self._toolbox.task(id, session)
+            return await self._toolbox.task(exchange.caller, id, exchange.session)
         except NotFound as error:
             raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
 
@@ -100,8 +101,8 @@ def _outline(task: Task, dispatcher: Dispatcher) -> dict[str, Any]:
     changed = task.finished_at or task.started_at or task.created_at
     return {
         "taskId": task.id,
-        "status": _status(task),
-        "statusMessage": _status_message(task),
+        "status": MCP[phase(task)],
+        "statusMessage": _message(task),
         "createdAt": iso(task.created_at),
         "lastUpdatedAt": iso(changed),
         "ttlMs": dispatcher.profiles[task.profile].retention_ms,
@@ -109,24 +110,15 @@ def _outline(task: Task, dispatcher: Dispatcher) -> dict[str, Any]:
     }
 
 
-def _status_message(task: Task) -> str:
+def _message(task: Task) -> str:
     if awaited(task):
         return f"{task.type} waits for a person's approval. {_where(task)}"
-    status = f"{task.type} is {phase(task).replace('_', ' ')}"
-    done, message = progress_of(task)
-    if task.state is not State.RUNNING or done is None:
-        return f"{status}."
-    return f"{status}: {done:.0%}{f', {message}' if message else ''}."
-
-
-def _status(task: Task) -> str:
-    match phase(task):
-        case Phase.CANCELED:
-            return "cancelled"
-        case Phase.SUCCEEDED | Phase.FAILED | Phase.DEAD:
-            return "completed"  # a tool that failed has a result, too: it says isError
-        case _:
-            return "working"
+    text = f"{task.type} is {phase(task).replace('_', ' ')}"
+    if task.state is not State.RUNNING or task.progress is None:
+        return f"{text}."
+    far = progress_of(task)
+    message = f", {far.message}" if far.message else ""
+    return f"{text}: {far.progress:.0%}{message}."
 
 
 def _where(task: Task) -> str:

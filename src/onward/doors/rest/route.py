@@ -2,8 +2,9 @@
 written, and both stand in the OpenAPI document. Never decides anything itself.
 
 Parameters that the path names are read from there; a `Query` from behind the question mark; a
-`Body` from the body, as strict JSON; one that has the name of a header (`HEADERS`) from that
-header. Everything is checked by the classes in `wire`.
+`Body`, or a mapping, from the body, as strict JSON; any other that has a default from the header of
+its name. Those that can only be given by name are for other doors. Everything is checked by the
+classes in `wire`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_
 
 import msgspec
 from fastapi.routing import APIRoute
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,7 +26,7 @@ from onward.core.errors import Invalid
 from onward.doors.errors import refuse
 from onward.doors.listing import array
 from onward.doors.route import answer, zip_if_long
-from onward.doors.streaming import EventStream, Places
+from onward.doors.streaming import EVENT_STREAM, EventStream, lines_of
 from onward.native.caller import OPERATOR, Caller, scope_of
 from onward.wire import problems
 from onward.wire.base import Body, Query
@@ -32,12 +34,9 @@ from onward.wire.base import Body, Query
 PREFIX = "/api/v2"
 REF = "#/components/schemas/{name}"
 JSON, PROBLEM = "application/json", "application/problem+json"
-EVENTS = "text/event-stream"
-HEADERS = {"idempotency_key": "Idempotency-Key", "last_event_id": "Last-Event-ID"}
 # Statuses that any request may be answered with: bad JSON, too large, refused, busy or stopping.
 ANY_ERROR = (403, 503)
 BODY_ERRORS = (400, 413, 422)
-HEADERS = {"idempotency_key": "idempotency-key"}  # parameters that are read from a header
 
 UseCase = Callable[..., Awaitable[Any]]
 
@@ -46,14 +45,7 @@ class Reply(NamedTuple):
     body: Any  # an async iterator: the items of one page, a part at a time
     status: int = 200
     headers: Mapping[str, str] | None = None
-
-
-class Stream(NamedTuple):
-    """What a caller that accepts server-sent events gets instead of a page."""
-
-    use_case: UseCase  # returns an async iterator; None in it: nothing new, keep the line open
-    id_of: Callable[[Any], tuple[object, str]]  # the id and the name of an event
-    places: Places
+    sent: Callable[[Caller], Awaitable[None]] | None = None  # called once the reply is written out
 
 
 def route(  # noqa: PLR0913 a row of a table
@@ -66,29 +58,32 @@ def route(  # noqa: PLR0913 a row of a table
     reply: Callable[[Any], Reply] | None = None,
     statuses: Sequence[int] = (),
     result: Any = None,
-    stream: Stream | None = None,
+    stream: UseCase | None = None,
     tag: str | None = None,
 ) -> APIRoute:
     """`reply` turns what the use case returns into a reply, where that depends on the result; the
     `statuses` it may have, and the type of its body if it is another, are then named as well.
+    `stream` is the use case for a reader who accepts server-sent events; it returns a `Feed`.
     """
     scope_of(use_case)  # one that names none stops the start
     takes = _Signature(path, use_case)
+    streams = None
     if stream is not None:
-        scope_of(stream.use_case)
-    streams = None if stream is None else _Signature(path, stream.use_case)
+        scope_of(stream)
+        streams = _Signature(path, stream)
     statuses = statuses or (status,)
 
     async def endpoint(request: Request) -> Response:
-        if stream and streams and EVENTS in request.headers.get("accept", ""):
-            found = await stream.use_case(caller_of(request), **await streams.read(request))
-            return EventStream(_lines(found, stream.id_of), stream.places.take())
+        caller = caller_of(request.scope)
+        if stream and streams and EVENT_STREAM in request.headers.get("accept", ""):
+            feed = await stream(caller, **await streams.read(request))
+            return EventStream(lines_of(feed), feed.place)
         try:
             arguments = await takes.read(request)
         except _Unreadable as error:
             return refuse(request.url.path, request_id_of(request), error.fault, status=400)
-        found = await use_case(caller_of(request), **arguments)
-        body, code, headers = reply(found) if reply else Reply(found, status)
+        found = await use_case(caller, **arguments)
+        body, code, headers, sent = reply(found) if reply else Reply(found, status)
         if body is None:
             return Response(status_code=204 if code == 200 else code, headers=headers)
         if isinstance(body, AsyncIterator):
@@ -96,6 +91,8 @@ def route(  # noqa: PLR0913 a row of a table
         else:
             response = answer(body, code, headers)
         await zip_if_long(request, response)
+        if sent is not None and not await request.is_disconnected():
+            response.background = BackgroundTask(sent, caller)
         return response
 
     returned = result or takes.returns
@@ -113,21 +110,9 @@ def route(  # noqa: PLR0913 a row of a table
     )
 
 
-async def _lines(
-    found: AsyncIterator[Any], id_of: Callable[[Any], tuple[object, str]]
-) -> AsyncIterator[bytes]:
-    yield b"retry: 1000\n\n"
-    async for event in found:
-        if event is None:
-            yield b": alive\n\n"  # so that a dead connection is noticed
-        else:
-            id, name = id_of(event)
-            data = msgspec.json.encode(event).decode()
-            yield f"id: {id}\nevent: {name}\ndata: {data}\n\n".encode()
-
-
-def caller_of(request: Request) -> Caller:
-    return getattr(request.state, "caller", OPERATOR)
+def caller_of(scope: Mapping[str, Any]) -> Caller:
+    caller: Caller = scope.get("state", {}).get("caller", OPERATOR)
+    return caller
 
 
 def request_id_of(request: Request) -> str:
@@ -150,17 +135,19 @@ class _Signature:
         self._path = {name: hints[name] for name in self.in_path}
         self._query: tuple[str, type[Query]] | None = None
         self._body: tuple[str, Any] | None = None
+        self.headers: dict[str, Any] = {}
         self._required = False
-        self.headers = {name: hints[name] for name in HEADERS if name in hints}
         for parameter in parameters:
-            if parameter.name in self._path or parameter.name in self.headers:
+            if parameter.name in self._path or parameter.kind is parameter.KEYWORD_ONLY:
                 continue
             kind = _without_none(hints[parameter.name])
-            if issubclass(kind, Query):
+            if _is(kind, Query):
                 self._query = (parameter.name, kind)
-            elif issubclass(kind, Body):
+            elif get_origin(kind) is Mapping or _is(kind, Body):
                 self._body = (parameter.name, kind)
                 self._required = parameter.default is parameter.empty
+            elif parameter.default is None:
+                self.headers[parameter.name] = kind
             else:
                 raise TypeError(f"{use_case.__qualname__}: nothing says where {parameter.name} is")
 
@@ -169,12 +156,12 @@ class _Signature:
             name: converted(request.path_params[name], kind, at=name, strict=False)
             for name, kind in self._path.items()
         }
-        for name, kind in self.headers.items():
-            given = request.headers.get(HEADERS[name])
-            arguments[name] = converted(given, kind, at=HEADERS[name].lower())
         if self._query is not None:
             name, kind = self._query
             arguments[name] = converted(_given(request, kind), kind, strict=False)
+        for name, kind in self.headers.items():
+            if (given := request.headers.get(header_of(name))) is not None:
+                arguments[name] = converted(given, kind, at=header_of(name), strict=False)
         if self._body is not None:
             sent = await request.body()
             if sent or self._required:
@@ -192,7 +179,7 @@ class _Signature:
         returned: Any,
         statuses: Sequence[int],
         errors: Sequence[int],
-        streamed: _Signature | None = None,
+        streams: _Signature | None,
     ) -> dict[str, Any]:
         """This operation, for the OpenAPI document; `components` adds the shapes it refers to."""
         parameters = [
@@ -202,10 +189,16 @@ class _Signature:
         may = {*ANY_ERROR, *errors, *((404,) if self.in_path else ())}
         if self._query is not None:
             parameters += _query_parameters(self._query[1])
-        headers = {**self.headers, **(streamed.headers if streamed else {})}
-        for name, kind in headers.items():
-            described = {"name": HEADERS[name], "in": "header", "required": False}
-            parameters.append({**described, "schema": _not_null(schema_of(kind))})
+        headers = self.headers | (streams.headers if streams else {})
+        parameters += [
+            {
+                "name": header_of(name),
+                "in": "header",
+                "required": False,
+                "schema": _not_null(schema_of(kind)),
+            }
+            for name, kind in headers.items()
+        ]
         if self._query or headers or any(kind is not str for kind in self._path.values()):
             may.add(422)
         operation: dict[str, Any] = {"parameters": parameters, "responses": {}}
@@ -217,8 +210,8 @@ class _Signature:
             done: dict[str, Any] = {"description": "done"}
             if returned is not NoneType and returned is not None:
                 done["content"] = {JSON: {"schema": schema_of(returned)}}
-                if streamed is not None:
-                    done["content"][EVENTS] = {"schema": {"type": "string"}}
+            if streams is not None:
+                done["content"][EVENT_STREAM] = {"schema": {"type": "string"}}
             operation["responses"][str(status)] = done
         problem = {PROBLEM: {"schema": schema_of(problems.Problem)}}
         for status in sorted(may):
@@ -230,9 +223,9 @@ _used: dict[Any, None] = {}  # the types that stand in the document, in order
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    options = [one for one in get_args(kind) if get_origin(kind) in (Union, UnionType)]
-    if sum(_is_struct(one) for one in options) > 1:  # one body or another, which msgspec cannot
-        return {"anyOf": [schema_of(one) for one in options]}
+    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    if options and NoneType not in options:  # msgspec describes no two structs side by side
+        return {"anyOf": [schema_of(option) for option in options]}
     _used[kind] = None
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=REF)
     return dict(schema)
@@ -242,6 +235,10 @@ def components() -> dict[str, Any]:
     """The shapes that the routes refer to, each once."""
     _, shapes = msgspec.json.schema_components(list(_used), ref_template=REF)
     return dict(shapes)
+
+
+def header_of(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _query_parameters(kind: type[Query]) -> list[dict[str, Any]]:
@@ -269,9 +266,8 @@ def _given(request: Request, kind: type[Query]) -> dict[str, Any]:
     return given
 
 
-def _is_struct(kind: Any) -> bool:
-    kind = get_origin(kind) or kind
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+def _is(kind: Any, base: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, base)
 
 
 def _without_none(kind: Any) -> Any:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypedDict
 
 from fastapi.routing import APIRoute
 
 from onward.doors.hints import step_text
-from onward.doors.rest.route import Reply, Stream, route
-from onward.doors.streaming import Places
+from onward.doors.rest.route import Reply, route
 from onward.native.approvals import Approvals
 from onward.native.attempts import Attempts
 from onward.native.dead_letters import DeadLetters
@@ -18,13 +18,15 @@ from onward.native.flows import Flows
 from onward.native.queues import Queues
 from onward.native.runs import Runs
 from onward.native.schedules import Schedules, Written
+from onward.native.sessions import Sessions
 from onward.native.tasks import Submitted, Tasks
+from onward.native.tools.toolbox import Toolbox, ToolReply
 from onward.wire.base import Page
 from onward.wire.runs import RunView
 from onward.wire.schedules import ScheduleDetail
 from onward.wire.tasks import Explanation, TaskView
+from onward.wire.tools import ToolResult
 
-MOST_FOLLOWERS = 1_000
 TASK, EFFECT = "/tasks/{task_id}", "/tasks/{task_id}/effects/{name:path}"
 
 
@@ -37,8 +39,6 @@ class _Made(TypedDict, total=False):
 
 
 def task_routes(tasks: Tasks) -> Sequence[APIRoute]:
-    places = Places(MOST_FOLLOWERS, f"{MOST_FOLLOWERS} followers are connected already")
-    followed = Stream(tasks.follow, lambda event: (event.n, event.type), places)
     return [
         route(
             "POST", "/tasks", tasks.submit, reply=_submitted, statuses=(200, 202), result=TaskView
@@ -48,7 +48,7 @@ def task_routes(tasks: Tasks) -> Sequence[APIRoute]:
         route("POST", f"{TASK}/cancel", tasks.cancel, errors=(409,)),
         route("POST", f"{TASK}/retry", tasks.replay, errors=(409,)),
         route("GET", f"{TASK}/explain", tasks.explain, reply=_explained, result=Explanation),
-        route("GET", f"{TASK}/events", tasks.events, stream=followed),
+        route("GET", f"{TASK}/events", tasks.events, stream=tasks.follow),
     ]
 
 
@@ -166,3 +166,43 @@ def _triggered(task: TaskView) -> Reply:
 
 def _written(written: Written) -> Reply:
     return Reply(written.schedule, 201 if written.new else 200)
+
+
+def session_routes(sessions: Sessions) -> Sequence[APIRoute]:
+    one = "/sessions/{session_id}"
+    return [
+        route("GET", "/sessions", sessions.list),
+        route("GET", one, sessions.read),
+        route("GET", f"{one}/tasks", sessions.tasks),
+        route(
+            "POST",
+            f"{one}/tasks",
+            sessions.submit,
+            reply=_submitted,
+            statuses=(200, 202),
+            result=TaskView,
+        ),
+        route("GET", f"{one}/tasks/{{task_id}}", sessions.task),
+        route("GET", f"{one}/notifications", sessions.notifications, stream=sessions.follow),
+        route(
+            "POST",
+            f"{one}/notifications/{{notification_id}}/ack",
+            sessions.acknowledge,
+            errors=(409,),
+        ),
+        route("GET", f"{one}/preferences", sessions.preferences),
+        route("PUT", f"{one}/preferences", sessions.prefer),
+    ]
+
+
+def tool_routes(toolbox: Toolbox) -> Sequence[APIRoute]:
+    def reply(found: ToolReply) -> Reply:
+        # Acknowledged once it is written out and not before: else a connection that is cut
+        # meanwhile would lose the notifications.
+        sent = partial(toolbox.acknowledge, reply=found) if found.notifications else None
+        return Reply(found.body, sent=sent)
+
+    return [
+        route("GET", "/tools", toolbox.list),
+        route("POST", "/tools/{name}", toolbox.call, errors=(409,), reply=reply, result=ToolResult),
+    ]

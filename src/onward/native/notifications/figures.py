@@ -1,8 +1,8 @@
 """What an operator reads of the agents' tasks: figures for /metrics, and a log line each (S2-10).
 
-Taken from the event log by whichever server writes the notices, so that a task is counted once
-however many servers there are. A scrape renders what is kept and reads nothing. No label is a word
-that a caller may choose: each session or type would be a series of its own, kept for ever.
+Taken from the event log by the one server that writes the notifications, so that a task is counted
+once, however many servers there are. A scrape renders what is in memory and reads nothing. No label
+is a word that a caller may choose: each session or type would be a series of its own, for ever.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from onward.core.contract import Query, TaskStore
-from onward.core.task import FINAL, FINAL_EVENTS, Event, State, Task, TaskId
+from onward.core.phase import LIVE
+from onward.core.task import FINAL_EVENTS, Event, Task, TaskId
 
 log = structlog.get_logger("onward.agents")
 
 DURATIONS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400)
-CROWDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # live tasks of one session
+BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # live tasks of one session
 PAGE = 1_000
-LIVE = frozenset(State) - FINAL
-OFFERED = "onward:"  # how the worker begins that is only a place on a stream: nobody has it yet
+OFFERED = "onward:"  # prefix of a "worker" that is only a place on a stream: no worker has it yet
 
 # What is counted, in the agents' words.
 WORDS: Mapping[str, str] = {
@@ -65,10 +65,10 @@ class Figures(Collector):
         for word in _ENDED.values():
             self._durations.labels(word)
         self._last: frozenset[tuple[TaskId, int]] = frozenset()
-        self.roll: Roll | None = None  # None: another server knows
+        self.live: LiveTaskGauge | None = None  # None: another server counts them
 
     def note(self, events: Sequence[Event], tasks: Mapping[TaskId, Task | None]) -> None:
-        """A batch that comes again, because its cursor could not be written, is not counted."""
+        """A batch that comes again, because its cursor was not written, is not counted twice."""
         for event in events:
             task = tasks.get(event.task)
             if task is not None and is_agents(task) and (event.task, event.n) not in self._last:
@@ -76,22 +76,22 @@ class Figures(Collector):
         self._last = frozenset((event.task, event.n) for event in events)
 
     def _note(self, event: Event, task: Task) -> None:
-        if self.roll is not None and task.session is not None:
-            self.roll.note(event, task.session)
-        said: Any = msgspec.json.decode(event.data) if event.data else {}
-        if event.type == "task.claimed" and str(said.get("worker", "")).startswith(OFFERED):
+        if self.live is not None and task.session is not None:
+            self.live.note(event, task.session)
+        data: Any = msgspec.json.decode(event.data) if event.data else {}
+        if event.type == "task.claimed" and str(data.get("worker", "")).startswith(OFFERED):
             return
         self._tasks.labels(WORDS[event.type]).inc()
         status = _ENDED.get(event.type)
         if status is not None:
             self._durations.labels(status).observe(duration_ms(task, event) / 1000)
-        _say(event, task, said)
+        _write_log(event, task, data)
 
     def collect(self) -> Iterable[Metric]:
         yield from self._tasks.collect()
         yield from self._durations.collect()
-        if self.roll is not None:
-            yield from self.roll.collect()
+        if self.live is not None:
+            yield from self.live.collect()
 
 
 def is_agents(task: Task) -> bool:
@@ -103,36 +103,36 @@ def duration_ms(task: Task, event: Event) -> int:
     return max(0, event.at - (began or task.created_at))
 
 
-def _say(event: Event, task: Task, said: Mapping[str, Any]) -> None:
-    """The agents' own lines. Of an error its kind alone: a message may repeat what was sent."""
+def _write_log(event: Event, task: Task, data: Mapping[str, Any]) -> None:
+    """The log lines of the seed. Of an error its kind alone: its message may repeat a payload."""
     id = task.id
     match event.type:
         case "task.created":
             log.info("Task created", task_id=id, type=task.type, session=task.session)
         case "task.claimed" | "task.delivered":
-            log.info("Task processing", task_id=id, service=said.get("worker"))
+            log.info("Task processing", task_id=id, service=data.get("worker"))
         case "task.succeeded":
             log.info("Task completed", task_id=id, duration=duration_ms(task, event))
         case "task.failed":
-            error = said.get("error") or {}
+            error = data.get("error") or {}
             log.error("Task failed", task_id=id, error=error.get("kind", "Error"))
         case "task.timeout":
-            elapsed = said.get("elapsed_ms", event.at - task.created_at)
+            elapsed = data.get("elapsed_ms", event.at - task.created_at)
             log.warning("Task timeout", task_id=id, elapsed=elapsed)
         case _:
             pass
 
 
-class Roll:
-    """The live tasks of each session, and how the sessions are spread by how many they have.
+class LiveTaskGauge:
+    """Counts the live tasks of each session, and the sessions by how many live tasks they have.
 
-    By events from here on, and once from the ledger for those that were there before.
+    By the events from now on, and once from the ledger for the tasks that were there before.
     """
 
     def __init__(self) -> None:
         self._live: defaultdict[str, set[TaskId]] = defaultdict(set)
         self._spread: Counter[int] = Counter()  # sessions by their number of live tasks
-        self._crowds = [0] * (len(CROWDS) + 1)  # the same by steps, as they are shown
+        self._buckets = [0] * (len(BUCKETS) + 1)  # the same, as a histogram shows it
         self._tasks = self._most = 0
         self._ended: set[TaskId] | None = set()  # while the ledger is read; then None
 
@@ -144,7 +144,7 @@ class Roll:
         while left > 0:
             page = await store.find(Query(states=LIVE, after=after, limit=PAGE))
             for task in page.items:
-                # One that has ended since this page was read would never leave.
+                # One that has ended since this page was read would be counted for ever.
                 if task.session is not None and task.id not in (self._ended or ()):
                     self._enter(task.session, task.id)
             left -= len(page.items)
@@ -182,11 +182,11 @@ class Roll:
         for count, change in ((before, -1), (now, 1)):
             if count:
                 self._spread[count] += change
-                self._crowds[bisect_left(CROWDS, count)] += change
+                self._buckets[bisect_left(BUCKETS, count)] += change
         if not self._spread[before]:
             del self._spread[before]
             if before == self._most:
-                self._most = now  # by ones: whoever had the most has one less, or one more
+                self._most = now  # a session gains or loses one task at a time
         self._most = max(self._most, now)
 
     def collect(self) -> Iterable[Metric]:
@@ -197,8 +197,8 @@ class Roll:
         spread = GaugeHistogramMetricFamily(
             "onward_agent_session_tasks", "Sessions with live tasks, by how many they have"
         )
-        tops = [*(str(float(top)) for top in CROWDS), "+Inf"]
-        spread.add_metric([], list(zip(tops, accumulate(self._crowds), strict=True)), self._tasks)
+        tops = [*(str(float(top)) for top in BUCKETS), "+Inf"]
+        spread.add_metric([], list(zip(tops, accumulate(self._buckets), strict=True)), self._tasks)
         yield spread
 
 

@@ -1,8 +1,8 @@
-"""A notice to a URL of the session's choice: a CloudEvent, signed, in a task of its own.
+"""A notification is posted to a URL that the session chose: a CloudEvent, signed.
 
-The task is retried and ends as a dead letter like any other. It names the notice and never holds
-it: what is sent, where to and with which secret is read when it runs. So nobody who can submit a
-task can have something signed that was never told.
+Each delivery is a task, retried like any other, and ends as a dead letter like any other. It names
+the notification and never holds it: what is sent, where to and with which secret is read when it
+runs. So a caller who can submit a task cannot have a text of their own signed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome, Succeeded
 from onward.core.policy import Overrides
 from onward.core.task import Claimed, Fault, Instant, Task, encode, new_id
-from onward.native.notifications.notices import Kept, Notice, Notices
-from onward.native.notifications.preferences import Wishes
+from onward.native.notifications.preferences import PreferenceStore
+from onward.native.notifications.store import NotificationStore, StoredNotification
+from onward.wire.notifications import Notification
 from onward.workers.http.address import Hosts, Place
 
 QUEUE = "onward:webhook"
@@ -37,20 +38,20 @@ SECRET = "whsec_"  # noqa: S105 what a secret in base64 begins with
 BACKOFF_MS = (5_000, 30_000, 120_000, 600_000, 1_800_000, 3_600_000, 7_200_000, 14_400_000)
 
 
-class Errand(msgspec.Struct, frozen=True):
+class WebhookDelivery(msgspec.Struct, frozen=True):
     session_id: str
     notification_id: str
 
 
-class Answer(Protocol):
+class PostResponse(Protocol):
     @property
     def status(self) -> int: ...
     @property
     def retry_after_ms(self) -> int | None: ...
 
 
-Post = Callable[[Place, bytes, dict[str, str], Instant], Awaitable[Answer]]
-_decode = msgspec.json.Decoder(Errand).decode
+Post = Callable[[Place, bytes, dict[str, str], Instant], Awaitable[PostResponse]]
+_decode = msgspec.json.Decoder(WebhookDelivery).decode
 
 
 def new_secret() -> str:
@@ -64,25 +65,25 @@ def check_secret(secret: str) -> None:
         raise Invalid(f"what follows {SECRET} is not base64", pointer="/webhook/secret") from None
 
 
-def cloud_event(session: str, notice: Notice) -> bytes:
+def cloud_event(session: str, notification: Notification) -> bytes:
     """CloudEvents 1.0, in one JSON object."""
     return msgspec.json.encode(
         {
             "specversion": "1.0",
-            "id": notice.notification_id,
+            "id": notification.notification_id,
             "source": "onward",
-            "type": f"onward.{notice.type}",
-            "subject": notice.task_id,
-            "time": notice.timestamp,
+            "type": f"onward.{notification.type}",
+            "subject": notification.task_id,
+            "time": notification.timestamp,
             "datacontenttype": "application/json",
             "sessionid": session,
-            "data": notice,
+            "data": notification,
         }
     )
 
 
 def signed(secret: str, id: str, body: bytes, now: Instant) -> dict[str, str]:
-    """Headers as the Standard Webhooks have them: who checks has a library for it."""
+    """The headers of Standard Webhooks: receivers have libraries that check them."""
     at = str(now // 1000)
     mac = hmac.digest(_key(secret), f"{id}.{at}.".encode() + body, hashlib.sha256)
     return {
@@ -100,95 +101,95 @@ def _key(secret: str) -> bytes:
 
 
 class Webhooks:
-    """Who hears of notices, and the Executor of the tasks that follow from it."""
+    """Listens to the projector and submits the deliveries; also the Executor of these tasks."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        notices: Notices,
-        wishes: Wishes,
+        notifications: NotificationStore,
+        preferences: PreferenceStore,
         hosts: Hosts,
         post: Post,
     ) -> None:
         self._dispatcher = dispatcher
         self._clock: Clock = dispatcher.clock
-        self._notices = notices
-        self._wishes = wishes
+        self._notifications = notifications
+        self._preferences = preferences
         self._hosts = hosts
         self._post = post
 
-    async def tell(self, session: str, all_: Sequence[Kept]) -> None:
-        webhook = (await self._wishes.of(session)).webhook
+    async def submit(self, session: str, all_: Sequence[StoredNotification]) -> None:
+        webhook = (await self._preferences.get(session)).webhook
         if webhook is None:
             return
         now = self._clock.now()
         await asyncio.gather(
             *[
-                # Its key is the notice: an event that comes again adds no second call.
+                # Its key is the notification: an event that comes again adds no second delivery.
                 self._dispatcher.submit(
-                    _errand(session, kept, now), key=Key(QUEUE, kept.id, kept.id)
+                    _delivery(session, stored, now), key=Key(QUEUE, stored.id, stored.id)
                 )
-                for kept in all_
-                if kept.notice.type in webhook.types
+                for stored in all_
+                if stored.notification.type in webhook.types
             ]
         )
 
     async def execute(self, task: Claimed) -> Outcome:
         try:
-            errand = _decode(task.payload)
+            delivery = _decode(task.payload)
         except msgspec.DecodeError as error:
-            return _failed(f"no errand of ours: {error}", again=False)
-        kept = await self._notices.get(errand.session_id, errand.notification_id)
-        webhook = (await self._wishes.of(errand.session_id)).webhook
-        if kept is None or webhook is None:
-            return Succeeded(encode({"skipped": "no notice" if kept is None else "no webhook"}))
-        body = cloud_event(errand.session_id, kept.notice)
+            return _failed(f"not a webhook delivery: {error}", again=False)
+        stored = await self._notifications.get(delivery.session_id, delivery.notification_id)
+        webhook = (await self._preferences.get(delivery.session_id)).webhook
+        if stored is None or webhook is None:
+            missing = "no notification" if stored is None else "no webhook"
+            return Succeeded(encode({"skipped": missing}))
+        body = cloud_event(delivery.session_id, stored.notification)
         try:
-            # Looked up and checked anew each time, and called at just the addresses found.
+            # The host is resolved and checked before each call, which goes to just these addresses.
             place = await self._hosts.place(webhook.url)
             async with asyncio.timeout(CALL_S):
                 now = self._clock.now()
-                headers = signed(webhook.secret, kept.id, body, now)
-                said = await self._post(place, body, headers, now)
+                headers = signed(webhook.secret, stored.id, body, now)
+                response = await self._post(place, body, headers, now)
         except Invalid as error:
             return _failed(str(error), again=True)
         except TimeoutError:
-            return _failed(f"no answer within {CALL_S:g} s", again=True)
+            return _failed(f"no response within {CALL_S:g} s", again=True)
         except OSError as error:
-            return _failed(f"no answer: {error}", again=True)
-        if not 200 <= said.status < 300:
-            return _refused(said)
-        self._notices.deliveries.pushed("webhook", kept, self._clock.now())
-        await self._notices.record(errand.session_id, [kept], "webhook")
-        return Succeeded(encode({"status": said.status}))
+            return _failed(f"no response: {error}", again=True)
+        if not 200 <= response.status < 300:
+            return _refused(response)
+        self._notifications.deliveries.pushed("webhook", stored, self._clock.now())
+        await self._notifications.record(delivery.session_id, [stored], "webhook")
+        return Succeeded(encode({"status": response.status}))
 
     def cancel(self, task: Claimed) -> None:
-        """A call is short: it is left to end."""
+        """A call is short: it goes on to its end."""
 
 
-def _errand(session: str, kept: Kept, now: Instant) -> Task:
+def _delivery(session: str, stored: StoredNotification, now: Instant) -> Task:
     return Task(
         id=new_id(),
         type=QUEUE,
         queue=QUEUE,
         profile="console",
-        payload=encode(Errand(session, kept.id)),
+        payload=encode(WebhookDelivery(session, stored.id)),
         created_at=now,
         overrides=Overrides(len(BACKOFF_MS), BACKOFF_MS).encode(),
     )
 
 
-def _refused(said: Answer) -> Failed:
-    again = said.status >= 500 or said.status in (408, 425, 429)
-    what = ", which is not followed" if 300 <= said.status < 400 else ""
-    return _failed(
-        f"the webhook answered {said.status}{what}", again=again, after=said.retry_after_ms
-    )
+def _refused(response: PostResponse) -> Failed:
+    again = response.status >= 500 or response.status in (408, 425, 429)
+    what = ", which is not followed" if 300 <= response.status < 400 else ""
+    text = f"the webhook responded with {response.status}{what}"
+    return _failed(text, again=again, after=response.retry_after_ms)
 
 
 def _failed(message: str, *, again: bool, after: int | None = None) -> Failed:
-    # No `status` and no name that is known for an outage: one session's broken receiver must not
-    # open the breaker of everybody's. Nor `retryable`: a short Retry-After would use up all tries.
+    # No `status` and no kind that counts as an outage: one session's broken receiver must not open
+    # the breaker of all. Nor `retryable`: a short Retry-After would use up all tries.
     retryable = None if again else False
     return Failed(
         Fault(kind="WebhookError", message=message, retryable=retryable, retry_after_ms=after)

@@ -1,8 +1,8 @@
-"""The tools of the agent door: what there is to call, made from the services that are declared.
+"""The definitions of the tools for agents, made from the declared services (S2-1).
 
-One tool a service to hand work off, three to look after it; and, for those who would rather call
-than hand off, one a task type. Decides names and schemas, which depend on the declarations alone
-and not on their order. Never runs anything: toolbox.py does.
+For each service one tool that hands work off, three tools that follow it up; and, for a client that
+waits for the result instead, one for each task type. Decides names and schemas, which depend on the
+declarations alone and not on their order. Runs nothing: toolbox.py does.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from typing import Any
 import msgspec
 
 from onward.services.catalog import Declared
+from onward.wire.tools import OpenAiFunction, OpenAiTool, Schema, ToolView
 
 RESULT, LIST, CANCEL = "get_task_result_tool", "list_user_tasks_tool", "cancel_task_tool"
-TAKERS = frozenset({RESULT, LIST, CANCEL})
+FOLLOW_UP_TOOLS = frozenset({RESULT, LIST, CANCEL})
 LONGEST_NAME = 64
-MARK = 8  # characters of a digest that tell two names apart
+MARK = 8  # characters of a digest that make two equal names differ
 FILTERS = ("all", "pending", "processing", "completed", "failed", "timeout")
 MOST_LISTED = 100
 
-Schema = Mapping[str, Any]
-
 
 class Kind(StrEnum):
-    HAND_OFF = "hand_off"  # answers at once, with the id of a task
+    HAND_OFF = "hand_off"  # returns at once, with the id of a task
     RESULT = "result"
     LIST = "list"
     CANCEL = "cancel"
-    CALL = "call"  # waits for the result, as long as it may
+    CALL = "call"  # waits for the result, up to a limit
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,27 +42,36 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Schema
     service: str | None = None
     task_types: tuple[str, ...] = ()
-    whole: bool = False  # a direct call whose one argument, `payload`, is the payload
+    raw_payload: bool = False  # its one argument, `payload`, is the payload; else all of them are
 
     @property
-    def openai(self) -> Mapping[str, Any]:
-        told = {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-        }
-        return {"type": "function", "function": told}
+    def view(self) -> ToolView:
+        return ToolView(
+            name=self.name,
+            kind=self.kind.value,
+            description=self.description,
+            parameters=self.parameters,
+            service=self.service,
+            task_types=self.task_types,
+        )
+
+    @property
+    def openai(self) -> OpenAiTool:
+        function = OpenAiFunction(
+            name=self.name, description=self.description, parameters=self.parameters
+        )
+        return OpenAiTool(function=function)
 
 
 def tools_of(
     services: Sequence[Declared], *, bound: bool = False, direct: bool = False
 ) -> Sequence[Tool]:
-    """In the order of their names. `bound`: whose tasks they are is known, and not an argument."""
+    """In the order of their names. `bound`: the session is known, and is no argument of theirs."""
     ordered = sorted(services, key=lambda service: service.name)
-    names = _names([(service.name, "_task_tool") for service in ordered], TAKERS)
+    names = _names([(service.name, "_task_tool") for service in ordered], FOLLOW_UP_TOOLS)
     tools = [
         _hand_off(names[at], service, bound=bound) for at, service in enumerate(ordered)
-    ] + _takers(bound=bound)
+    ] + follow_up_tools(bound=bound)
     if direct:
         types = sorted((type_, service) for service in ordered for type_ in service.task_types)
         taken = frozenset(tool.name for tool in tools)
@@ -73,7 +81,7 @@ def tools_of(
 
 
 def safe_name(text: str, suffix: str = "") -> str:
-    """As any model provider takes it; another text may have the same."""
+    """A name that any model provider accepts; two texts may have the same."""
     plain = re.sub(r"[^a-zA-Z0-9_-]", "_", text)
     if len(plain) + len(suffix) > LONGEST_NAME:
         return _marked(text, suffix)
@@ -81,7 +89,7 @@ def safe_name(text: str, suffix: str = "") -> str:
 
 
 def _names(wanted: Sequence[tuple[str, str]], taken: frozenset[str]) -> Sequence[str]:
-    """Of those who would share a name, whoever is really called so keeps it."""
+    """Where several would share a name, the one whose own name it is keeps it."""
     plain = [safe_name(text, suffix) for text, suffix in wanted]
     count = Counter(plain)
     return [
@@ -126,7 +134,7 @@ def _hand_off(name: str, service: Declared, *, bound: bool) -> Tool:
     )
 
 
-def _takers(*, bound: bool) -> list[Tool]:
+def follow_up_tools(*, bound: bool) -> list[Tool]:
     task_id = {"type": "string", "description": "As it was given when the task was handed off."}
     listed = {
         "status_filter": {
@@ -137,13 +145,13 @@ def _takers(*, bound: bool) -> list[Tool]:
         },
         "limit": {"type": "integer", "minimum": 1, "maximum": MOST_LISTED, "default": 20},
     }
-    open_to = {"session_id"}  # a task may be nobody's
+    optional = {"session_id"}  # a task may have no session
     return [
         Tool(
             name=CANCEL,
             kind=Kind.CANCEL,
             description="Cancel a task that is not over yet. One that runs is asked to stop.",
-            parameters=_object(_with_session({"task_id": task_id}, bound), open_to),
+            parameters=_object(_with_session({"task_id": task_id}, bound), optional),
         ),
         Tool(
             name=RESULT,
@@ -152,7 +160,7 @@ def _takers(*, bound: bool) -> list[Tool]:
                 "How a task is: its status, and its result, its error, how far it is or how many "
                 "are ahead of it."
             ),
-            parameters=_object(_with_session({"task_id": task_id}, bound), open_to),
+            parameters=_object(_with_session({"task_id": task_id}, bound), optional),
         ),
         Tool(
             name=LIST,
@@ -165,11 +173,11 @@ def _takers(*, bound: bool) -> list[Tool]:
 
 def _call(name: str, type_: str, service: Declared) -> Tool:
     schema = _schema(service, type_)
-    said = str(schema.get("description") or schema.get("title") or type_)
-    description = f"{said.rstrip('.')}. By the service {service.name}"
+    purpose = str(schema.get("description") or schema.get("title") or type_)
+    description = f"{purpose.rstrip('.')}. By the service {service.name}"
     description += ", once a person has approved it." if service.requires_approval else "."
-    whole = schema.get("type") != "object"
-    if whole:
+    raw_payload = schema.get("type") != "object"
+    if raw_payload:
         schema = _object({"payload": _part(schema, "/properties/payload")}, set())
     return Tool(
         name=name,
@@ -178,7 +186,7 @@ def _call(name: str, type_: str, service: Declared) -> Tool:
         parameters=schema,
         service=service.name,
         task_types=(type_,),
-        whole=whole,
+        raw_payload=raw_payload,
     )
 
 
@@ -202,7 +210,7 @@ def _schema(service: Declared, type_: str) -> Schema:
 
 
 def _part(schema: Schema, to: str) -> Schema:
-    """As a part of another schema, whose dialect it is read in: `$schema` stands at a root only."""
+    """As a part of another schema, in whose dialect it is read: only a root has `$schema`."""
     return {key: value for key, value in moved(schema, to).items() if key != "$schema"}
 
 
@@ -221,8 +229,8 @@ def moved(schema: Any, to: str) -> Any:
 def _with_session(properties: dict[str, Any], bound: bool) -> dict[str, Any]:
     if bound:
         return properties
-    said = {"type": "string", "description": "Whose task it is: the user's session."}
-    return {**properties, "session_id": said}
+    session = {"type": "string", "description": "Whose task it is: the user's session."}
+    return {**properties, "session_id": session}
 
 
 def _object(properties: Mapping[str, Any], optional: set[str]) -> dict[str, Any]:

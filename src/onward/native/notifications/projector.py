@@ -1,0 +1,151 @@
+"""Events of sessions' tasks become notifications (S2-6), one for each ending and each timeout.
+
+Decides which events are written as a notification. Delivers none itself: the listeners it is given
+do (hub.py, webhooks.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+import structlog
+
+from onward.core.clock import Clock
+from onward.core.contract import Backend, TaskStore
+from onward.core.duty import Duty
+from onward.core.readers import CURSORS, begin
+from onward.core.tail import Tail
+from onward.core.task import Event
+from onward.core.troubles import Troubles
+from onward.native.notifications.figures import WORDS, Figures, LiveTaskGauge
+from onward.native.notifications.notification import TYPES, notification_of
+from onward.native.notifications.store import KEPT_MS, NotificationStore, StoredNotification
+
+log = structlog.get_logger("onward.notifications")
+
+AGAIN_S = 1.0
+
+Listener: TypeAlias = Callable[[str, Sequence[StoredNotification]], Awaitable[None]]
+
+
+class NotificationProjector:
+    name = "notices"  # of its cursor in the ledger
+
+    def __init__(
+        self,
+        store: TaskStore,
+        notifications: NotificationStore,
+        clock: Clock,
+        listeners: Sequence[Listener],
+    ) -> None:
+        self._store = store
+        self._notifications = notifications
+        self._clock = clock
+        self._listeners = listeners
+        self.figures = Figures()
+
+    async def project(self, events: Sequence[Event]) -> None:
+        news = [event for event in events if event.type in WORDS]
+        if not news:
+            return
+        ids = list(dict.fromkeys(event.task for event in news))
+        tasks = dict(zip(ids, await self._store.look(ids), strict=True))
+        now = self._clock.now()
+        made: list[tuple[str, StoredNotification]] = []
+        for event in news:
+            task = tasks[event.task] if event.type in TYPES else None
+            if task is not None and task.session is not None and event.at + KEPT_MS > now:
+                stored = StoredNotification(notification_of(task, event), event.at, now)
+                made.append((task.session, stored))
+        unread = await asyncio.gather(*[self._notifications.add(*one) for one in made])
+        # Also those that were there before: the server that wrote them may have died before it
+        # delivered them. But not what was acknowledged since: every connection would get it again.
+        due: dict[str, list[StoredNotification]] = {}
+        for (session, stored), is_unread in zip(made, unread, strict=True):
+            if is_unread:
+                due.setdefault(session, []).append(stored)
+        for session, all_ in due.items():
+            await self._notifications.trim(session)
+            for deliver in self._listeners:
+                await deliver(session, all_)
+        self.figures.note(news, tasks)
+
+
+class NotificationRunner:
+    """Runs the projector, on one server at a time, once the ledger has a task with a session.
+
+    The projector's cursor shows that: it is written before the first such task is. Until then no
+    server reads the log for it.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        projector: NotificationProjector,
+        clock: Clock,
+        duty: Duty | None = None,
+    ) -> None:
+        self._backend = backend
+        self._projector = projector
+        self._clock = clock
+        self._tail = Tail(backend, projector, clock, duty=duty, turn=self._turn)
+        self._reading: asyncio.Task[None] | None = None
+        self._opened = asyncio.Event()
+
+    async def open(self) -> None:
+        """A task with a session is about to be submitted."""
+        if self._opened.is_set():
+            return
+        end = (await self._backend.tasks.events(after="$", limit=1)).next or ""
+        now = self._clock.now()
+        await begin(self._backend.documents, self._projector.name, end, now=now)
+        self._opened.set()
+
+    async def run(self, troubles: Troubles) -> None:
+        while not await self._is_opened():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await self._opened.wait()
+        await self._tail.run(troubles)
+
+    async def step(self) -> bool:
+        return await self._tail.catch_up()
+
+    async def _turn(self, ours: bool) -> None:
+        await self.close()
+        if ours:
+            self._projector.figures.live = gauge = LiveTaskGauge()
+            self._reading = asyncio.get_running_loop().create_task(self._read(gauge))
+
+    async def _read(self, gauge: LiveTaskGauge) -> None:
+        """Beside the projector: no notification waits until all live tasks are read."""
+        while True:
+            try:
+                await gauge.read(self._backend.tasks)
+                return
+            except Exception as error:
+                log.warning("cannot read the live tasks", error=repr(error))
+                await asyncio.sleep(AGAIN_S)
+
+    async def close(self) -> None:
+        self._projector.figures.live = None
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+            self._reading = None
+
+    async def _is_opened(self) -> bool:
+        if self._opened.is_set():
+            return True
+        try:
+            name, now = self._projector.name, self._clock.now()
+            found = await self._backend.documents.get(CURSORS, name, now=now)
+        except Exception as error:
+            log.warning("cannot read the cursor of the notifications", error=repr(error))
+            return False
+        if found is not None:
+            self._opened.set()
+        return found is not None
