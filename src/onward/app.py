@@ -117,6 +117,7 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
     errors.install(web)
     submissions = onward.submissions
     masking = Masking(onward.catalog)
+    tasks = Tasks(onward.dispatcher, onward.roster, submissions, masking)
     runs = Runs(onward.dispatcher, onward.flows)
     for router in (
         sync_router.build(door),
@@ -130,6 +131,7 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
         tasks_router.build(
             onward.dispatcher,
             intake,
+            tasks,
             retry_ratio=onward.dispatcher.pressure.retry_share.of,
             erase=onward.erase,
         ),
@@ -170,7 +172,7 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
         # application may add to a router, and ours adds nothing.
         web.router.routes.extend(router.routes)
     for routes in (
-        task_routes(Tasks(onward.dispatcher, onward.roster, submissions, masking)),
+        task_routes(tasks),
         attempt_routes(Attempts(onward.dispatcher)),
         approval_routes(Approvals(onward.dispatcher, submissions, masking)),
         dead_letter_routes(DeadLetters(onward.dispatcher, submissions, masking)),

@@ -21,11 +21,12 @@ from starlette.responses import Response
 
 from onward.core import strict_json
 from onward.core.errors import Invalid
+from onward.doors.callers import caller_of
 from onward.doors.errors import refuse
 from onward.doors.listing import array
 from onward.doors.route import answer, zip_if_long
 from onward.doors.streaming import EventStream, Places
-from onward.native.caller import OPERATOR, Caller, scope_of
+from onward.native.caller import scope_of
 from onward.wire import problems
 from onward.wire.base import Body, Query
 
@@ -123,10 +124,6 @@ async def _lines(
             id, name = id_of(event)
             data = msgspec.json.encode(event).decode()
             yield f"id: {id}\nevent: {name}\ndata: {data}\n\n".encode()
-
-
-def caller_of(request: Request) -> Caller:
-    return getattr(request.state, "caller", OPERATOR)
 
 
 def request_id_of(request: Request) -> str:
