@@ -144,6 +144,7 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
             onward.dispatcher,
             intake,
             onward.alarm,
+            tasks,
             retry_ratio=onward.dispatcher.pressure.retry_share.of,
             erase=onward.erase,
         ),

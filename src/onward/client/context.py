@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class LostTask(asyncio.CancelledError):
-    """The task is in other hands by now: whatever this attempt still does is for nobody.
+    """Another worker has the task by now: what this attempt still does is of no use.
 
     A CancelledError, so that a handler's `except Exception` cannot carry on regardless.
     """
@@ -39,7 +39,7 @@ class Link(Protocol):
 
     @property
     def wire(self) -> Wire:
-        """Where effects are noted; raises ServerNeeded if nobody has said where the server is."""
+        """Where effects are noted; raises ServerNeeded if no server was named."""
         ...
 
     async def send(self, frame: frames.Frame) -> None: ...
@@ -95,11 +95,11 @@ class TaskContext:
             # It says that it did not happen. A cancellation says nothing: then it stays begun.
             await self._take_back(name)
             raise
-        said = to_json(value)
+        encoded = to_json(value)
         fence = begun.fence if isinstance(begun.fence, int) else self.fence
         # It has happened, and is noted even if the task is canceled or lost by now.
-        await asyncio.shield(self._finish(name, said, fence))
-        return msgspec.json.decode(said)
+        await asyncio.shield(self._finish(name, encoded, fence))
+        return msgspec.json.decode(encoded)
 
     async def _begin(self, name: str) -> EffectView:
         wire = self._link.wire

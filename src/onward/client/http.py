@@ -51,7 +51,7 @@ LAST_EVENTS = FINAL_EVENTS | {"task.dlq", "task.abandoned"}
 
 
 class Options(TypedDict, total=False):
-    """What can be said about a submission besides its type and payload."""
+    """The options of a submission, besides its type and payload."""
 
     queue: str
     priority: Literal["high", "normal", "low"]
@@ -211,7 +211,7 @@ class Client:
             except (Unreachable, ProblemError) as error:
                 await patience.bear(error)
                 continue
-            # An end that nobody cut: this is all there is, or the server itself is going down.
+            # The server ended the stream: the task is over, or the server is stopping.
             if last in LAST_EVENTS or (seen == before and (await self.get(id)).over):
                 return
             await asyncio.sleep(EARLY_S)

@@ -74,7 +74,7 @@ def check_same_request(found: Task, decision: Decision, move: Move | None) -> Mo
     """The move, if the decision is about the request that is open now, as it was shown."""
     asked = approval_of(found)
     if asked is None:
-        raise NotFound("nobody is asked to approve this task")
+        raise NotFound("this task has never needed an approval")
     if decision.generation not in (None, found.generation):
         raise Conflict("the task has been replayed since: this approval is over")
     if move is None:

@@ -82,7 +82,7 @@ class Approvals:
 def _asked(task: Task) -> ApprovalView:
     asked = approval_of(task)
     if asked is None:
-        raise NotFound("nobody is asked to approve this task")
+        raise NotFound("this task has never needed an approval")
     return _view(task, asked)
 
 

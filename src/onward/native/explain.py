@@ -145,7 +145,12 @@ def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Rea
             return "overdue", sentence, expected_end(task, now), None
         case Phase.CANCELING:
             if task.cancel_by == NEVER:
-                return "canceling", "It was canceled, and puts its things in order.", None, None
+                return (
+                    "canceling",
+                    "It was canceled, and undoes what it has done so far.",
+                    None,
+                    None,
+                )
             sentence = f"Worker {task.worker} was asked to stop."
             return "canceling", sentence, task.cancel_by, None
         case Phase.SUCCEEDED:

@@ -47,7 +47,7 @@ class Masking:
         return [privacy.mask_event(event, paths) for event in events] if paths else events
 
     async def refuse(self, task: Task, payload: Any) -> None:
-        """Invalid if somebody hands in, for this task, what they were shown of it."""
+        """Invalid: the payload holds a mask that stood in for a sensitive part of this task."""
         inside = task.profile in (PROFILE, NODE)
         privacy.refuse_masks(payload, await self._paths(task), "payload", anywhere=inside)
 

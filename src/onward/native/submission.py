@@ -25,7 +25,7 @@ from onward.workers.roster import Roster, is_service
 
 SCOPE = "console"
 STREAMS = "streams"
-EVERY = "*"  # of the types: all that nobody else serves
+EVERY = "*"  # as a stream type: every type that no other worker serves
 AGENTS, AGENT_STREAM = "agents", "agent-stream"
 
 
@@ -133,9 +133,9 @@ def _task(body: Submit, now: Instant) -> Task:
 
 
 def _as_agents(task: Task) -> Task:
-    """The time allowed counts from its birth, and is told of on the stream."""
-    told_at = None if task.attempt_ms is None else task.created_at + task.attempt_ms
-    return msgspec.structs.replace(task, profile="session", expires_at=told_at, attempt_ms=None)
+    """The time allowed counts from its creation; that it is over is announced on the stream."""
+    expires_at = None if task.attempt_ms is None else task.created_at + task.attempt_ms
+    return msgspec.structs.replace(task, profile="session", expires_at=expires_at, attempt_ms=None)
 
 
 def _asked(body: Submit, payload: Json, now: Instant) -> Approval | None:

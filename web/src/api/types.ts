@@ -25,11 +25,11 @@ export interface Fault {
 }
 
 type Refine<T, R> = Omit<T, keyof R> & R;
-export type Task = Refine<Schemas["TaskShape"], { state: State; phase: Phase; payload: unknown; result: unknown; error: Fault | null }>;
-export type TaskEvent = Refine<Schemas["EventShape"], { data: unknown }>;
-export type Explanation = Schemas["ExplainShape"];
-export type Approval = Refine<Schemas["ApprovalShape"], { payload: unknown }>;
-export type DeadGroup = Refine<Schemas["GroupShape"], { sample: Task }>;
+export type Task = Refine<Schemas["TaskView"], { state: State; phase: Phase; payload: unknown; result: unknown; error: Fault | null }>;
+export type TaskEvent = Refine<Schemas["TaskEvent"], { data: unknown }>;
+export type Explanation = Schemas["Explanation"];
+export type Approval = Refine<Schemas["ApprovalView"], { payload: unknown }>;
+export type DeadGroup = Refine<Schemas["DeadGroup"], { sample: Task }>;
 export type Replayed = Schemas["Replayed"];
 export type Abandoned = Schemas["Abandoned"];
 

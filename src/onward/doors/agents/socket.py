@@ -17,7 +17,7 @@ from onward.core.errors import (
     TooBusy,
 )
 from onward.core.task import encode
-from onward.doors.rest.route import caller_of
+from onward.doors.callers import caller_of
 from onward.native.caller import Caller
 from onward.native.places import Feed
 from onward.native.sessions import Sessions

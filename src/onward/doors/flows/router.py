@@ -15,10 +15,10 @@ from starlette.responses import Response
 from onward.core import strict_json
 from onward.core.errors import Conflict, Invalid
 from onward.core.task import FINAL, State
+from onward.doors.callers import caller_of
 from onward.doors.flows.body import described, read_body, refusing_as_400
 from onward.doors.flows.rows import run_row, status_of
 from onward.doors.listing import array
-from onward.doors.rest.route import caller_of
 from onward.doors.route import BadBody, answer
 from onward.native.flows import Flows
 from onward.native.runs import Runs

@@ -18,9 +18,9 @@ from urllib.parse import parse_qs
 import msgspec
 
 from onward.core.errors import Invalid
+from onward.doors.callers import caller_of
 from onward.doors.error_body import error_body
 from onward.doors.errors import refuse
-from onward.doors.rest.route import caller_of
 from onward.native.caller import Caller
 from onward.native.tools.toolbox import Toolbox, ToolReply
 from onward.wire.sessions import is_session

@@ -23,11 +23,12 @@ from starlette.responses import Response
 
 from onward.core import strict_json
 from onward.core.errors import Invalid
+from onward.doors.callers import caller_of
 from onward.doors.errors import refuse
 from onward.doors.listing import array
 from onward.doors.route import answer, zip_if_long
 from onward.doors.streaming import EVENT_STREAM, EventStream, lines_of
-from onward.native.caller import OPERATOR, Caller, scope_of
+from onward.native.caller import Caller, scope_of
 from onward.wire import problems
 from onward.wire.base import Body, Query
 
@@ -108,11 +109,6 @@ def route(  # noqa: PLR0913 a row of a table
         tags=[tag or path.split("/")[1]],
         openapi_extra=takes.described(returned, statuses, errors, streams),
     )
-
-
-def caller_of(scope: Mapping[str, Any]) -> Caller:
-    caller: Caller = scope.get("state", {}).get("caller", OPERATOR)
-    return caller
 
 
 def request_id_of(request: Request) -> str:

@@ -41,7 +41,13 @@ class _Made(TypedDict, total=False):
 def task_routes(tasks: Tasks) -> Sequence[APIRoute]:
     return [
         route(
-            "POST", "/tasks", tasks.submit, reply=_submitted, statuses=(200, 202), result=TaskView
+            "POST",
+            "/tasks",
+            tasks.submit,
+            reply=_submitted,
+            statuses=(200, 202),
+            result=TaskView,
+            errors=(404, 409),  # the key's task is gone, or its row cannot be read
         ),
         route("GET", "/tasks", tasks.list, result=Page[TaskView]),
         route("GET", TASK, tasks.read),

@@ -20,8 +20,10 @@ from onward.core.contract import Query as LedgerQuery
 from onward.core.contract import TaskStore
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, NotFound, TooBusy
+from onward.core.phase import Phase
 from onward.core.task import FINAL, State, Task, TaskId
 from onward.doors import errors
+from onward.doors.callers import caller_of
 from onward.doors.listing import FURTHER, array
 from onward.doors.route import answer
 from onward.doors.tasks.shapes import (
@@ -37,7 +39,9 @@ from onward.doors.tasks.shapes import (
     word,
 )
 from onward.doors.tasks.submission import SUMMARIZE, Intake
+from onward.doors.vocabulary import TASKS
 from onward.native.reads import fitting, get_task
+from onward.native.tasks import Tasks
 
 PREFIX = "/api/v1"
 SUMMARIZE_PATHS = (f"{PREFIX}/tasks/{SUMMARIZE}/", f"{PREFIX}/tasks/{SUMMARIZE}")
@@ -56,6 +60,7 @@ def build(
     dispatcher: Dispatcher,
     intake: Intake,
     alarm: Alarm,
+    tasks: Tasks,
     *,
     retry_ratio: Callable[[int], float],
     erase: Erase,
@@ -106,20 +111,21 @@ def build(
         return answer((await details.of([await find(task_id)]))[0])
 
     @on("DELETE", "/tasks/{task_id}", response_model=Accepted)
-    async def delete(task_id: str) -> Response:
+    async def delete(request: Request, task_id: str) -> Response:
         task = await find(task_id)
         if task.state not in FINAL:
             with suppress(Conflict):  # it has ended since it was read
-                return _accepted(task.id, word(await dispatcher.cancel(task.id)))
+                canceled = await tasks.cancel(caller_of(request.scope), task.id)
+                return _accepted(task.id, TASKS[Phase(canceled.phase)])
             task = await find(task_id)
         await forget(store, erase, task.id)
         return _accepted(task.id, word(task))
 
     @on("POST", "/tasks/{task_id}/retry", response_model=Accepted)
-    async def retry(task_id: str) -> Response:
+    async def retry(request: Request, task_id: str) -> Response:
         try:
             task = await find(task_id)
-            await dispatcher.replay(task.id)
+            await tasks.replay(caller_of(request.scope), task.id)
         except (Conflict, NotFound) as error:  # unknown, not failed, or retried by somebody else
             raise HTTPException(400, NO_RETRY) from error
         return _accepted(task.id, "PENDING")

@@ -1,0 +1,14 @@
+"""Who asks, at any door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from onward.native.caller import OPERATOR, Caller
+
+
+def caller_of(scope: Mapping[str, Any]) -> Caller:
+    """As the guard found it, of an ASGI scope; while there are no keys, the operator."""
+    caller: Caller = scope.get("state", {}).get("caller", OPERATOR)
+    return caller
