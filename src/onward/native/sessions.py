@@ -134,7 +134,9 @@ class Sessions:
     ) -> TaskView:
         step = NextStep(Step.LIST_SESSION_TASKS, session_id)
         task = await self._tasks.get(session_id, task_id, step)
-        if query.wait_ms and task.state not in FINAL:
+        # A caller does not wait for a service whose breaker is open: it would wait for nothing.
+        shut = self._dispatcher.pressure.breakers.shut(task.queue)
+        if query.wait_ms and task.state not in FINAL and shut is None:
             await self._dispatcher.wait(task_id, timeout_ms=query.wait_ms)
             task = await self._tasks.get(session_id, task_id, step)
         return task_view(await self._masking.task(task, query.masked))
