@@ -39,9 +39,7 @@ def fields_of(task: Task, now: Instant) -> dict[str, str]:
         "created_at": iso(task.created_at),
         "updated_at": iso(now),
         "completed_at": "" if task.finished_at is None else iso(task.finished_at),
-        **(
-            {} if limit is None else {"timeout": str(limit)}
-        ),  # once it has passed, the ledger has it no more
+        **({} if limit is None else {"timeout": str(limit)}),  # gone from the ledger once passed
         "priority": PRIORITY_WORDS[task.priority],
     }
 
