@@ -303,7 +303,7 @@ async def test_a_change_that_nobody_told_of_is_found_within_half_a_minute(
 
     async def silent() -> None: ...
 
-    monkeypatch.setattr(lonely.one.timetable, "_tell", silent)
+    monkeypatch.setattr(lonely.one.timetable, "_announce", silent)
     await lonely.one.add(every_ms=MINUTE)
     lonely.clock.advance(REREAD_MS - 1)
     await lonely.two.scheduler.turn()

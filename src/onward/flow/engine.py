@@ -16,7 +16,15 @@ from onward.core.task import Fault, Instant, TaskId
 from onward.flow import state as states
 from onward.flow.levels import Level, located
 from onward.flow.nodes import KINDS
-from onward.flow.nodes.kind import Done, Fell, Inside, Missing, Visit, Waits, World
+from onward.flow.nodes.kind import (
+    Advance,
+    EnterSubflow,
+    Missing,
+    NodeDone,
+    NodeFailed,
+    NodeVisit,
+    NodeWaits,
+)
 from onward.flow.notes import finished, started
 from onward.flow.parts import DEFAULT, Definition, Node
 from onward.flow.scope import ABSENT, Scope, descend, outputs, prepare, reserved
@@ -62,8 +70,8 @@ def advance(  # noqa: PLR0913 all that a step depends on
     `held`: bytes of the state's values, at most, for a caller who knows without measuring them.
     """
     ended = {each.child: each for each in reversed(news) if isinstance(each, ChildEnded)}
-    world = World(run_id, now, ended, results or {}, state.children)
-    walk = _Walk(definition, states.copy(state), params, world, held)
+    begun = Advance(run_id, now, ended, results or {}, state.children)
+    walk = _Walk(definition, states.copy(state), params, begun, held)
     try:
         return walk.through(news)
     except Missing as missing:
@@ -76,13 +84,13 @@ class _Walk:
         definition: Definition,
         state: RunState,
         params: Mapping[str, Any],
-        world: World,
+        advance: Advance,
         held: int | None,
     ) -> None:
         self.definition = definition
         self.state = state
         self.params = params
-        self.world = world
+        self.advance = advance
         self.notes: list[Note] = []
         self.size = held  # of all values, at most; None: not measured yet
         self.heard_signal = False
@@ -105,7 +113,7 @@ class _Walk:
                 return self._wind_up()
             if self.frame.seq == 0:
                 if until_pause == 0:
-                    return self._step(Waits("timer", self.world.now))
+                    return self._step(NodeWaits("timer", self.advance.now))
                 until_pause -= 1
             step = self._look()
             if step is not None:
@@ -120,10 +128,10 @@ class _Walk:
                 name = each.name.removeprefix("$shared.")
                 self.state.signals.append(Stashed(name, each.value))
 
-    def _visit(self) -> Visit:
+    def _visit(self) -> NodeVisit:
         frame, level = self.frame, self.level
         node = level.graph.nodes[frame.node]
-        return Visit(
+        return NodeVisit(
             node=node,
             path=level.path + node.key,
             seq=frame.seq,
@@ -132,7 +140,7 @@ class _Walk:
             records=frame.records,
             record_key=f"{KINDS[node.kind].RECORD}:{node.key}",
             signals=self.state.signals,
-            world=self.world,
+            advance=self.advance,
             top=len(self.levels) == 1,
         )
 
@@ -148,17 +156,17 @@ class _Walk:
         visit = self._visit()
         kind = KINDS[visit.node.kind]
         match kind.enter(visit) if fresh else kind.resume(visit):
-            case Waits() as waits:
+            case NodeWaits() as waits:
                 if fresh:
                     self.notes.append(started(visit))
                 return self._step(waits)
-            case Inside(shared):
+            case EnterSubflow(shared):
                 self.notes.append(started(visit))
                 self._descend(visit, shared)
-            case Done() as done:
+            case NodeDone() as done:
                 return self._done(visit, done, fresh)
-            case Fell() as fell:
-                self._fell(visit, fell, fresh)
+            case NodeFailed() as failed:
+                self._node_failed(visit, failed, fresh)
         return None
 
     def _barred(self, fresh: bool) -> Fault | None:
@@ -170,7 +178,7 @@ class _Walk:
             return Fault(kind="StepLimit", message=f"more than {limit} steps")
         return None
 
-    def _descend(self, visit: Visit, shared: Mapping[str, Any]) -> None:
+    def _descend(self, visit: NodeVisit, shared: Mapping[str, Any]) -> None:
         level = self.level.inside(visit.node.key, self.frame.shared)
         frame = Frame(node=level.graph.start, shared=dict(shared))
         if self.state.inside:
@@ -181,13 +189,13 @@ class _Walk:
         self._stand()
         self.size = None
 
-    def _done(self, visit: Visit, done: Done, fresh: bool) -> Step | None:
+    def _done(self, visit: NodeVisit, done: NodeDone, fresh: bool) -> Step | None:
         """The node is over, and with the last node of a subflow the subflow too."""
         while True:
             writes = {**outputs(visit.node.post, done.result), **done.writes}
             self._remember(visit, done.result, writes)
             if fault := self._too_large(writes):
-                self._fell(visit, Fell(fault), fresh)
+                self._node_failed(visit, NodeFailed(fault), fresh)
                 return None
             written = self._write(writes)
             scope = visit.scope.with_input(done.result)
@@ -198,28 +206,28 @@ class _Walk:
             if len(self.state.frames) == 1:
                 self.state.undo.clear()  # it went well; a journal that is kept need not be long
                 return self._ended(Completed(self.frame.shared))
-            done, fresh = Done(self._ascend()), False
+            done, fresh = NodeDone(self._ascend()), False
             visit = self._visit()
 
-    def _fell(self, visit: Visit, fell: Fell, fresh: bool) -> None:
+    def _node_failed(self, visit: NodeVisit, failed: NodeFailed, fresh: bool) -> None:
         """The node failed: along its own edge for that, or the subflow around it failed too."""
         node = visit.path
         self.size = None  # what a failure writes is not refused: the next value is measured with it
         while True:
-            self._write({**outputs(visit.node.post, fell.result), **fell.writes})
-            if done := fell.undo or fell.result:
+            self._write({**outputs(visit.node.post, failed.result), **failed.writes})
+            if done := failed.undo or failed.result:
                 self._remember(visit, done)  # of several calls some went well
-            action = visit.failure_action(fell.fault)
-            self.notes.append(finished(visit, "error", action, fault=fell.fault, fresh=fresh))
+            action = visit.failure_action(failed.fault)
+            self.notes.append(finished(visit, "error", action, fault=failed.fault, fresh=fresh))
             if action is not None:
-                self._tell(visit.node, fell.fault, node)
+                self._tell(visit.node, failed.fault, node)
                 self._leave(visit, action)
                 return
             if len(self.state.frames) == 1:
-                self._fail(fell.fault, node)
+                self._fail(failed.fault, node)
                 return
             self._ascend()
-            fell, fresh = Fell(fell.fault), False
+            failed, fresh = NodeFailed(failed.fault), False
             visit = self._visit()
 
     def _tell(self, node: Node, fault: Fault, path: str) -> None:
@@ -252,7 +260,9 @@ class _Walk:
         *outer, inner = [frame.shared for frame in self.state.frames]
         return len(msgspec.json.encode([outer, {**inner, **writes}, self.state.undo]))
 
-    def _remember(self, visit: Visit, result: Any, writes: Mapping[str, Any] | None = None) -> None:
+    def _remember(
+        self, visit: NodeVisit, result: Any, writes: Mapping[str, Any] | None = None
+    ) -> None:
         """What must be undone should the run fail later."""
         undo = visit.node.compensate
         if undo is None:
@@ -264,7 +274,7 @@ class _Walk:
         self.state.undo.append(Undo(visit.path, None if value is ABSENT else value))
         self.size = None
 
-    def _leave(self, visit: Visit, action: str) -> bool:
+    def _leave(self, visit: NodeVisit, action: str) -> bool:
         """Along the edge. False: there is none, the graph is over."""
         self.frame.last = self.state.last_action = action
         if visit.record_key.startswith(CALLS + ":"):
@@ -299,7 +309,7 @@ class _Walk:
         if visit.seq:  # a record of an earlier visit is nobody's business now
             visit.hear()
             visit.stop()
-            state.stop_by = self.world.now + STOP_GRACE_MS
+            state.stop_by = self.advance.now + STOP_GRACE_MS
         visit.seq = visit.seq or state.step_count + 1
         self.notes.append(finished(visit, "canceled", None))
 
@@ -309,18 +319,18 @@ class _Walk:
         if state.stop_by is not None:
             visit = self._visit()
             visit.hear()
-            if visit.record.open and self.world.now < state.stop_by:
-                return self._step(Waits("children", state.stop_by))
+            if visit.record.open and self.advance.now < state.stop_by:
+                return self._step(NodeWaits("children", state.stop_by))
             state.stop_by = None
             self._remember_so_far(visit)
         if state.undoing is not None:
-            ended = self.world.ended.get(state.undoing.child)
+            ended = self.advance.ended.get(state.undoing.child)
             if ended is None:
-                return self._step(Waits("children"))
+                return self._step(NodeWaits("children"))
             self._undone(state.undoing, ended.ok)
         while state.undo:
             if self._undo(state.undo.pop()):
-                return self._step(Waits("children"))
+                return self._step(NodeWaits("children"))
         return self._ended(self._last_word())
 
     def _last_word(self) -> End:
@@ -329,7 +339,7 @@ class _Walk:
             return Canceled()
         return Failed(failure.kind, failure.message, failure.node)
 
-    def _remember_so_far(self, visit: Visit) -> None:
+    def _remember_so_far(self, visit: NodeVisit) -> None:
         """Calls that went well before they could be stopped have had their effect."""
         if visit.node.compensate is None or visit.node.kind == "approval":
             return
@@ -347,7 +357,7 @@ class _Walk:
         node, how = at.node, at.node.compensate
         self.state.step_count += 1
         call = Call(
-            id=self.world.child(self.world.number()),
+            id=self.advance.child(self.advance.number()),
             kind="service",
             purpose="compensation",
             node=undo.node,
@@ -362,7 +372,7 @@ class _Walk:
             weighted_by_load=node.weighted_by_load,
             timeout_ms=node.timeout_ms,
         )
-        self.world.calls.append(call)
+        self.advance.calls.append(call)
         self.state.undoing = Undoing(undo.node, call.id, call.seq)
         told = {"seq": call.seq, "node": call.node, "kind": call.purpose, "child": call.id}
         self.notes.append(Note("node.started", told))
@@ -372,26 +382,26 @@ class _Walk:
         told: dict[str, Any] = {"seq": undoing.seq, "node": undoing.node, "kind": "compensation"}
         told |= {"status": "ok" if ok else "error", "child": undoing.child}
         if not ok:
-            (answer,) = self.world.answers([undoing.child])
+            (answer,) = self.advance.answers([undoing.child])
             fault = answer.fault or NO_ANSWER
             told["error"] = {"kind": fault.kind, "message": fault.message}
         self.notes.append(Note("node.finished", told))
         self.state.undoing = None
 
-    def _step(self, waits: Waits) -> Step:
+    def _step(self, waits: NodeWaits) -> Step:
         return self._made(waiting_for=waits.what, until=waits.until)
 
     def _ended(self, end: End) -> Step:
         return self._made(end=end)
 
     def _made(self, **how: Any) -> Step:
-        self.state.children = self.world.numbers
+        self.state.children = self.advance.numbers
         self._drop_signals()
-        world = self.world
+        advance = self.advance
         return Step(
             state=self.state,
-            calls=tuple(world.calls),
-            stop=tuple(world.stop),
+            calls=tuple(advance.calls),
+            stop=tuple(advance.stop),
             notes=tuple(self.notes),
             **how,
         )

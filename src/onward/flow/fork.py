@@ -36,13 +36,13 @@ def undone_before(
     notes: Iterable[Note], moment: Moment | None, memory: RunState | None
 ) -> list[str]:
     """Nodes that the fork would not do again, though the old run has undone them or is about to."""
-    told = [note.data for note in notes if note.type in ("node.started", "node.finished")]
-    undone = {each["node"] for each in told if each["kind"] == UNDO}
+    seen = [note.data for note in notes if note.type in ("node.started", "node.finished")]
+    undone = {each["node"] for each in seen if each["kind"] == UNDO}
     if memory is not None and memory.winding_up:
         undone |= {each.node for each in memory.undo}
     before = [
         each["node"]
-        for each in told
+        for each in seen
         if each["kind"] != UNDO and (moment is None or each["seq"] < moment.seq)
     ]
     return [node for node in dict.fromkeys(before) if node in undone]

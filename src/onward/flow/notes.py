@@ -1,7 +1,7 @@
 """What the run's log says of a node: that it was entered, and how it ended.
 
-A node that is over at once has only its end told. Input and output are told of nodes that make no
-call; a call's are in its child. Values that are large are left out, and `cut` says so.
+A node that is over at once has one note, of its end. Input and output are written for nodes that
+make no call; a call's are in its child. Large values are left out, and `cut` is set.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from onward.core.task import Fault
-from onward.flow.nodes.kind import Visit
+from onward.flow.nodes.kind import NodeVisit
 from onward.flow.scope import ABSENT
 from onward.flow.step import Note
 
 LARGE = 4_096  # about so many characters
 SINGLE = frozenset({"executor", "local", "flow_ref", "approval"})
-TELL_OUTPUT = frozenset({"wait_event", "approval"})
+WITH_OUTPUT = frozenset({"wait_event", "approval"})
 
 
-def started(visit: Visit) -> Note:
-    told = _about(visit)
+def started(visit: NodeVisit) -> Note:
+    data = _about(visit)
     if visit.node.kind not in SINGLE:
-        _tell(told, "input", visit.scope.input)
-    return Note("node.started", told)
+        _add(data, "input", visit.scope.input)
+    return Note("node.started", data)
 
 
 def finished(
-    visit: Visit,
+    visit: NodeVisit,
     status: Literal["ok", "error", "canceled"],
     action: str | None,
     *,
@@ -35,40 +35,40 @@ def finished(
     fault: Fault | None = None,
     fresh: bool = False,
 ) -> Note:
-    told = _about(visit)
-    told["status"] = status
+    data = _about(visit)
+    data["status"] = status
     if action is not None:
-        told["action"] = action
+        data["action"] = action
     if fresh and visit.node.kind not in SINGLE:
-        _tell(told, "input", visit.scope.input)
-    if visit.node.kind in TELL_OUTPUT:
-        _tell(told, "output", output)
+        _add(data, "input", visit.scope.input)
+    if visit.node.kind in WITH_OUTPUT:
+        _add(data, "output", output)
     if fault is not None:
-        told["error"] = {"kind": fault.kind, "message": fault.message}
-    return Note("node.finished", told)
+        data["error"] = {"kind": fault.kind, "message": fault.message}
+    return Note("node.finished", data)
 
 
-def _about(visit: Visit) -> dict[str, Any]:
-    told: dict[str, Any] = {"seq": visit.seq, "node": visit.path, "kind": visit.node.kind}
+def _about(visit: NodeVisit) -> dict[str, Any]:
+    data: dict[str, Any] = {"seq": visit.seq, "node": visit.path, "kind": visit.node.kind}
     record = visit.records.get(visit.record_key)
     if record is None or not record.total:
-        return told
+        return data
     if visit.node.kind not in SINGLE:
-        told["calls"] = record.next
+        data["calls"] = record.next
         if record.failed:
-            told["failed"] = len(record.failed)
+            data["failed"] = len(record.failed)
     else:
-        told["child"] = visit.child(0)
-    return told
+        data["child"] = visit.child(0)
+    return data
 
 
-def _tell(told: dict[str, Any], field: str, value: Any) -> None:
+def _add(data: dict[str, Any], field: str, value: Any) -> None:
     if value is ABSENT or value is None:
         return
     if _large(value):
-        told["cut"] = True
+        data["cut"] = True
     else:
-        told[field] = value
+        data[field] = value
 
 
 def _large(value: Any) -> bool:

@@ -60,7 +60,7 @@ class Replay:
     ) -> None:
         self._inside = list(inside)  # what subflows begin with where a fork begins in them
         self._frames = [_Frame(Level(definition, params, ABSENT, ""), own(shared))]
-        self._fallen = ""  # the node at which the latest failure began
+        self._failed_at = ""  # the node at which the latest failure began
         self.moments: dict[int, Moment] = {}
 
     @property
@@ -80,11 +80,11 @@ class Replay:
             elif note.type == "node.finished":
                 self._finish(note.data, ends)
 
-    def _start(self, told: Mapping[str, Any]) -> None:
+    def _start(self, data: Mapping[str, Any]) -> None:
         frame = self._frames[-1]
-        self._keep(told, frame, over=False)
-        node = frame.node(told["node"])
-        if told["kind"] == "subflow" and node is not None:
+        self._keep(data, frame, over=False)
+        node = frame.node(data["node"])
+        if data["kind"] == "subflow" and node is not None:
             blind = frame.blind(node.prep)
             level = frame.level.inside(node.key, frame.shared)
             given = self._inside.pop(0) if self._inside else None
@@ -94,48 +94,48 @@ class Replay:
                 inner.unknown[EVERYTHING] = FROM_UNKNOWN
             self._frames.append(inner)
 
-    def _finish(self, told: Mapping[str, Any], ends: Ends) -> None:
-        if told["seq"] not in self.moments:
-            self._keep(told, self._frames[-1], over=False)
+    def _finish(self, data: Mapping[str, Any], ends: Ends) -> None:
+        if data["seq"] not in self.moments:
+            self._keep(data, self._frames[-1], over=False)
         inner: _Frame | None = None
-        if told["kind"] == "subflow" and len(self._frames) > 1:
+        if data["kind"] == "subflow" and len(self._frames) > 1:
             inner = self._frames.pop()
         frame = self._frames[-1]
-        node = frame.node(told["node"])
-        if told["kind"] == "compensation":
+        node = frame.node(data["node"])
+        if data["kind"] == "compensation":
             frame = self._frames[0]  # undoing writes nothing, wherever its node lies
-        elif node is not None and told["status"] == "ok":
-            frame.write(_writes(node, told, frame, inner, ends))
-        elif node is not None and told["status"] == "error":
-            self._fall(node, told, frame, inner, ends)
-        self._keep(told, frame, over=True)
+        elif node is not None and data["status"] == "ok":
+            frame.write(_writes(node, data, frame, inner, ends))
+        elif node is not None and data["status"] == "error":
+            self._fail(node, data, frame, inner, ends)
+        self._keep(data, frame, over=True)
 
-    def _fall(
+    def _fail(
         self,
         node: Node,
-        told: Mapping[str, Any],
+        data: Mapping[str, Any],
         frame: _Frame,
         inner: _Frame | None,
         ends: Ends,
     ) -> None:
         if inner is None:
-            self._fallen = told["node"]
+            self._failed_at = data["node"]
         if node.kind in ("foreach", "parallel"):
-            frame.write(_fanned(node, told, ends))
-        elif node.kind == "approval" and told["error"]["kind"] == "Rejected":
+            frame.write(_fanned(node, data, ends))
+        elif node.kind == "approval" and data["error"]["kind"] == "Rejected":
             frame.write(_decided(node, "rejected"))
-        if node.post.error_key is not None and "action" in told:
-            frame.write({node.post.error_key: {**told["error"], "node": self._fallen}})
+        if node.post.error_key is not None and "action" in data:
+            frame.write({node.post.error_key: {**data["error"], "node": self._failed_at}})
 
-    def _keep(self, told: Mapping[str, Any], frame: _Frame, *, over: bool) -> None:
-        begun = self.moments.get(told["seq"])
+    def _keep(self, data: Mapping[str, Any], frame: _Frame, *, over: bool) -> None:
+        begun = self.moments.get(data["seq"])
         now, unknown = dict(frame.shared), dict(frame.unknown)
         outer = self._frames[: self._frames.index(frame)] if begun is None else []
         around = tuple((dict(each.shared), dict(each.unknown)) for each in outer)
-        self.moments[told["seq"]] = Moment(
-            seq=told["seq"],
-            node=told["node"],
-            kind=told["kind"],
+        self.moments[data["seq"]] = Moment(
+            seq=data["seq"],
+            node=data["node"],
+            kind=data["kind"],
             around=around if begun is None else begun.around,
             before=now if begun is None else begun.before,
             after=now if over else None,
@@ -194,7 +194,7 @@ class _Frame:
 
 
 def _writes(
-    node: Node, told: Mapping[str, Any], frame: _Frame, inner: _Frame | None, ends: Ends
+    node: Node, data: Mapping[str, Any], frame: _Frame, inner: _Frame | None, ends: Ends
 ) -> Mapping[str, Any]:
     """What a node that went well has written."""
     match node.kind:
@@ -205,17 +205,17 @@ def _writes(
         case "choice" | "timer":
             result = frame.input_of(node)
             if isinstance(result, _Unknown):
-                result = told.get("input", result)
+                result = data.get("input", result)
         case "foreach" | "parallel":
-            return _fanned(node, told, ends)
+            return _fanned(node, data, ends)
         case "wait_event":
-            return _heard(node, told, frame)
+            return _signalled(node, data, frame)
         case "approval":
-            result = told.get("output", _Unknown(LARGE))
+            result = data.get("output", _Unknown(LARGE))
             word = result["decision"] if isinstance(result, Mapping) else result
             return {**_outputs(node, result), **_decided(node, word)}
         case _:
-            answer = ends.single.get(told.get("child", ""))
+            answer = ends.single.get(data.get("child", ""))
             known = answer is not None and answer.fault is None
             result = answer.value if answer is not None and known else _Unknown(GONE)
     return _outputs(node, result)
@@ -228,8 +228,8 @@ def _outputs(node: Node, result: Any) -> Mapping[str, Any]:
     return dict.fromkeys(keys, result)
 
 
-def _heard(node: Node, told: Mapping[str, Any], frame: _Frame) -> Mapping[str, Any]:
-    value = _Unknown(LARGE) if told.get("cut") else told.get("output")
+def _signalled(node: Node, data: Mapping[str, Any], frame: _Frame) -> Mapping[str, Any]:
+    value = _Unknown(LARGE) if data.get("cut") else data.get("output")
     path = key_path(node, "signal_key")
     key = shared_key(path)
     # It goes on for what lies there already, or for a signal, which alone is written.
@@ -244,11 +244,11 @@ def _decided(node: Node, word: Any) -> Mapping[str, Any]:
     return {} if key is None else {key: word}
 
 
-def _fanned(node: Node, told: Mapping[str, Any], ends: Ends) -> Mapping[str, Any]:
-    answers = ends.many.get(told["seq"], {})
-    calls = told.get("calls", 0)
-    cut_short = told.get("failed") and node.failure_strategy == "fail_fast"
-    if told["status"] == "error" and not cut_short:
+def _fanned(node: Node, data: Mapping[str, Any], ends: Ends) -> Mapping[str, Any]:
+    answers = ends.many.get(data["seq"], {})
+    calls = data.get("calls", 0)
+    cut_short = data.get("failed") and node.failure_strategy == "fail_fast"
+    if data["status"] == "error" and not cut_short:
         return {}  # it could not begin, or there was more than it may keep
     if any(index not in answers for index in range(calls)):
         return _outputs(node, _Unknown(GONE))

@@ -12,12 +12,12 @@ from typing import Any
 
 from onward.core.task import Fault
 from onward.flow.nodes.kind import (
-    Done,
-    Fell,
     Flaws,
+    NodeDone,
+    NodeFailed,
+    NodeVisit,
+    NodeWaits,
     Verdict,
-    Visit,
-    Waits,
     key_path,
     key_path_flaws,
     span_flaws,
@@ -43,7 +43,7 @@ def check(node: Node) -> Flaws:
         yield "params.reason", "must be text"
 
 
-def enter(visit: Visit) -> Verdict:
+def enter(visit: NodeVisit) -> Verdict:
     word = _brought_in(visit)
     if word is not None:
         visit.begin()
@@ -51,7 +51,7 @@ def enter(visit: Visit) -> Verdict:
     visit.begin(total=1)
     timeout_ms = visit.span_ms("timeout_ms")
     if isinstance(timeout_ms, Fault):
-        return Fell(timeout_ms)
+        return NodeFailed(timeout_ms)
     node = visit.node
     visit.call(
         "approval",
@@ -64,7 +64,7 @@ def enter(visit: Visit) -> Verdict:
     return _waits(visit)
 
 
-def resume(visit: Visit) -> Verdict:
+def resume(visit: NodeVisit) -> Verdict:
     visit.hear()
     if visit.record.open:
         return _waits(visit)
@@ -73,19 +73,19 @@ def resume(visit: Visit) -> Verdict:
         return _decided(visit, APPROVED, answer.value)
     if answer.fault.kind == "Rejected":
         return _decided(visit, REJECTED, None, answer.fault)
-    return Fell(answer.fault)
+    return NodeFailed(answer.fault)
 
 
-def _waits(visit: Visit) -> Verdict:
+def _waits(visit: NodeVisit) -> Verdict:
     timeout_ms = visit.span_ms("timeout_ms")
     until = visit.record.start + timeout_ms if isinstance(timeout_ms, int) else None
     if until is None or visit.now < until:
-        return Waits("children", until)
+        return NodeWaits("children", until)
     visit.stop()
-    return Fell(Fault(kind="timeout", message=f"nobody decided within {timeout_ms} ms"))
+    return NodeFailed(Fault(kind="timeout", message=f"nobody decided within {timeout_ms} ms"))
 
 
-def _brought_in(visit: Visit) -> str | None:
+def _brought_in(visit: NodeVisit) -> str | None:
     path = key_path(visit.node, "approval_key")
     if visit.node.params.get("from_data") is not True or path is None:
         return None
@@ -96,7 +96,7 @@ def _brought_in(visit: Visit) -> str | None:
     return REJECTED if said in NO else None
 
 
-def _decided(visit: Visit, word: str, said: Any, fault: Fault | None = None) -> Verdict:
+def _decided(visit: NodeVisit, word: str, said: Any, fault: Fault | None = None) -> Verdict:
     visit.record.decision = word
     key = shared_key(key_path(visit.node, "approval_key"))
     writes = {} if key is None else {key: word}
@@ -105,14 +105,14 @@ def _decided(visit: Visit, word: str, said: Any, fault: Fault | None = None) -> 
         result["comment"] = fault.message
     if word == APPROVED:
         # Not `post.action_key`: what it finds in a result or in shared is no person's word.
-        return Done(result, visit.node.post.action_static or APPROVED, writes)
+        return NodeDone(result, visit.node.post.action_static or APPROVED, writes)
     if (action := _rejections_way(visit)) is not None:
-        return Done(result, action, writes)
+        return NodeDone(result, action, writes)
     fault = fault or Fault(kind="Rejected", message="rejected", retryable=False)
-    return Fell(fault, ABSENT, writes)
+    return NodeFailed(fault, ABSENT, writes)
 
 
-def _rejections_way(visit: Visit) -> str | None:
+def _rejections_way(visit: NodeVisit) -> str | None:
     """None: no edge is meant for it, so that going on would be to ignore what was said."""
     if visit.leads(REJECTED):
         return REJECTED

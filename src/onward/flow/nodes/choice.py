@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onward.flow import expr
-from onward.flow.nodes.kind import Done, Flaws, Verdict, Visit
+from onward.flow.nodes.kind import Flaws, NodeDone, NodeVisit, Verdict
 from onward.flow.parts import Node
 
 RECORD = ""
@@ -15,11 +15,11 @@ def check(node: Node) -> Flaws:
         yield "choice_cases", "is missing"
 
 
-def enter(visit: Visit) -> Verdict:
+def enter(visit: NodeVisit) -> Verdict:
     for case in visit.node.choice_cases:
         if expr.holds(case.expr, visit.scope):
-            return Done(visit.scope.input, case.action)
-    return Done(visit.scope.input)
+            return NodeDone(visit.scope.input, case.action)
+    return NodeDone(visit.scope.input)
 
 
 resume = enter  # it never waits

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from onward.flow.nodes.kind import Done, Fell, Flaws, Verdict, Visit, Waits, service_flaws
+from onward.flow.nodes.kind import (
+    Flaws,
+    NodeDone,
+    NodeFailed,
+    NodeVisit,
+    NodeWaits,
+    Verdict,
+    service_flaws,
+)
 from onward.flow.parts import Node
 from onward.flow.state import CALLS
 
@@ -13,15 +21,15 @@ def check(node: Node) -> Flaws:
     return service_flaws(node)
 
 
-def enter(visit: Visit) -> Verdict:
+def enter(visit: NodeVisit) -> Verdict:
     visit.begin(total=1)
     visit.call("service", visit.node.service, visit.scope.input)
-    return Waits("children")
+    return NodeWaits("children")
 
 
-def resume(visit: Visit) -> Verdict:
+def resume(visit: NodeVisit) -> Verdict:
     visit.hear()
     if visit.record.open:
-        return Waits("children")
+        return NodeWaits("children")
     (answer,) = visit.answers([0])
-    return Done(answer.value) if answer.fault is None else Fell(answer.fault)
+    return NodeDone(answer.value) if answer.fault is None else NodeFailed(answer.fault)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from onward.core.task import Fault
-from onward.flow.nodes.kind import Done, Fell, Verdict, Visit, Waits
+from onward.flow.nodes.kind import NodeDone, NodeFailed, NodeVisit, NodeWaits, Verdict
 from onward.flow.step import Answer
 
 WINDOW = 64
@@ -19,7 +19,7 @@ MAX_RESULTS = 8 << 20  # characters of one node's results together
 Job: TypeAlias = Callable[[int], tuple[str, Any]]  # index → service, input
 
 
-def begin(visit: Visit, total: int, job: Job) -> Verdict:
+def begin(visit: NodeVisit, total: int, job: Job) -> Verdict:
     if total > MAX_CALLS:
         return wrong(f"{total} calls are more than {MAX_CALLS}", kind="LimitExceeded")
     node = visit.node
@@ -29,7 +29,7 @@ def begin(visit: Visit, total: int, job: Job) -> Verdict:
     return go_on(visit, job)
 
 
-def go_on(visit: Visit, job: Job) -> Verdict:
+def go_on(visit: NodeVisit, job: Job) -> Verdict:
     record = visit.record
     visit.hear()
     if record.failed and record.strategy == "fail_fast":
@@ -40,11 +40,11 @@ def go_on(visit: Visit, job: Job) -> Verdict:
         service, value = job(record.next)
         visit.call("service", service, value)
     if record.open:
-        return Waits("children")
-    return Done(_gathered(visit))
+        return NodeWaits("children")
+    return NodeDone(_gathered(visit))
 
 
-def _cut_short(visit: Visit) -> Verdict:
+def _cut_short(visit: NodeVisit) -> Verdict:
     """No more is begun and what is out is stopped; what went well so far is the result.
 
     The failure leads on like a success, unless the definition has an edge for it.
@@ -57,11 +57,11 @@ def _cut_short(visit: Visit) -> Verdict:
     result = successes(answers[index] for index in done)
     fault = answers[first].fault or Fault(kind="failed", message=f"call {first} failed")
     if visit.failure_action(fault) is not None:
-        return Fell(fault, result)
-    return Done(result)
+        return NodeFailed(fault, result)
+    return NodeDone(result)
 
 
-def _too_large(visit: Visit) -> Verdict:
+def _too_large(visit: NodeVisit) -> Verdict:
     """Known from the letters, before any of the results is read; no more is begun."""
     record = visit.record
     visit.stop()
@@ -73,10 +73,10 @@ def _too_large(visit: Visit) -> Verdict:
     )
     if visit.node.compensate is None:
         return fell
-    return Fell(fell.fault, undo=successes(visit.answers(record.done())))
+    return NodeFailed(fell.fault, undo=successes(visit.answers(record.done())))
 
 
-def _gathered(visit: Visit) -> Any:
+def _gathered(visit: NodeVisit) -> Any:
     record = visit.record
     if record.strategy != "collect_errors":
         return successes(visit.answers(record.done()))
@@ -93,5 +93,5 @@ def successes(answers: Iterable[Answer]) -> list[Any]:
     return [answer.value for answer in answers if answer.fault is None]
 
 
-def wrong(message: str, kind: str = "InvalidInput") -> Fell:
-    return Fell(Fault(kind=kind, message=message, retryable=False))
+def wrong(message: str, kind: str = "InvalidInput") -> NodeFailed:
+    return NodeFailed(Fault(kind=kind, message=message, retryable=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onward.flow.fields import shown, whole
 from onward.flow.nodes.executor import RECORD, resume
-from onward.flow.nodes.kind import Flaws, Verdict, Visit, Waits
+from onward.flow.nodes.kind import Flaws, NodeVisit, NodeWaits, Verdict
 from onward.flow.parts import Node
 
 __all__ = ["RECORD", "check", "enter", "resume"]
@@ -22,7 +22,7 @@ def check(node: Node) -> Flaws:
         yield "params.version", f"must be a whole number from 1, not {shown(version)}"
 
 
-def enter(visit: Visit) -> Verdict:
+def enter(visit: NodeVisit) -> Verdict:
     params = visit.node.params
     visit.begin(total=1)
     visit.call(
@@ -33,4 +33,4 @@ def enter(visit: Visit) -> Verdict:
         version=whole(params.get("version")),
         params={name: value for name, value in visit.scope.params.items() if name not in _OURS},
     )
-    return Waits("children")
+    return NodeWaits("children")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onward.flow.fields import shown
 from onward.flow.nodes import fan
-from onward.flow.nodes.kind import Flaws, Verdict, Visit, service_flaws
+from onward.flow.nodes.kind import Flaws, NodeVisit, Verdict, service_flaws
 from onward.flow.parts import Node
 from onward.flow.scope import ABSENT
 
@@ -19,7 +19,7 @@ def check(node: Node) -> Flaws:
         yield "prep.input_map", "makes an object, and foreach goes over a list"
 
 
-def enter(visit: Visit) -> Verdict:
+def enter(visit: NodeVisit) -> Verdict:
     items, service = visit.scope.input, visit.node.service or ""
     if not isinstance(items, list):
         what = "nothing" if items is ABSENT else shown(items)
@@ -27,6 +27,6 @@ def enter(visit: Visit) -> Verdict:
     return fan.begin(visit, len(items), lambda index: (service, items[index]))
 
 
-def resume(visit: Visit) -> Verdict:
+def resume(visit: NodeVisit) -> Verdict:
     items, service = visit.scope.input, visit.node.service or ""
     return fan.go_on(visit, lambda index: (service, items[index]))

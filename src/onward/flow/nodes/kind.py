@@ -19,31 +19,31 @@ from onward.flow.state import Record, Stashed
 from onward.flow.step import Answer, Call, ChildEnded, timed_out
 
 
-class Done(msgspec.Struct, frozen=True):
+class NodeDone(msgspec.Struct, frozen=True):
     result: Any = ABSENT
     action: str | None = None  # None: as `post` and `default_action` say
     writes: Mapping[str, Any] = {}
 
 
-class Fell(msgspec.Struct, frozen=True):
+class NodeFailed(msgspec.Struct, frozen=True):
     fault: Fault
     result: Any = ABSENT  # what there is nevertheless
     writes: Mapping[str, Any] = {}
     undo: Any = ABSENT  # what there is to undo, if it is not to be a result
 
 
-class Waits(msgspec.Struct, frozen=True):
+class NodeWaits(msgspec.Struct, frozen=True):
     what: Literal["children", "event", "timer"]
     until: Instant | None = None
 
 
-class Inside(msgspec.Struct, frozen=True):
+class EnterSubflow(msgspec.Struct, frozen=True):
     """Go on in the subflow, which begins with this shared state."""
 
     shared: Mapping[str, Any]
 
 
-Verdict: TypeAlias = Done | Fell | Waits | Inside
+Verdict: TypeAlias = NodeDone | NodeFailed | NodeWaits | EnterSubflow
 Flaws: TypeAlias = Iterator[tuple[str, str]]  # field, what is wrong with it
 
 
@@ -51,8 +51,8 @@ class Kind(Protocol):
     RECORD: str  # how its record is called in `_rt`; "": it keeps none
 
     def check(self, node: Node) -> Flaws: ...
-    def enter(self, visit: Visit) -> Verdict: ...
-    def resume(self, visit: Visit) -> Verdict: ...
+    def enter(self, visit: NodeVisit) -> Verdict: ...
+    def resume(self, visit: NodeVisit) -> Verdict: ...
 
 
 class Missing(Exception):
@@ -63,8 +63,8 @@ class Missing(Exception):
         self.children = tuple(children)
 
 
-class World(msgspec.Struct):
-    """What one advance was told, and what it has asked for so far."""
+class Advance(msgspec.Struct):
+    """What one advance was given, and what it has asked for so far."""
 
     run_id: str
     now: Instant
@@ -99,7 +99,7 @@ class Rest(TypedDict, total=False):
     version: int | None
 
 
-class Visit(msgspec.Struct):
+class NodeVisit(msgspec.Struct):
     node: Node
     path: str
     seq: int
@@ -108,12 +108,12 @@ class Visit(msgspec.Struct):
     records: dict[str, Record]
     record_key: str
     signals: list[Stashed]
-    world: World
+    advance: Advance
     top: bool  # in the run's own graph, not in a subflow
 
     @property
     def now(self) -> Instant:
-        return self.world.now
+        return self.advance.now
 
     @property
     def record(self) -> Record:
@@ -121,12 +121,12 @@ class Visit(msgspec.Struct):
 
     def begin(self, total: int = 0) -> Record:
         """A fresh record, with numbers for so many children."""
-        record = Record(start=self.now, first=self.world.number(total), total=total)
+        record = Record(start=self.now, first=self.advance.number(total), total=total)
         self.records[self.record_key] = record
         return record
 
     def child(self, index: int) -> TaskId:
-        return self.world.child(self.records[self.record_key].first + index)
+        return self.advance.child(self.records[self.record_key].first + index)
 
     def call(
         self,
@@ -141,7 +141,7 @@ class Visit(msgspec.Struct):
         record.open.append(index)
         record.next += 1
         settings: Rest = {"params": self.scope.params, "timeout_ms": node.timeout_ms, **rest}
-        self.world.calls.append(
+        self.advance.calls.append(
             Call(
                 id=self.child(index),
                 kind=kind,
@@ -164,7 +164,7 @@ class Visit(msgspec.Struct):
         record = self.record
         still: list[int] = []
         for index in record.open:
-            ended = self.world.ended.get(self.child(index))
+            ended = self.advance.ended.get(self.child(index))
             if ended is None:
                 still.append(index)
                 continue
@@ -174,10 +174,10 @@ class Visit(msgspec.Struct):
         record.open = still
 
     def stop(self) -> None:
-        self.world.stop.extend(self.child(index) for index in self.record.open)
+        self.advance.stop.extend(self.child(index) for index in self.record.open)
 
     def answers(self, indexes: Iterable[int]) -> list[Answer]:
-        return self.world.answers([self.child(index) for index in indexes])
+        return self.advance.answers([self.child(index) for index in indexes])
 
     def take_signal(self, names: Iterable[str]) -> Stashed | None:
         """The oldest signal by one of these names; it is used up."""

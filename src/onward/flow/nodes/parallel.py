@@ -6,7 +6,7 @@ from typing import Any
 
 from onward.flow.fields import shown
 from onward.flow.nodes import fan
-from onward.flow.nodes.kind import Flaws, Verdict, Visit
+from onward.flow.nodes.kind import Flaws, NodeVisit, Verdict
 from onward.flow.parts import Node
 from onward.flow.scope import is_path, path_flaw
 
@@ -27,19 +27,19 @@ def check(node: Node) -> Flaws:
         yield "params.services", f"must be a list of texts, not {shown(services)}"
 
 
-def enter(visit: Visit) -> Verdict:
+def enter(visit: NodeVisit) -> Verdict:
     services = _of(visit)
     if services is None:
         return fan.wrong("params.services leads to no list of texts")
     return fan.begin(visit, len(services), lambda index: (services[index], visit.scope.input))
 
 
-def resume(visit: Visit) -> Verdict:
+def resume(visit: NodeVisit) -> Verdict:
     services = _of(visit) or []
     return fan.go_on(visit, lambda index: (services[index], visit.scope.input))
 
 
-def _of(visit: Visit) -> list[str] | None:
+def _of(visit: NodeVisit) -> list[str] | None:
     if visit.node.parallel_services:
         return list(visit.node.parallel_services)
     services = visit.node.params.get("services")

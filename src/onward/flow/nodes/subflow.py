@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.flow.nodes.kind import Flaws, Inside, Verdict, Visit
+from onward.flow.nodes.kind import EnterSubflow, Flaws, NodeVisit, Verdict
 from onward.flow.parts import Node
 from onward.flow.scope import own
 
@@ -14,8 +14,8 @@ def check(node: Node) -> Flaws:
         yield "subflow", "is missing"
 
 
-def enter(visit: Visit) -> Verdict:
-    return Inside(own(visit.scope.input))
+def enter(visit: NodeVisit) -> Verdict:
+    return EnterSubflow(own(visit.scope.input))
 
 
 resume = enter  # the run stands inside it, never on it

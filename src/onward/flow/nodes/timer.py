@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from onward.core.task import Fault
-from onward.flow.nodes.kind import Done, Fell, Flaws, Verdict, Visit, Waits, span_flaws
+from onward.flow.nodes.kind import (
+    Flaws,
+    NodeDone,
+    NodeFailed,
+    NodeVisit,
+    NodeWaits,
+    Verdict,
+    span_flaws,
+)
 from onward.flow.parts import Node
 
 RECORD = "tm"
@@ -15,16 +23,16 @@ def check(node: Node) -> Flaws:
     yield from span_flaws(node, "delay_ms")
 
 
-def enter(visit: Visit) -> Verdict:
+def enter(visit: NodeVisit) -> Verdict:
     visit.begin()
     return resume(visit)
 
 
-def resume(visit: Visit) -> Verdict:
+def resume(visit: NodeVisit) -> Verdict:
     delay_ms = visit.span_ms("delay_ms")
     if delay_ms is None:
         delay_ms = Fault(kind="InvalidInput", message="params.delay_ms leads to nothing")
     if isinstance(delay_ms, Fault):
-        return Fell(delay_ms)
+        return NodeFailed(delay_ms)
     until = visit.record.start + delay_ms
-    return Waits("timer", until) if visit.now < until else Done(visit.scope.input)
+    return NodeWaits("timer", until) if visit.now < until else NodeDone(visit.scope.input)

@@ -11,12 +11,12 @@ from typing import Any
 
 from onward.core.task import Fault
 from onward.flow.nodes.kind import (
-    Done,
-    Fell,
     Flaws,
+    NodeDone,
+    NodeFailed,
+    NodeVisit,
+    NodeWaits,
     Verdict,
-    Visit,
-    Waits,
     key_path,
     key_path_flaws,
     span_flaws,
@@ -32,33 +32,33 @@ def check(node: Node) -> Flaws:
     yield from span_flaws(node, "timeout_ms")
 
 
-def enter(visit: Visit) -> Verdict:
+def enter(visit: NodeVisit) -> Verdict:
     visit.begin()
     return resume(visit)
 
 
-def resume(visit: Visit) -> Verdict:
+def resume(visit: NodeVisit) -> Verdict:
     path = key_path(visit.node, "signal_key")
     key = shared_key(path)
     names = [visit.node.key, visit.path] + ([] if key is None else [key])
     while (signal := visit.take_signal(names)) is not None:
         if key is None:
-            return Done(signal.value)
+            return NodeDone(signal.value)
         if signal.value:
-            return Done(signal.value, writes={key: signal.value})
+            return NodeDone(signal.value, writes={key: signal.value})
     value: Any = None if path is None else visit.scope.find(path)
     if value:
-        return Done(value)
+        return NodeDone(value)
     return _waits(visit)
 
 
-def _waits(visit: Visit) -> Verdict:
+def _waits(visit: NodeVisit) -> Verdict:
     timeout_ms = visit.span_ms("timeout_ms")
     if isinstance(timeout_ms, Fault):
-        return Fell(timeout_ms)
+        return NodeFailed(timeout_ms)
     if timeout_ms is None:
-        return Waits("event")
+        return NodeWaits("event")
     until = visit.record.start + timeout_ms
     if visit.now < until:
-        return Waits("event", until)
-    return Fell(Fault(kind="timeout", message=f"no event within {timeout_ms} ms"))
+        return NodeWaits("event", until)
+    return NodeFailed(Fault(kind="timeout", message=f"no event within {timeout_ms} ms"))

@@ -58,7 +58,7 @@ class Schedule(ScheduleTimes, frozen=True, kw_only=True, forbid_unknown_fields=F
 
 class Due(NamedTuple):
     runs: tuple[Instant, ...]  # oldest first
-    passed: Instant | None = None  # the first instant that nobody makes up for
+    passed: Instant | None = None  # the first instant that is not made up for
 
 
 # When.
@@ -181,7 +181,7 @@ def _beat(schedule: Schedule, every_ms: int, at: Instant) -> Instant:
     return schedule.created_at + max(0, at - schedule.created_at) // every_ms * every_ms
 
 
-# What somebody, or the clock, makes of it.
+# What a caller, or the clock, makes of it.
 
 
 def begun(schedule: Schedule, now: Instant) -> Schedule:
@@ -245,11 +245,11 @@ def over(schedule: Schedule) -> bool:
 
 
 def same(one: Schedule, other: Schedule) -> bool:
-    """Whether both say the same, wherever they stand in time."""
-    return _said(one) == _said(other)
+    """Whether both run the same work at the same times, wherever they stand in time."""
+    return _compared(one) == _compared(other)
 
 
-def _said(schedule: Schedule) -> tuple[object, ...]:
+def _compared(schedule: Schedule) -> tuple[object, ...]:
     # Encoded in one order of keys, not compared as values: to Python, 1 and true are the same.
     work = msgspec.json.encode(msgspec.json.decode(schedule.work), order="deterministic")
     return (*_times(schedule), schedule.missed, schedule.overlap, work)

@@ -1,8 +1,8 @@
 """The clockwork of schedules: on every server, it submits what is due and moves the schedule on.
 
-Nobody is elected. Each instant is submitted under a key of its own before the schedule is moved
+No server is elected. Each instant is submitted under a key of its own before the schedule is moved
 past it, so two servers, or one that dies in between, make one task of it. Sleeps until the nearest
-instant; decides nothing that schedule.py could decide.
+instant; decides nothing that rules.py could decide.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AT_ONCE = 64  # schedules run side by side
 AGAIN_MS = 1_000  # what could not be run is tried again after this
 LONGEST_S, SHORTEST_S = 1.0, 0.005
 
-# Hands in a schedule's work under this key, and says which task it is: the first one's, if known.
+# Submits a schedule's work under this key; returns the task, which is the first one's of the key.
 Submit = Callable[[Schedule, Key], Awaitable[TaskId]]
 
 
@@ -74,8 +74,8 @@ class Scheduler:
     async def trigger(self, name: str, key: str | None = None) -> TaskId:
         """Run it now, beside its times, also while it is paused; under one key, once."""
         schedule = await self.timetable.find(name)
-        said = f"{schedule.id}:trigger:{key or new_id()}"
-        task = await self._submit(schedule, Key(SCOPE, said, ""))
+        text = f"{schedule.id}:trigger:{key or new_id()}"
+        task = await self._submit(schedule, Key(SCOPE, text, ""))
         at = self._clock.now()
         await self._note(name, RunEntry(at=at, outcome=Outcome.TRIGGERED, task_id=task))
         return task
@@ -107,7 +107,7 @@ class Scheduler:
             return
         moved = await self.timetable.advance(rules.advanced(schedule, now), version, now)
         if not moved and ran is not None:
-            # Another server was faster, or somebody has changed it meanwhile; it did run.
+            # Another server was faster, or a caller has changed it meanwhile; it did run.
             await self._note(name, ran)
 
     async def _note(self, name: str, entry: RunEntry) -> None:
@@ -123,7 +123,7 @@ class Scheduler:
         except (LedgerUnavailable, TooBusy):
             raise
         except OnwardError as error:
-            # Without its words: a refusal may quote the payload.
+            # Without the message: a refusal may quote the payload.
             log.warning("schedule refused", schedule=schedule.name, code=error.code)
             return RunEntry(at=at, outcome=Outcome.REFUSED, reason=str(error))
         return RunEntry(at=at, outcome=Outcome.SUBMITTED, task_id=task)

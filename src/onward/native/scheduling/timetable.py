@@ -1,8 +1,8 @@
 """The schedules of a ledger, kept in Documents, and a cheap memory of which is due when.
 
-Each change is a compare-and-set on what was read, so whoever edits a schedule and whoever runs it
-cannot undo each other. A stamp beside the schedules says that something changed: servers look at it
-once a second, and read the schedules themselves only then, or every half minute as a net.
+Each change is a compare-and-set on what was read, so a caller who edits a schedule and a server
+that runs it cannot undo each other's change. A stamp beside the schedules changes with them:
+servers read it once a second, and the schedules only when it is new, or every half minute as a net.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Timetable:
         self._looked_at: Instant = -LOOK_MS
         self._read_at: Instant = -REREAD_MS
 
-    # What people do.
+    # What callers do.
 
     async def find(self, name: str) -> Schedule:
         found = await self.read(name)
@@ -62,7 +62,7 @@ class Timetable:
         return sorted((_decode(doc.body) for doc in found), key=lambda schedule: schedule.name)
 
     async def create(self, schedule: Schedule) -> tuple[Schedule, bool]:
-        """The schedule, and whether it is new. Conflict: one of this name says something else."""
+        """The schedule, and whether it is new. Conflict: another one has this name."""
         found = await self.read(schedule.name)
         if found is None:
             begun = await self._begin(schedule)
@@ -79,11 +79,11 @@ class Timetable:
     async def replace(
         self, schedule: Schedule, *, paused: bool | None = None
     ) -> tuple[Schedule, bool]:
-        """The schedule, and whether it is new. It rests if it did, unless `paused` is said."""
+        """The schedule, and whether it is new. Paused as before, unless `paused` is given."""
 
         def change(old: Schedule, now: Instant) -> Schedule:
-            rests = old.paused if paused is None else paused
-            return rules.replaced(old, msgspec.structs.replace(schedule, paused=rests), now)
+            stays = old.paused if paused is None else paused
+            return rules.replaced(old, msgspec.structs.replace(schedule, paused=stays), now)
 
         if await self.read(schedule.name) is None:
             begun = await self._begin(msgspec.structs.replace(schedule, paused=bool(paused)))
@@ -92,7 +92,7 @@ class Timetable:
         return await self.change(schedule.name, change), False
 
     async def _begin(self, schedule: Schedule) -> Schedule | None:
-        """None: somebody else has just taken the name."""
+        """None: another caller has just taken the name."""
         if len(self._next) >= MOST:
             raise TooBusy(f"there are {MOST} schedules", hint="remove those that are over")
         now = self._clock.now()
@@ -118,12 +118,12 @@ class Timetable:
         if not await self._documents.delete(KIND, name):
             raise _unknown(name)
         self._next.pop(name, None)
-        await self._tell()
+        await self._announce()
 
     # What the clockwork needs.
 
     async def refresh(self) -> None:
-        """See whether somebody changed something, here or on another server."""
+        """Read again what was changed, here or on another server."""
         now = self._clock.now()
         if 0 <= now - self._looked_at < LOOK_MS:
             return
@@ -159,11 +159,11 @@ class Timetable:
         return schedule, found.version
 
     async def advance(self, schedule: Schedule, version: int, now: Instant) -> bool:
-        """False: somebody was faster, or has changed it. Others need not be told of a run."""
-        return await self._put(schedule, version, now, tell=False)
+        """False: another server was faster, or it was changed. A run rings no bell."""
+        return await self._put(schedule, version, now, ring=False)
 
     async def _put(
-        self, schedule: Schedule, version: int, now: Instant, *, tell: bool = True
+        self, schedule: Schedule, version: int, now: Instant, *, ring: bool = True
     ) -> bool:
         put = await self._documents.put(
             KIND,
@@ -176,11 +176,11 @@ class Timetable:
         if put is None:
             return False
         self._next[schedule.name] = schedule.next_run_at
-        if tell:
-            await self._tell()
+        if ring:
+            await self._announce()
         return True
 
-    async def _tell(self) -> None:
+    async def _announce(self) -> None:
         await self._documents.put(STAMP, TOPIC, encode(new_id()), now=self._clock.now())
         self._bell.ring(TOPIC)
 
