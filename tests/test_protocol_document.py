@@ -25,6 +25,7 @@ from onward.doors.rest.schedules import ScheduleBody
 from onward.doors.tasks.shapes import TaskDetail
 from onward.doors.vocabulary import AGENTS, FLOWS, STREAMS, SYNC, TASKS
 from onward.settings import Settings
+from onward.wire.services import ServiceDeclaration
 from onward.workers.socket import sessions as socket
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -268,7 +269,6 @@ def _told(noun: str) -> set[str]:
     [
         ("Task", native.TaskShape),
         ("Submit", native.SubmitBody),
-        ("Service", native.ServiceBody),
         ("Schedule", ScheduleBody),
         ("Explain", native.ExplainShape),
     ],
@@ -278,12 +278,17 @@ def test_native_shapes(noun: str, shape: type[BaseModel]) -> None:
     assert _told(noun) == {field.alias or name for name, field in fields}
 
 
+@pytest.mark.parametrize(("noun", "shape"), [("Service", ServiceDeclaration)])
+def test_wire_shapes(noun: str, shape: type[msgspec.Struct]) -> None:
+    assert _told(noun) == set(shape.__struct_encode_fields__)
+
+
 def test_the_tasks_doors_shape() -> None:
     found = re.search(
         r"\*\*Task\.\*\* `(.*?)` and, ours, `(.*?)`", section("The tasks door"), flags=re.S
     )
     assert found is not None
-    assert [*found[1].split(), *found[2].split()] == list(TaskDetail.model_fields)
+    assert [*found[1].split(), *found[2].split()] == list(TaskDetail.__struct_fields__)
 
 
 def test_the_document_stays_short() -> None:

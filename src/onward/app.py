@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import structlog
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.routing import Route, WebSocketRoute
 
 from onward import __version__
 from onward.core.clock import Clock
 from onward.doors import errors
-from onward.doors.chat import router as sync_chat
-from onward.doors.dispatcher import router as sync_router
+from onward.doors.chat import router as chat
+from onward.doors.dispatcher import router as dispatcher
 from onward.doors.dispatcher.submission import Door
 from onward.doors.express import Express
-from onward.doors.flows import router as flow_router
+from onward.doors.flows import router as flow_centre
 from onward.doors.flows import workers as flow_workers
 from onward.doors.guard import Guard
 from onward.doors.mcp import door as agent_mcp
 from onward.doors.page import files as console_page
+from onward.doors.redis_views.part import RedisViews
 from onward.doors.rest import approvals as console_approvals
 from onward.doors.rest import dead_letters as console_dead_letters
-from onward.doors.rest import encryption as console_encryption
 from onward.doors.rest import flows as console_flows
-from onward.doors.rest import live as console_live
-from onward.doors.rest import log as console_log
-from onward.doors.rest import ops as console_ops
 from onward.doors.rest import runs as console_runs
 from onward.doors.rest import schedules as console_schedules
 from onward.doors.rest import services as console_services
@@ -38,15 +35,30 @@ from onward.doors.rest import shared_state as console_shared_state
 from onward.doors.rest import tasks as console_tasks
 from onward.doors.rest import tools as agent_tools
 from onward.doors.rest.document import document
-from onward.doors.rest.routes import queue_routes
-from onward.doors.tasks import router as tasks_router
-from onward.doors.tasks.submission import SUMMARIZE, Intake
+from onward.doors.rest.routes import (
+    encryption_routes,
+    health_routes,
+    live_routes,
+    log_routes,
+    queue_routes,
+    service_routes,
+    worker_routes,
+)
+from onward.doors.tasks import router as tasks_door
+from onward.doors.tasks.submission import Intake
 from onward.engine import Onward
+from onward.ledgers.sealed import rotating
+from onward.native.encryption import Encryption
+from onward.native.health import Health
+from onward.native.live import Live
+from onward.native.log import Log
 from onward.native.masking import Masking
+from onward.native.metrics import Metrics, Requests
 from onward.native.notifications import push as agent_push
 from onward.native.queues import Queues
 from onward.native.run_intake import Intake as Runs
 from onward.native.tools.toolbox import Toolbox
+from onward.native.workers import Workers
 from onward.settings import Settings
 from onward.workers.draining import Drains
 from onward.workers.local import shipped
@@ -64,14 +76,31 @@ class Application:
             services=shipped.services(settings) if builtin_worker else None,
             groups=shipped.GROUPS if builtin_worker else None,
         )
-        door = Door(self.onward.dispatcher, self.onward.roster, self.onward.declarations, settings)
-        intake = self.onward.intake
-        requests = console_ops.Requests()
-        self.web = _doors(self.onward, door, intake, requests)
-        summarize = partial(tasks_router.submit, intake, SUMMARIZE)
+        onward = self.onward
+        intake = Intake(
+            onward.dispatcher, onward.roster, onward.declarations, settings.stream_types
+        )
+        onward.parts.append(RedisViews(onward, intake))
+        door = Door(onward.dispatcher, onward.roster, onward.declarations, settings)
+        dispatch = dispatcher.Dispatch(door)
+        tasks = tasks_door.TasksDoor(
+            onward.dispatcher,
+            intake,
+            retry_ratio=onward.dispatcher.pressure.retry_share.of,
+            erase=onward.erase,
+        )
+        requests = Requests()
+        self.web = _doors(onward, requests)
+        self.web.router.routes.extend(
+            [
+                *dispatcher.routes(dispatch),
+                *chat.routes(chat.Chat(door)),
+                *tasks_door.routes(tasks),
+            ]
+        )
         busy = {
-            ("POST", sync_router.PATH): partial(sync_router.submit, door),
-            **{("POST", path): summarize for path in tasks_router.SUMMARIZE_PATHS},
+            ("POST", dispatcher.PATH): dispatch.submit,
+            **{("POST", path): tasks.summarize for path in tasks_door.SUMMARIZE_PATHS},
         }
         guarded = Guard(
             Express(self.web, busy),
@@ -89,7 +118,7 @@ class Application:
         await self.onward.drain()
 
 
-def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Requests) -> FastAPI:
+def _doors(onward: Onward, requests: Requests) -> FastAPI:
     toolbox = Toolbox(
         onward.dispatcher, onward.roster, onward.catalog, onward.submissions, onward.notices
     )
@@ -104,7 +133,7 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
         title="Onward",
         version=__version__,
         lifespan=lifespan,
-        docs_url=None,  # its page would come from somebody else's server
+        docs_url=None,  # its page would come from another site's server
         redoc_url=None,
     )
     errors.install(web)
@@ -112,32 +141,10 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
     masking = Masking(onward.catalog)
     runs = Runs(onward.dispatcher, onward.flows)
     for router in (
-        sync_router.build(door),
-        sync_chat.build(door),
         console_tasks.build(onward.dispatcher, onward.roster, submissions, masking),
         console_approvals.build(onward.dispatcher, submissions, masking),
         console_dead_letters.build(onward.dispatcher, submissions, masking),
-        console_services.build(
-            onward.dispatcher,
-            onward.roster,
-            onward.catalog,
-            Drains(onward.roster, onward.registry),
-        ),
-        tasks_router.build(
-            onward.dispatcher,
-            intake,
-            retry_ratio=onward.dispatcher.pressure.retry_share.of,
-            erase=onward.erase,
-        ),
-        console_ops.build(
-            onward.dispatcher,
-            onward.roster,
-            lambda: onward.ready,
-            onward.streams,
-            [onward.notices.deliveries, onward.figures, requests],
-            readers=onward.readers,
-        ),
-        console_log.build(onward.readers),
+        console_services.build(onward.dispatcher),
         agent_sessions.build(
             onward.dispatcher,
             submissions,
@@ -148,30 +155,51 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
             masking,
         ),
         agent_tools.build(toolbox),
-        flow_workers.build(onward.registry),
-        flow_router.build(onward.flows, runs),
         console_flows.build(onward.flows),
         console_runs.build(onward.flows, runs, masking),
         console_shared_state.build(onward.flows, runs, masking),
         console_schedules.build(onward.dispatcher, onward.scheduler, onward.scheduled, masking),
-        console_live.build(
-            console_live.Live(
-                onward.dispatcher, onward.roster, onward.history, lambda: onward.ready
-            )
-        ),
-        console_encryption.build(*onward.encryption),
         console_page.build(),
     ):
         # Not include_router: it works every route out again at its first call, for what an
         # application may add to a router, and ours adds nothing.
         web.router.routes.extend(router.routes)
-    web.router.routes.extend(queue_routes(Queues(onward.dispatcher, onward.roster)))
+    for routes in (
+        flow_workers.routes(flow_workers.Registration(onward.registry)),
+        flow_centre.routes(flow_centre.FlowCentre(onward.flows, runs)),
+        *_operation_routes(onward, requests),
+    ):
+        web.router.routes.extend(routes)
     web.router.routes.append(Route(agent_mcp.PATH, calls, methods=["POST"]))
     web.router.routes.append(WebSocketRoute("/ws/worker", onward.sockets))
     web.openapi = lambda: document(web)  # type: ignore[method-assign]
     listening = agent_push.Sockets(onward.hub, lambda name: bool(agent_sessions.is_session(name)))
     web.router.routes.append(WebSocketRoute("/ws/notifications/{session_id}", listening))
     return web
+
+
+def _operation_routes(onward: Onward, requests: Requests) -> Sequence[Sequence[APIRoute]]:
+    dispatcher, roster, streams = onward.dispatcher, onward.roster, onward.streams
+
+    def ready() -> bool:
+        return onward.ready
+
+    metrics = Metrics(
+        dispatcher,
+        roster,
+        onward.readers,
+        [onward.notices.deliveries, onward.figures, requests],
+        None if streams is None else streams.read_depths,
+    )
+    return [
+        queue_routes(Queues(dispatcher, roster)),
+        service_routes(onward.services),
+        worker_routes(Workers(dispatcher, roster, Drains(roster, onward.registry))),
+        log_routes(Log(onward.readers)),
+        encryption_routes(Encryption(*rotating(onward.backend))),
+        live_routes(Live(dispatcher, roster, onward.history, ready)),
+        health_routes(Health(dispatcher, roster, streams, ready), metrics),
+    ]
 
 
 def build(

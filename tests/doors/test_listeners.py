@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from onward.doors.rest.live import MOST_LISTENERS
 from onward.doors.rest.tasks import MOST_FOLLOWERS
+from onward.native.live import MOST_LISTENERS
 from onward.native.notifications.push import MOST_EACH
 from tests.house import House, SocketWorker
 from tests.support import wait_until

@@ -20,6 +20,9 @@ from onward.client.address import server_url
 from onward.client.errors import ProblemError, StillRunning, TaskFailed, Unreachable
 from onward.client.wire import Patience, Wire
 from onward.core.task import FINAL, FINAL_EVENTS, State, new_id
+from onward.wire.base import Page
+from onward.wire.services import ServiceView
+from onward.wire.workers import WorkerView
 
 if TYPE_CHECKING:
     from onward.client.encryption import Encryption
@@ -195,10 +198,6 @@ class Bulk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sample: tuple[Mended, ...] = ()  # of a dry run with another payload: a few, before and after
 
 
-class Items(msgspec.Struct, frozen=True):
-    items: tuple[dict[str, Any], ...]
-
-
 class Client:
     def __init__(self, url: str | None = None) -> None:
         self.url = server_url(url)
@@ -347,11 +346,11 @@ class Client:
         request = self._wire.request("GET", _path(id, "explain"))
         return await self._wire.ask(Explanation, request)
 
-    async def workers(self) -> tuple[dict[str, Any], ...]:
-        return (await self._wire.ask(Items, self._wire.request("GET", "/api/v2/workers"))).items
+    async def workers(self) -> tuple[WorkerView, ...]:
+        return (await self._wire.call(Page[WorkerView], "GET", "/api/v2/workers")).items
 
-    async def services(self) -> tuple[dict[str, Any], ...]:
-        return (await self._wire.ask(Items, self._wire.request("GET", "/api/v2/services"))).items
+    async def services(self) -> tuple[ServiceView, ...]:
+        return (await self._wire.call(Page[ServiceView], "GET", "/api/v2/services")).items
 
     async def tools(self, session_id: str | None = None) -> Sequence[ToolFunction]:
         """The agent door's tools, as functions to be awaited; with a session, they are its own."""
@@ -360,9 +359,11 @@ class Client:
         return await async_tools(self._wire, session_id)
 
     async def health(self) -> dict[str, Any]:
-        """How the server is: one that is unwell says so with 503, and that is an answer."""
-        request = self._wire.request("GET", "/health")
-        return await self._wire.ask(dict[str, Any], request, even=503)
+        """Whether the server is well (wire/health.py); one that is not answers 503 with the same.
+
+        As it came: the doctor also reads what other versions answer.
+        """
+        return await self._wire.ask(dict[str, Any], self._wire.request("GET", "/health"), even=503)
 
     # Somebody intervenes.
 

@@ -28,6 +28,8 @@ class Step(StrEnum):
     LIST_FLOWS = "list_flows"
     LIST_QUEUES = "list_queues"
     LIST_SCHEDULES = "list_schedules"
+    LIST_WORKERS = "list_workers"
+    MAKE_KEY = "make_key"
     PUBLISH_VERSION = "publish_version"
     REMOVE_SERVICE = "remove_service"
     REPLACE_SCHEDULE = "replace_schedule"

@@ -16,6 +16,8 @@ HTTP: Words = MappingProxyType(
         Step.LIST_FLOWS: "GET /api/v2/flows lists what there is",
         Step.LIST_QUEUES: "GET /api/v2/queues lists what there is",
         Step.LIST_SCHEDULES: "GET /api/v2/schedules lists what there is",
+        Step.LIST_WORKERS: "GET /api/v2/workers lists them",
+        Step.MAKE_KEY: ("onward keys encryption new prints one; set it as ONWARD_ENCRYPTION_KEYS"),
         Step.PUBLISH_VERSION: "POST /flows/version publishes one",
         Step.REMOVE_SERVICE: "DELETE /api/v2/services/{about}, or use another type",
         Step.REPLACE_SCHEDULE: "PUT /api/v2/schedules/{about} replaces it",

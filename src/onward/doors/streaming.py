@@ -1,34 +1,17 @@
-"""Answers that stay open: server-sent events, so many listeners at a time and no more."""
+"""Responses that stay open: server-sent events."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractContextManager, aclosing
 from typing import Any
 
+import msgspec
 from starlette.responses import StreamingResponse
 
-from onward.core.errors import TooBusy
+from onward.wire.live import ServerEvent
 
-
-class Places:
-    """How many may listen at a time. A place is taken within a `with`."""
-
-    def __init__(self, most: int, full: str) -> None:
-        self.most = most
-        self._full = full
-        self.taken = 0
-
-    @contextmanager
-    def take(self) -> Iterator[None]:
-        # Compared and counted in one turn: with an await in between, all who come at once get in.
-        if self.taken >= self.most:
-            raise TooBusy(self._full, hint="try again shortly")
-        self.taken += 1
-        try:
-            yield
-        finally:
-            self.taken -= 1
+EVENT_STREAM = "text/event-stream"
 
 
 class EventStream(StreamingResponse):
@@ -36,9 +19,18 @@ class EventStream(StreamingResponse):
 
     def __init__(self, lines: AsyncIterator[bytes], place: AbstractContextManager[object]) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(lines, media_type="text/event-stream", headers=headers)
+        super().__init__(lines, media_type=EVENT_STREAM, headers=headers)
         self._place = place
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         with self._place:
             await super().__call__(scope, receive, send)
+
+
+async def written(events: AsyncGenerator[ServerEvent, None]) -> AsyncIterator[bytes]:
+    yield b"retry: 1000\n\n"
+    async with aclosing(events):
+        async for one in events:
+            number = "" if one.id is None else f"id: {one.id}\n"
+            data = msgspec.json.encode(one.data).decode()
+            yield f"{number}event: {one.event}\ndata: {data}\n\n".encode()

@@ -37,6 +37,24 @@ LOST = "the worker went away while it ran"
 Step = dict[str, Any]  # what the run's log says of one step
 
 
+class RunRow(msgspec.Struct, kw_only=True):
+    id: TaskId
+    flow_version_id: str
+    status: str
+    params_json: Json
+    shared_json: Json
+    current_node_key: str
+    last_action: str
+    step_count: int
+    retry_state_json: Json = "{}"
+    lease_owner: str
+    lease_expiry: Instant | None
+    request_id: str
+    created_at: Instant
+    updated_at: Instant
+    error_text: str
+
+
 class NodeRun(msgspec.Struct, kw_only=True):
     id: str
     task_id: TaskId
@@ -69,29 +87,28 @@ def status_of(run: Task) -> str:
     return FLOWS[phase(run)]
 
 
-def run_row(run: Task) -> Mapping[str, Any]:
+def run_row(run: Task) -> RunRow:
     start, memory = start_of(run.payload), memory_of(run)
     held = run.state is State.RUNNING
-    return {
-        "id": run.id,
-        "flow_version_id": start.version,
-        "status": status_of(run),
-        "params_json": encode(start.params),
-        "shared_json": encode(shared_of(run)),
-        "current_node_key": node_of(run),
-        "last_action": "" if memory is None else memory.last_action,
-        "step_count": 0 if memory is None else memory.step_count,
-        "retry_state_json": "{}",
-        "lease_owner": (run.worker or "") if held else "",
-        "lease_expiry": run.lease_until if held else None,
-        "request_id": run.key or "",
-        "created_at": run.created_at,
-        "updated_at": run.finished_at or run.queued_at or run.created_at,
-        "error_text": error_text(run.error),
-    }
+    return RunRow(
+        id=run.id,
+        flow_version_id=start.version,
+        status=status_of(run),
+        params_json=encode(start.params),
+        shared_json=encode(shared_of(run)),
+        current_node_key=node_of(run),
+        last_action="" if memory is None else memory.last_action,
+        step_count=0 if memory is None else memory.step_count,
+        lease_owner=(run.worker or "") if held else "",
+        lease_expiry=run.lease_until if held else None,
+        request_id=run.key or "",
+        created_at=run.created_at,
+        updated_at=run.finished_at or run.queued_at or run.created_at,
+        error_text=error_text(run.error),
+    )
 
 
-async def node_runs(store: TaskStore, run: Task) -> Sequence[NodeRun]:
+async def node_runs(store: TaskStore, run: Task) -> list[NodeRun]:
     """Every attempt of every node, in order of start."""
     steps = await _steps(store, run)
     placed: list[_Placed] = []

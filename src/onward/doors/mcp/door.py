@@ -18,8 +18,8 @@ from urllib.parse import parse_qs
 import msgspec
 
 from onward.core.errors import Invalid
-from onward.doors.error_body import error_body
-from onward.doors.errors import refuse
+from onward.doors.errors import refuse, render
+from onward.doors.refusal import Refusal
 from onward.doors.rest.sessions import is_session
 from onward.native.tools.toolbox import Answer, Toolbox
 
@@ -58,7 +58,8 @@ class Door:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._serve is None and find_spec("mcp") is None:
-            await _say(send, *error_body(PATH, 501, "not_installed", "pip install 'onward[mcp]'"))
+            missing = Refusal(501, "not_installed", "pip install 'onward[mcp]'")
+            await _send(send, *render(PATH, missing))
             return
         headers = dict(scope["headers"])
         try:
@@ -118,7 +119,7 @@ def _session(scope: Any, headers: dict[bytes, bytes]) -> str | None:
     return named
 
 
-async def _say(send: Any, kind: str, body: bytes) -> None:
+async def _send(send: Any, kind: str, body: bytes) -> None:
     headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 501, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -14,7 +14,6 @@ from onward.core.contract import Page
 from onward.core.phase import phase
 from onward.core.task import Event, Priority, Task
 from onward.native.session_keys import as_given
-from onward.workers.roster import Member
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Key = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[\x20-\x7e]+$")]
@@ -76,18 +75,6 @@ class SubmitBody(Strict):
 
 class RetryBody(Strict):
     payload: Any = None
-
-
-class ServiceBody(Strict):
-    name: Name
-    task_types: Annotated[list[Name], Field(min_length=1, max_length=100)]
-    # "schema" is a method of BaseModel's own
-    schemas: dict[str, Any] = Field(default_factory=dict, alias="schema")
-    via: Literal["any", "streams", "agent-stream"] = "any"
-    requires_approval: bool = False
-    sensitive: Annotated[list[str], Field(max_length=100)] = []
-    timeout_ms: TimeoutMs | None = None
-    max_retries: Retries | None = None
 
 
 class BeginEffect(Strict):
@@ -163,22 +150,6 @@ class ExplainShape(BaseModel):
     hint: str | None
 
 
-class WorkerShape(BaseModel):
-    id: str
-    transport: str
-    queues: list[str]
-    slots: int
-    connected_at: int
-    stand_in: bool
-    draining: bool
-    busy: int | None  # None: it works for another server, or by itself
-
-
-class WorkersShape(BaseModel):
-    items: list[WorkerShape]
-    next: str | None
-
-
 def native(task: Task) -> Mapping[str, Any]:
     path = f"/api/v2/tasks/{task.id}"
     progress = {} if task.progress is None else msgspec.json.decode(task.progress)
@@ -226,19 +197,6 @@ def native_page(page: Page[Task], *, brief: bool = False) -> Mapping[str, Any]:
 def native_event(event: Event) -> Mapping[str, Any]:
     data = msgspec.Raw(b"{}") if event.data is None else _raw(event.data)
     return {"n": event.n, "type": event.type, "at": event.at, "data": data}
-
-
-def native_worker(member: Member, busy: int | None) -> Mapping[str, Any]:
-    return {
-        "id": member.id,
-        "transport": member.transport,
-        "queues": member.queues,
-        "slots": member.slots,
-        "connected_at": member.since,
-        "stand_in": member.stand_in,
-        "draining": member.draining,
-        "busy": busy,
-    }
 
 
 def _raw(text: str | None) -> msgspec.Raw | None:

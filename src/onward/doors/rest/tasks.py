@@ -35,9 +35,10 @@ from onward.doors.rest.shapes import (
     native_page,
 )
 from onward.doors.route import StrictRoute, answer
-from onward.doors.streaming import EventStream, Places
+from onward.doors.streaming import EventStream
 from onward.native.explain import explained
 from onward.native.masking import Masked, Masking
+from onward.native.places import Places
 from onward.native.submission import Submissions
 from onward.workers.roster import Roster
 

@@ -21,9 +21,9 @@ from onward.core.clock import Clock
 from onward.core.contract import Backend
 from onward.core.errors import LedgerUnavailable, NotFound, OnwardError, TooBusy
 from onward.core.task import encode
-from onward.doors.streaming import Places
 from onward.native.notifications.notices import Kept, Notices
 from onward.native.notifications.preferences import Wishes
+from onward.native.places import Places
 
 log = structlog.get_logger("onward.push")
 
