@@ -23,13 +23,13 @@ class Workers:
         return Page(items=tuple(self._view(one) for one in self._roster.members()))
 
     @needs(Scope.OPERATE)
-    async def drain(self, caller: Caller, id: str) -> WorkerView:
+    async def drain(self, caller: Caller, worker_id: str) -> WorkerView:
         """It gets no new task, finishes what it has, and goes."""
-        return self._view(await self._drains.set(id, draining=True))
+        return self._view(await self._drains.set(worker_id, draining=True))
 
     @needs(Scope.OPERATE)
-    async def undrain(self, caller: Caller, id: str) -> WorkerView:
-        return self._view(await self._drains.set(id, draining=False))
+    async def undrain(self, caller: Caller, worker_id: str) -> WorkerView:
+        return self._view(await self._drains.set(worker_id, draining=False))
 
     def _view(self, member: Member) -> WorkerView:
         here = member.server == self._roster.server and member.transport in HERE

@@ -39,12 +39,12 @@ class DispatchRequest(msgspec.Struct, rename={"waits_not": "async"}):
     waits_not: bool = False
 
 
-class Accepted(msgspec.Struct, rename="camel"):
+class Dispatched(msgspec.Struct, rename="camel"):
     task_id: str
     status: Literal["executing", "queued"]
 
 
-class Result(msgspec.Struct, rename="camel"):
+class DispatchResult(msgspec.Struct, rename="camel"):
     task_id: str
     result: Any
 
@@ -75,7 +75,7 @@ class Dispatch:
         task = await self._door.task(body, group, timeout_ms=timeout_ms, waits=waits)
         if not waits:
             running = await self._door.hand_in(task)
-            return answer(Accepted(task.id, "executing" if running else "queued"))
+            return answer(Dispatched(task.id, "executing" if running else "queued"))
         await self._door.require_worker(group)
         return _ended(task, await self._door.hand_in_and_wait(task, timeout_ms))
 
@@ -127,8 +127,8 @@ class Dispatch:
 def routes(dispatch: Dispatch) -> Sequence[APIRoute]:
     return [
         route(
-            "POST", PATH, dispatch.submit, accepts=DispatchRequest, result=(Accepted, Result),
-            errors=(500,), prefix="", tag="dispatcher",
+            "POST", PATH, dispatch.submit, accepts=DispatchRequest, errors=(500,),
+            result=(Dispatched, DispatchResult), prefix="", tag="dispatcher",
         ),
         route("GET", "/api/task/{task_id}", dispatch.status, prefix="", tag="dispatcher"),
     ]  # fmt: skip
@@ -160,5 +160,5 @@ def _ended(task: Task, ending: Ending | None) -> Response:
         return answer(PlainError("Task timeout"), 500)
     if ending.state is State.SUCCEEDED:
         # The worker's bytes, unchanged.
-        return answer(Result(task.id, msgspec.Raw((ending.result or "null").encode())))
+        return answer(DispatchResult(task.id, msgspec.Raw((ending.result or "null").encode())))
     return answer(PlainError(error_text(ending.state, ending.error)), 500)

@@ -41,8 +41,8 @@ def service_routes(services: Services) -> Sequence[APIRoute]:
 def worker_routes(workers: Workers) -> Sequence[APIRoute]:
     return [
         route("GET", "/workers", workers.list),
-        route("POST", "/workers/{id}/drain", workers.drain, errors=(409,)),
-        route("DELETE", "/workers/{id}/drain", workers.undrain, errors=(409,)),
+        route("POST", "/workers/{worker_id}/drain", workers.drain, errors=(409,)),
+        route("DELETE", "/workers/{worker_id}/drain", workers.undrain, errors=(409,)),
     ]
 
 
