@@ -214,7 +214,8 @@ def test_frames_from_the_server() -> None:
     spoken = {
         said: set(re.findall(r'"(\w+)":', rest))
         for said, rest in re.findall(
-            r'_say\(\{"type": "(\w+)"(.*?)\}\)', (ROOT / "src/onward/workers/socket.py").read_text()
+            r'_say\(\{"type": "(\w+)"(.*?)\}\)',
+            (ROOT / "src/onward/workers/socket/sessions.py").read_text(),
         )
     }
     assert set(rows) == {tag, *spoken}
