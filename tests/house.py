@@ -17,6 +17,7 @@ from onward.app import Application, build
 from onward.core.alarm import Alarm
 from onward.core.clock import ManualClock
 from onward.settings import Settings
+from tests import openapi
 
 
 class House:
@@ -136,7 +137,10 @@ async def open_house(*, builtin_worker: bool = False, **settings: Any) -> AsyncI
     async with (
         app.web.router.lifespan_context(app.web),
         httpx2.AsyncClient(
-            transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1", timeout=30
+            transport=httpx2.ASGITransport(app=app),
+            base_url="http://127.0.0.1",
+            timeout=30,
+            event_hooks={"response": [openapi.check]},
         ) as http,
     ):
         house = House(app, http, clock)

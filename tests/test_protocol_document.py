@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from fastapi.routing import iter_route_contexts
 from msgspec import inspect as shapes
-from pydantic import AliasChoices, BaseModel
+from pydantic import AliasChoices
 
 from onward.app import build
 from onward.core import errors as core_errors
@@ -20,11 +20,11 @@ from onward.core.phase import Phase
 from onward.core.policy import BY_ERROR, PERMANENT, POISON_AFTER, TRANSIENT, profiles
 from onward.core.task import FINAL, FINAL_EVENTS, State
 from onward.doors.errors import STATUS
-from onward.doors.rest import shapes as native
 from onward.doors.tasks.shapes import TaskDetail
 from onward.doors.vocabulary import AGENTS, FLOWS, MCP, STREAMS, SYNC, TASKS
 from onward.settings import Settings
 from onward.wire.schedules import ScheduleBody
+from onward.wire.services import ServiceDeclaration
 from onward.wire.tasks import Explanation, Submit, TaskView
 from onward.workers.socket import sessions as socket
 
@@ -214,7 +214,8 @@ def test_frames_from_the_server() -> None:
     spoken = {
         said: set(re.findall(r'"(\w+)":', rest))
         for said, rest in re.findall(
-            r'_say\(\{"type": "(\w+)"(.*?)\}\)', (ROOT / "src/onward/workers/socket.py").read_text()
+            r'_say\(\{"type": "(\w+)"(.*?)\}\)',
+            (ROOT / "src/onward/workers/socket/sessions.py").read_text(),
         )
     }
     assert set(rows) == {tag, *spoken}
@@ -269,22 +270,13 @@ def _told(noun: str) -> set[str]:
     [
         ("Task", TaskView),
         ("Submit", Submit),
-        ("Service", native.ServiceBody),
+        ("Service", ServiceDeclaration),
         ("Schedule", ScheduleBody),
         ("Explain", Explanation),
     ],
 )
-def test_native_shapes(noun: str, shape: type[BaseModel | msgspec.Struct]) -> None:
-    if issubclass(shape, msgspec.Struct):
-        names = {field.encode_name for field in msgspec.structs.fields(shape)}
-    else:
-        names = {field.alias or name for name, field in shape.model_fields.items()}
-    if issubclass(shape, BaseModel):
-        fields = shape.model_fields.items()
-        names = {field.alias or name for name, field in fields}
-    else:
-        names = set(shape.__struct_encode_fields__)
-    assert _told(noun) == names
+def test_native_shapes(noun: str, shape: type[msgspec.Struct]) -> None:
+    assert _told(noun) == {field.encode_name for field in msgspec.structs.fields(shape)}
 
 
 def test_the_tasks_doors_shape() -> None:
@@ -292,7 +284,7 @@ def test_the_tasks_doors_shape() -> None:
         r"\*\*Task\.\*\* `(.*?)` and, ours, `(.*?)`", section("The tasks door"), flags=re.S
     )
     assert found is not None
-    assert [*found[1].split(), *found[2].split()] == list(TaskDetail.model_fields)
+    assert [*found[1].split(), *found[2].split()] == list(TaskDetail.__struct_fields__)
 
 
 def test_the_document_stays_short() -> None:

@@ -2,57 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import structlog
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.routing import Route, WebSocketRoute
 
 from onward import __version__
 from onward.core.clock import Clock
 from onward.doors import errors
 from onward.doors.agents.socket import NotificationSocket
-from onward.doors.chat import router as sync_chat
-from onward.doors.dispatcher import router as sync_router
+from onward.doors.chat import router as chat
+from onward.doors.dispatcher import router as dispatcher
 from onward.doors.dispatcher.submission import Door
 from onward.doors.express import Express
-from onward.doors.flows import router as flow_router
+from onward.doors.flows import router as flow_centre
 from onward.doors.flows import workers as flow_workers
 from onward.doors.guard import Guard
-from onward.doors.mcp import door as agent_mcp
-from onward.doors.page import files as console_page
-from onward.doors.rest import encryption as console_encryption
-from onward.doors.rest import live as console_live
-from onward.doors.rest import log as console_log
-from onward.doors.rest import ops as console_ops
-from onward.doors.rest import services as console_services
+from onward.doors.mcp import door as mcp
+from onward.doors.page import files as page
+from onward.doors.redis_views.part import RedisViews
+from onward.doors.rest import routes as rest
 from onward.doors.rest.document import document
-from onward.doors.rest.routes import (
-    approval_routes,
-    attempt_routes,
-    dead_letter_routes,
-    flow_routes,
-    queue_routes,
-    run_routes,
-    schedule_routes,
-    session_routes,
-    task_routes,
-    tool_routes,
-)
-from onward.doors.tasks import router as tasks_router
-from onward.doors.tasks.submission import SUMMARIZE, Intake
+from onward.doors.tasks import router as tasks_door
+from onward.doors.tasks.submission import Intake
 from onward.doors.vocabulary import AGENTS
 from onward.engine import Onward
+from onward.ledgers.sealed import rotating
 from onward.native.approvals import Approvals
 from onward.native.attempts import Attempts
 from onward.native.dead_letters import DeadLetters
+from onward.native.encryption import Encryption
+from onward.native.health import Health
+from onward.native.live import Live
+from onward.native.log import Log
+from onward.native.metrics import Metrics, Requests
 from onward.native.queues import Queues
 from onward.native.sessions import Sessions
 from onward.native.tasks import Tasks
 from onward.native.tools.toolbox import Toolbox
+from onward.native.workers import Workers
 from onward.settings import Settings
 from onward.workers.draining import Drains
 from onward.workers.local import shipped
@@ -64,20 +56,43 @@ class Application:
     """The ASGI application: every door, behind one guard."""
 
     def __init__(self, settings: Settings, *, builtin_worker: bool, clock: Clock | None) -> None:
-        self.onward = Onward(
+        self.onward = onward = Onward(
             settings,
             clock=clock,
             services=shipped.services(settings) if builtin_worker else None,
             groups=shipped.GROUPS if builtin_worker else None,
         )
-        door = Door(self.onward.dispatcher, self.onward.roster, self.onward.declarations, settings)
-        intake = self.onward.intake
-        requests = console_ops.Requests()
-        self.web = _doors(self.onward, door, intake, requests)
-        summarize = partial(tasks_router.submit, intake, SUMMARIZE)
+        tasks = Tasks(onward.dispatcher, onward.roster, onward.submissions, onward.masking)
+        intake = Intake(
+            onward.dispatcher, onward.roster, onward.declarations, settings.stream_types
+        )
+        onward.parts.append(RedisViews(onward, intake))
+        door = Door(onward.dispatcher, onward.roster, onward.declarations, settings)
+        dispatch = dispatcher.Dispatch(door)
+        v1 = tasks_door.TasksDoor(
+            onward.dispatcher,
+            intake,
+            onward.alarm,
+            tasks,
+            retry_ratio=onward.dispatcher.pressure.retry_share.of,
+            erase=onward.erase,
+        )
+        requests = Requests()
+        self.web = _web(onward, tasks, requests)
+        self.web.router.routes.extend(
+            [
+                *dispatcher.routes(dispatch),
+                *chat.routes(chat.Chat(door)),
+                *tasks_door.routes(v1),
+                *flow_workers.routes(flow_workers.Registration(onward.registry)),
+                *flow_centre.routes(flow_centre.FlowCentre(onward.flows, onward.runs)),
+                *_operator_routes(onward, requests),
+                *page.build().routes,
+            ]
+        )
         busy = {
-            ("POST", sync_router.PATH): partial(sync_router.submit, door),
-            **{("POST", path): summarize for path in tasks_router.SUMMARIZE_PATHS},
+            ("POST", dispatcher.PATH): dispatch.submit,
+            **{("POST", path): v1.summarize for path in tasks_door.SUMMARIZE_PATHS},
         }
         guarded = Guard(
             Express(self.web, busy),
@@ -85,7 +100,7 @@ class Application:
             allowed_origins=settings.allowed_origins,
             answered=requests.answered,
         )
-        tracing = self.onward.tracing
+        tracing = onward.tracing
         self._guarded = guarded if tracing is None else tracing.inbound(guarded)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -95,16 +110,28 @@ class Application:
         await self.onward.drain()
 
 
-def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Requests) -> FastAPI:
+def _web(onward: Onward, tasks: Tasks, requests: Requests) -> FastAPI:
+    """The framework with what callers of /api/v2, of the tools and of a socket reach."""
+    submissions, masking = onward.submissions, onward.masking
+    sessions = Sessions(
+        onward.dispatcher,
+        tasks,
+        onward.notifications,
+        onward.preferences,
+        onward.hub,
+        onward.hosts,
+        masking,
+        AGENTS,
+    )
     toolbox = Toolbox(
         onward.dispatcher,
         onward.roster,
         onward.catalog,
-        onward.submissions,
+        submissions,
         onward.notifications,
         AGENTS,
     )
-    calls = agent_mcp.Door(toolbox, wait_ms=onward.settings.mcp_wait_ms, ready=lambda: onward.ready)
+    calls = mcp.Door(toolbox, wait_ms=onward.settings.mcp_wait_ms, ready=lambda: onward.ready)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -115,80 +142,53 @@ def _doors(onward: Onward, door: Door, intake: Intake, requests: console_ops.Req
         title="Onward",
         version=__version__,
         lifespan=lifespan,
-        docs_url=None,  # its page would come from somebody else's server
+        docs_url=None,  # its page would come from another site's server
         redoc_url=None,
     )
     errors.install(web)
-    submissions = onward.submissions
-    tasks = Tasks(onward.dispatcher, onward.roster, submissions, onward.masking)
-    sessions = Sessions(
-        onward.dispatcher,
-        tasks,
-        onward.notifications,
-        onward.preferences,
-        onward.hub,
-        onward.hosts,
-        onward.masking,
-        AGENTS,
-    )
-    for router in (
-        sync_router.build(door),
-        sync_chat.build(door),
-        console_services.build(
-            onward.dispatcher,
-            onward.roster,
-            onward.catalog,
-            Drains(onward.roster, onward.registry),
-        ),
-        tasks_router.build(
-            onward.dispatcher,
-            intake,
-            onward.alarm,
-            tasks,
-            retry_ratio=onward.dispatcher.pressure.retry_share.of,
-            erase=onward.erase,
-        ),
-        console_ops.build(
-            onward.dispatcher,
-            onward.roster,
-            lambda: onward.ready,
-            onward.streams,
-            [onward.notifications.deliveries, onward.figures, requests],
-            readers=onward.readers,
-        ),
-        console_log.build(onward.readers),
-        flow_workers.build(onward.registry),
-        flow_router.build(onward.flows, onward.runs),
-        console_live.build(
-            console_live.Live(
-                onward.dispatcher, onward.roster, onward.history, lambda: onward.ready
-            )
-        ),
-        console_encryption.build(*onward.encryption),
-        console_page.build(),
-    ):
-        # Not include_router: it works every route out again at its first call, for what an
-        # application may add to a router, and ours adds nothing.
-        web.router.routes.extend(router.routes)
-    for routes in (
-        task_routes(tasks),
-        session_routes(sessions),
-        tool_routes(toolbox),
-        attempt_routes(Attempts(onward.dispatcher)),
-        approval_routes(Approvals(onward.dispatcher, submissions, onward.masking)),
-        dead_letter_routes(DeadLetters(onward.dispatcher, submissions, onward.masking)),
-        queue_routes(Queues(onward.dispatcher, onward.roster)),
-        flow_routes(onward.flows),
-        run_routes(onward.runs),
-        schedule_routes(onward.schedules),
-    ):
-        web.router.routes.extend(routes)
-    web.router.routes.append(Route(agent_mcp.PATH, calls, methods=["POST"]))
-    web.router.routes.append(WebSocketRoute("/ws/worker", onward.sockets))
     web.openapi = lambda: document(web)  # type: ignore[method-assign]
-    notifying = NotificationSocket(sessions)
-    web.router.routes.append(WebSocketRoute("/ws/notifications/{session_id}", notifying))
+    web.router.routes.extend(
+        [
+            *rest.task_routes(tasks),
+            *rest.attempt_routes(Attempts(onward.dispatcher)),
+            *rest.approval_routes(Approvals(onward.dispatcher, submissions, masking)),
+            *rest.dead_letter_routes(DeadLetters(onward.dispatcher, submissions, masking)),
+            *rest.flow_routes(onward.flows),
+            *rest.run_routes(onward.runs),
+            *rest.schedule_routes(onward.schedules),
+            *rest.session_routes(sessions),
+            *rest.tool_routes(toolbox),
+            Route(mcp.PATH, calls, methods=["POST"]),
+            WebSocketRoute("/ws/worker", onward.sockets),
+            WebSocketRoute("/ws/notifications/{session_id}", NotificationSocket(sessions)),
+        ]
+    )
     return web
+
+
+def _operator_routes(onward: Onward, requests: Requests) -> Sequence[APIRoute]:
+    """What the people who run it look at and set."""
+    dispatcher, roster, streams = onward.dispatcher, onward.roster, onward.streams
+
+    def ready() -> bool:
+        return onward.ready
+
+    metrics = Metrics(
+        dispatcher,
+        roster,
+        onward.readers,
+        [onward.notifications.deliveries, onward.figures, requests],
+        None if streams is None else streams.read_depths,
+    )
+    return [
+        *rest.queue_routes(Queues(dispatcher, roster)),
+        *rest.service_routes(onward.services),
+        *rest.worker_routes(Workers(dispatcher, roster, Drains(roster, onward.registry))),
+        *rest.log_routes(Log(onward.readers)),
+        *rest.encryption_routes(Encryption(*rotating(onward.backend))),
+        *rest.live_routes(Live(dispatcher, roster, onward.history, ready)),
+        *rest.health_routes(Health(dispatcher, roster, streams, ready), metrics),
+    ]
 
 
 def build(

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import structlog
@@ -18,6 +18,7 @@ import structlog
 from onward.background import Background
 from onward.core.alarm import Alarm
 from onward.core.clock import Clock, SharedClock
+from onward.core.contract import Projector
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
 from onward.core.errors import Conflict, LedgerUnavailable, OnwardError
@@ -26,17 +27,15 @@ from onward.core.readers import DAY_MS, RENEW_MS, Readers
 from onward.core.tail import Tail
 from onward.core.task import TaskId, encode
 from onward.core.waiters import Waiters
-from onward.doors.rest import services as console_services
-from onward.doors.rest.ops import Streams
-from onward.doors.streams.dead_letters import DeadLetters
-from onward.doors.tasks.submission import Intake
 from onward.flow.catalog import FlowCatalog
 from onward.flow.executor import FlowExecutor
 from onward.flow.runs import QUEUE as FLOW_QUEUE
 from onward.ledgers import open_backend
 from onward.ledgers.archive import ArchivedBackend, Archiver
-from onward.ledgers.sealed import Turn, at_rest, beneath, rotating
+from onward.ledgers.sealed import beneath
+from onward.native.caller import OPERATOR
 from onward.native.flows import Flows
+from onward.native.health import StreamProbes
 from onward.native.history import STEP_MS, History
 from onward.native.masking import Masking
 from onward.native.notifications import webhooks
@@ -46,6 +45,7 @@ from onward.native.notifications.projector import NotificationProjector, Notific
 from onward.native.notifications.store import NotificationStore
 from onward.native.runs import Runs
 from onward.native.schedules import ScheduledWork, Schedules
+from onward.native.services import Services
 from onward.native.submission import Submissions
 from onward.services.catalog import Catalog
 from onward.services.declarations import Declarations
@@ -71,13 +71,22 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
     from redis.asyncio import Redis
 
-    from onward.doors.redis_views.projector import SeedViews
     from onward.tracing.chronicle import Chronicle
     from onward.tracing.server import Tracing
     from onward.workers.celery.wake import WakeUps
     from onward.workers.streams.channel import Lines
     from onward.workers.streams.dialects import Dialect
     from onward.workers.streams.feed import Feed
+
+
+class Part(Protocol):
+    """What a door does besides answering calls: started and stopped with the engine."""
+
+    def start(self) -> None: ...
+
+    async def forget(self, ids: Sequence[TaskId]) -> None:
+        """These tasks are erased."""
+        ...
 
 
 class Onward:
@@ -134,6 +143,7 @@ class Onward:
         expiry_ms = int(settings.reader_expiry_days * DAY_MS)
         self.readers = Readers(self.backend, self.clock, expiry_ms)
         self.catalog = Catalog(self.backend, self.clock)
+        self.services = Services(self.catalog)
         self.dispatcher.guards = self.catalog.guards
         self._builtin: Builtin | None = None
         if services or groups:
@@ -151,7 +161,7 @@ class Onward:
             self.roster,
             lease_ms=settings.lease_ms,
             most=settings.max_sockets,
-            declare=self._declare,
+            declare=partial(self.services.declare_all, OPERATOR),
         )
         self.registry = Registry(
             self.backend,
@@ -167,7 +177,6 @@ class Onward:
         self.submissions = Submissions(
             self.dispatcher, self.declarations, self.roster, settings.stream_types
         )
-        self.intake = Intake(self.dispatcher, self.roster, self.declarations, settings.stream_types)
         self.masking = Masking(self.catalog)
         self.runs = Runs(self.dispatcher, self.flow_catalog, self.masking)
         work = ScheduledWork(self.submissions, self.flow_catalog, self.runs, self.masking)
@@ -197,22 +206,25 @@ class Onward:
         self._feed: Feed | None = None
         self._agent_feed: Feed | None = None
         self._wake_ups: WakeUps | None = None
-        self._views: SeedViews | None = None
-        self._lines: Sequence[Redis] = ()
-        self._reads: tuple[Lines, Sequence[Dialect]] | None = None
-        self._redis = settings.redis or (
-            None if settings.ledger.startswith("sqlite") else settings.ledger
-        )
+        self.parts: list[Part] = []
+        self.lines: Lines | None = None  # to the Redis that the streams are on
+        self._connections: Sequence[Redis] = ()
+        self._dialects: Sequence[Dialect] = ()
+        self._redis = settings.redis or self.backend.redis
 
     def _open_notifications(self, hosts: Hosts) -> None:
         """What sessions are notified of, and how it is delivered."""
         backend, clock, server = self.backend, self.clock, self.roster.server
-        alone = self.settings.ledger.startswith("sqlite")
         self.hosts = hosts
         self.notifications = NotificationStore(backend, clock)
         self.preferences = PreferenceStore(backend, clock)
         self.hub = Hub(
-            backend, clock, self.notifications, self.preferences, server=server, shared=not alone
+            backend,
+            clock,
+            self.notifications,
+            self.preferences,
+            server=server,
+            shared=backend.shared,
         )
         self._caller = Caller()
         posting = webhooks.Webhooks(
@@ -229,18 +241,18 @@ class Onward:
         listeners = [self.hub.deliver, posting.submit]
         projector = NotificationProjector(backend.tasks, self.notifications, clock, listeners)
         self.figures = projector.figures
-        self._notifying = NotificationRunner(backend, projector, clock, self._duty(projector.name))
+        self._notifying = NotificationRunner(backend, projector, clock, self.duty(projector.name))
         self.dispatcher.before_sessions = self._notifying.open
 
     def _told_by(self, tracing: Tracing | None) -> Chronicle | None:
         """Who writes the spans of what has happened."""
         if tracing is None:
             return None
-        return tracing.chronicle(self.backend, self.clock, self._duty("traces"))
+        return tracing.chronicle(self.backend, self.clock, self.duty("traces"))
 
-    def _duty(self, name: str) -> Duty | None:
+    def duty(self, name: str) -> Duty | None:
         """What one server does at a time; None: no other server is on this ledger."""
-        if self.settings.ledger.startswith("sqlite"):
+        if not self.backend.shared:
             return None
         return Duty(self.backend.documents, self.clock, name, self.roster.server)
 
@@ -260,7 +272,7 @@ class Onward:
         await self.roster.refresh()
         if self._builtin is not None:
             bodies = [encode(service.declaration()).encode() for service in self._services.values()]
-            await self._declare(bodies)
+            await self.services.declare_all(OPERATOR, bodies)
             await self._builtin.start()
         self._background.every(settings.lease_ms / 3000, self.dispatcher.beat)
         self._background.every(1, self.dispatcher.reread)
@@ -277,9 +289,20 @@ class Onward:
         self._background.run(self._notifying.run(troubles))
         if self._redis is not None:
             self._start_streams(self._redis)
-        if not settings.ledger.startswith("sqlite"):
+        if self.backend.shared:
             self._start_waking()
+        for part in self.parts:
+            part.start()
         self.ready = True
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Until the engine stops."""
+        self._background.run(work)
+
+    def project(self, projector: Projector) -> None:
+        """Let it read the event log, on one server at a time."""
+        tail = Tail(self.backend, projector, self.clock, duty=self.duty(projector.name))
+        self.run(tail.run(self.dispatcher.troubles))
 
     async def erase(self, ids: Sequence[TaskId]) -> None:
         """Finished tasks, from the ledger and from wherever they went from there."""
@@ -288,20 +311,15 @@ class Onward:
             await backend.tasks.erase(ids, now=now)
         else:
             await backend.tasks.purge(ids, now=now)
-        if self._views is not None:
-            await self._views.forget(ids)
+        for part in self.parts:
+            await part.forget(ids)
 
     @property
-    def encryption(self) -> tuple[Sequence[str], Turn | None]:
-        """The names of the keys, and how to seal anew what others have sealed; ((), None): off."""
-        return rotating(self.backend)
-
-    @property
-    def streams(self) -> Streams | None:
+    def streams(self) -> StreamProbes | None:
         """None: nothing of this server is on a Redis."""
         if self._redis is None:
             return None
-        return Streams(self._ping_redis, self._read_depths, self._count_consumers)
+        return StreamProbes(self._ping_redis, self._read_depths, self._count_consumers)
 
     async def _read_depths(self) -> Collector:
         from onward.workers.streams import depths
@@ -314,12 +332,12 @@ class Onward:
         return await depths.consumers(*self._open_streams())
 
     def _open_streams(self) -> tuple[Lines, Sequence[Dialect]]:
-        if self._reads is None:
+        if self.lines is None:
             raise LedgerUnavailable("the streams are not open yet")
-        return self._reads
+        return self.lines, self._dialects
 
     async def _ping_redis(self) -> None:
-        await self._lines[0].execute_command("PING")  # type: ignore[no-untyped-call]
+        await self._connections[0].execute_command("PING")  # type: ignore[no-untyped-call]
         for feed in (self._feed, self._agent_feed):
             if feed is not None and feed.other is not None:
                 raise Conflict(f"its streams are those of another ledger: {feed.other}")
@@ -353,8 +371,8 @@ class Onward:
         await self._notifying.close()
         if self._builtin is not None:
             await self._builtin.close()
-        for line in self._lines:
-            await line.aclose()
+        for connection in self._connections:
+            await connection.aclose()
         await self._push.close()
         await self._caller.close()
         await self.roster.close()
@@ -383,18 +401,17 @@ class Onward:
         await self.stop()
 
     def _start_streams(self, url: str) -> None:
-        """The doors that live on Redis streams, whatever the ledger is."""
-        from onward.doors.agents.streams import AgentStreams
-        from onward.ledgers.redis.client import connect, tell_once
+        """Workers that read streams, whatever the ledger is."""
+        from onward.ledgers.redis.client import connect
         from onward.workers.streams.agent_dialect import AgentProtocol
         from onward.workers.streams.channel import Lines
         from onward.workers.streams.feed import Feed, Rules
 
         settings = self.settings
         calls, blocking = connect(url), connect(url, timeout_s=None)
-        self._lines = (calls, blocking)
-        lines, agents = Lines(calls, blocking), AgentProtocol()
-        self._reads = (lines, (StreamProtocol(), agents))
+        self._connections = (calls, blocking)
+        self.lines, agents = Lines(calls, blocking), AgentProtocol()
+        lines, self._dialects = self.lines, (StreamProtocol(), agents)
         rules = Rules(
             types=settings.stream_types,
             besides=[agents.queue, webhooks.QUEUE],
@@ -403,50 +420,13 @@ class Onward:
         )
 
         def feed_of(dialect: Dialect, rules: Rules) -> Feed:
-            duty = self._duty(dialect.name)
+            duty = self.duty(dialect.name)
             return Feed(self.dispatcher, self.roster, lines, dialect, rules, self.catalog, duty)
 
         self._feed = feed_of(StreamProtocol(), rules)
         self._agent_feed = feed_of(agents, msgspec.structs.replace(rules, types=()))
         for feed in (self._feed, self._agent_feed):
             feed.start()
-        letters = DeadLetters(self.backend.tasks, partial(tell_once, calls))
-        duty, troubles = self._duty(letters.name), self.dispatcher.troubles
-        self._background.run(Tail(self.backend, letters, self.clock, duty=duty).run(troubles))
-        told = AgentStreams(
-            self.backend,
-            calls,
-            self.clock,
-            prefix=settings.redis_prefix,
-            tally=lines.tally,
-        )
-        self._background.run(told.run(troubles, self._duty(told.name)))
-        self._background.run(self._show_views(calls))
-
-    async def _show_views(self, redis: Redis) -> None:
-        """What the seeds' readers look up: of a Redis ledger all of it, else what agents do."""
-        from onward.doors.agents.streams import wanted
-        from onward.doors.redis_views.adoption import Adoption
-        from onward.doors.redis_views.projector import SeedViews
-        from onward.doors.redis_views.writer import ViewWriter
-
-        writer = ViewWriter(redis, self.settings.redis_prefix)
-        whole = not self.settings.ledger.startswith(("sqlite", "postgres"))
-        adoption = None
-        if whole:
-            adoption = Adoption(self.dispatcher, self.intake, self.catalog, writer)
-        views = SeedViews(
-            self.dispatcher,
-            writer,
-            whole=whole,
-            adoption=adoption,
-            at_rest=at_rest(self.backend),
-            duty=self._duty(SeedViews.name),
-        )
-        if not whole:
-            await wanted(self.backend, redis, self.clock, SeedViews.name)
-        self._views = views
-        await views.run(self.dispatcher.troubles)
 
     def _start_waking(self) -> None:
         """Celery workers run tasks of a ledger that they can reach."""
@@ -454,10 +434,6 @@ class Onward:
 
         self._wake_ups = WakeUps(self.backend, self.roster, self.clock, sender(self.settings))
         self._wake_ups.start()
-
-    async def _declare(self, bodies: Any) -> None:
-        for service in console_services.declared_all(bodies):
-            await self.catalog.declare(service)
 
 
 def _tracing(settings: Settings) -> Tracing | None:

@@ -28,8 +28,9 @@ from uvicorn.server import HANDLED_SIGNALS
 
 from onward import logs
 from onward.corked import Corked
-from onward.doors.error_body import error_body
+from onward.doors.errors import render
 from onward.doors.guard import MAX_BODY
+from onward.doors.refusal import Refusal
 from onward.settings import Settings, unknown
 
 log = structlog.get_logger("onward.server")
@@ -204,7 +205,7 @@ class Connection(HttpToolsProtocol):
 
     def close_with(self, status: int, code: str, message: str) -> None:
         path = getattr(self, "url", b"").decode("latin-1").partition("?")[0]
-        kind, body = error_body(path, status, code, message)
+        kind, body = render(path, Refusal(status, code, message))
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
             f"content-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"

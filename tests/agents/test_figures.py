@@ -409,7 +409,9 @@ async def test_a_redis_that_is_away_costs_only_its_own_figures(
         async def away(*_: Any) -> Any:
             raise ConnectionError
 
-        monkeypatch.setattr(agency.app.onward._lines[0].connection_pool, "get_connection", away)
+        monkeypatch.setattr(
+            agency.app.onward._connections[0].connection_pool, "get_connection", away
+        )
         found = await series(agency)
     assert f'{TASKS}{{event="created"}}' in found
     assert not any(name.startswith("onward_stream") for name in found)

@@ -207,6 +207,6 @@ async def test_a_task_can_be_canceled_explained_and_retried(client: Client) -> N
 
 @pytest.mark.contract("N-11")
 async def test_workers_services_and_health_can_be_asked_for(client: Client, worker: Worker) -> None:
-    assert [found["id"] for found in await client.workers()] == [worker.id]
-    assert {found["name"] for found in await client.services()} >= {"double", "refuse", "count"}
+    assert [found.id for found in await client.workers()] == [worker.id]
+    assert {found.name for found in await client.services()} >= {"double", "refuse", "count"}
     assert (await client.health())["status"] == "healthy"

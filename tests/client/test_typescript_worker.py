@@ -129,9 +129,9 @@ async def test_a_handler_is_told_of_its_task_and_its_service_is_declared(
 
     assert task.result["payload"] == {"n": 1}
     assert (task.result["taskId"], task.result["attempt"], task.result["key"]) == (task.id, 1, "k")
-    declared = {service["name"]: service for service in await client.services()}["echo"]
-    assert declared["schema"]["echo"]["properties"] == {"n": {"type": "integer"}}
-    assert (declared["timeout_ms"], declared["max_retries"]) == (60_000, 7)
+    declared = {service.name: service for service in await client.services()}["echo"]
+    assert declared.schema["echo"]["properties"] == {"n": {"type": "integer"}}
+    assert (declared.timeout_ms, declared.max_retries) == (60_000, 7)
 
 
 async def test_a_group_answers_http_clients(url: str, workers: Workers) -> None:
@@ -250,7 +250,7 @@ async def test_sigterm_finishes_what_runs_and_takes_nothing_more(
 async def draining(client: Client) -> None:
     """Until the server knows that its worker goes."""
     async with asyncio.timeout(WAIT_S):
-        while not all(worker["draining"] for worker in await client.workers()):  # noqa: ASYNC110
+        while not all(worker.draining for worker in await client.workers()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

@@ -73,8 +73,8 @@ async def test_a_services_schema_is_declared_when_it_registers(
     await start(worker)
 
     (declared,) = await client.services()
-    assert declared["schema"]["greet"]["required"] == ["name"]
-    assert (declared["timeout_ms"], declared["max_retries"]) == (5_000, 7)
+    assert declared.schema["greet"]["required"] == ["name"]
+    assert (declared.timeout_ms, declared.max_retries) == (5_000, 7)
 
 
 @pytest.mark.contract("N-7")
@@ -459,7 +459,7 @@ async def test_a_draining_worker_finishes_what_runs_and_takes_nothing_more(
     await running(client, first.id)
     worker.drain()
     async with asyncio.timeout(30):
-        while not all(one["draining"] for one in await client.workers()):  # noqa: ASYNC110
+        while not all(one.draining for one in await client.workers()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     second = await client.submit("work", {})
     go.set()

@@ -24,8 +24,9 @@ import structlog
 from starlette.requests import ClientDisconnect
 
 from onward import server as serving
-from onward.doors.error_body import error_body
+from onward.doors.errors import render
 from onward.doors.guard import MAX_BODY, Guard
+from onward.doors.refusal import Refusal
 from onward.settings import Settings
 
 pytestmark = [pytest.mark.contract("S0-9"), pytest.mark.slow]
@@ -661,7 +662,7 @@ def test_a_signal_drains_and_ends_with_zero(number: signal.Signals) -> None:
 
 def test_the_shape_of_an_error_goes_by_whole_path_segments() -> None:
     for path in ("/tasksy", "/api/v10", "/v1x", "/api/openais", "/", ""):
-        assert error_body(path, 404, "not_found", "no")[0] == "application/problem+json"
+        assert render(path, Refusal(404, "not_found", "no"))[0] == "application/problem+json"
 
 
 @pytest.mark.parametrize("origin", ["onward.example", "ftp://x", "https://", "https://x/path"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onward.doors.rest.live import MOST_LISTENERS
+from onward.native.live import MOST_LISTENERS
 from onward.native.notifications.hub import MOST_EACH
 from onward.native.tasks import MOST_FOLLOWERS
 from tests.house import House, SocketWorker

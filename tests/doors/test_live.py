@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
-from onward.doors.rest import live as live_module
-from onward.doors.rest.live import CHANGED, Live
+from onward.native import live as live_module
+from onward.native.caller import OPERATOR
 from onward.native.history import KEPT, STEP_MS, History
+from onward.native.live import CHANGED, Live
 from tests.house import House, open_house
 
 
@@ -35,18 +37,22 @@ class Page:
     """A page that listens."""
 
     def __init__(self, live: Live) -> None:
-        self._lines = live.listen()
+        self._live = live
+        self._events: Any = None
 
     async def hear(self) -> tuple[str, Any]:
         async with asyncio.timeout(30):
-            while True:
-                text = (await anext(self._lines)).decode()
-                fields = dict(line.split(": ", 1) for line in text.splitlines() if line)
-                if "event" in fields:
-                    return fields["event"], json.loads(fields["data"])
+            if self._events is None:
+                self._events = (await self._live.listen(OPERATOR)).events
+            event = await anext(self._events)
+            return event.event, json.loads(msgspec.json.encode(event.data))
 
-    def closing(self) -> Any:
-        return aclosing(self._lines)
+    @asynccontextmanager
+    async def closing(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await self._events.aclose()
 
 
 async def test_a_page_gets_a_snapshot_and_then_what_changes(house: House, live: Live) -> None:
@@ -58,7 +64,7 @@ async def test_a_page_gets_a_snapshot_and_then_what_changes(house: House, live: 
         assert await page.hear() != (kind, snapshot)  # the first look of the pump
 
         task = (await house.post("/api/v2/tasks", {"type": "report"})).json()
-        await live.look()
+        await live._look()
         kind, change = await page.hear()
         assert kind == "change"
         assert change["changed"] == [task["id"]]
@@ -73,9 +79,9 @@ async def test_nothing_new_is_not_told(house: House, live: Live) -> None:
         await page.hear()
         await page.hear()
         for _ in range(3):
-            await live.look()
+            await live._look()
         await house.post("/api/v2/tasks", {"type": "report"})
-        await live.look()
+        await live._look()
         _, change = await page.hear()
         assert change["states"] == {"queued": 1}
 
@@ -89,7 +95,7 @@ async def test_a_task_whose_count_stays_the_same_is_still_named(house: House, li
         await page.hear()
         await house.post(f"/api/v2/tasks/{first}/cancel", {})
         await house.post(f"/api/v2/tasks/{first}/retry", {})
-        await live.look()
+        await live._look()
         assert (await page.hear())[1]["changed"] == [first]
 
 
@@ -100,10 +106,10 @@ async def test_too_many_to_name_are_told_as_many(house: House, live: Live) -> No
         await page.hear()
         for _ in range(CHANGED + 1):
             await house.post("/api/v2/tasks", {"type": "report"})
-        await live.look()
+        await live._look()
         assert (await page.hear())[1]["changed"] is None
         last = (await house.post("/api/v2/tasks", {"type": "report"})).json()["id"]
-        await live.look()
+        await live._look()
         assert (await page.hear())[1]["changed"] == [last]
 
 
@@ -137,7 +143,7 @@ async def test_a_page_that_does_not_read_is_let_go_and_the_others_are_not(
         await quick.hear()
         for _ in range(live_module.BEHIND + 2):
             await house.post("/api/v2/tasks", {"type": "report"})
-            await live.look()
+            await live._look()
             await quick.hear()
         heard = 0
         with contextlib.suppress(StopAsyncIteration):
@@ -153,7 +159,7 @@ async def test_a_server_that_stops_does_not_wait_for_its_pages(house: House, liv
         await page.hear()
         await page.hear()
         house.onward.ready = False
-        await live.look()
+        await live._look()
         with pytest.raises(StopAsyncIteration):
             await page.hear()
 
@@ -176,7 +182,7 @@ async def test_history_knows_rates_depths_and_durations(house: House) -> None:
     assert (point.created, point.succeeded) == (0.4, 0.2)
     assert (point.primary, point.running) == (0, 1)
     assert (point.run_p50, point.run_p95) == (400, 400)
-    assert history.columns()["created"] == [0, 0.4]
+    assert history.columns()["created"] == (0, 0.4)
 
 
 async def test_history_is_bounded(house: House) -> None:

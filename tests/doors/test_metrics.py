@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from onward.doors.rest.live import QUEUES
+from onward.native.live import QUEUES
 from tests.house import House
 
 

@@ -32,7 +32,7 @@ async def test_a_text_to_summarize_is_accepted_as_pending(house: House) -> None:
     assert (response.status_code, response.json()) == (200, {"task_id": task, "state": "PENDING"})
     found = await house.get(f"/api/v1/tasks/{task}")
     assert found.json() == detail(house, task)
-    assert list(found.json()) == list(TaskDetail.model_fields), "the seed's order, then ours"
+    assert list(found.json()) == list(TaskDetail.__struct_fields__), "the seed's order, then ours"
 
 
 @pytest.mark.contract("S3-1", "R-6")

@@ -89,7 +89,7 @@ async def test_typed_functions_do_the_tasks_they_are_called_for(
     done = await client.wait(task.id, timeout_ms=10_000)
     assert done.result == {"hello": "Ada", "attempt": 1, "key": "k:1"}
     assert await client.run("double", {"input": 4, "params": {"by": 2}}) == 8
-    assert {service["name"] for service in await client.services()} == {"greet", "double"}
+    assert {service.name for service in await client.services()} == {"greet", "double"}
 
 
 @pytest.mark.contract("N-11", "S1-11")
@@ -106,7 +106,7 @@ async def test_a_worker_does_not_remove_what_an_operator_declared(
 
     await start(worker)
     (declared,) = await client.services()
-    assert declared["declared_by"] == ["operator", "worker"]
+    assert declared.declared_by == ("operator", "worker")
     assert (await client.submit("pay", {"amount": 1})).phase == "waiting_approval"
     # Called by the name of the queue, it is guarded and checked whatever the type says.
     assert (await client.submit("x", {"amount": 1}, queue="pay")).phase == "waiting_approval"

@@ -14,6 +14,7 @@ import redis.asyncio
 
 from onward.app import build
 from onward.settings import Settings
+from tests import openapi
 from tests.servers import fresh_url
 
 TASKS, RESULTS, DEAD, GROUP = "stream:task", "stream:result", "stream:dlq", "cg:workers"
@@ -38,7 +39,11 @@ class Street:
         transport = httpx2.ASGITransport(app=self.app)
         await self._open.enter_async_context(self.app.web.router.lifespan_context(self.app.web))
         self.http = await self._open.enter_async_context(
-            httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1")
+            httpx2.AsyncClient(
+                transport=transport,
+                base_url="http://127.0.0.1",
+                event_hooks={"response": [openapi.check]},
+            )
         )
         if on_duty:
             await self.until(self.on_duty)

@@ -24,8 +24,8 @@ from onward.cli.terminal import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from onward.client.encryption import Keys
     from onward.client.http import Client
+    from onward.wire.encryption import KeyNames
 
 app = typer.Typer(help="Keys of the server.", no_args_is_help=True)
 encryption = typer.Typer(
@@ -66,7 +66,7 @@ def status(as_json: AsJson = False, server: Server = None) -> None:
     Example: [cyan]onward keys encryption status[/]
     """
 
-    async def talk(client: Client) -> tuple[Keys, Counter[str], int]:
+    async def talk(client: Client) -> tuple[KeyNames, Counter[str], int]:
         keys = await client.encryption.keys()
         if keys.sealing is None:
             return keys, Counter(), 0
@@ -96,7 +96,7 @@ def rotate(as_json: AsJson = False, server: Server = None) -> None:
     Example: [cyan]onward keys encryption rotate[/]
     """
 
-    async def talk(client: Client) -> tuple[Keys, Counter[str], int, int]:
+    async def talk(client: Client) -> tuple[KeyNames, Counter[str], int, int]:
         keys = await client.encryption.keys()
         return keys, *await _walk(client, dry_run=False)
 
@@ -130,7 +130,7 @@ async def _walk(client: Client, *, dry_run: bool) -> tuple[Counter[str], int, in
     return held, resealed, unreadable
 
 
-def _table(keys: Keys, held: Counter[str]) -> None:
+def _table(keys: KeyNames, held: Counter[str]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bright_black")
@@ -142,7 +142,7 @@ def _table(keys: Keys, held: Counter[str]) -> None:
     console().print(table)
 
 
-def _role(name: str, keys: Keys, held: Counter[str]) -> str:
+def _role(name: str, keys: KeyNames, held: Counter[str]) -> str:
     if name == keys.sealing:
         return "[green]seals[/]"
     if name == "none":

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from onward.client.log import ReaderPage, ReaderView
     from onward.core.readers import Readers
+    from onward.wire.base import Page
+    from onward.wire.log import ReaderView
 
 T = TypeVar("T")
 
@@ -93,13 +94,11 @@ def _directly(ledger: str, doing: str, ask: Callable[[Readers], Awaitable[T]]) -
         fail(FAILED, f"cannot {doing}", str(error), then)
 
 
-async def _page(found: Readers) -> ReaderPage:
-    import msgspec
+async def _page(found: Readers) -> Page[ReaderView]:
+    from onward.native.caller import OPERATOR
+    from onward.native.log import Log
 
-    from onward.client.log import ReaderPage
-
-    items = [msgspec.structs.asdict(reader) for reader in await found.list()]
-    return msgspec.convert({"items": items, "next": None}, ReaderPage)
+    return await Log(found).readers(OPERATOR)
 
 
 def _rows(items: Sequence[ReaderView]) -> Table:

@@ -30,7 +30,9 @@ from onward.wire.dead_letters import (
     Replay,
     Replayed,
 )
+from onward.wire.services import ServiceView
 from onward.wire.tasks import ApprovalTerms, Explanation, TaskEvent, TaskView
+from onward.wire.workers import WorkerView
 
 if TYPE_CHECKING:
     from onward.client.encryption import Encryption
@@ -81,10 +83,6 @@ class DeadFilter(TypedDict, total=False):
     type: str
     queue: str
     q: str
-
-
-class Items(msgspec.Struct, frozen=True):
-    items: tuple[dict[str, Any], ...]
 
 
 class Client:
@@ -227,11 +225,11 @@ class Client:
         """Why it is where it is, and what can be done about it."""
         return await self._wire.call(Explanation, "GET", _path(id, "explain"))
 
-    async def workers(self) -> tuple[dict[str, Any], ...]:
-        return (await self._wire.ask(Items, self._wire.request("GET", "/api/v2/workers"))).items
+    async def workers(self) -> tuple[WorkerView, ...]:
+        return (await self._wire.call(Page[WorkerView], "GET", "/api/v2/workers")).items
 
-    async def services(self) -> tuple[dict[str, Any], ...]:
-        return (await self._wire.ask(Items, self._wire.request("GET", "/api/v2/services"))).items
+    async def services(self) -> tuple[ServiceView, ...]:
+        return (await self._wire.call(Page[ServiceView], "GET", "/api/v2/services")).items
 
     async def tools(self, session_id: str | None = None) -> Sequence[ToolFunction]:
         """The agent door's tools, as functions to be awaited; with a session, they are its own."""
@@ -240,9 +238,11 @@ class Client:
         return await async_tools(self._wire, session_id)
 
     async def health(self) -> dict[str, Any]:
-        """How the server is: one that is unwell says so with 503, and that is an answer."""
-        request = self._wire.request("GET", "/health")
-        return await self._wire.ask(dict[str, Any], request, even=503)
+        """Whether the server is well (wire/health.py); one that is not answers 503 with the same.
+
+        As it came: the doctor also reads what other versions answer.
+        """
+        return await self._wire.ask(dict[str, Any], self._wire.request("GET", "/health"), even=503)
 
     # To change its course.
 

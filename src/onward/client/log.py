@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import msgspec
+from onward.wire.base import Page
+from onward.wire.log import ReaderView
 
 if TYPE_CHECKING:
     from onward.client.wire import Wire
@@ -13,26 +14,12 @@ if TYPE_CHECKING:
 _PATH = "/api/v2/log/readers"
 
 
-class ReaderView(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    cursor: str
-    behind_ms: int
-    seen_at: int | None
-    silent_ms: int
-    retired: bool
-
-
-class ReaderPage(msgspec.Struct, frozen=True):
-    items: tuple[ReaderView, ...]
-    next: str | None = None
-
-
 class Log:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    async def readers(self) -> ReaderPage:
-        return await self._wire.ask(ReaderPage, self._wire.request("GET", _PATH))
+    async def readers(self) -> Page[ReaderView]:
+        return await self._wire.call(Page[ReaderView], "GET", _PATH)
 
     async def forget(self, name: str) -> None:
         """Finished tasks no longer wait for it."""

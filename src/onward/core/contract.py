@@ -392,6 +392,16 @@ class Ear(Protocol):
 
 class Backend(Protocol):
     @property
+    def shared(self) -> bool:
+        """Whether other servers, and workers that are none, may be on this ledger too."""
+        ...
+
+    @property
+    def redis(self) -> str | None:
+        """The URL of the Redis that it is on; None: it is on none."""
+        ...
+
+    @property
     def tasks(self) -> TaskStore: ...
     @property
     def documents(self) -> Documents: ...

@@ -38,6 +38,8 @@ class Step(StrEnum):
     LIST_SESSIONS = "list_sessions"
     LIST_SESSION_TASKS = "list_session_tasks"
     LIST_TOOLS = "list_tools"
+    LIST_WORKERS = "list_workers"
+    MAKE_KEY = "make_key"
     PUBLISH_VERSION = "publish_version"
     REMOVE_SERVICE = "remove_service"
     REPLACE_SCHEDULE = "replace_schedule"

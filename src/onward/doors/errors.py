@@ -1,9 +1,10 @@
-"""Errors on their way out: one catalogue of statuses, each door's own body (wire.error_body)."""
+"""Errors on their way out: one catalogue of statuses, each door's own style."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -26,9 +27,15 @@ from onward.core.errors import (
     Unreadable,
     our_words,
 )
-from onward.doors.error_body import error_body
+from onward.doors.chat import errors as chat
+from onward.doors.dispatcher import errors as dispatcher
+from onward.doors.flows import errors as flows
 from onward.doors.hints import hint_text
+from onward.doors.refusal import ErrorStyle, Refusal
+from onward.doors.rest import errors as rest
 from onward.doors.route import BadBody
+from onward.doors.tasks import errors as tasks
+from onward.wire.problems import FieldFault
 
 STATUS: dict[type[OnwardError], int] = {
     Forbidden: 403,
@@ -51,35 +58,81 @@ ELSEWHERE = {
     405: "GET /openapi.json lists what each path takes",
 }
 
+STYLES: dict[str, ErrorStyle] = {
+    prefix: door.STYLE for door in (dispatcher, chat, tasks, flows) for prefix in door.PREFIXES
+}
+
+
+def style_of(path: str) -> ErrorStyle:
+    """By whole segments: /tasksy is no path of the flow centre."""
+    for prefix, style in STYLES.items():
+        if path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/"):
+            return style
+    return rest.STYLE
+
+
+def render(path: str, refusal: Refusal, request_id: str = "") -> tuple[str, bytes]:
+    """Content type and body, as clients of the door that `path` belongs to read them."""
+    style = style_of(path)
+    return style.media, msgspec.json.encode(style.body(refusal, request_id))
+
+
+def refuse(
+    path: str, request_id: str, error: OnwardError, *, status: int | None = None
+) -> Response:
+    """An error of ours. `status`: another than it has by itself."""
+    refusal = style_of(path).worded(error) or _refusal(error)
+    refusal.status = status or refusal.status
+    if refusal.status == 503:
+        refusal.headers.setdefault("retry-after", str(getattr(error, "retry_after_s", 1)))
+    return _response(path, request_id, refusal)
+
 
 def install(web: FastAPI) -> None:
     @web.exception_handler(OnwardError)
     async def ours(request: Request, error: OnwardError) -> Response:
-        return refuse(request.url.path, _id_of(request), error)
+        return refuse(request.url.path, request_id_of(request), error)
 
     @web.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
+        path, request_id = request.url.path, request_id_of(request)
         if isinstance(error, BadBody):
-            return refuse(request.url.path, _id_of(request), error.error, status=400)
-        code = CODES.get(error.status_code, "invalid_request")
-        where = (request.url.path, _id_of(request))
-        hint = ELSEWHERE.get(error.status_code)
-        extra = {} if hint is None else {"hint": hint}
-        response = _answer(*where, error.status_code, code, str(error.detail), **extra)
-        response.headers.update(error.headers or {})
-        if error.status_code == 405:
-            response.headers["allow"] = ", ".join(_methods(web, request))
-        return response
+            return refuse(path, request_id, error.error, status=400)
+        status, code = error.status_code, CODES.get(error.status_code, "invalid_request")
+        headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+        if status == 405:
+            headers["allow"] = ", ".join(_methods(web, request))
+        refusal = Refusal(
+            status, code, str(error.detail), hint=ELSEWHERE.get(status), headers=headers
+        )
+        return _response(path, request_id, refusal)
 
     @web.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        faults = [
-            {"pointer": _pointer(fault["loc"]), "message": our_words(fault["msg"])}
+        faults = tuple(
+            FieldFault(pointer=_pointer(fault["loc"]), message=our_words(fault["msg"]))
             for fault in error.errors()
-        ]
-        text = ": ".join(filter(None, faults[0].values()))
-        where = (request.url.path, _id_of(request))
-        return _answer(*where, 422, Invalid.code, text, errors=faults)
+        )
+        text = ": ".join(filter(None, (faults[0].pointer, faults[0].message)))
+        refusal = Refusal(422, Invalid.code, text, faults=faults)
+        return _response(request.url.path, request_id_of(request), refusal)
+
+
+def request_id_of(request: Request) -> str:
+    return getattr(request.state, "request_id", "")
+
+
+def _refusal(error: OnwardError) -> Refusal:
+    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+    faults: tuple[FieldFault, ...] = ()
+    if isinstance(error, Invalid) and error.pointer:
+        faults = (FieldFault(pointer=error.pointer, message=str(error)),)
+    return Refusal(status, error.code, str(error), hint=hint_text(error), faults=faults)
+
+
+def _response(path: str, request_id: str, refusal: Refusal) -> Response:
+    media, body = render(path, refusal, request_id)
+    return Response(body, refusal.status, refusal.headers, media_type=media)
 
 
 def _methods(web: FastAPI, request: Request) -> list[str]:
@@ -91,33 +144,6 @@ def _methods(web: FastAPI, request: Request) -> list[str]:
         for method in route.methods or ()
     }
     return sorted(found | {"HEAD"} if "GET" in found else found)
-
-
-def refuse(
-    path: str, request_id: str, error: OnwardError, *, status: int | None = None
-) -> Response:
-    """Our own errors, as the door that `path` belongs to says them."""
-    status = status or next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
-    extra: dict[str, Any] = {}
-    if (hint := hint_text(error)) is not None:
-        extra["hint"] = hint
-    if isinstance(error, Invalid) and error.pointer:
-        extra["errors"] = [{"pointer": error.pointer, "message": str(error)}]
-    response = _answer(path, request_id, status, error.code, str(error), **extra)
-    if status == 503:
-        response.headers["retry-after"] = str(getattr(error, "retry_after_s", 1))
-    return response
-
-
-def _answer(
-    path: str, request_id: str, status: int, code: str, text: str, **extra: Any
-) -> Response:
-    kind, body = error_body(path, status, code, text, request_id, **extra)
-    return Response(body, status, media_type=kind)
-
-
-def _id_of(request: Request) -> str:
-    return getattr(request.state, "request_id", "")
 
 
 def _pointer(where: Any) -> str:

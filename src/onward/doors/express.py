@@ -1,6 +1,6 @@
 """Endpoints straight on ASGI, for calls whose own work costs less than a framework's layers.
 
-The framework knows the same endpoints, for its documentation and for whoever mounts it elsewhere.
+The framework knows the same endpoints, for the document and for a server that mounts it elsewhere.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from starlette.responses import Response
 
 from onward.core.errors import OnwardError
 from onward.doors import errors
+from onward.doors.callers import caller_of
+from onward.native.caller import Caller
 
-Endpoint: TypeAlias = Callable[[bytes], Awaitable[Response]]
+Endpoint: TypeAlias = Callable[[Caller, bytes], Awaitable[Response]]
 
 
 class Express:
@@ -27,7 +29,7 @@ class Express:
             endpoint = self._endpoints.get((scope["method"], scope["path"]))
             if endpoint is not None:
                 try:
-                    response = await endpoint(await _body(receive))
+                    response = await endpoint(caller_of(scope), await _body(receive))
                 except OnwardError as error:
                     request_id = scope.get("state", {}).get("request_id", "")
                     response = errors.refuse(scope["path"], request_id, error)

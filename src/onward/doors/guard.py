@@ -19,7 +19,8 @@ from typing import Any
 import structlog
 from starlette.requests import ClientDisconnect
 
-from onward.doors.error_body import INTERNAL, error_body
+from onward.doors.errors import render
+from onward.doors.refusal import Refusal
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -28,6 +29,9 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY = 1 << 20
+INTERNAL = "Internal error"  # all that a caller learns of a fault of ours
+# What any request may be refused with here, whatever its path.
+STATUSES = (400, 403, 413, 415, 421, 500, 503)
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 SINGLE = (b"host", b"origin", b"content-length")
 # Nobody guesses at a type, and no other site's page embeds an answer as an image or a script.
@@ -44,12 +48,6 @@ log = structlog.get_logger("onward.guard")
 _given_id = re.compile(rb"[A-Za-z0-9._-]{1,64}").fullmatch
 _server_id = secrets.token_hex(4)
 _number = count(1)
-
-
-class Refusal(Exception):
-    def __init__(self, status: int, code: str, message: str, **extra: str) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.extra = status, code, message, extra
 
 
 class Guard:
@@ -254,14 +252,7 @@ class _Call:
             return
         self._started = True
         self._answered[refusal.status] += 1
-        kind, body = error_body(
-            self._scope["path"],
-            refusal.status,
-            refusal.code,
-            refusal.message,
-            self.request_id,
-            **refusal.extra,
-        )
+        kind, body = render(self._scope["path"], refusal, self.request_id)
         headers = [
             (b"content-type", kind.encode()),
             (b"content-length", str(len(body)).encode()),

@@ -29,6 +29,8 @@ HTTP: Words = MappingProxyType(
         Step.LIST_SESSIONS: "GET /api/v2/sessions lists those with tasks",
         Step.LIST_SESSION_TASKS: "GET /api/v2/sessions/{about}/tasks lists yours",
         Step.LIST_TOOLS: "GET /api/v2/tools lists what there is",
+        Step.LIST_WORKERS: "GET /api/v2/workers lists them",
+        Step.MAKE_KEY: ("onward keys encryption new prints one; set it as ONWARD_ENCRYPTION_KEYS"),
         Step.PUBLISH_VERSION: "POST /flows/version publishes one",
         Step.REMOVE_SERVICE: "DELETE /api/v2/services/{about}, or use another type",
         Step.REPLACE_SCHEDULE: "PUT /api/v2/schedules/{about} replaces it",

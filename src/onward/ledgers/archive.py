@@ -335,6 +335,7 @@ class ArchivedSessions:
 class ArchivedBackend:
     def __init__(self, ledger: Resealable, tasks: Forgetful, archive: Archive) -> None:
         self.ledger = ledger
+        self.shared, self.redis = ledger.shared, ledger.redis
         self.forgetful = tasks
         self.archive = archive
         self.tasks = ArchivedStore(tasks, archive)

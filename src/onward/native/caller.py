@@ -36,42 +36,46 @@ class Caller(msgspec.Struct, frozen=True):
     name: str | None
     scopes: frozenset[Scope]
 
-    def require(self, scope: Scope) -> None:
-        if scope not in self.scopes and Scope.ADMIN not in self.scopes:
-            raise Forbidden(f"this needs the scope {scope}")
+    def require(self, *scopes: Scope) -> None:
+        """One of these."""
+        if self.scopes.isdisjoint({*scopes, Scope.ADMIN}):
+            raise Forbidden(f"this needs the scope {' or '.join(scopes)}")
 
 
 OPERATOR = Caller(None, frozenset(Scope))
 
 
 def needs(
-    scope: Scope,
+    *scopes: Scope,
 ) -> Callable[
     [Callable[Concatenate[Self, Caller, P], Awaitable[R]]],
     Callable[Concatenate[Self, Caller, P], Awaitable[R]],
 ]:
-    """A use case: checked whichever door it is reached through."""
+    """A use case that needs one of these scopes, whichever door it is reached through. Without any
+    it is open: also to a caller who has no key.
+    """
 
     def mark(
         use_case: Callable[Concatenate[Self, Caller, P], Awaitable[R]],
     ) -> Callable[Concatenate[Self, Caller, P], Awaitable[R]]:
         @wraps(use_case)
         async def checked(self: Self, caller: Caller, /, *args: P.args, **named: P.kwargs) -> R:
-            caller.require(scope)
+            if scopes:
+                caller.require(*scopes)
             return await use_case(self, caller, *args, **named)
 
-        setattr(checked, _SCOPE, scope)
+        setattr(checked, _SCOPE, scopes)
         return checked
 
     return mark
 
 
-def scope_of(use_case: Callable[..., Any]) -> Scope:
-    """TypeError for a function that names none: no route may lead to it."""
-    scope = getattr(use_case, _SCOPE, None)
-    if scope is None:
+def scopes_of(use_case: Callable[..., Any]) -> tuple[Scope, ...]:
+    """TypeError for a function that is not marked: no route may lead to it."""
+    scopes: tuple[Scope, ...] | None = getattr(use_case, _SCOPE, None)
+    if scopes is None:
         raise TypeError(f"{use_case.__qualname__} names no scope: mark it with @needs")
-    return Scope(scope)
+    return scopes
 
 
 def use_cases(resource: object) -> list[str]:

@@ -11,38 +11,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from onward.core.dispatch import Dispatcher
 from onward.core.task import FINAL_EVENTS, Instant, Lane, State, Task
+from onward.wire.live import Point
 
 STEP_MS = 5_000
 KEPT = 180  # steps: fifteen minutes
 READ = 500  # events looked at in one step; what is beyond them is not sampled
 SAMPLED = 32  # endings of which the durations are looked up
 WINDOW = 12  # steps that a percentile is taken over: one of them alone has too few endings
-
-
-class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates are a second's; durations are in ms, None where nothing has ended."""
-
-    at: Instant
-    created: float = 0
-    succeeded: float = 0
-    failed: float = 0
-    retried: float = 0
-    canceled: float = 0
-    primary: int = 0  # queued, by lane
-    retry: int = 0
-    running: int = 0
-    scheduled: int = 0
-    waiting: int = 0
-    run_p50: int | None = None
-    run_p95: int | None = None
-    wait_p95: int | None = None
-
-    def looks_like(self, other: Point | None) -> bool:
-        return other is not None and msgspec.structs.replace(other, at=self.at) == self
 
 
 _RATES = {
@@ -67,9 +44,9 @@ class History:
     def last(self) -> Point | None:
         return self._points[-1] if self._points else None
 
-    def columns(self) -> Mapping[str, Sequence[Any]]:
+    def columns(self) -> Mapping[str, tuple[float | None, ...]]:
         return {
-            name: [getattr(point, name) for point in self._points]
+            name: tuple(getattr(point, name) for point in self._points)
             for name in Point.__struct_fields__
         }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from onward.wire.base import Wire
 
 
@@ -20,8 +22,8 @@ class Problem(Wire, frozen=True):
     code: str  # stable, for machines
     detail: str
     request_id: str = ""
-    hint: str | None = None  # the next step
-    errors: tuple[FieldFault, ...] = ()
+    hint: str | UnsetType = UNSET  # the next step
+    errors: tuple[FieldFault, ...] | UnsetType = UNSET
 
 
 class Fault(NamedTuple):

@@ -6,7 +6,7 @@ is out of reach: the answer says how it is stopped where it runs.
 
 from __future__ import annotations
 
-from onward.core.errors import Conflict, NotFound
+from onward.core.errors import Conflict, NextStep, NotFound, Step
 from onward.core.task import WorkerId
 from onward.workers.http.registry import TRANSPORT as HTTP
 from onward.workers.http.registry import Registry
@@ -41,7 +41,7 @@ class Drains:
             await self._roster.refresh()
             member = self._known(id)
         if member is None:
-            raise NotFound(f"no worker {id!r} is here", hint="GET /api/v2/workers lists them")
+            raise NotFound(f"no worker {id!r} is here", step=NextStep(Step.LIST_WORKERS))
         return member
 
     def _known(self, id: WorkerId) -> Member | None:

@@ -120,7 +120,7 @@ async def _played(client: Client) -> tuple[FlowView, Mapping[str, RunDetail]]:
 @asynccontextmanager
 async def _workers(client: Client) -> AsyncIterator[None]:
     """Somebody who serves the demo's nodes: whoever is there, else a worker of our own."""
-    served = {queue for worker in await client.workers() for queue in worker["queues"]}
+    served = {queue for worker in await client.workers() for queue in worker.queues}
     if served >= SERVICES:
         yield
         return

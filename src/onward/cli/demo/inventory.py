@@ -79,7 +79,7 @@ async def read(scene: Scenario) -> Inventory:
         open_approvals=len(approvals),
         schedules={each.name: each.last_task_id for each in schedules.items if _ours(each.name)},
         notices={session: await _notices(scene, session) for session in SESSIONS},
-        workers=Counter(each["transport"] for each in workers if of_demo(each["id"])),
+        workers=Counter(each.transport for each in workers if of_demo(each.id)),
         streamed=by_name.get(ARCHIVE, {"states": {}})["states"].get("succeeded", 0),
         breaker=(by_name.get(COURIER, {}).get("breaker") or {"state": "closed"})["state"],
     )

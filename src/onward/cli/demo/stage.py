@@ -217,7 +217,7 @@ async def _another(client: Client) -> bool:
 
     # Only sockets: one that was killed is gone with its connection, not after some seconds.
     return any(
-        each["transport"] == "socket" and of_demo(each["id"]) and not each["id"].endswith(SHIFT)
+        each.transport == "socket" and of_demo(each.id) and not each.id.endswith(SHIFT)
         for each in await client.workers()
     )
 

@@ -1,58 +1,79 @@
-"""POST /v1/chat/completions: the same tasks in OpenAI's words, waiting and streaming (N-6).
-
-The official client silently sends 408, 409, 429 and 5xx again; an ending that must not run twice
-says `x-should-retry: false`.
-"""
+"""POST /v1/chat/completions: the same tasks in OpenAI's words, waiting and streaming (N-6)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter
-from starlette.requests import Request
+from fastapi.routing import APIRoute
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from onward.core import strict_json
-from onward.core.errors import Invalid, NoWorker, OnwardError, QueueFull, TooBusy
+from onward.core.errors import Invalid
 from onward.core.follow import follow
-from onward.core.task import Ending, State, Task, encode
+from onward.core.task import Ending, State, Task
+from onward.doors.chat.errors import ONCE, failure
 from onward.doors.dispatcher.submission import Door, error_text
-from onward.doors.streaming import EventStream, Places
+from onward.doors.refusal import JSON
+from onward.doors.rest.route import route
+from onward.doors.route import answer
+from onward.doors.streaming import EventStream
+from onward.native.caller import Caller, Scope, needs
+from onward.native.places import Places
 
-RETRY_SAFE = {"x-should-retry": "true", "retry-after": "1"}
-ONCE = {"x-should-retry": "false"}
 MOST_STREAMS = 1_000  # as many as may follow tasks at /api/v2
 
 
-def build(door: Door) -> APIRouter:
-    router = APIRouter(tags=["openai"])
-    places = Places(MOST_STREAMS, f"{MOST_STREAMS} answers are being streamed already")
+class ChatRequest(msgspec.Struct):
+    """Other fields go to the worker as they are."""
 
-    @router.post("/v1/chat/completions")
-    async def complete(request: Request) -> Response:
-        try:
-            body = strict_json.parse_object(await request.body())
-            model, timeout_ms = _checked(door, body)
-            task = await door.task(body, model, timeout_ms=timeout_ms, waits=True)
-            await door.require_worker(model)
-            if body.get("stream"):
-                with ExitStack() as place:
-                    # Before anything is waited for: of many that come at once, none is let in
-                    # beyond the limit while the tasks of the others are on their way in.
-                    place.enter_context(places.take())
-                    await door.hand_in(task)
-                    return EventStream(_stream(door, task, model), place.pop_all())
-            ending = await door.hand_in_and_wait(task, timeout_ms)
-        except OnwardError as error:
-            return _refusal(error)
+    model: str  # the name of a worker group
+    messages: list[Any]
+    stream: bool | None = None
+    timeout: float | UnsetType = UNSET  # milliseconds
+
+
+class Completion(msgspec.Struct):
+    """Other fields as the worker gives them, if it speaks OpenAI's words itself."""
+
+    choices: list[Any]
+
+
+class Chat:
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._places = Places(MOST_STREAMS, f"{MOST_STREAMS} answers are being streamed already")
+
+    @needs(Scope.SUBMIT)
+    async def complete(self, caller: Caller, raw: bytes) -> Response:
+        """A chat completion by the workers of a group; with `stream`, as it comes."""
+        door, body = self._door, strict_json.parse_object(raw)
+        model, timeout_ms = _checked(door, body)
+        task = await door.task(body, model, timeout_ms=timeout_ms, waits=True)
+        await door.require_worker(model)
+        if body.get("stream"):
+            with ExitStack() as place:
+                # Before anything is waited for: of many that come at once, none is let in
+                # beyond the limit while the tasks of the others are on their way in.
+                place.enter_context(self._places.take())
+                await door.hand_in(task)
+                return EventStream(_stream(door, task, model), place.pop_all())
+        ending = await door.hand_in_and_wait(task, timeout_ms)
         if ending is None or ending.state is not State.SUCCEEDED:
-            return _failure(500, _words(ending), "server_error", ONCE)
-        return _json(200, _completion(task, model, ending.result or "null"))
+            return answer(failure(_words(ending)), 500, ONCE)
+        return Response(_completion(task, model, ending.result or "null"), media_type=JSON)
 
-    return router
+
+def routes(chat: Chat) -> Sequence[APIRoute]:
+    return [
+        route(
+            "POST", "/v1/chat/completions", chat.complete, accepts=ChatRequest, result=Completion,
+            events={}, errors=(500,), prefix="", tag="openai",
+        ),
+    ]  # fmt: skip
 
 
 def _checked(door: Door, body: dict[str, Any]) -> tuple[str, int]:
@@ -110,7 +131,7 @@ async def _stream(door: Door, task: Task, model: str) -> AsyncIterator[bytes]:
     found = (await door.dispatcher.backend.tasks.get([task.id]))[0]
     if found is None or found.state is not State.SUCCEEDED:
         message = _words(None if found is None else Ending.of(found))
-        yield b"data: " + _error(message, "server_error") + b"\n\n"
+        yield b"data: " + msgspec.json.encode(failure(message)) + b"\n\n"
         return
     if not spoken:
         result = found.result or "null"
@@ -121,31 +142,3 @@ async def _stream(door: Door, task: Task, model: str) -> AsyncIterator[bytes]:
 
 def _words(ending: Ending | None) -> str:
     return "Task timeout" if ending is None else error_text(ending.state, ending.error)
-
-
-def _refusal(error: OnwardError) -> Response:
-    match error:
-        case Invalid():
-            return _failure(400, str(error), "invalid_request_error", ONCE)
-        case NoWorker():
-            return _failure(503, "No worker available", "service_unavailable", RETRY_SAFE)
-        case QueueFull():
-            return _failure(503, "Queue is full", "service_unavailable", RETRY_SAFE)
-        case TooBusy():
-            return _failure(503, str(error), "service_unavailable", RETRY_SAFE)
-        case _:
-            raise error
-
-
-def _failure(status: int, message: str, kind: str, headers: dict[str, str]) -> Response:
-    return Response(_error(message, kind), status, headers, media_type="application/json")
-
-
-def _error(message: str, kind: str) -> bytes:
-    return encode(
-        {"error": {"message": message, "type": kind, "param": None, "code": None}}
-    ).encode()
-
-
-def _json(status: int, body: bytes) -> Response:
-    return Response(body, status, media_type="application/json")

@@ -1,68 +1,137 @@
 """POST /api/openai and GET /api/task/{taskId}: wait for a result, or poll for it (S0-1 … S0-11).
 
-Plain requests and responses, no per-request model machinery: this is the busiest door.
+The request is read by hand: this is the busiest door, and Express calls it past the framework.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
-from fastapi import APIRouter
-from starlette.requests import Request
+from fastapi.routing import APIRoute
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from onward.core import strict_json
-from onward.core.errors import Invalid, NotFound, NoWorker, OnwardError, QueueFull, TooBusy
+from onward.core.errors import Invalid, NotFound
 from onward.core.phase import phase
-from onward.core.task import Ending, State, Task, encode
+from onward.core.task import Ending, State, Task
 from onward.doors.dispatcher.submission import Door, error_text
+from onward.doors.refusal import PlainError
+from onward.doors.rest.route import route
+from onward.doors.route import answer
 from onward.doors.vocabulary import SYNC
+from onward.native.caller import Caller, Scope, needs
 
 PATH = "/api/openai"
 NAME_LIMIT = 128
 
 
-def build(door: Door) -> APIRouter:
-    router = APIRouter(tags=["dispatcher"])
+class DispatchRequest(msgspec.Struct, rename={"waits_not": "async"}):
+    """`messages` or `data` is required; other fields go to the worker as they are."""
 
-    @router.post(PATH, openapi_extra=_REQUEST)
-    async def post(request: Request) -> Response:
-        return await submit(door, await request.body())
+    model: str | UnsetType = UNSET
+    messages: list[Any] | UnsetType = UNSET
+    data: Any = None
+    group: str = "default"
+    timeout: float | UnsetType = UNSET  # milliseconds
+    waits_not: bool = False
 
-    @router.get("/api/task/{task_id}")
-    async def status(task_id: str) -> Response:
+
+class Dispatched(msgspec.Struct, rename="camel"):
+    task_id: str
+    status: Literal["executing", "queued"]
+
+
+class DispatchResult(msgspec.Struct, rename="camel"):
+    task_id: str
+    result: Any
+
+
+class TaskStatus(msgspec.Struct, rename="camel", kw_only=True):
+    task_id: str
+    status: Literal["queued", "executing", "completed", "failed"]
+    enqueued_at: int | UnsetType = UNSET
+    position: int | UnsetType = UNSET
+    worker_id: str | UnsetType | None = UNSET
+    started_at: int | UnsetType | None = UNSET
+    result: Any = UNSET
+    completed_at: int | UnsetType | None = UNSET
+    error: str | UnsetType = UNSET
+    failed_at: int | UnsetType | None = UNSET
+
+
+class Dispatch:
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    @needs(Scope.SUBMIT)
+    async def submit(self, caller: Caller, raw: bytes) -> Response:
+        """Wait for the result; with `async`, return the task's id at once."""
+        body = strict_json.parse_object(raw)
+        group, waits = _checked(body)
+        timeout_ms = self._door.timeout_ms(body)
+        task = await self._door.task(body, group, timeout_ms=timeout_ms, waits=waits)
+        if not waits:
+            running = await self._door.hand_in(task)
+            return answer(Dispatched(task.id, "executing" if running else "queued"))
+        await self._door.require_worker(group)
+        return _ended(task, await self._door.hand_in_and_wait(task, timeout_ms))
+
+    @needs(Scope.SUBMIT)
+    async def status(self, caller: Caller, task_id: str) -> TaskStatus:
+        """Where the task is, and its result once it has one."""
         for _ in range(2):  # once more if it was claimed between the two readings
-            task = await door.find(task_id)
-            if task is None:
-                return _json(404, b'{"error":"Task not found"}')
-            body = await _status(door, task)
-            if body is not None:
-                return _json(200, encode(body).encode())
-        return _json(404, b'{"error":"Task not found"}')
+            task = await self._door.find(task_id)
+            found = None if task is None else await self._status(task)
+            if found is not None:
+                return found
+        raise NotFound("no such task")
 
-    return router
+    async def _status(self, task: Task) -> TaskStatus | None:
+        match SYNC[phase(task)]:
+            case "queued":
+                position = await self._door.dispatcher.backend.tasks.position(task.id)
+                if position is None and task.state is State.QUEUED:
+                    return None
+                return TaskStatus(
+                    task_id=task.id,
+                    status="queued",
+                    enqueued_at=task.created_at,
+                    position=position or 1,
+                )
+            case "executing":
+                return TaskStatus(
+                    task_id=task.id,
+                    status="executing",
+                    worker_id=task.worker,
+                    started_at=task.started_at,
+                )
+            case "completed":
+                return TaskStatus(
+                    task_id=task.id,
+                    status="completed",
+                    result=msgspec.Raw((task.result or "null").encode()),
+                    completed_at=task.finished_at,
+                )
+            case _:
+                return TaskStatus(
+                    task_id=task.id,
+                    status="failed",
+                    error=error_text(task.state, task.error),
+                    failed_at=task.finished_at,
+                )
 
 
-async def submit(door: Door, raw: bytes) -> Response:
-    try:
-        return await _submit(door, raw)
-    except OnwardError as error:
-        return refusal(error)
-
-
-async def _submit(door: Door, raw: bytes) -> Response:
-    body = strict_json.parse_object(raw)
-    group, waits = _checked(body)
-    timeout_ms = door.timeout_ms(body)
-    task = await door.task(body, group, timeout_ms=timeout_ms, waits=waits)
-    if not waits:
-        running = await door.hand_in(task)
-        status = "executing" if running else "queued"
-        return _json(200, f'{{"taskId":"{task.id}","status":"{status}"}}'.encode())
-    await door.require_worker(group)
-    ending = await door.hand_in_and_wait(task, timeout_ms)
-    return _ended(task, ending)
+def routes(dispatch: Dispatch) -> Sequence[APIRoute]:
+    return [
+        route(
+            "POST", PATH, dispatch.submit, accepts=DispatchRequest, errors=(500,),
+            result=(Dispatched, DispatchResult), prefix="", tag="dispatcher",
+        ),
+        route("GET", "/api/task/{task_id}", dispatch.status, prefix="", tag="dispatcher"),
+    ]  # fmt: skip
 
 
 def _checked(body: dict[str, Any]) -> tuple[str, bool]:
@@ -88,71 +157,8 @@ _FIELDS: tuple[tuple[str, type, str], ...] = (
 
 def _ended(task: Task, ending: Ending | None) -> Response:
     if ending is None:
-        return _json(500, b'{"error":"Task timeout"}')
+        return answer(PlainError("Task timeout"), 500)
     if ending.state is State.SUCCEEDED:
         # The worker's bytes, unchanged.
-        return _json(200, f'{{"taskId":"{task.id}","result":{ending.result}}}'.encode())
-    return _json(500, encode({"error": error_text(ending.state, ending.error)}).encode())
-
-
-async def _status(door: Door, task: Task) -> dict[str, Any] | None:
-    word = SYNC[phase(task)]
-    body: dict[str, Any] = {"taskId": task.id, "status": word}
-    match word:
-        case "queued":
-            position = await door.dispatcher.backend.tasks.position(task.id)
-            if position is None and task.state is State.QUEUED:
-                return None
-            body |= {"enqueuedAt": task.created_at, "position": position or 1}
-        case "executing":
-            body |= {"workerId": task.worker, "startedAt": task.started_at}
-        case "completed":
-            result = msgspec.Raw((task.result or "null").encode())
-            body |= {"result": result, "completedAt": task.finished_at}
-        case _:
-            error = error_text(task.state, task.error)
-            body |= {"error": error, "failedAt": task.finished_at}
-    return body
-
-
-def refusal(error: OnwardError) -> Response:
-    match error:
-        case Invalid():
-            return _json(400, encode({"error": f"Invalid request: {error}"}).encode())
-        case NoWorker():
-            return _json(503, b'{"error":"No worker available"}')
-        case QueueFull():
-            after = {"retry-after": str(error.retry_after_s)}
-            return _json(503, b'{"error":"Queue is full"}', after)
-        case NotFound():
-            return _json(404, b'{"error":"Task not found"}')
-        case TooBusy():
-            return _json(503, encode({"error": str(error)}).encode(), {"retry-after": "1"})
-        case _:
-            raise error
-
-
-def _json(status: int, body: bytes, headers: dict[str, str] | None = None) -> Response:
-    return Response(body, status, headers, media_type="application/json")
-
-
-_REQUEST = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "model": {"type": "string"},
-                        "messages": {"type": "array", "items": {}},
-                        "data": {},
-                        "group": {"type": "string", "default": "default"},
-                        "timeout": {"type": "number", "description": "milliseconds"},
-                        "async": {"type": "boolean", "default": False},
-                    },
-                }
-            }
-        },
-    }
-}
+        return answer(DispatchResult(task.id, msgspec.Raw((ending.result or "null").encode())))
+    return answer(PlainError(error_text(ending.state, ending.error)), 500)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter
-from fastapi import Query as QueryParam
+from fastapi.routing import APIRoute
 from msgspec import Meta
-from starlette.requests import Request
 from starlette.responses import Response
 
 from onward.core import strict_json
 from onward.core.errors import Conflict, Invalid
 from onward.core.task import FINAL, State
-from onward.doors.callers import caller_of
-from onward.doors.flows.body import described, read_body, refusing_as_400
-from onward.doors.flows.rows import run_row, status_of
+from onward.doors.flows.rows import RunRow, run_row, status_of
 from onward.doors.listing import array
-from onward.doors.route import BadBody, answer
+from onward.doors.rest.route import route
+from onward.native.caller import Caller, Scope, needs
 from onward.native.flows import Flows
 from onward.native.runs import Runs
+from onward.wire.base import Limit
+from onward.wire.base import Query as QueryParameters
 from onward.wire.flows import CreateFlow, FlowDefinition
-from onward.wire.runs import StartRun
+from onward.wire.runs import NodeRun, StartRun
 
 LISTED = 100
 STORED: dict[str, frozenset[State]] = {
@@ -36,10 +37,12 @@ STORED: dict[str, frozenset[State]] = {
 }
 
 
-Limit = Annotated[int, QueryParam(ge=1, le=1000)]
-
-
 class NewFlow(msgspec.Struct):
+    name: str
+
+
+class FlowCreated(msgspec.Struct):
+    id: str
     name: str
 
 
@@ -50,6 +53,13 @@ class NewVersion(msgspec.Struct):
     definition_json: Any = None
 
 
+class VersionPublished(msgspec.Struct):
+    id: str
+    flow_id: str
+    version: int
+    status: str
+
+
 class NewRun(msgspec.Struct):
     flow_id: str | None = None
     flow: str | None = None
@@ -58,75 +68,98 @@ class NewRun(msgspec.Struct):
     request_id: Annotated[str, Meta(max_length=255)] | None = None
 
 
-def build(flows: Flows, runs: Runs) -> APIRouter:
-    router = APIRouter(tags=["flow centre"])
+class RunStatus(msgspec.Struct):
+    id: str
+    status: str
 
-    @router.post("/flows", openapi_extra=described(NewFlow))
-    async def create(request: Request) -> Response:
-        body = await read_body(NewFlow, request)
-        with refusing_as_400():
-            flow = await flows.create(caller_of(request.scope), CreateFlow(name=body.name))
-        return answer({"id": flow.id, "name": flow.name})
 
-    @router.post("/flows/version", openapi_extra=described(NewVersion))
-    async def publish(request: Request) -> Response:
-        body = await read_body(NewVersion, request)
-        with refusing_as_400():
-            definition = FlowDefinition(definition=_definition(body))
-            version = await flows.publish(caller_of(request.scope), body.flow_id, definition)
-        return answer(
-            {
-                "id": version.version_id,
-                "flow_id": version.flow_id,
-                "version": version.version,
-                "status": version.status,
-            }
+class Listed(QueryParameters, frozen=True):
+    status: str = ""
+    limit: Limit = LISTED
+
+
+class ById(QueryParameters, frozen=True):
+    id: str = ""
+
+
+class ByTaskId(QueryParameters, frozen=True):
+    task_id: str = ""
+
+
+class FlowCentre:
+    def __init__(self, flows: Flows, runs: Runs) -> None:
+        self._flows = flows
+        self._runs = runs
+
+    @needs(Scope.OPERATE)
+    async def create(self, caller: Caller, body: NewFlow) -> FlowCreated:
+        flow = await self._flows.create(caller, CreateFlow(name=body.name))
+        return FlowCreated(flow.id, flow.name)
+
+    @needs(Scope.OPERATE)
+    async def publish(self, caller: Caller, body: NewVersion) -> VersionPublished:
+        definition = FlowDefinition(definition=_definition(body))
+        made = await self._flows.publish(caller, body.flow_id, definition)
+        return VersionPublished(made.version_id, made.flow_id, made.version, made.status)
+
+    @needs(Scope.SUBMIT)
+    async def start(self, caller: Caller, body: NewRun) -> RunStatus:
+        """Start a run; with a `request_id`, once."""
+        flow = body.flow_id or body.flow
+        if not flow:
+            raise Invalid("name a flow by flow_id or flow")
+        given = StartRun(
+            flow=flow,
+            params=body.params or {},
+            shared=body.shared or {},
+            request_id=body.request_id or None,
         )
+        return RunStatus(await self._runs.begin(caller, given), "pending")
 
-    @router.post("/tasks", openapi_extra=described(NewRun))
-    async def start(request: Request) -> Response:
-        body = await read_body(NewRun, request)
-        with refusing_as_400():
-            flow = body.flow_id or body.flow
-            if not flow:
-                raise Invalid("name a flow by flow_id or flow")
-            given = StartRun(
-                flow=flow,
-                params=body.params or {},
-                shared=body.shared or {},
-                request_id=body.request_id or None,
-            )
-            run = await runs.begin(caller_of(request.scope), given)
-        return answer({"id": run, "status": "pending"})
-
-    @router.get("/tasks")
-    async def listing(request: Request, status: str = "", limit: Limit = LISTED) -> Response:
+    @needs(Scope.READ)
+    async def runs(self, caller: Caller, query: Listed) -> Response:
+        """The newest first."""
+        status = query.status
         if status and status not in STORED:
-            raise BadBody(Invalid(f"status {status!r} is none of {', '.join(STORED)}"))
+            raise Invalid(f"status {status!r} is none of {', '.join(STORED)}")
         states = STORED.get(status, frozenset())
-        caller = caller_of(request.scope)
-        found = await runs.newest(caller, states, lambda run: status in ("", status_of(run)), limit)
+        found = await self._runs.newest(
+            caller, states, lambda run: status in ("", status_of(run)), query.limit
+        )
         return await array([run_row(run) for run in part] async for part in found)
 
-    @router.get("/tasks/get")
-    async def read(request: Request, id: str = "") -> Response:
-        return answer(run_row(await runs.record(caller_of(request.scope), id)))
+    @needs(Scope.READ)
+    async def read(self, caller: Caller, query: ById) -> RunRow:
+        return run_row(await self._runs.record(caller, query.id))
 
-    @router.post("/tasks/cancel")
-    async def cancel(request: Request, id: str = "") -> Response:
-        caller = caller_of(request.scope)
-        run = await runs.record(caller, id)
+    @needs(Scope.OPERATE)
+    async def cancel(self, caller: Caller, query: ById) -> RunStatus:
+        run = await self._runs.record(caller, query.id)
         if run.state not in FINAL:
             with suppress(Conflict):  # it has ended since it was read
-                await runs.cancel(caller, id)
-            run = await runs.record(caller, id)
-        return answer({"id": run.id, "status": status_of(run)})
+                await self._runs.cancel(caller, query.id)
+            run = await self._runs.record(caller, query.id)
+        return RunStatus(run.id, status_of(run))
 
-    @router.get("/tasks/runs")
-    async def node_runs(request: Request, task_id: str = "") -> Response:
-        return answer(await runs.node_runs(caller_of(request.scope), task_id))
+    @needs(Scope.READ)
+    async def node_runs(self, caller: Caller, query: ByTaskId) -> Sequence[NodeRun]:
+        """Every attempt of every node, in order of start."""
+        return await self._runs.node_runs(caller, query.task_id)
 
-    return router
+
+def routes(centre: FlowCentre) -> Sequence[APIRoute]:
+    return [
+        _route("POST", "/flows", centre.create, errors=(409,)),
+        _route("POST", "/flows/version", centre.publish, errors=(404, 409)),
+        _route("POST", "/tasks", centre.start, errors=(404, 409)),
+        _route("GET", "/tasks", centre.runs, result=list[RunRow], errors=(400,)),
+        _route("GET", "/tasks/get", centre.read, errors=(404,)),
+        _route("POST", "/tasks/cancel", centre.cancel, errors=(404,)),
+        _route("GET", "/tasks/runs", centre.node_runs, errors=(404,)),
+    ]
+
+
+_route = partial(route, prefix="", tag="flow centre")
 
 
 def _definition(body: NewVersion) -> Any:

@@ -1,27 +1,25 @@
-"""Workers that are called register here, say that they live, and can be looked up (S4-4).
+"""Workers that are called register here, send heartbeats, and can be looked up (S4-4).
 
 Each path has a short twin. A body that cannot be read is 400, with what is wrong in `error`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter
-from msgspec import Meta
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi.routing import APIRoute
+from msgspec import UNSET, Meta, UnsetType
 
 from onward.core.errors import Invalid
-from onward.doors.flows.body import described, read_body
 from onward.doors.hints import with_hint
-from onward.doors.route import BadBody, answer
+from onward.doors.rest.route import UseCase, route
+from onward.native.caller import Caller, Scope, needs
+from onward.wire.base import Name, Query
 from onward.workers.http.registry import HttpWorker, Registry
 from onward.workers.roster import is_service
 
-Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Load = Annotated[float, Meta(ge=0, le=1e9)]
 
 
@@ -42,60 +40,92 @@ class LeaveBody(msgspec.Struct):
     id: Name
 
 
-def build(registry: Registry) -> APIRouter:
-    router = APIRouter(tags=["flow workers"])
+class Registered(msgspec.Struct):
+    id: str
 
-    @router.post("/workers/register", openapi_extra=described(RegisterBody))
-    @router.post("/register", include_in_schema=False)
-    async def register(request: Request) -> Response:
-        body = await read_body(RegisterBody, request)
+
+class Beaten(msgspec.Struct):
+    id: str
+    draining: Literal[True] | UnsetType = UNSET
+
+
+class WorkerRow(msgspec.Struct):
+    id: str
+    url: str
+    services: Sequence[str]
+    load: float
+    last_heartbeat: int
+    status: Literal["online", "offline"]
+
+
+class ForService(Query, frozen=True):
+    service: str = ""
+
+
+class Registration:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    @needs(Scope.WORK)
+    async def register(self, caller: Caller, body: RegisterBody) -> Registered:
         for service in body.services:
             if not is_service(service):
-                raise BadBody(Invalid(f"services: {service!r} is a group or a flow's"))
+                raise Invalid(f"services: {service!r} is a group or a flow's")
         try:
-            worker = await registry.register(
+            worker = await self._registry.register(
                 body.url, body.services, id=body.id or None, load=body.load, slots=body.slots
             )
         except Invalid as error:
-            raise BadBody(Invalid(with_hint(error))) from error
-        return answer({"id": worker})
+            raise Invalid(with_hint(error)) from error
+        return Registered(worker)
 
-    @router.post("/workers/heartbeat", openapi_extra=described(HeartbeatBody))
-    @router.post("/heartbeat", include_in_schema=False)
-    async def heartbeat(request: Request) -> Response:
-        body = await read_body(HeartbeatBody, request)
-        worker = await registry.heartbeat(body.id, body.load)
-        return answer({"id": body.id, **({"draining": True} if worker.draining else {})})
+    @needs(Scope.WORK)
+    async def heartbeat(self, caller: Caller, body: HeartbeatBody) -> Beaten:
+        worker = await self._registry.heartbeat(body.id, body.load)
+        return Beaten(body.id, True if worker.draining else UNSET)
 
-    @router.post("/workers/deregister", openapi_extra=described(LeaveBody))
-    async def deregister(request: Request) -> Response:
-        body = await read_body(LeaveBody, request)
-        await registry.leave(body.id)
-        return answer({"id": body.id})
+    @needs(Scope.WORK)
+    async def deregister(self, caller: Caller, body: LeaveBody) -> Registered:
+        await self._registry.leave(body.id)
+        return Registered(body.id)
 
-    @router.get("/workers/list")
-    @router.get("/list", include_in_schema=False)
-    async def list_(service: str = "") -> Response:
-        found = [one for one in await registry.all() if not service or service in one.services]
-        return answer([_worker(one, registry) for one in found])
+    @needs(Scope.READ)
+    async def list(self, caller: Caller, query: ForService) -> list[WorkerRow]:
+        wanted = query.service
+        found = await self._registry.all()
+        return [self._row(one) for one in found if not wanted or wanted in one.services]
 
-    @router.get("/workers/allocate")
-    @router.get("/allocate", include_in_schema=False)
-    async def allocate(service: str = "") -> Response:
-        if not service:
-            raise BadBody(Invalid("name a service, as in /workers/allocate?service=sum"))
-        return answer(_worker(await registry.allocate(service), registry))
+    @needs(Scope.READ)
+    async def allocate(self, caller: Caller, query: ForService) -> WorkerRow:
+        """The worker of a service that the next call would go to."""
+        if not query.service:
+            raise Invalid("name a service, as in /workers/allocate?service=sum")
+        return self._row(await self._registry.allocate(query.service))
 
-    return router
+    def _row(self, worker: HttpWorker) -> WorkerRow:
+        load = worker.load
+        return WorkerRow(
+            worker.id,
+            worker.url,
+            worker.services,
+            int(load) if load == int(load) else load,
+            worker.beat_at,
+            "online" if self._registry.alive(worker) else "offline",
+        )
 
 
-def _worker(worker: HttpWorker, registry: Registry) -> Mapping[str, Any]:
-    load = worker.load
-    return {
-        "id": worker.id,
-        "url": worker.url,
-        "services": worker.services,
-        "load": int(load) if load == int(load) else load,
-        "last_heartbeat": worker.beat_at,
-        "status": "online" if registry.alive(worker) else "offline",
-    }
+def routes(registration: Registration) -> Sequence[APIRoute]:
+    def both(method: str, path: str, use_case: UseCase, **more: Any) -> Sequence[APIRoute]:
+        return [
+            route(method, form, use_case, prefix="", tag="flow workers", **more)
+            for form in (f"/workers{path}", path)
+        ]
+
+    leave = registration.deregister
+    return [
+        *both("POST", "/register", registration.register, errors=(409,)),
+        *both("POST", "/heartbeat", registration.heartbeat, errors=(404,)),
+        route("POST", "/workers/deregister", leave, prefix="", tag="flow workers", errors=(404,)),
+        *both("GET", "/list", registration.list),
+        *both("GET", "/allocate", registration.allocate, errors=(400, 404)),
+    ]

@@ -19,8 +19,8 @@ import msgspec
 
 from onward.core.errors import Invalid
 from onward.doors.callers import caller_of
-from onward.doors.error_body import error_body
-from onward.doors.errors import refuse
+from onward.doors.errors import refuse, render
+from onward.doors.refusal import Refusal
 from onward.native.caller import Caller
 from onward.native.tools.toolbox import Toolbox, ToolReply
 from onward.wire.sessions import is_session
@@ -61,7 +61,8 @@ class Door:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._serve is None and find_spec("mcp") is None:
-            await _send(send, *error_body(PATH, 501, "not_installed", "pip install 'onward[mcp]'"))
+            missing = Refusal(501, "not_installed", "pip install 'onward[mcp]'")
+            await _send(send, *render(PATH, missing))
             return
         headers = dict(scope["headers"])
         try:

@@ -1,7 +1,7 @@
 """The page under /ui: the built files of web/, served with a strict policy.
 
 Every path that is not a file is the page itself, which reads the rest of the address. Files with a
-digest in their name never change; everything else is asked for again each time.
+digest in their name never change; a browser asks for everything else each time.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ POLICY = {
 }
 INDEX = "index.html"
 FOREVER = "public, max-age=31536000, immutable"
-SQUEEZED = (".html", ".js", ".css", ".svg")
+GZIPPED = (".html", ".js", ".css", ".svg")
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
-    squeezed: bytes | None
+    gzipped: bytes | None
     kind: str
     etag: str
-    lasting: bool
+    immutable: bool
 
 
 def build() -> APIRouter:
@@ -59,7 +59,7 @@ def build() -> APIRouter:
     return router
 
 
-@cache  # they come with the package, and squeezing them takes a while
+@cache  # they come with the package, and compressing them takes a while
 def _files() -> Mapping[str, File]:
     folder = files("onward.doors.page") / "static"
     return {name: _read(name, path) for name, path in _walk(folder)}
@@ -77,23 +77,23 @@ def _read(name: str, path: Traversable) -> File:
     body = path.read_bytes()
     return File(
         body=body,
-        squeezed=gzip.compress(body, mtime=0) if name.endswith(SQUEEZED) else None,
+        gzipped=gzip.compress(body, mtime=0) if name.endswith(GZIPPED) else None,
         kind=mimetypes.guess_type(name)[0] or "application/octet-stream",
         etag=f'"{hashlib.sha256(body).hexdigest()[:20]}"',
-        lasting=name.startswith("assets/"),
+        immutable=name.startswith("assets/"),
     )
 
 
 def _answer(request: Request, file: File) -> Response:
     headers = {
         **POLICY,
-        "cache-control": FOREVER if file.lasting else "no-cache",
+        "cache-control": FOREVER if file.immutable else "no-cache",
         "etag": file.etag,
         "vary": "accept-encoding",
     }
     if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
     body = file.body
-    if file.squeezed is not None and "gzip" in request.headers.get("accept-encoding", ""):
-        body, headers["content-encoding"] = file.squeezed, "gzip"
+    if file.gzipped is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        body, headers["content-encoding"] = file.gzipped, "gzip"
     return Response(body, media_type=file.kind, headers=headers)

@@ -1,10 +1,10 @@
-"""A use case becomes a route of /api/v2: its signature says what is read, its return type what is
-written, and both stand in the OpenAPI document. Never decides anything itself.
+"""A use case becomes a route: its signature says what is read, its return type what is written, and
+both stand in the OpenAPI document. Never decides anything itself.
 
-Parameters that the path names are read from there; a `Query` from behind the question mark; a
-`Body`, or a mapping, from the body, as strict JSON; any other that has a default from the header of
-its name. Those that can only be given by name are for other doors. Everything is checked by the
-classes in `wire`.
+Parameters that the path names are read from there; a `Query` from behind the question mark; any
+other struct, or a mapping, from the body, as strict JSON; `bytes` are the body as it came; any
+other that has a default from the header of its name. Those that can only be given by name are for
+other doors. Everything is checked by the classes in `wire`, or those of a seed's door.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from starlette.responses import Response
 from onward.core import strict_json
 from onward.core.errors import Invalid
 from onward.doors.callers import caller_of
-from onward.doors.errors import refuse
+from onward.doors.errors import refuse, request_id_of, style_of
 from onward.doors.listing import array
+from onward.doors.refusal import JSON
 from onward.doors.route import answer, zip_if_long
 from onward.doors.streaming import EVENT_STREAM, EventStream, lines_of
-from onward.native.caller import Caller, scope_of
+from onward.native.caller import Caller, scopes_of
+from onward.native.places import Feed
 from onward.wire import problems
-from onward.wire.base import Body, Query
+from onward.wire.base import Query
 
 PREFIX = "/api/v2"
 REF = "#/components/schemas/{name}"
-JSON, PROBLEM = "application/json", "application/problem+json"
-# Statuses that any request may be answered with: bad JSON, too large, refused, busy or stopping.
-ANY_ERROR = (403, 503)
-BODY_ERRORS = (400, 413, 422)
+# What any path may be refused with stands in guard.STATUSES, and is added by document.py.
+BODY_ERRORS = (400, 422)
 
 UseCase = Callable[..., Awaitable[Any]]
 
@@ -60,70 +60,91 @@ def route(  # noqa: PLR0913 a row of a table
     statuses: Sequence[int] = (),
     result: Any = None,
     stream: UseCase | None = None,
+    accepts: Any = Any,
+    media: str = JSON,
+    events: Mapping[str, Any] | None = None,
+    prefix: str = PREFIX,
     tag: str | None = None,
+    hidden: bool = False,
 ) -> APIRoute:
     """`reply` turns what the use case returns into a reply, where that depends on the result; the
-    `statuses` it may have, and the type of its body if it is another, are then named as well.
-    `stream` is the use case for a reader who accepts server-sent events; it returns a `Feed`.
+    `statuses` it may have, and the type of its body if it is another (or a tuple of several), are
+    then named as well. `accepts` is the type of a body that the use case reads by itself; `events`
+    are those of a stream, by name; a `media` that is not JSON is sent as it is returned. `stream`
+    is the use case for a reader that accepts server-sent events: it returns a `Feed`.
     """
-    scope_of(use_case)  # one that names none stops the start
-    takes = _Signature(path, use_case)
+    scopes_of(use_case)  # one that is not marked stops the start
+    takes = _Signature(path, use_case, accepts)
     streams = None
     if stream is not None:
-        scope_of(stream)
-        streams = _Signature(path, stream)
-    statuses = statuses or (status,)
+        scopes_of(stream)
+        streams = _Signature(path, stream, accepts)
+    if streams is not None:
+        events = events or {}
+    statuses = statuses or (204 if takes.returns is NoneType and status == 200 else status,)
 
     async def endpoint(request: Request) -> Response:
         caller = caller_of(request.scope)
-        if stream and streams and EVENT_STREAM in request.headers.get("accept", ""):
-            feed = await stream(caller, **await streams.read(request))
-            return EventStream(lines_of(feed), feed.place)
         try:
-            arguments = await takes.read(request)
+            if stream and streams and EVENT_STREAM in request.headers.get("accept", ""):
+                found = await stream(caller, **await streams.read(request))
+            else:
+                found = await use_case(caller, **await takes.read(request))
         except _Unreadable as error:
-            return refuse(request.url.path, request_id_of(request), error.fault, status=400)
-        found = await use_case(caller, **arguments)
-        body, code, headers, sent = reply(found) if reply else Reply(found, status)
-        if body is None:
-            return Response(status_code=204 if code == 200 else code, headers=headers)
-        if isinstance(body, AsyncIterator):
-            response = await array(body, b'{"items":', b',"next":null}')
-        else:
-            response = answer(body, code, headers)
-        await zip_if_long(request, response)
-        if sent is not None and not await request.is_disconnected():
-            response.background = BackgroundTask(sent, caller)
-        return response
+            path, request_id = request.url.path, request_id_of(request)
+            return refuse(path, request_id, error.fault, status=error.status)
+        if isinstance(found, Feed):
+            return EventStream(lines_of(found), found.place)
+        return await _response(request, reply(found) if reply else Reply(found, statuses[0]), media)
 
-    returned = result or takes.returns
+    full = f"{prefix}{path}"
+    name = re.sub(r"[^a-z0-9]+", "_", (path if prefix == PREFIX else f"{tag}{full}").lower())
     return APIRoute(
-        f"{PREFIX}{path}",
+        full,
         endpoint,
         methods=[method],
         status_code=statuses[0],
         response_model=None,
         name=use_case.__qualname__,
-        operation_id=f"{method.lower()}{re.sub(r'[^a-z]+', '_', path.lower())}".rstrip("_"),
+        operation_id=f"{method.lower()}_{name.strip('_')}",
         summary=(inspect.getdoc(use_case) or use_case.__name__).split("\n")[0],
         tags=[tag or path.split("/")[1]],
-        openapi_extra=takes.described(returned, statuses, errors, streams),
+        include_in_schema=not hidden,
+        openapi_extra=takes.described(
+            {status: _content(result or takes.returns, media, events) for status in statuses},
+            {status: error_content(full) for status in {*errors, *takes.faults(streams)}},
+            streams,
+        ),
     )
 
 
-def request_id_of(request: Request) -> str:
-    return getattr(request.state, "request_id", "")
+async def _response(request: Request, reply: Reply, media: str) -> Response:
+    body, status, headers, sent = reply
+    if isinstance(body, Response):
+        return body
+    if body is None:
+        return Response(status_code=status, headers=headers)
+    if media != JSON:
+        return Response(body, status, headers, media_type=media)
+    if isinstance(body, AsyncIterator):
+        response = await array(body, b'{"items":', b',"next":null}')
+    else:
+        response = answer(body, status, headers)
+    await zip_if_long(request, response)
+    if sent is not None and not await request.is_disconnected():
+        response.background = BackgroundTask(sent, caller_of(request.scope))
+    return response
 
 
 class _Unreadable(Exception):
-    """The body is no JSON that may come in: 400, where one that makes no sense is 422."""
+    """No JSON that may come in: 400. Parameters that make no sense: 422, whatever the door."""
 
-    def __init__(self, fault: Invalid) -> None:
-        self.fault = fault
+    def __init__(self, fault: Invalid, status: int) -> None:
+        self.fault, self.status = fault, status
 
 
 class _Signature:
-    def __init__(self, path: str, use_case: UseCase) -> None:
+    def __init__(self, path: str, use_case: UseCase, accepts: Any) -> None:
         hints = get_type_hints(use_case, include_extras=True)
         self.returns = hints.pop("return")
         parameters = list(inspect.signature(use_case).parameters.values())[1:]  # after the caller
@@ -131,6 +152,7 @@ class _Signature:
         self._path = {name: hints[name] for name in self.in_path}
         self._query: tuple[str, type[Query]] | None = None
         self._body: tuple[str, Any] | None = None
+        self._accepts = accepts
         self.headers: dict[str, Any] = {}
         self._required = False
         for parameter in parameters:
@@ -139,80 +161,97 @@ class _Signature:
             kind = _without_none(hints[parameter.name])
             if _is(kind, Query):
                 self._query = (parameter.name, kind)
-            elif get_origin(kind) is Mapping or _is(kind, Body):
+            elif get_origin(kind) is Mapping or _is(kind, msgspec.Struct, bytes):
                 self._body = (parameter.name, kind)
                 self._required = parameter.default is parameter.empty
+                if kind is not bytes:
+                    self._accepts = kind
             elif parameter.default is None:
-                self.headers[parameter.name] = kind
+                self.headers[parameter.name] = hints[parameter.name]
             else:
                 raise TypeError(f"{use_case.__qualname__}: nothing says where {parameter.name} is")
 
     async def read(self, request: Request) -> dict[str, Any]:
-        arguments = {
-            name: converted(request.path_params[name], kind, at=name, strict=False)
-            for name, kind in self._path.items()
-        }
-        if self._query is not None:
-            name, kind = self._query
-            arguments[name] = converted(_given(request, kind), kind, strict=False)
-        for name, kind in self.headers.items():
-            if (given := request.headers.get(header_of(name))) is not None:
-                arguments[name] = converted(given, kind, at=header_of(name), strict=False)
+        try:
+            arguments = {
+                name: converted(request.path_params[name], kind, at=name, strict=False)
+                for name, kind in self._path.items()
+            }
+            if self._query is not None:
+                name, kind = self._query
+                arguments[name] = converted(_given(request, kind), kind, strict=False)
+            for name, kind in self.headers.items():
+                given = request.headers.get(header_of(name))
+                arguments[name] = converted(given, kind, at=header_of(name))
+        except Invalid as error:
+            raise _Unreadable(error, 422) from error
         if self._body is not None:
+            name, kind = self._body
             sent = await request.body()
-            if sent or self._required:
-                name, kind = self._body
+            if kind is bytes:
+                arguments[name] = sent
+            elif sent or self._required:
                 try:
                     value = strict_json.parse(sent)
                 except Invalid as error:
-                    raise _Unreadable(error) from error
+                    raise _Unreadable(error, 400) from error
                 if value is not None or self._required:
                     arguments[name] = converted(value, kind)
         return arguments
 
     def described(
         self,
-        returned: Any,
-        statuses: Sequence[int],
-        errors: Sequence[int],
-        streams: _Signature | None,
+        done: Mapping[int, Mapping[str, Any]],
+        refused: Mapping[int, Mapping[str, Any]],
+        streams: _Signature | None = None,
     ) -> dict[str, Any]:
         """This operation, for the OpenAPI document; `components` adds the shapes it refers to."""
         parameters = [
             {"name": name, "in": "path", "required": True, "schema": schema_of(kind)}
             for name, kind in self._path.items()
         ]
-        may = {*ANY_ERROR, *errors, *((404,) if self.in_path else ())}
         if self._query is not None:
             parameters += _query_parameters(self._query[1])
-        headers = self.headers | (streams.headers if streams else {})
-        parameters += [
-            {
-                "name": header_of(name),
-                "in": "header",
-                "required": False,
-                "schema": _not_null(schema_of(kind)),
-            }
-            for name, kind in headers.items()
-        ]
-        if self._query or headers or any(kind is not str for kind in self._path.values()):
-            may.add(422)
+        for name, kind in {**self.headers, **(streams.headers if streams else {})}.items():
+            described = {"name": header_of(name), "in": "header", "required": False}
+            parameters.append({**described, "schema": _not_null(schema_of(kind))})
         operation: dict[str, Any] = {"parameters": parameters, "responses": {}}
         if self._body is not None:
-            content = {JSON: {"schema": schema_of(self._body[1])}}
-            operation["requestBody"] = {"required": self._required, "content": content}
-            may |= set(BODY_ERRORS)
-        for status in statuses:
-            done: dict[str, Any] = {"description": "done"}
-            if returned is not NoneType and returned is not None:
-                done["content"] = {JSON: {"schema": schema_of(returned)}}
-            if streams is not None:
-                done["content"][EVENT_STREAM] = {"schema": {"type": "string"}}
-            operation["responses"][str(status)] = done
-        problem = {PROBLEM: {"schema": schema_of(problems.Problem)}}
-        for status in sorted(may):
-            operation["responses"][str(status)] = {"description": "refused", "content": problem}
+            accepted = {JSON: {"schema": schema_of(self._accepts)}}
+            operation["requestBody"] = {"required": self._required, "content": accepted}
+        for status in sorted({*done, *refused}):
+            response: dict[str, Any] = {"description": "done" if status in done else "refused"}
+            if content := {**done.get(status, {}), **refused.get(status, {})}:
+                response["content"] = content
+            operation["responses"][str(status)] = response
         return operation
+
+    def faults(self, streams: _Signature | None = None) -> set[int]:
+        """The statuses of a request that cannot be read, or names nothing."""
+        found = {404} if self.in_path else set[int]()
+        headers = self.headers or (streams and streams.headers)
+        if self._query or headers or any(kind is not str for kind in self._path.values()):
+            found.add(422)
+        return found | set(BODY_ERRORS) if self._body is not None else found
+
+
+def _content(returned: Any, media: str, events: Mapping[str, Any] | None) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if media != JSON:
+        content[media.partition(";")[0]] = {"schema": {"type": "string"}}
+    elif isinstance(returned, tuple):
+        content[JSON] = {"schema": {"anyOf": [schema_of(kind) for kind in returned]}}
+    elif returned not in (None, NoneType, Feed):
+        content[JSON] = {"schema": schema_of(returned)}
+    if events is not None:
+        shapes = {name: schema_of(kind) for name, kind in events.items()}
+        content[EVENT_STREAM] = {"schema": {"type": "string"}, "x-events": shapes}
+    return content
+
+
+def error_content(path: str) -> dict[str, Any]:
+    style = style_of(path)
+    return {style.media: {"schema": schema_of(style.shape)}}
 
 
 _used: dict[Any, None] = {}  # the types that stand in the document, in order
@@ -220,8 +259,8 @@ _used: dict[Any, None] = {}  # the types that stand in the document, in order
 
 def schema_of(kind: Any) -> dict[str, Any]:
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
-    if options and NoneType not in options:  # msgspec describes no two structs side by side
-        return {"anyOf": [schema_of(option) for option in options]}
+    if sum(_is(get_origin(one) or one, msgspec.Struct) for one in options) > 1:
+        return {"anyOf": [schema_of(one) for one in options]}  # msgspec describes no such union
     _used[kind] = None
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=REF)
     return dict(schema)
@@ -262,14 +301,14 @@ def _given(request: Request, kind: type[Query]) -> dict[str, Any]:
     return given
 
 
-def _is(kind: Any, base: type) -> bool:
-    return isinstance(kind, type) and issubclass(kind, base)
-
-
 def _without_none(kind: Any) -> Any:
     if get_origin(kind) in (Union, UnionType):
         (kind,) = (one for one in get_args(kind) if one is not NoneType)
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _is(kind: Any, *bases: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, bases)
 
 
 def converted(value: Any, kind: Any, *, at: str = "", strict: bool = True) -> Any:

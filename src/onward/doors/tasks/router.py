@@ -6,12 +6,12 @@ Each path answers with and without its last slash: a redirect would cost some cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import APIRouter, HTTPException, Query
-from starlette.requests import Request
+from fastapi import HTTPException
+from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from onward.core import strict_json
@@ -23,8 +23,8 @@ from onward.core.errors import Conflict, Invalid, NotFound, TooBusy
 from onward.core.phase import Phase
 from onward.core.task import FINAL, State, Task, TaskId
 from onward.doors import errors
-from onward.doors.callers import caller_of
 from onward.doors.listing import FURTHER, array
+from onward.doors.rest.route import UseCase, route
 from onward.doors.route import answer
 from onward.doors.tasks.shapes import (
     SHOWN,
@@ -40,116 +40,158 @@ from onward.doors.tasks.shapes import (
 )
 from onward.doors.tasks.submission import SUMMARIZE, Intake
 from onward.doors.vocabulary import TASKS
+from onward.native.caller import Caller, Scope, needs
 from onward.native.reads import fitting, get_task
 from onward.native.tasks import Tasks
+from onward.wire.base import Limit, Query
 
-PREFIX = "/api/v1"
+PREFIX, TAG = "/api/v1", "tasks door"
 SUMMARIZE_PATHS = (f"{PREFIX}/tasks/{SUMMARIZE}/", f"{PREFIX}/tasks/{SUMMARIZE}")
 NOT_FOUND = "Task not found"
 NO_RETRY = "Task cannot be retried"
 
-Limit = Annotated[int, Query(ge=1, le=1000)]
-Word = Literal["PENDING", "ACTIVE", "COMPLETED", "FAILED", "DLQ", ""]
 Erase = Callable[[Sequence[TaskId]], Awaitable[Any]]
 
 SWEEP, MOST_SWEEPS = 256, 40  # due tasks at a time, and how often for one call
 ERASING_TRIES, ERASING_PAUSE_S = 20, 0.1
 
 
-def build(
-    dispatcher: Dispatcher,
-    intake: Intake,
-    alarm: Alarm,
-    tasks: Tasks,
-    *,
-    retry_ratio: Callable[[int], float],
-    erase: Erase,
-) -> APIRouter:
-    router = APIRouter(prefix=PREFIX, tags=["tasks door"])
-    store = dispatcher.backend.tasks
-    details = Details(dispatcher)
+class Newest(Query, frozen=True):
+    limit: Limit = 100
 
-    def on(method: str, path: str, **more: Any) -> Callable[[Any], Any]:
-        def add(endpoint: Any) -> Any:
-            bare = path.rstrip("/")
-            for form in (bare, f"{bare}/"):
-                router.add_api_route(
-                    form, endpoint, methods=[method], include_in_schema=form == path, **more
-                )
-            return endpoint
 
-        return add
+class Listed(Newest, frozen=True):
+    status: Literal["PENDING", "ACTIVE", "COMPLETED", "FAILED", "DLQ", ""] = ""
 
-    async def find(task_id: TaskId) -> Task:
-        return await get_task(store, task_id, shown, missing=NotFound(NOT_FOUND))
 
-    async def listed(status: str, limit: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+class TasksDoor:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        intake: Intake,
+        alarm: Alarm,
+        tasks: Tasks,
+        *,
+        retry_ratio: Callable[[int], float],
+        erase: Erase,
+    ) -> None:
+        self._store = dispatcher.backend.tasks
+        self._intake = intake
+        self._alarm = alarm
+        self._tasks = tasks
+        self._details = Details(dispatcher)
+        self._retry_ratio = retry_ratio
+        self._erase = erase
+
+    @needs(Scope.SUBMIT)
+    async def create(self, caller: Caller, task_type: str, raw: bytes) -> Accepted | Response:
+        """Submit the body as the payload of a task; of "summarize" the text is its `content`."""
+        try:
+            payload = strict_json.parse(raw)
+        except Invalid as error:
+            return errors.refuse(f"{PREFIX}/tasks", "", error, status=400)
+        # Also when an idle worker has it already: a reader sees that next.
+        return Accepted(await self._intake.submit(task_type, payload), "PENDING")
+
+    async def summarize(self, caller: Caller, raw: bytes) -> Response:
+        """As Express calls it."""
+        found = await self.create(caller, SUMMARIZE, raw)
+        return found if isinstance(found, Response) else answer(found)
+
+    @needs(Scope.READ)
+    async def list(self, caller: Caller, query: Listed) -> Response:
+        """The newest first."""
+        return await array(self._listed(query.status, query.limit))
+
+    @needs(Scope.READ)
+    async def dead_letters(self, caller: Caller, query: Newest) -> Response:
+        """The newest first."""
+        return await array(self._listed("DLQ", query.limit))
+
+    @needs(Scope.READ)
+    async def read(self, caller: Caller, task_id: str) -> TaskDetail:
+        return await self._details.one(await self._find(task_id))
+
+    @needs(Scope.OPERATE)
+    async def delete(self, caller: Caller, task_id: str) -> Accepted:
+        """Cancel it, or erase it if it is over."""
+        task = await self._find(task_id)
+        if task.state not in FINAL:
+            with suppress(Conflict):  # it has ended since it was read
+                canceled = await self._tasks.cancel(caller, task.id)
+                return Accepted(task.id, TASKS[Phase(canceled.phase)])
+            task = await self._find(task_id)
+        await self._forget(task.id)
+        return Accepted(task.id, word(task))
+
+    @needs(Scope.OPERATE)
+    async def retry(self, caller: Caller, task_id: str) -> Accepted:
+        """Run a task again that failed or died."""
+        try:
+            task = await self._find(task_id)
+            await self._tasks.replay(caller, task.id)
+        except (Conflict, NotFound) as error:  # unknown, not failed, or retried by another caller
+            raise HTTPException(400, NO_RETRY) from error
+        return Accepted(task.id, "PENDING")
+
+    @needs(Scope.OPERATE)
+    async def requeue_orphaned(self, caller: Caller) -> Requeued:
+        """Take back the tasks whose workers are gone."""
+        ids = await take_back(self._store, self._alarm)
+        return Requeued(len(ids), ids)
+
+    @needs(Scope.READ)
+    async def queue_status(self, caller: Caller) -> QueueStatus:
+        """Of all queues together."""
+        queues, states = totals(await self._store.counts())
+        return QueueStatus(queues, states, self._retry_ratio(queues["retry"]))
+
+    async def _find(self, task_id: TaskId) -> Task:
+        return await get_task(self._store, task_id, shown, missing=NotFound(NOT_FOUND))
+
+    async def _listed(self, status: str, limit: int) -> AsyncIterator[Sequence[TaskDetail]]:
         query = LedgerQuery(states=STORED.get(status, frozenset()), profiles=SHOWN, limit=limit)
 
         def fits(task: Task) -> bool:
             return shown(task) and (not status or word(task) == status)
 
-        async for page in fitting(store, query, fits, at_a_time=FURTHER):
-            yield await details.of(page.items)
+        async for page in fitting(self._store, query, fits, at_a_time=FURTHER):
+            yield await self._details.of(page.items)
 
-    # Before the types: none can be called this.
-    @on("POST", "/tasks/requeue-orphaned", response_model=Requeued)
-    async def requeue_orphaned() -> Response:
-        ids = await take_back(store, alarm)
-        return answer({"requeued": len(ids), "task_ids": ids})
-
-    @on("POST", "/tasks/{task_type}/", response_model=Accepted, openapi_extra=_ANY_JSON)
-    async def create(request: Request, task_type: str) -> Response:
-        return await submit(intake, task_type, await request.body())
-
-    @on("GET", "/tasks/", response_model=list[TaskDetail])
-    async def listing(status: Word = "", limit: Limit = 100) -> Response:
-        return await array(listed(status, limit))
-
-    @on("GET", "/tasks/{task_id}", response_model=TaskDetail)
-    async def read(task_id: str) -> Response:
-        return answer((await details.of([await find(task_id)]))[0])
-
-    @on("DELETE", "/tasks/{task_id}", response_model=Accepted)
-    async def delete(request: Request, task_id: str) -> Response:
-        task = await find(task_id)
-        if task.state not in FINAL:
-            with suppress(Conflict):  # it has ended since it was read
-                canceled = await tasks.cancel(caller_of(request.scope), task.id)
-                return _accepted(task.id, TASKS[Phase(canceled.phase)])
-            task = await find(task_id)
-        await forget(store, erase, task.id)
-        return _accepted(task.id, word(task))
-
-    @on("POST", "/tasks/{task_id}/retry", response_model=Accepted)
-    async def retry(request: Request, task_id: str) -> Response:
-        try:
-            task = await find(task_id)
-            await tasks.replay(caller_of(request.scope), task.id)
-        except (Conflict, NotFound) as error:  # unknown, not failed, or retried by somebody else
-            raise HTTPException(400, NO_RETRY) from error
-        return _accepted(task.id, "PENDING")
-
-    @on("GET", "/queues/status", response_model=QueueStatus)
-    async def status() -> Response:
-        queues, states = totals(await store.counts())
-        ratio = retry_ratio(queues["retry"])
-        return answer({"queues": queues, "states": states, "retry_ratio": ratio})
-
-    @on("GET", "/queues/dlq", response_model=list[TaskDetail])
-    async def dead_letters(limit: Limit = 100) -> Response:
-        return await array(listed("DLQ", limit))
-
-    return router
+    async def _forget(self, task: TaskId) -> None:
+        for _ in range(ERASING_TRIES):
+            await self._erase([task])
+            if (await self._store.get([task]))[0] is None:
+                return
+            # Nothing leaves the ledger before all who read its log have read the end of it.
+            await asyncio.sleep(ERASING_PAUSE_S)
+        raise TooBusy(
+            "the task is over, but its last events are still being read",
+            hint="try again; `onward log readers` shows which reader is behind",
+        )
 
 
-async def submit(intake: Intake, type_: str, raw: bytes) -> Response:
-    try:
-        payload = strict_json.parse(raw)
-    except Invalid as error:
-        return errors.refuse(f"{PREFIX}/tasks", "", error, status=400)
-    # Also when an idle worker has it already: that is for whoever looks next.
-    return _accepted(await intake.submit(type_, payload), "PENDING")
+def routes(door: TasksDoor) -> Sequence[APIRoute]:
+    """The first form of each path is documented."""
+
+    def both(method: str, path: str, use_case: UseCase, **more: Any) -> Sequence[APIRoute]:
+        other = path.removesuffix("/") if path.endswith("/") else f"{path}/"
+        return [
+            route(method, form, use_case, prefix=PREFIX, tag=TAG, hidden=form != path, **more)
+            for form in (path, other)
+        ]
+
+    return [
+        # Before the types: none can be called this.
+        *both("POST", "/tasks/requeue-orphaned", door.requeue_orphaned),
+        *both("POST", "/tasks/{task_type}/", door.create, result=Accepted),
+        *both("GET", "/tasks/", door.list, result=list[TaskDetail]),
+        *both("GET", "/tasks/{task_id}", door.read),
+        *both("DELETE", "/tasks/{task_id}", door.delete),
+        *both("POST", "/tasks/{task_id}/retry", door.retry, errors=(400,)),
+        *both("GET", "/queues/status", door.queue_status),
+        *both("GET", "/queues/dlq", door.dead_letters, result=list[TaskDetail]),
+    ]
 
 
 async def take_back(store: TaskStore, alarm: Alarm) -> Sequence[TaskId]:
@@ -172,7 +214,7 @@ async def take_back(store: TaskStore, alarm: Alarm) -> Sequence[TaskId]:
             taken += [
                 task.id
                 for before, task in zip(orphans, after, strict=True)
-                # Queued again, or somebody has it by now; not one that has died of it.
+                # Queued again, or a worker has it by now; not one that has died of it.
                 if task is not None and (task.state is State.QUEUED or task.fence > before.fence)
             ]
     return taken
@@ -180,29 +222,3 @@ async def take_back(store: TaskStore, alarm: Alarm) -> Sequence[TaskId]:
 
 def _orphaned(task: Task, now: int) -> bool:
     return task.state is State.RUNNING and task.lease_until is not None and task.lease_until <= now
-
-
-async def forget(store: TaskStore, erase: Erase, task: TaskId) -> None:
-    for _ in range(ERASING_TRIES):
-        await erase([task])
-        if (await store.get([task]))[0] is None:
-            return
-        # Nothing leaves the ledger before all who read its log have read the end of it.
-        await asyncio.sleep(ERASING_PAUSE_S)
-    raise TooBusy(
-        "the task is over, but its last events are still being read",
-        hint="try again; `onward log readers` shows which reader is behind",
-    )
-
-
-def _accepted(task: TaskId, state: str) -> Response:
-    return answer({"task_id": task, "state": state})
-
-
-_ANY_JSON = {
-    "requestBody": {
-        "required": True,
-        "description": 'The payload; of "summarize" an object with the text as `content`.',
-        "content": {"application/json": {"schema": {}, "example": {"content": "A long text."}}},
-    }
-}

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from pydantic import BaseModel
 
 from onward.core.dispatch import Dispatcher
 from onward.core.follow import history
@@ -42,19 +41,19 @@ LOOK_BACK = 10_000  # events of a task that are searched for its errors, the lat
 AT_ONCE = 32  # logs read at a time
 
 
-class Accepted(BaseModel):
+class Accepted(msgspec.Struct, frozen=True):
     task_id: str
     state: str
 
 
-class FailureShape(BaseModel):
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     error_type: str
     attempt: int
     timestamp: str
 
 
-class TaskDetail(BaseModel):
+class TaskDetail(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str
     state: str
     content: Any
@@ -67,7 +66,7 @@ class TaskDetail(BaseModel):
     updated_at: str
     completed_at: str | None
     result: Any
-    error_history: list[FailureShape]
+    error_history: Sequence[Failure]
     task_type: str
     queue: str
     phase: str
@@ -76,14 +75,14 @@ class TaskDetail(BaseModel):
     progress_message: str | None
 
 
-class Requeued(BaseModel):
+class Requeued(msgspec.Struct, frozen=True):
     requeued: int
-    task_ids: list[str]
+    task_ids: Sequence[str]
 
 
-class QueueStatus(BaseModel):
-    queues: dict[str, int]
-    states: dict[str, int]
+class QueueStatus(msgspec.Struct, frozen=True):
+    queues: Mapping[str, int]
+    states: Mapping[str, int]
     retry_ratio: float
 
 
@@ -133,50 +132,50 @@ class Details:
         self._store = dispatcher.backend.tasks
         self._profiles = dispatcher.profiles
 
-    async def of(self, tasks: Sequence[Task]) -> Sequence[Mapping[str, Any]]:
-        told: list[Mapping[str, Any]] = []
+    async def of(self, tasks: Sequence[Task]) -> Sequence[TaskDetail]:
+        found: list[TaskDetail] = []
         for at in range(0, len(tasks), AT_ONCE):
-            told += await asyncio.gather(*[self.one(task) for task in tasks[at : at + AT_ONCE]])
-        return told
+            found += await asyncio.gather(*[self.one(task) for task in tasks[at : at + AT_ONCE]])
+        return found
 
-    async def one(self, task: Task) -> Mapping[str, Any]:
+    async def one(self, task: Task) -> TaskDetail:
         return self._detail(task, await self._history(task))
 
-    async def _history(self, task: Task) -> Sequence[Mapping[str, Any]]:
+    async def _history(self, task: Task) -> Sequence[Failure]:
         """Its errors, oldest first, those before a retry by hand included."""
         if not task.failures and task.error is None and task.generation == 1:
             return []
         events = history(self._store, task.id, after=max(0, task.events - LOOK_BACK))
         return [_failure(event) async for event in events if event.type in FAILURES]
 
-    def _detail(self, task: Task, history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    def _detail(self, task: Task, history: Sequence[Failure]) -> TaskDetail:
         now_in = phase(task)
         fault = fault_of(task.error)
         budget = overrides_of(task.overrides).max_retries
         progress = progress_of(task)
         moments = (task.created_at, task.queued_at, task.started_at, task.finished_at)
-        return {
-            "task_id": task.id,
-            "state": TASKS[now_in],
-            "content": _content(task.payload),
-            "retry_count": task.retries,
-            "max_retries": self._profiles[task.profile].max_retries if budget is None else budget,
-            "last_error": None if fault is None else fault.message,
-            "error_type": None if fault is None else _error_type(fault),
-            "retry_after": _iso(task.run_at if now_in is Phase.RETRY_WAIT else None),
-            "created_at": iso(task.created_at),
-            "updated_at": iso(max(at for at in moments if at is not None)),
-            "completed_at": _iso(task.finished_at if now_in is Phase.SUCCEEDED else None),
-            "result": raw(task.result),
-            "error_history": history,
-            "task_type": task.type,
-            "queue": task.queue,
-            "phase": now_in,
+        return TaskDetail(
+            task_id=task.id,
+            state=TASKS[now_in],
+            content=_content(task.payload),
+            retry_count=task.retries,
+            max_retries=self._profiles[task.profile].max_retries if budget is None else budget,
+            last_error=None if fault is None else fault.message,
+            error_type=None if fault is None else _error_type(fault),
+            retry_after=_iso(task.run_at if now_in is Phase.RETRY_WAIT else None),
+            created_at=iso(task.created_at),
+            updated_at=iso(max(at for at in moments if at is not None)),
+            completed_at=_iso(task.finished_at if now_in is Phase.SUCCEEDED else None),
+            result=raw(task.result),
+            error_history=history,
+            task_type=task.type,
+            queue=task.queue,
+            phase=now_in,
             # Of a text to summarize, `content` is all there is to show, and it may be long.
-            "payload": None if task.type == SUMMARIZE else raw(task.payload),
-            "progress": progress.progress,
-            "progress_message": progress.message,
-        }
+            payload=None if task.type == SUMMARIZE else raw(task.payload),
+            progress=progress.progress,
+            progress_message=progress.message,
+        )
 
 
 def _iso(at: Instant | None) -> str | None:
@@ -187,13 +186,13 @@ class _Content(msgspec.Struct):
     content: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Failure(msgspec.Struct):
+class _Failed(msgspec.Struct):
     error: Fault
     attempt: int = 0
 
 
 _decode_content = msgspec.json.Decoder(_Content).decode
-_decode_failure = msgspec.json.Decoder(_Failure).decode
+_decode_failure = msgspec.json.Decoder(_Failed).decode
 
 
 def _content(payload: str) -> msgspec.Raw | None:
@@ -202,14 +201,14 @@ def _content(payload: str) -> msgspec.Raw | None:
     return _decode_content(payload).content
 
 
-def _failure(event: Event) -> Mapping[str, Any]:
-    failure = _decode_failure(event.data or "")
-    return {
-        "error": failure.error.message,
-        "error_type": _error_type(failure.error),
-        "attempt": failure.attempt,
-        "timestamp": iso(event.at),
-    }
+def _failure(event: Event) -> Failure:
+    failed = _decode_failure(event.data or "")
+    return Failure(
+        error=failed.error.message,
+        error_type=_error_type(failed.error),
+        attempt=failed.attempt,
+        timestamp=iso(event.at),
+    )
 
 
 def _error_type(fault: Fault) -> str:

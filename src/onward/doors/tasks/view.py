@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from onward.core.task import FINAL, Instant, Json, Lane, State, Task, encode
+from onward.doors.tasks.shapes import TaskDetail
 from onward.doors.tasks.submission import SUMMARIZE
 
 FIELDS = (
@@ -23,9 +24,9 @@ PENDING, SCHEDULED, DEAD = "tasks:pending", "tasks:scheduled", "dlq:tasks"
 DEPTHS, BY_STATE = "metrics:queue:depths", "metrics:tasks:by_state"
 
 
-def fields_of(task: Task, detail: Mapping[str, Any]) -> dict[str, str]:
+def fields_of(task: Task, detail: TaskDetail) -> dict[str, str]:
     """`detail` is the task as this door's endpoints show it."""
-    fields = {name: _text(detail[name]) for name in FIELDS}
+    fields = {name: _text(getattr(detail, name)) for name in FIELDS}
     # Work of other types has no text to show: what it was given stands in its place.
     fields["content"] = fields["content"] or _text(msgspec.Raw(task.payload.encode()))
     return fields

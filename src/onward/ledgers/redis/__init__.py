@@ -25,8 +25,11 @@ log = structlog.get_logger("onward.redis")
 
 
 class RedisBackend:
+    shared = True
+
     def __init__(self, url: str, *, prefix: str = "", volatile: bool = False) -> None:
         """`volatile`: that this Redis may lose its tasks is known, and wanted."""
+        self.redis: str | None = url
         self._redis = connect(url, timeout_s=None)  # a listener waits for as long as it takes
         self.functions = Functions(self._redis, prefix)
         self.tasks = RedisStore(self.functions)

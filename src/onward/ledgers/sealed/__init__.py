@@ -148,6 +148,7 @@ class SealedBackend:
     def __init__(self, inner: Resealable, keyring: Keyring) -> None:
         self.inner = inner
         self.keyring = keyring
+        self.shared, self.redis = inner.shared, inner.redis
         self.rotation = Rotation(inner.cells, keyring)
         self.tasks = SealedStore(inner.tasks, keyring)
         self.documents = SealedDocuments(inner.documents, keyring)

@@ -15,6 +15,8 @@ from onward.ledgers.sqlite.store import SqliteStore
 
 
 class SqliteBackend:
+    shared = False
+    redis: str | None = None
     warnings: Sequence[str] = ()
 
     def __init__(self, path: str, *, durable: bool = True) -> None:
