@@ -18,6 +18,7 @@ from onward.doors.agents.socket import NotificationSocket
 from onward.doors.chat import router as chat
 from onward.doors.dispatcher import router as dispatcher
 from onward.doors.dispatcher.submission import Door
+from onward.doors.document import document
 from onward.doors.express import Express
 from onward.doors.flows import router as flow_centre
 from onward.doors.flows import workers as flow_workers
@@ -26,7 +27,6 @@ from onward.doors.mcp import door as mcp
 from onward.doors.page import files as page
 from onward.doors.redis_views.part import RedisViews
 from onward.doors.rest import routes as rest
-from onward.doors.rest.document import document
 from onward.doors.tasks import router as tasks_door
 from onward.doors.tasks.submission import Intake
 from onward.doors.vocabulary import AGENTS

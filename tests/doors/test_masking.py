@@ -12,7 +12,7 @@ import pytest
 
 from onward import Worker
 from onward.core.errors import Invalid
-from onward.doors.rest.route import converted
+from onward.doors.route import converted
 from onward.services.privacy import MASK
 from onward.wire.tasks import Submit
 from tests.house import House, SocketWorker, open_house

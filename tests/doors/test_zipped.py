@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.doors.route import ZIPPED_ASIDE_FROM, ZIPPED_FROM
+from onward.doors.json_reply import ZIPPED_ASIDE_FROM, ZIPPED_FROM
 from tests.house import House
 
 

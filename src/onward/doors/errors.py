@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,7 +22,6 @@ from onward.core.errors import (
     QueueFull,
     TooBusy,
     Unreadable,
-    our_words,
 )
 from onward.doors.chat import errors as chat
 from onward.doors.dispatcher import errors as dispatcher
@@ -33,7 +29,6 @@ from onward.doors.flows import errors as flows
 from onward.doors.hints import hint_text
 from onward.doors.refusal import ErrorStyle, Refusal
 from onward.doors.rest import errors as rest
-from onward.doors.route import BadBody
 from onward.doors.tasks import errors as tasks
 from onward.wire.problems import FieldFault
 
@@ -96,8 +91,6 @@ def install(web: FastAPI) -> None:
     @web.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         path, request_id = request.url.path, request_id_of(request)
-        if isinstance(error, BadBody):
-            return refuse(path, request_id, error.error, status=400)
         status, code = error.status_code, CODES.get(error.status_code, "invalid_request")
         headers = {name.lower(): value for name, value in (error.headers or {}).items()}
         if status == 405:
@@ -106,16 +99,6 @@ def install(web: FastAPI) -> None:
             status, code, str(error.detail), hint=ELSEWHERE.get(status), headers=headers
         )
         return _response(path, request_id, refusal)
-
-    @web.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        faults = tuple(
-            FieldFault(pointer=_pointer(fault["loc"]), message=our_words(fault["msg"]))
-            for fault in error.errors()
-        )
-        text = ": ".join(filter(None, (faults[0].pointer, faults[0].message)))
-        refusal = Refusal(422, Invalid.code, text, faults=faults)
-        return _response(request.url.path, request_id_of(request), refusal)
 
 
 def request_id_of(request: Request) -> str:
@@ -144,10 +127,3 @@ def _methods(web: FastAPI, request: Request) -> list[str]:
         for method in route.methods or ()
     }
     return sorted(found | {"HEAD"} if "GET" in found else found)
-
-
-def _pointer(where: Any) -> str:
-    """FastAPI says ("body", "payload", 0): a JSON pointer into the body, or a parameter's name."""
-    place, *rest = where
-    path = "".join(f"/{part}" for part in rest)
-    return path if place == "body" else path.removeprefix("/")

@@ -17,9 +17,9 @@ from onward.core.follow import follow
 from onward.core.task import Ending, State, Task
 from onward.doors.chat.errors import ONCE, failure
 from onward.doors.dispatcher.submission import Door, error_text
+from onward.doors.json_reply import answer
 from onward.doors.refusal import JSON
-from onward.doors.rest.route import route
-from onward.doors.route import answer
+from onward.doors.route import route
 from onward.doors.streaming import EventStream
 from onward.native.caller import Caller, Scope, needs
 from onward.native.places import Places

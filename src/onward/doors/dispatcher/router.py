@@ -18,9 +18,9 @@ from onward.core.errors import Invalid, NotFound
 from onward.core.phase import phase
 from onward.core.task import Ending, State, Task
 from onward.doors.dispatcher.submission import Door, error_text
+from onward.doors.json_reply import answer
 from onward.doors.refusal import PlainError
-from onward.doors.rest.route import route
-from onward.doors.route import answer
+from onward.doors.route import route
 from onward.doors.vocabulary import SYNC
 from onward.native.caller import Caller, Scope, needs
 

@@ -17,7 +17,7 @@ from onward.core.errors import Conflict, Invalid
 from onward.core.task import FINAL, State
 from onward.doors.flows.rows import RunRow, run_row, status_of
 from onward.doors.listing import array
-from onward.doors.rest.route import route
+from onward.doors.route import route
 from onward.native.caller import Caller, Scope, needs
 from onward.native.flows import Flows
 from onward.native.runs import Runs

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from onward.core.errors import Invalid
 from onward.doors.hints import with_hint
-from onward.doors.rest.route import UseCase, route
+from onward.doors.route import UseCase, route
 from onward.native.caller import Caller, Scope, needs
 from onward.wire.base import Name, Query
 from onward.workers.http.registry import HttpWorker, Registry

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from onward.doors.hints import step_text
-from onward.doors.rest.route import Reply, route
+from onward.doors.route import Reply, route
 from onward.native.approvals import Approvals
 from onward.native.attempts import Attempts
 from onward.native.dead_letters import DeadLetters

@@ -23,9 +23,9 @@ from onward.core.errors import Conflict, Invalid, NotFound, TooBusy
 from onward.core.phase import Phase
 from onward.core.task import FINAL, State, Task, TaskId
 from onward.doors import errors
+from onward.doors.json_reply import answer
 from onward.doors.listing import FURTHER, array
-from onward.doors.rest.route import UseCase, route
-from onward.doors.route import answer
+from onward.doors.route import UseCase, route
 from onward.doors.tasks.shapes import (
     SHOWN,
     STORED,

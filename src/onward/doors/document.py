@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from onward.doors import guard
-from onward.doors.rest.route import components, error_content
+from onward.doors.route import components, error_content
 
 DESCRIBED = ("parameters", "requestBody", "responses")
 
