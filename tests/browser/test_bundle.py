@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "web"
-BUILT = ROOT / "src" / "onward" / "surfaces" / "console" / "static"
+BUILT = ROOT / "src" / "onward" / "doors" / "page" / "static"
 
 pytestmark = pytest.mark.slow
 
