@@ -13,7 +13,13 @@ interface Word {
   live: boolean; // something is still to come
 }
 
-const word = (label: string, tone: Tone, icon: IconName, acts: readonly Act[], live = true): Word => ({ label, tone, icon, acts, live });
+const word = (label: string, tone: Tone, icon: IconName, acts: readonly Act[], live = true): Word => ({
+  label,
+  tone,
+  icon,
+  acts,
+  live,
+});
 
 const PHASES: Record<Phase, Word> = {
   scheduled: word("scheduled", "later", "clock", ["cancel"]),
@@ -34,7 +40,16 @@ const PHASES: Record<Phase, Word> = {
   canceled: word("canceled", "off", "stop", ["retry"], false),
 };
 
-export const STATES: readonly State[] = ["queued", "running", "scheduled", "waiting", "succeeded", "failed", "dead", "canceled"];
+export const STATES: readonly State[] = [
+  "queued",
+  "running",
+  "scheduled",
+  "waiting",
+  "succeeded",
+  "failed",
+  "dead",
+  "canceled",
+];
 
 export function phaseWord(phase: string): Word {
   return PHASES[phase as Phase] ?? word(phase, "idle", "dots", []);

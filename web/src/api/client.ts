@@ -37,7 +37,11 @@ export async function post<T>(path: string, body?: unknown): Promise<T> {
 }
 
 export async function put<T>(path: string, body: unknown): Promise<T> {
-  const init: RequestInit = { method: "PUT", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+  const init: RequestInit = {
+    method: "PUT",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+  };
   return read<T>(await send(path, init));
 }
 
@@ -46,7 +50,11 @@ export async function remove(path: string): Promise<void> {
 }
 
 /** The answer as it came, for those who want to show it: status, milliseconds and text. */
-export async function raw(method: string, path: string, body: string): Promise<{ status: number; ms: number; text: string }> {
+export async function raw(
+  method: string,
+  path: string,
+  body: string,
+): Promise<{ status: number; ms: number; text: string }> {
   const begun = performance.now();
   const init: RequestInit = { method, headers: { "content-type": "application/json" } };
   if (method !== "GET") init.body = body;
@@ -82,7 +90,13 @@ function problem(status: number, title: string, text: string): Problem {
   }
   const word = (name: string): string | null => (typeof said[name] === "string" ? (said[name] as string) : null);
   const faults = Array.isArray(said.errors) ? (said.errors as { pointer: string; message: string }[]) : [];
-  return new Problem(status, word("detail") ?? word("error") ?? (title || `status ${status}`), word("hint"), word("code") ?? "", faults);
+  return new Problem(
+    status,
+    word("detail") ?? word("error") ?? (title || `status ${status}`),
+    word("hint"),
+    word("code") ?? "",
+    faults,
+  );
 }
 
 type Reviver = (this: unknown, key: string, value: unknown, context?: { source?: string }) => unknown;

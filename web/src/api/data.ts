@@ -64,7 +64,11 @@ interface Action<In, Out> {
 /** Something a button does. Its end is said in a toast; everything shown is read again. */
 export function useAction<In = void, Out = unknown>(
   work: (input: In) => Promise<Out>,
-  { done, after, quiet = false }: { done?: string | ((out: Out) => string); after?: (out: Out) => void; quiet?: boolean } = {},
+  {
+    done,
+    after,
+    quiet = false,
+  }: { done?: string | ((out: Out) => string); after?: (out: Out) => void; quiet?: boolean } = {},
 ): Action<In, Out> {
   const cache = useQueryClient();
   const action = useMutation<Out, Error, In>({

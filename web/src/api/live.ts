@@ -80,7 +80,9 @@ function connect(): void {
 
 function rows(columns: Snapshot["history"]): Point[] {
   const names = Object.keys(columns) as (keyof Point)[];
-  return columns.at.map((_, index) => Object.fromEntries(names.map((name) => [name, columns[name][index]])) as unknown as Point);
+  return columns.at.map(
+    (_, index) => Object.fromEntries(names.map((name) => [name, columns[name][index]])) as unknown as Point,
+  );
 }
 
 function tell(changed: readonly string[] | null): void {

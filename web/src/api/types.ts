@@ -5,15 +5,7 @@ type Schemas = components["schemas"];
 
 export type State = "scheduled" | "queued" | "running" | "waiting" | "succeeded" | "failed" | "dead" | "canceled";
 export type Phase =
-  | State
-  | "retry_wait"
-  | "retrying"
-  | "requeued"
-  | "offered"
-  | "overdue"
-  | "canceling"
-  | "waiting_approval"
-  | "parked";
+  State | "retry_wait" | "retrying" | "requeued" | "offered" | "overdue" | "canceling" | "waiting_approval" | "parked";
 
 export interface Fault {
   kind: string;
@@ -25,7 +17,10 @@ export interface Fault {
 }
 
 type Refine<T, R> = Omit<T, keyof R> & R;
-export type Task = Refine<Schemas["TaskShape"], { state: State; phase: Phase; payload: unknown; result: unknown; error: Fault | null }>;
+export type Task = Refine<
+  Schemas["TaskShape"],
+  { state: State; phase: Phase; payload: unknown; result: unknown; error: Fault | null }
+>;
 export type TaskEvent = Refine<Schemas["EventShape"], { data: unknown }>;
 export type Explanation = Schemas["ExplainShape"];
 export type Approval = Refine<Schemas["ApprovalShape"], { payload: unknown }>;
@@ -64,7 +59,10 @@ export interface Pause {
   at?: number;
 }
 
-export type Queue = Refine<Schemas["QueueShape"], { paused: Pause | null; breaker: Breaker | null; states: Record<State, number> }>;
+export type Queue = Refine<
+  Schemas["QueueShape"],
+  { paused: Pause | null; breaker: Breaker | null; states: Record<State, number> }
+>;
 
 export interface Service {
   name: string;

@@ -19,7 +19,15 @@ export interface Bar {
 
 const MOST = 60;
 
-export function Bars({ bars, empty, className = "" }: { bars: readonly Bar[]; empty: string; className?: string }): ReactNode {
+export function Bars({
+  bars,
+  empty,
+  className = "",
+}: {
+  bars: readonly Bar[];
+  empty: string;
+  className?: string;
+}): ReactNode {
   const now = useNow();
   const [all, setAll] = useState(false);
   const shown = all ? bars : bars.slice(-MOST);
@@ -52,7 +60,10 @@ export function Bars({ bars, empty, className = "" }: { bars: readonly Bar[]; em
                 </span>
               )}
               <span className="wf-track">
-                <span className={`wf-bar wf-${bar.tone} ${bar.to === null ? "still" : ""} ${bar.thin ? "thin" : ""}`} style={{ left: `${left}%`, width: `${width}%` }} />
+                <span
+                  className={`wf-bar wf-${bar.tone} ${bar.to === null ? "still" : ""} ${bar.thin ? "thin" : ""}`}
+                  style={{ left: `${left}%`, width: `${width}%` }}
+                />
               </span>
               <span className="wf-time num">{span(endOf(bar) - bar.from)}</span>
               <span className={`wf-end clip dot-${bar.tone}`}>{bar.to === null ? "now" : bar.end}</span>

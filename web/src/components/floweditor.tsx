@@ -17,7 +17,13 @@ const EXAMPLE = {
     total: { kind: "executor", service: "sum", prep: { input_key: "$params.prices" }, post: { output_key: "total" } },
     large: { kind: "choice", choice_cases: [{ action: "ask", expr: { gt: ["$shared.total", 100] } }] },
     ask: { kind: "approval", params: { reason: "More than 100: go on?" } },
-    label: { kind: "executor", service: "transform", params: { op: "upper" }, prep: { input_key: "$params.label" }, post: { output_key: "label" } },
+    label: {
+      kind: "executor",
+      service: "transform",
+      params: { op: "upper" },
+      prep: { input_key: "$params.label" },
+      post: { output_key: "label" },
+    },
   },
   edges: [
     { from: "total", to: "large" },
@@ -28,7 +34,15 @@ const EXAMPLE = {
 };
 const PAUSE_MS = 350; // after the last key
 
-export function FlowEditor({ flow, definition, after }: { flow: Pick<Flow, "id" | "name"> | null; definition: unknown; after: (made: Drawn) => void }): ReactNode {
+export function FlowEditor({
+  flow,
+  definition,
+  after,
+}: {
+  flow: Pick<Flow, "id" | "name"> | null;
+  definition: unknown;
+  after: (made: Drawn) => void;
+}): ReactNode {
   const [name, setName] = useState(flow?.name ?? "");
   const [text, setText] = useState(() => pretty(definition ?? EXAMPLE));
   const [chosen, choose] = useState("");
@@ -38,7 +52,10 @@ export function FlowEditor({ flow, definition, after }: { flow: Pick<Flow, "id" 
   const nodes = useMemo(() => outlineOf(read), [read]);
   const checked = useChecked(broken === null ? text : null);
   const publish = useAction(
-    () => (flow ? post<Drawn>(`/api/v2/flows/${encodeURIComponent(flow.id)}/versions`, { definition: read }) : post<Drawn>("/api/v2/flows", { name, definition: read })),
+    () =>
+      flow
+        ? post<Drawn>(`/api/v2/flows/${encodeURIComponent(flow.id)}/versions`, { definition: read })
+        : post<Drawn>("/api/v2/flows", { name, definition: read }),
     { done: (made) => `${made.name} is published as version ${made.version}`, after },
   );
   const faults = atNodes(checked?.faults ?? [], read);
@@ -60,20 +77,38 @@ export function FlowEditor({ flow, definition, after }: { flow: Pick<Flow, "id" 
             <input value={name} required maxLength={200} onChange={(event) => setName(event.target.value)} />
           </label>
         )}
-        <button className="primary push" disabled={publish.busy || broken !== null || faults.length > 0 || (!flow && !name)}>
+        <button
+          className="primary push"
+          disabled={publish.busy || broken !== null || faults.length > 0 || (!flow && !name)}
+        >
           <Icon name="check" /> {flow ? "Publish a new version" : "Publish"}
         </button>
       </div>
       <div className="grid-2">
         <label className="field">
           <span>Definition</span>
-          <textarea ref={box} className="mono" rows={30} spellCheck={false} value={text} aria-invalid={broken !== null || faults.length > 0} onChange={(event) => setText(event.target.value)} />
+          <textarea
+            ref={box}
+            className="mono"
+            rows={30}
+            spellCheck={false}
+            value={text}
+            aria-invalid={broken !== null || faults.length > 0}
+            onChange={(event) => setText(event.target.value)}
+          />
           {broken && <span className="fault">{broken}</span>}
         </label>
         <div className="stack">
           {broken === null && checked && <Found faults={faults} warnings={checked.warnings} show={show} />}
           <Card title="As it stands">
-            <FlowGraph nodes={nodes} label="The flow as written" flaws={faults} doubts={checked?.warnings ?? []} chosen={chosen} choose={show} />
+            <FlowGraph
+              nodes={nodes}
+              label="The flow as written"
+              flaws={faults}
+              doubts={checked?.warnings ?? []}
+              chosen={chosen}
+              choose={show}
+            />
           </Card>
         </div>
       </div>
@@ -101,7 +136,15 @@ function useChecked(text: string | null): Validated | null {
   return checked;
 }
 
-function Found({ faults, warnings, show }: { faults: readonly Flaw[]; warnings: readonly Flaw[]; show: (node: string | null) => void }): ReactNode {
+function Found({
+  faults,
+  warnings,
+  show,
+}: {
+  faults: readonly Flaw[];
+  warnings: readonly Flaw[];
+  show: (node: string | null) => void;
+}): ReactNode {
   if (!faults.length && !warnings.length)
     return (
       <Notice tone="good" icon="check">
@@ -116,7 +159,17 @@ function Found({ faults, warnings, show }: { faults: readonly Flaw[]; warnings: 
   );
 }
 
-export function FlawList({ flaws, word, tone, show }: { flaws: readonly Flaw[]; word: string; tone: "bad" | "wait"; show: (node: string | null) => void }): ReactNode {
+export function FlawList({
+  flaws,
+  word,
+  tone,
+  show,
+}: {
+  flaws: readonly Flaw[];
+  word: string;
+  tone: "bad" | "wait";
+  show: (node: string | null) => void;
+}): ReactNode {
   if (!flaws.length) return null;
   return (
     <div className={`notice tone-${tone}`}>

@@ -13,7 +13,15 @@ export function pretty(value: unknown): string {
 }
 
 /** `marked` are keys at the top that changed. */
-export function Json({ value, label, marked }: { value: unknown; label: string; marked?: ReadonlySet<string> }): ReactNode {
+export function Json({
+  value,
+  label,
+  marked,
+}: {
+  value: unknown;
+  label: string;
+  marked?: ReadonlySet<string>;
+}): ReactNode {
   return (
     <div className="json" role="region" aria-label={label} tabIndex={0}>
       <div className="json-acts">
@@ -82,7 +90,8 @@ function Branch({ value, name, depth }: { value: object; name?: string; depth: n
 
 function Leaf({ value }: { value: unknown }): ReactNode {
   const [whole, setWhole] = useState(false);
-  if (typeof value !== "string") return <span className={value === null ? "faint" : "json-number"}>{JSON.stringify(value)}</span>;
+  if (typeof value !== "string")
+    return <span className={value === null ? "faint" : "json-number"}>{JSON.stringify(value)}</span>;
   const long = value.length > LONG && !whole;
   return (
     <>
@@ -97,12 +106,29 @@ function Leaf({ value }: { value: unknown }): ReactNode {
 }
 
 /** Text that should be JSON, and what is wrong with it. */
-export function JsonEdit({ value, onChange, label, rows = 8 }: { value: string; onChange: (text: string) => void; label: string; rows?: number }): ReactNode {
+export function JsonEdit({
+  value,
+  onChange,
+  label,
+  rows = 8,
+}: {
+  value: string;
+  onChange: (text: string) => void;
+  label: string;
+  rows?: number;
+}): ReactNode {
   const fault = faultOf(value);
   return (
     <label className="field">
       <span>{label}</span>
-      <textarea className="mono" rows={rows} spellCheck={false} value={value} aria-invalid={fault !== null} onChange={(event) => onChange(event.target.value)} />
+      <textarea
+        className="mono"
+        rows={rows}
+        spellCheck={false}
+        value={value}
+        aria-invalid={fault !== null}
+        onChange={(event) => onChange(event.target.value)}
+      />
       {fault && <span className="fault">{fault}</span>}
     </label>
   );

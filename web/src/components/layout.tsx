@@ -51,7 +51,13 @@ export function Layout({ children, title }: { children: ReactNode; title: string
         Skip to the page
       </a>
       <header className="top">
-        <button type="button" className="plain only-small" aria-label="Menu" aria-expanded={menu} onClick={() => setMenu(!menu)}>
+        <button
+          type="button"
+          className="plain only-small"
+          aria-label="Menu"
+          aria-expanded={menu}
+          onClick={() => setMenu(!menu)}
+        >
           <Icon name="menu" size={20} />
         </button>
         <Link to="/" className="brand">
@@ -84,7 +90,11 @@ function Nav({ open, path, help }: { open: boolean; path: string; help: () => vo
   const live = useLive();
   const [theme, setTheme] = useTheme();
   const waiting = live.now?.states.waiting ?? 0;
-  const asked = useData<Page<Approval>>(waiting ? "/api/v2/approvals?limit=100" : null, (changed) => changed === null, waiting);
+  const asked = useData<Page<Approval>>(
+    waiting ? "/api/v2/approvals?limit=100" : null,
+    (changed) => changed === null,
+    waiting,
+  );
   const approvals = waiting ? (asked.data?.items.length ?? 0) : 0;
   return (
     <nav className={open ? "side open" : "side"} aria-label="Pages">
@@ -109,7 +119,14 @@ function Nav({ open, path, help }: { open: boolean; path: string; help: () => vo
       <div className="side-foot">
         <div className="tabs" role="group" aria-label="Theme">
           {THEMES.map(([name, icon]) => (
-            <button key={name} type="button" aria-pressed={theme === name} aria-label={`${name} theme`} title={`${name} theme`} onClick={() => setTheme(name)}>
+            <button
+              key={name}
+              type="button"
+              aria-pressed={theme === name}
+              aria-label={`${name} theme`}
+              title={`${name} theme`}
+              onClick={() => setTheme(name)}
+            >
               <Icon name={icon} size={14} />
             </button>
           ))}
@@ -136,7 +153,12 @@ function LiveControl(): ReactNode {
   }, [restarted]);
   const paused = status === "paused";
   return (
-    <button type="button" className={`live live-${status}`} onClick={() => setPaused(!paused)} aria-label={paused ? "Paused: resume live updates" : `${SAID[status]}: pause live updates`}>
+    <button
+      type="button"
+      className={`live live-${status}`}
+      onClick={() => setPaused(!paused)}
+      aria-label={paused ? "Paused: resume live updates" : `${SAID[status]}: pause live updates`}
+    >
       <span className="dot" />
       <span className="live-word">{SAID[status]}</span>
       <Icon name={paused ? "play" : "pause"} size={14} />
@@ -151,7 +173,8 @@ function Gone(): ReactNode {
     <div className="banner" role="alert">
       <Icon name="warn" />
       <span>
-        <strong>The server does not answer.</strong> {now ? "What you see is from before." : "Is it running?"} The page goes on by itself when it is back.
+        <strong>The server does not answer.</strong> {now ? "What you see is from before." : "Is it running?"} The page
+        goes on by itself when it is back.
       </span>
     </div>
   );

@@ -21,7 +21,17 @@ import { faultOf, Json, JsonEdit, pretty } from "./json";
 
 const SHOWN = 20;
 
-export function NodePanel({ run, node, look, steps }: { run: Run; node: FlowNode; look: NodeLook; steps: readonly Step[] }): ReactNode {
+export function NodePanel({
+  run,
+  node,
+  look,
+  steps,
+}: {
+  run: Run;
+  node: FlowNode;
+  look: NodeLook;
+  steps: readonly Step[];
+}): ReactNode {
   const [forking, setForking] = useState(false);
   const rows = run.node_runs.filter((row) => row.node_key === node.key);
   const word = NODES[look.state];
@@ -39,7 +49,11 @@ export function NodePanel({ run, node, look, steps }: { run: Run; node: FlowNode
         </span>
       }
       acts={
-        <button type="button" onClick={() => setForking(true)} title="A new run that begins here; this one stays as it is">
+        <button
+          type="button"
+          onClick={() => setForking(true)}
+          title="A new run that begins here; this one stays as it is"
+        >
           <Icon name="redo" size={14} /> Fork from here
         </button>
       }
@@ -76,7 +90,17 @@ function Fan({ step, rows }: { step: Step; rows: readonly NodeRun[] }): ReactNod
   );
 }
 
-function NodeRuns({ run, node, rows, step }: { run: Run; node: FlowNode; rows: readonly NodeRun[]; step: Step | undefined }): ReactNode {
+function NodeRuns({
+  run,
+  node,
+  rows,
+  step,
+}: {
+  run: Run;
+  node: FlowNode;
+  rows: readonly NodeRun[];
+  step: Step | undefined;
+}): ReactNode {
   const [most, setMost] = useState(SHOWN);
   const now = useNow();
   if (!rows.length)
@@ -105,7 +129,19 @@ function NodeRuns({ run, node, rows, step }: { run: Run; node: FlowNode; rows: r
   );
 }
 
-function Attempt({ row, run, node, now, open }: { row: NodeRun; run: Run; node: FlowNode; now: number; open: boolean }): ReactNode {
+function Attempt({
+  row,
+  run,
+  node,
+  now,
+  open,
+}: {
+  row: NodeRun;
+  run: Run;
+  node: FlowNode;
+  now: number;
+  open: boolean;
+}): ReactNode {
   const word = NODES[row.status === "running" ? atIt(node.kind) : row.status];
   const call = row.id.slice(0, row.id.lastIndexOf(":"));
   return (
@@ -116,7 +152,9 @@ function Attempt({ row, run, node, now, open }: { row: NodeRun; run: Run; node: 
         </Mark>
         <span className="grow">{call === run.id ? "" : `attempt ${row.attempt_no}`}</span>
         {row.action && row.action !== "default" && <span className="faint small">→ {row.action}</span>}
-        <span className="faint small num">{row.started_at !== null && span((row.finished_at ?? Math.max(now, row.started_at)) - row.started_at)}</span>
+        <span className="faint small num">
+          {row.started_at !== null && span((row.finished_at ?? Math.max(now, row.started_at)) - row.started_at)}
+        </span>
       </summary>
       <div className="stack-tight">
         <Facts
@@ -167,7 +205,12 @@ function Decide({ run, child }: { run: Run; child: string }): ReactNode {
       <div className="fields">
         <label className="field">
           <span>Comment</span>
-          <input value={comment} maxLength={4000} placeholder="goes into the record" onChange={(event) => setComment(event.target.value)} />
+          <input
+            value={comment}
+            maxLength={4000}
+            placeholder="goes into the record"
+            onChange={(event) => setComment(event.target.value)}
+          />
         </label>
         <label className="field">
           <span>Your name</span>
@@ -188,7 +231,10 @@ function Decide({ run, child }: { run: Run; child: string }): ReactNode {
 
 function SignalForm({ run, node }: { run: Run; node: FlowNode }): ReactNode {
   const [text, setText] = useState("true");
-  const signal = useAction(() => post(`/api/v2/runs/${encodeURIComponent(run.id)}/signal`, { name: node.key, value: parse(text) }), { done: "Signalled" });
+  const signal = useAction(
+    () => post(`/api/v2/runs/${encodeURIComponent(run.id)}/signal`, { name: node.key, value: parse(text) }),
+    { done: "Signalled" },
+  );
   return (
     <Form className="decide" onSubmit={() => signal.run()}>
       <p>The run waits here for a signal{node.what && <> ({node.what})</>}.</p>
@@ -203,7 +249,17 @@ function SignalForm({ run, node }: { run: Run; node: FlowNode }): ReactNode {
 }
 
 /** With the state before the node's last visit; of one that was not reached, the state as it is. */
-function Fork({ run, node, step, onClose }: { run: Run; node: string; step: Step | undefined; onClose: () => void }): ReactNode {
+function Fork({
+  run,
+  node,
+  step,
+  onClose,
+}: {
+  run: Run;
+  node: string;
+  step: Step | undefined;
+  onClose: () => void;
+}): ReactNode {
   const path = `/api/v2/runs/${encodeURIComponent(run.id)}`;
   const before = step ? url(`${path}/shared`, { at: step.seq }) : null;
   const state = useData<SharedState>(before, () => false);
@@ -212,25 +268,49 @@ function Fork({ run, node, step, onClose }: { run: Run; node: string; step: Step
       {before === null ? (
         <ForkForm run={run} node={node} path={path} seen={run} part="shared" />
       ) : (
-        <Loading from={state}>{(found) => <ForkForm run={run} node={node} path={before} seen={found} part="before" />}</Loading>
+        <Loading from={state}>
+          {(found) => <ForkForm run={run} node={node} path={before} seen={found} part="before" />}
+        </Loading>
       )}
     </Dialog>
   );
 }
 
-function ForkForm<T extends object>({ run, node, path, seen, part }: { run: Run; node: string; path: string; seen: T; part: keyof T }): ReactNode {
+function ForkForm<T extends object>({
+  run,
+  node,
+  path,
+  seen,
+  part,
+}: {
+  run: Run;
+  node: string;
+  path: string;
+  seen: T;
+  part: keyof T;
+}): ReactNode {
   const { shown, hidden, reveal } = useWhole(path, seen, [part]);
   const [typed, setTyped] = useState<string | null>(null);
   const before = pretty(ownShared((shown[part] ?? {}) as Run["shared"]));
   const text = typed ?? before;
-  const fork = useAction((anyway: boolean) => post<Run>(`/api/v2/runs/${encodeURIComponent(run.id)}/fork`, { from_node: node, anyway, ...(text === before ? {} : { shared: parse(text) }) }), {
-    done: "Forked: this is the new run",
-    after: (made) => go(`/runs/${encodeURIComponent(made.id)}`),
-  });
+  const fork = useAction(
+    (anyway: boolean) =>
+      post<Run>(`/api/v2/runs/${encodeURIComponent(run.id)}/fork`, {
+        from_node: node,
+        anyway,
+        ...(text === before ? {} : { shared: parse(text) }),
+      }),
+    {
+      done: "Forked: this is the new run",
+      after: (made) => go(`/runs/${encodeURIComponent(made.id)}`),
+    },
+  );
   const refused = fork.error instanceof Problem && fork.error.status === 409;
   return (
     <Form onSubmit={() => fork.run(false)}>
-      <p className="faint">A new run of the same version, with the same parameters, begins at {node}. This one stays as it is.</p>
+      <p className="faint">
+        A new run of the same version, with the same parameters, begins at {node}. This one stays as it is.
+      </p>
       {hidden ? (
         <p>
           <button type="button" onClick={() => reveal()}>

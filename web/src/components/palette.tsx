@@ -22,7 +22,11 @@ interface Choice {
 
 const FIXED: readonly Choice[] = [
   ...PAGES.flatMap((page) => (page.nav ? [{ name: page.title, icon: page.nav.icon, act: () => go(page.path) }] : [])),
-  ...STATES.map((state) => ({ name: `Tasks that are ${state}`, icon: "list" as const, act: () => go(to("/tasks", { q: `state:${state}` })) })),
+  ...STATES.map((state) => ({
+    name: `Tasks that are ${state}`,
+    icon: "list" as const,
+    act: () => go(to("/tasks", { q: `state:${state}` })),
+  })),
   { name: "Pause live updates", icon: "pause", act: () => setPaused(true) },
   { name: "Resume live updates", icon: "play", act: () => setPaused(false) },
 ];
@@ -51,7 +55,11 @@ export function Palette({ onClose }: { onClose: () => void }): ReactNode {
     ...tasks.map((task) => ({ name: `${task.type}  ${task.id}`, task, act: () => go(`/tasks/${task.id}`) })),
     ...(wanted
       ? [
-          { name: `Search tasks for “${text.trim()}”`, icon: "search" as const, act: () => go(to("/tasks", { q: text.trim() })) },
+          {
+            name: `Search tasks for “${text.trim()}”`,
+            icon: "search" as const,
+            act: () => go(to("/tasks", { q: text.trim() })),
+          },
           { name: `Session “${text.trim()}”`, icon: "people" as const, act: () => go(sessionAt(text.trim())) },
         ]
       : []),
@@ -86,7 +94,14 @@ export function Palette({ onClose }: { onClose: () => void }): ReactNode {
       />
       <ul id="choices" role="listbox" aria-label="Choices" className="choices">
         {choices.map((choice, index) => (
-          <li key={choice.name} id={`choice-${index}`} role="option" aria-selected={index === row} onClick={() => choose(choice)} onMouseMove={() => setAt(index)}>
+          <li
+            key={choice.name}
+            id={`choice-${index}`}
+            role="option"
+            aria-selected={index === row}
+            onClick={() => choose(choice)}
+            onMouseMove={() => setAt(index)}
+          >
             {choice.icon && <Icon name={choice.icon} />}
             <span className="grow clip">{choice.name}</span>
             {choice.task && <Badge phase={choice.task.phase} />}

@@ -23,7 +23,18 @@ interface Props<T extends Row> {
   children: (row: T) => ReactNode; // its cells
 }
 
-export function Rows<T extends Row>({ list, label, what, kind, head, at: pageOf, empty, keys = {}, chosen, children }: Props<T>): ReactNode {
+export function Rows<T extends Row>({
+  list,
+  label,
+  what,
+  kind,
+  head,
+  at: pageOf,
+  empty,
+  keys = {},
+  chosen,
+  children,
+}: Props<T>): ReactNode {
   const box = useRef<HTMLDivElement>(null);
   const { rows } = list;
   const virtual = useWindowVirtualizer({
@@ -63,7 +74,12 @@ export function Rows<T extends Row>({ list, label, what, kind, head, at: pageOf,
           {list.fresh >= 100 ? "100+" : list.fresh} new
         </button>
       )}
-      <div className={`card flush listed ${kind}`} role="table" aria-label={label} aria-rowcount={list.complete ? rows.length : -1}>
+      <div
+        className={`card flush listed ${kind}`}
+        role="table"
+        aria-label={label}
+        aria-rowcount={list.complete ? rows.length : -1}
+      >
         <div className="list-row list-head" role="row">
           {head}
         </div>
@@ -86,13 +102,23 @@ export function Rows<T extends Row>({ list, label, what, kind, head, at: pageOf,
         </div>
       </div>
       <p className="faint small" aria-live="polite">
-        {list.complete ? `${number(rows.length)} ${what[rows.length === 1 ? 0 : 1]}` : `${number(rows.length)} loaded, more as you scroll`}
+        {list.complete
+          ? `${number(rows.length)} ${what[rows.length === 1 ? 0 : 1]}`
+          : `${number(rows.length)} loaded, more as you scroll`}
       </p>
     </>
   );
 }
 
-export function Cell({ className, children, head = false }: { className?: string; children?: ReactNode; head?: boolean }): ReactNode {
+export function Cell({
+  className,
+  children,
+  head = false,
+}: {
+  className?: string;
+  children?: ReactNode;
+  head?: boolean;
+}): ReactNode {
   return (
     <span role={head ? "columnheader" : "cell"} className={className}>
       {children}

@@ -24,20 +24,41 @@ function guessed(text: string): unknown {
 function kindOf(text: string): string {
   const value = guessed(text);
   if (value === null) return "null";
-  return Array.isArray(value) ? "a list" : { string: "text", number: "a number", boolean: "yes or no", object: "an object" }[typeof value as "string"];
+  return Array.isArray(value)
+    ? "a list"
+    : { string: "text", number: "a number", boolean: "yes or no", object: "an object" }[typeof value as "string"];
 }
 
-export function RunForm({ flow, version, definition, onClose }: { flow: string; version: number; definition: unknown; onClose: () => void }): ReactNode {
+export function RunForm({
+  flow,
+  version,
+  definition,
+  onClose,
+}: {
+  flow: string;
+  version: number;
+  definition: unknown;
+  onClose: () => void;
+}): ReactNode {
   const names = paramsOf(definition);
   const [form, setForm] = useState<"fields" | "json">(names.length ? "fields" : "json");
   const [values, setValues] = useState<Record<string, string>>({});
   const [text, setText] = useState("{}");
   const [shared, setShared] = useState("{}");
   const given = Object.fromEntries(names.flatMap((name) => (values[name] ? [[name, guessed(values[name])]] : [])));
-  const start = useAction(() => post<RunBrief>("/api/v2/runs", { flow, version, params: form === "fields" ? given : parse(text), shared: parse(shared) }), {
-    done: "Started",
-    after: (run) => go(`/runs/${encodeURIComponent(run.id)}`),
-  });
+  const start = useAction(
+    () =>
+      post<RunBrief>("/api/v2/runs", {
+        flow,
+        version,
+        params: form === "fields" ? given : parse(text),
+        shared: parse(shared),
+      }),
+    {
+      done: "Started",
+      after: (run) => go(`/runs/${encodeURIComponent(run.id)}`),
+    },
+  );
   const change = (next: "fields" | "json"): void => {
     if (next === "json") setText(pretty(given));
     setForm(next);
@@ -48,13 +69,19 @@ export function RunForm({ flow, version, definition, onClose }: { flow: string; 
         {names.length > 0 && <Tabs label="Parameters as" value={form} options={FORMS} onChange={change} />}
         {form === "fields" ? (
           <>
-            <p className="faint small">These parameters are used in the flow. JSON is taken as such, anything else as text.</p>
+            <p className="faint small">
+              These parameters are used in the flow. JSON is taken as such, anything else as text.
+            </p>
             {names.map((name) => (
               <label className="field" key={name}>
                 <span>
                   {name} {values[name] && <span className="faint small">{kindOf(values[name])}</span>}
                 </span>
-                <input className="mono" value={values[name] ?? ""} onChange={(event) => setValues({ ...values, [name]: event.target.value })} />
+                <input
+                  className="mono"
+                  value={values[name] ?? ""}
+                  onChange={(event) => setValues({ ...values, [name]: event.target.value })}
+                />
               </label>
             ))}
           </>
@@ -66,7 +93,10 @@ export function RunForm({ flow, version, definition, onClose }: { flow: string; 
           <JsonEdit label="Shared state" value={shared} onChange={setShared} rows={4} />
         </details>
         <div className="dialog-acts">
-          <button className="primary" disabled={start.busy || faultOf(shared) !== null || (form === "json" && faultOf(text) !== null)}>
+          <button
+            className="primary"
+            disabled={start.busy || faultOf(shared) !== null || (form === "json" && faultOf(text) !== null)}
+          >
             <Icon name="play" /> Run
           </button>
         </div>

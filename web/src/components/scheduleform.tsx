@@ -22,30 +22,70 @@ const WHEN = [
   ["run_at", "Once"],
 ] as const;
 
-export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule | null; onClose: () => void; after?: (made: ScheduleShown) => void }): ReactNode {
+export function ScheduleForm({
+  schedule,
+  onClose,
+  after,
+}: {
+  schedule: Schedule | null;
+  onClose: () => void;
+  after?: (made: ScheduleShown) => void;
+}): ReactNode {
   const flows = useData<Page<Flow>>("/api/v2/flows", (changed) => changed === null);
   const known = (flows.data?.items ?? []).filter((flow) => flow.version > 0);
   const [draft, setDraft] = useState<ScheduleDraft>(() => draftOf(schedule, known, serverNow()));
   const set = (part: Partial<ScheduleDraft>): void => setDraft({ ...draft, ...part });
   const body = (): Record<string, unknown> => bodyOf({ ...draft, flow: draft.flow || known[0]?.name || "" });
-  const save = useAction(() => (schedule ? put<ScheduleShown>(scheduleApi(schedule.name), body()) : post<ScheduleShown>("/api/v2/schedules", body())), {
-    done: schedule ? "Changed" : "Scheduled",
-    quiet: true,
-    after: (made) => {
-      onClose();
-      after?.(made);
+  const save = useAction(
+    () =>
+      schedule
+        ? put<ScheduleShown>(scheduleApi(schedule.name), body())
+        : post<ScheduleShown>("/api/v2/schedules", body()),
+    {
+      done: schedule ? "Changed" : "Scheduled",
+      quiet: true,
+      after: (made) => {
+        onClose();
+        after?.(made);
+      },
     },
-  });
+  );
   const faults = save.error instanceof Problem ? save.error.faults : [];
-  const at = (field: string): string | undefined => faults.find((fault) => fault.pointer.split("/").filter((part) => part && part !== "body")[0] === field)?.message.replace(/^String should match pattern.*/, "no slash in it, and no dot at its beginning");
-  const shown = ["name", "type", "flow", "payload", "params", "cron", "every_ms", "run_at", "timezone", "queue", "max_retries", "timeout_ms", "session_id"];
+  const at = (field: string): string | undefined =>
+    faults
+      .find((fault) => fault.pointer.split("/").filter((part) => part && part !== "body")[0] === field)
+      ?.message.replace(/^String should match pattern.*/, "no slash in it, and no dot at its beginning");
+  const shown = [
+    "name",
+    "type",
+    "flow",
+    "payload",
+    "params",
+    "cron",
+    "every_ms",
+    "run_at",
+    "timezone",
+    "queue",
+    "max_retries",
+    "timeout_ms",
+    "session_id",
+  ];
   const elsewhere = save.error && !shown.some((field) => at(field));
-  const text = (field: "name" | "type" | "cron" | "timezone" | "queue" | "max_retries" | "timeout_ms" | "session_id", label: string, more: { hint?: string; required?: boolean; list?: string; disabled?: boolean } = {}): ReactNode => {
+  const text = (
+    field: "name" | "type" | "cron" | "timezone" | "queue" | "max_retries" | "timeout_ms" | "session_id",
+    label: string,
+    more: { hint?: string; required?: boolean; list?: string; disabled?: boolean } = {},
+  ): ReactNode => {
     const { hint, ...rest } = more;
     return (
       <label className="field">
         <span>{label}</span>
-        <input value={draft[field]} aria-invalid={at(field) !== undefined} onChange={(event) => set({ [field]: event.target.value })} {...rest} />
+        <input
+          value={draft[field]}
+          aria-invalid={at(field) !== undefined}
+          onChange={(event) => set({ [field]: event.target.value })}
+          {...rest}
+        />
         {hint && <span className="faint small">{hint}</span>}
         <Fault text={at(field)} />
       </label>
@@ -71,7 +111,12 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
               <Fault text={at("flow")} />
             </label>
           )}
-          <JsonEdit label={draft.what === "type" ? "Payload" : "Parameters"} value={draft.given} onChange={(given) => set({ given })} rows={4} />
+          <JsonEdit
+            label={draft.what === "type" ? "Payload" : "Parameters"}
+            value={draft.given}
+            onChange={(given) => set({ given })}
+            rows={4}
+          />
           <Fault text={at("payload") ?? at("params")} />
         </fieldset>
         <fieldset>
@@ -86,12 +131,23 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
             <div className="fields">
               <label className="field">
                 <span>Every</span>
-                <input type="number" min="0" step="any" required value={draft.every} aria-invalid={at("every_ms") !== undefined} onChange={(event) => set({ every: event.target.value })} />
+                <input
+                  type="number"
+                  min="0"
+                  step="any"
+                  required
+                  value={draft.every}
+                  aria-invalid={at("every_ms") !== undefined}
+                  onChange={(event) => set({ every: event.target.value })}
+                />
                 <Fault text={at("every_ms")} />
               </label>
               <label className="field">
                 <span>Unit</span>
-                <select value={draft.unit} onChange={(event) => set({ unit: event.target.value as ScheduleDraft["unit"] })}>
+                <select
+                  value={draft.unit}
+                  onChange={(event) => set({ unit: event.target.value as ScheduleDraft["unit"] })}
+                >
                   {UNITS.map(([unit]) => (
                     <option key={unit}>{unit}</option>
                   ))}
@@ -101,14 +157,23 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
           ) : (
             <label className="field">
               <span>At (this browser's time)</span>
-              <input type="datetime-local" required value={draft.at} aria-invalid={at("run_at") !== undefined} onChange={(event) => set({ at: event.target.value })} />
+              <input
+                type="datetime-local"
+                required
+                value={draft.at}
+                aria-invalid={at("run_at") !== undefined}
+                onChange={(event) => set({ at: event.target.value })}
+              />
               <Fault text={at("run_at")} />
             </label>
           )}
           <div className="fields">
             <label className="field">
               <span>Missed while the server was down</span>
-              <select value={draft.missed} onChange={(event) => set({ missed: event.target.value as ScheduleDraft["missed"] })}>
+              <select
+                value={draft.missed}
+                onChange={(event) => set({ missed: event.target.value as ScheduleDraft["missed"] })}
+              >
                 <option value="once">run once</option>
                 <option value="skip">leave out</option>
                 <option value="all">run all of them</option>
@@ -116,7 +181,10 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
             </label>
             <label className="field">
               <span>While the last one still runs</span>
-              <select value={draft.overlap} onChange={(event) => set({ overlap: event.target.value as ScheduleDraft["overlap"] })}>
+              <select
+                value={draft.overlap}
+                onChange={(event) => set({ overlap: event.target.value as ScheduleDraft["overlap"] })}
+              >
                 <option value="allow">run beside it</option>
                 <option value="skip">leave out</option>
               </select>
@@ -130,7 +198,10 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
               {text("queue", "Queue")}
               <label className="field">
                 <span>Priority</span>
-                <select value={draft.priority} onChange={(event) => set({ priority: event.target.value as ScheduleDraft["priority"] })}>
+                <select
+                  value={draft.priority}
+                  onChange={(event) => set({ priority: event.target.value as ScheduleDraft["priority"] })}
+                >
                   <option value="">as usual</option>
                   <option>high</option>
                   <option>normal</option>
@@ -141,7 +212,12 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
               {text("timeout_ms", "Timeout (ms)")}
               {text("session_id", "Session")}
               <label className="check">
-                <input type="checkbox" checked={draft.requires_approval} onChange={(event) => set({ requires_approval: event.target.checked })} /> Asks for approval
+                <input
+                  type="checkbox"
+                  checked={draft.requires_approval}
+                  onChange={(event) => set({ requires_approval: event.target.checked })}
+                />{" "}
+                Asks for approval
               </label>
             </div>
           </details>

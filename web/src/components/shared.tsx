@@ -11,7 +11,17 @@ import { Icon } from "./icon";
 import { Json } from "./json";
 
 /** `at` null: as it is now, or was at the end. 0: what the run began with. */
-export function SharedAt({ run, steps, at, choose }: { run: Run; steps: readonly Step[]; at: number | null; choose: (seq: number | null) => void }): ReactNode {
+export function SharedAt({
+  run,
+  steps,
+  at,
+  choose,
+}: {
+  run: Run;
+  steps: readonly Step[];
+  at: number | null;
+  choose: (seq: number | null) => void;
+}): ReactNode {
   const last = steps.at(-1)?.seq ?? 0;
   const to = (seq: number): void => choose(seq > last ? null : Math.max(seq, 0));
   const back = (): void => {
@@ -26,7 +36,13 @@ export function SharedAt({ run, steps, at, choose }: { run: Run; steps: readonly
   return (
     <div className="stack">
       <div className="row slider">
-        <button type="button" aria-label="A step back" title="A step back ([)" disabled={last === 0 || at === 0} onClick={back}>
+        <button
+          type="button"
+          aria-label="A step back"
+          title="A step back ([)"
+          disabled={last === 0 || at === 0}
+          onClick={back}
+        >
           <Icon name="left" size={14} />
         </button>
         <input
@@ -55,7 +71,11 @@ export function SharedAt({ run, steps, at, choose }: { run: Run; steps: readonly
 function AtStep({ run, at }: { run: Run; at: number }): ReactNode {
   const over = isOver(run);
   // What is past stays as it was; only the step that the run is at has an after to come.
-  const state = useData<SharedState>(url(`/api/v2/runs/${encodeURIComponent(run.id)}/shared`, { at }), (changed) => !over && ofRun(run.id)(changed), Number(over));
+  const state = useData<SharedState>(
+    url(`/api/v2/runs/${encodeURIComponent(run.id)}/shared`, { at }),
+    (changed) => !over && ofRun(run.id)(changed),
+    Number(over),
+  );
   return <Loading from={state}>{(found) => <BeforeAfter state={found} />}</Loading>;
 }
 
@@ -80,7 +100,9 @@ function BeforeAfter({ state }: { state: SharedState }): ReactNode {
           </ul>
         </Notice>
       )}
-      {state.inside !== null && <p className="faint small">The state of the subflow {state.inside}, as its nodes see it.</p>}
+      {state.inside !== null && (
+        <p className="faint small">The state of the subflow {state.inside}, as its nodes see it.</p>
+      )}
       {state.before === null ? (
         <Json value={state.after} label="shared state at the start" />
       ) : (
@@ -91,10 +113,17 @@ function BeforeAfter({ state }: { state: SharedState }): ReactNode {
           </div>
           <div>
             <h3 className="row faint">
-              After {changed.size > 0 && <Mark tone="good">{changed.size === 1 ? "1 key changed" : `${changed.size} keys changed`}</Mark>}
+              After{" "}
+              {changed.size > 0 && (
+                <Mark tone="good">{changed.size === 1 ? "1 key changed" : `${changed.size} keys changed`}</Mark>
+              )}
               {state.after !== null && changed.size === 0 && <Mark tone="idle">nothing changed</Mark>}
             </h3>
-            {state.after === null ? <p className="faint">It is not over yet.</p> : <Json value={state.after} label="shared state after" marked={changed} />}
+            {state.after === null ? (
+              <p className="faint">It is not over yet.</p>
+            ) : (
+              <Json value={state.after} label="shared state after" marked={changed} />
+            )}
           </div>
         </div>
       )}

@@ -22,13 +22,22 @@ const AT_ONCE = 5; // a browser opens no more connections than six to one server
 export async function* matching(search: Search, stop: AbortSignal): AsyncGenerator<Task> {
   let cursor: string | null = null;
   do {
-    const page: Page<Task> = await get(url("/api/v2/tasks", { ...searchParams(search), brief: true, limit: 1000, cursor }), stop);
+    const page: Page<Task> = await get(
+      url("/api/v2/tasks", { ...searchParams(search), brief: true, limit: 1000, cursor }),
+      stop,
+    );
     yield* page.items;
     cursor = page.next;
   } while (cursor && !stop.aborted);
 }
 
-export function useBulk(): { progress: BulkProgress | null; start: (act: BulkAct, tasks: AsyncIterable<Task> | Iterable<Task>) => void; stop: () => void; clear: () => void; signal: () => AbortSignal } {
+export function useBulk(): {
+  progress: BulkProgress | null;
+  start: (act: BulkAct, tasks: AsyncIterable<Task> | Iterable<Task>) => void;
+  stop: () => void;
+  clear: () => void;
+  signal: () => AbortSignal;
+} {
   const [progress, setProgress] = useState<BulkProgress | null>(null);
   const control = useRef(new AbortController());
   const cache = useQueryClient();

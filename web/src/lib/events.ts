@@ -14,7 +14,7 @@ export function useEvents(id: string): readonly TaskEvent[] | null {
     if (mine.busy) return;
     mine.busy = true;
     try {
-      for (let more = true; more && state.current === mine; ) {
+      for (let more = true; more && state.current === mine;) {
         const after = mine.read.at(-1)?.n ?? 0;
         const page = await get<Page<TaskEvent>>(url(`/api/v2/tasks/${encodeURIComponent(mine.id)}/events`, { after }));
         if (page.items.length) mine.read = [...mine.read, ...page.items];

@@ -7,7 +7,9 @@ let first = "";
 let firstAt = -Infinity;
 
 function typing(target: EventTarget | null): boolean {
-  return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+  return (
+    target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName))
+  );
 }
 
 export function useKeys(keys: Keys): void {
@@ -38,7 +40,11 @@ export const goFirst = (): void => {
 };
 
 /** j and k through rows, Enter opens one. Returns the row that the keys are at; -1: none yet. */
-export function useRowKeys(count: number, open: (index: number) => void, more: Record<string, (index: number) => void> = {}): [number, (index: number) => void] {
+export function useRowKeys(
+  count: number,
+  open: (index: number) => void,
+  more: Record<string, (index: number) => void> = {},
+): [number, (index: number) => void] {
   const [at, setAt] = useState(-1);
   const row = Math.min(at, count - 1);
   const acts: Keys = {

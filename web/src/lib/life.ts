@@ -50,7 +50,8 @@ export function lifeOf(events: readonly TaskEvent[], runAt: number | null): Stre
   let generation = 1;
   for (const event of events) {
     const data = (typeof event.data === "object" && event.data !== null ? event.data : {}) as Data;
-    if (event.type === "task.replayed") generation = typeof data.generation === "number" ? data.generation : generation + 1;
+    if (event.type === "task.replayed")
+      generation = typeof data.generation === "number" ? data.generation : generation + 1;
     if (!(event.type in BEGINS)) continue;
     if (open) {
       open.to = event.at;

@@ -52,7 +52,10 @@ export function useList<T extends Row>(source: Source<T>): List<T> {
   now.current.list = list;
   now.current.key = key;
 
-  const ask = useCallback((more: Params): Promise<Page<T>> => get<Page<T>>(url(source.path, { ...source.params, ...more })), [key]);
+  const ask = useCallback(
+    (more: Params): Promise<Page<T>> => get<Page<T>>(url(source.path, { ...source.params, ...more })),
+    [key],
+  );
   /** One request at a time; what comes in for another list is dropped. */
   const alone = useCallback(
     async (work: () => Promise<void>): Promise<void> => {
@@ -91,7 +94,8 @@ export function useList<T extends Row>(source: Source<T>): List<T> {
       const before = now.current.list;
       const head = await ask({ limit: Math.min(HEAD, source.page ?? HEAD) });
       if (before === null || top || seen.top) {
-        const merged = before === null || top ? { rows: head.items, next: head.next } : merge(before, head, source.below);
+        const merged =
+          before === null || top ? { rows: head.items, next: head.next } : merge(before, head, source.below);
         setFresh(0);
         put(merged);
         await lookUp(merged, head, changed, seen.ids);
@@ -119,7 +123,12 @@ export function useList<T extends Row>(source: Source<T>): List<T> {
   };
 
   /** Rows on screen that the head did not tell of. */
-  async function lookUp(shown: Listed<T>, head: Page<T>, changed: readonly string[] | null, ids: readonly string[]): Promise<void> {
+  async function lookUp(
+    shown: Listed<T>,
+    head: Page<T>,
+    changed: readonly string[] | null,
+    ids: readonly string[],
+  ): Promise<void> {
     if (!source.fits) return;
     const told = new Set(head.items.map((row) => row.id));
     const moved = changed && new Set(changed);

@@ -78,8 +78,19 @@ export function bodyOf(draft: ScheduleDraft): Record<string, unknown> {
           ...(draft.session_id && { session_id: draft.session_id }),
           ...(draft.requires_approval && { requires_approval: true }),
         };
-  const times = { cron: { cron: draft.cron }, every_ms: { every_ms: Math.round(Number(draft.every) * size) || 0 }, run_at: { run_at: new Date(draft.at).getTime() } };
-  return { name: draft.name, ...work, ...times[draft.when], timezone: draft.timezone, missed: draft.missed, overlap: draft.overlap };
+  const times = {
+    cron: { cron: draft.cron },
+    every_ms: { every_ms: Math.round(Number(draft.every) * size) || 0 },
+    run_at: { run_at: new Date(draft.at).getTime() },
+  };
+  return {
+    name: draft.name,
+    ...work,
+    ...times[draft.when],
+    timezone: draft.timezone,
+    missed: draft.missed,
+    overlap: draft.overlap,
+  };
 }
 
 function localInput(at: number): string {

@@ -14,7 +14,12 @@ export interface Search {
 const WORDS = /(\w+):("[^"]*"|\S+)|"[^"]*"|\S+/g;
 
 export function parseSearch(text: string): Search {
-  const found: { states: State[]; type: string; queue: string; session: string } = { states: [], type: "", queue: "", session: "" };
+  const found: { states: State[]; type: string; queue: string; session: string } = {
+    states: [],
+    type: "",
+    queue: "",
+    session: "",
+  };
   const rest: string[] = [];
   let fault: string | null = null;
   for (const match of text.matchAll(WORDS)) {

@@ -39,7 +39,12 @@ export default function DeadLetters(): ReactNode {
   const [under, setUnder] = useState<readonly Under[]>([]);
   const items = useSteady(groups.data?.items ?? []);
   const [at] = useRowKeys(items.length, (index) => setOpen(items[index]!.fingerprint));
-  const all: Chosen = { what: "all dead letters", count: items.reduce((sum, group) => sum + group.count, 0), wanted: { filter: {} }, sample: null };
+  const all: Chosen = {
+    what: "all dead letters",
+    count: items.reduce((sum, group) => sum + group.count, 0),
+    wanted: { filter: {} },
+    sample: null,
+  };
   return (
     <>
       <Head title="Dead letters" lead="What failed for good, grouped by what it died of. Mend the cause, then replay.">
@@ -59,7 +64,13 @@ export default function DeadLetters(): ReactNode {
               <ul className="stack">
                 {items.map((group, index) => (
                   <li key={group.fingerprint}>
-                    <Group group={group} at={index === at} open={group.fingerprint === open} toggle={() => setOpen(group.fingerprint === open ? "" : group.fingerprint)} replay={setReplaying} />
+                    <Group
+                      group={group}
+                      at={index === at}
+                      open={group.fingerprint === open}
+                      toggle={() => setOpen(group.fingerprint === open ? "" : group.fingerprint)}
+                      replay={setReplaying}
+                    />
                   </li>
                 ))}
               </ul>
@@ -92,14 +103,35 @@ function useSteady(groups: readonly DeadGroup[]): readonly DeadGroup[] {
   return [...groups].sort((one, other) => place(other) - place(one));
 }
 
-function Group({ group, at, open, toggle, replay }: { group: DeadGroup; at: boolean; open: boolean; toggle: () => void; replay: (chosen: Chosen) => void }): ReactNode {
-  const abandon = useAction(() => post<Abandoned>("/api/v2/dead-letters/abandon", { filter: { fingerprint: group.fingerprint } }), {
-    done: (out) => `${number(out.abandoned)} abandoned`,
-  });
+function Group({
+  group,
+  at,
+  open,
+  toggle,
+  replay,
+}: {
+  group: DeadGroup;
+  at: boolean;
+  open: boolean;
+  toggle: () => void;
+  replay: (chosen: Chosen) => void;
+}): ReactNode {
+  const abandon = useAction(
+    () => post<Abandoned>("/api/v2/dead-letters/abandon", { filter: { fingerprint: group.fingerprint } }),
+    {
+      done: (out) => `${number(out.abandoned)} abandoned`,
+    },
+  );
   return (
     <Card className={at ? "at" : ""}>
       <div className="group">
-        <button type="button" className="plain" aria-expanded={open} aria-label={`${open ? "Hide" : "Show"} the tasks that died of ${group.kind}`} onClick={toggle}>
+        <button
+          type="button"
+          className="plain"
+          aria-expanded={open}
+          aria-label={`${open ? "Hide" : "Show"} the tasks that died of ${group.kind}`}
+          onClick={toggle}
+        >
           <Icon name={open ? "down" : "right"} />
         </button>
         <span className="tile-number">{number(group.count)}</span>
@@ -128,7 +160,14 @@ function Group({ group, at, open, toggle, replay }: { group: DeadGroup; at: bool
           <button
             type="button"
             className="primary"
-            onClick={() => replay({ what: `${group.kind} (${number(group.count)})`, count: group.count, wanted: { filter: { fingerprint: group.fingerprint } }, sample: group.sample })}
+            onClick={() =>
+              replay({
+                what: `${group.kind} (${number(group.count)})`,
+                count: group.count,
+                wanted: { filter: { fingerprint: group.fingerprint } },
+                sample: group.sample,
+              })
+            }
           >
             <Icon name="redo" /> Replay
           </button>
@@ -140,7 +179,11 @@ function Group({ group, at, open, toggle, replay }: { group: DeadGroup; at: bool
 }
 
 function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen) => void }): ReactNode {
-  const tasks = useData<Page<Task>>(url("/api/v2/dead-letters", { fingerprint: group.fingerprint, limit: 50 }), (changed) => changed === null, group.count);
+  const tasks = useData<Page<Task>>(
+    url("/api/v2/dead-letters", { fingerprint: group.fingerprint, limit: 50 }),
+    (changed) => changed === null,
+    group.count,
+  );
   return (
     <div className="stack members">
       <div>
@@ -150,7 +193,10 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
       <Loading from={tasks}>
         {({ items, next }) => (
           <div>
-            <Table label="Tasks of this group" columns={["Task", "Type", "Error", num("Attempts"), num("Died"), spoken("Action")]}>
+            <Table
+              label="Tasks of this group"
+              columns={["Task", "Type", "Error", num("Attempts"), num("Died"), spoken("Action")]}
+            >
               {items.map((task) => (
                 <tr key={task.id}>
                   <td>
@@ -163,7 +209,17 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
                     <Ago at={task.finished_at} />
                   </td>
                   <td className="right">
-                    <button type="button" onClick={() => replay({ what: `${task.type} …${task.id.slice(-6)}`, count: 1, wanted: { ids: [task.id] }, sample: task })}>
+                    <button
+                      type="button"
+                      onClick={() =>
+                        replay({
+                          what: `${task.type} …${task.id.slice(-6)}`,
+                          count: 1,
+                          wanted: { ids: [task.id] },
+                          sample: task,
+                        })
+                      }
+                    >
                       Edit and replay<span className="sr"> {task.id}</span>
                     </button>
                   </td>
@@ -182,8 +238,20 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
   );
 }
 
-function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => void; onPaced: (under: Under) => void }): ReactNode {
-  const { shown, hidden, reveal } = useWhole<{ payload: unknown }>(`/api/v2/tasks/${encodeURIComponent(chosen.sample?.id ?? "")}`, chosen.sample ?? { payload: null }, ["payload"]);
+function Replay({
+  chosen,
+  onClose,
+  onPaced,
+}: {
+  chosen: Chosen;
+  onClose: () => void;
+  onPaced: (under: Under) => void;
+}): ReactNode {
+  const { shown, hidden, reveal } = useWhole<{ payload: unknown }>(
+    `/api/v2/tasks/${encodeURIComponent(chosen.sample?.id ?? "")}`,
+    chosen.sample ?? { payload: null },
+    ["payload"],
+  );
   const [editing, setEditing] = useState(chosen.sample !== null && chosen.count === 1 && !hidden);
   const [typed, setTyped] = useState<string | null>(null);
   const [rate, setRate] = useState("");
@@ -199,9 +267,11 @@ function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => v
   const now = useNow();
   const dry = useAction(() => post<Replayed>("/api/v2/dead-letters/replay", body(true)));
   const replay = useAction(() => post<Replayed>("/api/v2/dead-letters/replay", body(false)), {
-    done: (out) => `${number(out.replayed)} on their way again${out.refused.length ? `, ${number(out.refused_count)} refused: ${out.refused[0]!.reason}` : ""}`,
+    done: (out) =>
+      `${number(out.replayed)} on their way again${out.refused.length ? `, ${number(out.refused_count)} refused: ${out.refused[0]!.reason}` : ""}`,
     after: (out) => {
-      if (out.until !== null && out.until - now > 2000) onPaced({ what: chosen.what, count: out.replayed, from: now, until: out.until });
+      if (out.until !== null && out.until - now > 2000)
+        onPaced({ what: chosen.what, count: out.replayed, from: now, until: out.until });
       onClose();
     },
   });
@@ -219,19 +289,38 @@ function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => v
             )}
           </p>
         ) : (
-          <JsonEdit label={chosen.count > 1 ? `Payload, for all ${number(chosen.count)}` : "Payload"} value={text} onChange={setTyped} rows={12} />
+          <JsonEdit
+            label={chosen.count > 1 ? `Payload, for all ${number(chosen.count)}` : "Payload"}
+            value={text}
+            onChange={setTyped}
+            rows={12}
+          />
         )}
         {chosen.count > 1 && (
           <label className="field">
             <span>Starts a second (empty: all at once)</span>
-            <input className="narrow" type="number" min="0.01" max="10000" step="any" value={rate} onChange={(event) => setRate(event.target.value)} />
-            {Number(rate) > 0 && <span className="faint small">It takes {span((chosen.count / Number(rate)) * 1000)} until the last one starts.</span>}
+            <input
+              className="narrow"
+              type="number"
+              min="0.01"
+              max="10000"
+              step="any"
+              value={rate}
+              onChange={(event) => setRate(event.target.value)}
+            />
+            {Number(rate) > 0 && (
+              <span className="faint small">
+                It takes {span((chosen.count / Number(rate)) * 1000)} until the last one starts.
+              </span>
+            )}
           </label>
         )}
         {dry.result && (
           <Notice tone="idle" icon="check">
             Dry run: {number(dry.result.matched - dry.result.refused_count)} would be replayed
-            {dry.result.refused.length > 0 && `, ${number(dry.result.refused_count)} refused: ${dry.result.refused[0]!.reason}`}. Nothing was changed.
+            {dry.result.refused.length > 0 &&
+              `, ${number(dry.result.refused_count)} refused: ${dry.result.refused[0]!.reason}`}
+            . Nothing was changed.
           </Notice>
         )}
         <div className="dialog-acts">
@@ -255,7 +344,8 @@ function Progress({ under, onClose }: { under: Under; onClose: () => void }): Re
     <Card>
       <div className="row" role="status">
         <span className="grow">
-          Replaying {under.what}: {number(Math.min(under.count, Math.floor(share * under.count) + 1))} of {number(under.count)} started
+          Replaying {under.what}: {number(Math.min(under.count, Math.floor(share * under.count) + 1))} of{" "}
+          {number(under.count)} started
           {share < 1 && <span className="faint">, the last one in {span(under.until - now)}</span>}
         </span>
         <progress value={share} max={1} aria-label="Replay" />

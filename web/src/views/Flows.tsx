@@ -26,7 +26,10 @@ export default function Flows(): ReactNode {
     );
   return (
     <>
-      <Head title="Flows" lead="Work in several steps: services called in order, in parallel, with people asked in between.">
+      <Head
+        title="Flows"
+        lead="Work in several steps: services called in order, in parallel, with people asked in between."
+      >
         <Link to="/runs" className="button">
           <Icon name="play" /> Runs
         </Link>

@@ -42,7 +42,11 @@ export default function Overview(): ReactNode {
           <Tiles now={now} />
           {!Object.keys(now.states).length && (
             <Card>
-              <Empty icon="bolt" title="Nothing has happened here yet" command={`onward submit countdown '{"seconds": 3}' --wait`}>
+              <Empty
+                icon="bolt"
+                title="Nothing has happened here yet"
+                command={`onward submit countdown '{"seconds": 3}' --wait`}
+              >
                 Hand in a first task and watch it, here or in the <Link to="/playground">Playground</Link>:
               </Empty>
             </Card>
@@ -105,11 +109,16 @@ function Queues({ now }: { now: Change }): ReactNode {
           {busiest.map(([queue, counts]) => (
             <tr key={queue}>
               <td>
-                <Link to={tasksAt({ queue })}>{queue}</Link> {now.paused.includes(queue) && <Mark tone="wait">paused</Mark>}
+                <Link to={tasksAt({ queue })}>{queue}</Link>{" "}
+                {now.paused.includes(queue) && <Mark tone="wait">paused</Mark>}
               </td>
               {BUSY.map((state) => (
                 <td key={state} className="num">
-                  {counts[state] ? <Link to={tasksAt({ states: [state], queue })}>{number(counts[state])}</Link> : <span className="faint">0</span>}
+                  {counts[state] ? (
+                    <Link to={tasksAt({ states: [state], queue })}>{number(counts[state])}</Link>
+                  ) : (
+                    <span className="faint">0</span>
+                  )}
                 </td>
               ))}
             </tr>
@@ -130,12 +139,19 @@ function Workers({ now }: { now: Change }): ReactNode {
         <div className="big">
           <Facts
             facts={[
-              ...transports.map(([transport, count]) => [transport, <Link to={`/workers?transport=${encodeURIComponent(transport)}`}>{number(count)}</Link>] as const),
+              ...transports.map(
+                ([transport, count]) =>
+                  [
+                    transport,
+                    <Link to={`/workers?transport=${encodeURIComponent(transport)}`}>{number(count)}</Link>,
+                  ] as const,
+              ),
               ["draining", now.draining > 0 && number(now.draining)],
               [
                 "tasks in hand, of slots",
                 <>
-                  <Link to={tasksAt({ states: ["running"] })}>{number(now.busy)}</Link> <span className="faint">/ {number(now.slots)}</span>
+                  <Link to={tasksAt({ states: ["running"] })}>{number(now.busy)}</Link>{" "}
+                  <span className="faint">/ {number(now.slots)}</span>
                 </>,
               ],
               ["share that retries may take", `${Math.round(now.retry_share * 100)} %`],

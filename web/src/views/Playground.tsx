@@ -66,7 +66,12 @@ export default function Playground(): ReactNode {
     <>
       <Head title="Playground" lead={door.lead} />
       <div className="stack">
-        <Tabs label="Door" value={name} options={Object.entries(DOORS).map(([key, { label }]) => [key, label] as const)} onChange={setName} />
+        <Tabs
+          label="Door"
+          value={name}
+          options={Object.entries(DOORS).map(([key, { label }]) => [key, label] as const)}
+          onChange={setName}
+        />
         <Try key={name} door={door} simple={door === DOORS.summarize} native={door === DOORS.native} />
       </div>
     </>
@@ -86,13 +91,24 @@ function Try({ door, simple, native }: { door: Door; simple: boolean; native: bo
           {simple ? (
             <label className="field">
               <span>Text to summarise</span>
-              <textarea rows={10} required value={contentOf(body)} onChange={(event) => setBody(pretty({ content: event.target.value }))} />
+              <textarea
+                rows={10}
+                required
+                value={contentOf(body)}
+                onChange={(event) => setBody(pretty({ content: event.target.value }))}
+              />
             </label>
           ) : (
             <>
               <label className="field">
                 <span>Path</span>
-                <input className="mono" value={path} onChange={(event) => setPath(event.target.value)} required pattern="/.*" />
+                <input
+                  className="mono"
+                  value={path}
+                  onChange={(event) => setPath(event.target.value)}
+                  required
+                  pattern="/.*"
+                />
               </label>
               {types.length > 0 && (
                 <div className="row small">
@@ -117,7 +133,11 @@ function Try({ door, simple, native }: { door: Door; simple: boolean; native: bo
       </Card>
       <Card title="Answer">
         {send.error && <ProblemBox error={send.error} />}
-        {send.result ? <Shown answer={send.result} simple={simple} /> : !send.error && <Empty icon="flask" title="Send it, and the answer is shown here" />}
+        {send.result ? (
+          <Shown answer={send.result} simple={simple} />
+        ) : (
+          !send.error && <Empty icon="flask" title="Send it, and the answer is shown here" />
+        )}
       </Card>
     </div>
   );
@@ -155,7 +175,10 @@ function Watched({ id, summary }: { id: string; summary: boolean }): ReactNode {
   const task = useData<Task>(`/api/v2/tasks/${encodeURIComponent(id)}`, of(id));
   if (!task.data) return null;
   const { result } = task.data;
-  const told = summary && typeof result === "object" && result !== null && "summary" in result ? (result as { summary: unknown }).summary : null;
+  const told =
+    summary && typeof result === "object" && result !== null && "summary" in result
+      ? (result as { summary: unknown }).summary
+      : null;
   return (
     <div className="stack">
       <p className="row">

@@ -23,7 +23,11 @@ export default function Queues(): ReactNode {
         {({ items }) =>
           items.length ? (
             <Card className="flush">
-              <Table label="Queues" className="cards" columns={["Queue", spoken("Action"), ...[...COLUMNS, "workers", "slots"].map((name) => num(name))]}>
+              <Table
+                label="Queues"
+                className="cards"
+                columns={["Queue", spoken("Action"), ...[...COLUMNS, "workers", "slots"].map((name) => num(name))]}
+              >
                 {items.map((queue) => (
                   <Row key={queue.name} queue={queue} pause={() => setPausing(queue)} />
                 ))}
@@ -43,7 +47,9 @@ export default function Queues(): ReactNode {
 
 function Row({ queue, pause }: { queue: Queue; pause: () => void }): ReactNode {
   const now = useNow();
-  const resume = useAction(() => post(`/api/v2/queues/${encodeURIComponent(queue.name)}/resume`), { done: `${queue.name} hands out work again` });
+  const resume = useAction(() => post(`/api/v2/queues/${encodeURIComponent(queue.name)}/resume`), {
+    done: `${queue.name} hands out work again`,
+  });
   const { paused, breaker } = queue;
   const waits = queue.queued > 0 && queue.workers === 0;
   return (
@@ -84,8 +90,14 @@ function Row({ queue, pause }: { queue: Queue; pause: () => void }): ReactNode {
         const count = queue.states[state];
         return (
           <td key={state} className={count ? "num" : "num zero"} data-label={state}>
-            {count ? <Link to={tasksAt({ queue: queue.name, states: [state] })}>{number(count)}</Link> : <span className="faint">0</span>}
-            {state === "queued" && queue.retrying > 0 && <div className="faint small">{number(queue.retrying)} again</div>}
+            {count ? (
+              <Link to={tasksAt({ queue: queue.name, states: [state] })}>{number(count)}</Link>
+            ) : (
+              <span className="faint">0</span>
+            )}
+            {state === "queued" && queue.retrying > 0 && (
+              <div className="faint small">{number(queue.retrying)} again</div>
+            )}
           </td>
         );
       })}
@@ -103,7 +115,8 @@ function Pause({ queue, onClose }: { queue: Queue; onClose: () => void }): React
   const [by, setBy] = useIdentity();
   const [reason, setReason] = useState("");
   const pause = useAction(
-    () => post(`/api/v2/queues/${encodeURIComponent(queue.name)}/pause`, { ...(by && { by }), ...(reason && { reason }) }),
+    () =>
+      post(`/api/v2/queues/${encodeURIComponent(queue.name)}/pause`, { ...(by && { by }), ...(reason && { reason }) }),
     { done: `${queue.name} is paused`, after: onClose },
   );
   return (

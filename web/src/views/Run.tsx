@@ -38,19 +38,30 @@ function Shown({ run }: { run: RunShape }): ReactNode {
   const following = !picked && !at;
   const fallen = steps.findLast((step) => step.status === "error" || step.status === "canceled");
   const step = at === "" ? undefined : steps.find((one) => one.seq === Number(at));
-  const node = run.nodes.find((one) => one.key === (step?.node || picked || (over && run.state !== "succeeded" ? fallen?.node : "") || run.current_node)) ?? run.nodes[0];
+  const node =
+    run.nodes.find(
+      (one) =>
+        one.key ===
+        (step?.node || picked || (over && run.state !== "succeeded" ? fallen?.node : "") || run.current_node),
+    ) ?? run.nodes[0];
   /** A node, and the state of the run when it was last there. */
-  const show = (key: string): void => setParams({ node: key, step: String(steps.findLast((one) => one.node === key)?.seq ?? "") });
+  const show = (key: string): void =>
+    setParams({ node: key, step: String(steps.findLast((one) => one.node === key)?.seq ?? "") });
   const toStep = (seq: number | null): void => setParams({ node: "", step: seq === null ? "" : String(seq) });
   useKeys({ f: () => toStep(null) });
   const looks = looksOf(run, steps);
-  const bars = steps.map((one) => ({ ...barOf(one, over), chosen: step ? one.seq === step.seq : one.node === node?.key, choose: () => toStep(one.seq) }));
+  const bars = steps.map((one) => ({
+    ...barOf(one, over),
+    chosen: step ? one.seq === step.seq : one.node === node?.key,
+    choose: () => toStep(one.seq),
+  }));
   return (
     <>
       <Head
         title={
           <>
-            <Link to={flowAt(run.flow, flowIdOf(run.flow_version_id))}>{run.flow || "Run"}</Link> <Badge phase={run.phase} />
+            <Link to={flowAt(run.flow, flowIdOf(run.flow_version_id))}>{run.flow || "Run"}</Link>{" "}
+            <Badge phase={run.phase} />
           </>
         }
         lead={
@@ -71,17 +82,45 @@ function Shown({ run }: { run: RunShape }): ReactNode {
             title="Graph"
             acts={
               !over && (
-                <button type="button" className="pill" aria-pressed={following} onClick={() => (following ? pick(run.current_node) : toStep(null))} title="Show the node that the run is at (f)">
+                <button
+                  type="button"
+                  className="pill"
+                  aria-pressed={following}
+                  onClick={() => (following ? pick(run.current_node) : toStep(null))}
+                  title="Show the node that the run is at (f)"
+                >
                   <Icon name="play" size={12} /> Follow
                 </button>
               )
             }
           >
-            <FlowGraph nodes={run.nodes} label={`Graph of ${run.flow}`} looks={looks} taken={takenOf(run, steps)} chosen={node?.key ?? ""} choose={show} follow={following && !over} />
+            <FlowGraph
+              nodes={run.nodes}
+              label={`Graph of ${run.flow}`}
+              looks={looks}
+              taken={takenOf(run, steps)}
+              chosen={node?.key ?? ""}
+              choose={show}
+              follow={following && !over}
+            />
           </Card>
-          {node && <NodePanel key={node.key} run={run} node={node} look={looks.get(node.key)!} steps={steps.filter((one) => one.node === node.key)} />}
+          {node && (
+            <NodePanel
+              key={node.key}
+              run={run}
+              node={node}
+              look={looks.get(node.key)!}
+              steps={steps.filter((one) => one.node === node.key)}
+            />
+          )}
         </div>
-        <Card title="Timeline">{events === null ? <Skeleton rows={2} /> : <Bars className="steps" bars={bars} empty="It has made no step yet." />}</Card>
+        <Card title="Timeline">
+          {events === null ? (
+            <Skeleton rows={2} />
+          ) : (
+            <Bars className="steps" bars={bars} empty="It has made no step yet." />
+          )}
+        </Card>
         <Card title="Shared state">
           <SharedAt run={run} steps={steps} at={at === "" ? null : Number(at)} choose={toStep} />
         </Card>
@@ -120,7 +159,9 @@ function barOf(step: Step, over: boolean): Bar {
 
 function Acts({ run }: { run: RunShape }): ReactNode {
   const path = `/api/v2/runs/${encodeURIComponent(run.id)}`;
-  const cancel = useAction(() => post<RunShape>(`${path}/cancel`), { done: (now) => (now.state === "canceled" ? "Canceled" : "It was asked to stop; what is out is stopped first") });
+  const cancel = useAction(() => post<RunShape>(`${path}/cancel`), {
+    done: (now) => (now.state === "canceled" ? "Canceled" : "It was asked to stop; what is out is stopped first"),
+  });
   return (
     <>
       {may(run, "cancel") && (
@@ -161,7 +202,8 @@ function Standing({ run }: { run: RunShape }): ReactNode {
   if (!why.data || why.data.phase !== run.phase) return null;
   return (
     <Notice tone={tone} icon={icon}>
-      At <b>{run.current_node}</b>. {WAITS[run.nodes.find((node) => node.key === run.current_node)?.kind ?? ""] ?? why.data.sentence}
+      At <b>{run.current_node}</b>.{" "}
+      {WAITS[run.nodes.find((node) => node.key === run.current_node)?.kind ?? ""] ?? why.data.sentence}
       {why.data.eta !== null && <span> ({ago(why.data.eta, now)})</span>}
     </Notice>
   );

@@ -30,7 +30,13 @@ export default function Runs(): ReactNode {
       <div className="stack">
         <div className="pills" role="group" aria-label="States">
           {STATES.map((one) => (
-            <button key={one} type="button" className="pill" aria-pressed={one === state} onClick={() => setState(one === state ? "" : one)}>
+            <button
+              key={one}
+              type="button"
+              className="pill"
+              aria-pressed={one === state}
+              onClick={() => setState(one === state ? "" : one)}
+            >
               {phaseWord(one).label}
             </button>
           ))}
@@ -55,7 +61,13 @@ export function RunList({ flow, state = "" }: { flow: string; state?: State | ""
       what={["run", "runs"]}
       kind="runs"
       at={runAt}
-      empty={<Empty icon="graph" title={flow || state ? "No such run" : "No flow was run yet"} command={flow ? `onward flow run ${JSON.stringify(flow)}` : "onward demo flow"} />}
+      empty={
+        <Empty
+          icon="graph"
+          title={flow || state ? "No such run" : "No flow was run yet"}
+          command={flow ? `onward flow run ${JSON.stringify(flow)}` : "onward demo flow"}
+        />
+      }
       head={
         <>
           <Cell head>State</Cell>

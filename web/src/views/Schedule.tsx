@@ -17,7 +17,12 @@ import { Paused, RunsWhat, ScheduleActs, workAt } from "./Schedules";
 export default function Schedule({ params }: ViewProps): ReactNode {
   const schedule = useData<ScheduleShown>(scheduleApi(params.name!));
   return (
-    <Detail from={schedule} same={(one) => one.name === params.name} title="Schedule" back={["/schedules", "All schedules"]}>
+    <Detail
+      from={schedule}
+      same={(one) => one.name === params.name}
+      title="Schedule"
+      back={["/schedules", "All schedules"]}
+    >
       {(found) => <Shown schedule={found} />}
     </Detail>
   );
@@ -74,7 +79,10 @@ function Shown({ schedule: seen }: { schedule: ScheduleShown }): ReactNode {
             )}
           </Card>
           <Card title={schedule.flow === null ? "Payload" : "Parameters"}>
-            <Json value={schedule.flow === null ? schedule.payload : (schedule.params ?? {})} label="what it runs with" />
+            <Json
+              value={schedule.flow === null ? schedule.payload : (schedule.params ?? {})}
+              label="what it runs with"
+            />
           </Card>
         </div>
         <Card title="What became of the last ones" className="flush">

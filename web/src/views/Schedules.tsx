@@ -27,14 +27,22 @@ export default function Schedules(): ReactNode {
         {(page) =>
           page.items.length ? (
             <Card className="flush">
-              <Table label="Schedules" className="cards" columns={["Schedule", "Runs", "When", num("Next"), num("Last", true), spoken("Actions")]}>
+              <Table
+                label="Schedules"
+                className="cards"
+                columns={["Schedule", "Runs", "When", num("Next"), num("Last", true), spoken("Actions")]}
+              >
                 {page.items.map((schedule, index) => (
                   <Row key={schedule.name} schedule={schedule} at={index === at} />
                 ))}
               </Table>
             </Card>
           ) : (
-            <Empty icon="calendar" title="Nothing is scheduled" command={`onward schedule add nightly echo '{"hello": "night"}' --cron "0 3 * * *"`} />
+            <Empty
+              icon="calendar"
+              title="Nothing is scheduled"
+              command={`onward schedule add nightly echo '{"hello": "night"}' --cron "0 3 * * *"`}
+            />
           )
         }
       </Loading>
@@ -104,7 +112,10 @@ export function workAt(schedule: Schedule, id: string): string {
 
 export function ScheduleActs({ schedule }: { schedule: Schedule }): ReactNode {
   const path = scheduleApi(schedule.name);
-  const trigger = useAction(() => post<Task>(`${path}/trigger`), { done: "Triggered", after: (task) => go(workAt(schedule, task.id)) });
+  const trigger = useAction(() => post<Task>(`${path}/trigger`), {
+    done: "Triggered",
+    after: (task) => go(workAt(schedule, task.id)),
+  });
   const pause = useAction(() => post(`${path}/pause`), { done: `${schedule.name} rests` });
   const resume = useAction(() => post(`${path}/resume`), { done: `${schedule.name} goes on` });
   const named = <span className="sr"> {schedule.name}</span>;

@@ -26,7 +26,13 @@ const TYPES: Record<string, readonly [string, Tone]> = {
   task_timeout: ["overdue", "wait"],
 };
 /** How a notice went out, said to somebody who does not know the doors. */
-const WAYS: Record<string, string> = { websocket: "pushed", sse: "pushed", poll: "fetched", webhook: "posted", interaction: "with an answer" };
+const WAYS: Record<string, string> = {
+  websocket: "pushed",
+  sse: "pushed",
+  poll: "fetched",
+  webhook: "posted",
+  interaction: "with an answer",
+};
 
 export default function Session({ params }: ViewProps): ReactNode {
   const id = params.id!;
@@ -50,7 +56,10 @@ export default function Session({ params }: ViewProps): ReactNode {
               <Facts
                 facts={[
                   ["tasks", number(found.tasks)],
-                  ["by state", Object.keys(found.states).length > 0 && <span className="tally">{<Tally session={found} />}</span>],
+                  [
+                    "by state",
+                    Object.keys(found.states).length > 0 && <span className="tally">{<Tally session={found} />}</span>,
+                  ],
                   ["unread notices", <Unread count={found.unread} />],
                   ["listening", <Listening session={found} />],
                   ["last active", <Ago at={found.last_at} />],
@@ -63,7 +72,10 @@ export default function Session({ params }: ViewProps): ReactNode {
             ) : tab === "preferences" ? (
               <Wishes path={path} />
             ) : (
-              <TaskList search={{ ...parseSearch(""), session: id }} empty={<Empty icon="list" title="It has no task any more" />} />
+              <TaskList
+                search={{ ...parseSearch(""), session: id }}
+                empty={<Empty icon="list" title="It has no task any more" />}
+              />
             )}
           </div>
         </>
@@ -73,11 +85,19 @@ export default function Session({ params }: ViewProps): ReactNode {
 }
 
 function Notices({ session, path }: { session: SessionShape; path: string }): ReactNode {
-  const notices = useData<Page<Notification>>(url(`${path}/notifications`, { peek: true, limit: 200 }), undefined, session.unread);
+  const notices = useData<Page<Notification>>(
+    url(`${path}/notifications`, { peek: true, limit: 200 }),
+    undefined,
+    session.unread,
+  );
   useEcho(() => void notices.refetch());
-  const ack = useAction((id: string) => post(`${path}/notifications/${encodeURIComponent(id)}/ack`), { done: "Acknowledged" });
+  const ack = useAction((id: string) => post(`${path}/notifications/${encodeURIComponent(id)}/ack`), {
+    done: "Acknowledged",
+  });
   const items = notices.data?.items ?? [];
-  const [at] = useRowKeys(items.length, (index) => go(`/tasks/${encodeURIComponent(items[index]!.task_id)}`), { a: (index) => !items[index]!.read && ack.run(items[index]!.notification_id) });
+  const [at] = useRowKeys(items.length, (index) => go(`/tasks/${encodeURIComponent(items[index]!.task_id)}`), {
+    a: (index) => !items[index]!.read && ack.run(items[index]!.notification_id),
+  });
   return (
     <Loading from={notices}>
       {({ items: shown, next }) =>
@@ -113,7 +133,11 @@ function Notices({ session, path }: { session: SessionShape; path: string }): Re
             {next && <p className="more faint">The newest 200.</p>}
           </Card>
         ) : (
-          <Empty icon="bell" title="Nothing was told yet" command={`curl -sN -H 'accept: text/event-stream' '${location.origin}${path}/notifications'`}>
+          <Empty
+            icon="bell"
+            title="Nothing was told yet"
+            command={`curl -sN -H 'accept: text/event-stream' '${location.origin}${path}/notifications'`}
+          >
             Each ending of its tasks is a notice. Listen to them as they come:
           </Empty>
         )
@@ -125,7 +149,11 @@ function Notices({ session, path }: { session: SessionShape; path: string }): Re
 function Delivered({ notice }: { notice: Notification }): ReactNode {
   if (!notice.delivered_by || !notice.delivered_at) return "not delivered yet";
   const after = Math.max(0, notice.delivered_at - Date.parse(notice.timestamp));
-  return <span title={notice.delivered_by}>{`${WAYS[notice.delivered_by] ?? notice.delivered_by} after ${span(after)}`}</span>;
+  return (
+    <span
+      title={notice.delivered_by}
+    >{`${WAYS[notice.delivered_by] ?? notice.delivered_by} after ${span(after)}`}</span>
+  );
 }
 
 function Wishes({ path }: { path: string }): ReactNode {
@@ -153,7 +181,15 @@ function WishForm({ kept, path }: { kept: Preferences; path: string }): ReactNod
             <legend>Of these kinds</legend>
             {Object.entries(TYPES).map(([type, [word]]) => (
               <label key={type} className="row">
-                <input type="checkbox" checked={now.types.includes(type)} onChange={(event) => set({ types: event.target.checked ? [...now.types, type] : now.types.filter((one) => one !== type) })} />
+                <input
+                  type="checkbox"
+                  checked={now.types.includes(type)}
+                  onChange={(event) =>
+                    set({
+                      types: event.target.checked ? [...now.types, type] : now.types.filter((one) => one !== type),
+                    })
+                  }
+                />
                 {word}
               </label>
             ))}
@@ -170,7 +206,11 @@ function WishForm({ kept, path }: { kept: Preferences; path: string }): ReactNod
             ]}
           />
         ) : (
-          <Empty icon="link" title="None" command={`curl -s -X PUT '${location.origin}${path}/preferences' -d '{"webhook": {"url": "http://127.0.0.1:9000/told"}}'`}>
+          <Empty
+            icon="link"
+            title="None"
+            command={`curl -s -X PUT '${location.origin}${path}/preferences' -d '{"webhook": {"url": "http://127.0.0.1:9000/told"}}'`}
+          >
             Notices are also posted, signed, to a URL that is set here:
           </Empty>
         )}

@@ -24,7 +24,11 @@ export default function Sessions(): ReactNode {
           kind="sessions"
           at={(session) => sessionAt(session.id)}
           empty={
-            <Empty icon="people" title="No session yet" command={`onward submit countdown '{"seconds": 3}' --session ann`}>
+            <Empty
+              icon="people"
+              title="No session yet"
+              command={`onward submit countdown '{"seconds": 3}' --session ann`}
+            >
               A task that is handed in with a session belongs to it, and its end is told there:
             </Empty>
           }

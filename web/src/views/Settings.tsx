@@ -7,7 +7,14 @@ import { Icon } from "../components/icon";
 import { useIdentity, useTheme } from "../lib/kept";
 import type { Tone } from "../words";
 
-const TONES: Record<string, Tone> = { healthy: "good", closed: "good", degraded: "wait", half_open: "wait", unhealthy: "bad", open: "bad" };
+const TONES: Record<string, Tone> = {
+  healthy: "good",
+  closed: "good",
+  degraded: "wait",
+  half_open: "wait",
+  unhealthy: "bad",
+  open: "bad",
+};
 const OUTSIDE = [
   ["/openapi.json", "the API, described"],
   ["/metrics", "numbers for Prometheus"],
@@ -121,7 +128,9 @@ function Components({ health }: { health: Health }): ReactNode {
 function plain(value: unknown): string {
   if (typeof value !== "object" || value === null) return String(value);
   return Object.entries(value)
-    .map(([key, one]) => (typeof one === "object" && one !== null ? plain(one) : `${key.replaceAll("_", " ")} ${String(one)}`))
+    .map(([key, one]) =>
+      typeof one === "object" && one !== null ? plain(one) : `${key.replaceAll("_", " ")} ${String(one)}`,
+    )
     .filter(Boolean)
     .join(", ");
 }

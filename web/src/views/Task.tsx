@@ -5,7 +5,25 @@ import { of, useAction, useData } from "../api/data";
 import type { Explanation, Task as TaskShape, TaskEvent } from "../api/types";
 import { Bars } from "../components/bars";
 import type { Bar } from "../components/bars";
-import { Ago, Badge, Card, Copy, copyText, Detail, Facts, Form, Head, Id, Mark, Notice, num, Skeleton, Sure, Table, Took } from "../components/basics";
+import {
+  Ago,
+  Badge,
+  Card,
+  Copy,
+  copyText,
+  Detail,
+  Facts,
+  Form,
+  Head,
+  Id,
+  Mark,
+  Notice,
+  num,
+  Skeleton,
+  Sure,
+  Table,
+  Took,
+} from "../components/basics";
 import { Dialog } from "../components/dialog";
 import { Icon } from "../components/icon";
 import { faultOf, Json, JsonEdit, pretty } from "../components/json";
@@ -32,7 +50,11 @@ export default function Task({ params }: ViewProps): ReactNode {
 }
 
 function Shown({ task: seen }: { task: TaskShape }): ReactNode {
-  const { shown: task, hidden, reveal } = useWhole(`/api/v2/tasks/${encodeURIComponent(seen.id)}`, seen, ["payload", "result"]);
+  const {
+    shown: task,
+    hidden,
+    reveal,
+  } = useWhole(`/api/v2/tasks/${encodeURIComponent(seen.id)}`, seen, ["payload", "result"]);
   const events = useEvents(task.id);
   const life = lifeOf(events ?? [], task.run_at);
   return (
@@ -67,7 +89,9 @@ function Shown({ task: seen }: { task: TaskShape }): ReactNode {
         <Card>
           <Facts facts={factsOf(task)} />
         </Card>
-        <Card title="Timeline">{events === null ? <Skeleton rows={2} /> : <Bars bars={life.map(barOf)} empty="Nothing has happened yet." />}</Card>
+        <Card title="Timeline">
+          {events === null ? <Skeleton rows={2} /> : <Bars bars={life.map(barOf)} empty="Nothing has happened yet." />}
+        </Card>
         <div className="grid-2">
           <Card title="Payload">
             <Json value={task.payload} label="payload" />
@@ -138,7 +162,9 @@ function Acts({ task, reveal }: { task: TaskShape; reveal: (then: () => void) =>
   const cancel = useAction(() => post<TaskShape>(`${path}/cancel`), {
     done: (now) => (now.state === "canceled" ? "Canceled" : "Its worker was asked to stop"),
   });
-  const abandon = useAction(() => post("/api/v2/dead-letters/abandon", { ids: [task.id] }), { done: "Abandoned: it counts as failed" });
+  const abandon = useAction(() => post("/api/v2/dead-letters/abandon", { ids: [task.id] }), {
+    done: "Abandoned: it counts as failed",
+  });
   const live = phaseWord(task.phase).live;
   const edit = (): void => reveal(() => setEditing(true)); // what is edited must be the thing itself
   useKeys(may(task, "retry") ? { r: edit } : {});
@@ -184,14 +210,21 @@ function Retry({ task, onClose }: { task: TaskShape; onClose: () => void }): Rea
   const before = pretty(task.payload);
   const [text, setText] = useState(before);
   const retry = useAction(
-    () => post(`/api/v2/tasks/${encodeURIComponent(task.id)}/retry`, text === before ? undefined : { payload: parse(text) }),
+    () =>
+      post(
+        `/api/v2/tasks/${encodeURIComponent(task.id)}/retry`,
+        text === before ? undefined : { payload: parse(text) },
+      ),
     { done: "On its way again", after: onClose },
   );
   return (
     <Dialog title={`Retry ${task.type}`} onClose={onClose} wide>
       <Form onSubmit={() => retry.run()}>
         <JsonEdit label="Payload" value={text} onChange={setText} rows={14} />
-        <p className="faint small">It keeps its id and begins a new generation. {text === before ? "The payload stays as it is." : "The payload is replaced."}</p>
+        <p className="faint small">
+          It keeps its id and begins a new generation.{" "}
+          {text === before ? "The payload stays as it is." : "The payload is replaced."}
+        </p>
         <div className="dialog-acts">
           {text !== before && (
             <button type="button" onClick={() => setText(before)}>
@@ -210,7 +243,10 @@ function Retry({ task, onClose }: { task: TaskShape; onClose: () => void }): Rea
 /** Why is it not running? */
 function Why({ task }: { task: TaskShape }): ReactNode {
   const now = useNow();
-  const why = useData<Explanation>(`/api/v2/tasks/${encodeURIComponent(task.id)}/explain`, () => phaseWord(task.phase).live);
+  const why = useData<Explanation>(
+    `/api/v2/tasks/${encodeURIComponent(task.id)}/explain`,
+    () => phaseWord(task.phase).live,
+  );
   if (!why.data || why.data.phase !== task.phase) return null;
   const { tone, icon } = phaseWord(task.phase);
   return (
@@ -299,7 +335,9 @@ function Entry({ event }: { event: TaskEvent }): ReactNode {
         {clock(event.at)}
       </time>
       <span className={`log-type dot-${eventTone(event.type)}`}>{event.type}</span>
-      {text && text !== "{}" && <span className="log-data mono small">{text.length > 400 ? `${text.slice(0, 400)}…` : text}</span>}
+      {text && text !== "{}" && (
+        <span className="log-data mono small">{text.length > 400 ? `${text.slice(0, 400)}…` : text}</span>
+      )}
     </li>
   );
 }

@@ -47,7 +47,15 @@ export default function Tasks(): ReactNode {
   );
 }
 
-function SearchBox({ value, onChange, fault }: { value: string; onChange: (value: string) => void; fault: string | null }): ReactNode {
+function SearchBox({
+  value,
+  onChange,
+  fault,
+}: {
+  value: string;
+  onChange: (value: string) => void;
+  fault: string | null;
+}): ReactNode {
   const [text, setText] = useState(value);
   const sent = useRef(value);
   useEffect(() => {
@@ -73,7 +81,8 @@ function SearchBox({ value, onChange, fault }: { value: string; onChange: (value
         onKeyDown={(event) => event.key === "Escape" && event.currentTarget.blur()}
       />
       <span id="search-help" className={fault ? "fault" : "sr"}>
-        {fault ?? "Words like state:failed, type:report, queue:gpu, session:s1; anything else is looked for in id, type, payload and error"}
+        {fault ??
+          "Words like state:failed, type:report, queue:gpu, session:s1; anything else is looked for in id, type, payload and error"}
       </span>
     </div>
   );
@@ -92,7 +101,13 @@ function StatePills({ search, onChange }: { search: Search; onChange: (search: S
       {STATES.map((state) => {
         const count = exact ? (counts?.[state] ?? (now ? 0 : undefined)) : undefined;
         return (
-          <button key={state} type="button" className="pill" aria-pressed={search.states.includes(state)} onClick={() => toggle(state)}>
+          <button
+            key={state}
+            type="button"
+            className="pill"
+            aria-pressed={search.states.includes(state)}
+            onClick={() => toggle(state)}
+          >
             <span className={`dot-${phaseWord(state).tone}`}>
               <Icon name={phaseWord(state).icon} size={12} />
             </span>
@@ -262,7 +277,11 @@ function BulkBar({ tasks, all, canAll, progress, chooseAll, start, stop, clear }
   const what = all ? "All that match" : `${number(tasks.length)} selected`;
   return (
     <div className="bulk">
-      <span className="grow">{sure ? `${ACTS.find(([act]) => act === sure)![1]} ${all ? "all that match" : number(tasks.filter((task) => may(task, sure)).length)}?` : what}</span>
+      <span className="grow">
+        {sure
+          ? `${ACTS.find(([act]) => act === sure)![1]} ${all ? "all that match" : number(tasks.filter((task) => may(task, sure)).length)}?`
+          : what}
+      </span>
       {sure ? (
         <>
           <button type="button" className="danger" onClick={() => (setSure(null), start(sure))} autoFocus>
@@ -280,7 +299,12 @@ function BulkBar({ tasks, all, canAll, progress, chooseAll, start, stop, clear }
             </button>
           )}
           {ACTS.map(([act, label]) => (
-            <button key={act} type="button" disabled={!all && !tasks.some((task) => may(task, act))} onClick={() => setSure(act)}>
+            <button
+              key={act}
+              type="button"
+              disabled={!all && !tasks.some((task) => may(task, act))}
+              onClick={() => setSure(act)}
+            >
               {label}
             </button>
           ))}

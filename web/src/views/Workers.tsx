@@ -32,14 +32,28 @@ export default function Workers(): ReactNode {
   );
 }
 
-function Transports({ workers, chosen, choose }: { workers: readonly Worker[]; chosen: string; choose: (transport: string) => void }): ReactNode {
+function Transports({
+  workers,
+  chosen,
+  choose,
+}: {
+  workers: readonly Worker[];
+  chosen: string;
+  choose: (transport: string) => void;
+}): ReactNode {
   const counts = new Map<string, number>();
   for (const worker of workers) counts.set(worker.transport, (counts.get(worker.transport) ?? 0) + 1);
   if (counts.size < 2 && !chosen) return null;
   return (
     <div className="pills" role="group" aria-label="Transports">
       {[...counts].map(([transport, count]) => (
-        <button key={transport} type="button" className="pill" aria-pressed={transport === chosen} onClick={() => choose(transport === chosen ? "" : transport)}>
+        <button
+          key={transport}
+          type="button"
+          className="pill"
+          aria-pressed={transport === chosen}
+          onClick={() => choose(transport === chosen ? "" : transport)}
+        >
           {transport} <b>{number(count)}</b>
         </button>
       ))}
@@ -58,7 +72,11 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
     );
   return (
     <Card className="flush">
-      <Table label="Connected workers" className="cards" columns={["Worker", "Serves", num("Busy, of slots"), num("Since"), spoken("Action")]}>
+      <Table
+        label="Connected workers"
+        className="cards"
+        columns={["Worker", "Serves", num("Busy, of slots"), num("Since"), spoken("Action")]}
+      >
         {workers.map((worker) => (
           <tr key={`${worker.transport} ${worker.id}`}>
             <td>
@@ -107,7 +125,9 @@ const LEAVES = new Set(["socket", "http", "ledger"]); // a worker of ours that i
 
 function DrainButton({ worker }: { worker: Worker }): ReactNode {
   const path = `/api/v2/workers/${encodeURIComponent(worker.id)}/drain`;
-  const drain = useAction(() => post<Worker>(path), { done: `${worker.id} gets nothing new, and finishes what it has` });
+  const drain = useAction(() => post<Worker>(path), {
+    done: `${worker.id} gets nothing new, and finishes what it has`,
+  });
   const undo = useAction(() => remove(path), { done: `${worker.id} takes work again` });
   const named = <span className="sr"> {worker.id}</span>;
   if (worker.transport === "celery") return null;
@@ -116,14 +136,24 @@ function DrainButton({ worker }: { worker: Worker }): ReactNode {
       <Icon name="play" size={14} /> Take work again{named}
     </button>
   ) : (
-    <Sure sure={LEAVES.has(worker.transport) ? "Let it finish and go?" : "Let it finish and rest?"} onSure={() => drain.run()} disabled={drain.busy}>
+    <Sure
+      sure={LEAVES.has(worker.transport) ? "Let it finish and go?" : "Let it finish and rest?"}
+      onSure={() => drain.run()}
+      disabled={drain.busy}
+    >
       Drain{named}
     </Sure>
   );
 }
 
 function Services({ services }: { services: readonly Service[] }): ReactNode {
-  if (!services.length) return <Empty title="No service is declared" command={`curl -s ${location.origin}/api/v2/services -d '{"name": "report", "task_types": ["report"]}'`} />;
+  if (!services.length)
+    return (
+      <Empty
+        title="No service is declared"
+        command={`curl -s ${location.origin}/api/v2/services -d '{"name": "report", "task_types": ["report"]}'`}
+      />
+    );
   return (
     <Table label="Declared services" className="cards" columns={["Service", "Task types", "Checked", "Rules"]}>
       {services.map((service) => (
@@ -143,7 +173,11 @@ function Services({ services }: { services: readonly Service[] }): ReactNode {
             <span className="row">
               {service.requires_approval && <Mark tone="wait">asks for approval</Mark>}
               {service.via !== "any" && <Mark tone="idle">{service.via}</Mark>}
-              {service.max_retries !== null && <span className="faint">{service.max_retries === 1 ? "1 retry" : `${service.max_retries} retries`}</span>}
+              {service.max_retries !== null && (
+                <span className="faint">
+                  {service.max_retries === 1 ? "1 retry" : `${service.max_retries} retries`}
+                </span>
+              )}
               {service.timeout_ms !== null && <span className="faint">{service.timeout_ms / 1000} s</span>}
             </span>
           </td>
