@@ -1,4 +1,5 @@
 // The one place that speaks HTTP: JSON in and out, and every refusal as a Problem.
+import type { FieldFault } from "./types";
 
 export class Problem extends Error {
   constructor(
@@ -6,7 +7,7 @@ export class Problem extends Error {
     message: string,
     readonly hint: string | null = null,
     readonly code: string = "",
-    readonly faults: readonly { pointer: string; message: string }[] = [], // field by field, where the server says so
+    readonly faults: readonly FieldFault[] = [], // field by field, where the server says so
   ) {
     super(message);
   }
@@ -88,8 +89,8 @@ function problem(status: number, title: string, text: string): Problem {
   } catch {
     // not JSON: the status has to do
   }
-  const word = (name: string): string | null => (typeof said[name] === "string" ? (said[name] as string) : null);
-  const faults = Array.isArray(said.errors) ? (said.errors as { pointer: string; message: string }[]) : [];
+  const word = (name: string): string | null => (typeof said[name] === "string" ? said[name] : null);
+  const faults = Array.isArray(said.errors) ? (said.errors as FieldFault[]) : [];
   return new Problem(
     status,
     word("detail") ?? word("error") ?? (title || `status ${status}`),

@@ -1,14 +1,14 @@
 // A definition to write: drawn as it stands, with everything that is wrong at the node it belongs to.
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useMemo, useRef, useState } from "react";
 import type { ReactNode } from "react";
 import { parse, post } from "../api/client";
-import { useAction } from "../api/data";
+import { useAction, useTyped } from "../api/data";
 import type { Drawn, Flaw, Flow, Validated } from "../api/types";
 import { atNodes, outlineOf } from "../lib/definition";
 import { Card, Form, Notice } from "./basics";
 import { FlowGraph } from "./graph";
 import { Icon } from "./icon";
-import { faultOf, pretty } from "./json";
+import { faultOf, pretty } from "../lib/json";
 
 const EXAMPLE = {
   description: "A list is summed; a large sum is shown to a person before it goes on.",
@@ -50,7 +50,9 @@ export function FlowEditor({
   const broken = faultOf(text);
   const read = useMemo(() => (broken === null ? parse(text) : null), [text, broken]);
   const nodes = useMemo(() => outlineOf(read), [read]);
-  const checked = useChecked(broken === null ? text : null);
+  const checked = useTyped("check", broken === null ? text : null, PAUSE_MS, (written) =>
+    post<Validated>("/api/v2/flows/validate", { definition: parse(written) }),
+  );
   const publish = useAction(
     () =>
       flow
@@ -114,26 +116,6 @@ export function FlowEditor({
       </div>
     </Form>
   );
-}
-
-/** What the server says of it, once the writer pauses. null: not asked yet. */
-function useChecked(text: string | null): Validated | null {
-  const [checked, setChecked] = useState<Validated | null>(null);
-  useEffect(() => {
-    if (text === null) return;
-    let wanted = true;
-    const later = setTimeout(() => {
-      post<Validated>("/api/v2/flows/validate", { definition: parse(text) }).then(
-        (answer) => wanted && setChecked(answer),
-        () => wanted && setChecked(null), // publishing will say it
-      );
-    }, PAUSE_MS);
-    return () => {
-      wanted = false;
-      clearTimeout(later);
-    };
-  }, [text]);
-  return checked;
 }
 
 function Found({

@@ -1,16 +1,13 @@
 // JSON to read and to edit. Everything is text: nothing that a payload holds becomes markup or a link.
 import { useState } from "react";
 import type { ReactNode } from "react";
-import { isExact, parse } from "../api/client";
+import { isExact } from "../api/client";
+import { faultOf, pretty } from "../lib/json";
 import { Copy } from "./basics";
 
 const OPEN_DEPTH = 2;
 const MOST = 100; // entries of one list shown before somebody asks for more
 const LONG = 500; // characters of one text, likewise
-
-export function pretty(value: unknown): string {
-  return JSON.stringify(value, null, 2) ?? "null";
-}
 
 /** `marked` are keys at the top that changed. */
 export function Json({
@@ -28,7 +25,7 @@ export function Json({
         <Copy text={pretty(value)} label={`Copy ${label}`} />
       </div>
       {marked && typeof value === "object" && value !== null ? (
-        Object.entries(value).map(([name, child]) => (
+        Object.entries(value as Record<string, unknown>).map(([name, child]) => (
           <div key={name} className={marked.has(name) ? "json-changed" : ""}>
             {marked.has(name) && <span className="sr">changed: </span>}
             <Node name={name} value={child} depth={1} />
@@ -132,13 +129,4 @@ export function JsonEdit({
       {fault && <span className="fault">{fault}</span>}
     </label>
   );
-}
-
-export function faultOf(text: string): string | null {
-  try {
-    parse(text);
-    return null;
-  } catch (error) {
-    return text.trim() ? (error as Error).message : "Write some JSON; null is the least of it";
-  }
 }

@@ -1,7 +1,7 @@
 // What stays while pages change: navigation, the state of the connection, keys.
 import { Suspense, useEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
-import { useData } from "../api/data";
+import { seldom, useData } from "../api/data";
 import { setPaused, useLive } from "../api/live";
 import type { Approval, Page } from "../api/types";
 import { goFirst, useKeys } from "../lib/keys";
@@ -24,11 +24,11 @@ const THEMES: readonly [Theme, "screen" | "sun" | "moon"][] = [
 
 export function Layout({ children, title }: { children: ReactNode; title: string }): ReactNode {
   const [asking, setAsking] = useState<"palette" | "help" | null>(null);
-  const [menu, setMenu] = useState(false);
+  const [menuOn, setMenuOn] = useState<string | null>(null); // the page it was opened on: another one closes it
   const { path } = usePlace();
+  const menu = menuOn === path;
   const main = useRef<HTMLElement>(null);
   const was = useRef(path);
-  useEffect(() => setMenu(false), [path]);
   useEffect(() => {
     document.title = `${title} · Onward`;
     if (was.current !== path) main.current?.focus({ preventScroll: true }); // a reader is told of the new page
@@ -56,7 +56,7 @@ export function Layout({ children, title }: { children: ReactNode; title: string
           className="plain only-small"
           aria-label="Menu"
           aria-expanded={menu}
-          onClick={() => setMenu(!menu)}
+          onClick={() => setMenuOn(menu ? null : path)}
         >
           <Icon name="menu" size={20} />
         </button>
@@ -90,11 +90,7 @@ function Nav({ open, path, help }: { open: boolean; path: string; help: () => vo
   const live = useLive();
   const [theme, setTheme] = useTheme();
   const waiting = live.now?.states.waiting ?? 0;
-  const asked = useData<Page<Approval>>(
-    waiting ? "/api/v2/approvals?limit=100" : null,
-    (changed) => changed === null,
-    waiting,
-  );
+  const asked = useData<Page<Approval>>(waiting ? "/api/v2/approvals?limit=100" : null, seldom, waiting);
   const approvals = waiting ? (asked.data?.items.length ?? 0) : 0;
   return (
     <nav className={open ? "side open" : "side"} aria-label="Pages">

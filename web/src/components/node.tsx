@@ -2,7 +2,7 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
 import { parse, post, Problem, url } from "../api/client";
-import { useAction, useData } from "../api/data";
+import { never, useAction, useData } from "../api/data";
 import type { Approval, FlowNode, NodeRun, Run, SharedState } from "../api/types";
 import { callsOf, decoded, isOver, ofRun, ownShared } from "../lib/run";
 import type { Step } from "../lib/run";
@@ -17,7 +17,8 @@ import { Dialog } from "./dialog";
 import type { NodeLook } from "./graph";
 import { aboutNode } from "./graph";
 import { Icon } from "./icon";
-import { faultOf, Json, JsonEdit, pretty } from "./json";
+import { Json, JsonEdit } from "./json";
+import { faultOf, pretty } from "../lib/json";
 
 const SHOWN = 20;
 
@@ -262,7 +263,7 @@ function Fork({
 }): ReactNode {
   const path = `/api/v2/runs/${encodeURIComponent(run.id)}`;
   const before = step ? url(`${path}/shared`, { at: step.seq }) : null;
-  const state = useData<SharedState>(before, () => false);
+  const state = useData<SharedState>(before, never);
   return (
     <Dialog title={`Fork from ${node}`} onClose={onClose} wide>
       {before === null ? (
@@ -291,7 +292,7 @@ function ForkForm<T extends object>({
 }): ReactNode {
   const { shown, hidden, reveal } = useWhole(path, seen, [part]);
   const [typed, setTyped] = useState<string | null>(null);
-  const before = pretty(ownShared((shown[part] ?? {}) as Run["shared"]));
+  const before = pretty(ownShared(shown[part] ?? {}));
   const text = typed ?? before;
   const fork = useAction(
     (anyway: boolean) =>

@@ -1,7 +1,8 @@
 // Everything by its name: pages, actions, and a task by a piece of its id. And the list of keys.
-import { useEffect, useState } from "react";
+import { useState } from "react";
 import type { ReactNode } from "react";
 import { get, url } from "../api/client";
+import { useTyped } from "../api/data";
 import { setPaused } from "../api/live";
 import type { Page, Task } from "../api/types";
 import { sessionAt } from "../lib/search";
@@ -20,6 +21,8 @@ interface Choice {
   act: () => void;
 }
 
+const PAUSE_MS = 150; // after the last key
+
 const FIXED: readonly Choice[] = [
   ...PAGES.flatMap((page) => (page.nav ? [{ name: page.title, icon: page.nav.icon, act: () => go(page.path) }] : [])),
   ...STATES.map((state) => ({
@@ -34,22 +37,12 @@ const FIXED: readonly Choice[] = [
 export function Palette({ onClose }: { onClose: () => void }): ReactNode {
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
-  const [tasks, setTasks] = useState<Task[]>([]);
   const wanted = text.trim().toLowerCase();
-  useEffect(() => {
-    if (wanted.length < 3) return setTasks([]);
-    const stop = new AbortController();
-    const later = setTimeout(() => {
-      get<Page<Task>>(url("/api/v2/tasks", { q: wanted, limit: 6, brief: true }), stop.signal).then(
-        (page) => setTasks(page.items),
-        () => setTasks([]),
-      );
-    }, 150);
-    return () => {
-      clearTimeout(later);
-      stop.abort();
-    };
-  }, [wanted]);
+  const asked = wanted.length < 3 ? null : wanted;
+  const found = useTyped("palette", asked, PAUSE_MS, (q, signal) =>
+    get<Page<Task>>(url("/api/v2/tasks", { q, limit: 6, brief: true }), signal),
+  );
+  const tasks = asked === null ? [] : (found?.items ?? []);
   const choices: Choice[] = [
     ...FIXED.filter((choice) => choice.name.toLowerCase().includes(wanted)),
     ...tasks.map((task) => ({ name: `${task.type}  ${task.id}`, task, act: () => go(`/tasks/${task.id}`) })),

@@ -1,6 +1,6 @@
 // The rows of a list of any length: only those on screen are drawn, and more are fetched before they are reached.
 import { useWindowVirtualizer } from "@tanstack/react-virtual";
-import { useEffect, useRef } from "react";
+import { useEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
 import { useRowKeys } from "../lib/keys";
 import type { List, Row } from "../lib/list";
@@ -36,28 +36,33 @@ export function Rows<T extends Row>({
   children,
 }: Props<T>): ReactNode {
   const box = useRef<HTMLDivElement>(null);
-  const { rows } = list;
+  const [above, setAbove] = useState(0); // the height of what is over the rows
+  const { rows, canMore, more, setOnScreen } = list;
   const virtual = useWindowVirtualizer({
     count: rows.length,
     estimateSize: () => (innerWidth < 800 ? 62 : 41),
     overscan: 12,
     getItemKey: (index) => rows[index]!.id,
-    scrollMargin: box.current?.offsetTop ?? 0,
+    scrollMargin: above,
   });
   const items = virtual.getVirtualItems();
-  list.watching.top = scrollY < 400;
-  list.watching.ids = items.map((item) => rows[item.index]!.id);
   const last = items.at(-1)?.index ?? 0;
   useEffect(() => {
-    if (last > rows.length - AHEAD) list.more();
-  }, [last, rows.length]);
+    const watcher = new ResizeObserver(() => setAbove(box.current?.offsetTop ?? 0));
+    watcher.observe(document.body);
+    return () => watcher.disconnect();
+  }, []);
+  useEffect(() => setOnScreen(items.map((item) => rows[item.index]!.id)));
+  useEffect(() => {
+    if (canMore && last > rows.length - AHEAD) more();
+  }, [canMore, more, last, rows.length]);
   const acts = Object.entries(keys).map(([key, act]) => [key, (index: number) => act(rows[index]!)] as const);
   const [at] = useRowKeys(rows.length, (index) => go(pageOf(rows[index]!)), Object.fromEntries(acts));
   useEffect(() => {
     if (at >= 0) virtual.scrollToIndex(at, { align: "auto" });
-  }, [at]);
+  }, [at, virtual]);
 
-  if (list.error && !list.loaded) return <ProblemBox error={list.error} again={list.toTop} />;
+  if (list.error && !list.loaded) return <ProblemBox error={list.error} again={list.refresh} />;
   if (!list.loaded) return <Skeleton rows={10} />;
   if (!rows.length) return empty;
   return (
@@ -68,7 +73,7 @@ export function Rows<T extends Row>({
           className="primary fresh"
           onClick={() => {
             scrollTo(0, 0);
-            list.toTop();
+            list.refresh();
           }}
         >
           {list.fresh >= 100 ? "100+" : list.fresh} new

@@ -9,7 +9,8 @@ import { go } from "../routes";
 import { Form, Tabs } from "./basics";
 import { Dialog } from "./dialog";
 import { Icon } from "./icon";
-import { faultOf, JsonEdit, pretty } from "./json";
+import { JsonEdit } from "./json";
+import { faultOf, pretty } from "../lib/json";
 
 const FORMS = [
   ["fields", "Fields"],

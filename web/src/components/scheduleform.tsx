@@ -2,7 +2,7 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
 import { post, Problem, put } from "../api/client";
-import { useAction, useData } from "../api/data";
+import { seldom, useAction, useData } from "../api/data";
 import type { Flow, Page, Schedule, ScheduleShown } from "../api/types";
 import { bodyOf, draftOf, scheduleApi, UNITS } from "../lib/schedule";
 import type { ScheduleDraft } from "../lib/schedule";
@@ -10,7 +10,8 @@ import { serverNow } from "../lib/time";
 import { Form, Tabs } from "./basics";
 import { Dialog } from "./dialog";
 import { Icon } from "./icon";
-import { faultOf, JsonEdit } from "./json";
+import { JsonEdit } from "./json";
+import { faultOf } from "../lib/json";
 
 const WHAT = [
   ["type", "A task"],
@@ -31,7 +32,7 @@ export function ScheduleForm({
   onClose: () => void;
   after?: (made: ScheduleShown) => void;
 }): ReactNode {
-  const flows = useData<Page<Flow>>("/api/v2/flows", (changed) => changed === null);
+  const flows = useData<Page<Flow>>("/api/v2/flows", seldom);
   const known = (flows.data?.items ?? []).filter((flow) => flow.version > 0);
   const [draft, setDraft] = useState<ScheduleDraft>(() => draftOf(schedule, known, serverNow()));
   const set = (part: Partial<ScheduleDraft>): void => setDraft({ ...draft, ...part });

@@ -1,7 +1,7 @@
 // One thing done to many tasks, from the page: so many at a time, with a count, to be stopped at any moment.
 import { useRef, useState } from "react";
-import { useQueryClient } from "@tanstack/react-query";
 import { get, post, url } from "../api/client";
+import { refresh } from "../api/data";
 import type { Page, Task } from "../api/types";
 import { may } from "../words";
 import { searchParams } from "./search";
@@ -40,7 +40,6 @@ export function useBulk(): {
 } {
   const [progress, setProgress] = useState<BulkProgress | null>(null);
   const control = useRef(new AbortController());
-  const cache = useQueryClient();
 
   async function run(act: BulkAct, tasks: AsyncIterable<Task> | Iterable<Task>): Promise<void> {
     const { signal } = control.current;
@@ -66,7 +65,7 @@ export function useBulk(): {
     };
     await Promise.all(Array.from({ length: AT_ONCE }, worker));
     show({ running: false });
-    void cache.invalidateQueries();
+    refresh();
   }
 
   return {

@@ -1,6 +1,6 @@
 // A definition as somebody is writing it: what can be drawn of it, what it asks for, how two of them differ.
 import type { Flaw, FlowNode } from "../api/types";
-import { pretty } from "../components/json";
+import { pretty } from "./json";
 
 type Fields = Record<string, unknown>;
 
@@ -109,8 +109,10 @@ function between(a: string[], b: string[]): DiffLine[] {
       common[i]![j] = a[i] === b[j] ? common[i + 1]![j + 1]! + 1 : Math.max(common[i + 1]![j]!, common[i]![j + 1]!);
   const lines: DiffLine[] = [];
   for (let i = 0, j = 0; i < a.length || j < b.length;) {
-    if (i < a.length && j < b.length && a[i] === b[j]) (lines.push({ sign: " ", text: a[i++]! }), j++);
-    else if (j >= b.length || (i < a.length && common[i + 1]![j]! >= common[i]![j + 1]!)) lines.push(gone(a[i++]!));
+    if (i < a.length && j < b.length && a[i] === b[j]) {
+      lines.push({ sign: " ", text: a[i++]! });
+      j++;
+    } else if (j >= b.length || (i < a.length && common[i + 1]![j]! >= common[i]![j + 1]!)) lines.push(gone(a[i++]!));
     else lines.push(come(b[j++]!));
   }
   return lines;

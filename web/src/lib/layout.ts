@@ -290,6 +290,9 @@ function returning(from: Item, to: Item, x1: number, side: number): string {
 }
 
 function moved(path: string, dx: number, dy: number): string {
-  let even = false;
-  return path.replace(/-?\d+(\.\d+)?/g, (number) => String(Number(number) + ((even = !even) ? dx : dy)));
+  let isX = false;
+  return path.replace(/-?\d+(\.\d+)?/g, (number) => {
+    isX = !isX;
+    return String(Number(number) + (isX ? dx : dy));
+  });
 }

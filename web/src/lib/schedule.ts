@@ -1,7 +1,7 @@
 // A schedule between its form and the wire.
 import { parse } from "../api/client";
 import type { Flow, Schedule } from "../api/types";
-import { pretty } from "../components/json";
+import { pretty } from "./json";
 import { full } from "./time";
 
 export const UNITS = [

@@ -1,13 +1,14 @@
-import { useRef, useState } from "react";
+import { useState } from "react";
 import type { ReactNode } from "react";
 import { parse, post, url } from "../api/client";
-import { useAction, useData } from "../api/data";
+import { seldom, useAction, useData } from "../api/data";
 import { useLive } from "../api/live";
 import type { Abandoned, DeadGroup, Page, Replayed, Task } from "../api/types";
 import { Ago, Card, Empty, Form, Head, Id, Loading, Notice, num, spoken, Sure, Table } from "../components/basics";
 import { Dialog } from "../components/dialog";
 import { Icon } from "../components/icon";
-import { faultOf, Json, JsonEdit, pretty } from "../components/json";
+import { Json, JsonEdit } from "../components/json";
+import { faultOf, pretty } from "../lib/json";
 import { useRowKeys } from "../lib/keys";
 import { useWhole } from "../lib/masked";
 import { tasksAt } from "../lib/search";
@@ -33,7 +34,7 @@ export default function DeadLetters(): ReactNode {
   const { now } = useLive();
   const dead = now?.states.dead ?? 0;
   // A group costs a look at every dead letter in it: read again when their number changed, not at every move.
-  const groups = useData<Page<DeadGroup>>("/api/v2/dead-letters", (changed) => changed === null, dead);
+  const groups = useData<Page<DeadGroup>>("/api/v2/dead-letters", seldom, dead);
   const [open, setOpen] = useParam("group");
   const [replaying, setReplaying] = useState<Chosen | null>(null);
   const [under, setUnder] = useState<readonly Under[]>([]);
@@ -93,14 +94,13 @@ export default function DeadLetters(): ReactNode {
   );
 }
 
-/** Groups stay where they are while somebody looks; new ones come first. The server sorts by the last death. */
+/** Groups keep their places while the page is open; new ones come first. The server sorts by the last death. */
 function useSteady(groups: readonly DeadGroup[]): readonly DeadGroup[] {
-  const places = useRef(new Map<string, number>());
-  for (const group of [...groups].reverse()) {
-    if (!places.current.has(group.fingerprint)) places.current.set(group.fingerprint, places.current.size);
-  }
-  const place = (group: DeadGroup): number => places.current.get(group.fingerprint) ?? 0;
-  return [...groups].sort((one, other) => place(other) - place(one));
+  const [known, setKnown] = useState<readonly string[]>([]);
+  const added = groups.map((group) => group.fingerprint).filter((one) => !known.includes(one));
+  if (added.length) setKnown([...added, ...known]);
+  const places = new Map([...added, ...known].map((fingerprint, place) => [fingerprint, place]));
+  return groups.toSorted((one, other) => places.get(one.fingerprint)! - places.get(other.fingerprint)!);
 }
 
 function Group({
@@ -181,7 +181,7 @@ function Group({
 function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen) => void }): ReactNode {
   const tasks = useData<Page<Task>>(
     url("/api/v2/dead-letters", { fingerprint: group.fingerprint, limit: 50 }),
-    (changed) => changed === null,
+    seldom,
     group.count,
   );
   return (

@@ -1,6 +1,6 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
-import { useData } from "../api/data";
+import { seldom, useData } from "../api/data";
 import type { Drawn, FlowShown, FlowVersion } from "../api/types";
 import { Ago, Card, Detail, Empty, Head, Loading, num, ProblemBox, Skeleton, Table, Tabs } from "../components/basics";
 import { FlawList, FlowEditor } from "../components/floweditor";
@@ -24,11 +24,11 @@ const TABS = [
 
 export default function Flow({ params }: ViewProps): ReactNode {
   const path = `/api/v2/flows/${encodeURIComponent(params.flow!)}`;
-  const flow = useData<FlowShown>(path, (changed) => changed === null);
+  const flow = useData<FlowShown>(path, seldom);
   const [number] = useParam("version");
   const older = useData<Drawn>(
     number && Number(number) !== flow.data?.version ? `${path}/versions/${encodeURIComponent(number)}` : null,
-    (changed) => changed === null,
+    seldom,
   );
   return (
     <Detail from={flow} same={() => true} title="Flow" back={["/flows", "All flows"]}>
@@ -173,8 +173,8 @@ function Versions({ versions, path }: { versions: readonly FlowVersion[]; path: 
   const newest = versions[0]!.version;
   const [from, setFrom] = useParam("from", String(Math.max(newest - 1, 1)));
   const [until, setUntil] = useParam("until", String(newest));
-  const before = useData<Drawn>(`${path}/versions/${encodeURIComponent(from)}`, (changed) => changed === null);
-  const after = useData<Drawn>(`${path}/versions/${encodeURIComponent(until)}`, (changed) => changed === null);
+  const before = useData<Drawn>(`${path}/versions/${encodeURIComponent(from)}`, seldom);
+  const after = useData<Drawn>(`${path}/versions/${encodeURIComponent(until)}`, seldom);
   return (
     <>
       <Card className="flush">

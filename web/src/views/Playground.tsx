@@ -1,11 +1,12 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
 import { parse, raw } from "../api/client";
-import { of, useAction, useData } from "../api/data";
+import { never, of, useAction, useData } from "../api/data";
 import type { Page, Service, Task } from "../api/types";
 import { Badge, Card, Command, Empty, Form, Head, Id, Mark, ProblemBox, Tabs } from "../components/basics";
 import { Icon } from "../components/icon";
-import { faultOf, Json, JsonEdit, pretty } from "../components/json";
+import { Json, JsonEdit } from "../components/json";
+import { faultOf, pretty } from "../lib/json";
 import { asCurl } from "../lib/code";
 import { useParam } from "../routes";
 
@@ -82,7 +83,7 @@ function Try({ door, simple, native }: { door: Door; simple: boolean; native: bo
   const [path, setPath] = useState(door.path);
   const [body, setBody] = useState(pretty(door.body));
   const send = useAction(() => hand(door, path, body), { quiet: true });
-  const services = useData<Page<Service>>(native ? "/api/v2/services" : null, () => false);
+  const services = useData<Page<Service>>(native ? "/api/v2/services" : null, never);
   const types = services.data?.items.flatMap((service) => service.task_types) ?? [];
   return (
     <div className="grid-2">
@@ -175,10 +176,7 @@ function Watched({ id, summary }: { id: string; summary: boolean }): ReactNode {
   const task = useData<Task>(`/api/v2/tasks/${encodeURIComponent(id)}`, of(id));
   if (!task.data) return null;
   const { result } = task.data;
-  const told =
-    summary && typeof result === "object" && result !== null && "summary" in result
-      ? (result as { summary: unknown }).summary
-      : null;
+  const told = summary && typeof result === "object" && result !== null && "summary" in result ? result.summary : null;
   return (
     <div className="stack">
       <p className="row">

@@ -1,5 +1,5 @@
 import type { ReactNode } from "react";
-import { useData } from "../api/data";
+import { seldom, useData } from "../api/data";
 import type { Flow, Page, RunBrief, State } from "../api/types";
 import { Ago, Badge, Empty, Head } from "../components/basics";
 import { Cell, Rows } from "../components/rows";
@@ -13,7 +13,7 @@ const runAt = (run: RunBrief): string => `/runs/${encodeURIComponent(run.id)}`;
 export default function Runs(): ReactNode {
   const [flow, setFlow] = useParam("flow");
   const [state, setState] = useParam("state");
-  const flows = useData<Page<Flow>>("/api/v2/flows", (changed) => changed === null);
+  const flows = useData<Page<Flow>>("/api/v2/flows", seldom);
   return (
     <>
       <Head title="Runs" lead="Flows that were started: where they are, and how they ended.">

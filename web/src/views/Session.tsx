@@ -1,7 +1,7 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
 import { post, put, url } from "../api/client";
-import { useAction, useData } from "../api/data";
+import { seldom, useAction, useData } from "../api/data";
 import { useEcho } from "../api/live";
 import type { Notification, Page, Preferences, Session as SessionShape } from "../api/types";
 import { Ago, Card, Copy, Detail, Empty, Facts, Head, Loading, Mark, Tabs } from "../components/basics";
@@ -157,7 +157,7 @@ function Delivered({ notice }: { notice: Notification }): ReactNode {
 }
 
 function Wishes({ path }: { path: string }): ReactNode {
-  const wishes = useData<Preferences>(`${path}/preferences`, (changed) => changed === null);
+  const wishes = useData<Preferences>(`${path}/preferences`, seldom);
   return <Loading from={wishes}>{(kept) => <WishForm key={JSON.stringify(kept)} kept={kept} path={path} />}</Loading>;
 }
 

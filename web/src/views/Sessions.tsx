@@ -12,7 +12,7 @@ import { phaseWord, STATES } from "../words";
 
 export default function Sessions(): ReactNode {
   const list = useList<Session>({ path: "/api/v2/sessions", params: {}, page: 100 });
-  useEcho(list.look);
+  useEcho(list.refresh);
   return (
     <>
       <Head title="Sessions" lead="Whoever hands in work under a name: what became of it, and what they were told." />

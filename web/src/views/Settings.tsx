@@ -1,5 +1,5 @@
 import type { ReactNode } from "react";
-import { useData } from "../api/data";
+import { seldom, useData } from "../api/data";
 import { setPaused, useLive } from "../api/live";
 import type { Health } from "../api/types";
 import { Card, Facts, Head, Loading, Mark, Tabs } from "../components/basics";
@@ -23,7 +23,7 @@ const OUTSIDE = [
 ] as const;
 
 export default function Settings(): ReactNode {
-  const health = useData<Health>("/health", (changed) => changed === null);
+  const health = useData<Health>("/health", seldom);
   const { now, status } = useLive();
   const [theme, setTheme] = useTheme();
   const [by, setBy] = useIdentity();

@@ -26,7 +26,8 @@ import {
 } from "../components/basics";
 import { Dialog } from "../components/dialog";
 import { Icon } from "../components/icon";
-import { faultOf, Json, JsonEdit, pretty } from "../components/json";
+import { Json, JsonEdit } from "../components/json";
+import { faultOf, pretty } from "../lib/json";
 import { taskAsCurl, taskAsPython } from "../lib/code";
 import { useEvents } from "../lib/events";
 import { lifeOf } from "../lib/life";

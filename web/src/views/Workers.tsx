@@ -1,6 +1,6 @@
 import type { ReactNode } from "react";
 import { post, remove } from "../api/client";
-import { useAction, useData } from "../api/data";
+import { seldom, useAction, useData } from "../api/data";
 import type { Page, Service, Worker } from "../api/types";
 import { Ago, Card, Empty, Head, Loading, Mark, num, spoken, Sure, Table } from "../components/basics";
 import { Icon } from "../components/icon";
@@ -11,7 +11,7 @@ import { Link, useParam } from "../routes";
 export default function Workers(): ReactNode {
   const [transport, setTransport] = useParam("transport");
   const workers = useData<Page<Worker>>("/api/v2/workers");
-  const services = useData<Page<Service>>("/api/v2/services", (changed) => changed === null);
+  const services = useData<Page<Service>>("/api/v2/services", seldom);
   return (
     <>
       <Head title="Workers" lead="Who is connected, how, and what they serve." />
