@@ -69,7 +69,7 @@ async function send(path: string, init: RequestInit): Promise<Response> {
     return await fetch(path, init);
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new Problem(0, "The server does not answer", "The page goes on by itself when it is back");
+    throw new Problem(0, "Server unreachable", "The page reconnects by itself");
   }
 }
 

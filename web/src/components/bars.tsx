@@ -41,7 +41,7 @@ export function Bars({
     <div>
       {bars.length > shown.length && (
         <button type="button" className="plain" onClick={() => setAll(true)}>
-          {bars.length - shown.length} earlier ones
+          Show {bars.length - shown.length} earlier
         </button>
       )}
       <ol className={`waterfall ${className}`}>
@@ -73,7 +73,7 @@ export function Bars({
       </ol>
       <div className="wf-axis faint small num">
         <span>{clock(start)}</span>
-        <span>{span(end - start)} in all</span>
+        <span>{span(end - start)} total</span>
         <span>{clock(end)}</span>
       </div>
     </div>

@@ -209,7 +209,7 @@ function copyBySelecting(text: string): boolean {
 }
 
 export function copyText(text: string, what = "Copied"): void {
-  const refused = (): void => say("The browser did not let us copy", { bad: true });
+  const refused = (): void => say("The browser refused access to the clipboard", { bad: true });
   // Without https only this machine's own pages have a clipboard; others get the old way.
   if ("clipboard" in navigator) navigator.clipboard.writeText(text).then(() => say(what), refused);
   else if (copyBySelecting(text)) say(what);
@@ -298,7 +298,7 @@ export function ProblemBox({ error, again }: { error: Error; again?: () => void 
       </div>
       {again && (
         <button type="button" onClick={again}>
-          Try again
+          Retry
         </button>
       )}
     </div>

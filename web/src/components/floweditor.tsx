@@ -11,12 +11,12 @@ import { Icon } from "./icon";
 import { faultOf, pretty } from "../lib/json";
 
 const EXAMPLE = {
-  description: "A list is summed; a large sum is shown to a person before it goes on.",
+  description: "Sums a list; a sum over 100 needs approval.",
   start: "total",
   nodes: {
     total: { kind: "executor", service: "sum", prep: { input_key: "$params.prices" }, post: { output_key: "total" } },
     large: { kind: "choice", choice_cases: [{ action: "ask", expr: { gt: ["$shared.total", 100] } }] },
-    ask: { kind: "approval", params: { reason: "More than 100: go on?" } },
+    ask: { kind: "approval", params: { reason: "More than 100: continue?" } },
     label: {
       kind: "executor",
       service: "transform",
@@ -58,7 +58,7 @@ export function FlowEditor({
       flow
         ? post<Drawn>(`/api/v2/flows/${encodeURIComponent(flow.id)}/versions`, { definition: read })
         : post<Drawn>("/api/v2/flows", { name, definition: read }),
-    { done: (made) => `${made.name} is published as version ${made.version}`, after },
+    { done: (made) => `Published ${made.name}, version ${made.version}`, after },
   );
   const faults = atNodes(checked?.faults ?? [], read);
   /** To where it is written, as near as its name tells. */
@@ -83,7 +83,7 @@ export function FlowEditor({
           className="primary push"
           disabled={publish.busy || broken !== null || faults.length > 0 || (!flow && !name)}
         >
-          <Icon name="check" /> {flow ? "Publish a new version" : "Publish"}
+          <Icon name="check" /> {flow ? "Publish new version" : "Publish"}
         </button>
       </div>
       <div className="grid-2">
@@ -102,10 +102,10 @@ export function FlowEditor({
         </label>
         <div className="stack">
           {broken === null && checked && <Found faults={faults} warnings={checked.warnings} show={show} />}
-          <Card title="As it stands">
+          <Card title="Preview">
             <FlowGraph
               nodes={nodes}
-              label="The flow as written"
+              label="Preview of the flow"
               flaws={faults}
               doubts={checked?.warnings ?? []}
               chosen={chosen}
@@ -130,13 +130,13 @@ function Found({
   if (!faults.length && !warnings.length)
     return (
       <Notice tone="good" icon="check">
-        Nothing is wrong with it.
+        Valid
       </Notice>
     );
   return (
     <div className="stack-tight" role="status">
-      <FlawList flaws={faults} word={faults.length === 1 ? "fault" : "faults"} tone="bad" show={show} />
-      <FlawList flaws={warnings} word="to think about" tone="wait" show={show} />
+      <FlawList flaws={faults} word="error" tone="bad" show={show} />
+      <FlawList flaws={warnings} word="warning" tone="wait" show={show} />
     </div>
   );
 }
@@ -158,7 +158,7 @@ export function FlawList({
       <Icon name="warn" />
       <div className="grow">
         <b>
-          {flaws.length} {word}
+          {flaws.length} {flaws.length === 1 ? word : `${word}s`}
         </b>
         <ul className="flaws">
           {flaws.map((flaw) => (

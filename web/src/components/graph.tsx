@@ -36,7 +36,7 @@ const FORMS = [
 
 export function FlowGraph(props: GraphProps): ReactNode {
   const [form, setForm] = useParam("as", matchMedia("(max-width: 640px)").matches ? "list" : "graph");
-  if (!props.nodes.length) return <p className="faint">No node to draw.</p>;
+  if (!props.nodes.length) return <p className="faint">No nodes</p>;
   return (
     <div className="flow-graph">
       <div className="flow-form">
@@ -66,9 +66,9 @@ function said(node: FlowNode, { looks, flaws, doubts }: GraphProps): string {
     node.start && "start",
     looks && NODES[look?.state ?? "none"].label,
     look?.note,
-    look?.current && "the run is here",
+    look?.current && "current",
     ...wrong.map((flaw) => flaw.message),
-    node.edges.length ? leadsTo(node) : "the end",
+    node.edges.length ? leadsTo(node) : "last node",
   ]
     .filter(Boolean)
     .join(", ");
@@ -167,9 +167,9 @@ function Box({ placed, ...props }: GraphProps & { placed: Placed }): ReactNode {
   const second = looks
     ? [word.label, look?.note].filter(Boolean).join(" · ")
     : wrong
-      ? "has a fault"
+      ? "has an error"
       : doubt
-        ? "doubtful"
+        ? "has a warning"
         : [node.kind, node.what].filter(Boolean).join(" · ");
   const pressed = (event: KeyboardEvent): void => {
     if (event.key !== "Enter" && event.key !== " ") return;

@@ -5,7 +5,7 @@ import { seldom, useData } from "../api/data";
 import { setPaused, useLive } from "../api/live";
 import type { Approval, Page } from "../api/types";
 import { goFirst, useKeys } from "../lib/keys";
-import { number, setServerTime } from "../lib/time";
+import { clock, number, setServerTime } from "../lib/time";
 import { useTheme } from "../lib/kept";
 import type { Theme } from "../lib/kept";
 import { PAGES } from "../pages";
@@ -48,7 +48,7 @@ export function Layout({ children, title }: { children: ReactNode; title: string
   return (
     <div className="shell">
       <a className="skip" href="#main">
-        Skip to the page
+        Skip to content
       </a>
       <header className="top">
         <button
@@ -135,7 +135,7 @@ function Nav({ open, path, help }: { open: boolean; path: string; help: () => vo
   );
 }
 
-const SAID = { live: "Live", connecting: "Connecting", paused: "Paused", gone: "No answer" } as const;
+const SAID = { live: "Live", connecting: "Connecting", paused: "Paused", gone: "Unreachable" } as const;
 
 function LiveControl(): ReactNode {
   const { status, now, restarted } = useLive();
@@ -169,8 +169,8 @@ function Gone(): ReactNode {
     <div className="banner" role="alert">
       <Icon name="warn" />
       <span>
-        <strong>The server does not answer.</strong> {now ? "What you see is from before." : "Is it running?"} The page
-        goes on by itself when it is back.
+        <strong>Server unreachable.</strong>{" "}
+        {now ? `Showing data from ${clock(now.at)}; reconnecting…` : "Is it running? Reconnecting…"}
       </span>
     </div>
   );

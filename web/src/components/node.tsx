@@ -53,7 +53,7 @@ export function NodePanel({
         <button
           type="button"
           onClick={() => setForking(true)}
-          title="A new run that begins here; this one stays as it is"
+          title="Starts a new run at this node; this run is not changed"
         >
           <Icon name="redo" size={14} /> Fork from here
         </button>
@@ -66,7 +66,7 @@ export function NodePanel({
         {step && (node.kind === "foreach" || node.kind === "parallel") && <Fan step={step} rows={rows} />}
         {step?.child && node.kind === "flow_ref" && (
           <p>
-            <Link to={`/runs/${encodeURIComponent(step.child)}`}>The run of {node.what}</Link>
+            <Link to={`/runs/${encodeURIComponent(step.child)}`}>Run of {node.what}</Link>
           </p>
         )}
         {step?.error && rows.at(-1)?.error_text !== step.error && <p className="fault">{step.error}</p>}
@@ -107,10 +107,10 @@ function NodeRuns({
   if (!rows.length)
     return step?.child && !isOver(run) ? (
       <p>
-        <Link to={`/tasks/${encodeURIComponent(step.child)}`}>Its call</Link> has not begun yet.
+        <Link to={`/tasks/${encodeURIComponent(step.child)}`}>The call</Link> has not started yet.
       </p>
     ) : (
-      <p className="faint">The run has not been here.</p>
+      <p className="faint">Not reached</p>
     );
   return (
     <ol className="node-runs" aria-label="Runs of this node">
@@ -122,7 +122,7 @@ function NodeRuns({
       {rows.length > most && (
         <li>
           <button type="button" className="plain" onClick={() => setMost(most + 200)}>
-            {rows.length - most} earlier ones
+            Show {rows.length - most} earlier
           </button>
         </li>
       )}
@@ -161,9 +161,9 @@ function Attempt({
         <Facts
           facts={[
             ["worker", row.worker_id && <span className="mono small">{row.worker_id}</span>],
-            ["at", row.worker_url && <span className="mono small">{row.worker_url}</span>],
-            ["began", row.started_at !== null && clock(row.started_at)],
-            ["call", call !== run.id && <Link to={`/tasks/${encodeURIComponent(call)}`}>its task</Link>],
+            ["address", row.worker_url && <span className="mono small">{row.worker_url}</span>],
+            ["started", row.started_at !== null && clock(row.started_at)],
+            ["call", call !== run.id && <Link to={`/tasks/${encodeURIComponent(call)}`}>view task</Link>],
           ]}
         />
         {row.error_text && <p className="fault">{row.error_text}</p>}
@@ -184,7 +184,7 @@ function Attempt({
   );
 }
 
-/** A person's word, where the run waits for it. */
+/** Approve or reject, where the run waits for it. */
 function Decide({ run, child }: { run: Run; child: string }): ReactNode {
   const approval = useData<Approval>(`/api/v2/approvals/${encodeURIComponent(child)}`, ofRun(run.id));
   const [by, setBy] = useIdentity();
@@ -197,10 +197,10 @@ function Decide({ run, child }: { run: Run; child: string }): ReactNode {
   return (
     <form className="decide" onSubmit={(event) => event.preventDefault()}>
       {reason && <p>{reason}</p>}
-      {input != null && <Json value={input} label="what is decided on" />}
+      {input != null && <Json value={input} label="input to approve" />}
       {expires_at !== null && (
         <p className="faint small">
-          Nobody's word counts any more <Ago at={expires_at} />.
+          The approval expires <Ago at={expires_at} />.
         </p>
       )}
       <div className="fields">
@@ -209,7 +209,7 @@ function Decide({ run, child }: { run: Run; child: string }): ReactNode {
           <input
             value={comment}
             maxLength={4000}
-            placeholder="goes into the record"
+            placeholder="recorded with the decision"
             onChange={(event) => setComment(event.target.value)}
           />
         </label>
@@ -234,15 +234,15 @@ function SignalForm({ run, node }: { run: Run; node: FlowNode }): ReactNode {
   const [text, setText] = useState("true");
   const signal = useAction(
     () => post(`/api/v2/runs/${encodeURIComponent(run.id)}/signal`, { name: node.key, value: parse(text) }),
-    { done: "Signalled" },
+    { done: "Signal sent" },
   );
   return (
     <Form className="decide" onSubmit={() => signal.run()}>
-      <p>The run waits here for a signal{node.what && <> ({node.what})</>}.</p>
+      <p>Waiting for a signal{node.what && <> ({node.what})</>}.</p>
       <JsonEdit label="Value" value={text} onChange={setText} rows={2} />
       <div className="dialog-acts">
         <button className="primary" disabled={signal.busy || faultOf(text) !== null}>
-          <Icon name="chat" /> Send the signal
+          <Icon name="chat" /> Send signal
         </button>
       </div>
     </Form>
@@ -302,7 +302,7 @@ function ForkForm<T extends object>({
         ...(text === before ? {} : { shared: parse(text) }),
       }),
     {
-      done: "Forked: this is the new run",
+      done: "Forked; this is the new run",
       after: (made) => go(`/runs/${encodeURIComponent(made.id)}`),
     },
   );
@@ -310,22 +310,22 @@ function ForkForm<T extends object>({
   return (
     <Form onSubmit={() => fork.run(false)}>
       <p className="faint">
-        A new run of the same version, with the same parameters, begins at {node}. This one stays as it is.
+        Starts a new run of the same version, with the same parameters, at {node}. This run is not changed.
       </p>
       {hidden ? (
         <p>
           <button type="button" onClick={() => reveal()}>
-            Show what is masked, and edit it
+            Reveal hidden values and edit
           </button>
         </p>
       ) : (
-        <JsonEdit label="Shared state it begins with" value={text} onChange={setTyped} rows={12} />
+        <JsonEdit label="Initial shared state" value={text} onChange={setTyped} rows={12} />
       )}
       {refused && <p className="fault">{fork.error!.message}</p>}
       <div className="dialog-acts">
         {text !== before && (
           <button type="button" onClick={() => setTyped(null)}>
-            Undo the edit
+            Discard edits
           </button>
         )}
         {refused && (

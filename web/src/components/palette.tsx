@@ -8,7 +8,7 @@ import type { Page, Task } from "../api/types";
 import { sessionAt } from "../lib/search";
 import { PAGES } from "../pages";
 import { go, to } from "../routes";
-import { STATES } from "../words";
+import { phaseWord, STATES } from "../words";
 import { Badge } from "./basics";
 import { Dialog } from "./dialog";
 import { Icon } from "./icon";
@@ -26,7 +26,7 @@ const PAUSE_MS = 150; // after the last key
 const FIXED: readonly Choice[] = [
   ...PAGES.flatMap((page) => (page.nav ? [{ name: page.title, icon: page.nav.icon, act: () => go(page.path) }] : [])),
   ...STATES.map((state) => ({
-    name: `Tasks that are ${state}`,
+    name: `Tasks: ${phaseWord(state).label}`,
     icon: "list" as const,
     act: () => go(to("/tasks", { q: `state:${state}` })),
   })),
@@ -71,7 +71,7 @@ export function Palette({ onClose }: { onClose: () => void }): ReactNode {
         aria-controls="choices"
         aria-activedescendant={`choice-${row}`}
         aria-label="Page, action or task"
-        placeholder="Page, action, or a piece of a task"
+        placeholder="Page, action, or part of a task"
         value={text}
         onChange={(event) => {
           setText(event.target.value);
@@ -110,9 +110,9 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["j  k", "next, previous row"],
   ["Enter", "open the row"],
   ["x", "select the row"],
-  ["a  r", "approve, reject (in the inbox); acknowledge"],
-  ["[  ]", "a step back, a step on (in a run)"],
-  ["Ctrl K", "go anywhere"],
+  ["a  r", "approve, reject an approval; acknowledge a notice"],
+  ["[  ]", "previous, next step (in a run)"],
+  ["Ctrl K", "go to a page, an action or a task"],
   ["?", "this list"],
   ["Esc", "close"],
   ...PAGES.flatMap((page) => (page.nav ? [[`g ${page.nav.key}`, page.title.toLowerCase()] as const] : [])),

@@ -26,8 +26,8 @@ function kindOf(text: string): string {
   const value = guessed(text);
   if (value === null) return "null";
   return Array.isArray(value)
-    ? "a list"
-    : { string: "text", number: "a number", boolean: "yes or no", object: "an object" }[typeof value as "string"];
+    ? "list"
+    : { string: "text", number: "number", boolean: "boolean", object: "object" }[typeof value as "string"];
 }
 
 export function RunForm({
@@ -56,7 +56,7 @@ export function RunForm({
         shared: parse(shared),
       }),
     {
-      done: "Started",
+      done: "Run started",
       after: (run) => go(`/runs/${encodeURIComponent(run.id)}`),
     },
   );
@@ -67,11 +67,11 @@ export function RunForm({
   return (
     <Dialog title={`Run ${flow}, version ${version}`} onClose={onClose} wide>
       <Form onSubmit={() => start.run()}>
-        {names.length > 0 && <Tabs label="Parameters as" value={form} options={FORMS} onChange={change} />}
+        {names.length > 0 && <Tabs label="Parameter format" value={form} options={FORMS} onChange={change} />}
         {form === "fields" ? (
           <>
             <p className="faint small">
-              These parameters are used in the flow. JSON is taken as such, anything else as text.
+              The parameters this flow uses. Valid JSON is sent as JSON, anything else as text.
             </p>
             {names.map((name) => (
               <label className="field" key={name}>
@@ -90,7 +90,7 @@ export function RunForm({
           <JsonEdit label="Parameters" value={text} onChange={setText} />
         )}
         <details>
-          <summary className="faint">Shared state to begin with</summary>
+          <summary className="faint">Initial shared state</summary>
           <JsonEdit label="Shared state" value={shared} onChange={setShared} rows={4} />
         </details>
         <div className="dialog-acts">

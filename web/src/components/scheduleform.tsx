@@ -14,12 +14,12 @@ import { JsonEdit } from "./json";
 import { faultOf } from "../lib/json";
 
 const WHAT = [
-  ["type", "A task"],
-  ["flow", "A flow"],
+  ["type", "Task"],
+  ["flow", "Flow"],
 ] as const;
 const WHEN = [
-  ["cron", "By cron"],
-  ["every_ms", "At intervals"],
+  ["cron", "Cron"],
+  ["every_ms", "Interval"],
   ["run_at", "Once"],
 ] as const;
 
@@ -43,7 +43,7 @@ export function ScheduleForm({
         ? put<ScheduleShown>(scheduleApi(schedule.name), body())
         : post<ScheduleShown>("/api/v2/schedules", body()),
     {
-      done: schedule ? "Changed" : "Scheduled",
+      done: schedule ? "Saved" : "Schedule created",
       quiet: true,
       after: (made) => {
         onClose();
@@ -55,7 +55,7 @@ export function ScheduleForm({
   const at = (field: string): string | undefined =>
     faults
       .find((fault) => fault.pointer.split("/").filter((part) => part && part !== "body")[0] === field)
-      ?.message.replace(/^String should match pattern.*/, "no slash in it, and no dot at its beginning");
+      ?.message.replace(/^String should match pattern.*/, "must not contain a slash or start with a dot");
   const shown = [
     "name",
     "type",
@@ -97,7 +97,7 @@ export function ScheduleForm({
       <Form onSubmit={() => save.run()}>
         {text("name", "Name", { required: true, disabled: schedule !== null })}
         <fieldset>
-          <legend>What it runs</legend>
+          <legend>What to run</legend>
           <Tabs label="What" value={draft.what} options={WHAT} onChange={(what) => set({ what })} />
           {draft.what === "type" ? (
             text("type", "Task type", { required: true })
@@ -157,7 +157,7 @@ export function ScheduleForm({
             </div>
           ) : (
             <label className="field">
-              <span>At (this browser's time)</span>
+              <span>Time (in this browser's time zone)</span>
               <input
                 type="datetime-local"
                 required
@@ -170,31 +170,31 @@ export function ScheduleForm({
           )}
           <div className="fields">
             <label className="field">
-              <span>Missed while the server was down</span>
+              <span>Runs missed while the server was down</span>
               <select
                 value={draft.missed}
                 onChange={(event) => set({ missed: event.target.value as ScheduleDraft["missed"] })}
               >
                 <option value="once">run once</option>
-                <option value="skip">leave out</option>
-                <option value="all">run all of them</option>
+                <option value="skip">skip</option>
+                <option value="all">run all</option>
               </select>
             </label>
             <label className="field">
-              <span>While the last one still runs</span>
+              <span>While the previous run is still going</span>
               <select
                 value={draft.overlap}
                 onChange={(event) => set({ overlap: event.target.value as ScheduleDraft["overlap"] })}
               >
-                <option value="allow">run beside it</option>
-                <option value="skip">leave out</option>
+                <option value="allow">allow overlap</option>
+                <option value="skip">skip</option>
               </select>
             </label>
           </div>
         </fieldset>
         {draft.what === "type" && (
           <details>
-            <summary className="faint">Terms of the task</summary>
+            <summary className="faint">Task options</summary>
             <div className="fields">
               {text("queue", "Queue")}
               <label className="field">
@@ -203,7 +203,7 @@ export function ScheduleForm({
                   value={draft.priority}
                   onChange={(event) => set({ priority: event.target.value as ScheduleDraft["priority"] })}
                 >
-                  <option value="">as usual</option>
+                  <option value="">default</option>
                   <option>high</option>
                   <option>normal</option>
                   <option>low</option>
@@ -218,7 +218,7 @@ export function ScheduleForm({
                   checked={draft.requires_approval}
                   onChange={(event) => set({ requires_approval: event.target.checked })}
                 />{" "}
-                Asks for approval
+                Requires approval
               </label>
             </div>
           </details>
@@ -235,7 +235,7 @@ export function ScheduleForm({
         </datalist>
         <div className="dialog-acts">
           <button className="primary" disabled={save.busy || faultOf(draft.given) !== null}>
-            <Icon name="calendar" /> {schedule ? "Change it" : "Schedule it"}
+            <Icon name="calendar" /> {schedule ? "Save" : "Create schedule"}
           </button>
         </div>
       </Form>

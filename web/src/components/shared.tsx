@@ -38,8 +38,8 @@ export function SharedAt({
       <div className="row slider">
         <button
           type="button"
-          aria-label="A step back"
-          title="A step back ([)"
+          aria-label="Previous step"
+          title="Previous step ([)"
           disabled={last === 0 || at === 0}
           onClick={back}
         >
@@ -55,7 +55,7 @@ export function SharedAt({
           aria-valuetext={at === null ? now : step ? `step ${at}, ${step.node}` : "the start"}
           onChange={(event) => to(Number(event.target.value))}
         />
-        <button type="button" aria-label="A step on" title="A step on (])" disabled={at === null} onClick={on}>
+        <button type="button" aria-label="Next step" title="Next step (])" disabled={at === null} onClick={on}>
           <Icon name="right" size={14} />
         </button>
         <span className="slider-word">
@@ -85,23 +85,23 @@ function BeforeAfter({ state }: { state: SharedState }): ReactNode {
     <div className="stack">
       {state.exact === false && (
         <Notice tone="wait" icon="warn">
-          Rebuilt from the log, this does not lead to what the run ended with: take it as a hint.
+          Rebuilt from the log; it does not match the run's final state and may be inexact.
         </Notice>
       )}
       {Object.keys(state.unknown).length > 0 && (
         <Notice tone="wait" icon="warn">
-          Not to be rebuilt here:
+          Cannot be rebuilt:
           <ul className="flaws">
             {Object.entries(state.unknown).map(([key, why]) => (
               <li key={key}>
-                <b>{key === "*" ? "all of it" : key}</b>: {why}
+                <b>{key === "*" ? "everything" : key}</b>: {why}
               </li>
             ))}
           </ul>
         </Notice>
       )}
       {state.inside !== null && (
-        <p className="faint small">The state of the subflow {state.inside}, as its nodes see it.</p>
+        <p className="faint small">State of the subflow {state.inside}, as its nodes see it.</p>
       )}
       {state.before === null ? (
         <Json value={state.after} label="shared state at the start" />
@@ -117,10 +117,10 @@ function BeforeAfter({ state }: { state: SharedState }): ReactNode {
               {changed.size > 0 && (
                 <Mark tone="good">{changed.size === 1 ? "1 key changed" : `${changed.size} keys changed`}</Mark>
               )}
-              {state.after !== null && changed.size === 0 && <Mark tone="idle">nothing changed</Mark>}
+              {state.after !== null && changed.size === 0 && <Mark tone="idle">no changes</Mark>}
             </h3>
             {state.after === null ? (
-              <p className="faint">It is not over yet.</p>
+              <p className="faint">Not finished yet.</p>
             ) : (
               <Json value={state.after} label="shared state after" marked={changed} />
             )}

@@ -28,7 +28,7 @@ export function parseSearch(text: string): Search {
     if (name === "state") {
       for (const word of value.split(",")) {
         if ((STATES as readonly string[]).includes(word)) found.states.push(word as State);
-        else fault = `No state is called ${word}: ${STATES.join(", ")}`;
+        else fault = `Unknown state "${word}". States: ${STATES.join(", ")}`;
       }
     } else if (name === "type" || name === "queue" || name === "session") found[name] = value;
     else rest.push(whole.replace(/^"|"$/g, ""));

@@ -37,7 +37,7 @@ export default function Approvals(): ReactNode {
   const [by, setBy] = useIdentity();
   return (
     <>
-      <Head title="Approvals" lead="What waits for a person's word before it may run.">
+      <Head title="Approvals" lead="Tasks waiting for approval.">
         <label className="row">
           <span className="faint">deciding as</span>
           <input
@@ -84,10 +84,10 @@ function Inbox({ approvals, by, open }: { approvals: readonly Approval[]; by: st
     return (
       <Empty
         icon="hand"
-        title={open ? "Nothing waits for you" : "None of these"}
+        title={open ? "No open approvals" : "Nothing here"}
         command={`curl -s ${location.origin}/api/v2/tasks -d '{"type": "echo", "payload": {"amount": 100}, "requires_approval": true}'`}
       >
-        A task asks for approval when its submission, its service or its flow says so.
+        A task needs approval when its submission, its service or its flow requires it.
       </Empty>
     );
   return (
@@ -133,16 +133,16 @@ function One({
           >
             {approval.status}
           </Mark>
-          {run ? <Link to={`/runs/${encodeURIComponent(run)}`}>a run of a flow</Link> : approval.type}{" "}
+          {run ? <Link to={`/runs/${encodeURIComponent(run)}`}>flow run</Link> : approval.type}{" "}
           <Id id={approval.task_id} to={`/tasks/${encodeURIComponent(approval.task_id)}`} />
         </span>
       }
       acts={
         <span className="faint small">
-          asked <Ago at={approval.requested_at} />
+          requested <Ago at={approval.requested_at} />
           {open && approval.expires_at !== null && (
             <>
-              , {approval.default === "approve" ? "approved" : "rejected"} by itself <Ago at={approval.expires_at} />
+              , auto-{approval.default === "approve" ? "approves" : "rejects"} <Ago at={approval.expires_at} />
             </>
           )}
         </span>
@@ -158,7 +158,7 @@ function One({
         {hidden && (
           <p>
             <button type="button" onClick={() => reveal()}>
-              Show what is masked
+              Reveal hidden values
             </button>
           </p>
         )}
@@ -167,7 +167,7 @@ function One({
             <input
               className="grow"
               aria-label="Comment"
-              placeholder="A word on why (goes into the record)"
+              placeholder="Reason (recorded)"
               value={comment}
               maxLength={4000}
               onChange={(event) => setComment(event.target.value)}
@@ -177,7 +177,7 @@ function One({
               className="plain link"
               onClick={() => (editing ? (setEditing(false), setTyped(null)) : reveal(() => setEditing(true)))}
             >
-              {text === null ? "Edit the payload" : "Leave the payload"}
+              {text === null ? "Edit payload" : "Discard edits"}
             </button>
             <button type="button" disabled={busy} onClick={() => decide({ approval, word: "reject", comment })}>
               <Icon name="cross" /> Reject

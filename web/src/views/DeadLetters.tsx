@@ -48,10 +48,10 @@ export default function DeadLetters(): ReactNode {
   };
   return (
     <>
-      <Head title="Dead letters" lead="What failed for good, grouped by what it died of. Mend the cause, then replay.">
+      <Head title="Dead letters" lead="Tasks that failed permanently, grouped by cause. Fix the cause, then retry.">
         {items.length > 1 && (
           <button type="button" onClick={() => setReplaying(all)}>
-            <Icon name="redo" /> Replay all
+            <Icon name="redo" /> Retry all
           </button>
         )}
       </Head>
@@ -76,8 +76,8 @@ export default function DeadLetters(): ReactNode {
                 ))}
               </ul>
             ) : (
-              <Empty icon="check" title="Nothing is dead" command={`onward submit countdown '{"seconds": "many"}'`}>
-                A task dies when its retries are used up, or when trying again cannot help.
+              <Empty icon="check" title="No dead letters">
+                A task becomes a dead letter when its retries are used up, or when a retry cannot succeed.
               </Empty>
             )
           }
@@ -129,7 +129,7 @@ function Group({
           type="button"
           className="plain"
           aria-expanded={open}
-          aria-label={`${open ? "Hide" : "Show"} the tasks that died of ${group.kind}`}
+          aria-label={`${open ? "Hide" : "Show"} the tasks that failed with ${group.kind}`}
           onClick={toggle}
         >
           <Icon name={open ? "down" : "right"} />
@@ -154,7 +154,11 @@ function Group({
           </p>
         </div>
         <div className="row">
-          <Sure sure={`Give up ${number(group.count)}, really?`} onSure={() => abandon.run()} disabled={abandon.busy}>
+          <Sure
+            sure={group.count === 1 ? "Abandon this task?" : `Abandon ${number(group.count)} tasks?`}
+            onSure={() => abandon.run()}
+            disabled={abandon.busy}
+          >
             Abandon
           </Sure>
           <button
@@ -162,14 +166,14 @@ function Group({
             className="primary"
             onClick={() =>
               replay({
-                what: `${group.kind} (${number(group.count)})`,
+                what: `${group.count === 1 ? "1 task" : `${number(group.count)} tasks`} (${group.kind})`,
                 count: group.count,
                 wanted: { filter: { fingerprint: group.fingerprint } },
                 sample: group.sample,
               })
             }
           >
-            <Icon name="redo" /> Replay
+            <Icon name="redo" /> Retry
           </button>
         </div>
       </div>
@@ -187,7 +191,7 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
   return (
     <div className="stack members">
       <div>
-        <h3>Payload of the newest</h3>
+        <h3>Newest payload</h3>
         <Json value={group.sample.payload} label="sample payload" />
       </div>
       <Loading from={tasks}>
@@ -195,7 +199,7 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
           <div>
             <Table
               label="Tasks of this group"
-              columns={["Task", "Type", "Error", num("Attempts"), num("Died"), spoken("Action")]}
+              columns={["Task", "Type", "Error", num("Attempts"), num("Failed"), spoken("Action")]}
             >
               {items.map((task) => (
                 <tr key={task.id}>
@@ -220,7 +224,7 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
                         })
                       }
                     >
-                      Edit and replay<span className="sr"> {task.id}</span>
+                      Edit and retry<span className="sr"> {task.id}</span>
                     </button>
                   </td>
                 </tr>
@@ -268,7 +272,7 @@ function Replay({
   const dry = useAction(() => post<Replayed>("/api/v2/dead-letters/replay", body(true)));
   const replay = useAction(() => post<Replayed>("/api/v2/dead-letters/replay", body(false)), {
     done: (out) =>
-      `${number(out.replayed)} on their way again${out.refused.length ? `, ${number(out.refused_count)} refused: ${out.refused[0]!.reason}` : ""}`,
+      `${number(out.replayed)} requeued${out.refused.length ? `, ${number(out.refused_count)} refused: ${out.refused[0]!.reason}` : ""}`,
     after: (out) => {
       if (out.until !== null && out.until - now > 2000)
         onPaced({ what: chosen.what, count: out.replayed, from: now, until: out.until });
@@ -277,20 +281,24 @@ function Replay({
   });
   const broken = (edited && faultOf(text) !== null) || (rate !== "" && !(Number(rate) > 0));
   return (
-    <Dialog title={`Replay ${chosen.what}`} onClose={onClose} wide>
+    <Dialog title={`Retry ${chosen.what}`} onClose={onClose} wide>
       <Form onSubmit={() => replay.run()}>
         {text === null ? (
           <p className="row">
-            <span className="faint">Each is run again with its own payload.</span>
+            <span className="faint">
+              {chosen.count > 1
+                ? "Each task runs again with its own payload."
+                : "The task runs again with its own payload."}
+            </span>
             {chosen.sample && (
               <button type="button" className="plain link" onClick={() => reveal(() => setEditing(true))}>
-                {chosen.count > 1 ? "Give all of them another payload" : "Show what is masked, and edit it"}
+                {chosen.count > 1 ? "Replace the payload for all" : "Reveal hidden values and edit"}
               </button>
             )}
           </p>
         ) : (
           <JsonEdit
-            label={chosen.count > 1 ? `Payload, for all ${number(chosen.count)}` : "Payload"}
+            label={chosen.count > 1 ? `Payload for all ${number(chosen.count)}` : "Payload"}
             value={text}
             onChange={setTyped}
             rows={12}
@@ -298,7 +306,7 @@ function Replay({
         )}
         {chosen.count > 1 && (
           <label className="field">
-            <span>Starts a second (empty: all at once)</span>
+            <span>Rate limit per second (blank: no limit)</span>
             <input
               className="narrow"
               type="number"
@@ -310,17 +318,17 @@ function Replay({
             />
             {Number(rate) > 0 && (
               <span className="faint small">
-                It takes {span((chosen.count / Number(rate)) * 1000)} until the last one starts.
+                The last one starts after {span((chosen.count / Number(rate)) * 1000)}.
               </span>
             )}
           </label>
         )}
         {dry.result && (
           <Notice tone="idle" icon="check">
-            Dry run: {number(dry.result.matched - dry.result.refused_count)} would be replayed
+            Dry run: {number(dry.result.matched - dry.result.refused_count)} would be requeued
             {dry.result.refused.length > 0 &&
               `, ${number(dry.result.refused_count)} refused: ${dry.result.refused[0]!.reason}`}
-            . Nothing was changed.
+            . No task was changed.
           </Notice>
         )}
         <div className="dialog-acts">
@@ -328,7 +336,7 @@ function Replay({
             Dry run
           </button>
           <button className="primary" disabled={replay.busy || broken}>
-            <Icon name="redo" /> {edited ? "Replay with this payload" : "Replay"}
+            <Icon name="redo" /> {edited ? "Retry with this payload" : "Retry"}
           </button>
         </div>
       </Form>
@@ -336,7 +344,7 @@ function Replay({
   );
 }
 
-/** A replay at a rate: each task is scheduled for its own instant, so the clock tells how far it is. */
+/** A retry at a rate: each task is scheduled for its own instant, so the clock tells how far it is. */
 function Progress({ under, onClose }: { under: Under; onClose: () => void }): ReactNode {
   const now = useNow();
   const share = Math.min(1, (now - under.from) / Math.max(1, under.until - under.from));
@@ -344,12 +352,12 @@ function Progress({ under, onClose }: { under: Under; onClose: () => void }): Re
     <Card>
       <div className="row" role="status">
         <span className="grow">
-          Replaying {under.what}: {number(Math.min(under.count, Math.floor(share * under.count) + 1))} of{" "}
+          Retrying {under.what}: {number(Math.min(under.count, Math.floor(share * under.count) + 1))} of{" "}
           {number(under.count)} started
           {share < 1 && <span className="faint">, the last one in {span(under.until - now)}</span>}
         </span>
-        <progress value={share} max={1} aria-label="Replay" />
-        <Link to={tasksAt({ states: ["scheduled"] })}>still to come</Link>
+        <progress value={share} max={1} aria-label="Progress of the retry" />
+        <Link to={tasksAt({ states: ["scheduled"] })}>remaining</Link>
         <button type="button" className="plain" aria-label="Dismiss" onClick={onClose}>
           <Icon name="cross" />
         </button>

@@ -52,10 +52,7 @@ function Shown({ flow, drawn, path }: { flow: FlowShown; drawn: Drawn | null; pa
   useKeys(drawn ? { r: () => setRunning(true), e: () => setTab("edit") } : {});
   return (
     <>
-      <Head
-        title={flow.name}
-        lead={drawn ? <Said drawn={drawn} newest={flow.version} /> : "No version is published yet."}
-      >
+      <Head title={flow.name} lead={drawn ? <Said drawn={drawn} newest={flow.version} /> : "No version published yet."}>
         {flow.versions.length > 1 && (
           <VersionChoice
             label="version"
@@ -82,7 +79,7 @@ function Shown({ flow, drawn, path }: { flow: FlowShown; drawn: Drawn | null; pa
         ) : tab === "runs" ? (
           <RunList flow={flow.name} />
         ) : !drawn ? (
-          <Empty icon="graph" title="No version is published" />
+          <Empty icon="graph" title="No version published" />
         ) : tab === "versions" ? (
           <Versions versions={flow.versions} path={path} />
         ) : tab === "definition" ? (
@@ -110,7 +107,7 @@ function Said({ drawn, newest }: { drawn: Drawn; newest: number }): ReactNode {
   return (
     <>
       {typeof description === "string" && `${description} `}Version {drawn.version}
-      {drawn.version !== newest && ` (the newest is ${newest})`}, published <Ago at={drawn.published_at} />.
+      {drawn.version !== newest && ` (latest: ${newest})`}, published <Ago at={drawn.published_at} />.
     </>
   );
 }
@@ -120,7 +117,7 @@ function Graph({ drawn }: { drawn: Drawn }): ReactNode {
   const node = drawn.nodes.find((one) => one.key === picked) ?? drawn.nodes[0];
   return (
     <>
-      <FlawList flaws={drawn.warnings} word="to think about" tone="wait" show={(key) => pick(key ?? "")} />
+      <FlawList flaws={drawn.warnings} word="warning" tone="wait" show={(key) => pick(key ?? "")} />
       <div className="run-grid">
         <Card title="Graph">
           <FlowGraph
@@ -224,7 +221,7 @@ function Diff({ before, after }: { before: unknown; after: unknown }): ReactNode
   const near = lines.map((_, index) =>
     lines.slice(Math.max(0, index - CONTEXT), index + CONTEXT + 1).some((line) => line.sign !== " "),
   );
-  if (!near.includes(true)) return <p className="faint">Nothing: the two are the same.</p>;
+  if (!near.includes(true)) return <p className="faint">No changes</p>;
   return (
     <div className="diff" role="region" aria-label="Changes" tabIndex={0}>
       {lines.map((line, index) =>

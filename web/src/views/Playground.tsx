@@ -20,26 +20,26 @@ interface Door {
 
 const TEXT =
   "People hand off work. A chat back end hands a prompt to a machine behind a firewall. An agent hands a report to a service. " +
-  "A back end hands ten thousand texts to be summarised. Each of these is another system today. Onward is one of them all: one core, many doors.";
+  "A back end hands ten thousand texts to be summarized. Each of these is another system today. Onward is one of them all: one core, many doors.";
 
 const DOORS: Record<string, Door> = {
   summarize: {
-    label: "Summarise",
-    lead: "The tasks door: hand in a text, watch it being summarised.",
+    label: "Summarize",
+    lead: "The tasks API: submit a text and watch it being summarized.",
     path: "/api/v1/tasks/summarize/",
     body: { content: TEXT },
     idAt: ["task_id"],
   },
   native: {
     label: "Task",
-    lead: "The native door. With ?wait_ms= the answer waits for the end; the task never depends on it.",
+    lead: "The native API. With ?wait_ms= the response waits for the result; the task runs either way.",
     path: "/api/v2/tasks",
     body: { type: "countdown", payload: { seconds: 5 } },
     idAt: ["id"],
   },
   dispatcher: {
     label: "Dispatcher",
-    lead: "Hand in and wait, or poll: a worker group on a WebSocket does it.",
+    lead: "Submit and wait, or poll; a worker group on a WebSocket does the work.",
     path: "/api/openai",
     body: { group: "default", messages: [{ role: "user", content: "Hello?" }], async: false },
     idAt: ["taskId"],
@@ -91,7 +91,7 @@ function Try({ door, simple, native }: { door: Door; simple: boolean; native: bo
         <Form onSubmit={() => send.run()}>
           {simple ? (
             <label className="field">
-              <span>Text to summarise</span>
+              <span>Text to summarize</span>
               <textarea
                 rows={10}
                 required
@@ -126,18 +126,18 @@ function Try({ door, simple, native }: { door: Door; simple: boolean; native: bo
           )}
           <div className="row">
             <button className="primary" disabled={send.busy || faultOf(body) !== null}>
-              <Icon name="play" /> {send.busy ? "Waiting for the answer…" : simple ? "Summarise" : "Send"}
+              <Icon name="play" /> {send.busy ? "Waiting for the response…" : simple ? "Summarize" : "Send"}
             </button>
           </div>
           <Command text={asCurl("POST", path, compact(body))} />
         </Form>
       </Card>
-      <Card title="Answer">
+      <Card title="Response">
         {send.error && <ProblemBox error={send.error} />}
         {send.result ? (
           <Shown answer={send.result} simple={simple} />
         ) : (
-          !send.error && <Empty icon="flask" title="Send it, and the answer is shown here" />
+          !send.error && <Empty icon="flask" title="The response appears here" />
         )}
       </Card>
     </div>
@@ -165,7 +165,7 @@ function Shown({ answer, simple }: { answer: Answer; simple: boolean }): ReactNo
         </Mark>
         <span className="faint">after {Math.round(answer.ms)} ms</span>
       </p>
-      {typeof value === "string" ? <p className="json pre">{value}</p> : <Json value={value} label="answer" />}
+      {typeof value === "string" ? <p className="json pre">{value}</p> : <Json value={value} label="response" />}
       {answer.task && <Watched id={answer.task} summary={simple} />}
     </div>
   );

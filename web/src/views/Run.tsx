@@ -87,7 +87,7 @@ function Shown({ run }: { run: RunShape }): ReactNode {
                   className="pill"
                   aria-pressed={following}
                   onClick={() => (following ? pick(run.current_node) : toStep(null))}
-                  title="Show the node that the run is at (f)"
+                  title="Show the current node (f)"
                 >
                   <Icon name="play" size={12} /> Follow
                 </button>
@@ -115,11 +115,7 @@ function Shown({ run }: { run: RunShape }): ReactNode {
           )}
         </div>
         <Card title="Timeline">
-          {events === null ? (
-            <Skeleton rows={2} />
-          ) : (
-            <Bars className="steps" bars={bars} empty="It has made no step yet." />
-          )}
+          {events === null ? <Skeleton rows={2} /> : <Bars className="steps" bars={bars} empty="No steps yet" />}
         </Card>
         <Card title="Shared state">
           <SharedAt run={run} steps={steps} at={at === "" ? null : Number(at)} choose={toStep} />
@@ -129,8 +125,8 @@ function Shown({ run }: { run: RunShape }): ReactNode {
             <Json value={run.params} label="parameters" />
           </Card>
           {run.shared._rt !== undefined && (
-            <Card title="What the engine noted for itself">
-              <Json value={run.shared._rt} label="engine's records" />
+            <Card title="Engine state">
+              <Json value={run.shared._rt} label="engine state" />
             </Card>
           )}
         </div>
@@ -160,31 +156,31 @@ function barOf(step: Step, over: boolean): Bar {
 function Acts({ run }: { run: RunShape }): ReactNode {
   const path = `/api/v2/runs/${encodeURIComponent(run.id)}`;
   const cancel = useAction(() => post<RunShape>(`${path}/cancel`), {
-    done: (now) => (now.state === "canceled" ? "Canceled" : "It was asked to stop; what is out is stopped first"),
+    done: (now) => (now.state === "canceled" ? "Canceled" : "Canceling: running calls are stopped first"),
   });
   return (
     <>
       {may(run, "cancel") && (
-        <Sure sure="Cancel it, really?" onSure={() => cancel.run()} disabled={cancel.busy}>
+        <Sure sure="Cancel this run?" onSure={() => cancel.run()} disabled={cancel.busy}>
           <Icon name="stop" /> Cancel
         </Sure>
       )}
       <Link to={`/tasks/${encodeURIComponent(run.id)}`} className="button">
-        <Icon name="list" /> As a task
+        <Icon name="list" /> View task
       </Link>
     </>
   );
 }
 
-/** Said better than the ledger can, which knows only that it waits. */
+/** More exact than the explanation of the task, which knows only that it waits. */
 const WAITS: Record<string, string> = {
-  approval: "It waits for a person's word.",
-  wait_event: "It waits for a signal.",
-  executor: "It waits for the service that it called.",
-  local: "It waits for the service that it called.",
-  foreach: "It waits for the services that it called.",
-  parallel: "It waits for the services that it called.",
-  flow_ref: "It waits for the run that it started.",
+  approval: "Waiting for approval.",
+  wait_event: "Waiting for a signal.",
+  executor: "Waiting for the service it called.",
+  local: "Waiting for the service it called.",
+  foreach: "Waiting for the services it called.",
+  parallel: "Waiting for the services it called.",
+  flow_ref: "Waiting for the run it started.",
 };
 
 /** What it waits for, or what became of it, in a sentence. */
@@ -200,11 +196,17 @@ function Standing({ run }: { run: RunShape }): ReactNode {
       </Notice>
     ) : null;
   if (!why.data || why.data.phase !== run.phase) return null;
+  const kind = run.nodes.find((node) => node.key === run.current_node)?.kind ?? "";
   return (
     <Notice tone={tone} icon={icon}>
-      At <b>{run.current_node}</b>.{" "}
-      {WAITS[run.nodes.find((node) => node.key === run.current_node)?.kind ?? ""] ?? why.data.sentence}
-      {why.data.eta !== null && <span> ({ago(why.data.eta, now)})</span>}
+      At <b>{run.current_node}</b>. {WAITS[kind] ?? why.data.sentence}
+      {why.data.eta !== null && (
+        <span>
+          {" "}
+          ({(kind === "approval" || kind === "wait_event") && "expires "}
+          {ago(why.data.eta, now)})
+        </span>
+      )}
     </Notice>
   );
 }
@@ -214,9 +216,9 @@ function factsOf(run: RunShape): readonly (readonly [string, ReactNode])[] {
     ["version", run.flow_version_id.match(/-v(\d+)$/)?.[1]],
     ["steps", String(run.step_count)],
     ["last action", run.last_action],
-    ["began", <Ago at={run.created_at} />],
-    ["ended", run.finished_at !== null && <Ago at={run.finished_at} />],
-    ["took", run.finished_at !== null && span(run.finished_at - run.created_at)],
+    ["started", <Ago at={run.created_at} />],
+    ["finished", run.finished_at !== null && <Ago at={run.finished_at} />],
+    ["duration", run.finished_at !== null && span(run.finished_at - run.created_at)],
     ["forked from", run.forked_from && <Id id={run.forked_from} to={`/runs/${encodeURIComponent(run.forked_from)}`} />],
     ["started by", run.parent_id && <Id id={run.parent_id} to={`/runs/${encodeURIComponent(run.parent_id)}`} />],
     ["request id", run.idempotency_key],

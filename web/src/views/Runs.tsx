@@ -16,7 +16,7 @@ export default function Runs(): ReactNode {
   const flows = useData<Page<Flow>>("/api/v2/flows", seldom);
   return (
     <>
-      <Head title="Runs" lead="Flows that were started: where they are, and how they ended.">
+      <Head title="Runs" lead="Runs of flows: where they are and how they ended.">
         <label className="row">
           <span className="faint">flow</span>
           <select className="narrow" value={flow} onChange={(event) => setFlow(event.target.value)}>
@@ -64,7 +64,7 @@ export function RunList({ flow, state = "" }: { flow: string; state?: State | ""
       empty={
         <Empty
           icon="graph"
-          title={flow || state ? "No such run" : "No flow was run yet"}
+          title={flow || state ? "No matching runs" : "No runs yet"}
           command={flow ? `onward flow run ${JSON.stringify(flow)}` : "onward demo flow"}
         />
       }
@@ -73,16 +73,19 @@ export function RunList({ flow, state = "" }: { flow: string; state?: State | ""
           <Cell head>State</Cell>
           <Cell head>Run</Cell>
           <Cell head className="wide-only">
-            At
+            {" "}
+            Node
           </Cell>
           <Cell head className="wide-only right">
             Steps
           </Cell>
           <Cell head className="right">
-            Took
+            {" "}
+            Duration
           </Cell>
           <Cell head className="right">
-            Began
+            {" "}
+            Started
           </Cell>
         </>
       }

@@ -25,13 +25,13 @@ const TYPES: Record<string, readonly [string, Tone]> = {
   task_failed: ["failed", "bad"],
   task_timeout: ["overdue", "wait"],
 };
-/** How a notice went out, said to somebody who does not know the doors. */
+/** How a notice was delivered. */
 const WAYS: Record<string, string> = {
   websocket: "pushed",
   sse: "pushed",
   poll: "fetched",
   webhook: "posted",
-  interaction: "with an answer",
+  interaction: "delivered with a response",
 };
 
 export default function Session({ params }: ViewProps): ReactNode {
@@ -74,7 +74,7 @@ export default function Session({ params }: ViewProps): ReactNode {
             ) : (
               <TaskList
                 search={{ ...parseSearch(""), session: id }}
-                empty={<Empty icon="list" title="It has no task any more" />}
+                empty={<Empty icon="list" title="No tasks left" />}
               />
             )}
           </div>
@@ -135,10 +135,10 @@ function Notices({ session, path }: { session: SessionShape; path: string }): Re
         ) : (
           <Empty
             icon="bell"
-            title="Nothing was told yet"
+            title="No notices yet"
             command={`curl -sN -H 'accept: text/event-stream' '${location.origin}${path}/notifications'`}
           >
-            Each ending of its tasks is a notice. Listen to them as they come:
+            Each task that ends sends a notice. Listen for them:
           </Empty>
         )
       }
@@ -163,7 +163,7 @@ function Wishes({ path }: { path: string }): ReactNode {
 
 function WishForm({ kept, path }: { kept: Preferences; path: string }): ReactNode {
   const [draft, setDraft] = useState(kept);
-  const keep = useAction((next: Preferences) => put(`${path}/preferences`, next), { done: "Kept" });
+  const keep = useAction((next: Preferences) => put(`${path}/preferences`, next), { done: "Saved" });
   const now = keep.error ? kept : draft; // what was refused is not shown as if it held
   const set = (part: Partial<Preferences>): void => {
     setDraft({ ...now, ...part });
@@ -171,14 +171,14 @@ function WishForm({ kept, path }: { kept: Preferences; path: string }): ReactNod
   };
   return (
     <div className="grid-2">
-      <Card title="What is pushed to whoever listens">
+      <Card title="Push settings">
         <div className="stack">
           <label className="row">
             <input type="checkbox" checked={now.push} onChange={(event) => set({ push: event.target.checked })} />
-            Push notices as they come
+            Push notices to connected clients
           </label>
           <fieldset disabled={!now.push}>
-            <legend>Of these kinds</legend>
+            <legend>Kinds</legend>
             {Object.entries(TYPES).map(([type, [word]]) => (
               <label key={type} className="row">
                 <input
@@ -194,7 +194,7 @@ function WishForm({ kept, path }: { kept: Preferences; path: string }): ReactNod
               </label>
             ))}
           </fieldset>
-          <p className="faint small">All notices are kept for seven days, whatever is pushed.</p>
+          <p className="faint small">All notices are stored for seven days, pushed or not.</p>
         </div>
       </Card>
       <Card title="Webhook">
@@ -202,16 +202,16 @@ function WishForm({ kept, path }: { kept: Preferences; path: string }): ReactNod
           <Facts
             facts={[
               ["posted to", <span className="mono small">{now.webhook.url}</span>],
-              ["of kinds", now.webhook.types.map((type) => TYPES[type]?.[0] ?? type).join(", ")],
+              ["kinds", now.webhook.types.map((type) => TYPES[type]?.[0] ?? type).join(", ")],
             ]}
           />
         ) : (
           <Empty
             icon="link"
-            title="None"
-            command={`curl -s -X PUT '${location.origin}${path}/preferences' -d '{"webhook": {"url": "http://127.0.0.1:9000/told"}}'`}
+            title="No webhook"
+            command={`curl -s -X PUT '${location.origin}${path}/preferences' -d '{"webhook": {"url": "http://127.0.0.1:9000/notices"}}'`}
           >
-            Notices are also posted, signed, to a URL that is set here:
+            Notices can also be posted, signed, to a URL:
           </Empty>
         )}
       </Card>

@@ -16,10 +16,10 @@ const TONES: Record<string, Tone> = {
   open: "bad",
 };
 const OUTSIDE = [
-  ["/openapi.json", "the API, described"],
-  ["/metrics", "numbers for Prometheus"],
+  ["/openapi.json", "API reference"],
+  ["/metrics", "Prometheus metrics"],
   ["/health", "health, for alerts"],
-  ["/ready", "whether it takes work, for a load balancer"],
+  ["/ready", "readiness, for load balancers"],
 ] as const;
 
 export default function Settings(): ReactNode {
@@ -35,7 +35,7 @@ export default function Settings(): ReactNode {
           title="Health"
           acts={
             <button type="button" onClick={() => void health.refetch()}>
-              <Icon name="redo" /> Look again
+              <Icon name="redo" /> Refresh
             </button>
           }
         >
@@ -70,7 +70,7 @@ export default function Settings(): ReactNode {
                 />
               </div>
               <label className="row">
-                <span className="grow">Your name, told with approvals and pauses</span>
+                <span className="grow">Your name (recorded with approvals and pauses)</span>
                 <input className="narrow" value={by} maxLength={128} onChange={(event) => setBy(event.target.value)} />
               </label>
             </div>
@@ -124,7 +124,7 @@ function Components({ health }: { health: Health }): ReactNode {
   );
 }
 
-/** A nested answer as one line of words. */
+/** A nested value as one line. */
 function plain(value: unknown): string {
   if (typeof value !== "object" || value === null) return String(value);
   return Object.entries(value)

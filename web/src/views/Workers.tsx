@@ -14,7 +14,7 @@ export default function Workers(): ReactNode {
   const services = useData<Page<Service>>("/api/v2/services", seldom);
   return (
     <>
-      <Head title="Workers" lead="Who is connected, how, and what they serve." />
+      <Head title="Workers" lead="Connected workers and what they serve." />
       <div className="stack">
         <Loading from={workers}>
           {({ items }) => (
@@ -66,7 +66,7 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
     return (
       <Card>
         <Empty icon="cpu" title="No worker is connected" command="onward worker module:attr">
-          Tasks are taken and wait. A worker is a Python file with a function in it:
+          Tasks are accepted and wait. Start a worker from a Python module:
         </Empty>
       </Card>
     );
@@ -75,7 +75,7 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
       <Table
         label="Connected workers"
         className="cards"
-        columns={["Worker", "Serves", num("Busy, of slots"), num("Since"), spoken("Action")]}
+        columns={["Worker", "Serves", num("Busy / slots"), num("Connected"), spoken("Action")]}
       >
         {workers.map((worker) => (
           <tr key={`${worker.transport} ${worker.id}`}>
@@ -84,8 +84,9 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
               <div className="row small">
                 <span className="faint">{worker.transport}</span>
                 {worker.stand_in && (
-                  <Mark tone="idle" title="Serves a group only while nobody else does">
-                    stand-in
+                  <Mark tone="idle" title="Serves a queue only while no other worker does">
+                    {" "}
+                    fallback
                   </Mark>
                 )}
                 {worker.draining && (
@@ -104,11 +105,11 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
                 ))}
               </span>
             </td>
-            <td className="num" data-label="busy, of slots">
+            <td className="num" data-label="busy / slots">
               {worker.busy === null ? "– / " : `${number(worker.busy)} / `}
               {number(worker.slots)}
             </td>
-            <td className="num" data-label="since">
+            <td className="num" data-label="connected">
               <Ago at={worker.connected_at} />
             </td>
             <td className="right act-cell">
@@ -126,18 +127,18 @@ const LEAVES = new Set(["socket", "http", "ledger"]); // a worker of ours that i
 function DrainButton({ worker }: { worker: Worker }): ReactNode {
   const path = `/api/v2/workers/${encodeURIComponent(worker.id)}/drain`;
   const drain = useAction(() => post<Worker>(path), {
-    done: `${worker.id} gets nothing new, and finishes what it has`,
+    done: `${worker.id} is draining`,
   });
-  const undo = useAction(() => remove(path), { done: `${worker.id} takes work again` });
+  const undo = useAction(() => remove(path), { done: `${worker.id} resumed` });
   const named = <span className="sr"> {worker.id}</span>;
   if (worker.transport === "celery") return null;
   return worker.draining ? (
     <button type="button" disabled={undo.busy} onClick={() => undo.run()}>
-      <Icon name="play" size={14} /> Take work again{named}
+      <Icon name="play" size={14} /> Resume{named}
     </button>
   ) : (
     <Sure
-      sure={LEAVES.has(worker.transport) ? "Let it finish and go?" : "Let it finish and rest?"}
+      sure={LEAVES.has(worker.transport) ? "Drain and disconnect?" : "Drain?"}
       onSure={() => drain.run()}
       disabled={drain.busy}
     >
@@ -150,12 +151,12 @@ function Services({ services }: { services: readonly Service[] }): ReactNode {
   if (!services.length)
     return (
       <Empty
-        title="No service is declared"
+        title="No services declared"
         command={`curl -s ${location.origin}/api/v2/services -d '{"name": "report", "task_types": ["report"]}'`}
       />
     );
   return (
-    <Table label="Declared services" className="cards" columns={["Service", "Task types", "Checked", "Rules"]}>
+    <Table label="Declared services" className="cards" columns={["Service", "Task types", "Validation", "Options"]}>
       {services.map((service) => (
         <tr key={service.name}>
           <td>{service.name}</td>
@@ -168,17 +169,17 @@ function Services({ services }: { services: readonly Service[] }): ReactNode {
               ))}
             </span>
           </td>
-          <td>{Object.keys(service.schema).length ? "by schema" : <span className="faint">no schema</span>}</td>
+          <td>{Object.keys(service.schema).length ? "JSON Schema" : <span className="faint">none</span>}</td>
           <td>
             <span className="row">
-              {service.requires_approval && <Mark tone="wait">asks for approval</Mark>}
+              {service.requires_approval && <Mark tone="wait">requires approval</Mark>}
               {service.via !== "any" && <Mark tone="idle">{service.via}</Mark>}
               {service.max_retries !== null && (
                 <span className="faint">
                   {service.max_retries === 1 ? "1 retry" : `${service.max_retries} retries`}
                 </span>
               )}
-              {service.timeout_ms !== null && <span className="faint">{service.timeout_ms / 1000} s</span>}
+              {service.timeout_ms !== null && <span className="faint">timeout {service.timeout_ms / 1000} s</span>}
             </span>
           </td>
         </tr>
