@@ -74,7 +74,7 @@ def test_a_flow_is_run_from_its_form_and_approved_in_its_graph(site: Site) -> No
         dialog.get_by_role("button", name="Run").click()
         expect(page).to_have_url(re.compile("/ui/runs/"))
         expect(node(page, "ask")).to_have_attribute(
-            "aria-label", re.compile("needs approval, the run is here")
+            "aria-label", re.compile("needs approval, current")
         )
         expect(node(page, "each")).to_have_attribute("aria-label", re.compile("done, 2 of 2"))
         # By keys alone: away from the node that the page follows, and back to it.
@@ -434,7 +434,7 @@ def test_a_step_that_cannot_be_rebuilt_says_so(site: Site) -> None:
     site.post(f"/api/v2/runs/{run}/signal", {"name": "wait", "value": "x" * 5_000})
     site.until(lambda: site.get(f"/api/v2/runs/{run}")["state"] == "succeeded")
     with site.page(f"/runs/{run}?step=1") as page:
-        expect(page.get_by_role("status").filter(has_text="Not to be rebuilt")).to_contain_text(
+        expect(page.get_by_role("status").filter(has_text="Cannot be rebuilt")).to_contain_text(
             "sign: the value was too large to be written down"
         )
 
