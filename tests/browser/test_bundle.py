@@ -1,32 +1,47 @@
-"""What is committed of the page is what its sources make, byte for byte."""
+"""The page passes its own checks, and what is committed of it is what its sources make."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "web"
-BUILT = ROOT / "src" / "onward" / "surfaces" / "console" / "static"
+BUILT = ROOT / "src" / "onward" / "doors" / "page" / "static"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(autouse=True)
+def _node() -> None:
+    if shutil.which("npx") is None or not (WEB / "node_modules" / "vitest").exists():
+        pytest.skip("the page cannot be built here (node 20.19 or later, then: cd web && npm ci)")
 
 
 def test_the_bundle_is_what_its_sources_make(tmp_path: Path) -> None:
-    if shutil.which("npx") is None or not (WEB / "node_modules" / "vite").exists():
-        pytest.skip("the page cannot be built here (node 20.19 or later, then: cd web && npm ci)")
-    subprocess.run(
-        ["npx", "vite", "build", "--outDir", str(tmp_path), "--logLevel", "error"],
-        cwd=WEB,
-        check=True,
-        timeout=110,
-    )
+    _run("npx", "vite", "build", "--outDir", str(tmp_path), "--logLevel", "error")
     made, kept = _files(tmp_path), _files(BUILT)
     assert sorted(made) == sorted(kept), "make ui"
     assert [name for name in made if made[name] != kept[name]] == []
+
+
+def test_the_sources_pass_types_lint_and_format() -> None:
+    subprocess.run([sys.executable, "web/openapi.py"], cwd=ROOT, check=True, timeout=110)
+    _run("npm", "run", "--silent", "types")
+    _run("npm", "run", "--silent", "check")
+
+
+def test_the_units_of_the_page() -> None:
+    _run("npm", "test", "--silent")
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, cwd=WEB, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _files(folder: Path) -> dict[str, bytes]:

@@ -74,7 +74,7 @@ def test_a_flow_is_run_from_its_form_and_approved_in_its_graph(site: Site) -> No
         dialog.get_by_role("button", name="Run").click()
         expect(page).to_have_url(re.compile("/ui/runs/"))
         expect(node(page, "ask")).to_have_attribute(
-            "aria-label", re.compile("awaits approval, the run is here")
+            "aria-label", re.compile("needs approval, current")
         )
         expect(node(page, "each")).to_have_attribute("aria-label", re.compile("done, 2 of 2"))
         # By keys alone: away from the node that the page follows, and back to it.
@@ -122,13 +122,13 @@ def test_what_is_wrong_with_a_definition_is_shown_at_its_nodes(site: Site) -> No
         publishing = page.get_by_role("button", name="Publish")
         expect(publishing).to_be_disabled()
         text.fill(good)
-        expect(page.get_by_text("Nothing is wrong with it.")).to_be_visible()
+        expect(page.get_by_text("Valid", exact=True)).to_be_visible()
         publishing.click()
         expect(page.locator("h1")).to_have_text("fresh")
         page.get_by_role("button", name="Edit").click()
         text = page.get_by_label("Definition")
         text.fill(text.input_value().replace("More than 100", "More than a hundred"))
-        page.get_by_role("button", name="Publish a new version").click()
+        page.get_by_role("button", name="Publish new version").click()
         page.get_by_role("button", name="Versions").click()
         changes = page.get_by_role("region", name="Changes")
         expect(changes.locator(".diff-old")).to_contain_text("More than 100")
@@ -203,7 +203,7 @@ def test_a_signal_is_sent_where_the_run_waits_for_it(site: Site) -> None:
         # A phone gets the list; the graph is one tap away.
         expect(page.locator(".node-list")).to_contain_text("waiting · for a signal")
         page.get_by_label("Value").fill('{"green": true}')
-        page.get_by_role("button", name="Send the signal").click()
+        page.get_by_role("button", name="Send signal").click()
         badge(page, "succeeded")
         expect(page.get_by_role("region", name="shared state")).to_contain_text("green")
         page.get_by_role("button", name="Graph").click()
@@ -216,7 +216,7 @@ def test_a_run_is_canceled_from_its_page(site: Site) -> None:
     until_at(site, run, "ask")
     with site.page(f"/runs/{run}") as page:
         page.get_by_role("button", name="Cancel").click()
-        page.get_by_role("button", name="Cancel it, really?").click()
+        page.get_by_role("button", name="Cancel this run?").click()
         badge(page, "canceled")
 
 
@@ -228,13 +228,13 @@ def test_a_schedule_is_added_triggered_paused_and_removed(site: Site) -> None:
         dialog.get_by_label("Task type").fill("echo")
         dialog.get_by_label("Payload").fill('{"hello": "night"}')
         dialog.get_by_label("Cron").fill("0 33 * * *")
-        dialog.get_by_role("button", name="Schedule it").click()
+        dialog.get_by_role("button", name="Create schedule").click()
         expect(dialog.locator(".field", has=page.get_by_label("Cron"))).to_contain_text("33")
         expect(dialog.get_by_label("Cron")).to_have_attribute("aria-invalid", "true")
         assert any("422" in one for one in site.complaints)  # the browser notes every refusal
         site.complaints.clear()
         dialog.get_by_label("Cron").fill("0 3 * * *")
-        dialog.get_by_role("button", name="Schedule it").click()
+        dialog.get_by_role("button", name="Create schedule").click()
         expect(dialog).to_have_count(0)
         page.get_by_role("button", name="Pause nightly").click()
         expect(page.get_by_text("paused", exact=True)).to_be_visible()
@@ -246,16 +246,16 @@ def test_a_schedule_is_added_triggered_paused_and_removed(site: Site) -> None:
     with site.page("/schedules/nightly") as page:
         page.get_by_role("button", name="Edit").click()
         dialog = page.get_by_role("dialog")
-        dialog.get_by_role("button", name="At intervals").click()
+        dialog.get_by_role("button", name="Interval").click()
         dialog.get_by_label("Every").fill("2")
         dialog.get_by_label("Unit").select_option("hours")
-        dialog.get_by_role("button", name="Change it").click()
+        dialog.get_by_role("button", name="Save").click()
         expect(dialog).to_have_count(0)
         changed = site.get("/api/v2/schedules/nightly")
         assert (changed["every_ms"], changed["cron"], changed["paused"]) == (7_200_000, None, True)
-        page.get_by_role("button", name="Remove").click()
-        page.get_by_role("button", name="Remove it, really?").click()
-        expect(page.get_by_text("Nothing is scheduled")).to_be_visible()
+        page.get_by_role("button", name="Delete").click()
+        page.get_by_role("button", name="Delete this schedule?").click()
+        expect(page.get_by_text("No schedules yet")).to_be_visible()
 
 
 def test_a_flow_is_scheduled_and_its_run_is_shown(site: Site) -> None:
@@ -265,7 +265,7 @@ def test_a_flow_is_scheduled_and_its_run_is_shown(site: Site) -> None:
     with site.page("/schedules/weekly") as page:
         page.get_by_role("button", name="Trigger weekly").click()
         expect(page).to_have_url(re.compile("/ui/runs/"))
-        expect(node(page, "ask")).to_have_attribute("aria-label", re.compile("awaits approval"))
+        expect(node(page, "ask")).to_have_attribute("aria-label", re.compile("needs approval"))
 
 
 def test_nodes_do_not_lie_upon_each_other(site: Site) -> None:
@@ -434,7 +434,7 @@ def test_a_step_that_cannot_be_rebuilt_says_so(site: Site) -> None:
     site.post(f"/api/v2/runs/{run}/signal", {"name": "wait", "value": "x" * 5_000})
     site.until(lambda: site.get(f"/api/v2/runs/{run}")["state"] == "succeeded")
     with site.page(f"/runs/{run}?step=1") as page:
-        expect(page.get_by_role("status").filter(has_text="Not to be rebuilt")).to_contain_text(
+        expect(page.get_by_role("status").filter(has_text="Cannot be rebuilt")).to_contain_text(
             "sign: the value was too large to be written down"
         )
 

@@ -27,9 +27,9 @@ def test_a_task_shows_a_mask_and_on_demand_what_is_behind_it(site: Site, task: s
         expect(payload).to_contain_text("•••")
         expect(payload).to_contain_text("visa")
         assert SECRET not in page.content()
-        page.get_by_role("button", name="Show what is masked").click()
+        page.get_by_role("button", name="Reveal hidden values").click()
         expect(payload).to_contain_text(SECRET)
-        expect(page.get_by_role("button", name="Show what is masked")).to_have_count(0)
+        expect(page.get_by_role("button", name="Reveal hidden values")).to_have_count(0)
 
 
 def test_what_is_edited_is_the_payload_itself(site: Site, task: str) -> None:
@@ -63,13 +63,13 @@ def test_a_masked_dead_letter_is_shown_mended_and_replayed_with_its_group(site: 
     id = site.submit("picky", {"good": False, "card": SECRET}, max_retries=0)
     with site.page("/dead-letters") as page:
         group = page.locator("li .card", has_text="this is not good")
-        group.get_by_role("button", name="Replay", exact=True).click()
+        group.get_by_role("button", name="Retry", exact=True).click()
         dialog = page.get_by_role("dialog")
         assert SECRET not in page.content()
-        dialog.get_by_role("button", name="Show what is masked, and edit it").click()
+        dialog.get_by_role("button", name="Reveal hidden values and edit").click()
         field = dialog.get_by_label("Payload")
         field.fill(field.input_value().replace("false", "true"))
-        dialog.get_by_role("button", name="Replay with this payload").click()
+        dialog.get_by_role("button", name="Retry with this payload").click()
         site.until(lambda: site.get(f"/api/v2/tasks/{id}")["state"] == "succeeded")
     assert site.get(f"/api/v2/tasks/{id}")["payload"] == {"good": True, "card": SECRET}
 
@@ -80,13 +80,13 @@ def test_a_group_of_dead_letters_is_given_another_payload(site: Site) -> None:
     with site.page("/dead-letters") as page:
         group = page.locator("li .card", has_text="this is not good")
         expect(group).to_contain_text("first")
-        group.get_by_role("button", name="Replay", exact=True).click()
+        group.get_by_role("button", name="Retry", exact=True).click()
         dialog = page.get_by_role("dialog")
-        dialog.get_by_role("button", name="Give all of them another payload").click()
+        dialog.get_by_role("button", name="Replace the payload for all").click()
         dialog.get_by_label("Payload").fill('{"good": true}')
         dialog.get_by_role("button", name="Dry run").click()
-        expect(dialog).to_contain_text("2 would be replayed")
-        dialog.get_by_role("button", name="Replay with this payload").click()
+        expect(dialog).to_contain_text("2 would be requeued")
+        dialog.get_by_role("button", name="Retry with this payload").click()
         for id in ids:
             site.until(lambda: site.get(f"/api/v2/tasks/{id}")["state"] == "succeeded")  # noqa: B023
 
@@ -98,9 +98,9 @@ def test_who_approves_sees_what_is_masked_if_they_ask_and_edits_that(site: Site)
     with site.page("/approvals") as page:
         payload = page.get_by_role("region", name="payload of pay")
         expect(payload).to_contain_text("•••")
-        page.get_by_role("button", name="Show what is masked").click()
+        page.get_by_role("button", name="Reveal hidden values").click()
         expect(payload).to_contain_text(SECRET)
-        page.get_by_role("button", name="Edit the payload").click()
+        page.get_by_role("button", name="Edit payload").click()
         field = page.get_by_label("Payload")
         field.fill(field.input_value().replace("7", "8"))
         page.get_by_role("button", name="Approve as edited").click()

@@ -32,7 +32,7 @@ def test_a_task_is_handed_in_watched_and_done(site: Site) -> None:
     with site.page("/playground?door=native") as page:
         page.get_by_label("Body").fill('{"type": "countdown", "payload": {"seconds": 4}}')
         page.get_by_role("button", name="Send").click()
-        page.locator(".card", has_text="Answer").locator("p a.mono").click()
+        page.locator(".card", has_text="Response").locator("p a.mono").click()
         expect(page).to_have_url(re.compile("/ui/tasks/"))
         badge(page, "running")
         badge(page, "succeeded")  # without anybody loading the page anew
@@ -43,8 +43,8 @@ def test_a_task_is_handed_in_watched_and_done(site: Site) -> None:
 
 def test_a_text_is_summarised_at_the_tasks_door(site: Site) -> None:
     with site.page("/playground") as page:
-        page.get_by_label("Text to summarise").fill("Whales sing. They sing for hours in the dark.")
-        page.get_by_role("button", name="Summarise", exact=True).last.click()
+        page.get_by_label("Text to summarize").fill("Whales sing. They sing for hours in the dark.")
+        page.get_by_role("button", name="Summarize", exact=True).last.click()
         expect(page.locator("blockquote")).to_contain_text("sing")
         assert site.get("/api/v1/tasks/?status=COMPLETED")[0]["content"]
 
@@ -55,20 +55,20 @@ def test_a_dead_letter_is_mended_and_replayed(site: Site) -> None:
     with site.page("/dead-letters") as page:
         group = page.locator("li .card", has_text="this is not good")
         group.get_by_role("button", name="Show the tasks").click()
-        group.get_by_role("button", name=f"Edit and replay {id}").click()
+        group.get_by_role("button", name=f"Edit and retry {id}").click()
         dialog = page.get_by_role("dialog")
         dialog.get_by_label("Payload").fill('{"good": tru')
-        expect(dialog.get_by_role("button", name="Replay with this payload")).to_be_disabled()
+        expect(dialog.get_by_role("button", name="Retry with this payload")).to_be_disabled()
         dialog.get_by_label("Payload").fill('{"good": true}')
         dialog.get_by_role("button", name="Dry run").click()
-        expect(dialog).to_contain_text("1 would be replayed")
+        expect(dialog).to_contain_text("1 would be requeued")
         assert site.get(f"/api/v2/tasks/{id}")["state"] == "dead"
-        dialog.get_by_role("button", name="Replay with this payload").click()
-        expect(page.get_by_text("Nothing is dead")).to_be_visible()
+        dialog.get_by_role("button", name="Retry with this payload").click()
+        expect(page.get_by_text("No dead letters")).to_be_visible()
     site.until(lambda: site.get(f"/api/v2/tasks/{id}")["state"] == "succeeded")
     with site.page(f"/tasks/{id}") as page:
         badge(page, "succeeded")
-        expect(page.locator(".waterfall")).to_contain_text("↻2")
+        expect(page.locator(".waterfall")).to_contain_text("attempt 1 (retry 1)")
 
 
 def test_a_failed_task_is_retried_with_another_payload_from_its_own_page(site: Site) -> None:
@@ -142,9 +142,9 @@ def test_many_tasks_are_canceled_at_once(site: Site) -> None:
     with site.page("/tasks?q=type%3Anobody-does-this") as page:
         rows = page.locator(".virtual .list-row")
         expect(rows).to_have_count(12)
-        page.get_by_role("checkbox", name="Select all that are loaded").check()
+        page.get_by_role("checkbox", name="Select all loaded tasks").check()
         page.get_by_role("button", name="Cancel", exact=True).click()
-        page.get_by_role("button", name="Yes, cancel").click()
+        page.get_by_role("button", name="Cancel 12 tasks").click()
         expect(page.locator(".bulk")).to_contain_text("12 of 12 canceled")
         expect(rows.locator(".badge", has_text="canceled")).to_have_count(12)
     assert {site.get(f"/api/v2/tasks/{id}")["state"] for id in ids} == {"canceled"}
@@ -156,9 +156,9 @@ def test_all_that_match_means_also_those_not_loaded(site: Site) -> None:
         site.submit("heap", {"n": n})
     with site.page("/tasks?q=type%3Aheap") as page:
         page.locator(".virtual .list-row").first.get_by_role("checkbox").check()
-        page.get_by_role("button", name="All that match").click()
+        page.get_by_role("button", name="Select all matching").click()
         page.get_by_role("button", name="Cancel", exact=True).click()
-        page.get_by_role("button", name="Yes, cancel").click()
+        page.get_by_role("button", name="Cancel all matching tasks").click()
         expect(page.locator(".bulk")).to_contain_text("230 of 230 canceled")
     assert not site.get("/api/v2/tasks?state=queued")["items"]
 
@@ -204,7 +204,7 @@ def test_a_server_that_goes_away_is_noticed_and_its_return_too(site: Site) -> No
         site.submit("echo", {"before": True})
         expect(page.locator(".virtual .list-row")).to_have_count(1)
         site.server.kill()
-        expect(page.get_by_role("alert")).to_contain_text("does not answer")
+        expect(page.get_by_role("alert")).to_contain_text("unreachable")
         expect(page.locator(".virtual .list-row")).to_have_count(1)  # what was there stays
         site.restart()
         expect(page.get_by_role("alert")).to_have_count(0)
@@ -234,7 +234,7 @@ def test_an_approval_is_given_by_key(site: Site) -> None:
         expect(page.locator("li .card")).to_have_count(1)
         page.get_by_role("textbox", name="Comment").fill("not this one")
         page.get_by_role("button", name="Reject", exact=True).click()
-        expect(page.get_by_text("Nothing waits for you")).to_be_visible()
+        expect(page.get_by_text("No open approvals")).to_be_visible()
     # The newest stands first.
     site.until(lambda: site.get(f"/api/v2/tasks/{ids[1]}")["state"] == "succeeded")
     assert site.get(f"/api/v2/tasks/{ids[0]}")["state"] == "failed"
@@ -245,7 +245,7 @@ def test_a_queue_is_paused_and_resumed(site: Site) -> None:
     with site.page("/queues") as page:
         row = page.locator("tbody tr", has=page.get_by_role("link", name="echo", exact=True))
         row.get_by_role("button", name="Pause").click()
-        page.get_by_label("Why").fill("new codec")
+        page.get_by_label("Reason").fill("new codec")
         page.get_by_role("dialog").get_by_role("button", name="Pause").click()
         expect(row).to_contain_text("new codec")
         id = site.submit("echo", {"waits": True})
@@ -285,7 +285,7 @@ def test_the_keyboard_is_enough(site: Site) -> None:
         page.keyboard.press("/")
         page.keyboard.type("state:dead")
         expect(page).to_have_url(re.compile(r"q=state%3Adead"))
-        expect(page.get_by_text("No task is like that")).to_be_visible()
+        expect(page.get_by_text("No matching tasks")).to_be_visible()
 
 
 def test_the_address_holds_the_view(site: Site) -> None:

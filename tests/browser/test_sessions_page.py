@@ -35,7 +35,7 @@ def tab(page: Page, name: str) -> None:
 
 def test_a_session_comes_into_the_list_by_itself(site: Site) -> None:
     with site.page("/sessions") as page:
-        expect(page.locator(".empty")).to_contain_text("No session yet")
+        expect(page.locator(".empty")).to_contain_text("No sessions yet")
         expect(page.locator(".empty code")).to_contain_text("--session ann")
         hand_in(site)
         row = page.get_by_role("row").filter(has_text="ann")
@@ -98,7 +98,7 @@ def test_a_drained_worker_finishes_and_goes(site: Site) -> None:
         row = page.get_by_role("row").filter(has_text="tester")
         row.get_by_role("button", name="Drain tester").click()
         expect(row).to_be_visible()  # it only asked
-        row.get_by_role("button", name="Let it finish and go?").click()
+        row.get_by_role("button", name="Drain and disconnect?").click()
         expect(row).to_have_count(0)
     assert len(site.get("/api/v2/workers")["items"]) == 1
 
@@ -107,10 +107,10 @@ def test_the_builtin_worker_rests_and_takes_work_again(site: Site) -> None:
     with site.page("/workers") as page:
         row = page.get_by_role("row").filter(has_text="builtin")
         row.get_by_role("button", name="Drain").click()
-        row.get_by_role("button", name="Let it finish and rest?").click()
+        row.get_by_role("button", name="Drain?").click()
         expect(row).to_contain_text("drained")
         task = site.submit("echo", {"value": 1})
         assert site.get(f"/api/v2/tasks/{task}/explain")["reason"] == "no_worker"
-        row.get_by_role("button", name="Take work again").click()
+        row.get_by_role("button", name="Resume").click()
         expect(row).not_to_contain_text("drained")
     site.until(lambda: site.get(f"/api/v2/tasks/{task}")["state"] == "succeeded")

@@ -28,14 +28,14 @@ function App(): ReactNode {
   }
   return (
     <Layout title="Not found">
-      <Empty icon="search" title="There is no such page">
+      <Empty icon="search" title="Page not found">
         <Link to="/">Back to the overview</Link>
       </Empty>
     </Layout>
   );
 }
 
-/** A view that breaks says so, and leaves the rest of the page standing. */
+/** A view that fails shows its error, and leaves the rest of the page standing. */
 class Caught extends Component<{ children: ReactNode }, { error: Error | null }> {
   override state = { error: null as Error | null };
 
@@ -48,11 +48,11 @@ class Caught extends Component<{ children: ReactNode }, { error: Error | null }>
     return (
       <div className="problem" role="alert">
         <div>
-          <p>This view broke: {this.state.error.message}</p>
-          <p className="faint small">If the server was updated meanwhile, load the page anew.</p>
+          <p>This view failed: {this.state.error.message}</p>
+          <p className="faint small">If the server was updated in the meantime, reload the page.</p>
         </div>
         <button type="button" onClick={() => location.reload()}>
-          Load anew
+          Reload
         </button>
       </div>
     );

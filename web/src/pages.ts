@@ -12,7 +12,12 @@ interface Page {
   path: string;
   title: string;
   view: ComponentType<ViewProps>;
-  nav?: { icon: IconName; key: string; group: "watch" | "act" | "more"; count?: (live: LiveView, approvals: number) => number | undefined };
+  nav?: {
+    icon: IconName;
+    key: string;
+    group: "watch" | "act" | "more";
+    count?: (live: LiveView, approvals: number) => number | undefined;
+  };
 }
 
 export const PAGES: readonly Page[] = [

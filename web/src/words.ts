@@ -13,7 +13,13 @@ interface Word {
   live: boolean; // something is still to come
 }
 
-const word = (label: string, tone: Tone, icon: IconName, acts: readonly Act[], live = true): Word => ({ label, tone, icon, acts, live });
+const word = (label: string, tone: Tone, icon: IconName, acts: readonly Act[], live = true): Word => ({
+  label,
+  tone,
+  icon,
+  acts,
+  live,
+});
 
 const PHASES: Record<Phase, Word> = {
   scheduled: word("scheduled", "later", "clock", ["cancel"]),
@@ -25,7 +31,7 @@ const PHASES: Record<Phase, Word> = {
   running: word("running", "busy", "play", ["cancel"]),
   overdue: word("overdue", "wait", "play", ["cancel"]),
   canceling: word("canceling", "off", "stop", []),
-  waiting_approval: word("awaits approval", "wait", "hand", ["approve", "cancel"]),
+  waiting_approval: word("needs approval", "wait", "hand", ["approve", "cancel"]),
   parked: word("waiting", "wait", "pause", ["cancel"]),
   waiting: word("waiting", "wait", "pause", ["cancel"]),
   succeeded: word("succeeded", "good", "check", [], false),
@@ -34,7 +40,16 @@ const PHASES: Record<Phase, Word> = {
   canceled: word("canceled", "off", "stop", ["retry"], false),
 };
 
-export const STATES: readonly State[] = ["queued", "running", "scheduled", "waiting", "succeeded", "failed", "dead", "canceled"];
+export const STATES: readonly State[] = [
+  "queued",
+  "running",
+  "scheduled",
+  "waiting",
+  "succeeded",
+  "failed",
+  "dead",
+  "canceled",
+];
 
 export function phaseWord(phase: string): Word {
   return PHASES[phase as Phase] ?? word(phase, "idle", "dots", []);
@@ -51,7 +66,7 @@ export const NODES: Record<NodeState, { label: string; tone: Tone; icon: IconNam
   none: { label: "not reached", tone: "idle", icon: "dots" },
   running: { label: "running", tone: "busy", icon: "play" },
   waiting: { label: "waiting", tone: "wait", icon: "pause" },
-  asking: { label: "awaits approval", tone: "wait", icon: "hand" },
+  asking: { label: "needs approval", tone: "wait", icon: "hand" },
   ok: { label: "done", tone: "good", icon: "check" },
   error: { label: "failed", tone: "bad", icon: "cross" },
   canceled: { label: "canceled", tone: "off", icon: "stop" },

@@ -1,4 +1,5 @@
 // The one place that speaks HTTP: JSON in and out, and every refusal as a Problem.
+import type { FieldFault } from "./types";
 
 export class Problem extends Error {
   constructor(
@@ -6,7 +7,7 @@ export class Problem extends Error {
     message: string,
     readonly hint: string | null = null,
     readonly code: string = "",
-    readonly faults: readonly { pointer: string; message: string }[] = [], // field by field, where the server says so
+    readonly faults: readonly FieldFault[] = [], // field by field, where the server says so
   ) {
     super(message);
   }
@@ -37,7 +38,11 @@ export async function post<T>(path: string, body?: unknown): Promise<T> {
 }
 
 export async function put<T>(path: string, body: unknown): Promise<T> {
-  const init: RequestInit = { method: "PUT", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+  const init: RequestInit = {
+    method: "PUT",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+  };
   return read<T>(await send(path, init));
 }
 
@@ -46,7 +51,11 @@ export async function remove(path: string): Promise<void> {
 }
 
 /** The answer as it came, for those who want to show it: status, milliseconds and text. */
-export async function raw(method: string, path: string, body: string): Promise<{ status: number; ms: number; text: string }> {
+export async function raw(
+  method: string,
+  path: string,
+  body: string,
+): Promise<{ status: number; ms: number; text: string }> {
   const begun = performance.now();
   const init: RequestInit = { method, headers: { "content-type": "application/json" } };
   if (method !== "GET") init.body = body;
@@ -60,7 +69,7 @@ async function send(path: string, init: RequestInit): Promise<Response> {
     return await fetch(path, init);
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new Problem(0, "The server does not answer", "The page goes on by itself when it is back");
+    throw new Problem(0, "Server unreachable", "The page reconnects by itself");
   }
 }
 
@@ -80,9 +89,15 @@ function problem(status: number, title: string, text: string): Problem {
   } catch {
     // not JSON: the status has to do
   }
-  const word = (name: string): string | null => (typeof said[name] === "string" ? (said[name] as string) : null);
-  const faults = Array.isArray(said.errors) ? (said.errors as { pointer: string; message: string }[]) : [];
-  return new Problem(status, word("detail") ?? word("error") ?? (title || `status ${status}`), word("hint"), word("code") ?? "", faults);
+  const word = (name: string): string | null => (typeof said[name] === "string" ? said[name] : null);
+  const faults = Array.isArray(said.errors) ? (said.errors as FieldFault[]) : [];
+  return new Problem(
+    status,
+    word("detail") ?? word("error") ?? (title || `status ${status}`),
+    word("hint"),
+    word("code") ?? "",
+    faults,
+  );
 }
 
 type Reviver = (this: unknown, key: string, value: unknown, context?: { source?: string }) => unknown;

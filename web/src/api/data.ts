@@ -1,10 +1,23 @@
 // How a view reads and acts: `useData` for what it shows, `useAction` for what its buttons do.
-import { keepPreviousData, QueryClient, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import type { UseQueryResult } from "@tanstack/react-query";
-import { useEffect, useRef } from "react";
+// The live stream says which tasks changed; every query on screen whose `meta.concerns` accepts that is read again.
+import { keepPreviousData, QueryClient, useMutation, useQuery } from "@tanstack/react-query";
+import type { Query, UseQueryResult } from "@tanstack/react-query";
 import { say } from "../components/toasts";
 import { get, Problem } from "./client";
-import { useChanges } from "./live";
+import { onChange } from "./live";
+
+/** Whether a query shows anything of the tasks that changed; null: any may have changed. */
+export type Concerns = (changed: readonly string[] | null) => boolean;
+export const always: Concerns = () => true;
+export const never: Concerns = () => false;
+/** For what tasks do not change: read again only after a reconnect, or after something was done on this page. */
+export const seldom: Concerns = (changed) => changed === null;
+
+declare module "@tanstack/react-query" {
+  interface Register {
+    queryMeta: { concerns?: Concerns };
+  }
+}
 
 export const queries = new QueryClient({
   defaultOptions: {
@@ -16,36 +29,68 @@ export const queries = new QueryClient({
   },
 });
 
-type Concerns = (changed: readonly string[] | null) => boolean;
-const ANY: Concerns = () => true;
-const REST_MS = 900;
+const overtaken = new WeakSet<Query>();
 
-/** What is at this path, read again when the server says that something changed which concerns it, or with another edition. */
-export function useData<T>(path: string | null, concerns: Concerns = ANY, edition?: number): UseQueryResult<T, Error> {
-  const found = useQuery<T>({
+function readAgain(changed: readonly string[] | null): void {
+  void queries.invalidateQueries({
+    type: "active",
+    predicate: (query) => {
+      if (!query.meta?.concerns?.(changed)) return false;
+      // A read under way may be from before the change. To cancel it would starve a read that takes longer than
+      // the second between two changes: it is let finish, and then read once more.
+      const busy = query.state.fetchStatus !== "idle";
+      if (busy) overtaken.add(query);
+      return !busy;
+    },
+  });
+}
+
+/** Everything on screen, after something was done. */
+export function refresh(): void {
+  readAgain(null);
+}
+
+onChange(readAgain);
+queries.getQueryCache().subscribe(({ type, query }) => {
+  const read = query as Query;
+  if (type !== "updated" || read.state.fetchStatus !== "idle" || !overtaken.delete(read)) return;
+  queueMicrotask(() => void queries.invalidateQueries({ queryKey: read.queryKey, exact: true }));
+});
+
+/** What is at this path, kept up to date. Another `edition` is read anew, with the last one shown meanwhile. */
+export function useData<T>(
+  path: string | null,
+  concerns: Concerns = always,
+  edition?: number,
+): UseQueryResult<T, Error> {
+  return useQuery<T>({
     queryKey: [path, edition],
     queryFn: ({ signal }) => get<T>(path!, signal),
     enabled: path !== null,
     placeholderData: keepPreviousData,
+    meta: { concerns },
   });
-  const cache = useQueryClient();
-  const asked = useRef(0);
-  const later = useRef<number>(undefined);
-  useEffect(() => () => clearTimeout(later.current), [path, edition]);
-  const read = (after: number): void => {
-    clearTimeout(later.current);
-    later.current = window.setTimeout(() => {
-      // What is under way may have been read before the change.
-      if (cache.isFetching({ queryKey: [path, edition], exact: true })) return read(REST_MS);
-      asked.current = performance.now();
-      void found.refetch({ cancelRefetch: false });
-    }, after);
-  };
-  useChanges((changed) => {
-    if (path === null || !concerns(changed)) return;
-    read(changed === null ? 0 : Math.max(0, asked.current + REST_MS - performance.now()));
+}
+
+/** What the server returns for a text that is still being typed, asked once the typing pauses. null: nothing to ask. */
+export function useTyped<T>(
+  name: string,
+  text: string | null,
+  pauseMs: number,
+  read: (text: string, signal: AbortSignal) => Promise<T>,
+): T | undefined {
+  const found = useQuery<T>({
+    queryKey: [name, text],
+    queryFn: async ({ signal }) => {
+      await new Promise((done) => setTimeout(done, pauseMs));
+      signal.throwIfAborted();
+      return read(text!, signal);
+    },
+    enabled: text !== null,
+    placeholderData: keepPreviousData,
+    retry: false,
   });
-  return found;
+  return found.data;
 }
 
 /** Only news of this task. */
@@ -64,14 +109,17 @@ interface Action<In, Out> {
 /** Something a button does. Its end is said in a toast; everything shown is read again. */
 export function useAction<In = void, Out = unknown>(
   work: (input: In) => Promise<Out>,
-  { done, after, quiet = false }: { done?: string | ((out: Out) => string); after?: (out: Out) => void; quiet?: boolean } = {},
+  {
+    done,
+    after,
+    quiet = false,
+  }: { done?: string | ((out: Out) => string); after?: (out: Out) => void; quiet?: boolean } = {},
 ): Action<In, Out> {
-  const cache = useQueryClient();
   const action = useMutation<Out, Error, In>({
     mutationFn: work,
     onSuccess: (out) => {
       if (done) say(typeof done === "function" ? done(out) : done);
-      void cache.invalidateQueries();
+      refresh();
       after?.(out);
     },
     onError: (error) => {

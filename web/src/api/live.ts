@@ -1,5 +1,5 @@
 // One stream from the server keeps the whole page true. It pauses by hand, and by itself while nobody looks.
-import { useEffect, useRef } from "react";
+import { useEffect, useEffectEvent } from "react";
 import { watched } from "../lib/watched";
 import type { Change, Point, Snapshot } from "./types";
 
@@ -80,7 +80,9 @@ function connect(): void {
 
 function rows(columns: Snapshot["history"]): Point[] {
   const names = Object.keys(columns) as (keyof Point)[];
-  return columns.at.map((_, index) => Object.fromEntries(names.map((name) => [name, columns[name][index]])) as unknown as Point);
+  return columns.at.map(
+    (_, index) => Object.fromEntries(names.map((name) => [name, columns[name][index]])) as unknown as Point,
+  );
 }
 
 function tell(changed: readonly string[] | null): void {
@@ -112,27 +114,28 @@ export function useLive(): LiveView {
   return shown.use(() => view);
 }
 
-const ECHO_MS = 1500;
-
-/** Called once more, a moment after any change: for what the server writes about it only then, as the notices of an ending. */
-export function useEcho(listener: () => void): void {
-  const later = useRef<number>(undefined);
-  useChanges(() => {
-    clearTimeout(later.current);
-    later.current = window.setTimeout(listener, ECHO_MS);
-  });
-  useEffect(() => () => clearTimeout(later.current), []);
+/** Calls it with the ids of tasks that something happened to; null: any may have changed. Returns how to end that. */
+export function onChange(listener: Listener): () => void {
+  listeners.add(listener);
+  return () => {
+    listeners.delete(listener);
+  };
 }
 
-/** Called with the ids of tasks that something happened to; null: any may have changed. */
-export function useChanges(listener: Listener): void {
-  const latest = useRef(listener);
-  latest.current = listener;
+const ECHO_MS = 1500;
+
+/** Called a moment after any change: for what the server writes only then, such as the notices of an ending. */
+export function useEcho(listener: () => void): void {
+  const call = useEffectEvent(listener);
   useEffect(() => {
-    const call: Listener = (changed) => latest.current(changed);
-    listeners.add(call);
+    let later: number | undefined;
+    const end = onChange(() => {
+      clearTimeout(later);
+      later = window.setTimeout(() => call(), ECHO_MS);
+    });
     return () => {
-      listeners.delete(call);
+      end();
+      clearTimeout(later);
     };
   }, []);
 }

@@ -1,19 +1,41 @@
-// What is on the wire. Taken from the server's own description where it has one.
+// The wire's types under the names that the page uses. What the server's OpenAPI document describes is taken from it.
 import type { components } from "./schema";
 
 type Schemas = components["schemas"];
+/** Where the document says less than is true: a string that is one of a few, an object whose fields are known. */
+type Refine<T, R> = Omit<T, keyof R> & R;
 
-export type State = "scheduled" | "queued" | "running" | "waiting" | "succeeded" | "failed" | "dead" | "canceled";
+// Generated.
+
+export type State = Schemas["State"];
+export type Task = Refine<
+  Schemas["TaskShape"],
+  { state: State; phase: Phase; payload: unknown; result: unknown; error: Fault | null }
+>;
+export type TaskEvent = Refine<Schemas["EventShape"], { data: unknown }>;
+export type Explanation = Schemas["ExplainShape"];
+export type Approval = Refine<Schemas["ApprovalShape"], { payload: unknown }>;
+export type DeadGroup = Refine<Schemas["GroupShape"], { sample: Task }>;
+export type Replayed = Schemas["Replayed"];
+export type Abandoned = Schemas["Abandoned"];
+export type Worker = Schemas["WorkerShape"];
+export type Session = Refine<Schemas["SessionShape"], { states: Partial<Record<State, number>> }>;
+export type Notification = Schemas["NotificationShape"];
+export type SharedState = Schemas["SharedShape"];
+export type Queue = Schemas["QueueView"];
+export type Breaker = Schemas["BreakerView"];
+export type FieldFault = Schemas["FieldFault"];
+
+/** The document has one for each kind of item; this is all of them. */
+export interface Page<T> {
+  items: T[];
+  next: string | null;
+}
+
+// By hand, as long as the document does not describe them: everything from here to the end of the file.
+
 export type Phase =
-  | State
-  | "retry_wait"
-  | "retrying"
-  | "requeued"
-  | "offered"
-  | "overdue"
-  | "canceling"
-  | "waiting_approval"
-  | "parked";
+  State | "retry_wait" | "retrying" | "requeued" | "offered" | "overdue" | "canceling" | "waiting_approval" | "parked";
 
 export interface Fault {
   kind: string;
@@ -24,47 +46,11 @@ export interface Fault {
   details?: unknown;
 }
 
-type Refine<T, R> = Omit<T, keyof R> & R;
-export type Task = Refine<Schemas["TaskView"], { state: State; phase: Phase; payload: unknown; result: unknown; error: Fault | null }>;
-export type TaskEvent = Refine<Schemas["TaskEvent"], { data: unknown }>;
-export type Explanation = Schemas["Explanation"];
-export type Approval = Refine<Schemas["ApprovalView"], { payload: unknown }>;
-export type DeadGroup = Refine<Schemas["DeadGroup"], { sample: Task }>;
-export type Replayed = Schemas["Replayed"];
-export type Abandoned = Schemas["Abandoned"];
-
-export interface Page<T> {
-  items: T[];
-  next: string | null;
-}
-
-export type Worker = Schemas["WorkerShape"];
-export type Session = Refine<Schemas["SessionView"], { states: Partial<Record<State, number>> }>;
-export type Notification = Schemas["NotificationView"];
-export type SharedState = Schemas["SharedShape"];
-
 export interface Preferences {
   push: boolean;
   types: string[];
   webhook: { url: string; types: string[] } | null;
 }
-
-export interface Breaker {
-  state: "closed" | "open" | "half_open";
-  since: number;
-  until: number;
-  failures: number;
-  calls: number;
-}
-
-export interface Pause {
-  by?: string | null;
-  reason?: string | null;
-  since?: number;
-  at?: number;
-}
-
-export type Queue = Refine<Schemas["QueueShape"], { paused: Pause | null; breaker: Breaker | null; states: Record<State, number> }>;
 
 export interface Service {
   name: string;

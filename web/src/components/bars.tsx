@@ -19,7 +19,15 @@ export interface Bar {
 
 const MOST = 60;
 
-export function Bars({ bars, empty, className = "" }: { bars: readonly Bar[]; empty: string; className?: string }): ReactNode {
+export function Bars({
+  bars,
+  empty,
+  className = "",
+}: {
+  bars: readonly Bar[];
+  empty: string;
+  className?: string;
+}): ReactNode {
   const now = useNow();
   const [all, setAll] = useState(false);
   const shown = all ? bars : bars.slice(-MOST);
@@ -33,7 +41,7 @@ export function Bars({ bars, empty, className = "" }: { bars: readonly Bar[]; em
     <div>
       {bars.length > shown.length && (
         <button type="button" className="plain" onClick={() => setAll(true)}>
-          {bars.length - shown.length} earlier ones
+          Show {bars.length - shown.length} earlier
         </button>
       )}
       <ol className={`waterfall ${className}`}>
@@ -52,7 +60,10 @@ export function Bars({ bars, empty, className = "" }: { bars: readonly Bar[]; em
                 </span>
               )}
               <span className="wf-track">
-                <span className={`wf-bar wf-${bar.tone} ${bar.to === null ? "still" : ""} ${bar.thin ? "thin" : ""}`} style={{ left: `${left}%`, width: `${width}%` }} />
+                <span
+                  className={`wf-bar wf-${bar.tone} ${bar.to === null ? "still" : ""} ${bar.thin ? "thin" : ""}`}
+                  style={{ left: `${left}%`, width: `${width}%` }}
+                />
               </span>
               <span className="wf-time num">{span(endOf(bar) - bar.from)}</span>
               <span className={`wf-end clip dot-${bar.tone}`}>{bar.to === null ? "now" : bar.end}</span>
@@ -62,7 +73,7 @@ export function Bars({ bars, empty, className = "" }: { bars: readonly Bar[]; em
       </ol>
       <div className="wf-axis faint small num">
         <span>{clock(start)}</span>
-        <span>{span(end - start)} in all</span>
+        <span>{span(end - start)} total</span>
         <span>{clock(end)}</span>
       </div>
     </div>

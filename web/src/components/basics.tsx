@@ -12,7 +12,15 @@ import type { IconName } from "./icon";
 import { say } from "./toasts";
 
 /** The head of a page: what it is, and what may be done here. */
-export function Head({ title, children, lead }: { title: ReactNode; children?: ReactNode; lead?: ReactNode }): ReactNode {
+export function Head({
+  title,
+  children,
+  lead,
+}: {
+  title: ReactNode;
+  children?: ReactNode;
+  lead?: ReactNode;
+}): ReactNode {
   return (
     <header className="head">
       <div>
@@ -24,7 +32,17 @@ export function Head({ title, children, lead }: { title: ReactNode; children?: R
   );
 }
 
-export function Card({ title, children, acts, className = "" }: { title?: ReactNode; children: ReactNode; acts?: ReactNode; className?: string }): ReactNode {
+export function Card({
+  title,
+  children,
+  acts,
+  className = "",
+}: {
+  title?: ReactNode;
+  children: ReactNode;
+  acts?: ReactNode;
+  className?: string;
+}): ReactNode {
   return (
     <section className={`card ${className}`}>
       {(title || acts) && (
@@ -39,7 +57,17 @@ export function Card({ title, children, acts, className = "" }: { title?: ReactN
 }
 
 /** A word with a colour and a shape. */
-export function Mark({ tone, icon, title, children }: { tone: Tone; icon?: IconName; title?: string; children: ReactNode }): ReactNode {
+export function Mark({
+  tone,
+  icon,
+  title,
+  children,
+}: {
+  tone: Tone;
+  icon?: IconName;
+  title?: string;
+  children: ReactNode;
+}): ReactNode {
   return (
     <span className={`badge tone-${tone}`} title={title}>
       {icon && <Icon name={icon} size={12} />}
@@ -94,14 +122,28 @@ export const num = (name: string, wide = false): Column => ({ name, className: w
 export const spoken = (name: string): Column => ({ name, spoken: true });
 
 /** A table in a box that scrolls sideways by itself. */
-export function Table({ label, columns, className, children }: { label: string; columns: readonly (string | Column)[]; className?: string; children: ReactNode }): ReactNode {
+export function Table({
+  label,
+  columns,
+  className,
+  children,
+}: {
+  label: string;
+  columns: readonly (string | Column)[];
+  className?: string;
+  children: ReactNode;
+}): ReactNode {
   return (
     <div className="scroll" tabIndex={0} role="region" aria-label={label}>
       <table className={className}>
         <thead>
           <tr>
             {columns.map((column) => {
-              const { name, className: cell, spoken: only }: Column = typeof column === "string" ? { name: column } : column;
+              const {
+                name,
+                className: cell,
+                spoken: only,
+              }: Column = typeof column === "string" ? { name: column } : column;
               return (
                 <th key={name} className={cell}>
                   {only ? <span className="sr">{name}</span> : name}
@@ -116,7 +158,15 @@ export function Table({ label, columns, className, children }: { label: string; 
   );
 }
 
-export function Form({ onSubmit, className, children }: { onSubmit: () => void; className?: string; children: ReactNode }): ReactNode {
+export function Form({
+  onSubmit,
+  className,
+  children,
+}: {
+  onSubmit: () => void;
+  className?: string;
+  children: ReactNode;
+}): ReactNode {
   return (
     <form
       className={className}
@@ -159,14 +209,22 @@ function copyBySelecting(text: string): boolean {
 }
 
 export function copyText(text: string, what = "Copied"): void {
-  const refused = (): void => say("The browser did not let us copy", { bad: true });
+  const refused = (): void => say("The browser refused access to the clipboard", { bad: true });
   // Without https only this machine's own pages have a clipboard; others get the old way.
   if ("clipboard" in navigator) navigator.clipboard.writeText(text).then(() => say(what), refused);
   else if (copyBySelecting(text)) say(what);
   else refused();
 }
 
-export function Copy({ text, label = "Copy", said = "Copied" }: { text: string; label?: string; said?: string }): ReactNode {
+export function Copy({
+  text,
+  label = "Copy",
+  said = "Copied",
+}: {
+  text: string;
+  label?: string;
+  said?: string;
+}): ReactNode {
   return (
     <button type="button" className="plain" aria-label={label} title={label} onClick={() => copyText(text, said)}>
       <Icon name="copy" size={14} />
@@ -189,7 +247,17 @@ export function Id({ id, to }: { id: string; to?: string }): ReactNode {
 }
 
 /** Nothing here: says so, and shows the command that changes it. */
-export function Empty({ icon = "dots", title, children, command }: { icon?: IconName; title: string; children?: ReactNode; command?: string }): ReactNode {
+export function Empty({
+  icon = "dots",
+  title,
+  children,
+  command,
+}: {
+  icon?: IconName;
+  title: string;
+  children?: ReactNode;
+  command?: string;
+}): ReactNode {
   return (
     <div className="empty">
       <Icon name={icon} size={28} />
@@ -230,7 +298,7 @@ export function ProblemBox({ error, again }: { error: Error; again?: () => void 
       </div>
       {again && (
         <button type="button" onClick={again}>
-          Try again
+          Retry
         </button>
       )}
     </div>
@@ -244,14 +312,34 @@ interface Loaded<T> {
 }
 
 /** The three ends of a question: not yet, not at all, and here it is. */
-export function Loading<T>({ from, children, rows = 4 }: { from: Loaded<T>; children: (data: T) => ReactNode; rows?: number }): ReactNode {
+export function Loading<T>({
+  from,
+  children,
+  rows = 4,
+}: {
+  from: Loaded<T>;
+  children: (data: T) => ReactNode;
+  rows?: number;
+}): ReactNode {
   if (from.data !== undefined) return children(from.data);
   if (from.error) return <ProblemBox error={from.error} again={() => void from.refetch()} />;
   return <Skeleton rows={rows} />;
 }
 
 /** The page of one thing: what is wrong with it, a way back, or the thing itself. `same`: it is the one that was asked for. */
-export function Detail<T>({ from, same, title, back, children }: { from: Loaded<T>; same: (data: T) => boolean; title: string; back: readonly [string, string]; children: (data: T) => ReactNode }): ReactNode {
+export function Detail<T>({
+  from,
+  same,
+  title,
+  back,
+  children,
+}: {
+  from: Loaded<T>;
+  same: (data: T) => boolean;
+  title: string;
+  back: readonly [string, string];
+  children: (data: T) => ReactNode;
+}): ReactNode {
   if (from.data !== undefined && same(from.data)) return children(from.data);
   if (!from.error) return <Skeleton rows={8} />;
   return (
@@ -265,7 +353,17 @@ export function Detail<T>({ from, same, title, back, children }: { from: Loaded<
   );
 }
 
-export function Tabs<T extends string>({ value, options, onChange, label }: { value: T; options: readonly (readonly [T, string])[]; onChange: (value: T) => void; label: string }): ReactNode {
+export function Tabs<T extends string>({
+  value,
+  options,
+  onChange,
+  label,
+}: {
+  value: T;
+  options: readonly (readonly [T, string])[];
+  onChange: (value: T) => void;
+  label: string;
+}): ReactNode {
   return (
     <div className="tabs" role="group" aria-label={label}>
       {options.map(([name, text]) => (
@@ -278,7 +376,19 @@ export function Tabs<T extends string>({ value, options, onChange, label }: { va
 }
 
 /** A button that asks once more before it does something that cannot be undone. */
-export function Sure({ children, sure, onSure, className = "", disabled = false }: { children: ReactNode; sure: string; onSure: () => void; className?: string; disabled?: boolean }): ReactNode {
+export function Sure({
+  children,
+  sure,
+  onSure,
+  className = "",
+  disabled = false,
+}: {
+  children: ReactNode;
+  sure: string;
+  onSure: () => void;
+  className?: string;
+  disabled?: boolean;
+}): ReactNode {
   const [asked, setAsked] = useState(false);
   return (
     <button

@@ -23,7 +23,17 @@ function ceiling(value: number): number {
   return [1, 2, 5, 10].map((step) => step * unit).find((top) => top >= value) ?? value;
 }
 
-export function Chart({ title, points, lines, show }: { title: string; points: readonly Point[]; lines: readonly Line[]; show: (value: number) => string }): ReactNode {
+export function Chart({
+  title,
+  points,
+  lines,
+  show,
+}: {
+  title: string;
+  points: readonly Point[];
+  lines: readonly Line[];
+  show: (value: number) => string;
+}): ReactNode {
   const now = useNow();
   const frame = useRef<SVGSVGElement>(null);
   const [at, setAt] = useState<number | null>(null);
@@ -72,7 +82,10 @@ export function Chart({ title, points, lines, show }: { title: string; points: r
             const paths = trace(shown, line.key, now, x, y);
             return (
               <g key={line.key} className={`series-${line.colour}`}>
-                {line.fill && paths.map((path) => <path key={path.from} className="area" d={`${path.d}L${path.to},${H}L${path.from},${H}Z`} />)}
+                {line.fill &&
+                  paths.map((path) => (
+                    <path key={path.from} className="area" d={`${path.d}L${path.to},${H}L${path.from},${H}Z`} />
+                  ))}
                 {paths.map((path) => (
                   <path key={path.from} className="line" d={path.d} />
                 ))}
@@ -96,7 +109,13 @@ interface Trace {
 }
 
 /** A line, broken where there is no value; a point that never came was like the one before. */
-function trace(points: readonly Point[], key: keyof Point, now: number, x: (at: number) => number, y: (value: number) => number): Trace[] {
+function trace(
+  points: readonly Point[],
+  key: keyof Point,
+  now: number,
+  x: (at: number) => number,
+  y: (value: number) => number,
+): Trace[] {
   const traces: Trace[] = [];
   let open: Trace | null = null;
   const mark = (at: number, value: number): void => {

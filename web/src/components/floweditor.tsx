@@ -1,23 +1,29 @@
 // A definition to write: drawn as it stands, with everything that is wrong at the node it belongs to.
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useMemo, useRef, useState } from "react";
 import type { ReactNode } from "react";
 import { parse, post } from "../api/client";
-import { useAction } from "../api/data";
+import { useAction, useTyped } from "../api/data";
 import type { Drawn, Flaw, Flow, Validated } from "../api/types";
 import { atNodes, outlineOf } from "../lib/definition";
 import { Card, Form, Notice } from "./basics";
 import { FlowGraph } from "./graph";
 import { Icon } from "./icon";
-import { faultOf, pretty } from "./json";
+import { faultOf, pretty } from "../lib/json";
 
 const EXAMPLE = {
-  description: "A list is summed; a large sum is shown to a person before it goes on.",
+  description: "Sums a list; a sum over 100 needs approval.",
   start: "total",
   nodes: {
     total: { kind: "executor", service: "sum", prep: { input_key: "$params.prices" }, post: { output_key: "total" } },
     large: { kind: "choice", choice_cases: [{ action: "ask", expr: { gt: ["$shared.total", 100] } }] },
-    ask: { kind: "approval", params: { reason: "More than 100: go on?" } },
-    label: { kind: "executor", service: "transform", params: { op: "upper" }, prep: { input_key: "$params.label" }, post: { output_key: "label" } },
+    ask: { kind: "approval", params: { reason: "More than 100: continue?" } },
+    label: {
+      kind: "executor",
+      service: "transform",
+      params: { op: "upper" },
+      prep: { input_key: "$params.label" },
+      post: { output_key: "label" },
+    },
   },
   edges: [
     { from: "total", to: "large" },
@@ -28,7 +34,15 @@ const EXAMPLE = {
 };
 const PAUSE_MS = 350; // after the last key
 
-export function FlowEditor({ flow, definition, after }: { flow: Pick<Flow, "id" | "name"> | null; definition: unknown; after: (made: Drawn) => void }): ReactNode {
+export function FlowEditor({
+  flow,
+  definition,
+  after,
+}: {
+  flow: Pick<Flow, "id" | "name"> | null;
+  definition: unknown;
+  after: (made: Drawn) => void;
+}): ReactNode {
   const [name, setName] = useState(flow?.name ?? "");
   const [text, setText] = useState(() => pretty(definition ?? EXAMPLE));
   const [chosen, choose] = useState("");
@@ -36,10 +50,15 @@ export function FlowEditor({ flow, definition, after }: { flow: Pick<Flow, "id" 
   const broken = faultOf(text);
   const read = useMemo(() => (broken === null ? parse(text) : null), [text, broken]);
   const nodes = useMemo(() => outlineOf(read), [read]);
-  const checked = useChecked(broken === null ? text : null);
+  const checked = useTyped("check", broken === null ? text : null, PAUSE_MS, (written) =>
+    post<Validated>("/api/v2/flows/validate", { definition: parse(written) }),
+  );
   const publish = useAction(
-    () => (flow ? post<Drawn>(`/api/v2/flows/${encodeURIComponent(flow.id)}/versions`, { definition: read }) : post<Drawn>("/api/v2/flows", { name, definition: read })),
-    { done: (made) => `${made.name} is published as version ${made.version}`, after },
+    () =>
+      flow
+        ? post<Drawn>(`/api/v2/flows/${encodeURIComponent(flow.id)}/versions`, { definition: read })
+        : post<Drawn>("/api/v2/flows", { name, definition: read }),
+    { done: (made) => `Published ${made.name}, version ${made.version}`, after },
   );
   const faults = atNodes(checked?.faults ?? [], read);
   /** To where it is written, as near as its name tells. */
@@ -60,20 +79,38 @@ export function FlowEditor({ flow, definition, after }: { flow: Pick<Flow, "id" 
             <input value={name} required maxLength={200} onChange={(event) => setName(event.target.value)} />
           </label>
         )}
-        <button className="primary push" disabled={publish.busy || broken !== null || faults.length > 0 || (!flow && !name)}>
-          <Icon name="check" /> {flow ? "Publish a new version" : "Publish"}
+        <button
+          className="primary push"
+          disabled={publish.busy || broken !== null || faults.length > 0 || (!flow && !name)}
+        >
+          <Icon name="check" /> {flow ? "Publish new version" : "Publish"}
         </button>
       </div>
       <div className="grid-2">
         <label className="field">
           <span>Definition</span>
-          <textarea ref={box} className="mono" rows={30} spellCheck={false} value={text} aria-invalid={broken !== null || faults.length > 0} onChange={(event) => setText(event.target.value)} />
+          <textarea
+            ref={box}
+            className="mono"
+            rows={30}
+            spellCheck={false}
+            value={text}
+            aria-invalid={broken !== null || faults.length > 0}
+            onChange={(event) => setText(event.target.value)}
+          />
           {broken && <span className="fault">{broken}</span>}
         </label>
         <div className="stack">
           {broken === null && checked && <Found faults={faults} warnings={checked.warnings} show={show} />}
-          <Card title="As it stands">
-            <FlowGraph nodes={nodes} label="The flow as written" flaws={faults} doubts={checked?.warnings ?? []} chosen={chosen} choose={show} />
+          <Card title="Preview">
+            <FlowGraph
+              nodes={nodes}
+              label="Preview of the flow"
+              flaws={faults}
+              doubts={checked?.warnings ?? []}
+              chosen={chosen}
+              choose={show}
+            />
           </Card>
         </div>
       </div>
@@ -81,49 +118,47 @@ export function FlowEditor({ flow, definition, after }: { flow: Pick<Flow, "id" 
   );
 }
 
-/** What the server says of it, once the writer pauses. null: not asked yet. */
-function useChecked(text: string | null): Validated | null {
-  const [checked, setChecked] = useState<Validated | null>(null);
-  useEffect(() => {
-    if (text === null) return;
-    let wanted = true;
-    const later = setTimeout(() => {
-      post<Validated>("/api/v2/flows/validate", { definition: parse(text) }).then(
-        (answer) => wanted && setChecked(answer),
-        () => wanted && setChecked(null), // publishing will say it
-      );
-    }, PAUSE_MS);
-    return () => {
-      wanted = false;
-      clearTimeout(later);
-    };
-  }, [text]);
-  return checked;
-}
-
-function Found({ faults, warnings, show }: { faults: readonly Flaw[]; warnings: readonly Flaw[]; show: (node: string | null) => void }): ReactNode {
+function Found({
+  faults,
+  warnings,
+  show,
+}: {
+  faults: readonly Flaw[];
+  warnings: readonly Flaw[];
+  show: (node: string | null) => void;
+}): ReactNode {
   if (!faults.length && !warnings.length)
     return (
       <Notice tone="good" icon="check">
-        Nothing is wrong with it.
+        Valid
       </Notice>
     );
   return (
     <div className="stack-tight" role="status">
-      <FlawList flaws={faults} word={faults.length === 1 ? "fault" : "faults"} tone="bad" show={show} />
-      <FlawList flaws={warnings} word="to think about" tone="wait" show={show} />
+      <FlawList flaws={faults} word="error" tone="bad" show={show} />
+      <FlawList flaws={warnings} word="warning" tone="wait" show={show} />
     </div>
   );
 }
 
-export function FlawList({ flaws, word, tone, show }: { flaws: readonly Flaw[]; word: string; tone: "bad" | "wait"; show: (node: string | null) => void }): ReactNode {
+export function FlawList({
+  flaws,
+  word,
+  tone,
+  show,
+}: {
+  flaws: readonly Flaw[];
+  word: string;
+  tone: "bad" | "wait";
+  show: (node: string | null) => void;
+}): ReactNode {
   if (!flaws.length) return null;
   return (
     <div className={`notice tone-${tone}`}>
       <Icon name="warn" />
       <div className="grow">
         <b>
-          {flaws.length} {word}
+          {flaws.length} {flaws.length === 1 ? word : `${word}s`}
         </b>
         <ul className="flaws">
           {flaws.map((flaw) => (

@@ -36,7 +36,7 @@ const FORMS = [
 
 export function FlowGraph(props: GraphProps): ReactNode {
   const [form, setForm] = useParam("as", matchMedia("(max-width: 640px)").matches ? "list" : "graph");
-  if (!props.nodes.length) return <p className="faint">No node to draw.</p>;
+  if (!props.nodes.length) return <p className="faint">No nodes</p>;
   return (
     <div className="flow-graph">
       <div className="flow-form">
@@ -66,9 +66,9 @@ function said(node: FlowNode, { looks, flaws, doubts }: GraphProps): string {
     node.start && "start",
     looks && NODES[look?.state ?? "none"].label,
     look?.note,
-    look?.current && "the run is here",
+    look?.current && "current",
     ...wrong.map((flaw) => flaw.message),
-    node.edges.length ? leadsTo(node) : "the end",
+    node.edges.length ? leadsTo(node) : "last node",
   ]
     .filter(Boolean)
     .join(", ");
@@ -84,24 +84,52 @@ function Picture(props: GraphProps): ReactNode {
     const at = picture.nodes.find((one) => one.node.key === current);
     if (!frame || !at) return;
     const scale = (frame.querySelector("svg")?.clientWidth ?? picture.w) / picture.w;
-    frame.scrollTo({ top: (at.y + at.h / 2) * scale - frame.clientHeight / 2, left: (at.x + at.w / 2) * scale - frame.clientWidth / 2, behavior: "smooth" });
+    frame.scrollTo({
+      top: (at.y + at.h / 2) * scale - frame.clientHeight / 2,
+      left: (at.x + at.w / 2) * scale - frame.clientWidth / 2,
+      behavior: "smooth",
+    });
   }, [current, picture]);
   return (
     <div className="graph-frame" ref={box} tabIndex={0} role="region" aria-label={`${label}, ${nodes.length} nodes`}>
-      <svg className="graph" width={picture.w + 8} height={picture.h + 12} viewBox={`-4 -6 ${picture.w + 8} ${picture.h + 12}`} style={{ minWidth: Math.round(picture.w * SMALLEST) }}>
+      <svg
+        className="graph"
+        width={picture.w + 8}
+        height={picture.h + 12}
+        viewBox={`-4 -6 ${picture.w + 8} ${picture.h + 12}`}
+        style={{ minWidth: Math.round(picture.w * SMALLEST) }}
+      >
         <title>{label}</title>
         <defs>
           {["tip", "tip-went"].map((tip) => (
-            <marker key={tip} id={tip} className={tip} viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto">
+            <marker
+              key={tip}
+              id={tip}
+              className={tip}
+              viewBox="0 0 8 8"
+              refX="7"
+              refY="4"
+              markerWidth="9"
+              markerHeight="9"
+              markerUnits="userSpaceOnUse"
+              orient="auto"
+            >
               <path d="M0 0.5L8 4L0 7.5Z" />
             </marker>
           ))}
         </defs>
         {picture.nodes.map((one) => one.box && <Box key={one.node.key} placed={one} {...props} />)}
         {picture.lines.map((line) => (
-          <path key={`${line.from} ${line.action} ${line.to}`} d={line.path} className={lineClass(line, looks, taken)} markerEnd={taken?.has(`${line.from}\n${line.action}`) ? "url(#tip-went)" : "url(#tip)"} />
+          <path
+            key={`${line.from} ${line.action} ${line.to}`}
+            d={line.path}
+            className={lineClass(line, looks, taken)}
+            markerEnd={taken?.has(`${line.from}\n${line.action}`) ? "url(#tip-went)" : "url(#tip)"}
+          />
         ))}
-        {picture.lines.map((line) => line.action !== "default" && <Action key={`${line.from} ${line.action}`} line={line} />)}
+        {picture.lines.map(
+          (line) => line.action !== "default" && <Action key={`${line.from} ${line.action}`} line={line} />,
+        )}
         {picture.nodes.map((one) => !one.box && <Box key={one.node.key} placed={one} {...props} />)}
       </svg>
     </div>
@@ -136,17 +164,42 @@ function Box({ placed, ...props }: GraphProps & { placed: Placed }): ReactNode {
   const doubt = doubts?.some((flaw) => flaw.node === node.key);
   const name = node.key.split("/").at(-1)!;
   const tone = wrong ? "bad" : doubt ? "wait" : looks ? word.tone : "plain";
-  const second = looks ? [word.label, look?.note].filter(Boolean).join(" · ") : wrong ? "has a fault" : doubt ? "doubtful" : [node.kind, node.what].filter(Boolean).join(" · ");
+  const second = looks
+    ? [word.label, look?.note].filter(Boolean).join(" · ")
+    : wrong
+      ? "has an error"
+      : doubt
+        ? "has a warning"
+        : [node.kind, node.what].filter(Boolean).join(" · ");
   const pressed = (event: KeyboardEvent): void => {
     if (event.key !== "Enter" && event.key !== " ") return;
     event.preventDefault();
     choose?.(node.key);
   };
-  const acts = choose ? { role: "button", tabIndex: 0, "aria-pressed": chosen === node.key, onClick: () => choose(node.key), onKeyDown: pressed } : { role: "img" };
+  const acts = choose
+    ? {
+        role: "button",
+        tabIndex: 0,
+        "aria-pressed": chosen === node.key,
+        onClick: () => choose(node.key),
+        onKeyDown: pressed,
+      }
+    : { role: "img" };
   return (
-    <g className={`node node-${tone} ${chosen === node.key ? "chosen" : ""} ${look?.current ? "current" : ""} ${box ? "box" : ""}`}>
+    <g
+      className={`node node-${tone} ${chosen === node.key ? "chosen" : ""} ${look?.current ? "current" : ""} ${box ? "box" : ""}`}
+    >
       <g aria-hidden="true">
-        {look?.current && <rect className="halo" x={x - 4} y={y - 4} width={w + 8} height={h + 8} rx={node.kind === "choice" ? 16 : 13} />}
+        {look?.current && (
+          <rect
+            className="halo"
+            x={x - 4}
+            y={y - 4}
+            width={w + 8}
+            height={h + 8}
+            rx={node.kind === "choice" ? 16 : 13}
+          />
+        )}
         <rect className="shape" x={x} y={y} width={w} height={h} rx={box ? 12 : 9} />
         <g transform={`translate(${x + 10} ${y + (box ? 9 : h / 2 - 8)})`}>
           <Icon name={wrong || doubt ? "warn" : looks ? word.icon : kindIcon(node.kind)} />
@@ -159,13 +212,34 @@ function Box({ placed, ...props }: GraphProps & { placed: Placed }): ReactNode {
           {clipped(second, box ? 40 : 22)}
         </text>
       </g>
-      <rect {...acts} className="hit" x={x} y={y} width={w} height={h} rx={box ? 12 : 9} aria-label={said(node, props)} data-node={node.key} />
+      <rect
+        {...acts}
+        className="hit"
+        x={x}
+        y={y}
+        width={w}
+        height={h}
+        rx={box ? 12 : 9}
+        aria-label={said(node, props)}
+        data-node={node.key}
+      />
     </g>
   );
 }
 
 function kindIcon(kind: string): "cpu" | "graph" | "layers" | "clock" | "chat" | "hand" | "list" | "link" | "dots" {
-  const icons = { executor: "cpu", local: "cpu", choice: "graph", parallel: "layers", foreach: "list", timer: "clock", wait_event: "chat", approval: "hand", subflow: "graph", flow_ref: "link" } as const;
+  const icons = {
+    executor: "cpu",
+    local: "cpu",
+    choice: "graph",
+    parallel: "layers",
+    foreach: "list",
+    timer: "clock",
+    wait_event: "chat",
+    approval: "hand",
+    subflow: "graph",
+    flow_ref: "link",
+  } as const;
   return icons[kind as keyof typeof icons] ?? "dots";
 }
 
@@ -185,7 +259,8 @@ function NodeList(props: GraphProps): ReactNode {
           <>
             <Icon name={wrong.length ? "warn" : looks ? word.icon : kindIcon(node.kind)} />
             <span className="grow">
-              <b>{node.key}</b> <span className="faint small">{[node.kind, node.what].filter(Boolean).join(" · ")}</span>
+              <b>{node.key}</b>{" "}
+              <span className="faint small">{[node.kind, node.what].filter(Boolean).join(" · ")}</span>
               {node.edges.length > 0 && <span className="faint small node-to">→ {leadsTo(node)}</span>}
             </span>
             {looks && (
@@ -199,7 +274,13 @@ function NodeList(props: GraphProps): ReactNode {
         return (
           <li key={node.key} style={{ paddingLeft: node.depth * 18 }}>
             {choose ? (
-              <button type="button" className={`node-row ${look?.current ? "current" : ""}`} aria-pressed={chosen === node.key} data-node={node.key} onClick={() => choose(node.key)}>
+              <button
+                type="button"
+                className={`node-row ${look?.current ? "current" : ""}`}
+                aria-pressed={chosen === node.key}
+                data-node={node.key}
+                onClick={() => choose(node.key)}
+              >
                 {row}
               </button>
             ) : (

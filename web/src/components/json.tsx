@@ -1,26 +1,31 @@
 // JSON to read and to edit. Everything is text: nothing that a payload holds becomes markup or a link.
 import { useState } from "react";
 import type { ReactNode } from "react";
-import { isExact, parse } from "../api/client";
+import { isExact } from "../api/client";
+import { faultOf, pretty } from "../lib/json";
 import { Copy } from "./basics";
 
 const OPEN_DEPTH = 2;
 const MOST = 100; // entries of one list shown before somebody asks for more
 const LONG = 500; // characters of one text, likewise
 
-export function pretty(value: unknown): string {
-  return JSON.stringify(value, null, 2) ?? "null";
-}
-
 /** `marked` are keys at the top that changed. */
-export function Json({ value, label, marked }: { value: unknown; label: string; marked?: ReadonlySet<string> }): ReactNode {
+export function Json({
+  value,
+  label,
+  marked,
+}: {
+  value: unknown;
+  label: string;
+  marked?: ReadonlySet<string>;
+}): ReactNode {
   return (
     <div className="json" role="region" aria-label={label} tabIndex={0}>
       <div className="json-acts">
         <Copy text={pretty(value)} label={`Copy ${label}`} />
       </div>
       {marked && typeof value === "object" && value !== null ? (
-        Object.entries(value).map(([name, child]) => (
+        Object.entries(value as Record<string, unknown>).map(([name, child]) => (
           <div key={name} className={marked.has(name) ? "json-changed" : ""}>
             {marked.has(name) && <span className="sr">changed: </span>}
             <Node name={name} value={child} depth={1} />
@@ -82,7 +87,8 @@ function Branch({ value, name, depth }: { value: object; name?: string; depth: n
 
 function Leaf({ value }: { value: unknown }): ReactNode {
   const [whole, setWhole] = useState(false);
-  if (typeof value !== "string") return <span className={value === null ? "faint" : "json-number"}>{JSON.stringify(value)}</span>;
+  if (typeof value !== "string")
+    return <span className={value === null ? "faint" : "json-number"}>{JSON.stringify(value)}</span>;
   const long = value.length > LONG && !whole;
   return (
     <>
@@ -97,22 +103,30 @@ function Leaf({ value }: { value: unknown }): ReactNode {
 }
 
 /** Text that should be JSON, and what is wrong with it. */
-export function JsonEdit({ value, onChange, label, rows = 8 }: { value: string; onChange: (text: string) => void; label: string; rows?: number }): ReactNode {
+export function JsonEdit({
+  value,
+  onChange,
+  label,
+  rows = 8,
+}: {
+  value: string;
+  onChange: (text: string) => void;
+  label: string;
+  rows?: number;
+}): ReactNode {
   const fault = faultOf(value);
   return (
     <label className="field">
       <span>{label}</span>
-      <textarea className="mono" rows={rows} spellCheck={false} value={value} aria-invalid={fault !== null} onChange={(event) => onChange(event.target.value)} />
+      <textarea
+        className="mono"
+        rows={rows}
+        spellCheck={false}
+        value={value}
+        aria-invalid={fault !== null}
+        onChange={(event) => onChange(event.target.value)}
+      />
       {fault && <span className="fault">{fault}</span>}
     </label>
   );
-}
-
-export function faultOf(text: string): string | null {
-  try {
-    parse(text);
-    return null;
-  } catch (error) {
-    return text.trim() ? (error as Error).message : "Write some JSON; null is the least of it";
-  }
 }

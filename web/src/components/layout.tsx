@@ -1,11 +1,11 @@
 // What stays while pages change: navigation, the state of the connection, keys.
 import { Suspense, useEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
-import { useData } from "../api/data";
+import { seldom, useData } from "../api/data";
 import { setPaused, useLive } from "../api/live";
 import type { Approval, Page } from "../api/types";
 import { goFirst, useKeys } from "../lib/keys";
-import { number, setServerTime } from "../lib/time";
+import { clock, number, setServerTime } from "../lib/time";
 import { useTheme } from "../lib/kept";
 import type { Theme } from "../lib/kept";
 import { PAGES } from "../pages";
@@ -24,11 +24,11 @@ const THEMES: readonly [Theme, "screen" | "sun" | "moon"][] = [
 
 export function Layout({ children, title }: { children: ReactNode; title: string }): ReactNode {
   const [asking, setAsking] = useState<"palette" | "help" | null>(null);
-  const [menu, setMenu] = useState(false);
+  const [menuOn, setMenuOn] = useState<string | null>(null); // the page it was opened on: another one closes it
   const { path } = usePlace();
+  const menu = menuOn === path;
   const main = useRef<HTMLElement>(null);
   const was = useRef(path);
-  useEffect(() => setMenu(false), [path]);
   useEffect(() => {
     document.title = `${title} · Onward`;
     if (was.current !== path) main.current?.focus({ preventScroll: true }); // a reader is told of the new page
@@ -48,10 +48,16 @@ export function Layout({ children, title }: { children: ReactNode; title: string
   return (
     <div className="shell">
       <a className="skip" href="#main">
-        Skip to the page
+        Skip to content
       </a>
       <header className="top">
-        <button type="button" className="plain only-small" aria-label="Menu" aria-expanded={menu} onClick={() => setMenu(!menu)}>
+        <button
+          type="button"
+          className="plain only-small"
+          aria-label="Menu"
+          aria-expanded={menu}
+          onClick={() => setMenuOn(menu ? null : path)}
+        >
           <Icon name="menu" size={20} />
         </button>
         <Link to="/" className="brand">
@@ -84,7 +90,7 @@ function Nav({ open, path, help }: { open: boolean; path: string; help: () => vo
   const live = useLive();
   const [theme, setTheme] = useTheme();
   const waiting = live.now?.states.waiting ?? 0;
-  const asked = useData<Page<Approval>>(waiting ? "/api/v2/approvals?limit=100" : null, (changed) => changed === null, waiting);
+  const asked = useData<Page<Approval>>(waiting ? "/api/v2/approvals?limit=100" : null, seldom, waiting);
   const approvals = waiting ? (asked.data?.items.length ?? 0) : 0;
   return (
     <nav className={open ? "side open" : "side"} aria-label="Pages">
@@ -109,7 +115,14 @@ function Nav({ open, path, help }: { open: boolean; path: string; help: () => vo
       <div className="side-foot">
         <div className="tabs" role="group" aria-label="Theme">
           {THEMES.map(([name, icon]) => (
-            <button key={name} type="button" aria-pressed={theme === name} aria-label={`${name} theme`} title={`${name} theme`} onClick={() => setTheme(name)}>
+            <button
+              key={name}
+              type="button"
+              aria-pressed={theme === name}
+              aria-label={`${name} theme`}
+              title={`${name} theme`}
+              onClick={() => setTheme(name)}
+            >
               <Icon name={icon} size={14} />
             </button>
           ))}
@@ -122,7 +135,7 @@ function Nav({ open, path, help }: { open: boolean; path: string; help: () => vo
   );
 }
 
-const SAID = { live: "Live", connecting: "Connecting", paused: "Paused", gone: "No answer" } as const;
+const SAID = { live: "Live", connecting: "Connecting", paused: "Paused", gone: "Unreachable" } as const;
 
 function LiveControl(): ReactNode {
   const { status, now, restarted } = useLive();
@@ -136,7 +149,12 @@ function LiveControl(): ReactNode {
   }, [restarted]);
   const paused = status === "paused";
   return (
-    <button type="button" className={`live live-${status}`} onClick={() => setPaused(!paused)} aria-label={paused ? "Paused: resume live updates" : `${SAID[status]}: pause live updates`}>
+    <button
+      type="button"
+      className={`live live-${status}`}
+      onClick={() => setPaused(!paused)}
+      aria-label={paused ? "Paused: resume live updates" : `${SAID[status]}: pause live updates`}
+    >
       <span className="dot" />
       <span className="live-word">{SAID[status]}</span>
       <Icon name={paused ? "play" : "pause"} size={14} />
@@ -151,7 +169,8 @@ function Gone(): ReactNode {
     <div className="banner" role="alert">
       <Icon name="warn" />
       <span>
-        <strong>The server does not answer.</strong> {now ? "What you see is from before." : "Is it running?"} The page goes on by itself when it is back.
+        <strong>Server unreachable.</strong>{" "}
+        {now ? `Showing data from ${clock(now.at)}; reconnecting…` : "Is it running? Reconnecting…"}
       </span>
     </div>
   );

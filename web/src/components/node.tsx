@@ -2,7 +2,7 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
 import { parse, post, Problem, url } from "../api/client";
-import { useAction, useData } from "../api/data";
+import { never, useAction, useData } from "../api/data";
 import type { Approval, FlowNode, NodeRun, Run, SharedState } from "../api/types";
 import { callsOf, decoded, isOver, ofRun, ownShared } from "../lib/run";
 import type { Step } from "../lib/run";
@@ -17,11 +17,22 @@ import { Dialog } from "./dialog";
 import type { NodeLook } from "./graph";
 import { aboutNode } from "./graph";
 import { Icon } from "./icon";
-import { faultOf, Json, JsonEdit, pretty } from "./json";
+import { Json, JsonEdit } from "./json";
+import { faultOf, pretty } from "../lib/json";
 
 const SHOWN = 20;
 
-export function NodePanel({ run, node, look, steps }: { run: Run; node: FlowNode; look: NodeLook; steps: readonly Step[] }): ReactNode {
+export function NodePanel({
+  run,
+  node,
+  look,
+  steps,
+}: {
+  run: Run;
+  node: FlowNode;
+  look: NodeLook;
+  steps: readonly Step[];
+}): ReactNode {
   const [forking, setForking] = useState(false);
   const rows = run.node_runs.filter((row) => row.node_key === node.key);
   const word = NODES[look.state];
@@ -39,7 +50,11 @@ export function NodePanel({ run, node, look, steps }: { run: Run; node: FlowNode
         </span>
       }
       acts={
-        <button type="button" onClick={() => setForking(true)} title="A new run that begins here; this one stays as it is">
+        <button
+          type="button"
+          onClick={() => setForking(true)}
+          title="Starts a new run at this node; this run is not changed"
+        >
           <Icon name="redo" size={14} /> Fork from here
         </button>
       }
@@ -51,7 +66,7 @@ export function NodePanel({ run, node, look, steps }: { run: Run; node: FlowNode
         {step && (node.kind === "foreach" || node.kind === "parallel") && <Fan step={step} rows={rows} />}
         {step?.child && node.kind === "flow_ref" && (
           <p>
-            <Link to={`/runs/${encodeURIComponent(step.child)}`}>The run of {node.what}</Link>
+            <Link to={`/runs/${encodeURIComponent(step.child)}`}>Run of {node.what}</Link>
           </p>
         )}
         {step?.error && rows.at(-1)?.error_text !== step.error && <p className="fault">{step.error}</p>}
@@ -76,16 +91,26 @@ function Fan({ step, rows }: { step: Step; rows: readonly NodeRun[] }): ReactNod
   );
 }
 
-function NodeRuns({ run, node, rows, step }: { run: Run; node: FlowNode; rows: readonly NodeRun[]; step: Step | undefined }): ReactNode {
+function NodeRuns({
+  run,
+  node,
+  rows,
+  step,
+}: {
+  run: Run;
+  node: FlowNode;
+  rows: readonly NodeRun[];
+  step: Step | undefined;
+}): ReactNode {
   const [most, setMost] = useState(SHOWN);
   const now = useNow();
   if (!rows.length)
     return step?.child && !isOver(run) ? (
       <p>
-        <Link to={`/tasks/${encodeURIComponent(step.child)}`}>Its call</Link> has not begun yet.
+        <Link to={`/tasks/${encodeURIComponent(step.child)}`}>The call</Link> has not started yet.
       </p>
     ) : (
-      <p className="faint">The run has not been here.</p>
+      <p className="faint">Not reached</p>
     );
   return (
     <ol className="node-runs" aria-label="Runs of this node">
@@ -97,7 +122,7 @@ function NodeRuns({ run, node, rows, step }: { run: Run; node: FlowNode; rows: r
       {rows.length > most && (
         <li>
           <button type="button" className="plain" onClick={() => setMost(most + 200)}>
-            {rows.length - most} earlier ones
+            Show {rows.length - most} earlier
           </button>
         </li>
       )}
@@ -105,7 +130,19 @@ function NodeRuns({ run, node, rows, step }: { run: Run; node: FlowNode; rows: r
   );
 }
 
-function Attempt({ row, run, node, now, open }: { row: NodeRun; run: Run; node: FlowNode; now: number; open: boolean }): ReactNode {
+function Attempt({
+  row,
+  run,
+  node,
+  now,
+  open,
+}: {
+  row: NodeRun;
+  run: Run;
+  node: FlowNode;
+  now: number;
+  open: boolean;
+}): ReactNode {
   const word = NODES[row.status === "running" ? atIt(node.kind) : row.status];
   const call = row.id.slice(0, row.id.lastIndexOf(":"));
   return (
@@ -116,15 +153,17 @@ function Attempt({ row, run, node, now, open }: { row: NodeRun; run: Run; node: 
         </Mark>
         <span className="grow">{call === run.id ? "" : `attempt ${row.attempt_no}`}</span>
         {row.action && row.action !== "default" && <span className="faint small">→ {row.action}</span>}
-        <span className="faint small num">{row.started_at !== null && span((row.finished_at ?? Math.max(now, row.started_at)) - row.started_at)}</span>
+        <span className="faint small num">
+          {row.started_at !== null && span((row.finished_at ?? Math.max(now, row.started_at)) - row.started_at)}
+        </span>
       </summary>
       <div className="stack-tight">
         <Facts
           facts={[
             ["worker", row.worker_id && <span className="mono small">{row.worker_id}</span>],
-            ["at", row.worker_url && <span className="mono small">{row.worker_url}</span>],
-            ["began", row.started_at !== null && clock(row.started_at)],
-            ["call", call !== run.id && <Link to={`/tasks/${encodeURIComponent(call)}`}>its task</Link>],
+            ["address", row.worker_url && <span className="mono small">{row.worker_url}</span>],
+            ["started", row.started_at !== null && clock(row.started_at)],
+            ["call", call !== run.id && <Link to={`/tasks/${encodeURIComponent(call)}`}>view task</Link>],
           ]}
         />
         {row.error_text && <p className="fault">{row.error_text}</p>}
@@ -145,7 +184,7 @@ function Attempt({ row, run, node, now, open }: { row: NodeRun; run: Run; node: 
   );
 }
 
-/** A person's word, where the run waits for it. */
+/** Approve or reject, where the run waits for it. */
 function Decide({ run, child }: { run: Run; child: string }): ReactNode {
   const approval = useData<Approval>(`/api/v2/approvals/${encodeURIComponent(child)}`, ofRun(run.id));
   const [by, setBy] = useIdentity();
@@ -158,16 +197,21 @@ function Decide({ run, child }: { run: Run; child: string }): ReactNode {
   return (
     <form className="decide" onSubmit={(event) => event.preventDefault()}>
       {reason && <p>{reason}</p>}
-      {input != null && <Json value={input} label="what is decided on" />}
+      {input != null && <Json value={input} label="input to approve" />}
       {expires_at !== null && (
         <p className="faint small">
-          Nobody's word counts any more <Ago at={expires_at} />.
+          The approval expires <Ago at={expires_at} />.
         </p>
       )}
       <div className="fields">
         <label className="field">
           <span>Comment</span>
-          <input value={comment} maxLength={4000} placeholder="goes into the record" onChange={(event) => setComment(event.target.value)} />
+          <input
+            value={comment}
+            maxLength={4000}
+            placeholder="recorded with the decision"
+            onChange={(event) => setComment(event.target.value)}
+          />
         </label>
         <label className="field">
           <span>Your name</span>
@@ -188,14 +232,17 @@ function Decide({ run, child }: { run: Run; child: string }): ReactNode {
 
 function SignalForm({ run, node }: { run: Run; node: FlowNode }): ReactNode {
   const [text, setText] = useState("true");
-  const signal = useAction(() => post(`/api/v2/runs/${encodeURIComponent(run.id)}/signal`, { name: node.key, value: parse(text) }), { done: "Signalled" });
+  const signal = useAction(
+    () => post(`/api/v2/runs/${encodeURIComponent(run.id)}/signal`, { name: node.key, value: parse(text) }),
+    { done: "Signal sent" },
+  );
   return (
     <Form className="decide" onSubmit={() => signal.run()}>
-      <p>The run waits here for a signal{node.what && <> ({node.what})</>}.</p>
+      <p>Waiting for a signal{node.what && <> ({node.what})</>}.</p>
       <JsonEdit label="Value" value={text} onChange={setText} rows={2} />
       <div className="dialog-acts">
         <button className="primary" disabled={signal.busy || faultOf(text) !== null}>
-          <Icon name="chat" /> Send the signal
+          <Icon name="chat" /> Send signal
         </button>
       </div>
     </Form>
@@ -203,48 +250,82 @@ function SignalForm({ run, node }: { run: Run; node: FlowNode }): ReactNode {
 }
 
 /** With the state before the node's last visit; of one that was not reached, the state as it is. */
-function Fork({ run, node, step, onClose }: { run: Run; node: string; step: Step | undefined; onClose: () => void }): ReactNode {
+function Fork({
+  run,
+  node,
+  step,
+  onClose,
+}: {
+  run: Run;
+  node: string;
+  step: Step | undefined;
+  onClose: () => void;
+}): ReactNode {
   const path = `/api/v2/runs/${encodeURIComponent(run.id)}`;
   const before = step ? url(`${path}/shared`, { at: step.seq }) : null;
-  const state = useData<SharedState>(before, () => false);
+  const state = useData<SharedState>(before, never);
   return (
     <Dialog title={`Fork from ${node}`} onClose={onClose} wide>
       {before === null ? (
         <ForkForm run={run} node={node} path={path} seen={run} part="shared" />
       ) : (
-        <Loading from={state}>{(found) => <ForkForm run={run} node={node} path={before} seen={found} part="before" />}</Loading>
+        <Loading from={state}>
+          {(found) => <ForkForm run={run} node={node} path={before} seen={found} part="before" />}
+        </Loading>
       )}
     </Dialog>
   );
 }
 
-function ForkForm<T extends object>({ run, node, path, seen, part }: { run: Run; node: string; path: string; seen: T; part: keyof T }): ReactNode {
+function ForkForm<T extends object>({
+  run,
+  node,
+  path,
+  seen,
+  part,
+}: {
+  run: Run;
+  node: string;
+  path: string;
+  seen: T;
+  part: keyof T;
+}): ReactNode {
   const { shown, hidden, reveal } = useWhole(path, seen, [part]);
   const [typed, setTyped] = useState<string | null>(null);
-  const before = pretty(ownShared((shown[part] ?? {}) as Run["shared"]));
+  const before = pretty(ownShared(shown[part] ?? {}));
   const text = typed ?? before;
-  const fork = useAction((anyway: boolean) => post<Run>(`/api/v2/runs/${encodeURIComponent(run.id)}/fork`, { from_node: node, anyway, ...(text === before ? {} : { shared: parse(text) }) }), {
-    done: "Forked: this is the new run",
-    after: (made) => go(`/runs/${encodeURIComponent(made.id)}`),
-  });
+  const fork = useAction(
+    (anyway: boolean) =>
+      post<Run>(`/api/v2/runs/${encodeURIComponent(run.id)}/fork`, {
+        from_node: node,
+        anyway,
+        ...(text === before ? {} : { shared: parse(text) }),
+      }),
+    {
+      done: "Forked; this is the new run",
+      after: (made) => go(`/runs/${encodeURIComponent(made.id)}`),
+    },
+  );
   const refused = fork.error instanceof Problem && fork.error.status === 409;
   return (
     <Form onSubmit={() => fork.run(false)}>
-      <p className="faint">A new run of the same version, with the same parameters, begins at {node}. This one stays as it is.</p>
+      <p className="faint">
+        Starts a new run of the same version, with the same parameters, at {node}. This run is not changed.
+      </p>
       {hidden ? (
         <p>
           <button type="button" onClick={() => reveal()}>
-            Show what is masked, and edit it
+            Reveal hidden values and edit
           </button>
         </p>
       ) : (
-        <JsonEdit label="Shared state it begins with" value={text} onChange={setTyped} rows={12} />
+        <JsonEdit label="Initial shared state" value={text} onChange={setTyped} rows={12} />
       )}
       {refused && <p className="fault">{fork.error!.message}</p>}
       <div className="dialog-acts">
         {text !== before && (
           <button type="button" onClick={() => setTyped(null)}>
-            Undo the edit
+            Discard edits
           </button>
         )}
         {refused && (

@@ -1,13 +1,14 @@
 // Everything by its name: pages, actions, and a task by a piece of its id. And the list of keys.
-import { useEffect, useState } from "react";
+import { useState } from "react";
 import type { ReactNode } from "react";
 import { get, url } from "../api/client";
+import { useTyped } from "../api/data";
 import { setPaused } from "../api/live";
 import type { Page, Task } from "../api/types";
 import { sessionAt } from "../lib/search";
 import { PAGES } from "../pages";
 import { go, to } from "../routes";
-import { STATES } from "../words";
+import { phaseWord, STATES } from "../words";
 import { Badge } from "./basics";
 import { Dialog } from "./dialog";
 import { Icon } from "./icon";
@@ -20,9 +21,15 @@ interface Choice {
   act: () => void;
 }
 
+const PAUSE_MS = 150; // after the last key
+
 const FIXED: readonly Choice[] = [
   ...PAGES.flatMap((page) => (page.nav ? [{ name: page.title, icon: page.nav.icon, act: () => go(page.path) }] : [])),
-  ...STATES.map((state) => ({ name: `Tasks that are ${state}`, icon: "list" as const, act: () => go(to("/tasks", { q: `state:${state}` })) })),
+  ...STATES.map((state) => ({
+    name: `Tasks: ${phaseWord(state).label}`,
+    icon: "list" as const,
+    act: () => go(to("/tasks", { q: `state:${state}` })),
+  })),
   { name: "Pause live updates", icon: "pause", act: () => setPaused(true) },
   { name: "Resume live updates", icon: "play", act: () => setPaused(false) },
 ];
@@ -30,28 +37,22 @@ const FIXED: readonly Choice[] = [
 export function Palette({ onClose }: { onClose: () => void }): ReactNode {
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
-  const [tasks, setTasks] = useState<Task[]>([]);
   const wanted = text.trim().toLowerCase();
-  useEffect(() => {
-    if (wanted.length < 3) return setTasks([]);
-    const stop = new AbortController();
-    const later = setTimeout(() => {
-      get<Page<Task>>(url("/api/v2/tasks", { q: wanted, limit: 6, brief: true }), stop.signal).then(
-        (page) => setTasks(page.items),
-        () => setTasks([]),
-      );
-    }, 150);
-    return () => {
-      clearTimeout(later);
-      stop.abort();
-    };
-  }, [wanted]);
+  const asked = wanted.length < 3 ? null : wanted;
+  const found = useTyped("palette", asked, PAUSE_MS, (q, signal) =>
+    get<Page<Task>>(url("/api/v2/tasks", { q, limit: 6, brief: true }), signal),
+  );
+  const tasks = asked === null ? [] : (found?.items ?? []);
   const choices: Choice[] = [
     ...FIXED.filter((choice) => choice.name.toLowerCase().includes(wanted)),
     ...tasks.map((task) => ({ name: `${task.type}  ${task.id}`, task, act: () => go(`/tasks/${task.id}`) })),
     ...(wanted
       ? [
-          { name: `Search tasks for “${text.trim()}”`, icon: "search" as const, act: () => go(to("/tasks", { q: text.trim() })) },
+          {
+            name: `Search tasks for “${text.trim()}”`,
+            icon: "search" as const,
+            act: () => go(to("/tasks", { q: text.trim() })),
+          },
           { name: `Session “${text.trim()}”`, icon: "people" as const, act: () => go(sessionAt(text.trim())) },
         ]
       : []),
@@ -70,7 +71,7 @@ export function Palette({ onClose }: { onClose: () => void }): ReactNode {
         aria-controls="choices"
         aria-activedescendant={`choice-${row}`}
         aria-label="Page, action or task"
-        placeholder="Page, action, or a piece of a task"
+        placeholder="Page, action, or part of a task"
         value={text}
         onChange={(event) => {
           setText(event.target.value);
@@ -86,7 +87,14 @@ export function Palette({ onClose }: { onClose: () => void }): ReactNode {
       />
       <ul id="choices" role="listbox" aria-label="Choices" className="choices">
         {choices.map((choice, index) => (
-          <li key={choice.name} id={`choice-${index}`} role="option" aria-selected={index === row} onClick={() => choose(choice)} onMouseMove={() => setAt(index)}>
+          <li
+            key={choice.name}
+            id={`choice-${index}`}
+            role="option"
+            aria-selected={index === row}
+            onClick={() => choose(choice)}
+            onMouseMove={() => setAt(index)}
+          >
             {choice.icon && <Icon name={choice.icon} />}
             <span className="grow clip">{choice.name}</span>
             {choice.task && <Badge phase={choice.task.phase} />}
@@ -102,9 +110,9 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["j  k", "next, previous row"],
   ["Enter", "open the row"],
   ["x", "select the row"],
-  ["a  r", "approve, reject (in the inbox); acknowledge"],
-  ["[  ]", "a step back, a step on (in a run)"],
-  ["Ctrl K", "go anywhere"],
+  ["a  r", "approve, reject an approval; acknowledge a notice"],
+  ["[  ]", "previous, next step (in a run)"],
+  ["Ctrl K", "go to a page, an action or a task"],
   ["?", "this list"],
   ["Esc", "close"],
   ...PAGES.flatMap((page) => (page.nav ? [[`g ${page.nav.key}`, page.title.toLowerCase()] as const] : [])),

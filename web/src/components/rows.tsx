@@ -1,6 +1,6 @@
 // The rows of a list of any length: only those on screen are drawn, and more are fetched before they are reached.
 import { useWindowVirtualizer } from "@tanstack/react-virtual";
-import { useEffect, useRef } from "react";
+import { useEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
 import { useRowKeys } from "../lib/keys";
 import type { List, Row } from "../lib/list";
@@ -23,30 +23,46 @@ interface Props<T extends Row> {
   children: (row: T) => ReactNode; // its cells
 }
 
-export function Rows<T extends Row>({ list, label, what, kind, head, at: pageOf, empty, keys = {}, chosen, children }: Props<T>): ReactNode {
+export function Rows<T extends Row>({
+  list,
+  label,
+  what,
+  kind,
+  head,
+  at: pageOf,
+  empty,
+  keys = {},
+  chosen,
+  children,
+}: Props<T>): ReactNode {
   const box = useRef<HTMLDivElement>(null);
-  const { rows } = list;
+  const [above, setAbove] = useState(0); // the height of what is over the rows
+  const { rows, canMore, more, setOnScreen } = list;
   const virtual = useWindowVirtualizer({
     count: rows.length,
     estimateSize: () => (innerWidth < 800 ? 62 : 41),
     overscan: 12,
     getItemKey: (index) => rows[index]!.id,
-    scrollMargin: box.current?.offsetTop ?? 0,
+    scrollMargin: above,
   });
   const items = virtual.getVirtualItems();
-  list.watching.top = scrollY < 400;
-  list.watching.ids = items.map((item) => rows[item.index]!.id);
   const last = items.at(-1)?.index ?? 0;
   useEffect(() => {
-    if (last > rows.length - AHEAD) list.more();
-  }, [last, rows.length]);
+    const watcher = new ResizeObserver(() => setAbove(box.current?.offsetTop ?? 0));
+    watcher.observe(document.body);
+    return () => watcher.disconnect();
+  }, []);
+  useEffect(() => setOnScreen(items.map((item) => rows[item.index]!.id)));
+  useEffect(() => {
+    if (canMore && last > rows.length - AHEAD) more();
+  }, [canMore, more, last, rows.length]);
   const acts = Object.entries(keys).map(([key, act]) => [key, (index: number) => act(rows[index]!)] as const);
   const [at] = useRowKeys(rows.length, (index) => go(pageOf(rows[index]!)), Object.fromEntries(acts));
   useEffect(() => {
     if (at >= 0) virtual.scrollToIndex(at, { align: "auto" });
-  }, [at]);
+  }, [at, virtual]);
 
-  if (list.error && !list.loaded) return <ProblemBox error={list.error} again={list.toTop} />;
+  if (list.error && !list.loaded) return <ProblemBox error={list.error} again={list.refresh} />;
   if (!list.loaded) return <Skeleton rows={10} />;
   if (!rows.length) return empty;
   return (
@@ -57,13 +73,18 @@ export function Rows<T extends Row>({ list, label, what, kind, head, at: pageOf,
           className="primary fresh"
           onClick={() => {
             scrollTo(0, 0);
-            list.toTop();
+            list.refresh();
           }}
         >
           {list.fresh >= 100 ? "100+" : list.fresh} new
         </button>
       )}
-      <div className={`card flush listed ${kind}`} role="table" aria-label={label} aria-rowcount={list.complete ? rows.length : -1}>
+      <div
+        className={`card flush listed ${kind}`}
+        role="table"
+        aria-label={label}
+        aria-rowcount={list.complete ? rows.length : -1}
+      >
         <div className="list-row list-head" role="row">
           {head}
         </div>
@@ -86,13 +107,23 @@ export function Rows<T extends Row>({ list, label, what, kind, head, at: pageOf,
         </div>
       </div>
       <p className="faint small" aria-live="polite">
-        {list.complete ? `${number(rows.length)} ${what[rows.length === 1 ? 0 : 1]}` : `${number(rows.length)} loaded, more as you scroll`}
+        {list.complete
+          ? `${number(rows.length)} ${what[rows.length === 1 ? 0 : 1]}`
+          : `${number(rows.length)} loaded, more as you scroll`}
       </p>
     </>
   );
 }
 
-export function Cell({ className, children, head = false }: { className?: string; children?: ReactNode; head?: boolean }): ReactNode {
+export function Cell({
+  className,
+  children,
+  head = false,
+}: {
+  className?: string;
+  children?: ReactNode;
+  head?: boolean;
+}): ReactNode {
   return (
     <span role={head ? "columnheader" : "cell"} className={className}>
       {children}

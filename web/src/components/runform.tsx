@@ -9,7 +9,8 @@ import { go } from "../routes";
 import { Form, Tabs } from "./basics";
 import { Dialog } from "./dialog";
 import { Icon } from "./icon";
-import { faultOf, JsonEdit, pretty } from "./json";
+import { JsonEdit } from "./json";
+import { faultOf, pretty } from "../lib/json";
 
 const FORMS = [
   ["fields", "Fields"],
@@ -24,20 +25,41 @@ function guessed(text: string): unknown {
 function kindOf(text: string): string {
   const value = guessed(text);
   if (value === null) return "null";
-  return Array.isArray(value) ? "a list" : { string: "text", number: "a number", boolean: "yes or no", object: "an object" }[typeof value as "string"];
+  return Array.isArray(value)
+    ? "list"
+    : { string: "text", number: "number", boolean: "boolean", object: "object" }[typeof value as "string"];
 }
 
-export function RunForm({ flow, version, definition, onClose }: { flow: string; version: number; definition: unknown; onClose: () => void }): ReactNode {
+export function RunForm({
+  flow,
+  version,
+  definition,
+  onClose,
+}: {
+  flow: string;
+  version: number;
+  definition: unknown;
+  onClose: () => void;
+}): ReactNode {
   const names = paramsOf(definition);
   const [form, setForm] = useState<"fields" | "json">(names.length ? "fields" : "json");
   const [values, setValues] = useState<Record<string, string>>({});
   const [text, setText] = useState("{}");
   const [shared, setShared] = useState("{}");
   const given = Object.fromEntries(names.flatMap((name) => (values[name] ? [[name, guessed(values[name])]] : [])));
-  const start = useAction(() => post<RunBrief>("/api/v2/runs", { flow, version, params: form === "fields" ? given : parse(text), shared: parse(shared) }), {
-    done: "Started",
-    after: (run) => go(`/runs/${encodeURIComponent(run.id)}`),
-  });
+  const start = useAction(
+    () =>
+      post<RunBrief>("/api/v2/runs", {
+        flow,
+        version,
+        params: form === "fields" ? given : parse(text),
+        shared: parse(shared),
+      }),
+    {
+      done: "Run started",
+      after: (run) => go(`/runs/${encodeURIComponent(run.id)}`),
+    },
+  );
   const change = (next: "fields" | "json"): void => {
     if (next === "json") setText(pretty(given));
     setForm(next);
@@ -45,16 +67,22 @@ export function RunForm({ flow, version, definition, onClose }: { flow: string; 
   return (
     <Dialog title={`Run ${flow}, version ${version}`} onClose={onClose} wide>
       <Form onSubmit={() => start.run()}>
-        {names.length > 0 && <Tabs label="Parameters as" value={form} options={FORMS} onChange={change} />}
+        {names.length > 0 && <Tabs label="Parameter format" value={form} options={FORMS} onChange={change} />}
         {form === "fields" ? (
           <>
-            <p className="faint small">These parameters are used in the flow. JSON is taken as such, anything else as text.</p>
+            <p className="faint small">
+              The parameters this flow uses. Valid JSON is sent as JSON, anything else as text.
+            </p>
             {names.map((name) => (
               <label className="field" key={name}>
                 <span>
                   {name} {values[name] && <span className="faint small">{kindOf(values[name])}</span>}
                 </span>
-                <input className="mono" value={values[name] ?? ""} onChange={(event) => setValues({ ...values, [name]: event.target.value })} />
+                <input
+                  className="mono"
+                  value={values[name] ?? ""}
+                  onChange={(event) => setValues({ ...values, [name]: event.target.value })}
+                />
               </label>
             ))}
           </>
@@ -62,11 +90,14 @@ export function RunForm({ flow, version, definition, onClose }: { flow: string; 
           <JsonEdit label="Parameters" value={text} onChange={setText} />
         )}
         <details>
-          <summary className="faint">Shared state to begin with</summary>
+          <summary className="faint">Initial shared state</summary>
           <JsonEdit label="Shared state" value={shared} onChange={setShared} rows={4} />
         </details>
         <div className="dialog-acts">
-          <button className="primary" disabled={start.busy || faultOf(shared) !== null || (form === "json" && faultOf(text) !== null)}>
+          <button
+            className="primary"
+            disabled={start.busy || faultOf(shared) !== null || (form === "json" && faultOf(text) !== null)}
+          >
             <Icon name="play" /> Run
           </button>
         </div>

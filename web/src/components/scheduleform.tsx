@@ -2,7 +2,7 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
 import { post, Problem, put } from "../api/client";
-import { useAction, useData } from "../api/data";
+import { seldom, useAction, useData } from "../api/data";
 import type { Flow, Page, Schedule, ScheduleShown } from "../api/types";
 import { bodyOf, draftOf, scheduleApi, UNITS } from "../lib/schedule";
 import type { ScheduleDraft } from "../lib/schedule";
@@ -10,42 +10,83 @@ import { serverNow } from "../lib/time";
 import { Form, Tabs } from "./basics";
 import { Dialog } from "./dialog";
 import { Icon } from "./icon";
-import { faultOf, JsonEdit } from "./json";
+import { JsonEdit } from "./json";
+import { faultOf } from "../lib/json";
 
 const WHAT = [
-  ["type", "A task"],
-  ["flow", "A flow"],
+  ["type", "Task"],
+  ["flow", "Flow"],
 ] as const;
 const WHEN = [
-  ["cron", "By cron"],
-  ["every_ms", "At intervals"],
+  ["cron", "Cron"],
+  ["every_ms", "Interval"],
   ["run_at", "Once"],
 ] as const;
 
-export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule | null; onClose: () => void; after?: (made: ScheduleShown) => void }): ReactNode {
-  const flows = useData<Page<Flow>>("/api/v2/flows", (changed) => changed === null);
+export function ScheduleForm({
+  schedule,
+  onClose,
+  after,
+}: {
+  schedule: Schedule | null;
+  onClose: () => void;
+  after?: (made: ScheduleShown) => void;
+}): ReactNode {
+  const flows = useData<Page<Flow>>("/api/v2/flows", seldom);
   const known = (flows.data?.items ?? []).filter((flow) => flow.version > 0);
   const [draft, setDraft] = useState<ScheduleDraft>(() => draftOf(schedule, known, serverNow()));
   const set = (part: Partial<ScheduleDraft>): void => setDraft({ ...draft, ...part });
   const body = (): Record<string, unknown> => bodyOf({ ...draft, flow: draft.flow || known[0]?.name || "" });
-  const save = useAction(() => (schedule ? put<ScheduleShown>(scheduleApi(schedule.name), body()) : post<ScheduleShown>("/api/v2/schedules", body())), {
-    done: schedule ? "Changed" : "Scheduled",
-    quiet: true,
-    after: (made) => {
-      onClose();
-      after?.(made);
+  const save = useAction(
+    () =>
+      schedule
+        ? put<ScheduleShown>(scheduleApi(schedule.name), body())
+        : post<ScheduleShown>("/api/v2/schedules", body()),
+    {
+      done: schedule ? "Saved" : "Schedule created",
+      quiet: true,
+      after: (made) => {
+        onClose();
+        after?.(made);
+      },
     },
-  });
+  );
   const faults = save.error instanceof Problem ? save.error.faults : [];
-  const at = (field: string): string | undefined => faults.find((fault) => fault.pointer.split("/").filter((part) => part && part !== "body")[0] === field)?.message.replace(/^String should match pattern.*/, "no slash in it, and no dot at its beginning");
-  const shown = ["name", "type", "flow", "payload", "params", "cron", "every_ms", "run_at", "timezone", "queue", "max_retries", "timeout_ms", "session_id"];
+  const at = (field: string): string | undefined =>
+    faults
+      .find((fault) => fault.pointer.split("/").filter((part) => part && part !== "body")[0] === field)
+      ?.message.replace(/^String should match pattern.*/, "must not contain a slash or start with a dot");
+  const shown = [
+    "name",
+    "type",
+    "flow",
+    "payload",
+    "params",
+    "cron",
+    "every_ms",
+    "run_at",
+    "timezone",
+    "queue",
+    "max_retries",
+    "timeout_ms",
+    "session_id",
+  ];
   const elsewhere = save.error && !shown.some((field) => at(field));
-  const text = (field: "name" | "type" | "cron" | "timezone" | "queue" | "max_retries" | "timeout_ms" | "session_id", label: string, more: { hint?: string; required?: boolean; list?: string; disabled?: boolean } = {}): ReactNode => {
+  const text = (
+    field: "name" | "type" | "cron" | "timezone" | "queue" | "max_retries" | "timeout_ms" | "session_id",
+    label: string,
+    more: { hint?: string; required?: boolean; list?: string; disabled?: boolean } = {},
+  ): ReactNode => {
     const { hint, ...rest } = more;
     return (
       <label className="field">
         <span>{label}</span>
-        <input value={draft[field]} aria-invalid={at(field) !== undefined} onChange={(event) => set({ [field]: event.target.value })} {...rest} />
+        <input
+          value={draft[field]}
+          aria-invalid={at(field) !== undefined}
+          onChange={(event) => set({ [field]: event.target.value })}
+          {...rest}
+        />
         {hint && <span className="faint small">{hint}</span>}
         <Fault text={at(field)} />
       </label>
@@ -56,7 +97,7 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
       <Form onSubmit={() => save.run()}>
         {text("name", "Name", { required: true, disabled: schedule !== null })}
         <fieldset>
-          <legend>What it runs</legend>
+          <legend>What to run</legend>
           <Tabs label="What" value={draft.what} options={WHAT} onChange={(what) => set({ what })} />
           {draft.what === "type" ? (
             text("type", "Task type", { required: true })
@@ -71,7 +112,12 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
               <Fault text={at("flow")} />
             </label>
           )}
-          <JsonEdit label={draft.what === "type" ? "Payload" : "Parameters"} value={draft.given} onChange={(given) => set({ given })} rows={4} />
+          <JsonEdit
+            label={draft.what === "type" ? "Payload" : "Parameters"}
+            value={draft.given}
+            onChange={(given) => set({ given })}
+            rows={4}
+          />
           <Fault text={at("payload") ?? at("params")} />
         </fieldset>
         <fieldset>
@@ -86,12 +132,23 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
             <div className="fields">
               <label className="field">
                 <span>Every</span>
-                <input type="number" min="0" step="any" required value={draft.every} aria-invalid={at("every_ms") !== undefined} onChange={(event) => set({ every: event.target.value })} />
+                <input
+                  type="number"
+                  min="0"
+                  step="any"
+                  required
+                  value={draft.every}
+                  aria-invalid={at("every_ms") !== undefined}
+                  onChange={(event) => set({ every: event.target.value })}
+                />
                 <Fault text={at("every_ms")} />
               </label>
               <label className="field">
                 <span>Unit</span>
-                <select value={draft.unit} onChange={(event) => set({ unit: event.target.value as ScheduleDraft["unit"] })}>
+                <select
+                  value={draft.unit}
+                  onChange={(event) => set({ unit: event.target.value as ScheduleDraft["unit"] })}
+                >
                   {UNITS.map(([unit]) => (
                     <option key={unit}>{unit}</option>
                   ))}
@@ -100,38 +157,53 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
             </div>
           ) : (
             <label className="field">
-              <span>At (this browser's time)</span>
-              <input type="datetime-local" required value={draft.at} aria-invalid={at("run_at") !== undefined} onChange={(event) => set({ at: event.target.value })} />
+              <span>Time (in this browser's time zone)</span>
+              <input
+                type="datetime-local"
+                required
+                value={draft.at}
+                aria-invalid={at("run_at") !== undefined}
+                onChange={(event) => set({ at: event.target.value })}
+              />
               <Fault text={at("run_at")} />
             </label>
           )}
           <div className="fields">
             <label className="field">
-              <span>Missed while the server was down</span>
-              <select value={draft.missed} onChange={(event) => set({ missed: event.target.value as ScheduleDraft["missed"] })}>
+              <span>Runs missed while the server was down</span>
+              <select
+                value={draft.missed}
+                onChange={(event) => set({ missed: event.target.value as ScheduleDraft["missed"] })}
+              >
                 <option value="once">run once</option>
-                <option value="skip">leave out</option>
-                <option value="all">run all of them</option>
+                <option value="skip">skip</option>
+                <option value="all">run all</option>
               </select>
             </label>
             <label className="field">
-              <span>While the last one still runs</span>
-              <select value={draft.overlap} onChange={(event) => set({ overlap: event.target.value as ScheduleDraft["overlap"] })}>
-                <option value="allow">run beside it</option>
-                <option value="skip">leave out</option>
+              <span>While the previous run is still going</span>
+              <select
+                value={draft.overlap}
+                onChange={(event) => set({ overlap: event.target.value as ScheduleDraft["overlap"] })}
+              >
+                <option value="allow">allow overlap</option>
+                <option value="skip">skip</option>
               </select>
             </label>
           </div>
         </fieldset>
         {draft.what === "type" && (
           <details>
-            <summary className="faint">Terms of the task</summary>
+            <summary className="faint">Task options</summary>
             <div className="fields">
               {text("queue", "Queue")}
               <label className="field">
                 <span>Priority</span>
-                <select value={draft.priority} onChange={(event) => set({ priority: event.target.value as ScheduleDraft["priority"] })}>
-                  <option value="">as usual</option>
+                <select
+                  value={draft.priority}
+                  onChange={(event) => set({ priority: event.target.value as ScheduleDraft["priority"] })}
+                >
+                  <option value="">default</option>
                   <option>high</option>
                   <option>normal</option>
                   <option>low</option>
@@ -141,7 +213,12 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
               {text("timeout_ms", "Timeout (ms)")}
               {text("session_id", "Session")}
               <label className="check">
-                <input type="checkbox" checked={draft.requires_approval} onChange={(event) => set({ requires_approval: event.target.checked })} /> Asks for approval
+                <input
+                  type="checkbox"
+                  checked={draft.requires_approval}
+                  onChange={(event) => set({ requires_approval: event.target.checked })}
+                />{" "}
+                Requires approval
               </label>
             </div>
           </details>
@@ -158,7 +235,7 @@ export function ScheduleForm({ schedule, onClose, after }: { schedule: Schedule 
         </datalist>
         <div className="dialog-acts">
           <button className="primary" disabled={save.busy || faultOf(draft.given) !== null}>
-            <Icon name="calendar" /> {schedule ? "Change it" : "Schedule it"}
+            <Icon name="calendar" /> {schedule ? "Save" : "Create schedule"}
           </button>
         </div>
       </Form>

@@ -11,7 +11,17 @@ import { Icon } from "./icon";
 import { Json } from "./json";
 
 /** `at` null: as it is now, or was at the end. 0: what the run began with. */
-export function SharedAt({ run, steps, at, choose }: { run: Run; steps: readonly Step[]; at: number | null; choose: (seq: number | null) => void }): ReactNode {
+export function SharedAt({
+  run,
+  steps,
+  at,
+  choose,
+}: {
+  run: Run;
+  steps: readonly Step[];
+  at: number | null;
+  choose: (seq: number | null) => void;
+}): ReactNode {
   const last = steps.at(-1)?.seq ?? 0;
   const to = (seq: number): void => choose(seq > last ? null : Math.max(seq, 0));
   const back = (): void => {
@@ -26,7 +36,13 @@ export function SharedAt({ run, steps, at, choose }: { run: Run; steps: readonly
   return (
     <div className="stack">
       <div className="row slider">
-        <button type="button" aria-label="A step back" title="A step back ([)" disabled={last === 0 || at === 0} onClick={back}>
+        <button
+          type="button"
+          aria-label="Previous step"
+          title="Previous step ([)"
+          disabled={last === 0 || at === 0}
+          onClick={back}
+        >
           <Icon name="left" size={14} />
         </button>
         <input
@@ -39,7 +55,7 @@ export function SharedAt({ run, steps, at, choose }: { run: Run; steps: readonly
           aria-valuetext={at === null ? now : step ? `step ${at}, ${step.node}` : "the start"}
           onChange={(event) => to(Number(event.target.value))}
         />
-        <button type="button" aria-label="A step on" title="A step on (])" disabled={at === null} onClick={on}>
+        <button type="button" aria-label="Next step" title="Next step (])" disabled={at === null} onClick={on}>
           <Icon name="right" size={14} />
         </button>
         <span className="slider-word">
@@ -55,7 +71,11 @@ export function SharedAt({ run, steps, at, choose }: { run: Run; steps: readonly
 function AtStep({ run, at }: { run: Run; at: number }): ReactNode {
   const over = isOver(run);
   // What is past stays as it was; only the step that the run is at has an after to come.
-  const state = useData<SharedState>(url(`/api/v2/runs/${encodeURIComponent(run.id)}/shared`, { at }), (changed) => !over && ofRun(run.id)(changed), Number(over));
+  const state = useData<SharedState>(
+    url(`/api/v2/runs/${encodeURIComponent(run.id)}/shared`, { at }),
+    (changed) => !over && ofRun(run.id)(changed),
+    Number(over),
+  );
   return <Loading from={state}>{(found) => <BeforeAfter state={found} />}</Loading>;
 }
 
@@ -65,22 +85,24 @@ function BeforeAfter({ state }: { state: SharedState }): ReactNode {
     <div className="stack">
       {state.exact === false && (
         <Notice tone="wait" icon="warn">
-          Rebuilt from the log, this does not lead to what the run ended with: take it as a hint.
+          Rebuilt from the log; it does not match the run's final state and may be inexact.
         </Notice>
       )}
       {Object.keys(state.unknown).length > 0 && (
         <Notice tone="wait" icon="warn">
-          Not to be rebuilt here:
+          Cannot be rebuilt:
           <ul className="flaws">
             {Object.entries(state.unknown).map(([key, why]) => (
               <li key={key}>
-                <b>{key === "*" ? "all of it" : key}</b>: {why}
+                <b>{key === "*" ? "everything" : key}</b>: {why}
               </li>
             ))}
           </ul>
         </Notice>
       )}
-      {state.inside !== null && <p className="faint small">The state of the subflow {state.inside}, as its nodes see it.</p>}
+      {state.inside !== null && (
+        <p className="faint small">State of the subflow {state.inside}, as its nodes see it.</p>
+      )}
       {state.before === null ? (
         <Json value={state.after} label="shared state at the start" />
       ) : (
@@ -91,10 +113,17 @@ function BeforeAfter({ state }: { state: SharedState }): ReactNode {
           </div>
           <div>
             <h3 className="row faint">
-              After {changed.size > 0 && <Mark tone="good">{changed.size === 1 ? "1 key changed" : `${changed.size} keys changed`}</Mark>}
-              {state.after !== null && changed.size === 0 && <Mark tone="idle">nothing changed</Mark>}
+              After{" "}
+              {changed.size > 0 && (
+                <Mark tone="good">{changed.size === 1 ? "1 key changed" : `${changed.size} keys changed`}</Mark>
+              )}
+              {state.after !== null && changed.size === 0 && <Mark tone="idle">no changes</Mark>}
             </h3>
-            {state.after === null ? <p className="faint">It is not over yet.</p> : <Json value={state.after} label="shared state after" marked={changed} />}
+            {state.after === null ? (
+              <p className="faint">Not finished yet.</p>
+            ) : (
+              <Json value={state.after} label="shared state after" marked={changed} />
+            )}
           </div>
         </div>
       )}

@@ -1,7 +1,7 @@
 // One thing done to many tasks, from the page: so many at a time, with a count, to be stopped at any moment.
 import { useRef, useState } from "react";
-import { useQueryClient } from "@tanstack/react-query";
 import { get, post, url } from "../api/client";
+import { refresh } from "../api/data";
 import type { Page, Task } from "../api/types";
 import { may } from "../words";
 import { searchParams } from "./search";
@@ -22,16 +22,24 @@ const AT_ONCE = 5; // a browser opens no more connections than six to one server
 export async function* matching(search: Search, stop: AbortSignal): AsyncGenerator<Task> {
   let cursor: string | null = null;
   do {
-    const page: Page<Task> = await get(url("/api/v2/tasks", { ...searchParams(search), brief: true, limit: 1000, cursor }), stop);
+    const page: Page<Task> = await get(
+      url("/api/v2/tasks", { ...searchParams(search), brief: true, limit: 1000, cursor }),
+      stop,
+    );
     yield* page.items;
     cursor = page.next;
   } while (cursor && !stop.aborted);
 }
 
-export function useBulk(): { progress: BulkProgress | null; start: (act: BulkAct, tasks: AsyncIterable<Task> | Iterable<Task>) => void; stop: () => void; clear: () => void; signal: () => AbortSignal } {
+export function useBulk(): {
+  progress: BulkProgress | null;
+  start: (act: BulkAct, tasks: AsyncIterable<Task> | Iterable<Task>) => void;
+  stop: () => void;
+  clear: () => void;
+  signal: () => AbortSignal;
+} {
   const [progress, setProgress] = useState<BulkProgress | null>(null);
   const control = useRef(new AbortController());
-  const cache = useQueryClient();
 
   async function run(act: BulkAct, tasks: AsyncIterable<Task> | Iterable<Task>): Promise<void> {
     const { signal } = control.current;
@@ -57,7 +65,7 @@ export function useBulk(): { progress: BulkProgress | null; start: (act: BulkAct
     };
     await Promise.all(Array.from({ length: AT_ONCE }, worker));
     show({ running: false });
-    void cache.invalidateQueries();
+    refresh();
   }
 
   return {

@@ -1,4 +1,4 @@
-// A person's word on something that waits for it.
+// Approving or rejecting a task that waits for it.
 import { post } from "../api/client";
 import { useAction } from "../api/data";
 import type { Approval } from "../api/types";
@@ -13,12 +13,12 @@ export interface Decision {
 export function useDecision(by: string): { run: (decision: Decision) => void; busy: boolean } {
   return useAction(
     ({ approval, word, comment, payload }: Decision) =>
-      post(`/api/v2/approvals/${encodeURIComponent(approval.id)}/${word}`, {
+      post<Approval>(`/api/v2/approvals/${encodeURIComponent(approval.id)}/${word}`, {
         digest: approval.digest, // what was shown is what is decided on
         ...(by && { by }),
         ...(comment && { comment }),
         ...(payload === undefined ? {} : { payload }),
       }),
-    { done: "Decided" },
+    { done: ({ status, type }) => `${status === "approved" ? "Approved" : "Rejected"} ${type}` },
   );
 }

@@ -1,6 +1,6 @@
 // A definition as somebody is writing it: what can be drawn of it, what it asks for, how two of them differ.
 import type { Flaw, FlowNode } from "../api/types";
-import { pretty } from "../components/json";
+import { pretty } from "./json";
 
 type Fields = Record<string, unknown>;
 
@@ -21,11 +21,17 @@ export function outlineOf(definition: unknown, prefix = "", depth = 0): FlowNode
     const own: FlowNode = {
       key: prefix + key,
       kind: text(node.kind),
-      what: text(node.service) || text(fields(node.params).reason) || text(fields(node.params).signal_key) || text(fields(node.params).flow),
+      what:
+        text(node.service) ||
+        text(fields(node.params).reason) ||
+        text(fields(node.params).signal_key) ||
+        text(fields(node.params).flow),
       depth,
       start: graph.start === key,
       status: null,
-      edges: edges.filter((edge) => edge.from === key).map((edge) => ({ action: text(edge.action) || "default", to: text(edge.to) })),
+      edges: edges
+        .filter((edge) => edge.from === key)
+        .map((edge) => ({ action: text(edge.action) || "default", to: text(edge.to) })),
     };
     return [own, ...(depth < DEEPEST && node.subflow ? outlineOf(node.subflow, `${own.key}/`, depth + 1) : [])];
   });
@@ -46,7 +52,9 @@ export function atNodes(flaws: readonly Flaw[], definition: unknown): Flaw[] {
     if (number === undefined) return flaw;
     const graph = flaw.node === null ? fields(definition) : fields(fields(nodeAt(definition, flaw.node)).subflow);
     const from = Array.isArray(graph.edges) ? text(fields(graph.edges[Number(number)]).from) : "";
-    return from && from in fields(graph.nodes) ? { ...flaw, node: flaw.node === null ? from : `${flaw.node}/${from}` } : flaw;
+    return from && from in fields(graph.nodes)
+      ? { ...flaw, node: flaw.node === null ? from : `${flaw.node}/${from}` }
+      : flaw;
   });
 }
 
@@ -97,11 +105,14 @@ function between(a: string[], b: string[]): DiffLine[] {
   if (a.length * b.length > MOST) return [...a.map(gone), ...b.map(come)];
   const common = Array.from({ length: a.length + 1 }, () => new Uint32Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i--)
-    for (let j = b.length - 1; j >= 0; j--) common[i]![j] = a[i] === b[j] ? common[i + 1]![j + 1]! + 1 : Math.max(common[i + 1]![j]!, common[i]![j + 1]!);
+    for (let j = b.length - 1; j >= 0; j--)
+      common[i]![j] = a[i] === b[j] ? common[i + 1]![j + 1]! + 1 : Math.max(common[i + 1]![j]!, common[i]![j + 1]!);
   const lines: DiffLine[] = [];
-  for (let i = 0, j = 0; i < a.length || j < b.length; ) {
-    if (i < a.length && j < b.length && a[i] === b[j]) (lines.push({ sign: " ", text: a[i++]! }), j++);
-    else if (j >= b.length || (i < a.length && common[i + 1]![j]! >= common[i]![j + 1]!)) lines.push(gone(a[i++]!));
+  for (let i = 0, j = 0; i < a.length || j < b.length;) {
+    if (i < a.length && j < b.length && a[i] === b[j]) {
+      lines.push({ sign: " ", text: a[i++]! });
+      j++;
+    } else if (j >= b.length || (i < a.length && common[i + 1]![j]! >= common[i]![j + 1]!)) lines.push(gone(a[i++]!));
     else lines.push(come(b[j++]!));
   }
   return lines;

@@ -1,5 +1,5 @@
 // Keys of a view and of the whole page. Two-key words ("g t") wait a second for the second one.
-import { useEffect, useRef, useState } from "react";
+import { useEffect, useEffectEvent, useState } from "react";
 
 type Keys = Record<string, (event: KeyboardEvent) => void>;
 
@@ -7,27 +7,28 @@ let first = "";
 let firstAt = -Infinity;
 
 function typing(target: EventTarget | null): boolean {
-  return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+  return (
+    target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName))
+  );
 }
 
 export function useKeys(keys: Keys): void {
-  const latest = useRef(keys);
-  latest.current = keys;
+  const heard = useEffectEvent((event: KeyboardEvent): void => {
+    const mod = event.metaKey || event.ctrlKey;
+    if (event.defaultPrevented || event.altKey || (!mod && typing(event.target))) return;
+    if (!mod && document.querySelector("dialog[open]")) return;
+    const name = mod ? `mod+${event.key.toLowerCase()}` : event.key;
+    const second = firstAt > performance.now() - 1000 && name !== first;
+    if (second) setTimeout(() => (firstAt = -Infinity)); // after every other listener has had this key
+    const act = keys[second ? `${first} ${name}` : name];
+    if (!act) return;
+    event.preventDefault();
+    act(event);
+  });
   useEffect(() => {
-    const heard = (event: KeyboardEvent): void => {
-      const mod = event.metaKey || event.ctrlKey;
-      if (event.defaultPrevented || event.altKey || (!mod && typing(event.target))) return;
-      if (!mod && document.querySelector("dialog[open]")) return;
-      const name = mod ? `mod+${event.key.toLowerCase()}` : event.key;
-      const second = firstAt > performance.now() - 1000 && name !== first;
-      if (second) setTimeout(() => (firstAt = -Infinity)); // once everybody has heard it
-      const act = latest.current[second ? `${first} ${name}` : name];
-      if (!act) return;
-      event.preventDefault();
-      act(event);
-    };
-    addEventListener("keydown", heard);
-    return () => removeEventListener("keydown", heard);
+    const listener = (event: KeyboardEvent): void => heard(event);
+    addEventListener("keydown", listener);
+    return () => removeEventListener("keydown", listener);
   }, []);
 }
 
@@ -38,7 +39,11 @@ export const goFirst = (): void => {
 };
 
 /** j and k through rows, Enter opens one. Returns the row that the keys are at; -1: none yet. */
-export function useRowKeys(count: number, open: (index: number) => void, more: Record<string, (index: number) => void> = {}): [number, (index: number) => void] {
+export function useRowKeys(
+  count: number,
+  open: (index: number) => void,
+  more: Record<string, (index: number) => void> = {},
+): [number, (index: number) => void] {
   const [at, setAt] = useState(-1);
   const row = Math.min(at, count - 1);
   const acts: Keys = {

@@ -79,7 +79,9 @@ function* targets(items: ReadonlyMap<string, Item>, key: string): Generator<stri
 function backEdges(items: ReadonlyMap<string, Item>): Set<string> {
   const backs = new Set<string>();
   const state = new Map<string, "open" | "done">();
-  const starts = [...items.keys()].sort((a, b) => Number(items.get(b)!.node!.start) - Number(items.get(a)!.node!.start));
+  const starts = [...items.keys()].sort(
+    (a, b) => Number(items.get(b)!.node!.start) - Number(items.get(a)!.node!.start),
+  );
   for (const start of starts) {
     if (state.has(start)) continue;
     const stack = [{ key: start, rest: [...targets(items, start)] }];
@@ -104,7 +106,8 @@ type Ways = Map<string, Item[]>;
 
 function layered(items: ReadonlyMap<string, Item>, backs: ReadonlySet<string>): { layers: Item[][]; ways: Ways } {
   const incoming = new Map([...items.keys()].map((key) => [key, 0]));
-  const forward = (key: string): string[] => [...new Set(targets(items, key))].filter((to) => !backs.has(edgeId(key, to)));
+  const forward = (key: string): string[] =>
+    [...new Set(targets(items, key))].filter((to) => !backs.has(edgeId(key, to)));
   for (const key of items.keys()) for (const to of forward(key)) incoming.set(to, incoming.get(to)! + 1);
   const ready = [...items.keys()].filter((key) => !incoming.get(key));
   for (let key = ready.shift(); key !== undefined; key = ready.shift()) {
@@ -155,7 +158,12 @@ function order(layers: Item[][], ways: Ways): void {
   for (let sweep = 0; sweep < SWEEPS; sweep++) {
     const side = sweep % 2 ? "down" : "up";
     for (const layer of sweep % 2 ? layers.toReversed() : layers) {
-      const middle = new Map(layer.map((item) => [item, near.get(item)![side].length ? mean(near.get(item)![side].map((one) => at.get(one)!)) : at.get(item)!]));
+      const middle = new Map(
+        layer.map((item) => [
+          item,
+          near.get(item)![side].length ? mean(near.get(item)![side].map((one) => at.get(one)!)) : at.get(item)!,
+        ]),
+      );
       layer.sort((a, b) => middle.get(a)! - middle.get(b)!);
       note(layer);
     }
@@ -175,11 +183,18 @@ function place(layers: Item[][], ways: Ways, circles: boolean): void {
     const off = mean(layer.map((item, index) => wanted[index]! - middle(item)));
     for (const item of layer) item.x += off;
   };
-  for (const layer of layers) settle(layer, layer.map(() => 0));
+  for (const layer of layers)
+    settle(
+      layer,
+      layer.map(() => 0),
+    );
   for (let sweep = 0; sweep < SWEEPS; sweep++) {
     const side = sweep % 2 ? "up" : "down";
     for (const layer of sweep % 2 ? layers : layers.toReversed())
-      settle(layer, layer.map((item) => (near.get(item)![side].length ? mean(near.get(item)![side].map(middle)) : middle(item))));
+      settle(
+        layer,
+        layer.map((item) => (near.get(item)![side].length ? mean(near.get(item)![side].map(middle)) : middle(item))),
+      );
   }
   const left = Math.min(...layers.flat().map((item) => item.x));
   let y = circles ? GAP_Y / 2 + 4 : 0; // a line that leads back passes above the first and below the last
@@ -207,19 +222,37 @@ function drawn(prefix: string, items: ReadonlyMap<string, Item>, ways: Ways, bac
     const dx = x + (item.w - inner.w) / 2;
     const dy = y + BOX_TOP;
     for (const one of inner.nodes) picture.nodes.push({ ...one, x: one.x + dx, y: one.y + dy });
-    for (const line of inner.lines) picture.lines.push({ ...line, path: moved(line.path, dx, dy), labelX: line.labelX + dx, labelY: line.labelY + dy });
+    for (const line of inner.lines)
+      picture.lines.push({
+        ...line,
+        path: moved(line.path, dx, dy),
+        labelX: line.labelX + dx,
+        labelY: line.labelY + dy,
+      });
   }
   let returns = 0;
   for (const [key, from] of items) {
     const next = (target: string): Item => ways.get(edgeId(key, target))?.[1] ?? from;
-    const out = from.node!.edges.filter(({ to }) => items.has(to)).sort((a, b) => next(a.to).x + next(a.to).w / 2 - next(b.to).x - next(b.to).w / 2);
+    const out = from
+      .node!.edges.filter(({ to }) => items.has(to))
+      .sort((a, b) => next(a.to).x + next(a.to).w / 2 - next(b.to).x - next(b.to).w / 2);
     out.forEach(({ action, to: target }, index) => {
       const back = backs.has(edgeId(key, target));
       const x1 = from.x + (from.w * (index + 1)) / (out.length + 1);
       const to = items.get(target)!;
-      const path = back ? returning(from, to, x1, rightOf([...all, ...lanes], from, to) + 6 + 5 * (returns++ % 3)) : through(ways.get(edgeId(key, target))!, x1);
+      const path = back
+        ? returning(from, to, x1, rightOf([...all, ...lanes], from, to) + 6 + 5 * (returns++ % 3))
+        : through(ways.get(edgeId(key, target))!, x1);
       const low = out.length > 2 ? 14 + 9 * (index % 2) : 16;
-      picture.lines.push({ from: prefix + key, to: prefix + target, action, back, path, labelX: x1, labelY: from.y + from.h + low });
+      picture.lines.push({
+        from: prefix + key,
+        to: prefix + target,
+        action,
+        back,
+        path,
+        labelX: x1,
+        labelY: from.y + from.h + low,
+      });
     });
   }
   return picture;
@@ -241,7 +274,9 @@ function through(way: readonly Item[], x1: number): string {
 
 /** Where the layers between two nodes end. */
 function rightOf(items: readonly Item[], from: Item, to: Item): number {
-  return Math.max(...items.filter((item) => item.layer >= to.layer && item.layer <= from.layer).map((item) => item.x + item.w));
+  return Math.max(
+    ...items.filter((item) => item.layer >= to.layer && item.layer <= from.layer).map((item) => item.x + item.w),
+  );
 }
 
 function returning(from: Item, to: Item, x1: number, side: number): string {
@@ -255,6 +290,9 @@ function returning(from: Item, to: Item, x1: number, side: number): string {
 }
 
 function moved(path: string, dx: number, dy: number): string {
-  let even = false;
-  return path.replace(/-?\d+(\.\d+)?/g, (number) => String(Number(number) + ((even = !even) ? dx : dy)));
+  let isX = false;
+  return path.replace(/-?\d+(\.\d+)?/g, (number) => {
+    isX = !isX;
+    return String(Number(number) + (isX ? dx : dy));
+  });
 }

@@ -25,7 +25,7 @@ const BEGINS: Record<string, readonly [string, Tone] | null> = {
   "task.released": ["queued", "idle"],
   "task.reclaimed": ["queued", "idle"],
   "task.replayed": ["queued", "idle"],
-  "approval.requested": ["awaits approval", "wait"],
+  "approval.requested": ["needs approval", "wait"],
   "approval.approved": ["queued", "idle"],
   "task.claimed": ["running", "busy"],
   "task.retrying": ["backing off", "wait"],
@@ -39,7 +39,7 @@ const ENDS: Record<string, readonly [string, Tone]> = {
   "task.failed": ["failed", "bad"],
   "task.canceled": ["canceled", "off"],
   "task.retrying": ["failed", "bad"],
-  "task.released": ["handed back", "off"],
+  "task.released": ["released", "off"],
   "task.reclaimed": ["worker lost", "wait"],
   "task.parked": ["parked", "wait"],
 };
@@ -50,7 +50,8 @@ export function lifeOf(events: readonly TaskEvent[], runAt: number | null): Stre
   let generation = 1;
   for (const event of events) {
     const data = (typeof event.data === "object" && event.data !== null ? event.data : {}) as Data;
-    if (event.type === "task.replayed") generation = typeof data.generation === "number" ? data.generation : generation + 1;
+    if (event.type === "task.replayed")
+      generation = typeof data.generation === "number" ? data.generation : generation + 1;
     if (!(event.type in BEGINS)) continue;
     if (open) {
       open.to = event.at;

@@ -1,33 +1,32 @@
-// A list of any length that stays true: pages by cursor, the head read again, what is on screen looked up by name.
-import { useCallback, useEffect, useRef, useState } from "react";
+// A list of any length that stays true: pages by cursor, the newest rows read again, rows on screen looked up by id.
+import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
+import type { InfiniteData, QueryClient, QueryKey } from "@tanstack/react-query";
+import { useCallback, useRef } from "react";
 import { get, url } from "../api/client";
-import { useChanges } from "../api/live";
+import { always } from "../api/data";
 import type { Page } from "../api/types";
 
 const PAGE = 500;
 const HEAD = 100; // also the first page: soon there
 const ON_SCREEN = 100;
+const TOP_PX = 400; // scrolled no further than this, new rows may be put above those on screen
 
 export interface Row {
   id: string;
 }
 
 type Params = Record<string, string | number | boolean | readonly string[] | null>;
+type Pages<T> = InfiniteData<Page<T>, string | null>;
 
 /** Where a list comes from, and how it is ordered. */
 export interface Source<T extends Row> {
   path: string;
   params: Params;
-  page?: number; // the most that it gives at once
-  /** Whether `row` stands below `last`: then the head cannot tell of it. Unsaid: rows move up, and none is lost. */
+  page?: number; // the most that the server returns at once
+  /** Whether `row` is ordered below `last`, so that the head cannot contain it. Without it: rows only move up. */
   below?: (row: T, last: T) => boolean;
-  /** Rows by their ids, `?id=` on the same path; those that do not fit any more are left out. Unsaid: it has no such question. */
+  /** Whether a row, looked up with `?id=` on the same path, still belongs here. Without it: no row is looked up. */
   fits?: (row: T) => boolean;
-}
-
-interface Listed<T> {
-  rows: readonly T[];
-  next: string | null;
 }
 
 export interface List<T extends Row> {
@@ -35,138 +34,108 @@ export interface List<T extends Row> {
   loaded: boolean;
   complete: boolean;
   error: Error | null;
-  fresh: number; // that came since, above what is shown
+  fresh: number; // rows that came since, above those shown
+  canMore: boolean;
   more: () => void;
-  toTop: () => void;
-  look: () => void; // once more, where one is
-  watching: { top: boolean; ids: readonly string[] }; // what is on screen, kept up to date by whoever draws it
+  refresh: () => void;
+  setOnScreen: (ids: readonly string[]) => void;
 }
 
+/** Pages are read once. What changes is written into them by a query of its own, which the live stream invalidates:
+ * to read every page again at each change would cost a request for each 500 rows that were scrolled through. */
 export function useList<T extends Row>(source: Source<T>): List<T> {
-  const [list, setList] = useState<Listed<T> | null>(null);
-  const [error, setError] = useState<Error | null>(null);
-  const [fresh, setFresh] = useState(0);
-  const watching = useRef<List<T>["watching"]>({ top: true, ids: [] });
-  const key = JSON.stringify([source.path, source.params]);
-  const now = useRef({ list, key, busy: false, again: false, further: false });
-  now.current.list = list;
-  now.current.key = key;
+  const client = useQueryClient();
+  const onScreen = useRef<readonly string[]>([]);
+  const key = [source.path, source.params];
+  const ask = (more: Params, signal: AbortSignal): Promise<Page<T>> =>
+    get<Page<T>>(url(source.path, { ...source.params, ...more }), signal);
 
-  const ask = useCallback((more: Params): Promise<Page<T>> => get<Page<T>>(url(source.path, { ...source.params, ...more })), [key]);
-  /** One request at a time; what comes in for another list is dropped. */
-  const alone = useCallback(
-    async (work: () => Promise<void>): Promise<void> => {
-      if (now.current.busy) return;
-      now.current.busy = true;
-      try {
-        await work();
-        if (now.current.key === key) setError(null);
-      } catch (fault) {
-        if (now.current.key === key) setError(fault as Error);
-      } finally {
-        now.current.busy = false;
-        if (now.current.again) {
-          now.current.again = false;
-          void refresh.current();
-        } else if (now.current.further) {
-          now.current.further = false;
-          void extend.current();
-        }
+  const pages = useInfiniteQuery({
+    queryKey: key,
+    queryFn: ({ pageParam, signal }) =>
+      ask({ limit: Math.min(pageParam === null ? HEAD : PAGE, source.page ?? PAGE), cursor: pageParam }, signal),
+    initialPageParam: null as string | null,
+    getNextPageParam: (last) => last.next,
+    select: rowsOf<T>,
+    structuralSharing: false,
+    staleTime: Infinity,
+    gcTime: 0,
+    meta: { concerns: () => client.getQueryData(key) === undefined }, // it failed: now it may succeed
+  });
+
+  const news = useQuery({
+    queryKey: [...key, "news"],
+    queryFn: async ({ signal }) => {
+      const head = await ask({ limit: Math.min(HEAD, source.page ?? HEAD) }, signal);
+      const shown = await pagesAtRest<T>(client, key);
+      if (!shown) return 0;
+      const known = new Set(rowsOf(shown).map((row) => row.id));
+      const atTop = scrollY < TOP_PX;
+      if (atTop) client.setQueryData(key, withHead(shown, head, source.below));
+      const inHead = new Set(atTop ? head.items.map((row) => row.id) : []);
+      const wanted = onScreen.current.filter((id) => !inHead.has(id)).slice(0, ON_SCREEN);
+      if (source.fits && wanted.length) {
+        const found = await get<Page<T>>(url(source.path, { id: wanted, brief: true }), signal);
+        const now = await pagesAtRest<T>(client, key);
+        if (now) client.setQueryData(key, withFound(now, wanted, found.items.filter(source.fits)));
       }
+      return atTop ? 0 : head.items.filter((row) => !known.has(row.id)).length;
     },
-    [key],
-  );
-  const put = (made: Listed<T>): void => {
-    if (now.current.key === key) setList(made);
-  };
+    initialData: 0,
+    staleTime: Infinity,
+    gcTime: 0,
+    meta: { concerns: always },
+  });
 
-  const refresh = useRef<(changed?: readonly string[] | null, top?: boolean) => Promise<void>>(async () => {});
-  refresh.current = async (changed = null, top = false) => {
-    if (now.current.busy) {
-      now.current.again = true;
-      return;
-    }
-    await alone(async () => {
-      const seen = watching.current;
-      const before = now.current.list;
-      const head = await ask({ limit: Math.min(HEAD, source.page ?? HEAD) });
-      if (before === null || top || seen.top) {
-        const merged = before === null || top ? { rows: head.items, next: head.next } : merge(before, head, source.below);
-        setFresh(0);
-        put(merged);
-        await lookUp(merged, head, changed, seen.ids);
-      } else {
-        const known = new Set(before.rows.map((row) => row.id));
-        setFresh(head.items.filter((row) => !known.has(row.id)).length);
-        await lookUp(before, { items: [], next: null }, changed, seen.ids);
-      }
-    });
-  };
-
-  const extend = useRef<() => Promise<void>>(async () => {});
-  extend.current = async () => {
-    if (now.current.busy) {
-      now.current.further = true; // nobody asks twice: the reader is at the end already
-      return;
-    }
-    const from = now.current.list?.next;
-    if (!from) return;
-    await alone(async () => {
-      const page = await ask({ limit: source.page ?? PAGE, cursor: from });
-      const before = now.current.list;
-      if (before) put({ rows: distinct([...before.rows, ...page.items]), next: page.next });
-    });
-  };
-
-  /** Rows on screen that the head did not tell of. */
-  async function lookUp(shown: Listed<T>, head: Page<T>, changed: readonly string[] | null, ids: readonly string[]): Promise<void> {
-    if (!source.fits) return;
-    const told = new Set(head.items.map((row) => row.id));
-    const moved = changed && new Set(changed);
-    const wanted = ids.filter((id) => !told.has(id) && (!moved || moved.has(id))).slice(0, ON_SCREEN);
-    if (!wanted.length) return;
-    const found = await get<Page<T>>(url(source.path, { id: wanted, brief: true }));
-    const fits = new Map(found.items.filter(source.fits).map((row) => [row.id, row]));
-    const asked = new Set(wanted);
-    put({ ...shown, rows: shown.rows.flatMap((row) => (asked.has(row.id) ? (fits.get(row.id) ?? []) : row)) });
-  }
-
-  useEffect(() => {
-    setList(null);
-    setError(null);
-    setFresh(0);
-    now.current.list = null;
-    now.current.busy = now.current.further = false;
-    void refresh.current(null, true);
-  }, [key]);
-  useChanges((changed) => void refresh.current(changed));
-
+  const { fetchNextPage, refetch: readPages } = pages;
+  const { refetch: readNews } = news;
   return {
-    rows: list?.rows ?? [],
-    loaded: list !== null,
-    complete: list !== null && list.next === null,
-    error,
-    fresh,
-    more: () => void extend.current(),
-    toTop: () => void refresh.current(null, true),
-    look: () => void refresh.current(),
-    watching: watching.current,
+    rows: pages.data ?? [],
+    loaded: pages.data !== undefined,
+    complete: pages.data !== undefined && !pages.hasNextPage,
+    error: pages.error,
+    fresh: news.data,
+    canMore: pages.hasNextPage && !pages.isFetching && !pages.isError,
+    more: useCallback(() => void fetchNextPage(), [fetchNextPage]),
+    refresh: () => void (pages.data === undefined ? readPages() : readNews()),
+    setOnScreen: useCallback((ids: readonly string[]) => {
+      onScreen.current = ids;
+    }, []),
   };
 }
 
-/** The newest page over what was there. Nothing in common means that more came than one page holds. */
-function merge<T extends Row>(before: Listed<T>, head: Page<T>, below: Source<T>["below"]): Listed<T> {
-  const last = head.items.at(-1);
-  if (head.next === null || !last) return { rows: head.items, next: null };
-  const told = new Set(head.items.map((row) => row.id));
-  if (!before.rows.some((row) => told.has(row.id))) return { rows: head.items, next: head.next };
-  const older = before.rows.filter((row) => !told.has(row.id) && (!below || below(row, last)));
-  return { rows: [...head.items, ...older], next: older.length ? before.next : head.next };
+/** A page under way is added to the pages as they were when it was asked for: what is written meanwhile would be lost. */
+async function pagesAtRest<T>(client: QueryClient, key: QueryKey): Promise<Pages<T> | undefined> {
+  const query = client.getQueryCache().find({ queryKey: key });
+  while (query && query.state.fetchStatus !== "idle") await query.promise?.catch(() => undefined);
+  return client.getQueryData<Pages<T>>(key);
 }
 
-/** A row that moved up between two pages is on both. */
-function distinct<T extends Row>(rows: readonly T[]): readonly T[] {
-  return [...new Map([...rows].reverse().map((row) => [row.id, row])).values()].reverse();
+const onePage = <T>(items: T[], next: string | null): Pages<T> => ({ pages: [{ items, next }], pageParams: [null] });
+
+/** The newest rows over those that were there. Nothing in common means that more came than the head holds. */
+export function withHead<T extends Row>(before: Pages<T>, head: Page<T>, below: Source<T>["below"]): Pages<T> {
+  const last = head.items.at(-1);
+  if (head.next === null || !last) return onePage(head.items, null);
+  const inHead = new Set(head.items.map((row) => row.id));
+  const rows = rowsOf(before);
+  if (!rows.some((row) => inHead.has(row.id))) return onePage(head.items, head.next);
+  const older = rows.filter((row) => !inHead.has(row.id) && (!below || below(row, last)));
+  return onePage([...head.items, ...older], older.length ? before.pages.at(-1)!.next : head.next);
+}
+
+/** The rows that were looked up, in their places; those that were not found are gone. */
+export function withFound<T extends Row>(before: Pages<T>, wanted: readonly string[], found: readonly T[]): Pages<T> {
+  const byId = new Map(found.map((row) => [row.id, row]));
+  const asked = new Set(wanted);
+  const rows = rowsOf(before).flatMap((row) => (asked.has(row.id) ? (byId.get(row.id) ?? []) : row));
+  return onePage(rows, before.pages.at(-1)!.next);
+}
+
+/** All rows, each once: one that moved up between two pages is on both. */
+export function rowsOf<T extends Row>({ pages }: Pages<T>): T[] {
+  const rows = pages.flatMap((page) => page.items);
+  return [...new Map(rows.reverse().map((row) => [row.id, row])).values()].reverse();
 }
 
 /** The order of tasks: newest first. */

@@ -1,22 +1,33 @@
-// What is sensitive comes masked; this shows the whole of it, once, to somebody who asks.
+// Sensitive parts come masked; this shows all of it to a person who asks.
+import { keepPreviousData, queryOptions, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { get } from "../api/client";
+import { seldom } from "../api/data";
 import { say } from "../components/toasts";
 
 const MASK = "•••";
 
-/** `seen` with these parts as they are, once they were asked for; `hidden`: some of them are masked. */
+/** `seen` with these parts unmasked, once a person asked; `hidden`: some of them are masked. */
 export function useWhole<T extends object>(path: string, seen: T, parts: readonly (keyof T)[]) {
-  const [whole, setWhole] = useState<T | null>(null);
+  const [asked, setAsked] = useState(false);
+  const client = useQueryClient();
+  const whole = queryOptions({
+    queryKey: [path, "whole", seen], // read again whenever the masked one changes
+    queryFn: ({ signal }) => get<T>(path, signal, { masked: false }),
+    placeholderData: keepPreviousData,
+    gcTime: 0,
+    meta: { concerns: seldom },
+  });
+  const { data } = useQuery({ ...whole, enabled: asked });
   const shown = { ...seen };
-  for (const part of whole ? parts : []) shown[part] = whole![part] ?? seen[part];
-  const hidden = whole === null && (JSON.stringify(parts.map((part) => seen[part])) ?? "").includes(MASK);
+  for (const part of data ? parts : []) shown[part] = data![part] ?? seen[part];
+  const hidden = !data && (JSON.stringify(parts.map((part) => seen[part])) ?? "").includes(MASK);
 
   function reveal(then: () => void = () => {}): void {
     if (!hidden) return then();
-    get<T>(path, undefined, { masked: false }).then(
-      (found) => {
-        setWhole(found);
+    client.fetchQuery(whole).then(
+      () => {
+        setAsked(true);
         then();
       },
       (error: Error) => say(error.message, { bad: true }),

@@ -18,7 +18,17 @@ export interface Step {
   error: string;
 }
 
-type Data = Partial<{ seq: number; node: string; kind: string; calls: number; child: string; status: NodeStatus; action: string; input: unknown; error: { message: string } }>;
+type Data = Partial<{
+  seq: number;
+  node: string;
+  kind: string;
+  calls: number;
+  child: string;
+  status: NodeStatus;
+  action: string;
+  input: unknown;
+  error: { message: string };
+}>;
 
 /** Those of the present generation: a run that was replayed begins anew. */
 export function stepsOf(events: readonly TaskEvent[]): Step[] {
@@ -67,14 +77,17 @@ export function looksOf(run: Run, steps: readonly Step[]): Map<string, NodeLook>
     run.nodes.map((node) => {
       const mine = rows.get(node.key) ?? [];
       const look: NodeLook = { state: node.status ?? "none", current: !over && node.key === run.current_node };
-      if (look.current) look.state = atIt(node.kind) === "running" && !mine.some((row) => row.status === "running") ? "waiting" : atIt(node.kind);
+      if (look.current)
+        look.state =
+          atIt(node.kind) === "running" && !mine.some((row) => row.status === "running") ? "waiting" : atIt(node.kind);
       const tries = Math.max(0, ...mine.map((row) => row.attempt_no));
       if (node.kind === "foreach" || node.kind === "parallel") {
         const calls = callsOf(mine);
         const total = Math.max(lastStep.get(node.key)?.total ?? 0, lastStep.get(node.key)?.calls ?? 0, calls.begun);
         if (total) look.note = `${calls.done} of ${total}${calls.failed ? `, ${calls.failed} failed` : ""}`;
       } else if (tries > 1) look.note = `${tries} attempts`;
-      else if (look.current && look.state === "waiting" && /^(executor|local)$/.test(node.kind)) look.note = "for a worker";
+      else if (look.current && look.state === "waiting" && /^(executor|local)$/.test(node.kind))
+        look.note = "for a worker";
       else if (look.current && node.kind === "wait_event") look.note = "for a signal";
       return [node.key, look];
     }),
@@ -85,7 +98,8 @@ export function looksOf(run: Run, steps: readonly Step[]): Map<string, NodeLook>
 export function takenOf(run: Run, steps: readonly Step[]): Set<string> {
   const edges = new Map(run.nodes.map((node) => [node.key, new Set(node.edges.map((edge) => edge.action))]));
   const taken = new Set<string>();
-  for (const { node, action, to } of steps) if (to !== null && action) taken.add(`${node}\n${edges.get(node)?.has(action) ? action : "default"}`);
+  for (const { node, action, to } of steps)
+    if (to !== null && action) taken.add(`${node}\n${edges.get(node)?.has(action) ? action : "default"}`);
   return taken;
 }
 

@@ -1,7 +1,7 @@
 // A schedule between its form and the wire.
 import { parse } from "../api/client";
 import type { Flow, Schedule } from "../api/types";
-import { pretty } from "../components/json";
+import { pretty } from "./json";
 import { full } from "./time";
 
 export const UNITS = [
@@ -78,8 +78,19 @@ export function bodyOf(draft: ScheduleDraft): Record<string, unknown> {
           ...(draft.session_id && { session_id: draft.session_id }),
           ...(draft.requires_approval && { requires_approval: true }),
         };
-  const times = { cron: { cron: draft.cron }, every_ms: { every_ms: Math.round(Number(draft.every) * size) || 0 }, run_at: { run_at: new Date(draft.at).getTime() } };
-  return { name: draft.name, ...work, ...times[draft.when], timezone: draft.timezone, missed: draft.missed, overlap: draft.overlap };
+  const times = {
+    cron: { cron: draft.cron },
+    every_ms: { every_ms: Math.round(Number(draft.every) * size) || 0 },
+    run_at: { run_at: new Date(draft.at).getTime() },
+  };
+  return {
+    name: draft.name,
+    ...work,
+    ...times[draft.when],
+    timezone: draft.timezone,
+    missed: draft.missed,
+    overlap: draft.overlap,
+  };
 }
 
 function localInput(at: number): string {

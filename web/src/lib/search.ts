@@ -14,7 +14,12 @@ export interface Search {
 const WORDS = /(\w+):("[^"]*"|\S+)|"[^"]*"|\S+/g;
 
 export function parseSearch(text: string): Search {
-  const found: { states: State[]; type: string; queue: string; session: string } = { states: [], type: "", queue: "", session: "" };
+  const found: { states: State[]; type: string; queue: string; session: string } = {
+    states: [],
+    type: "",
+    queue: "",
+    session: "",
+  };
   const rest: string[] = [];
   let fault: string | null = null;
   for (const match of text.matchAll(WORDS)) {
@@ -23,7 +28,7 @@ export function parseSearch(text: string): Search {
     if (name === "state") {
       for (const word of value.split(",")) {
         if ((STATES as readonly string[]).includes(word)) found.states.push(word as State);
-        else fault = `No state is called ${word}: ${STATES.join(", ")}`;
+        else fault = `Unknown state "${word}". States: ${STATES.join(", ")}`;
       }
     } else if (name === "type" || name === "queue" || name === "session") found[name] = value;
     else rest.push(whole.replace(/^"|"$/g, ""));

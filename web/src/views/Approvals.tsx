@@ -5,7 +5,8 @@ import { useData } from "../api/data";
 import type { Approval, Page } from "../api/types";
 import { Ago, Card, Empty, Head, Id, Loading, Mark, Tabs } from "../components/basics";
 import { Icon } from "../components/icon";
-import { faultOf, Json, JsonEdit, pretty } from "../components/json";
+import { Json, JsonEdit } from "../components/json";
+import { faultOf, pretty } from "../lib/json";
 import { useDecision } from "../lib/decision";
 import type { Decision } from "../lib/decision";
 import { useIdentity } from "../lib/kept";
@@ -21,7 +22,13 @@ const STATUSES = [
   ["expired", "Expired"],
   ["all", "All"],
 ] as const;
-const TONES: Record<string, Tone> = { open: "wait", approved: "good", rejected: "bad", expired: "off", canceled: "off" };
+const TONES: Record<string, Tone> = {
+  open: "wait",
+  approved: "good",
+  rejected: "bad",
+  expired: "off",
+  canceled: "off",
+};
 
 export default function Approvals(): ReactNode {
   const [status, setStatus] = useParam("status", "open");
@@ -30,16 +37,29 @@ export default function Approvals(): ReactNode {
   const [by, setBy] = useIdentity();
   return (
     <>
-      <Head title="Approvals" lead="What waits for a person's word before it may run.">
+      <Head title="Approvals" lead="Tasks waiting for approval.">
         <label className="row">
           <span className="faint">deciding as</span>
-          <input className="narrow" value={by} placeholder="your name" maxLength={128} onChange={(event) => setBy(event.target.value)} />
+          <input
+            className="narrow"
+            value={by}
+            placeholder="your name"
+            maxLength={128}
+            onChange={(event) => setBy(event.target.value)}
+          />
         </label>
       </Head>
       <div className="stack">
         <Tabs label="Status" value={status} options={STATUSES} onChange={setStatus} />
         <Loading from={approvals}>
-          {({ items }) => <Inbox key={status} approvals={task ? items.filter((one) => one.task_id === task) : items} by={by} open={status === "open"} />}
+          {({ items }) => (
+            <Inbox
+              key={status}
+              approvals={task ? items.filter((one) => one.task_id === task) : items}
+              by={by}
+              open={status === "open"}
+            />
+          )}
         </Loading>
       </div>
     </>
@@ -52,15 +72,22 @@ function Inbox({ approvals, by, open }: { approvals: readonly Approval[]; by: st
     const approval = approvals[index];
     if (approval?.status === "open") decide.run({ approval, word, comment: "" });
   };
-  const [at] = useRowKeys(approvals.length, (index) => go(`/tasks/${encodeURIComponent(approvals[index]!.task_id)}`), { a: quick("approve"), r: quick("reject") });
+  const [at] = useRowKeys(approvals.length, (index) => go(`/tasks/${encodeURIComponent(approvals[index]!.task_id)}`), {
+    a: quick("approve"),
+    r: quick("reject"),
+  });
   const list = useRef<HTMLUListElement>(null);
   useEffect(() => {
     list.current?.children[at]?.scrollIntoView({ block: "nearest" });
   }, [at]);
   if (!approvals.length)
     return (
-      <Empty icon="hand" title={open ? "Nothing waits for you" : "None of these"} command={`curl -s ${location.origin}/api/v2/tasks -d '{"type": "echo", "payload": {"amount": 100}, "requires_approval": true}'`}>
-        A task asks for approval when its submission, its service or its flow says so.
+      <Empty
+        icon="hand"
+        title={open ? "No open approvals" : "Nothing here"}
+        command={`curl -s ${location.origin}/api/v2/tasks -d '{"type": "echo", "payload": {"amount": 100}, "requires_approval": true}'`}
+      >
+        A task needs approval when its submission, its service or its flow requires it.
       </Empty>
     );
   return (
@@ -74,9 +101,21 @@ function Inbox({ approvals, by, open }: { approvals: readonly Approval[]; by: st
   );
 }
 
-function One({ approval, at, decide, busy }: { approval: Approval; at: boolean; decide: (decision: Decision) => void; busy: boolean }): ReactNode {
+function One({
+  approval,
+  at,
+  decide,
+  busy,
+}: {
+  approval: Approval;
+  at: boolean;
+  decide: (decision: Decision) => void;
+  busy: boolean;
+}): ReactNode {
   const [comment, setComment] = useState("");
-  const { shown, hidden, reveal } = useWhole(`/api/v2/approvals/${encodeURIComponent(approval.id)}`, approval, ["payload"]);
+  const { shown, hidden, reveal } = useWhole(`/api/v2/approvals/${encodeURIComponent(approval.id)}`, approval, [
+    "payload",
+  ]);
   const [editing, setEditing] = useState(false);
   const [typed, setTyped] = useState<string | null>(null);
   const text = editing ? (typed ?? pretty(shown.payload)) : null;
@@ -88,18 +127,22 @@ function One({ approval, at, decide, busy }: { approval: Approval; at: boolean; 
       className={at ? "at" : ""}
       title={
         <span className="row">
-          <Mark tone={TONES[approval.status] ?? "idle"} icon={approval.status === "approved" ? "check" : open ? "hand" : "cross"}>
+          <Mark
+            tone={TONES[approval.status] ?? "idle"}
+            icon={approval.status === "approved" ? "check" : open ? "hand" : "cross"}
+          >
             {approval.status}
           </Mark>
-          {run ? <Link to={`/runs/${encodeURIComponent(run)}`}>a run of a flow</Link> : approval.type} <Id id={approval.task_id} to={`/tasks/${encodeURIComponent(approval.task_id)}`} />
+          {run ? <Link to={`/runs/${encodeURIComponent(run)}`}>flow run</Link> : approval.type}{" "}
+          <Id id={approval.task_id} to={`/tasks/${encodeURIComponent(approval.task_id)}`} />
         </span>
       }
       acts={
         <span className="faint small">
-          asked <Ago at={approval.requested_at} />
+          requested <Ago at={approval.requested_at} />
           {open && approval.expires_at !== null && (
             <>
-              , {approval.default === "approve" ? "approved" : "rejected"} by itself <Ago at={approval.expires_at} />
+              , auto-{approval.default === "approve" ? "approves" : "rejects"} <Ago at={approval.expires_at} />
             </>
           )}
         </span>
@@ -107,19 +150,34 @@ function One({ approval, at, decide, busy }: { approval: Approval; at: boolean; 
     >
       <div className="stack">
         {approval.reason && <p>{approval.reason}</p>}
-        {text === null ? <Json value={shown.payload} label={`payload of ${approval.type}`} /> : <JsonEdit label="Payload" value={text} onChange={setTyped} />}
+        {text === null ? (
+          <Json value={shown.payload} label={`payload of ${approval.type}`} />
+        ) : (
+          <JsonEdit label="Payload" value={text} onChange={setTyped} />
+        )}
         {hidden && (
           <p>
             <button type="button" onClick={() => reveal()}>
-              Show what is masked
+              Reveal hidden values
             </button>
           </p>
         )}
         {open ? (
           <form className="row" onSubmit={(event) => event.preventDefault()}>
-            <input className="grow" aria-label="Comment" placeholder="A word on why (goes into the record)" value={comment} maxLength={4000} onChange={(event) => setComment(event.target.value)} />
-            <button type="button" className="plain link" onClick={() => (editing ? (setEditing(false), setTyped(null)) : reveal(() => setEditing(true)))}>
-              {text === null ? "Edit the payload" : "Leave the payload"}
+            <input
+              className="grow"
+              aria-label="Comment"
+              placeholder="Reason (recorded)"
+              value={comment}
+              maxLength={4000}
+              onChange={(event) => setComment(event.target.value)}
+            />
+            <button
+              type="button"
+              className="plain link"
+              onClick={() => (editing ? (setEditing(false), setTyped(null)) : reveal(() => setEditing(true)))}
+            >
+              {text === null ? "Edit payload" : "Discard edits"}
             </button>
             <button type="button" disabled={busy} onClick={() => decide({ approval, word: "reject", comment })}>
               <Icon name="cross" /> Reject
@@ -128,7 +186,9 @@ function One({ approval, at, decide, busy }: { approval: Approval; at: boolean; 
               type="button"
               className="primary"
               disabled={busy || (text !== null && faultOf(text) !== null)}
-              onClick={() => decide({ approval, word: "approve", comment, ...(edited ? { payload: parse(text) } : {}) })}
+              onClick={() =>
+                decide({ approval, word: "approve", comment, ...(edited ? { payload: parse(text) } : {}) })
+              }
             >
               <Icon name="check" /> {edited ? "Approve as edited" : "Approve"}
             </button>

@@ -1,13 +1,14 @@
-import { useRef, useState } from "react";
+import { useState } from "react";
 import type { ReactNode } from "react";
 import { parse, post, url } from "../api/client";
-import { useAction, useData } from "../api/data";
+import { seldom, useAction, useData } from "../api/data";
 import { useLive } from "../api/live";
 import type { Abandoned, DeadGroup, Page, Replayed, Task } from "../api/types";
 import { Ago, Card, Empty, Form, Head, Id, Loading, Notice, num, spoken, Sure, Table } from "../components/basics";
 import { Dialog } from "../components/dialog";
 import { Icon } from "../components/icon";
-import { faultOf, Json, JsonEdit, pretty } from "../components/json";
+import { Json, JsonEdit } from "../components/json";
+import { faultOf, pretty } from "../lib/json";
 import { useRowKeys } from "../lib/keys";
 import { useWhole } from "../lib/masked";
 import { tasksAt } from "../lib/search";
@@ -33,19 +34,24 @@ export default function DeadLetters(): ReactNode {
   const { now } = useLive();
   const dead = now?.states.dead ?? 0;
   // A group costs a look at every dead letter in it: read again when their number changed, not at every move.
-  const groups = useData<Page<DeadGroup>>("/api/v2/dead-letters", (changed) => changed === null, dead);
+  const groups = useData<Page<DeadGroup>>("/api/v2/dead-letters", seldom, dead);
   const [open, setOpen] = useParam("group");
   const [replaying, setReplaying] = useState<Chosen | null>(null);
   const [under, setUnder] = useState<readonly Under[]>([]);
   const items = useSteady(groups.data?.items ?? []);
   const [at] = useRowKeys(items.length, (index) => setOpen(items[index]!.fingerprint));
-  const all: Chosen = { what: "all dead letters", count: items.reduce((sum, group) => sum + group.count, 0), wanted: { filter: {} }, sample: null };
+  const all: Chosen = {
+    what: "all dead letters",
+    count: items.reduce((sum, group) => sum + group.count, 0),
+    wanted: { filter: {} },
+    sample: null,
+  };
   return (
     <>
-      <Head title="Dead letters" lead="What failed for good, grouped by what it died of. Mend the cause, then replay.">
+      <Head title="Dead letters" lead="Tasks that failed permanently, grouped by cause. Fix the cause, then retry.">
         {items.length > 1 && (
           <button type="button" onClick={() => setReplaying(all)}>
-            <Icon name="redo" /> Replay all
+            <Icon name="redo" /> Retry all
           </button>
         )}
       </Head>
@@ -59,13 +65,19 @@ export default function DeadLetters(): ReactNode {
               <ul className="stack">
                 {items.map((group, index) => (
                   <li key={group.fingerprint}>
-                    <Group group={group} at={index === at} open={group.fingerprint === open} toggle={() => setOpen(group.fingerprint === open ? "" : group.fingerprint)} replay={setReplaying} />
+                    <Group
+                      group={group}
+                      at={index === at}
+                      open={group.fingerprint === open}
+                      toggle={() => setOpen(group.fingerprint === open ? "" : group.fingerprint)}
+                      replay={setReplaying}
+                    />
                   </li>
                 ))}
               </ul>
             ) : (
-              <Empty icon="check" title="Nothing is dead" command={`onward submit countdown '{"seconds": "many"}'`}>
-                A task dies when its retries are used up, or when trying again cannot help.
+              <Empty icon="check" title="No dead letters">
+                A task becomes a dead letter when its retries are used up, or when a retry cannot succeed.
               </Empty>
             )
           }
@@ -82,24 +94,44 @@ export default function DeadLetters(): ReactNode {
   );
 }
 
-/** Groups stay where they are while somebody looks; new ones come first. The server sorts by the last death. */
+/** Groups keep their places while the page is open; new ones come first. The server sorts by the last death. */
 function useSteady(groups: readonly DeadGroup[]): readonly DeadGroup[] {
-  const places = useRef(new Map<string, number>());
-  for (const group of [...groups].reverse()) {
-    if (!places.current.has(group.fingerprint)) places.current.set(group.fingerprint, places.current.size);
-  }
-  const place = (group: DeadGroup): number => places.current.get(group.fingerprint) ?? 0;
-  return [...groups].sort((one, other) => place(other) - place(one));
+  const [known, setKnown] = useState<readonly string[]>([]);
+  const added = groups.map((group) => group.fingerprint).filter((one) => !known.includes(one));
+  if (added.length) setKnown([...added, ...known]);
+  const places = new Map([...added, ...known].map((fingerprint, place) => [fingerprint, place]));
+  return groups.toSorted((one, other) => places.get(one.fingerprint)! - places.get(other.fingerprint)!);
 }
 
-function Group({ group, at, open, toggle, replay }: { group: DeadGroup; at: boolean; open: boolean; toggle: () => void; replay: (chosen: Chosen) => void }): ReactNode {
-  const abandon = useAction(() => post<Abandoned>("/api/v2/dead-letters/abandon", { filter: { fingerprint: group.fingerprint } }), {
-    done: (out) => `${number(out.abandoned)} abandoned`,
-  });
+function Group({
+  group,
+  at,
+  open,
+  toggle,
+  replay,
+}: {
+  group: DeadGroup;
+  at: boolean;
+  open: boolean;
+  toggle: () => void;
+  replay: (chosen: Chosen) => void;
+}): ReactNode {
+  const abandon = useAction(
+    () => post<Abandoned>("/api/v2/dead-letters/abandon", { filter: { fingerprint: group.fingerprint } }),
+    {
+      done: (out) => `${number(out.abandoned)} abandoned`,
+    },
+  );
   return (
     <Card className={at ? "at" : ""}>
       <div className="group">
-        <button type="button" className="plain" aria-expanded={open} aria-label={`${open ? "Hide" : "Show"} the tasks that died of ${group.kind}`} onClick={toggle}>
+        <button
+          type="button"
+          className="plain"
+          aria-expanded={open}
+          aria-label={`${open ? "Hide" : "Show"} the tasks that failed with ${group.kind}`}
+          onClick={toggle}
+        >
           <Icon name={open ? "down" : "right"} />
         </button>
         <span className="tile-number">{number(group.count)}</span>
@@ -122,15 +154,26 @@ function Group({ group, at, open, toggle, replay }: { group: DeadGroup; at: bool
           </p>
         </div>
         <div className="row">
-          <Sure sure={`Give up ${number(group.count)}, really?`} onSure={() => abandon.run()} disabled={abandon.busy}>
+          <Sure
+            sure={group.count === 1 ? "Abandon this task?" : `Abandon ${number(group.count)} tasks?`}
+            onSure={() => abandon.run()}
+            disabled={abandon.busy}
+          >
             Abandon
           </Sure>
           <button
             type="button"
             className="primary"
-            onClick={() => replay({ what: `${group.kind} (${number(group.count)})`, count: group.count, wanted: { filter: { fingerprint: group.fingerprint } }, sample: group.sample })}
+            onClick={() =>
+              replay({
+                what: `${group.count === 1 ? "1 task" : `${number(group.count)} tasks`} (${group.kind})`,
+                count: group.count,
+                wanted: { filter: { fingerprint: group.fingerprint } },
+                sample: group.sample,
+              })
+            }
           >
-            <Icon name="redo" /> Replay
+            <Icon name="redo" /> Retry
           </button>
         </div>
       </div>
@@ -140,17 +183,24 @@ function Group({ group, at, open, toggle, replay }: { group: DeadGroup; at: bool
 }
 
 function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen) => void }): ReactNode {
-  const tasks = useData<Page<Task>>(url("/api/v2/dead-letters", { fingerprint: group.fingerprint, limit: 50 }), (changed) => changed === null, group.count);
+  const tasks = useData<Page<Task>>(
+    url("/api/v2/dead-letters", { fingerprint: group.fingerprint, limit: 50 }),
+    seldom,
+    group.count,
+  );
   return (
     <div className="stack members">
       <div>
-        <h3>Payload of the newest</h3>
+        <h3>Newest payload</h3>
         <Json value={group.sample.payload} label="sample payload" />
       </div>
       <Loading from={tasks}>
         {({ items, next }) => (
           <div>
-            <Table label="Tasks of this group" columns={["Task", "Type", "Error", num("Attempts"), num("Died"), spoken("Action")]}>
+            <Table
+              label="Tasks of this group"
+              columns={["Task", "Type", "Error", num("Attempts"), num("Failed"), spoken("Action")]}
+            >
               {items.map((task) => (
                 <tr key={task.id}>
                   <td>
@@ -163,8 +213,18 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
                     <Ago at={task.finished_at} />
                   </td>
                   <td className="right">
-                    <button type="button" onClick={() => replay({ what: `${task.type} …${task.id.slice(-6)}`, count: 1, wanted: { ids: [task.id] }, sample: task })}>
-                      Edit and replay<span className="sr"> {task.id}</span>
+                    <button
+                      type="button"
+                      onClick={() =>
+                        replay({
+                          what: `${task.type} …${task.id.slice(-6)}`,
+                          count: 1,
+                          wanted: { ids: [task.id] },
+                          sample: task,
+                        })
+                      }
+                    >
+                      Edit and retry<span className="sr"> {task.id}</span>
                     </button>
                   </td>
                 </tr>
@@ -182,8 +242,20 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
   );
 }
 
-function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => void; onPaced: (under: Under) => void }): ReactNode {
-  const { shown, hidden, reveal } = useWhole<{ payload: unknown }>(`/api/v2/tasks/${encodeURIComponent(chosen.sample?.id ?? "")}`, chosen.sample ?? { payload: null }, ["payload"]);
+function Replay({
+  chosen,
+  onClose,
+  onPaced,
+}: {
+  chosen: Chosen;
+  onClose: () => void;
+  onPaced: (under: Under) => void;
+}): ReactNode {
+  const { shown, hidden, reveal } = useWhole<{ payload: unknown }>(
+    `/api/v2/tasks/${encodeURIComponent(chosen.sample?.id ?? "")}`,
+    chosen.sample ?? { payload: null },
+    ["payload"],
+  );
   const [editing, setEditing] = useState(chosen.sample !== null && chosen.count === 1 && !hidden);
   const [typed, setTyped] = useState<string | null>(null);
   const [rate, setRate] = useState("");
@@ -199,39 +271,64 @@ function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => v
   const now = useNow();
   const dry = useAction(() => post<Replayed>("/api/v2/dead-letters/replay", body(true)));
   const replay = useAction(() => post<Replayed>("/api/v2/dead-letters/replay", body(false)), {
-    done: (out) => `${number(out.replayed)} on their way again${out.refused.length ? `, ${number(out.refused_count)} refused: ${out.refused[0]!.reason}` : ""}`,
+    done: (out) =>
+      `${number(out.replayed)} requeued${out.refused.length ? `, ${number(out.refused_count)} refused: ${out.refused[0]!.reason}` : ""}`,
     after: (out) => {
-      if (out.until !== null && out.until - now > 2000) onPaced({ what: chosen.what, count: out.replayed, from: now, until: out.until });
+      if (out.until !== null && out.until - now > 2000)
+        onPaced({ what: chosen.what, count: out.replayed, from: now, until: out.until });
       onClose();
     },
   });
   const broken = (edited && faultOf(text) !== null) || (rate !== "" && !(Number(rate) > 0));
   return (
-    <Dialog title={`Replay ${chosen.what}`} onClose={onClose} wide>
+    <Dialog title={`Retry ${chosen.what}`} onClose={onClose} wide>
       <Form onSubmit={() => replay.run()}>
         {text === null ? (
           <p className="row">
-            <span className="faint">Each is run again with its own payload.</span>
+            <span className="faint">
+              {chosen.count > 1
+                ? "Each task runs again with its own payload."
+                : "The task runs again with its own payload."}
+            </span>
             {chosen.sample && (
               <button type="button" className="plain link" onClick={() => reveal(() => setEditing(true))}>
-                {chosen.count > 1 ? "Give all of them another payload" : "Show what is masked, and edit it"}
+                {chosen.count > 1 ? "Replace the payload for all" : "Reveal hidden values and edit"}
               </button>
             )}
           </p>
         ) : (
-          <JsonEdit label={chosen.count > 1 ? `Payload, for all ${number(chosen.count)}` : "Payload"} value={text} onChange={setTyped} rows={12} />
+          <JsonEdit
+            label={chosen.count > 1 ? `Payload for all ${number(chosen.count)}` : "Payload"}
+            value={text}
+            onChange={setTyped}
+            rows={12}
+          />
         )}
         {chosen.count > 1 && (
           <label className="field">
-            <span>Starts a second (empty: all at once)</span>
-            <input className="narrow" type="number" min="0.01" max="10000" step="any" value={rate} onChange={(event) => setRate(event.target.value)} />
-            {Number(rate) > 0 && <span className="faint small">It takes {span((chosen.count / Number(rate)) * 1000)} until the last one starts.</span>}
+            <span>Rate limit per second (blank: no limit)</span>
+            <input
+              className="narrow"
+              type="number"
+              min="0.01"
+              max="10000"
+              step="any"
+              value={rate}
+              onChange={(event) => setRate(event.target.value)}
+            />
+            {Number(rate) > 0 && (
+              <span className="faint small">
+                The last one starts after {span((chosen.count / Number(rate)) * 1000)}.
+              </span>
+            )}
           </label>
         )}
         {dry.result && (
           <Notice tone="idle" icon="check">
-            Dry run: {number(dry.result.matched - dry.result.refused_count)} would be replayed
-            {dry.result.refused.length > 0 && `, ${number(dry.result.refused_count)} refused: ${dry.result.refused[0]!.reason}`}. Nothing was changed.
+            Dry run: {number(dry.result.matched - dry.result.refused_count)} would be requeued
+            {dry.result.refused.length > 0 &&
+              `, ${number(dry.result.refused_count)} refused: ${dry.result.refused[0]!.reason}`}
+            . No task was changed.
           </Notice>
         )}
         <div className="dialog-acts">
@@ -239,7 +336,7 @@ function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => v
             Dry run
           </button>
           <button className="primary" disabled={replay.busy || broken}>
-            <Icon name="redo" /> {edited ? "Replay with this payload" : "Replay"}
+            <Icon name="redo" /> {edited ? "Retry with this payload" : "Retry"}
           </button>
         </div>
       </Form>
@@ -247,7 +344,7 @@ function Replay({ chosen, onClose, onPaced }: { chosen: Chosen; onClose: () => v
   );
 }
 
-/** A replay at a rate: each task is scheduled for its own instant, so the clock tells how far it is. */
+/** A retry at a rate: each task is scheduled for its own instant, so the clock tells how far it is. */
 function Progress({ under, onClose }: { under: Under; onClose: () => void }): ReactNode {
   const now = useNow();
   const share = Math.min(1, (now - under.from) / Math.max(1, under.until - under.from));
@@ -255,11 +352,12 @@ function Progress({ under, onClose }: { under: Under; onClose: () => void }): Re
     <Card>
       <div className="row" role="status">
         <span className="grow">
-          Replaying {under.what}: {number(Math.min(under.count, Math.floor(share * under.count) + 1))} of {number(under.count)} started
+          Retrying {under.what}: {number(Math.min(under.count, Math.floor(share * under.count) + 1))} of{" "}
+          {number(under.count)} started
           {share < 1 && <span className="faint">, the last one in {span(under.until - now)}</span>}
         </span>
-        <progress value={share} max={1} aria-label="Replay" />
-        <Link to={tasksAt({ states: ["scheduled"] })}>still to come</Link>
+        <progress value={share} max={1} aria-label="Progress of the retry" />
+        <Link to={tasksAt({ states: ["scheduled"] })}>remaining</Link>
         <button type="button" className="plain" aria-label="Dismiss" onClick={onClose}>
           <Icon name="cross" />
         </button>

@@ -1,6 +1,6 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
-import { useData } from "../api/data";
+import { seldom, useData } from "../api/data";
 import type { Drawn, FlowShown, FlowVersion } from "../api/types";
 import { Ago, Card, Detail, Empty, Head, Loading, num, ProblemBox, Skeleton, Table, Tabs } from "../components/basics";
 import { FlawList, FlowEditor } from "../components/floweditor";
@@ -24,16 +24,23 @@ const TABS = [
 
 export default function Flow({ params }: ViewProps): ReactNode {
   const path = `/api/v2/flows/${encodeURIComponent(params.flow!)}`;
-  const flow = useData<FlowShown>(path, (changed) => changed === null);
+  const flow = useData<FlowShown>(path, seldom);
   const [number] = useParam("version");
-  const older = useData<Drawn>(number && Number(number) !== flow.data?.version ? `${path}/versions/${encodeURIComponent(number)}` : null, (changed) => changed === null);
+  const older = useData<Drawn>(
+    number && Number(number) !== flow.data?.version ? `${path}/versions/${encodeURIComponent(number)}` : null,
+    seldom,
+  );
   return (
     <Detail from={flow} same={() => true} title="Flow" back={["/flows", "All flows"]}>
       {(found) => {
         if (older.error) return <ProblemBox error={older.error} again={() => setParams({ version: "" })} />;
         const newest = found.definition === undefined ? null : (found as FlowShown & Drawn);
         const asked = number && Number(number) !== found.version ? older.data : newest;
-        return asked === undefined ? <Skeleton rows={8} /> : <Shown key={found.id} flow={found} drawn={asked} path={path} />;
+        return asked === undefined ? (
+          <Skeleton rows={8} />
+        ) : (
+          <Shown key={found.id} flow={found} drawn={asked} path={path} />
+        );
       }}
     </Detail>
   );
@@ -45,9 +52,14 @@ function Shown({ flow, drawn, path }: { flow: FlowShown; drawn: Drawn | null; pa
   useKeys(drawn ? { r: () => setRunning(true), e: () => setTab("edit") } : {});
   return (
     <>
-      <Head title={flow.name} lead={drawn ? <Said drawn={drawn} newest={flow.version} /> : "No version is published yet."}>
+      <Head title={flow.name} lead={drawn ? <Said drawn={drawn} newest={flow.version} /> : "No version published yet."}>
         {flow.versions.length > 1 && (
-          <VersionChoice label="version" versions={flow.versions} value={String(drawn?.version ?? "")} choose={(chosen) => setParams({ version: Number(chosen) === flow.version ? "" : chosen })} />
+          <VersionChoice
+            label="version"
+            versions={flow.versions}
+            value={String(drawn?.version ?? "")}
+            choose={(chosen) => setParams({ version: Number(chosen) === flow.version ? "" : chosen })}
+          />
         )}
         {drawn && (
           <button type="button" className="primary" onClick={() => setRunning(true)}>
@@ -58,11 +70,16 @@ function Shown({ flow, drawn, path }: { flow: FlowShown; drawn: Drawn | null; pa
       <div className="stack">
         <Tabs label="Shown" value={tab as (typeof TABS)[number][0]} options={TABS} onChange={setTab} />
         {tab === "edit" ? (
-          <FlowEditor key={drawn?.version_id ?? ""} flow={flow} definition={drawn?.definition ?? null} after={() => setParams({ tab: "", version: "" })} />
+          <FlowEditor
+            key={drawn?.version_id ?? ""}
+            flow={flow}
+            definition={drawn?.definition ?? null}
+            after={() => setParams({ tab: "", version: "" })}
+          />
         ) : tab === "runs" ? (
           <RunList flow={flow.name} />
         ) : !drawn ? (
-          <Empty icon="graph" title="No version is published" />
+          <Empty icon="graph" title="No version published" />
         ) : tab === "versions" ? (
           <Versions versions={flow.versions} path={path} />
         ) : tab === "definition" ? (
@@ -73,7 +90,14 @@ function Shown({ flow, drawn, path }: { flow: FlowShown; drawn: Drawn | null; pa
           <Graph drawn={drawn} />
         )}
       </div>
-      {running && drawn && <RunForm flow={flow.name} version={drawn.version} definition={drawn.definition} onClose={() => setRunning(false)} />}
+      {running && drawn && (
+        <RunForm
+          flow={flow.name}
+          version={drawn.version}
+          definition={drawn.definition}
+          onClose={() => setRunning(false)}
+        />
+      )}
     </>
   );
 }
@@ -83,7 +107,7 @@ function Said({ drawn, newest }: { drawn: Drawn; newest: number }): ReactNode {
   return (
     <>
       {typeof description === "string" && `${description} `}Version {drawn.version}
-      {drawn.version !== newest && ` (the newest is ${newest})`}, published <Ago at={drawn.published_at} />.
+      {drawn.version !== newest && ` (latest: ${newest})`}, published <Ago at={drawn.published_at} />.
     </>
   );
 }
@@ -93,10 +117,16 @@ function Graph({ drawn }: { drawn: Drawn }): ReactNode {
   const node = drawn.nodes.find((one) => one.key === picked) ?? drawn.nodes[0];
   return (
     <>
-      <FlawList flaws={drawn.warnings} word="to think about" tone="wait" show={(key) => pick(key ?? "")} />
+      <FlawList flaws={drawn.warnings} word="warning" tone="wait" show={(key) => pick(key ?? "")} />
       <div className="run-grid">
         <Card title="Graph">
-          <FlowGraph nodes={drawn.nodes} label={`Graph of ${drawn.name}`} doubts={drawn.warnings} chosen={node?.key ?? ""} choose={pick} />
+          <FlowGraph
+            nodes={drawn.nodes}
+            label={`Graph of ${drawn.name}`}
+            doubts={drawn.warnings}
+            chosen={node?.key ?? ""}
+            choose={pick}
+          />
         </Card>
         {node && (
           <Card title={node.key} className="node-panel">
@@ -111,7 +141,17 @@ function Graph({ drawn }: { drawn: Drawn }): ReactNode {
   );
 }
 
-function VersionChoice({ label, versions, value, choose }: { label: string; versions: readonly FlowVersion[]; value: string; choose: (version: string) => void }): ReactNode {
+function VersionChoice({
+  label,
+  versions,
+  value,
+  choose,
+}: {
+  label: string;
+  versions: readonly FlowVersion[];
+  value: string;
+  choose: (version: string) => void;
+}): ReactNode {
   return (
     <label className="row">
       <span className="faint">{label}</span>
@@ -130,8 +170,8 @@ function Versions({ versions, path }: { versions: readonly FlowVersion[]; path: 
   const newest = versions[0]!.version;
   const [from, setFrom] = useParam("from", String(Math.max(newest - 1, 1)));
   const [until, setUntil] = useParam("until", String(newest));
-  const before = useData<Drawn>(`${path}/versions/${encodeURIComponent(from)}`, (changed) => changed === null);
-  const after = useData<Drawn>(`${path}/versions/${encodeURIComponent(until)}`, (changed) => changed === null);
+  const before = useData<Drawn>(`${path}/versions/${encodeURIComponent(from)}`, seldom);
+  const after = useData<Drawn>(`${path}/versions/${encodeURIComponent(until)}`, seldom);
   return (
     <>
       <Card className="flush">
@@ -139,7 +179,11 @@ function Versions({ versions, path }: { versions: readonly FlowVersion[]; path: 
           {versions.map((one) => (
             <tr key={one.version}>
               <td>
-                <button type="button" className="plain" onClick={() => setParams({ tab: "", version: one.version === newest ? "" : String(one.version) })}>
+                <button
+                  type="button"
+                  className="plain"
+                  onClick={() => setParams({ tab: "", version: one.version === newest ? "" : String(one.version) })}
+                >
                   {one.version}
                 </button>
               </td>
@@ -161,7 +205,11 @@ function Versions({ versions, path }: { versions: readonly FlowVersion[]; path: 
             </>
           }
         >
-          <Loading from={before}>{(old) => <Loading from={after}>{(now) => <Diff before={old.definition} after={now.definition} />}</Loading>}</Loading>
+          <Loading from={before}>
+            {(old) => (
+              <Loading from={after}>{(now) => <Diff before={old.definition} after={now.definition} />}</Loading>
+            )}
+          </Loading>
         </Card>
       )}
     </>
@@ -170,8 +218,10 @@ function Versions({ versions, path }: { versions: readonly FlowVersion[]; path: 
 
 function Diff({ before, after }: { before: unknown; after: unknown }): ReactNode {
   const lines = diffOf(before, after);
-  const near = lines.map((_, index) => lines.slice(Math.max(0, index - CONTEXT), index + CONTEXT + 1).some((line) => line.sign !== " "));
-  if (!near.includes(true)) return <p className="faint">Nothing: the two are the same.</p>;
+  const near = lines.map((_, index) =>
+    lines.slice(Math.max(0, index - CONTEXT), index + CONTEXT + 1).some((line) => line.sign !== " "),
+  );
+  if (!near.includes(true)) return <p className="faint">No changes</p>;
   return (
     <div className="diff" role="region" aria-label="Changes" tabIndex={0}>
       {lines.map((line, index) =>

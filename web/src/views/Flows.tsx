@@ -16,7 +16,7 @@ export default function Flows(): ReactNode {
   if (writing)
     return (
       <>
-        <Head title="New flow" lead="What is wrong is said as you write. Publishing makes version 1.">
+        <Head title="New flow" lead="Errors are shown as you type. Publishing creates version 1.">
           <button type="button" onClick={() => setWriting("")}>
             All flows
           </button>
@@ -26,7 +26,10 @@ export default function Flows(): ReactNode {
     );
   return (
     <>
-      <Head title="Flows" lead="Work in several steps: services called in order, in parallel, with people asked in between.">
+      <Head
+        title="Flows"
+        lead="Multi-step work: services called in sequence or in parallel, with approvals in between."
+      >
         <Link to="/runs" className="button">
           <Icon name="play" /> Runs
         </Link>
@@ -38,7 +41,7 @@ export default function Flows(): ReactNode {
         {(page) =>
           page.items.length ? (
             <Card className="flush">
-              <Table label="Flows" columns={["Flow", num("Version"), num("Made"), spoken("Runs")]}>
+              <Table label="Flows" columns={["Flow", num("Version"), num("Created"), spoken("Runs")]}>
                 {page.items.map((flow, index) => (
                   <tr key={flow.id} className={index === at ? "at" : ""}>
                     <td>
@@ -58,8 +61,8 @@ export default function Flows(): ReactNode {
               </Table>
             </Card>
           ) : (
-            <Empty icon="graph" title="No flow is published" command="onward demo flow">
-              Write one here, publish one with <code>onward flow apply</code>, or look at the demo:
+            <Empty icon="graph" title="No flows yet" command="onward demo flow">
+              Write one here, publish one with <code>onward flow apply</code>, or run the demo:
             </Empty>
           )
         }

@@ -11,11 +11,11 @@ import { Link } from "../routes";
 import { phaseWord, STATES } from "../words";
 
 const THROUGHPUT: readonly Line[] = [
-  { key: "created", label: "in", colour: 1 },
+  { key: "created", label: "submitted", colour: 1 },
   { key: "succeeded", label: "succeeded", colour: 2, fill: true },
 ];
 const TROUBLE: readonly Line[] = [
-  { key: "failed", label: "failed for good", colour: 3, fill: true },
+  { key: "failed", label: "failed permanently", colour: 3, fill: true },
   { key: "retried", label: "retried", colour: 4 },
 ];
 const DEPTH: readonly Line[] = [
@@ -26,7 +26,7 @@ const DEPTH: readonly Line[] = [
 const DURATIONS: readonly Line[] = [
   { key: "run_p50", label: "median", colour: 2 },
   { key: "run_p95", label: "p95", colour: 1 },
-  { key: "wait_p95", label: "waited, p95", colour: 4 },
+  { key: "wait_p95", label: "queue wait p95", colour: 4 },
 ];
 const BUSY: readonly State[] = ["queued", "running", "scheduled", "dead"];
 
@@ -42,20 +42,20 @@ export default function Overview(): ReactNode {
           <Tiles now={now} />
           {!Object.keys(now.states).length && (
             <Card>
-              <Empty icon="bolt" title="Nothing has happened here yet" command={`onward submit countdown '{"seconds": 3}' --wait`}>
-                Hand in a first task and watch it, here or in the <Link to="/playground">Playground</Link>:
+              <Empty icon="bolt" title="No tasks yet" command={`onward submit countdown '{"seconds": 3}' --wait`}>
+                Submit a first task and watch it, from a shell or in the <Link to="/playground">Playground</Link>:
               </Empty>
             </Card>
           )}
           <div className="grid-2">
             <Card>
-              <Chart title="Throughput, a second" points={points} lines={THROUGHPUT} show={rate} />
+              <Chart title="Throughput (per second)" points={points} lines={THROUGHPUT} show={rate} />
             </Card>
             <Card>
-              <Chart title="Failures, a second" points={points} lines={TROUBLE} show={rate} />
+              <Chart title="Failures (per second)" points={points} lines={TROUBLE} show={rate} />
             </Card>
             <Card>
-              <Chart title="Depth by lane" points={points} lines={DEPTH} show={number} />
+              <Chart title="Queue depth" points={points} lines={DEPTH} show={number} />
             </Card>
             <Card>
               <Chart title="Run time" points={points} lines={DURATIONS} show={span} />
@@ -105,18 +105,23 @@ function Queues({ now }: { now: Change }): ReactNode {
           {busiest.map(([queue, counts]) => (
             <tr key={queue}>
               <td>
-                <Link to={tasksAt({ queue })}>{queue}</Link> {now.paused.includes(queue) && <Mark tone="wait">paused</Mark>}
+                <Link to={tasksAt({ queue })}>{queue}</Link>{" "}
+                {now.paused.includes(queue) && <Mark tone="wait">paused</Mark>}
               </td>
               {BUSY.map((state) => (
                 <td key={state} className="num">
-                  {counts[state] ? <Link to={tasksAt({ states: [state], queue })}>{number(counts[state])}</Link> : <span className="faint">0</span>}
+                  {counts[state] ? (
+                    <Link to={tasksAt({ states: [state], queue })}>{number(counts[state])}</Link>
+                  ) : (
+                    <span className="faint">0</span>
+                  )}
                 </td>
               ))}
             </tr>
           ))}
         </Table>
       ) : (
-        <Empty icon="layers" title="No queue has seen a task" />
+        <Empty icon="layers" title="No queues yet" />
       )}
     </Card>
   );
@@ -130,21 +135,28 @@ function Workers({ now }: { now: Change }): ReactNode {
         <div className="big">
           <Facts
             facts={[
-              ...transports.map(([transport, count]) => [transport, <Link to={`/workers?transport=${encodeURIComponent(transport)}`}>{number(count)}</Link>] as const),
+              ...transports.map(
+                ([transport, count]) =>
+                  [
+                    transport,
+                    <Link to={`/workers?transport=${encodeURIComponent(transport)}`}>{number(count)}</Link>,
+                  ] as const,
+              ),
               ["draining", now.draining > 0 && number(now.draining)],
               [
-                "tasks in hand, of slots",
+                "slots in use",
                 <>
-                  <Link to={tasksAt({ states: ["running"] })}>{number(now.busy)}</Link> <span className="faint">/ {number(now.slots)}</span>
+                  <Link to={tasksAt({ states: ["running"] })}>{number(now.busy)}</Link>{" "}
+                  <span className="faint">/ {number(now.slots)}</span>
                 </>,
               ],
-              ["share that retries may take", `${Math.round(now.retry_share * 100)} %`],
+              ["retry budget", `${Math.round(now.retry_share * 100)} %`],
             ]}
           />
         </div>
       ) : (
         <>
-          <p className="faint">Nobody is connected; tasks wait until somebody is.</p>
+          <p className="faint">No worker is connected; tasks wait until one connects.</p>
           <Command text="onward worker module:attr" />
         </>
       )}
@@ -162,7 +174,7 @@ function Breakers({ now }: { now: Change }): ReactNode {
           {told.map(([queue, breaker]) => (
             <li key={queue} className="row">
               <Mark tone={breaker.state === "open" ? "bad" : "wait"} icon="bolt">
-                {breaker.state === "open" ? "open" : "trying"}
+                {breaker.state === "open" ? "open" : "half-open"}
               </Mark>
               <Link to={tasksAt({ queue })}>{queue}</Link>
               <span className="faint small">
@@ -176,7 +188,7 @@ function Breakers({ now }: { now: Change }): ReactNode {
           <Mark tone="good" icon="check">
             all closed
           </Mark>
-          <span className="faint">Every service is given work.</span>
+          <span className="faint">No service is cut off.</span>
         </p>
       )}
     </Card>

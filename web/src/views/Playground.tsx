@@ -1,11 +1,12 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
 import { parse, raw } from "../api/client";
-import { of, useAction, useData } from "../api/data";
+import { never, of, useAction, useData } from "../api/data";
 import type { Page, Service, Task } from "../api/types";
 import { Badge, Card, Command, Empty, Form, Head, Id, Mark, ProblemBox, Tabs } from "../components/basics";
 import { Icon } from "../components/icon";
-import { faultOf, Json, JsonEdit, pretty } from "../components/json";
+import { Json, JsonEdit } from "../components/json";
+import { faultOf, pretty } from "../lib/json";
 import { asCurl } from "../lib/code";
 import { useParam } from "../routes";
 
@@ -19,26 +20,26 @@ interface Door {
 
 const TEXT =
   "People hand off work. A chat back end hands a prompt to a machine behind a firewall. An agent hands a report to a service. " +
-  "A back end hands ten thousand texts to be summarised. Each of these is another system today. Onward is one of them all: one core, many doors.";
+  "A back end hands ten thousand texts to be summarized. Each of these is another system today. Onward is one of them all: one core, many doors.";
 
 const DOORS: Record<string, Door> = {
   summarize: {
-    label: "Summarise",
-    lead: "The tasks door: hand in a text, watch it being summarised.",
+    label: "Summarize",
+    lead: "The tasks API: submit a text and watch it being summarized.",
     path: "/api/v1/tasks/summarize/",
     body: { content: TEXT },
     idAt: ["task_id"],
   },
   native: {
     label: "Task",
-    lead: "The native door. With ?wait_ms= the answer waits for the end; the task never depends on it.",
+    lead: "The native API. With ?wait_ms= the response waits for the result; the task runs either way.",
     path: "/api/v2/tasks",
     body: { type: "countdown", payload: { seconds: 5 } },
     idAt: ["id"],
   },
   dispatcher: {
     label: "Dispatcher",
-    lead: "Hand in and wait, or poll: a worker group on a WebSocket does it.",
+    lead: "Submit and wait, or poll; a worker group on a WebSocket does the work.",
     path: "/api/openai",
     body: { group: "default", messages: [{ role: "user", content: "Hello?" }], async: false },
     idAt: ["taskId"],
@@ -66,7 +67,12 @@ export default function Playground(): ReactNode {
     <>
       <Head title="Playground" lead={door.lead} />
       <div className="stack">
-        <Tabs label="Door" value={name} options={Object.entries(DOORS).map(([key, { label }]) => [key, label] as const)} onChange={setName} />
+        <Tabs
+          label="Door"
+          value={name}
+          options={Object.entries(DOORS).map(([key, { label }]) => [key, label] as const)}
+          onChange={setName}
+        />
         <Try key={name} door={door} simple={door === DOORS.summarize} native={door === DOORS.native} />
       </div>
     </>
@@ -77,7 +83,7 @@ function Try({ door, simple, native }: { door: Door; simple: boolean; native: bo
   const [path, setPath] = useState(door.path);
   const [body, setBody] = useState(pretty(door.body));
   const send = useAction(() => hand(door, path, body), { quiet: true });
-  const services = useData<Page<Service>>(native ? "/api/v2/services" : null, () => false);
+  const services = useData<Page<Service>>(native ? "/api/v2/services" : null, never);
   const types = services.data?.items.flatMap((service) => service.task_types) ?? [];
   return (
     <div className="grid-2">
@@ -85,14 +91,25 @@ function Try({ door, simple, native }: { door: Door; simple: boolean; native: bo
         <Form onSubmit={() => send.run()}>
           {simple ? (
             <label className="field">
-              <span>Text to summarise</span>
-              <textarea rows={10} required value={contentOf(body)} onChange={(event) => setBody(pretty({ content: event.target.value }))} />
+              <span>Text to summarize</span>
+              <textarea
+                rows={10}
+                required
+                value={contentOf(body)}
+                onChange={(event) => setBody(pretty({ content: event.target.value }))}
+              />
             </label>
           ) : (
             <>
               <label className="field">
                 <span>Path</span>
-                <input className="mono" value={path} onChange={(event) => setPath(event.target.value)} required pattern="/.*" />
+                <input
+                  className="mono"
+                  value={path}
+                  onChange={(event) => setPath(event.target.value)}
+                  required
+                  pattern="/.*"
+                />
               </label>
               {types.length > 0 && (
                 <div className="row small">
@@ -109,15 +126,19 @@ function Try({ door, simple, native }: { door: Door; simple: boolean; native: bo
           )}
           <div className="row">
             <button className="primary" disabled={send.busy || faultOf(body) !== null}>
-              <Icon name="play" /> {send.busy ? "Waiting for the answer…" : simple ? "Summarise" : "Send"}
+              <Icon name="play" /> {send.busy ? "Waiting for the response…" : simple ? "Summarize" : "Send"}
             </button>
           </div>
           <Command text={asCurl("POST", path, compact(body))} />
         </Form>
       </Card>
-      <Card title="Answer">
+      <Card title="Response">
         {send.error && <ProblemBox error={send.error} />}
-        {send.result ? <Shown answer={send.result} simple={simple} /> : !send.error && <Empty icon="flask" title="Send it, and the answer is shown here" />}
+        {send.result ? (
+          <Shown answer={send.result} simple={simple} />
+        ) : (
+          !send.error && <Empty icon="flask" title="The response appears here" />
+        )}
       </Card>
     </div>
   );
@@ -144,7 +165,7 @@ function Shown({ answer, simple }: { answer: Answer; simple: boolean }): ReactNo
         </Mark>
         <span className="faint">after {Math.round(answer.ms)} ms</span>
       </p>
-      {typeof value === "string" ? <p className="json pre">{value}</p> : <Json value={value} label="answer" />}
+      {typeof value === "string" ? <p className="json pre">{value}</p> : <Json value={value} label="response" />}
       {answer.task && <Watched id={answer.task} summary={simple} />}
     </div>
   );
@@ -155,7 +176,7 @@ function Watched({ id, summary }: { id: string; summary: boolean }): ReactNode {
   const task = useData<Task>(`/api/v2/tasks/${encodeURIComponent(id)}`, of(id));
   if (!task.data) return null;
   const { result } = task.data;
-  const told = summary && typeof result === "object" && result !== null && "summary" in result ? (result as { summary: unknown }).summary : null;
+  const told = summary && typeof result === "object" && result !== null && "summary" in result ? result.summary : null;
   return (
     <div className="stack">
       <p className="row">

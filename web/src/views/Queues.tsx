@@ -18,20 +18,24 @@ export default function Queues(): ReactNode {
   const [pausing, setPausing] = useState<Queue | null>(null);
   return (
     <>
-      <Head title="Queues" lead="A paused queue takes work and hands out none; what runs goes on." />
+      <Head title="Queues" lead="Paused queues accept work but do not start it; running tasks continue." />
       <Loading from={queues}>
         {({ items }) =>
           items.length ? (
             <Card className="flush">
-              <Table label="Queues" className="cards" columns={["Queue", spoken("Action"), ...[...COLUMNS, "workers", "slots"].map((name) => num(name))]}>
+              <Table
+                label="Queues"
+                className="cards"
+                columns={["Queue", spoken("Action"), ...[...COLUMNS, "workers", "slots"].map((name) => num(name))]}
+              >
                 {items.map((queue) => (
                   <Row key={queue.name} queue={queue} pause={() => setPausing(queue)} />
                 ))}
               </Table>
             </Card>
           ) : (
-            <Empty icon="layers" title="No queue yet" command={`onward submit echo '{"hello": "world"}'`}>
-              A queue is there as soon as a task is in it, or a worker serves it.
+            <Empty icon="layers" title="No queues yet" command={`onward submit echo '{"hello": "world"}'`}>
+              A queue appears with its first task or its first worker.
             </Empty>
           )
         }
@@ -43,7 +47,9 @@ export default function Queues(): ReactNode {
 
 function Row({ queue, pause }: { queue: Queue; pause: () => void }): ReactNode {
   const now = useNow();
-  const resume = useAction(() => post(`/api/v2/queues/${encodeURIComponent(queue.name)}/resume`), { done: `${queue.name} hands out work again` });
+  const resume = useAction(() => post(`/api/v2/queues/${encodeURIComponent(queue.name)}/resume`), {
+    done: `${queue.name} resumed`,
+  });
   const { paused, breaker } = queue;
   const waits = queue.queued > 0 && queue.workers === 0;
   return (
@@ -59,12 +65,12 @@ function Row({ queue, pause }: { queue: Queue; pause: () => void }): ReactNode {
           {paused?.reason && <span className="faint">{paused.reason}</span>}
           {breaker && breaker.state !== "closed" && (
             <Mark tone="bad" icon="bolt">
-              breaker {breaker.state === "open" ? "open" : "trying"}, next try {ago(breaker.until, now)}
+              breaker {breaker.state === "open" ? "open" : "half-open"}, next try {ago(breaker.until, now)}
             </Mark>
           )}
           {waits && (
             <Mark tone="bad" icon="warn">
-              no worker serves it
+              no worker
             </Mark>
           )}
         </div>
@@ -84,8 +90,14 @@ function Row({ queue, pause }: { queue: Queue; pause: () => void }): ReactNode {
         const count = queue.states[state];
         return (
           <td key={state} className={count ? "num" : "num zero"} data-label={state}>
-            {count ? <Link to={tasksAt({ queue: queue.name, states: [state] })}>{number(count)}</Link> : <span className="faint">0</span>}
-            {state === "queued" && queue.retrying > 0 && <div className="faint small">{number(queue.retrying)} again</div>}
+            {count ? (
+              <Link to={tasksAt({ queue: queue.name, states: [state] })}>{number(count)}</Link>
+            ) : (
+              <span className="faint">0</span>
+            )}
+            {state === "queued" && queue.retrying > 0 && (
+              <div className="faint small">{number(queue.retrying)} retrying</div>
+            )}
           </td>
         );
       })}
@@ -103,15 +115,16 @@ function Pause({ queue, onClose }: { queue: Queue; onClose: () => void }): React
   const [by, setBy] = useIdentity();
   const [reason, setReason] = useState("");
   const pause = useAction(
-    () => post(`/api/v2/queues/${encodeURIComponent(queue.name)}/pause`, { ...(by && { by }), ...(reason && { reason }) }),
-    { done: `${queue.name} is paused`, after: onClose },
+    () =>
+      post(`/api/v2/queues/${encodeURIComponent(queue.name)}/pause`, { ...(by && { by }), ...(reason && { reason }) }),
+    { done: `${queue.name} paused`, after: onClose },
   );
   return (
     <Dialog title={`Pause ${queue.name}`} onClose={onClose}>
       <Form onSubmit={() => pause.run()}>
-        <p className="faint">It goes on taking work and hands out none until somebody resumes it.</p>
+        <p className="faint">The queue keeps accepting tasks but starts none until it is resumed.</p>
         <label className="field">
-          <span>Why (for others who wonder)</span>
+          <span>Reason (recorded)</span>
           <input value={reason} maxLength={1000} onChange={(event) => setReason(event.target.value)} />
         </label>
         <label className="field">

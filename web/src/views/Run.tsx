@@ -38,19 +38,30 @@ function Shown({ run }: { run: RunShape }): ReactNode {
   const following = !picked && !at;
   const fallen = steps.findLast((step) => step.status === "error" || step.status === "canceled");
   const step = at === "" ? undefined : steps.find((one) => one.seq === Number(at));
-  const node = run.nodes.find((one) => one.key === (step?.node || picked || (over && run.state !== "succeeded" ? fallen?.node : "") || run.current_node)) ?? run.nodes[0];
+  const node =
+    run.nodes.find(
+      (one) =>
+        one.key ===
+        (step?.node || picked || (over && run.state !== "succeeded" ? fallen?.node : "") || run.current_node),
+    ) ?? run.nodes[0];
   /** A node, and the state of the run when it was last there. */
-  const show = (key: string): void => setParams({ node: key, step: String(steps.findLast((one) => one.node === key)?.seq ?? "") });
+  const show = (key: string): void =>
+    setParams({ node: key, step: String(steps.findLast((one) => one.node === key)?.seq ?? "") });
   const toStep = (seq: number | null): void => setParams({ node: "", step: seq === null ? "" : String(seq) });
   useKeys({ f: () => toStep(null) });
   const looks = looksOf(run, steps);
-  const bars = steps.map((one) => ({ ...barOf(one, over), chosen: step ? one.seq === step.seq : one.node === node?.key, choose: () => toStep(one.seq) }));
+  const bars = steps.map((one) => ({
+    ...barOf(one, over),
+    chosen: step ? one.seq === step.seq : one.node === node?.key,
+    choose: () => toStep(one.seq),
+  }));
   return (
     <>
       <Head
         title={
           <>
-            <Link to={flowAt(run.flow, flowIdOf(run.flow_version_id))}>{run.flow || "Run"}</Link> <Badge phase={run.phase} />
+            <Link to={flowAt(run.flow, flowIdOf(run.flow_version_id))}>{run.flow || "Run"}</Link>{" "}
+            <Badge phase={run.phase} />
           </>
         }
         lead={
@@ -71,17 +82,41 @@ function Shown({ run }: { run: RunShape }): ReactNode {
             title="Graph"
             acts={
               !over && (
-                <button type="button" className="pill" aria-pressed={following} onClick={() => (following ? pick(run.current_node) : toStep(null))} title="Show the node that the run is at (f)">
+                <button
+                  type="button"
+                  className="pill"
+                  aria-pressed={following}
+                  onClick={() => (following ? pick(run.current_node) : toStep(null))}
+                  title="Show the current node (f)"
+                >
                   <Icon name="play" size={12} /> Follow
                 </button>
               )
             }
           >
-            <FlowGraph nodes={run.nodes} label={`Graph of ${run.flow}`} looks={looks} taken={takenOf(run, steps)} chosen={node?.key ?? ""} choose={show} follow={following && !over} />
+            <FlowGraph
+              nodes={run.nodes}
+              label={`Graph of ${run.flow}`}
+              looks={looks}
+              taken={takenOf(run, steps)}
+              chosen={node?.key ?? ""}
+              choose={show}
+              follow={following && !over}
+            />
           </Card>
-          {node && <NodePanel key={node.key} run={run} node={node} look={looks.get(node.key)!} steps={steps.filter((one) => one.node === node.key)} />}
+          {node && (
+            <NodePanel
+              key={node.key}
+              run={run}
+              node={node}
+              look={looks.get(node.key)!}
+              steps={steps.filter((one) => one.node === node.key)}
+            />
+          )}
         </div>
-        <Card title="Timeline">{events === null ? <Skeleton rows={2} /> : <Bars className="steps" bars={bars} empty="It has made no step yet." />}</Card>
+        <Card title="Timeline">
+          {events === null ? <Skeleton rows={2} /> : <Bars className="steps" bars={bars} empty="No steps yet" />}
+        </Card>
         <Card title="Shared state">
           <SharedAt run={run} steps={steps} at={at === "" ? null : Number(at)} choose={toStep} />
         </Card>
@@ -90,8 +125,8 @@ function Shown({ run }: { run: RunShape }): ReactNode {
             <Json value={run.params} label="parameters" />
           </Card>
           {run.shared._rt !== undefined && (
-            <Card title="What the engine noted for itself">
-              <Json value={run.shared._rt} label="engine's records" />
+            <Card title="Engine state">
+              <Json value={run.shared._rt} label="engine state" />
             </Card>
           )}
         </div>
@@ -120,30 +155,32 @@ function barOf(step: Step, over: boolean): Bar {
 
 function Acts({ run }: { run: RunShape }): ReactNode {
   const path = `/api/v2/runs/${encodeURIComponent(run.id)}`;
-  const cancel = useAction(() => post<RunShape>(`${path}/cancel`), { done: (now) => (now.state === "canceled" ? "Canceled" : "It was asked to stop; what is out is stopped first") });
+  const cancel = useAction(() => post<RunShape>(`${path}/cancel`), {
+    done: (now) => (now.state === "canceled" ? "Canceled" : "Canceling: running calls are stopped first"),
+  });
   return (
     <>
       {may(run, "cancel") && (
-        <Sure sure="Cancel it, really?" onSure={() => cancel.run()} disabled={cancel.busy}>
+        <Sure sure="Cancel this run?" onSure={() => cancel.run()} disabled={cancel.busy}>
           <Icon name="stop" /> Cancel
         </Sure>
       )}
       <Link to={`/tasks/${encodeURIComponent(run.id)}`} className="button">
-        <Icon name="list" /> As a task
+        <Icon name="list" /> View task
       </Link>
     </>
   );
 }
 
-/** Said better than the ledger can, which knows only that it waits. */
+/** More exact than the explanation of the task, which knows only that it waits. */
 const WAITS: Record<string, string> = {
-  approval: "It waits for a person's word.",
-  wait_event: "It waits for a signal.",
-  executor: "It waits for the service that it called.",
-  local: "It waits for the service that it called.",
-  foreach: "It waits for the services that it called.",
-  parallel: "It waits for the services that it called.",
-  flow_ref: "It waits for the run that it started.",
+  approval: "Waiting for approval.",
+  wait_event: "Waiting for a signal.",
+  executor: "Waiting for the service it called.",
+  local: "Waiting for the service it called.",
+  foreach: "Waiting for the services it called.",
+  parallel: "Waiting for the services it called.",
+  flow_ref: "Waiting for the run it started.",
 };
 
 /** What it waits for, or what became of it, in a sentence. */
@@ -159,10 +196,17 @@ function Standing({ run }: { run: RunShape }): ReactNode {
       </Notice>
     ) : null;
   if (!why.data || why.data.phase !== run.phase) return null;
+  const kind = run.nodes.find((node) => node.key === run.current_node)?.kind ?? "";
   return (
     <Notice tone={tone} icon={icon}>
-      At <b>{run.current_node}</b>. {WAITS[run.nodes.find((node) => node.key === run.current_node)?.kind ?? ""] ?? why.data.sentence}
-      {why.data.eta !== null && <span> ({ago(why.data.eta, now)})</span>}
+      At <b>{run.current_node}</b>. {WAITS[kind] ?? why.data.sentence}
+      {why.data.eta !== null && (
+        <span>
+          {" "}
+          ({(kind === "approval" || kind === "wait_event") && "expires "}
+          {ago(why.data.eta, now)})
+        </span>
+      )}
     </Notice>
   );
 }
@@ -172,9 +216,9 @@ function factsOf(run: RunShape): readonly (readonly [string, ReactNode])[] {
     ["version", run.flow_version_id.match(/-v(\d+)$/)?.[1]],
     ["steps", String(run.step_count)],
     ["last action", run.last_action],
-    ["began", <Ago at={run.created_at} />],
-    ["ended", run.finished_at !== null && <Ago at={run.finished_at} />],
-    ["took", run.finished_at !== null && span(run.finished_at - run.created_at)],
+    ["started", <Ago at={run.created_at} />],
+    ["finished", run.finished_at !== null && <Ago at={run.finished_at} />],
+    ["duration", run.finished_at !== null && span(run.finished_at - run.created_at)],
     ["forked from", run.forked_from && <Id id={run.forked_from} to={`/runs/${encodeURIComponent(run.forked_from)}`} />],
     ["started by", run.parent_id && <Id id={run.parent_id} to={`/runs/${encodeURIComponent(run.parent_id)}`} />],
     ["request id", run.idempotency_key],

@@ -1,5 +1,5 @@
 import type { ReactNode } from "react";
-import { useData } from "../api/data";
+import { seldom, useData } from "../api/data";
 import type { Flow, Page, RunBrief, State } from "../api/types";
 import { Ago, Badge, Empty, Head } from "../components/basics";
 import { Cell, Rows } from "../components/rows";
@@ -13,10 +13,10 @@ const runAt = (run: RunBrief): string => `/runs/${encodeURIComponent(run.id)}`;
 export default function Runs(): ReactNode {
   const [flow, setFlow] = useParam("flow");
   const [state, setState] = useParam("state");
-  const flows = useData<Page<Flow>>("/api/v2/flows", (changed) => changed === null);
+  const flows = useData<Page<Flow>>("/api/v2/flows", seldom);
   return (
     <>
-      <Head title="Runs" lead="Flows that were started: where they are, and how they ended.">
+      <Head title="Runs" lead="Runs of flows: where they are and how they ended.">
         <label className="row">
           <span className="faint">flow</span>
           <select className="narrow" value={flow} onChange={(event) => setFlow(event.target.value)}>
@@ -30,7 +30,13 @@ export default function Runs(): ReactNode {
       <div className="stack">
         <div className="pills" role="group" aria-label="States">
           {STATES.map((one) => (
-            <button key={one} type="button" className="pill" aria-pressed={one === state} onClick={() => setState(one === state ? "" : one)}>
+            <button
+              key={one}
+              type="button"
+              className="pill"
+              aria-pressed={one === state}
+              onClick={() => setState(one === state ? "" : one)}
+            >
               {phaseWord(one).label}
             </button>
           ))}
@@ -55,22 +61,31 @@ export function RunList({ flow, state = "" }: { flow: string; state?: State | ""
       what={["run", "runs"]}
       kind="runs"
       at={runAt}
-      empty={<Empty icon="graph" title={flow || state ? "No such run" : "No flow was run yet"} command={flow ? `onward flow run ${JSON.stringify(flow)}` : "onward demo flow"} />}
+      empty={
+        <Empty
+          icon="graph"
+          title={flow || state ? "No matching runs" : "No runs yet"}
+          command={flow ? `onward flow run ${JSON.stringify(flow)}` : "onward demo flow"}
+        />
+      }
       head={
         <>
           <Cell head>State</Cell>
           <Cell head>Run</Cell>
           <Cell head className="wide-only">
-            At
+            {" "}
+            Node
           </Cell>
           <Cell head className="wide-only right">
             Steps
           </Cell>
           <Cell head className="right">
-            Took
+            {" "}
+            Duration
           </Cell>
           <Cell head className="right">
-            Began
+            {" "}
+            Started
           </Cell>
         </>
       }

@@ -17,7 +17,12 @@ import { Paused, RunsWhat, ScheduleActs, workAt } from "./Schedules";
 export default function Schedule({ params }: ViewProps): ReactNode {
   const schedule = useData<ScheduleShown>(scheduleApi(params.name!));
   return (
-    <Detail from={schedule} same={(one) => one.name === params.name} title="Schedule" back={["/schedules", "All schedules"]}>
+    <Detail
+      from={schedule}
+      same={(one) => one.name === params.name}
+      title="Schedule"
+      back={["/schedules", "All schedules"]}
+    >
       {(found) => <Shown schedule={found} />}
     </Detail>
   );
@@ -29,10 +34,10 @@ function Shown({ schedule: seen }: { schedule: ScheduleShown }): ReactNode {
   const drop = useAction(
     async () => {
       await remove(scheduleApi(schedule.name));
-      queries.removeQueries({ queryKey: [scheduleApi(schedule.name)] }); // nobody reads again what is gone
+      queries.removeQueries({ queryKey: [scheduleApi(schedule.name)] }); // it would be read again, and is gone
       go("/schedules");
     },
-    { done: `${schedule.name} is no more` },
+    { done: `${schedule.name} was deleted` },
   );
   return (
     <>
@@ -48,8 +53,9 @@ function Shown({ schedule: seen }: { schedule: ScheduleShown }): ReactNode {
         <button type="button" onClick={() => reveal(() => setEditing(true))}>
           Edit
         </button>
-        <Sure sure="Remove it, really?" onSure={() => drop.run()} disabled={drop.busy}>
-          Remove
+        <Sure sure="Delete this schedule?" onSure={() => drop.run()} disabled={drop.busy}>
+          {" "}
+          Delete
         </Sure>
       </Head>
       <div className="stack">
@@ -57,7 +63,7 @@ function Shown({ schedule: seen }: { schedule: ScheduleShown }): ReactNode {
           <Facts facts={factsOf(schedule)} />
         </Card>
         <div className="grid-2">
-          <Card title={`Next times, in ${schedule.timezone}`}>
+          <Card title={`Next runs (${schedule.timezone})`}>
             {schedule.upcoming.length && !schedule.paused ? (
               <ol className="times">
                 {schedule.upcoming.map((at) => (
@@ -70,14 +76,17 @@ function Shown({ schedule: seen }: { schedule: ScheduleShown }): ReactNode {
                 ))}
               </ol>
             ) : (
-              <p className="faint">{schedule.paused ? "It rests until somebody resumes it." : "None: it is over."}</p>
+              <p className="faint">{schedule.paused ? "Paused" : "None: the schedule is finished."}</p>
             )}
           </Card>
           <Card title={schedule.flow === null ? "Payload" : "Parameters"}>
-            <Json value={schedule.flow === null ? schedule.payload : (schedule.params ?? {})} label="what it runs with" />
+            <Json
+              value={schedule.flow === null ? schedule.payload : (schedule.params ?? {})}
+              label={schedule.flow === null ? "payload" : "parameters"}
+            />
           </Card>
         </div>
-        <Card title="What became of the last ones" className="flush">
+        <Card title="Recent runs" className="flush">
           <History schedule={schedule} />
         </Card>
       </div>
@@ -97,13 +106,13 @@ function factsOf(schedule: ScheduleShown): readonly (readonly [string, ReactNode
     ["retries", schedule.max_retries?.toString()],
     ["timeout", schedule.timeout_ms && `${schedule.timeout_ms} ms`],
     ["session", schedule.session_id && <Link to={sessionAt(schedule.session_id)}>{schedule.session_id}</Link>],
-    ["approval", schedule.requires_approval && "asks for it"],
-    ["made", <Ago at={schedule.created_at} />],
+    ["approval", schedule.requires_approval && "required"],
+    ["created", <Ago at={schedule.created_at} />],
   ];
 }
 
 function History({ schedule }: { schedule: ScheduleShown }): ReactNode {
-  if (!schedule.history.length) return <p className="faint pad">It has not run yet.</p>;
+  if (!schedule.history.length) return <p className="faint pad">No runs yet</p>;
   return (
     <Table label="History" columns={["At", "Outcome", "Work"]}>
       {schedule.history.map((entry, index) => (

@@ -18,7 +18,7 @@ export default function Schedules(): ReactNode {
   useKeys({ n: () => setAdding(true) });
   return (
     <>
-      <Head title="Schedules" lead="Work that runs once at a time, at intervals, or by cron.">
+      <Head title="Schedules" lead="One-off, interval and cron schedules.">
         <button type="button" className="primary" onClick={() => setAdding(true)}>
           <Icon name="calendar" /> New schedule
         </button>
@@ -27,14 +27,22 @@ export default function Schedules(): ReactNode {
         {(page) =>
           page.items.length ? (
             <Card className="flush">
-              <Table label="Schedules" className="cards" columns={["Schedule", "Runs", "When", num("Next"), num("Last", true), spoken("Actions")]}>
+              <Table
+                label="Schedules"
+                className="cards"
+                columns={["Schedule", "Runs", "When", num("Next"), num("Last", true), spoken("Actions")]}
+              >
                 {page.items.map((schedule, index) => (
                   <Row key={schedule.name} schedule={schedule} at={index === at} />
                 ))}
               </Table>
             </Card>
           ) : (
-            <Empty icon="calendar" title="Nothing is scheduled" command={`onward schedule add nightly echo '{"hello": "night"}' --cron "0 3 * * *"`} />
+            <Empty
+              icon="calendar"
+              title="No schedules yet"
+              command={`onward schedule add nightly echo '{"hello": "night"}' --cron "0 3 * * *"`}
+            />
           )
         }
       </Loading>
@@ -104,13 +112,21 @@ export function workAt(schedule: Schedule, id: string): string {
 
 export function ScheduleActs({ schedule }: { schedule: Schedule }): ReactNode {
   const path = scheduleApi(schedule.name);
-  const trigger = useAction(() => post<Task>(`${path}/trigger`), { done: "Triggered", after: (task) => go(workAt(schedule, task.id)) });
-  const pause = useAction(() => post(`${path}/pause`), { done: `${schedule.name} rests` });
-  const resume = useAction(() => post(`${path}/resume`), { done: `${schedule.name} goes on` });
+  const trigger = useAction(() => post<Task>(`${path}/trigger`), {
+    done: "Triggered",
+    after: (task) => go(workAt(schedule, task.id)),
+  });
+  const pause = useAction(() => post(`${path}/pause`), { done: `${schedule.name} paused` });
+  const resume = useAction(() => post(`${path}/resume`), { done: `${schedule.name} resumed` });
   const named = <span className="sr"> {schedule.name}</span>;
   return (
     <span className="row acts">
-      <button type="button" onClick={() => trigger.run()} disabled={trigger.busy} title="Run it now, beside its times">
+      <button
+        type="button"
+        onClick={() => trigger.run()}
+        disabled={trigger.busy}
+        title="Run now, in addition to the schedule"
+      >
         <Icon name="bolt" size={14} /> Trigger{named}
       </button>
       {schedule.paused ? (

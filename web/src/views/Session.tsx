@@ -1,7 +1,7 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
 import { post, put, url } from "../api/client";
-import { useAction, useData } from "../api/data";
+import { seldom, useAction, useData } from "../api/data";
 import { useEcho } from "../api/live";
 import type { Notification, Page, Preferences, Session as SessionShape } from "../api/types";
 import { Ago, Card, Copy, Detail, Empty, Facts, Head, Loading, Mark, Tabs } from "../components/basics";
@@ -25,8 +25,14 @@ const TYPES: Record<string, readonly [string, Tone]> = {
   task_failed: ["failed", "bad"],
   task_timeout: ["overdue", "wait"],
 };
-/** How a notice went out, said to somebody who does not know the doors. */
-const WAYS: Record<string, string> = { websocket: "pushed", sse: "pushed", poll: "fetched", webhook: "posted", interaction: "with an answer" };
+/** How a notice was delivered. */
+const WAYS: Record<string, string> = {
+  websocket: "pushed",
+  sse: "pushed",
+  poll: "fetched",
+  webhook: "posted",
+  interaction: "delivered with a response",
+};
 
 export default function Session({ params }: ViewProps): ReactNode {
   const id = params.id!;
@@ -50,7 +56,10 @@ export default function Session({ params }: ViewProps): ReactNode {
               <Facts
                 facts={[
                   ["tasks", number(found.tasks)],
-                  ["by state", Object.keys(found.states).length > 0 && <span className="tally">{<Tally session={found} />}</span>],
+                  [
+                    "by state",
+                    Object.keys(found.states).length > 0 && <span className="tally">{<Tally session={found} />}</span>,
+                  ],
                   ["unread notices", <Unread count={found.unread} />],
                   ["listening", <Listening session={found} />],
                   ["last active", <Ago at={found.last_at} />],
@@ -63,7 +72,10 @@ export default function Session({ params }: ViewProps): ReactNode {
             ) : tab === "preferences" ? (
               <Wishes path={path} />
             ) : (
-              <TaskList search={{ ...parseSearch(""), session: id }} empty={<Empty icon="list" title="It has no task any more" />} />
+              <TaskList
+                search={{ ...parseSearch(""), session: id }}
+                empty={<Empty icon="list" title="No tasks left" />}
+              />
             )}
           </div>
         </>
@@ -73,11 +85,19 @@ export default function Session({ params }: ViewProps): ReactNode {
 }
 
 function Notices({ session, path }: { session: SessionShape; path: string }): ReactNode {
-  const notices = useData<Page<Notification>>(url(`${path}/notifications`, { peek: true, limit: 200 }), undefined, session.unread);
+  const notices = useData<Page<Notification>>(
+    url(`${path}/notifications`, { peek: true, limit: 200 }),
+    undefined,
+    session.unread,
+  );
   useEcho(() => void notices.refetch());
-  const ack = useAction((id: string) => post(`${path}/notifications/${encodeURIComponent(id)}/ack`), { done: "Acknowledged" });
+  const ack = useAction((id: string) => post(`${path}/notifications/${encodeURIComponent(id)}/ack`), {
+    done: "Acknowledged",
+  });
   const items = notices.data?.items ?? [];
-  const [at] = useRowKeys(items.length, (index) => go(`/tasks/${encodeURIComponent(items[index]!.task_id)}`), { a: (index) => !items[index]!.read && ack.run(items[index]!.notification_id) });
+  const [at] = useRowKeys(items.length, (index) => go(`/tasks/${encodeURIComponent(items[index]!.task_id)}`), {
+    a: (index) => !items[index]!.read && ack.run(items[index]!.notification_id),
+  });
   return (
     <Loading from={notices}>
       {({ items: shown, next }) =>
@@ -113,8 +133,12 @@ function Notices({ session, path }: { session: SessionShape; path: string }): Re
             {next && <p className="more faint">The newest 200.</p>}
           </Card>
         ) : (
-          <Empty icon="bell" title="Nothing was told yet" command={`curl -sN -H 'accept: text/event-stream' '${location.origin}${path}/notifications'`}>
-            Each ending of its tasks is a notice. Listen to them as they come:
+          <Empty
+            icon="bell"
+            title="No notices yet"
+            command={`curl -sN -H 'accept: text/event-stream' '${location.origin}${path}/notifications'`}
+          >
+            Each task that ends sends a notice. Listen for them:
           </Empty>
         )
       }
@@ -125,17 +149,21 @@ function Notices({ session, path }: { session: SessionShape; path: string }): Re
 function Delivered({ notice }: { notice: Notification }): ReactNode {
   if (!notice.delivered_by || !notice.delivered_at) return "not delivered yet";
   const after = Math.max(0, notice.delivered_at - Date.parse(notice.timestamp));
-  return <span title={notice.delivered_by}>{`${WAYS[notice.delivered_by] ?? notice.delivered_by} after ${span(after)}`}</span>;
+  return (
+    <span
+      title={notice.delivered_by}
+    >{`${WAYS[notice.delivered_by] ?? notice.delivered_by} after ${span(after)}`}</span>
+  );
 }
 
 function Wishes({ path }: { path: string }): ReactNode {
-  const wishes = useData<Preferences>(`${path}/preferences`, (changed) => changed === null);
+  const wishes = useData<Preferences>(`${path}/preferences`, seldom);
   return <Loading from={wishes}>{(kept) => <WishForm key={JSON.stringify(kept)} kept={kept} path={path} />}</Loading>;
 }
 
 function WishForm({ kept, path }: { kept: Preferences; path: string }): ReactNode {
   const [draft, setDraft] = useState(kept);
-  const keep = useAction((next: Preferences) => put(`${path}/preferences`, next), { done: "Kept" });
+  const keep = useAction((next: Preferences) => put(`${path}/preferences`, next), { done: "Saved" });
   const now = keep.error ? kept : draft; // what was refused is not shown as if it held
   const set = (part: Partial<Preferences>): void => {
     setDraft({ ...now, ...part });
@@ -143,22 +171,30 @@ function WishForm({ kept, path }: { kept: Preferences; path: string }): ReactNod
   };
   return (
     <div className="grid-2">
-      <Card title="What is pushed to whoever listens">
+      <Card title="Push settings">
         <div className="stack">
           <label className="row">
             <input type="checkbox" checked={now.push} onChange={(event) => set({ push: event.target.checked })} />
-            Push notices as they come
+            Push notices to connected clients
           </label>
           <fieldset disabled={!now.push}>
-            <legend>Of these kinds</legend>
+            <legend>Kinds</legend>
             {Object.entries(TYPES).map(([type, [word]]) => (
               <label key={type} className="row">
-                <input type="checkbox" checked={now.types.includes(type)} onChange={(event) => set({ types: event.target.checked ? [...now.types, type] : now.types.filter((one) => one !== type) })} />
+                <input
+                  type="checkbox"
+                  checked={now.types.includes(type)}
+                  onChange={(event) =>
+                    set({
+                      types: event.target.checked ? [...now.types, type] : now.types.filter((one) => one !== type),
+                    })
+                  }
+                />
                 {word}
               </label>
             ))}
           </fieldset>
-          <p className="faint small">All notices are kept for seven days, whatever is pushed.</p>
+          <p className="faint small">All notices are stored for seven days, pushed or not.</p>
         </div>
       </Card>
       <Card title="Webhook">
@@ -166,12 +202,16 @@ function WishForm({ kept, path }: { kept: Preferences; path: string }): ReactNod
           <Facts
             facts={[
               ["posted to", <span className="mono small">{now.webhook.url}</span>],
-              ["of kinds", now.webhook.types.map((type) => TYPES[type]?.[0] ?? type).join(", ")],
+              ["kinds", now.webhook.types.map((type) => TYPES[type]?.[0] ?? type).join(", ")],
             ]}
           />
         ) : (
-          <Empty icon="link" title="None" command={`curl -s -X PUT '${location.origin}${path}/preferences' -d '{"webhook": {"url": "http://127.0.0.1:9000/told"}}'`}>
-            Notices are also posted, signed, to a URL that is set here:
+          <Empty
+            icon="link"
+            title="No webhook"
+            command={`curl -s -X PUT '${location.origin}${path}/preferences' -d '{"webhook": {"url": "http://127.0.0.1:9000/notices"}}'`}
+          >
+            Notices can also be posted, signed, to a URL:
           </Empty>
         )}
       </Card>

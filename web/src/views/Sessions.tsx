@@ -12,10 +12,10 @@ import { phaseWord, STATES } from "../words";
 
 export default function Sessions(): ReactNode {
   const list = useList<Session>({ path: "/api/v2/sessions", params: {}, page: 100 });
-  useEcho(list.look);
+  useEcho(list.refresh);
   return (
     <>
-      <Head title="Sessions" lead="Whoever hands in work under a name: what became of it, and what they were told." />
+      <Head title="Sessions" lead="Callers that submit under a session id: their tasks and notices." />
       <div className="stack">
         <Rows
           list={list}
@@ -24,8 +24,12 @@ export default function Sessions(): ReactNode {
           kind="sessions"
           at={(session) => sessionAt(session.id)}
           empty={
-            <Empty icon="people" title="No session yet" command={`onward submit countdown '{"seconds": 3}' --session ann`}>
-              A task that is handed in with a session belongs to it, and its end is told there:
+            <Empty
+              icon="people"
+              title="No sessions yet"
+              command={`onward submit countdown '{"seconds": 3}' --session ann`}
+            >
+              Submit a task with a session id; the session gets a notice when it ends:
             </Empty>
           }
           head={
@@ -97,7 +101,7 @@ export function Unread({ count }: { count: number }): ReactNode {
 export function Listening({ session }: { session: Session }): ReactNode {
   return session.connected ? (
     <Mark tone="good" icon="link">
-      {session.connected === 1 ? "connected" : `${number(session.connected)} times`}
+      {session.connected === 1 ? "connected" : `${number(session.connected)} connections`}
     </Mark>
   ) : (
     <span className="faint">no</span>

@@ -1,5 +1,5 @@
 import type { ReactNode } from "react";
-import { useData } from "../api/data";
+import { seldom, useData } from "../api/data";
 import { setPaused, useLive } from "../api/live";
 import type { Health } from "../api/types";
 import { Card, Facts, Head, Loading, Mark, Tabs } from "../components/basics";
@@ -7,16 +7,23 @@ import { Icon } from "../components/icon";
 import { useIdentity, useTheme } from "../lib/kept";
 import type { Tone } from "../words";
 
-const TONES: Record<string, Tone> = { healthy: "good", closed: "good", degraded: "wait", half_open: "wait", unhealthy: "bad", open: "bad" };
+const TONES: Record<string, Tone> = {
+  healthy: "good",
+  closed: "good",
+  degraded: "wait",
+  half_open: "wait",
+  unhealthy: "bad",
+  open: "bad",
+};
 const OUTSIDE = [
-  ["/openapi.json", "the API, described"],
-  ["/metrics", "numbers for Prometheus"],
+  ["/openapi.json", "API reference"],
+  ["/metrics", "Prometheus metrics"],
   ["/health", "health, for alerts"],
-  ["/ready", "whether it takes work, for a load balancer"],
+  ["/ready", "readiness, for load balancers"],
 ] as const;
 
 export default function Settings(): ReactNode {
-  const health = useData<Health>("/health", (changed) => changed === null);
+  const health = useData<Health>("/health", seldom);
   const { now, status } = useLive();
   const [theme, setTheme] = useTheme();
   const [by, setBy] = useIdentity();
@@ -28,7 +35,7 @@ export default function Settings(): ReactNode {
           title="Health"
           acts={
             <button type="button" onClick={() => void health.refetch()}>
-              <Icon name="redo" /> Look again
+              <Icon name="redo" /> Refresh
             </button>
           }
         >
@@ -63,7 +70,7 @@ export default function Settings(): ReactNode {
                 />
               </div>
               <label className="row">
-                <span className="grow">Your name, told with approvals and pauses</span>
+                <span className="grow">Your name (recorded with approvals and pauses)</span>
                 <input className="narrow" value={by} maxLength={128} onChange={(event) => setBy(event.target.value)} />
               </label>
             </div>
@@ -117,11 +124,13 @@ function Components({ health }: { health: Health }): ReactNode {
   );
 }
 
-/** A nested answer as one line of words. */
+/** A nested value as one line. */
 function plain(value: unknown): string {
   if (typeof value !== "object" || value === null) return String(value);
   return Object.entries(value)
-    .map(([key, one]) => (typeof one === "object" && one !== null ? plain(one) : `${key.replaceAll("_", " ")} ${String(one)}`))
+    .map(([key, one]) =>
+      typeof one === "object" && one !== null ? plain(one) : `${key.replaceAll("_", " ")} ${String(one)}`,
+    )
     .filter(Boolean)
     .join(", ");
 }

@@ -5,10 +5,29 @@ import { of, useAction, useData } from "../api/data";
 import type { Explanation, Task as TaskShape, TaskEvent } from "../api/types";
 import { Bars } from "../components/bars";
 import type { Bar } from "../components/bars";
-import { Ago, Badge, Card, Copy, copyText, Detail, Facts, Form, Head, Id, Mark, Notice, num, Skeleton, Sure, Table, Took } from "../components/basics";
+import {
+  Ago,
+  Badge,
+  Card,
+  Copy,
+  copyText,
+  Detail,
+  Facts,
+  Form,
+  Head,
+  Id,
+  Mark,
+  Notice,
+  num,
+  Skeleton,
+  Sure,
+  Table,
+  Took,
+} from "../components/basics";
 import { Dialog } from "../components/dialog";
 import { Icon } from "../components/icon";
-import { faultOf, Json, JsonEdit, pretty } from "../components/json";
+import { Json, JsonEdit } from "../components/json";
+import { faultOf, pretty } from "../lib/json";
 import { taskAsCurl, taskAsPython } from "../lib/code";
 import { useEvents } from "../lib/events";
 import { lifeOf } from "../lib/life";
@@ -32,7 +51,11 @@ export default function Task({ params }: ViewProps): ReactNode {
 }
 
 function Shown({ task: seen }: { task: TaskShape }): ReactNode {
-  const { shown: task, hidden, reveal } = useWhole(`/api/v2/tasks/${encodeURIComponent(seen.id)}`, seen, ["payload", "result"]);
+  const {
+    shown: task,
+    hidden,
+    reveal,
+  } = useWhole(`/api/v2/tasks/${encodeURIComponent(seen.id)}`, seen, ["payload", "result"]);
   const events = useEvents(task.id);
   const life = lifeOf(events ?? [], task.run_at);
   return (
@@ -51,7 +74,7 @@ function Shown({ task: seen }: { task: TaskShape }): ReactNode {
       >
         {hidden && (
           <button type="button" onClick={() => reveal()}>
-            Show what is masked
+            Reveal hidden values
           </button>
         )}
         <Acts task={task} reveal={reveal} />
@@ -67,7 +90,9 @@ function Shown({ task: seen }: { task: TaskShape }): ReactNode {
         <Card>
           <Facts facts={factsOf(task)} />
         </Card>
-        <Card title="Timeline">{events === null ? <Skeleton rows={2} /> : <Bars bars={life.map(barOf)} empty="Nothing has happened yet." />}</Card>
+        <Card title="Timeline">
+          {events === null ? <Skeleton rows={2} /> : <Bars bars={life.map(barOf)} empty="No events yet" />}
+        </Card>
         <div className="grid-2">
           <Card title="Payload">
             <Json value={task.payload} label="payload" />
@@ -85,9 +110,8 @@ function Shown({ task: seen }: { task: TaskShape }): ReactNode {
   );
 }
 
-function barOf(stretch: Stretch, index: number, life: readonly Stretch[]): Bar {
+function barOf(stretch: Stretch, index: number): Bar {
   const { attempt, generation } = stretch;
-  const replayed = (life.at(-1)?.generation ?? 1) > 1;
   return {
     ...stretch,
     key: index,
@@ -96,7 +120,7 @@ function barOf(stretch: Stretch, index: number, life: readonly Stretch[]): Bar {
     name: (
       <>
         {attempt === null ? stretch.what : `attempt ${attempt}`}
-        {replayed && <span className="faint"> ↻{generation}</span>}
+        {generation > 1 && <span className="faint"> (retry {generation - 1})</span>}
       </>
     ),
   };
@@ -107,12 +131,12 @@ function Attempts({ life }: { life: readonly Stretch[] }): ReactNode {
   const now = useNow();
   const runs = life.filter((one) => one.attempt !== null).reverse();
   return (
-    <Table label="Attempts" columns={["Attempt", "Outcome", "Worker", num("Began", true), num("Took")]}>
+    <Table label="Attempts" columns={["Attempt", "Outcome", "Worker", num("Started", true), num("Duration")]}>
       {runs.map((one) => (
         <tr key={`${one.generation}.${one.from}`}>
           <td>
             {one.attempt}
-            {one.generation > 1 && <span className="faint"> ↻{one.generation}</span>}
+            {one.generation > 1 && <span className="faint"> (retry {one.generation - 1})</span>}
           </td>
           <td>
             <Mark tone={one.tone}>{one.end ?? phaseWord("running").label}</Mark>
@@ -136,9 +160,11 @@ function Acts({ task, reveal }: { task: TaskShape; reveal: (then: () => void) =>
   const [editing, setEditing] = useState(false);
   const path = `/api/v2/tasks/${encodeURIComponent(task.id)}`;
   const cancel = useAction(() => post<TaskShape>(`${path}/cancel`), {
-    done: (now) => (now.state === "canceled" ? "Canceled" : "Its worker was asked to stop"),
+    done: (now) => (now.state === "canceled" ? "Canceled" : "Canceling: the worker was asked to stop"),
   });
-  const abandon = useAction(() => post("/api/v2/dead-letters/abandon", { ids: [task.id] }), { done: "Abandoned: it counts as failed" });
+  const abandon = useAction(() => post("/api/v2/dead-letters/abandon", { ids: [task.id] }), {
+    done: "Abandoned; the task counts as failed",
+  });
   const live = phaseWord(task.phase).live;
   const edit = (): void => reveal(() => setEditing(true)); // what is edited must be the thing itself
   useKeys(may(task, "retry") ? { r: edit } : {});
@@ -146,16 +172,16 @@ function Acts({ task, reveal }: { task: TaskShape; reveal: (then: () => void) =>
     <>
       {may(task, "approve") && (
         <Link to={`/approvals?task=${encodeURIComponent(task.id)}`} className="button">
-          <Icon name="hand" /> Decide
+          <Icon name="hand" /> Review
         </Link>
       )}
       {task.type.startsWith("flow:") && task.type !== "flow:approval" && (
         <Link to={`/runs/${encodeURIComponent(task.id)}`} className="button">
-          <Icon name="graph" /> As a run
+          <Icon name="graph" /> View run
         </Link>
       )}
       {may(task, "cancel") && (
-        <Sure sure="Cancel it, really?" onSure={() => cancel.run()} disabled={cancel.busy}>
+        <Sure sure="Cancel this task?" onSure={() => cancel.run()} disabled={cancel.busy}>
           <Icon name="stop" /> Cancel
         </Sure>
       )}
@@ -165,14 +191,14 @@ function Acts({ task, reveal }: { task: TaskShape; reveal: (then: () => void) =>
         </button>
       )}
       {may(task, "abandon") && (
-        <Sure sure="Give it up, really?" onSure={() => abandon.run()} disabled={abandon.busy}>
+        <Sure sure="Abandon this task?" onSure={() => abandon.run()} disabled={abandon.busy}>
           Abandon
         </Sure>
       )}
-      <button type="button" onClick={() => copyText(taskAsCurl(task), "Copied a curl command that hands it in again")}>
+      <button type="button" onClick={() => copyText(taskAsCurl(task), "Copied a curl command that submits it again")}>
         <Icon name="copy" /> curl
       </button>
-      <button type="button" onClick={() => copyText(taskAsPython(task), "Copied a program that hands it in again")}>
+      <button type="button" onClick={() => copyText(taskAsPython(task), "Copied a program that submits it again")}>
         <Icon name="copy" /> Python
       </button>
       {editing && !live && <Retry task={task} onClose={() => setEditing(false)} />}
@@ -184,18 +210,24 @@ function Retry({ task, onClose }: { task: TaskShape; onClose: () => void }): Rea
   const before = pretty(task.payload);
   const [text, setText] = useState(before);
   const retry = useAction(
-    () => post(`/api/v2/tasks/${encodeURIComponent(task.id)}/retry`, text === before ? undefined : { payload: parse(text) }),
-    { done: "On its way again", after: onClose },
+    () =>
+      post(
+        `/api/v2/tasks/${encodeURIComponent(task.id)}/retry`,
+        text === before ? undefined : { payload: parse(text) },
+      ),
+    { done: "Requeued", after: onClose },
   );
   return (
     <Dialog title={`Retry ${task.type}`} onClose={onClose} wide>
       <Form onSubmit={() => retry.run()}>
         <JsonEdit label="Payload" value={text} onChange={setText} rows={14} />
-        <p className="faint small">It keeps its id and begins a new generation. {text === before ? "The payload stays as it is." : "The payload is replaced."}</p>
+        <p className="faint small">
+          The task keeps its id. The payload is {text === before ? "unchanged" : "replaced"}.
+        </p>
         <div className="dialog-acts">
           {text !== before && (
             <button type="button" onClick={() => setText(before)}>
-              Undo the edit
+              Discard edits
             </button>
           )}
           <button className="primary" disabled={retry.busy || faultOf(text) !== null}>
@@ -210,7 +242,10 @@ function Retry({ task, onClose }: { task: TaskShape; onClose: () => void }): Rea
 /** Why is it not running? */
 function Why({ task }: { task: TaskShape }): ReactNode {
   const now = useNow();
-  const why = useData<Explanation>(`/api/v2/tasks/${encodeURIComponent(task.id)}/explain`, () => phaseWord(task.phase).live);
+  const why = useData<Explanation>(
+    `/api/v2/tasks/${encodeURIComponent(task.id)}/explain`,
+    () => phaseWord(task.phase).live,
+  );
   if (!why.data || why.data.phase !== task.phase) return null;
   const { tone, icon } = phaseWord(task.phase);
   return (
@@ -226,13 +261,14 @@ function factsOf(task: TaskShape): readonly (readonly [string, ReactNode])[] {
   return [
     ["queue", <Link to={tasksAt({ queue: task.queue })}>{task.queue}</Link>],
     ["priority", task.priority],
-    ["attempt", `${task.attempt}${task.generation > 1 ? ` in generation ${task.generation}` : ""}`],
-    ["failures, retries", `${task.failures}, ${task.retries}`],
+    ["attempt", `${task.attempt}${task.generation > 1 ? ` (retry ${task.generation - 1})` : ""}`],
+    ["failures", String(task.failures)],
+    ["retries", String(task.retries)],
     ["worker", task.worker && <span className="mono small">{task.worker}</span>],
     ["created", <Ago at={task.created_at} />],
     ["started", task.started_at && <Ago at={task.started_at} />],
     ["finished", task.finished_at && <Ago at={task.finished_at} />],
-    ["ran", task.started_at && <Took task={task} />],
+    ["duration", task.started_at && <Took task={task} />],
     ["not before", task.run_at !== null && task.state === "scheduled" && full(task.run_at)],
     ["session", task.session_id && <Link to={sessionAt(task.session_id)}>{task.session_id}</Link>],
     ["parent", task.parent_id && <Id id={task.parent_id} to={`/tasks/${encodeURIComponent(task.parent_id)}`} />],
@@ -257,7 +293,7 @@ function Outcome({ task, events }: { task: TaskShape; events: readonly TaskEvent
       ) : spoken ? (
         <p className="json pre">{chunks.map((event) => event.data as string).join("")}</p>
       ) : (
-        <p className="faint">{phaseWord(task.phase).live ? "Not there yet." : "None."}</p>
+        <p className="faint">{phaseWord(task.phase).live ? "Pending" : "None"}</p>
       )}
     </Card>
   );
@@ -277,7 +313,7 @@ function Log({ events }: { events: readonly TaskEvent[] | null }): ReactNode {
           {events.length > shown.length && (
             <li>
               <button type="button" className="plain" onClick={() => setAll(true)}>
-                {events.length - shown.length} earlier ones
+                Show {events.length - shown.length} earlier
               </button>
             </li>
           )}
@@ -299,7 +335,9 @@ function Entry({ event }: { event: TaskEvent }): ReactNode {
         {clock(event.at)}
       </time>
       <span className={`log-type dot-${eventTone(event.type)}`}>{event.type}</span>
-      {text && text !== "{}" && <span className="log-data mono small">{text.length > 400 ? `${text.slice(0, 400)}…` : text}</span>}
+      {text && text !== "{}" && (
+        <span className="log-data mono small">{text.length > 400 ? `${text.slice(0, 400)}…` : text}</span>
+      )}
     </li>
   );
 }

@@ -25,33 +25,45 @@ export default function Tasks(): ReactNode {
       <div className="stack">
         <SearchBox value={q} onChange={setQ} fault={search.fault} />
         <StatePills search={search} onChange={(next) => setQ(formatSearch(next))} />
-        <TaskList
-          key={q}
-          search={search}
-          empty={
-            q ? (
-              <Empty icon="search" title="No task is like that">
-                <button type="button" onClick={() => go("/tasks")}>
-                  Show all tasks
-                </button>
-              </Empty>
-            ) : (
-              <Empty icon="list" title="No tasks yet" command={`onward submit countdown '{"seconds": 3}' --wait`}>
-                Hand in a first one, here or in the <Link to="/playground">Playground</Link>:
-              </Empty>
-            )
-          }
-        />
+        {search.fault ? (
+          <Empty icon="search" title="No matching tasks" /> // a mistyped filter must not select every task
+        ) : (
+          <TaskList
+            key={q}
+            search={search}
+            empty={
+              q ? (
+                <Empty icon="search" title="No matching tasks">
+                  <button type="button" onClick={() => go("/tasks")}>
+                    Show all tasks
+                  </button>
+                </Empty>
+              ) : (
+                <Empty icon="list" title="No tasks yet" command={`onward submit countdown '{"seconds": 3}' --wait`}>
+                  Submit a first one, from a shell or in the <Link to="/playground">Playground</Link>:
+                </Empty>
+              )
+            }
+          />
+        )}
       </div>
     </>
   );
 }
 
-function SearchBox({ value, onChange, fault }: { value: string; onChange: (value: string) => void; fault: string | null }): ReactNode {
+function SearchBox({
+  value,
+  onChange,
+  fault,
+}: {
+  value: string;
+  onChange: (value: string) => void;
+  fault: string | null;
+}): ReactNode {
   const [text, setText] = useState(value);
   const sent = useRef(value);
   useEffect(() => {
-    if (value !== sent.current) setText((sent.current = value)); // the address was changed by somebody else
+    if (value !== sent.current) setText((sent.current = value)); // the address was changed elsewhere on the page
   }, [value]);
   useEffect(() => {
     if (text === sent.current) return;
@@ -73,7 +85,8 @@ function SearchBox({ value, onChange, fault }: { value: string; onChange: (value
         onKeyDown={(event) => event.key === "Escape" && event.currentTarget.blur()}
       />
       <span id="search-help" className={fault ? "fault" : "sr"}>
-        {fault ?? "Words like state:failed, type:report, queue:gpu, session:s1; anything else is looked for in id, type, payload and error"}
+        {fault ??
+          "Fields: state:failed, type:report, queue:gpu, session:s1; any other text is searched in id, type, payload and error"}
       </span>
     </div>
   );
@@ -92,7 +105,13 @@ function StatePills({ search, onChange }: { search: Search; onChange: (search: S
       {STATES.map((state) => {
         const count = exact ? (counts?.[state] ?? (now ? 0 : undefined)) : undefined;
         return (
-          <button key={state} type="button" className="pill" aria-pressed={search.states.includes(state)} onClick={() => toggle(state)}>
+          <button
+            key={state}
+            type="button"
+            className="pill"
+            aria-pressed={search.states.includes(state)}
+            onClick={() => toggle(state)}
+          >
             <span className={`dot-${phaseWord(state).tone}`}>
               <Icon name={phaseWord(state).icon} size={12} />
             </span>
@@ -149,7 +168,7 @@ export function TaskList({ search, empty }: { search: Search; empty: ReactNode }
             <Cell head>
               <input
                 type="checkbox"
-                aria-label="Select all that are loaded"
+                aria-label="Select all loaded tasks"
                 checked={all || (chosen.size > 0 && chosen.size === rows.length)}
                 onChange={(event) => {
                   setAll(false);
@@ -166,7 +185,8 @@ export function TaskList({ search, empty }: { search: Search; empty: ReactNode }
               Attempt
             </Cell>
             <Cell head className="right">
-              Took
+              {" "}
+              Duration
             </Cell>
             <Cell head className="right">
               Created
@@ -213,7 +233,7 @@ function Cells({ task, chosen, choose }: { task: Task; chosen: boolean; choose: 
       <Cell className="wide-only clip faint">{task.queue === task.type ? "" : task.queue}</Cell>
       <Cell className="wide-only num right">
         {task.attempt > 1 || task.generation > 1 ? task.attempt : ""}
-        {task.generation > 1 && <span className="faint"> ↻{task.generation}</span>}
+        {task.generation > 1 && <span className="faint"> (retry {task.generation - 1})</span>}
       </Cell>
       <Cell className="num right list-low">
         <Took task={task} />
@@ -259,28 +279,34 @@ function BulkBar({ tasks, all, canAll, progress, chooseAll, start, stop, clear }
       </div>
     );
   }
-  const what = all ? "All that match" : `${number(tasks.length)} selected`;
+  const allowed = sure ? tasks.filter((task) => may(task, sure)).length : 0;
   return (
     <div className="bulk">
-      <span className="grow">{sure ? `${ACTS.find(([act]) => act === sure)![1]} ${all ? "all that match" : number(tasks.filter((task) => may(task, sure)).length)}?` : what}</span>
+      <span className="grow">{all ? "All matching tasks selected" : `${number(tasks.length)} selected`}</span>
       {sure ? (
         <>
           <button type="button" className="danger" onClick={() => (setSure(null), start(sure))} autoFocus>
-            Yes, {sure}
+            {ACTS.find(([act]) => act === sure)![1]}{" "}
+            {all ? "all matching tasks" : allowed === 1 ? "1 task" : `${number(allowed)} tasks`}
           </button>
           <button type="button" onClick={() => setSure(null)}>
-            No
+            Back
           </button>
         </>
       ) : (
         <>
           {canAll && !all && (
             <button type="button" onClick={chooseAll}>
-              All that match
+              Select all matching
             </button>
           )}
           {ACTS.map(([act, label]) => (
-            <button key={act} type="button" disabled={!all && !tasks.some((task) => may(task, act))} onClick={() => setSure(act)}>
+            <button
+              key={act}
+              type="button"
+              disabled={!all && !tasks.some((task) => may(task, act))}
+              onClick={() => setSure(act)}
+            >
               {label}
             </button>
           ))}

@@ -1,6 +1,6 @@
 import type { ReactNode } from "react";
 import { post, remove } from "../api/client";
-import { useAction, useData } from "../api/data";
+import { seldom, useAction, useData } from "../api/data";
 import type { Page, Service, Worker } from "../api/types";
 import { Ago, Card, Empty, Head, Loading, Mark, num, spoken, Sure, Table } from "../components/basics";
 import { Icon } from "../components/icon";
@@ -11,10 +11,10 @@ import { Link, useParam } from "../routes";
 export default function Workers(): ReactNode {
   const [transport, setTransport] = useParam("transport");
   const workers = useData<Page<Worker>>("/api/v2/workers");
-  const services = useData<Page<Service>>("/api/v2/services", (changed) => changed === null);
+  const services = useData<Page<Service>>("/api/v2/services", seldom);
   return (
     <>
-      <Head title="Workers" lead="Who is connected, how, and what they serve." />
+      <Head title="Workers" lead="Connected workers and what they serve." />
       <div className="stack">
         <Loading from={workers}>
           {({ items }) => (
@@ -32,14 +32,28 @@ export default function Workers(): ReactNode {
   );
 }
 
-function Transports({ workers, chosen, choose }: { workers: readonly Worker[]; chosen: string; choose: (transport: string) => void }): ReactNode {
+function Transports({
+  workers,
+  chosen,
+  choose,
+}: {
+  workers: readonly Worker[];
+  chosen: string;
+  choose: (transport: string) => void;
+}): ReactNode {
   const counts = new Map<string, number>();
   for (const worker of workers) counts.set(worker.transport, (counts.get(worker.transport) ?? 0) + 1);
   if (counts.size < 2 && !chosen) return null;
   return (
     <div className="pills" role="group" aria-label="Transports">
       {[...counts].map(([transport, count]) => (
-        <button key={transport} type="button" className="pill" aria-pressed={transport === chosen} onClick={() => choose(transport === chosen ? "" : transport)}>
+        <button
+          key={transport}
+          type="button"
+          className="pill"
+          aria-pressed={transport === chosen}
+          onClick={() => choose(transport === chosen ? "" : transport)}
+        >
           {transport} <b>{number(count)}</b>
         </button>
       ))}
@@ -52,13 +66,17 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
     return (
       <Card>
         <Empty icon="cpu" title="No worker is connected" command="onward worker module:attr">
-          Tasks are taken and wait. A worker is a Python file with a function in it:
+          Tasks are accepted and wait. Start a worker from a Python module:
         </Empty>
       </Card>
     );
   return (
     <Card className="flush">
-      <Table label="Connected workers" className="cards" columns={["Worker", "Serves", num("Busy, of slots"), num("Since"), spoken("Action")]}>
+      <Table
+        label="Connected workers"
+        className="cards"
+        columns={["Worker", "Serves", num("Busy / slots"), num("Connected"), spoken("Action")]}
+      >
         {workers.map((worker) => (
           <tr key={`${worker.transport} ${worker.id}`}>
             <td>
@@ -66,8 +84,9 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
               <div className="row small">
                 <span className="faint">{worker.transport}</span>
                 {worker.stand_in && (
-                  <Mark tone="idle" title="Serves a group only while nobody else does">
-                    stand-in
+                  <Mark tone="idle" title="Serves a queue only while no other worker does">
+                    {" "}
+                    fallback
                   </Mark>
                 )}
                 {worker.draining && (
@@ -86,11 +105,11 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
                 ))}
               </span>
             </td>
-            <td className="num" data-label="busy, of slots">
+            <td className="num" data-label="busy / slots">
               {worker.busy === null ? "– / " : `${number(worker.busy)} / `}
               {number(worker.slots)}
             </td>
-            <td className="num" data-label="since">
+            <td className="num" data-label="connected">
               <Ago at={worker.connected_at} />
             </td>
             <td className="right act-cell">
@@ -107,25 +126,37 @@ const LEAVES = new Set(["socket", "http", "ledger"]); // a worker of ours that i
 
 function DrainButton({ worker }: { worker: Worker }): ReactNode {
   const path = `/api/v2/workers/${encodeURIComponent(worker.id)}/drain`;
-  const drain = useAction(() => post<Worker>(path), { done: `${worker.id} gets nothing new, and finishes what it has` });
-  const undo = useAction(() => remove(path), { done: `${worker.id} takes work again` });
+  const drain = useAction(() => post<Worker>(path), {
+    done: `${worker.id} is draining`,
+  });
+  const undo = useAction(() => remove(path), { done: `${worker.id} resumed` });
   const named = <span className="sr"> {worker.id}</span>;
   if (worker.transport === "celery") return null;
   return worker.draining ? (
     <button type="button" disabled={undo.busy} onClick={() => undo.run()}>
-      <Icon name="play" size={14} /> Take work again{named}
+      <Icon name="play" size={14} /> Resume{named}
     </button>
   ) : (
-    <Sure sure={LEAVES.has(worker.transport) ? "Let it finish and go?" : "Let it finish and rest?"} onSure={() => drain.run()} disabled={drain.busy}>
+    <Sure
+      sure={LEAVES.has(worker.transport) ? "Drain and disconnect?" : "Drain?"}
+      onSure={() => drain.run()}
+      disabled={drain.busy}
+    >
       Drain{named}
     </Sure>
   );
 }
 
 function Services({ services }: { services: readonly Service[] }): ReactNode {
-  if (!services.length) return <Empty title="No service is declared" command={`curl -s ${location.origin}/api/v2/services -d '{"name": "report", "task_types": ["report"]}'`} />;
+  if (!services.length)
+    return (
+      <Empty
+        title="No services declared"
+        command={`curl -s ${location.origin}/api/v2/services -d '{"name": "report", "task_types": ["report"]}'`}
+      />
+    );
   return (
-    <Table label="Declared services" className="cards" columns={["Service", "Task types", "Checked", "Rules"]}>
+    <Table label="Declared services" className="cards" columns={["Service", "Task types", "Validation", "Options"]}>
       {services.map((service) => (
         <tr key={service.name}>
           <td>{service.name}</td>
@@ -138,13 +169,17 @@ function Services({ services }: { services: readonly Service[] }): ReactNode {
               ))}
             </span>
           </td>
-          <td>{Object.keys(service.schema).length ? "by schema" : <span className="faint">no schema</span>}</td>
+          <td>{Object.keys(service.schema).length ? "JSON Schema" : <span className="faint">none</span>}</td>
           <td>
             <span className="row">
-              {service.requires_approval && <Mark tone="wait">asks for approval</Mark>}
+              {service.requires_approval && <Mark tone="wait">requires approval</Mark>}
               {service.via !== "any" && <Mark tone="idle">{service.via}</Mark>}
-              {service.max_retries !== null && <span className="faint">{service.max_retries === 1 ? "1 retry" : `${service.max_retries} retries`}</span>}
-              {service.timeout_ms !== null && <span className="faint">{service.timeout_ms / 1000} s</span>}
+              {service.max_retries !== null && (
+                <span className="faint">
+                  {service.max_retries === 1 ? "1 retry" : `${service.max_retries} retries`}
+                </span>
+              )}
+              {service.timeout_ms !== null && <span className="faint">timeout {service.timeout_ms / 1000} s</span>}
             </span>
           </td>
         </tr>

@@ -1,1 +1,0 @@
-import{tt as e}from"./basics-CVt9KvEB.js";import{p as t}from"./index-BxV7i6Rs.js";function n(n){return t(({approval:t,word:r,comment:i,payload:a})=>e(`/api/v2/approvals/${encodeURIComponent(t.id)}/${r}`,{digest:t.digest,...n&&{by:n},...i&&{comment:i},...a===void 0?{}:{payload:a}}),{done:`Decided`})}export{n as t};

@@ -1,0 +1,36 @@
+import { expect, test } from "vitest";
+import { formatSearch, parseSearch, searchParams, sessionAt, tasksAt } from "./search";
+
+test("fields are taken out of the text, in any order", () => {
+  const found = parseSearch('state:dead,failed lost order type:report queue:"night shift" session:s1');
+  expect(found).toEqual({
+    states: ["dead", "failed"],
+    type: "report",
+    queue: "night shift",
+    session: "s1",
+    text: "lost order",
+    fault: null,
+  });
+});
+
+test("an unknown state is a fault that lists the known ones", () => {
+  expect(parseSearch("state:bogus").fault).toMatch(/bogus.*queued, running/);
+});
+
+test("a name that is no field is part of the text", () => {
+  expect(parseSearch('https://example.org "two words"').text).toBe("https://example.org two words");
+});
+
+test.each(["state:dead,failed type:report lost order", 'queue:"night shift"', "plain text", ""])(
+  "what is formatted is parsed back: %s",
+  (text) => expect(formatSearch(parseSearch(text))).toBe(text),
+);
+
+test("the API gets the text as q", () => {
+  expect(searchParams(parseSearch("type:report lost"))).toMatchObject({ type: "report", q: "lost" });
+});
+
+test("a session whose name is no part of a path is shown by its tasks", () => {
+  expect(sessionAt("ann")).toBe("/sessions/ann");
+  expect(sessionAt("a/b")).toBe(tasksAt({ session: "a/b" }));
+});
