@@ -23,6 +23,7 @@ from onward.doors.errors import STATUS
 from onward.doors.tasks.shapes import TaskDetail
 from onward.doors.vocabulary import AGENTS, FLOWS, MCP, STREAMS, SYNC, TASKS
 from onward.settings import Settings
+from onward.wire import base as wire
 from onward.wire.schedules import ScheduleBody
 from onward.wire.services import ServiceDeclaration
 from onward.wire.tasks import Explanation, Submit, TaskView
@@ -289,3 +290,9 @@ def test_the_tasks_doors_shape() -> None:
 
 def test_the_document_stays_short() -> None:
     assert len(TEXT.splitlines()) <= 730
+
+
+def test_the_words_on_the_wire_are_those_of_the_core() -> None:
+    """`wire` imports nothing of ours, so that these stand there once more."""
+    assert set(get_args(wire.State)) == {state.value for state in State}
+    assert set(get_args(wire.Phase)) == {phase.value for phase in Phase}

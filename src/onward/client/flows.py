@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from onward.client.errors import TaskFailed
 from onward.client.http import LONG_POLL_MS
-from onward.core.task import State, new_id
+from onward.core.task import new_id
 from onward.wire.base import Page
 from onward.wire.flows import CreateFlow, FlowView
 from onward.wire.runs import ForkRun, RunDetail, RunView, SignalRun, StartRun
@@ -96,7 +96,7 @@ class Flows:
             spent = int((monotonic() - began) * 1000)
             left = None if wait_ms is None else max(0, wait_ms - spent)
             run = await self._client.wait(run.id, left)
-        if run.state != State.SUCCEEDED:
+        if run.state != "succeeded":
             raise TaskFailed(run)
         return dict(run.result)
 

@@ -160,7 +160,7 @@ class Client:
         if not task.over:
             left = None if wait_ms is None else max(0, wait_ms - _since_ms(began))
             task = await self.wait(task.id, left)
-        if task.state != State.SUCCEEDED:
+        if task.state != "succeeded":
             raise TaskFailed(task)
         return task.result
 

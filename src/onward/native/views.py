@@ -10,10 +10,14 @@ from onward.core import contract
 from onward.core.phase import phase
 from onward.core.task import Event, Json, Priority, State, Task, fault_of
 from onward.native.session_keys import as_given
-from onward.wire.base import Page
+from onward.wire.base import Page, PriorityWord
 from onward.wire.tasks import TaskEvent, TaskView, task_links
 
-PRIORITIES = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Priority.LOW}
+PRIORITIES: dict[PriorityWord, Priority] = {
+    "high": Priority.HIGH,
+    "normal": Priority.NORMAL,
+    "low": Priority.LOW,
+}
 PRIORITY_WORDS = {priority: word for word, priority in PRIORITIES.items()}
 REASON_LENGTH = 200  # characters of an error that fit into one line
 
@@ -30,8 +34,8 @@ def task_view(task: Task, *, brief: bool = False) -> TaskView:
         id=task.id,
         type=task.type,
         queue=task.queue,
-        state=task.shown,
-        phase=phase(task),
+        state=task.shown.value,
+        phase=phase(task).value,
         payload=None if brief else raw(task.payload),
         result=None if brief else raw(task.result),
         error=raw(task.error),

@@ -41,6 +41,10 @@ is_cursor = re.compile(CURSOR).fullmatch
 State: TypeAlias = Literal[
     "scheduled", "queued", "running", "waiting", "succeeded", "failed", "dead", "canceled"
 ]
+Phase: TypeAlias = Literal[
+    "scheduled", "queued", "retry_wait", "retrying", "requeued", "offered", "running", "overdue",
+    "canceling", "waiting_approval", "parked", "succeeded", "failed", "dead", "canceled",
+]  # fmt: skip
 PriorityWord: TypeAlias = Literal["high", "normal", "low"]
 
 

@@ -18,6 +18,7 @@ from onward.wire.base import (
     Ms,
     Name,
     Number,
+    Phase,
     PriorityWord,
     Query,
     Retries,
@@ -72,8 +73,8 @@ class TaskView(Wire, frozen=True):
     id: str
     type: str
     queue: str
-    state: str
-    phase: str
+    state: State
+    phase: Phase
     payload: Any
     result: Any
     error: Any
@@ -84,7 +85,7 @@ class TaskView(Wire, frozen=True):
     finished_at: Instant | None
     progress: float | None
     progress_message: str | None
-    priority: str
+    priority: PriorityWord
     worker: str | None
     run_at: Instant | None
     failures: int
@@ -123,7 +124,7 @@ class Explanation(Wire, frozen=True):
     """Why a task is where it is."""
 
     id: str
-    phase: str
+    phase: Phase
     reason: str  # for machines; `sentence` is for people
     sentence: str
     eta: Instant | None

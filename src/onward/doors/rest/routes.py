@@ -170,7 +170,7 @@ def _explained(found: Explained) -> Reply:
     return Reply(
         Explanation(
             id=found.id,
-            phase=found.phase,
+            phase=found.phase.value,
             reason=found.reason,
             sentence=found.sentence,
             eta=found.eta,
