@@ -51,13 +51,13 @@ from onward.services.function import Service
 from onward.settings import Settings
 from onward.tracing.switch import traced
 from onward.workers.http.address import Hosts
-from onward.workers.http.call import Caller
-from onward.workers.http.executor import Push
+from onward.workers.http.call import OutboundHttp
+from onward.workers.http.executor import HttpExecutor
 from onward.workers.http.registry import Registry
-from onward.workers.local.builtin import Builtin
+from onward.workers.local.builtin import BuiltinWorker
 from onward.workers.roster import Roster
 from onward.workers.runner import Runner
-from onward.workers.socket.sessions import Sockets
+from onward.workers.socket.sessions import WorkerSockets
 from onward.workers.streams.dialects import StreamProtocol
 
 log = structlog.get_logger("onward")
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from onward.tracing.chronicle import Chronicle
     from onward.tracing.server import Tracing
     from onward.workers.celery.wake import WakeUps
-    from onward.workers.streams.channel import Lines
+    from onward.workers.streams.channel import StreamConnections
     from onward.workers.streams.dialects import Dialect
     from onward.workers.streams.feed import Feed
 
@@ -133,9 +133,9 @@ class Onward:
         self.readers = Readers(self.backend, self.clock, expiry_ms)
         self.catalog = Catalog(self.backend, self.clock)
         self.dispatcher.guards = self.catalog.guards
-        self._builtin: Builtin | None = None
+        self._builtin: BuiltinWorker | None = None
         if services or groups:
-            self._builtin = Builtin(
+            self._builtin = BuiltinWorker(
                 self.dispatcher,
                 self.roster,
                 self._services,
@@ -144,7 +144,7 @@ class Onward:
                 lease_ms=settings.lease_ms,
             )
         self.history = History(self.dispatcher)
-        self.sockets = Sockets(
+        self.sockets = WorkerSockets(
             self.dispatcher,
             self.roster,
             lease_ms=settings.lease_ms,
@@ -181,7 +181,7 @@ class Onward:
             slots=FLOW_SLOTS,
             lease_ms=settings.lease_ms,
         )
-        self._push = Push(
+        self._push = HttpExecutor(
             self.dispatcher,
             self.roster,
             self.registry,
@@ -196,7 +196,7 @@ class Onward:
         self._wake_ups: WakeUps | None = None
         self._views: SeedViews | None = None
         self._lines: Sequence[Redis] = ()
-        self._reads: tuple[Lines, Sequence[Dialect]] | None = None
+        self._reads: tuple[StreamConnections, Sequence[Dialect]] | None = None
         self._redis = settings.redis or (
             None if settings.ledger.startswith("sqlite") else settings.ledger
         )
@@ -211,7 +211,7 @@ class Onward:
         self.hub = agent_push.Hub(
             backend, clock, self.notices, self.wishes, server=server, shared=not alone
         )
-        self._caller = Caller()
+        self._caller = OutboundHttp()
         webhooks = agent_webhooks.Webhooks(
             self.dispatcher, self.notices, self.wishes, hosts, self._caller.post
         )
@@ -309,7 +309,7 @@ class Onward:
 
         return await depths.consumers(*self._open_streams())
 
-    def _open_streams(self) -> tuple[Lines, Sequence[Dialect]]:
+    def _open_streams(self) -> tuple[StreamConnections, Sequence[Dialect]]:
         if self._reads is None:
             raise LedgerUnavailable("the streams are not open yet")
         return self._reads
@@ -383,22 +383,22 @@ class Onward:
         from onward.doors.agents.streams import AgentStreams
         from onward.ledgers.redis.client import connect, tell_once
         from onward.workers.streams.agent_dialect import AgentProtocol
-        from onward.workers.streams.channel import Lines
-        from onward.workers.streams.feed import Feed, Rules
+        from onward.workers.streams.channel import StreamConnections
+        from onward.workers.streams.feed import Feed, FeedSettings
 
         settings = self.settings
         calls, blocking = connect(url), connect(url, timeout_s=None)
         self._lines = (calls, blocking)
-        lines, agents = Lines(calls, blocking), AgentProtocol()
+        lines, agents = StreamConnections(calls, blocking), AgentProtocol()
         self._reads = (lines, (StreamProtocol(), agents))
-        rules = Rules(
+        rules = FeedSettings(
             types=settings.stream_types,
             besides=[agents.queue, agent_webhooks.QUEUE],
             visibility_ms=int(settings.visibility_timeout_s * 1000),
             credits=settings.stream_credits,
         )
 
-        def feed_of(dialect: Dialect, rules: Rules) -> Feed:
+        def feed_of(dialect: Dialect, rules: FeedSettings) -> Feed:
             duty = self._duty(dialect.name)
             return Feed(self.dispatcher, self.roster, lines, dialect, rules, self.catalog, duty)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from onward.client.address import reach
+from onward.client.address import http_options
 from onward.core.task import State
 from tests.celery.town import CeleryWorker, Town, environment, go, lines, town, until
 from tests.faults.redis_invariants import check_redis_invariants
@@ -41,7 +41,7 @@ async def test_a_server_wakes_a_solo_worker_and_no_beat_is_needed(
     try:
         await asyncio.to_thread(server.wait_ready)
         await here.staffed(worker, 1)
-        async with httpx2.AsyncClient(**reach(server.url), timeout=20) as http:
+        async with httpx2.AsyncClient(**http_options(server.url), timeout=20) as http:
 
             async def seen() -> bool:
                 members = (await http.get("/api/v2/workers")).json()["items"]

@@ -11,10 +11,10 @@ import pytest
 from onward import Worker
 from onward.client import frames
 from onward.client.http import Client
-from onward.client.worker import Line as WorkerLine
+from onward.client.worker import Transport
 from onward.services.function import Service
 from onward.settings import Settings
-from onward.workers.ledger.pull import LedgerLine
+from onward.workers.ledger.pull import LedgerTransport
 from tests.client.conftest import served, wait_until_put_off
 from tests.servers import fresh_url
 from tests.support import wait_until
@@ -49,10 +49,10 @@ async def site(request: pytest.FixtureRequest) -> Any:
     ledger = fresh_url("valkey") if request.param == "ledger" else "sqlite://"
     settings = Settings(ledger=ledger)
 
-    def over(
+    def make(
         me: frames.Register, services: Mapping[str | None, Service], on_drain: Callable[[], None]
-    ) -> WorkerLine:
-        return LedgerLine(
+    ) -> Transport:
+        return LedgerTransport(
             settings,
             name=me.worker_id,
             slots=1,
@@ -65,7 +65,7 @@ async def site(request: pytest.FixtureRequest) -> Any:
     ways: dict[str, Any] = {
         "socket": {},
         "http": {"listen": "http://127.0.0.1:0"},
-        "ledger": {"over": over},
+        "ledger": {"transport": make},
     }
     async with served(ledger=ledger) as url, Client(url) as client:
         yield Served(url, client, ways[request.param])

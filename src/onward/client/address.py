@@ -27,7 +27,7 @@ def server_url(url: str | None = None) -> str:
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
-def is_said(url: str | None = None) -> bool:
+def is_explicit(url: str | None = None) -> bool:
     """Whether somebody has said where the server is."""
     return bool(url or os.environ.get("ONWARD_URL"))
 
@@ -50,14 +50,14 @@ def _bare(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-class Reach(TypedDict):
+class HttpOptions(TypedDict):
     base_url: str
     headers: dict[str, str]
     trust_env: bool
     verify: ssl.SSLContext | bool
 
 
-def reach(url: str) -> Reach:
+def http_options(url: str) -> HttpOptions:
     """How an HTTP client gets there. Without TLS or a proxy it need not read all certificates."""
     here = is_loopback(url)
     return {

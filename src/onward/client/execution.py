@@ -60,7 +60,7 @@ class Execution:
             return Failed(fault_from(error))
 
 
-class Bench:
+class RunningTasks:
     """What runs here, by task; at most one attempt of each counts."""
 
     def __init__(self, threads: Threads) -> None:

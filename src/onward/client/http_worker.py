@@ -24,7 +24,7 @@ from starlette.routing import Route
 from onward.client import frames
 from onward.client.context import TaskContext
 from onward.client.errors import ProblemError, Unreachable
-from onward.client.execution import Bench, Ended, Execution
+from onward.client.execution import Ended, Execution, RunningTasks
 from onward.client.listening import bind, server_of
 from onward.client.wire import Wire
 from onward.core import strict_json
@@ -46,7 +46,7 @@ class NotAccepted(RuntimeError):
     """The server does not take a worker at this URL."""
 
 
-class HttpLine:
+class HttpTransport:
     def __init__(
         self,
         url: str,
@@ -61,7 +61,7 @@ class HttpLine:
         self._services = services
         self._registration = registration
         self._wire = wire
-        self._bench = Bench(threads)
+        self._running = RunningTasks(threads)
         self._limit = asyncio.Semaphore(registration.concurrency)
         self._beat_s = _ttl_ms() / 3000
         self._socket, self.url = bind(url)
@@ -83,7 +83,7 @@ class HttpLine:
             # Draining: until we are cut off; the server behind the shield still has to close.
             await asyncio.shield(serving)
         finally:
-            await self._bench.drop()
+            await self._running.drop()
             server.should_exit = True
             await asyncio.wait({serving})
             self._socket.close()
@@ -215,14 +215,14 @@ class HttpLine:
         self._idle.clear() if self._load else self._idle.set()
 
     async def _run(self, service: Service, payload: Json, request: Request) -> Response:
-        call = Call(request, self._wire)
+        call = TaskRequest(request, self._wire)
         execution = Execution(service, TaskContext(call.task, call))
         answers: list[Ended] = []
 
         async def tell(ended: Ended) -> None:
             answers.append(ended)
 
-        self._bench.begin(execution, payload, tell)
+        self._running.begin(execution, payload, tell)
         assert execution.job is not None  # noqa: S101 it has just begun
         gone = asyncio.get_running_loop().create_task(_hung_up(request))
         try:
@@ -240,7 +240,7 @@ class HttpLine:
             task = strict_json.parse_object(await _body(request)).get("task_id")
         except Invalid as error:
             return _refuse(400, str(error))
-        execution = self._bench.of(str(task))
+        execution = self._running.of(str(task))
         if execution is not None:
             execution.cancel()
         return _json(200, msgspec.json.encode({"canceled": execution is not None}))
@@ -250,7 +250,7 @@ class HttpLine:
         return _json(200, msgspec.json.encode(said))
 
 
-class Call:
+class TaskRequest:
     """The request that brought a task: what its handler says on the way goes to the server."""
 
     def __init__(self, request: Request, wire: Wire) -> None:

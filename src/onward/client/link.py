@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from onward.client import frames
 from onward.client.address import credentials, is_loopback, socket_url
 from onward.client.context import LostTask, TaskContext
-from onward.client.execution import Bench, Ended, Execution
+from onward.client.execution import Ended, Execution, RunningTasks
 from onward.client.wire import Wire
 from onward.core.outcome import Failed
 from onward.core.task import Fault, unknown_service
@@ -44,7 +44,7 @@ class NameTaken(RuntimeError):
     """Somebody else works under this worker's id."""
 
 
-class SocketLine:
+class SocketTransport:
     """One connection after the other, for as long as the worker lives."""
 
     def __init__(
@@ -128,7 +128,7 @@ class SocketLink:
         self.wire = wire
         self._socket = socket
         self._services = services
-        self._bench = Bench(threads)
+        self._running = RunningTasks(threads)
         self._ponged = asyncio.Event()
         self.on_drain: Callable[[], None] = _stay
 
@@ -153,7 +153,7 @@ class SocketLink:
                     continue
                 await self._take(frame)
         finally:
-            await self._bench.drop()
+            await self._running.drop()
 
     async def drain(self, grace_ms: int) -> None:
         """Take nothing more, and finish what runs as far as the time allows."""
@@ -165,9 +165,9 @@ class SocketLink:
                 await self.send(frames.Ping())
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ponged.wait(), ANSWER_S)
-                await self._bench.all_over()
-        if len(self._bench):
-            log.warning("time is over: %d running tasks go back to the server", len(self._bench))
+                await self._running.all_over()
+        if len(self._running):
+            log.warning("time is over: %d running tasks go back to the server", len(self._running))
 
     async def send(self, frame: frames.Frame) -> None:
         data = frames.encode(frame)
@@ -196,7 +196,7 @@ class SocketLink:
                 pass
 
     def _cancel(self, task: str) -> None:
-        execution = self._bench.of(task)
+        execution = self._running.of(task)
         if execution is not None:
             execution.cancel()
 
@@ -219,7 +219,7 @@ class SocketLink:
                 fault = Fault(kind="ResultTooLarge", message=str(error), retryable=False)
                 await self.send(_answer(task, Failed(fault)))
 
-        self._bench.begin(execution, bytes(task.payload).decode(), tell)
+        self._running.begin(execution, bytes(task.payload).decode(), tell)
 
 
 def _stay() -> None:

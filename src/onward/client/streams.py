@@ -27,7 +27,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from onward.client import frames
 from onward.client.context import TaskContext
 from onward.client.errors import NotAdmitted, ProblemError, ServerNeeded, Unreachable
-from onward.client.execution import Bench, Ended, Execution
+from onward.client.execution import Ended, Execution, RunningTasks
 from onward.client.wire import Wire
 from onward.core.errors import OnwardError
 from onward.core.outcome import Failed, Succeeded
@@ -89,7 +89,7 @@ end
 """
 
 
-class Taken:
+class HeldEntry:
     """An entry that is ours as far as we know."""
 
     def __init__(self, entry: str, task: str, execution: Execution) -> None:
@@ -100,7 +100,7 @@ class Taken:
         self.heard_at = monotonic()  # when the server last took us for its owner
 
 
-class StreamLine:
+class StreamTransport:
     def __init__(
         self,
         url: str,
@@ -119,7 +119,7 @@ class StreamLine:
         self._services = services
         self._registration = registration
         self._wire = wire
-        self._bench = Bench(threads)
+        self._running = RunningTasks(threads)
         self._slots = registration.concurrency
         # A name of this life alone: what an earlier one left behind is not ours.
         self._name = f"{registration.worker_id}:{os.urandom(4).hex()}"
@@ -128,7 +128,7 @@ class StreamLine:
         self._visibility_s = float(os.environ.get("VISIBILITY_TIMEOUT_S") or 300)
         heartbeat_s = float(os.environ.get("HEARTBEAT_INTERVAL_S") or 30)
         self._beat_s = min(heartbeat_s, self._visibility_s / 3)
-        self._taken: dict[str, Taken] = {}
+        self._taken: dict[str, HeldEntry] = {}
         self._draining = False
         self._reader: asyncio.Task[None] | None = None
         self.connected = False
@@ -179,7 +179,7 @@ class StreamLine:
             self._reader.cancel()
             beating.cancel()
             await asyncio.wait({self._reader, beating})
-            await self._bench.drop()
+            await self._running.drop()
             await self._calls.aclose()
             await self._reading.aclose()
 
@@ -190,12 +190,12 @@ class StreamLine:
             async with asyncio.timeout(grace_ms / 1000):
                 if self._reader is not None:
                     await asyncio.wait({self._reader})
-                await self._bench.all_over()
+                await self._running.all_over()
         if self._reader is not None and not self._reader.done():
             await asyncio.wait({self._reader}, timeout=2 * BLOCK_MS / 1000)
-        if len(self._bench):
-            log.warning("time is over: %d running tasks are handed back", len(self._bench))
-        self._bench.lose(taken.execution for taken in self._taken.values())
+        if len(self._running):
+            log.warning("time is over: %d running tasks are handed back", len(self._running))
+        self._running.lose(taken.execution for taken in self._taken.values())
         self._taken.clear()
         if not self._known:
             return
@@ -225,8 +225,8 @@ class StreamLine:
             try:
                 if not self.connected:
                     await self._arrive()
-                if len(self._bench) >= self._slots:
-                    await self._bench.one_over()
+                if len(self._running) >= self._slots:
+                    await self._running.one_over()
                     continue
                 start = await self._read(start)
                 pause = FIRST_PAUSE_S
@@ -253,7 +253,7 @@ class StreamLine:
     async def _read(self, start: str) -> str:
         """Take as many as there are free hands; returns where to read on."""
         streams: dict[Any, Any] = {WORDS.tasks: start}
-        free = self._slots - len(self._bench)
+        free = self._slots - len(self._running)
         reply: Any = await self._reading.xreadgroup(
             WORDS.group, self._name, streams, count=free, block=BLOCK_MS
         )
@@ -282,7 +282,7 @@ class StreamLine:
             _frame(task, fields), self, unknown_s=0 if "fence" in fields else ADOPTED_S
         )
         execution = Execution(service, context)
-        taken = self._taken[entry] = Taken(entry, task, execution)
+        taken = self._taken[entry] = HeldEntry(entry, task, execution)
 
         async def tell(ended: Ended) -> None:
             answer = self._answer(fields, ended)
@@ -292,7 +292,7 @@ class StreamLine:
             if not await self._settle_surely(taken, answer):
                 log.info("task %s was taken back; what came of it is dropped", task)
 
-        self._bench.begin(execution, fields.get("payload", "null"), tell)
+        self._running.begin(execution, fields.get("payload", "null"), tell)
         assert execution.job is not None  # noqa: S101 begun just now
         execution.job.add_done_callback(lambda _: self._taken.pop(entry, None))
 
@@ -319,7 +319,7 @@ class StreamLine:
                     said["retry_after_ms"] = str(fault.retry_after_ms)
                 return {**answer, **said}
 
-    async def _settle_surely(self, taken: Taken, answer: Mapping[str, str]) -> bool:
+    async def _settle_surely(self, taken: HeldEntry, answer: Mapping[str, str]) -> bool:
         """Again while it may still be ours: one that did get through is refused the second time."""
         pause = FIRST_PAUSE_S
         while True:
@@ -371,7 +371,7 @@ class StreamLine:
                 log.warning("no heartbeat (%s)", error)
                 self._lose_silent(held)
 
-    async def _renew(self, held: list[Taken]) -> None:
+    async def _renew(self, held: list[HeldEntry]) -> None:
         began = monotonic()
         keys = [WORDS.tasks, *(taken.cancel_key for taken in held)]
         entries = [taken.entry for taken in held]
@@ -384,29 +384,29 @@ class StreamLine:
             if word == b"CANCEL":
                 _cancel(taken)
 
-    async def _look(self, held: list[Taken]) -> None:
+    async def _look(self, held: list[HeldEntry]) -> None:
         asked = await self._calls.mget([taken.cancel_key for taken in held])
         for taken, word in zip(held, asked, strict=True):
             if word is not None:
                 _cancel(taken)
 
-    def _lose_silent(self, held: list[Taken]) -> None:
+    def _lose_silent(self, held: list[HeldEntry]) -> None:
         # By now it has been given to somebody else; what we would still do, they do as well.
         for taken in held:
             if monotonic() - taken.heard_at > self._visibility_s:
                 self._lose(taken)
 
-    def _lose(self, taken: Taken) -> None:
+    def _lose(self, taken: HeldEntry) -> None:
         if self._taken.pop(taken.entry, None) is not None:
             log.info("task %s is in other hands", taken.task)
             taken.execution.lose()
 
 
-def _newest(held: list[Taken]) -> float:
+def _newest(held: list[HeldEntry]) -> float:
     return max(taken.heard_at for taken in held)
 
 
-def _cancel(taken: Taken) -> None:
+def _cancel(taken: HeldEntry) -> None:
     if not taken.execution.context.cancelled:
         taken.execution.cancel()
 

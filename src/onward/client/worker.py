@@ -22,8 +22,8 @@ from time import monotonic
 from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from onward.client import frames
-from onward.client.address import is_said, server_url
-from onward.client.link import NameTaken, SocketLine
+from onward.client.address import is_explicit, server_url
+from onward.client.link import NameTaken, SocketTransport
 from onward.client.wire import Wire
 from onward.services.function import Service
 
@@ -37,7 +37,7 @@ PATIENCE_MS = 7 * 24 * 3_600_000
 __all__ = ["NameTaken", "Worker"]
 
 
-class Line(Protocol):
+class Transport(Protocol):
     """How tasks come to a worker, and answers go back."""
 
     @property
@@ -51,8 +51,8 @@ class Line(Protocol):
 
 
 # Makes a line from who we are, what we do (None: for our group), and what to call to have us go.
-Over: TypeAlias = Callable[
-    [frames.Register, Mapping[str | None, Service], Callable[[], None]], Line
+MakeTransport: TypeAlias = Callable[
+    [frames.Register, Mapping[str | None, Service], Callable[[], None]], Transport
 ]
 
 
@@ -83,14 +83,14 @@ class Worker:
         if concurrency < 1:
             raise ValueError("a worker needs a concurrency of at least 1")
         self.url = server_url(url)
-        self.url_said = is_said(url)  # by somebody; else it is only where a server often is
+        self.url_is_explicit = is_explicit(url)  # else it is the default address
         self.id = id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.concurrency = concurrency
         self.grace_ms = grace_ms
         self._group = group
         self._queues = (queues,) if isinstance(queues, str) else tuple(queues)
         self._services: dict[str | None, Service] = {}
-        self._line: Line | None = None
+        self._line: Transport | None = None
         self._drain_asked = asyncio.Event()
         self._told_to_go = False  # by the server
         self._hurried = asyncio.Event()  # by a signal
@@ -139,7 +139,11 @@ class Worker:
     # Doing it.
 
     def run(
-        self, *, redis: str | None = None, listen: str | None = None, over: Over | None = None
+        self,
+        *,
+        redis: str | None = None,
+        listen: str | None = None,
+        transport: MakeTransport | None = None,
     ) -> None:
         """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once.
 
@@ -149,11 +153,15 @@ class Worker:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%X")
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each call of ours
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            runner.run(self._serve_until_signalled(redis, listen, over))
+            runner.run(self._serve_until_signalled(redis, listen, transport))
         _leave_stuck_threads()
 
     async def serve(
-        self, *, redis: str | None = None, listen: str | None = None, over: Over | None = None
+        self,
+        *,
+        redis: str | None = None,
+        listen: str | None = None,
+        transport: MakeTransport | None = None,
     ) -> None:
         """Serve until `drain` is called, then finish what runs."""
         if not self._services or (self._group is not None and None not in self._services):
@@ -164,10 +172,10 @@ class Worker:
         loop = asyncio.get_running_loop()
         asked = loop.create_task(self._drain_asked.wait())
         try:
-            if over is not None:
-                line = over(self._registration(), self._services, self._on_told_to_drain)
+            if transport is not None:
+                line = transport(self._registration(), self._services, self._on_told_to_drain)
             else:
-                line = self._line_over(redis, listen, wire, threads)
+                line = self._built_in_transport(redis, listen, wire, threads)
             self._line = line
             serving = loop.create_task(line.serve())
             try:
@@ -184,7 +192,7 @@ class Worker:
         if not serving.cancelled():
             serving.result()
 
-    async def _drain(self, line: Line) -> None:
+    async def _drain(self, line: Transport) -> None:
         """A server that lets us go waits for what runs; whoever sends a signal waits so long."""
         if self._told_to_go and not self._hurried.is_set():
             loop = asyncio.get_running_loop()
@@ -198,29 +206,29 @@ class Worker:
             await asyncio.wait({patiently})
         await line.drain(self.grace_ms)
 
-    def _line_over(
+    def _built_in_transport(
         self, redis: str | None, listen: str | None, wire: Wire, threads: ThreadPoolExecutor
-    ) -> Line:
+    ) -> Transport:
         if listen is not None:
-            from onward.client.http_worker import HttpLine
+            from onward.client.http_worker import HttpTransport
 
-            line = HttpLine(
+            line = HttpTransport(
                 listen, self._registration(), self._services, wire=wire, threads=threads
             )
             line.on_registered = self.on_registered
             line.on_drain = self._on_told_to_drain
             return line
         if redis is None:
-            link = SocketLine(self._registration(), self._services, wire=wire, threads=threads)
+            link = SocketTransport(self._registration(), self._services, wire=wire, threads=threads)
             link.on_drain = self._on_told_to_drain
             return link
-        from onward.client.streams import StreamLine
+        from onward.client.streams import StreamTransport
 
-        return StreamLine(
+        return StreamTransport(
             redis,
             self._registration(),
             self._services,
-            wire=wire if self.url_said else None,
+            wire=wire if self.url_is_explicit else None,
             threads=threads,
         )
 
@@ -242,13 +250,13 @@ class Worker:
         )
 
     async def _serve_until_signalled(
-        self, redis: str | None, listen: str | None, over: Over | None
+        self, redis: str | None, listen: str | None, transport: MakeTransport | None
     ) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(NotImplementedError):  # Windows
                 loop.add_signal_handler(number, self._on_signal, number)
-        await self.serve(redis=redis, listen=listen, over=over)
+        await self.serve(redis=redis, listen=listen, transport=transport)
 
     def _on_told_to_drain(self) -> None:
         if not self._drain_asked.is_set():

@@ -52,7 +52,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decode = msgspec.json.Decoder(Member).decode
-Obey = Callable[[bool], Awaitable[None]]  # drain, or take work again; Conflict: it cannot
+SetDraining = Callable[[bool], Awaitable[None]]  # drain, or take work again; Conflict: it cannot
 
 
 class Roster:
@@ -61,7 +61,7 @@ class Roster:
         self._clock = clock
         self.server = new_id()
         self._here: dict[WorkerId, Member] = {}
-        self._obey: dict[WorkerId, Obey] = {}
+        self._set_draining_of: dict[WorkerId, SetDraining] = {}
         self._draining: set[WorkerId] = set()  # of those here
         self._all: dict[WorkerId, Member] = {}
         # By queue, how many take its work; kept with each change, for thousands may go at once.
@@ -85,14 +85,14 @@ class Roster:
             **more,
         )
 
-    async def join(self, member: Member, obey: Obey | None = None) -> None:
-        """Known to every server when this returns. Without `obey` it drains only by itself."""
+    async def join(self, member: Member, set_draining: SetDraining | None = None) -> None:
+        """Known to every server when this returns. Without `set_draining` it cannot be drained."""
         # Here before its row is there: a refresh in between would take the row for a leftover.
         self._here[member.id] = member
         self._draining.discard(member.id)
-        self._obey.pop(member.id, None)
-        if obey is not None:
-            self._obey[member.id] = obey
+        self._set_draining_of.pop(member.id, None)
+        if set_draining is not None:
+            self._set_draining_of[member.id] = set_draining
         try:
             await self._write(member)
         except BaseException:
@@ -105,7 +105,7 @@ class Roster:
         if self._here.get(member.id) is not member:
             return  # a newer connection has taken the name over
         del self._here[member.id]
-        self._obey.pop(member.id, None)
+        self._set_draining_of.pop(member.id, None)
         self._draining.discard(member.id)
         self._set(member.id, None)
         await self._backend.documents.delete(WORKER, member.id)
@@ -229,10 +229,10 @@ class Roster:
             log.warning("left without signing off")
 
     async def _set_draining(self, id: WorkerId, draining: bool) -> None:
-        obey = self._obey.get(id)
-        if obey is None:
+        set_draining = self._set_draining_of.get(id)
+        if set_draining is None:
             raise Conflict(f"worker {id!r} cannot be told so from here")
-        await obey(draining)
+        await set_draining(draining)
         if id in self._here:  # it may have hung up at once
             (self._draining.add if draining else self._draining.discard)(id)
             self._set(id, self._marked(self._here[id]))

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Body
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from onward.core.contract import Hold
+from onward.core.contract import LeaseRenewal
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, NotFound
 from onward.core.task import Note, State, Task, TaskId, encode
@@ -97,7 +97,7 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog, drains: Drai
     async def note(task: Task, note: Note, progress: str | None = None) -> Response:
         lease = dispatcher.clock.now() + dispatcher.profiles[task.profile].lease_ms
         until = max(lease, task.lease_until or 0)
-        await dispatcher.extend(Hold(task.id, task.fence, until, progress, (note,)))
+        await dispatcher.extend(LeaseRenewal(task.id, task.fence, until, progress, (note,)))
         return Response(status_code=204)
 
     @router.post("/tasks/{task_id}/progress", status_code=204)

@@ -326,7 +326,7 @@ def _types(wished: Sequence[str] | None) -> tuple[str, ...]:
 
 
 async def _webhook(body: WebhookBody, before: Webhook | None, hosts: Hosts) -> Webhook:
-    await hosts.place(body.url)
+    await hosts.pin(body.url)
     secret = body.secret
     if secret is not None:
         webhooks.check_secret(secret)

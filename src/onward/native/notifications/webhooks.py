@@ -27,7 +27,7 @@ from onward.core.policy import Overrides
 from onward.core.task import Claimed, Fault, Instant, Task, encode, new_id
 from onward.native.notifications.notices import Kept, Notice, Notices
 from onward.native.notifications.preferences import Wishes
-from onward.workers.http.address import Hosts, Place
+from onward.workers.http.address import Hosts, PinnedUrl
 
 QUEUE = "onward:webhook"
 SLOTS = 32
@@ -49,7 +49,7 @@ class Answer(Protocol):
     def retry_after_ms(self) -> int | None: ...
 
 
-Post = Callable[[Place, bytes, dict[str, str], Instant], Awaitable[Answer]]
+Post = Callable[[PinnedUrl, bytes, dict[str, str], Instant], Awaitable[Answer]]
 _decode = msgspec.json.Decoder(Errand).decode
 
 
@@ -145,7 +145,7 @@ class Webhooks:
         body = cloud_event(errand.session_id, kept.notice)
         try:
             # Looked up and checked anew each time, and called at just the addresses found.
-            place = await self._hosts.place(webhook.url)
+            place = await self._hosts.pin(webhook.url)
             async with asyncio.timeout(CALL_S):
                 now = self._clock.now()
                 headers = signed(webhook.secret, kept.id, body, now)

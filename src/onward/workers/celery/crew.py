@@ -18,7 +18,7 @@ from onward.core.outcome import Outcome
 from onward.core.task import Claimed, State
 from onward.services.function import Service
 from onward.settings import Settings
-from onward.workers.ledger.worker import Outpost, Seating
+from onward.workers.ledger.worker import LedgerWorker, Seating
 from onward.workers.local.executor import LocalExecutor
 from onward.workers.runner import Runner
 
@@ -95,7 +95,7 @@ class Crew:
         self._settings = settings
         self._services = services
         self._name = seating.name
-        self._post = Outpost(settings, url, seating, services, threads=THREADS)
+        self._post = LedgerWorker(settings, url, seating, services, threads=THREADS)
         self._backend = self._post.backend
         self._dispatcher = self._post.dispatcher
         self._shifts: dict[int, Shift] = {}

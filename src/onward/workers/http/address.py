@@ -41,7 +41,7 @@ _name = re.compile(r"(?=.{1,253}$)(?!-)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?"
 _numeric = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)\.?").fullmatch
 
 
-class Place(msgspec.Struct, frozen=True):
+class PinnedUrl(msgspec.Struct, frozen=True):
     """A URL that may be called, and where exactly."""
 
     url: str
@@ -75,7 +75,7 @@ class Hosts:
                 ) from None
             self._names.add(entry.rstrip("."))
 
-    async def place(self, url: str) -> Place:
+    async def pin(self, url: str) -> PinnedUrl:
         """Checked now and kept: what its name means later is of no interest. Invalid if refused."""
         parts = _parts(url)
         host = (parts.hostname or "").rstrip(".")
@@ -89,7 +89,7 @@ class Hosts:
         addresses.sort(key=lambda address: address.version)
         pinned = tuple(dict.fromkeys(map(str, addresses)))[:MOST_ADDRESSES]
         path = parts.path.rstrip("/")
-        return Place(f"{parts.scheme}://{parts.netloc.lower()}{path}", host, pinned)
+        return PinnedUrl(f"{parts.scheme}://{parts.netloc.lower()}{path}", host, pinned)
 
     def admit(self, host: str, addresses: Sequence[str]) -> bool:
         """Asked again for what was registered under an earlier list. Every address must pass."""

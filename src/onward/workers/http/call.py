@@ -21,11 +21,11 @@ from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
 from onward.core.task import Claimed, Fault, Instant, Json, TaskId, bounded_delay, encode
 from onward.core.trace import handed_on
-from onward.workers.http.address import Place
+from onward.workers.http.address import PinnedUrl
 from onward.workers.http.registry import HttpWorker
 
 MOST = 1 << 20  # bytes of an answer
-CONNECT_S, TELL_S = 2.0, 2.0
+CONNECT_S, CANCEL_S = 2.0, 2.0
 # Most servers hang up on a silent connection after 5 s: we do before that, or a request would meet
 # the hang-up on its way and nobody could say whether it was read.
 KEEP_ALIVE_S = 2.0
@@ -44,32 +44,32 @@ class Unreached(Exception):
     """No connection: nobody has seen the task."""
 
 
-class Said(msgspec.Struct, frozen=True):
+class PostReply(msgspec.Struct, frozen=True):
     status: int
     retry_after_ms: int | None
 
 
-class Flow(msgspec.Struct, forbid_unknown_fields=True):
+class ExecBody(msgspec.Struct, forbid_unknown_fields=True):
     """What a flow sends to a node's service, and the protocol's own form."""
 
     input: msgspec.Raw
     params: dict[str, msgspec.Raw]
 
 
-_decode_flow = msgspec.json.Decoder(Flow).decode
+_decode_body = msgspec.json.Decoder(ExecBody).decode
 
 
 def request_body(payload: Json) -> tuple[bytes, bool]:
     """The body, and whether the payload had to be put into the protocol's form."""
     raw = payload.encode()
     try:
-        _decode_flow(raw)
+        _decode_body(raw)
     except msgspec.DecodeError:
         return b'{"input":' + raw + b',"params":{}}', True
     return raw, False
 
 
-class Caller:
+class OutboundHttp:
     """All connections to workers of this server."""
 
     def __init__(self) -> None:
@@ -106,12 +106,14 @@ class Caller:
         """Whether it hears this, or knows the word at all, is its own affair."""
         body = encode({"task_id": task}).encode()
         try:
-            response = await self._post(worker, "/cancel", body, {}, answer_s=TELL_S)
+            response = await self._post(worker, "/cancel", body, {}, answer_s=CANCEL_S)
             await response.aclose()
         except (Unreached, httpx2.TransportError):
             pass
 
-    async def post(self, place: Place, body: bytes, headers: dict[str, str], now: Instant) -> Said:
+    async def post(
+        self, place: PinnedUrl, body: bytes, headers: dict[str, str], now: Instant
+    ) -> PostReply:
         """To a URL that is no worker's. Only the status counts; OSError if there is none."""
         try:
             response = await self._post(place, "", body, headers)
@@ -119,7 +121,7 @@ class Caller:
             raise OSError(_name(error)) from error
         await response.aclose()
         after = _retry_after_ms(response.headers.get("retry-after"), now)
-        return Said(response.status_code, after)
+        return PostReply(response.status_code, after)
 
     async def close(self) -> None:
         for transport in self._transports.values():
@@ -127,7 +129,7 @@ class Caller:
 
     async def _post(
         self,
-        worker: HttpWorker | Place,
+        worker: HttpWorker | PinnedUrl,
         path: str,
         body: bytes,
         headers: dict[str, str],
@@ -190,7 +192,7 @@ async def _read(response: httpx2.Response) -> bytes:
     return bytes(said)
 
 
-class Answer(msgspec.Struct, rename="camel"):
+class ExecReply(msgspec.Struct, rename="camel"):
     result: msgspec.Raw = msgspec.Raw(b"")
     error: Any = ""
     error_type: str | None = None  # ours, from here on
@@ -200,7 +202,7 @@ class Answer(msgspec.Struct, rename="camel"):
     released: bool = False  # with an error: it cannot do this and has not begun it
 
 
-_decode_answer = msgspec.json.Decoder(Answer).decode
+_decode_reply = msgspec.json.Decoder(ExecReply).decode
 
 
 def outcome(status: int, headers: httpx2.Headers, said: bytes, now: Instant) -> Outcome:
@@ -222,7 +224,7 @@ def outcome(status: int, headers: httpx2.Headers, said: bytes, now: Instant) -> 
 def _answered(said: bytes) -> Outcome:
     try:
         strict_json.parse_object(said)
-        answer = _decode_answer(said)
+        answer = _decode_reply(said)
     except (Invalid, msgspec.DecodeError) as error:
         return _failed(INVALID, f"the answer cannot be read: {error}", retryable=False)
     if answer.error:
@@ -245,7 +247,7 @@ def _answered(said: bytes) -> Outcome:
 def _told(said: bytes) -> str:
     """What an error's body says for itself, if it says it as the protocol does."""
     try:
-        answer = _decode_answer(said)
+        answer = _decode_reply(said)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     return answer.error[:SAID] if isinstance(answer.error, str) else ""

@@ -76,7 +76,7 @@ class Registry:
         slots: int | None = None,
     ) -> WorkerId:
         """Known to this server when it returns, and to the others within a second."""
-        place = await self._hosts.place(url)
+        place = await self._hosts.pin(url)
         known = await self.all()
         # Without a name of its own it is known by its URL, or each restart would leave a ghost.
         same = next((worker.id for worker in known if worker.url == place.url), None)

@@ -14,7 +14,7 @@ from onward.core.errors import Conflict, Invalid, LedgerUnavailable, NotLetIn
 from onward.core.task import Claimed
 from onward.services.function import SAYING_NO, Service
 from onward.settings import Settings
-from onward.workers.ledger.worker import Outpost, Seating
+from onward.workers.ledger.worker import LedgerWorker, Seating
 from onward.workers.roster import group_queue
 from onward.workers.runner import Runner
 
@@ -23,7 +23,7 @@ log = structlog.get_logger("onward.worker")
 TRANSPORT = "ledger"
 
 
-class LedgerLine:
+class LedgerTransport:
     """How tasks come from the ledger to the functions of one process, and answers go back."""
 
     def __init__(
@@ -39,7 +39,7 @@ class LedgerLine:
     ) -> None:
         queues = (*dict.fromkeys((*services, *queues)), *map(group_queue, groups))
         seating = Seating(name=name, transport=TRANSPORT, queues=queues, slots=slots)
-        self._post = Outpost(
+        self._post = LedgerWorker(
             settings, settings.ledger, seating, services, groups=groups, threads=slots
         )
         self._runner = Runner(

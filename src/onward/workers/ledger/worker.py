@@ -23,7 +23,7 @@ from onward.services.catalog import Catalog, Declared
 from onward.services.function import Service
 from onward.settings import Settings
 from onward.workers.local.executor import LocalExecutor
-from onward.workers.roster import Obey, Roster
+from onward.workers.roster import Roster, SetDraining
 
 log = structlog.get_logger("onward.outpost")
 
@@ -40,7 +40,7 @@ class Seating(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
 
 
-class Outpost:
+class LedgerWorker:
     def __init__(
         self,
         settings: Settings,
@@ -86,12 +86,12 @@ class Outpost:
         self.background.every(1, self.backend.maintain)
 
     async def sign_on(
-        self, obey: Obey | None = None, *, final: tuple[type[OnwardError], ...] = ()
+        self, set_draining: SetDraining | None = None, *, final: tuple[type[OnwardError], ...] = ()
     ) -> None:
         """Known to every server when this returns; a ledger that is away is waited for."""
         while True:
             try:
-                await self._sign_on(obey)
+                await self._sign_on(set_draining)
             except final:
                 raise
             except Exception as error:
@@ -111,7 +111,7 @@ class Outpost:
             log.warning("not signed off", error=str(error))
         await self.backend.close()
 
-    async def _sign_on(self, obey: Obey | None) -> None:
+    async def _sign_on(self, set_draining: SetDraining | None) -> None:
         await self.backend.maintain()
         self.clock.adopt()
         await self._declare()
@@ -119,7 +119,7 @@ class Outpost:
         await self.roster.beat()
         seat = self._seating
         member = self.roster.member(seat.name, seat.transport, seat.queues, seat.slots)
-        await self.roster.join(member, obey)
+        await self.roster.join(member, set_draining)
 
     async def _declare(self) -> None:
         catalog = Catalog(self.backend, self.clock)

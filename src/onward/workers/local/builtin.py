@@ -11,7 +11,7 @@ from onward.workers.roster import Roster, group_queue
 from onward.workers.runner import Runner
 
 
-class Builtin:
+class BuiltinWorker:
     def __init__(
         self,
         dispatcher: Dispatcher,

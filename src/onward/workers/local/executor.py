@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic_core import to_json
 
-from onward.core.contract import Effect, Hold
+from onward.core.contract import Effect, LeaseRenewal
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
@@ -72,7 +72,7 @@ class LocalContext:
 
     async def _note(self, event: str, body: str, *, progress: str | None = None) -> None:
         until = self._dispatcher.clock.now() + self._lease_ms
-        hold = Hold(self._task.id, self._task.fence, until, progress, ((event, body),))
+        hold = LeaseRenewal(self._task.id, self._task.fence, until, progress, ((event, body),))
         await self._dispatcher.extend(hold)
 
     async def once(
@@ -128,7 +128,7 @@ class LocalContext:
             await asyncio.sleep(AGAIN_S)
 
 
-class Execution(msgspec.Struct, frozen=True):
+class LocalExecution(msgspec.Struct, frozen=True):
     service: Service
     context: LocalContext
     task: asyncio.Task[Any]
@@ -151,7 +151,7 @@ class LocalExecutor:
         self._groups = groups
         self._lease_ms = lease_ms
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="onward-handler")
-        self._running: dict[tuple[TaskId, int], Execution] = {}
+        self._running: dict[tuple[TaskId, int], LocalExecution] = {}
         self.on_failure: Callable[[Service, Claimed, BaseException], None] = _keep_quiet
 
     async def execute(self, task: Claimed) -> Outcome:
@@ -166,7 +166,7 @@ class LocalExecutor:
         execution = asyncio.current_task()
         assert execution is not None  # noqa: S101 executors run in a task of their own
         # By attempt: a lost one that is told to stop must not stop the one after it.
-        self._running[task.id, task.fence] = Execution(service, context, execution)
+        self._running[task.id, task.fence] = LocalExecution(service, context, execution)
         traceparent = handed_on(task)
         try:
             if traceparent is None:

@@ -17,7 +17,7 @@ import structlog
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from onward.core import strict_json
-from onward.core.contract import Hold, Pulse
+from onward.core.contract import LeaseRenewal, LeaseStatus
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, OnwardError
 from onward.core.outcome import Failed, Lost, Outcome, Released, Succeeded
@@ -105,7 +105,7 @@ _decode = msgspec.json.Decoder(
 _encode = msgspec.json.Encoder().encode
 
 
-class Sockets:
+class WorkerSockets:
     """All worker connections of this server."""
 
     def __init__(
@@ -159,7 +159,7 @@ class Sockets:
         await asyncio.gather(*[session.drain(grace_ms) for session in sessions])
 
 
-class Execution:
+class SentTask:
     """One task in a remote worker's hands."""
 
     def __init__(self, task: Claimed, answer: asyncio.Future[Outcome]) -> None:
@@ -173,7 +173,7 @@ class Session:
 
     def __init__(
         self,
-        sockets: Sockets,
+        sockets: WorkerSockets,
         receive: Callable[[], Awaitable[Message]],
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
@@ -181,7 +181,7 @@ class Session:
         self._receive = receive
         self._send = send
         self._sending = asyncio.Lock()  # one at a time: no more than one waits in a full buffer
-        self._executions: dict[TaskId, Execution] = {}
+        self._executions: dict[TaskId, SentTask] = {}
         self._notes = self._note_bytes = 0  # since the ledger was last waited for
         self._runner: Runner | None = None
         self._member: Member | None = None
@@ -329,7 +329,7 @@ class Session:
         claimed = execution.task
         dispatcher = self._sockets.dispatcher
         until = dispatcher.clock.now() + self._sockets.lease_ms
-        hold = Hold(claimed.id, claimed.fence, until, progress, (note,))
+        hold = LeaseRenewal(claimed.id, claimed.fence, until, progress, (note,))
         noted = asyncio.ensure_future(dispatcher.extend(hold))
         noted.add_done_callback(_shrug)
         execution.noted = noted
@@ -342,7 +342,7 @@ class Session:
 
     async def execute(self, task: Claimed) -> Outcome:
         loop = asyncio.get_running_loop()
-        execution = Execution(task, loop.create_future())
+        execution = SentTask(task, loop.create_future())
         self._executions[task.id] = execution
         try:
             if self._ended:
@@ -442,6 +442,6 @@ def _text(raw: Raw) -> str:
     return bytes(raw).decode()
 
 
-def _shrug(noted: asyncio.Future[Pulse]) -> None:
+def _shrug(noted: asyncio.Future[LeaseStatus]) -> None:
     if not noted.cancelled() and noted.exception() is not None:
         log.warning("progress not kept", error=repr(noted.exception()))

@@ -31,7 +31,7 @@ Foreign = Mapping[TaskId, tuple[str | None, Fields]]
 REUSED = "its idempotency_key was used before, with another tool or payload"
 
 
-class Adoption:
+class EntryAdoption:
     def __init__(
         self,
         dispatcher: Dispatcher,

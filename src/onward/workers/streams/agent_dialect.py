@@ -32,8 +32,8 @@ from onward.core.task import (
 )
 from onward.core.trace import stored
 from onward.workers.streams.dialects import (
-    Answer,
     Fields,
+    StreamAnswer,
     count,
     is_id,
     kept,
@@ -114,13 +114,13 @@ class AgentProtocol:
         }
         return envelope(CREATE, f"{claimed.id}:{claimed.fence}", claimed.created_at, data)
 
-    def answer(self, stream: str, fields: Fields) -> Answer | None:
+    def answer(self, stream: str, fields: Fields) -> StreamAnswer | None:
         task = fields.get("task_id", "")
         if not is_id(task) or fields.get("origin") == ORIGIN:
             return None
         by = fields.get("completed_by") or fields.get("failed_by") or ""
         fence = count(fields.get("fence", "")) or None
-        return Answer(task, fence, by, self._outcome(stream, fields))
+        return StreamAnswer(task, fence, by, self._outcome(stream, fields))
 
     def _outcome(self, stream: str, fields: Fields) -> Outcome:
         # Written only with the end itself: whoever tells of ends sees that this one was told.

@@ -30,7 +30,7 @@ OURSELVES = "onward"  # our name in every group
 OCCUPIED_MS = 15_000  # longer than any sweep should take
 
 
-class Lines(msgspec.Struct, frozen=True):
+class StreamConnections(msgspec.Struct, frozen=True):
     """Connections: blocking reads have their own, with no time-out under them."""
 
     calls: Redis
@@ -39,13 +39,13 @@ class Lines(msgspec.Struct, frozen=True):
     tally: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
 
 
-class Row(NamedTuple):
+class StreamEntry(NamedTuple):
     entry: str
     fields: Fields
     event: str  # the id that an envelope gives it; without one, the entry's
 
 
-class Taken(NamedTuple):
+class PendingEntry(NamedTuple):
     """An entry of a group's pending list."""
 
     consumer: str
@@ -55,7 +55,7 @@ class Taken(NamedTuple):
 Order = tuple[int, int]
 
 
-class Reach(NamedTuple):
+class ReadPositions(NamedTuple):
     """The last entry that every group has been given, and that some group has."""
 
     all: Order
@@ -100,7 +100,7 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 
 
 class Channel:
-    def __init__(self, lines: Lines, dialect: Dialect) -> None:
+    def __init__(self, lines: StreamConnections, dialect: Dialect) -> None:
         self.dialect = dialect
         self._redis = lines.calls
         self._blocking = lines.blocking
@@ -129,7 +129,7 @@ class Channel:
 
     # What is there.
 
-    async def entries(self) -> AsyncIterator[Sequence[Row]]:
+    async def entries(self) -> AsyncIterator[Sequence[StreamEntry]]:
         """A page at a time: a stream may be longer than fits into memory."""
         start = "-"
         while True:
@@ -140,16 +140,16 @@ class Channel:
                 return
             start = "(" + found[-1].entry
 
-    async def row(self, entry: str) -> Row | None:
+    async def row(self, entry: str) -> StreamEntry | None:
         rows = await self._redis.xrange(self._tasks, entry, entry) or ()
         return next((self._row(*row) for row in rows), None)
 
     async def length(self) -> int:
         return int(await self._redis.xlen(self._tasks))
 
-    async def pending(self) -> dict[str, Taken]:
+    async def pending(self) -> dict[str, PendingEntry]:
         """Of those who have an entry, the one heard of last, and ourselves last of all."""
-        found: dict[str, Taken] = {}
+        found: dict[str, PendingEntry] = {}
         for group in self.groups:
             for entry, taken in (await self._pending(group)).items():
                 other = found.get(entry)
@@ -157,8 +157,8 @@ class Channel:
                     found[entry] = taken
         return found
 
-    async def _pending(self, group: str, consumer: str | None = None) -> dict[str, Taken]:
-        found: dict[str, Taken] = {}
+    async def _pending(self, group: str, consumer: str | None = None) -> dict[str, PendingEntry]:
+        found: dict[str, PendingEntry] = {}
         start = "-"
         while True:
             rows = await self._redis.xpending_range(
@@ -183,7 +183,7 @@ class Channel:
         # On a stream that all services read, another one's reading says nothing.
         return order(entry) <= (reach.all if self.dialect.shared else reach.any)
 
-    async def delivered(self) -> Reach:
+    async def delivered(self) -> ReadPositions:
         """How far the groups have read, and anew which groups there are."""
         infos = [
             info
@@ -196,7 +196,7 @@ class Channel:
         # A group without anybody in it is a service that is no more, or not yet.
         lively = [info for info in infos if info["consumers"]] or infos
         ends = [order(_text(info["last-delivered-id"])) for info in lively]
-        return Reach(min(ends, default=NOWHERE), max(ends, default=NOWHERE))
+        return ReadPositions(min(ends, default=NOWHERE), max(ends, default=NOWHERE))
 
     # Putting there, and taking away.
 
@@ -232,10 +232,10 @@ class Channel:
 
     # Taking over.
 
-    async def claim_idle(self, min_idle_ms: int) -> dict[str, Taken]:
+    async def claim_idle(self, min_idle_ms: int) -> dict[str, PendingEntry]:
         """Entries whose consumers have been silent for so long, and who they were; ours from here
         on. Where it is ourselves, a sweep died after claiming it, and who it was is not known."""
-        found: dict[str, Taken] = {}
+        found: dict[str, PendingEntry] = {}
         for group in self.groups:
             claimed = await self._claim_idle(group, min_idle_ms)
             for entry, taken in (await self._pending(group, OURSELVES)).items():
@@ -251,8 +251,8 @@ class Channel:
             }
         return found
 
-    async def _claim_idle(self, group: str, min_idle_ms: int) -> dict[str, Taken]:
-        found: dict[str, Taken] = {}
+    async def _claim_idle(self, group: str, min_idle_ms: int) -> dict[str, PendingEntry]:
+        found: dict[str, PendingEntry] = {}
         cursor: Any = "0-0"
         try:
             while True:
@@ -276,7 +276,7 @@ class Channel:
                 raise
             return {**found, **await self._claim_by_hand(group, min_idle_ms)}
 
-    async def _claim_by_hand(self, group: str, min_idle_ms: int) -> dict[str, Taken]:
+    async def _claim_by_hand(self, group: str, min_idle_ms: int) -> dict[str, PendingEntry]:
         """The same on a server without XAUTOCLAIM."""
         pending = await self._pending(group)
         idle: list[Any] = [
@@ -306,7 +306,7 @@ class Channel:
 
     # Reading in our own group.
 
-    async def read(self, start: str, *, block: bool) -> list[tuple[str, list[Row]]]:
+    async def read(self, start: str, *, block: bool) -> list[tuple[str, list[StreamEntry]]]:
         streams: dict[Any, Any] = dict.fromkeys(self.dialect.read, start)
         line = self._blocking if block else self._redis
         reply: Any = await line.xreadgroup(
@@ -327,7 +327,7 @@ class Channel:
                 log.debug("Event consumed", stream=stream, event_id=row.event, consumer=OURSELVES)
         return found
 
-    async def done(self, stream: str, rows: Sequence[Row]) -> None:
+    async def done(self, stream: str, rows: Sequence[StreamEntry]) -> None:
         """Read and seen to."""
         entries = [row.entry for row in rows]
         pipe = self._redis.pipeline(transaction=True)
@@ -339,22 +339,24 @@ class Channel:
         for row in rows:
             log.debug("Event acknowledged", stream=stream, event_id=row.event)
 
-    def _row(self, entry: Any, fields: Any) -> Row:
+    def _row(self, entry: Any, fields: Any) -> StreamEntry:
         name, plain = _text(entry), _fields(fields)
-        return Row(name, self.dialect.opened(plain), plain.get("event_id", name))
+        return StreamEntry(name, self.dialect.opened(plain), plain.get("event_id", name))
 
     async def _script(self, source: str, *arguments: str) -> Any:
         return await self._redis.eval(source, 1, self._tasks, *arguments)
 
 
-def _taken(rows: Iterable[Mapping[str, Any]]) -> dict[str, Taken]:
+def _taken(rows: Iterable[Mapping[str, Any]]) -> dict[str, PendingEntry]:
     return {
-        _text(row["message_id"]): Taken(_text(row["consumer"]), int(row["time_since_delivered"]))
+        _text(row["message_id"]): PendingEntry(
+            _text(row["consumer"]), int(row["time_since_delivered"])
+        )
         for row in rows
     }
 
 
-def _rank(taken: Taken) -> tuple[bool, int]:
+def _rank(taken: PendingEntry) -> tuple[bool, int]:
     return taken.consumer == OURSELVES, taken.idle_ms
 
 

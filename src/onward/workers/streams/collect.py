@@ -21,9 +21,16 @@ from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Claimed, State, Task, TaskId
 from onward.services.declarations import Declarations
 from onward.workers.roster import Roster
-from onward.workers.streams.adopt import Adoption
-from onward.workers.streams.channel import OURSELVES, Channel, Row, order
-from onward.workers.streams.dialects import TOLD_S, Answer, Fields, count, is_id, told_key
+from onward.workers.streams.adopt import EntryAdoption
+from onward.workers.streams.channel import OURSELVES, Channel, StreamEntry, order
+from onward.workers.streams.dialects import (
+    DEAD_LETTER_S,
+    Fields,
+    StreamAnswer,
+    count,
+    dead_letter_key,
+    is_id,
+)
 from onward.workers.streams.offers import Offer, Offers, claimed, net_ms
 
 log = structlog.get_logger("onward.streams")
@@ -54,7 +61,7 @@ class Collector:
         self._visibility_ms = visibility_ms
         self.worker = f"{OURSELVES}:{self._dialect.name}"
         self._meeting = asyncio.Lock()
-        self._adoption = Adoption(dispatcher, declarations, channel, offers, self.worker)
+        self._adoption = EntryAdoption(dispatcher, declarations, channel, offers, self.worker)
 
     async def run(self) -> None:
         start = ">"
@@ -102,9 +109,9 @@ class Collector:
 
     # Answers.
 
-    async def _answers(self, stream: str, rows: Sequence[Row]) -> list[Row]:
+    async def _answers(self, stream: str, rows: Sequence[StreamEntry]) -> list[StreamEntry]:
         """Settle them; returns those that are seen to."""
-        answers: dict[TaskId, list[tuple[Row, Answer]]] = {}
+        answers: dict[TaskId, list[tuple[StreamEntry, StreamAnswer]]] = {}
         for row in rows:
             answer = self._dialect.answer(stream, row.fields)
             if answer is not None:
@@ -115,7 +122,7 @@ class Collector:
         return [row for row in rows if row.entry not in left]
 
     async def _in_turn(
-        self, said: Sequence[tuple[Row, Answer]], hopeless: Collection[TaskId]
+        self, said: Sequence[tuple[StreamEntry, StreamAnswer]], hopeless: Collection[TaskId]
     ) -> list[str]:
         """One task's answers, in their order: the first one counts. Returns what is left."""
         for at, (_, answer) in enumerate(said):
@@ -131,7 +138,7 @@ class Collector:
                 log.error("an answer was dropped", task=answer.task, error=repr(error))
         return []
 
-    async def _answered(self, answer: Answer) -> None:
+    async def _answered(self, answer: StreamAnswer) -> None:
         offer = await self._offers.find(answer.task)
         if offer is not None:
             held = offer.claimed
@@ -147,7 +154,7 @@ class Collector:
         else:
             await self._settle(answer, held, fence)
 
-    async def _settle(self, answer: Answer, held: Claimed, fence: int) -> Verdict:
+    async def _settle(self, answer: StreamAnswer, held: Claimed, fence: int) -> Verdict:
         offer = self._offers.of(answer.task)
         if offer is not None and fence == offer.claimed.fence:
             return await self._offers.settle(offer, answer.outcome)
@@ -155,10 +162,10 @@ class Collector:
         said = msgspec.structs.replace(held, fence=fence, worker=answer.worker)
         return await self._dispatcher.settle(said, answer.outcome)
 
-    async def _given_up(self, answer: Answer, held: Claimed, fence: int) -> None:
+    async def _given_up(self, answer: StreamAnswer, held: Claimed, fence: int) -> None:
         """The worker's own dead letter: it must not be told a second time by us."""
-        marker = told_key(held.id, held.generation)
-        await self._channel.mark(marker, TOLD_S)
+        marker = dead_letter_key(held.id, held.generation)
+        await self._channel.mark(marker, DEAD_LETTER_S)
         if await self._settle(answer, held, fence) is Verdict.APPLIED:
             return
         its_last = answer.fence in (None, held.fence) and await self._had_it_last(held.id)
@@ -177,7 +184,7 @@ class Collector:
                 worker = msgspec.json.decode(event.data or "{}").get("worker")
         return bool(worker == self.worker)
 
-    async def _fence_of(self, offer: Offer, answer: Answer) -> int:
+    async def _fence_of(self, offer: Offer, answer: StreamAnswer) -> int:
         """An answer without a fence counts for an entry that somebody has, or had last."""
         entry, fence = offer.entry, offer.claimed.fence
         if self._dialect.shared and isinstance(answer.outcome, Succeeded):
@@ -198,7 +205,9 @@ class Collector:
     def _runs_natively(self, task: Task) -> bool:
         return any(member.id == task.worker for member in self._roster.members())
 
-    async def _adopt_unknown(self, said: Sequence[tuple[Row, Answer]]) -> Collection[TaskId]:
+    async def _adopt_unknown(
+        self, said: Sequence[tuple[StreamEntry, StreamAnswer]]
+    ) -> Collection[TaskId]:
         """Returns those of which nobody knows what was to be done: no use in trying again."""
         strange = [(row, answer) for row, answer in said if self._offers.of(answer.task) is None]
         ids = [answer.task for _, answer in strange]
@@ -225,7 +234,7 @@ class Collector:
 
     # Entries that we did not put there, or did in an earlier life.
 
-    async def meet(self, rows: Sequence[Row]) -> None:
+    async def meet(self, rows: Sequence[StreamEntry]) -> None:
         # One at a time: a sweep that meets the entry that is being read here would adopt it twice,
         # and the second offer would stand for an attempt that the first one has ended.
         async with self._meeting:
@@ -242,7 +251,7 @@ class Collector:
             await self.meet([row])
         return self._offers.at(entry)
 
-    def _is_known(self, row: Row) -> bool:
+    def _is_known(self, row: StreamEntry) -> bool:
         if self._offers.at(row.entry) is not None:
             return True
         # Put there by us a moment ago: read here before the reply to writing it.
@@ -251,7 +260,7 @@ class Collector:
             fields.get(self._dialect.id_field, ""), fields.get("fence", "")
         )
 
-    async def _meet(self, rows: Sequence[Row]) -> None:
+    async def _meet(self, rows: Sequence[StreamEntry]) -> None:
         ids = [self._id_of(row) for row in rows]
         tasks = await self._tasks.look(ids)
         foreign: dict[TaskId, tuple[str | None, Fields]] = {}
@@ -268,7 +277,7 @@ class Collector:
         await self._adoption.adopt(foreign)
         await self._offers.drop([entry for entry in over if entry is not None])
 
-    def _id_of(self, row: Row) -> TaskId:
+    def _id_of(self, row: StreamEntry) -> TaskId:
         """The task's, or one for an entry that has none: the same whenever it is read."""
         id = row.fields.get(self._dialect.id_field, "")
         return id if is_id(id) else f"{self._dialect.name}-{row.entry}"
@@ -295,7 +304,7 @@ class Collector:
         return self._offers.keep(offer)
 
 
-def _before(fields: Fields, answer: Answer) -> Fields:
+def _before(fields: Fields, answer: StreamAnswer) -> Fields:
     """As the task was before this answer: a dead letter counts the failure that it tells of."""
     failures = count(fields.get("retry_count", ""))
     return {**fields, "retry_count": str(failures - 1)} if answer.given_up and failures else fields

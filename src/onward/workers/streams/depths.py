@@ -13,7 +13,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from onward.workers.streams.channel import OURSELVES, Lines
+from onward.workers.streams.channel import OURSELVES, StreamConnections
 from onward.workers.streams.dialects import Dialect
 
 MOST_GROUPS = 64  # of one stream; of more, those furthest behind
@@ -33,7 +33,7 @@ class Group(msgspec.Struct):
     lag: int | None  # not given to anybody yet
 
 
-async def read(lines: Lines, dialects: Sequence[Dialect]) -> Depths:
+async def read(lines: StreamConnections, dialects: Sequence[Dialect]) -> Depths:
     streams = list(
         dict.fromkeys(name for one in dialects for name in (one.tasks, *one.read, *one.kept_ms))
     )
@@ -60,7 +60,7 @@ async def read(lines: Lines, dialects: Sequence[Dialect]) -> Depths:
     return Depths(lengths, groups, lines.tally)
 
 
-async def consumers(lines: Lines, dialects: Sequence[Dialect]) -> int:
+async def consumers(lines: StreamConnections, dialects: Sequence[Dialect]) -> int:
     """How many workers read tasks from the streams. One that is gone counts until it is dismissed:
     a worker that is busy for long, or waits without a limit, looks the same from here.
     """

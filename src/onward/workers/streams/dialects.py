@@ -16,10 +16,10 @@ from onward.core.trace import handed_on, stored
 Fields = Mapping[str, str]
 
 LONGEST_ID = 255
-TOLD_S = 7 * 24 * 3600
+DEAD_LETTER_S = 7 * 24 * 3600
 
 
-class Answer(msgspec.Struct, frozen=True):
+class StreamAnswer(msgspec.Struct, frozen=True):
     task: TaskId
     fence: int | None  # echoed by workers that can
     worker: str
@@ -82,7 +82,7 @@ class Dialect(Protocol):
         ...
 
     def entry(self, claimed: Claimed, task: Task | None) -> Fields: ...
-    def answer(self, stream: str, fields: Fields) -> Answer | None: ...
+    def answer(self, stream: str, fields: Fields) -> StreamAnswer | None: ...
     def adopt(self, fields: Fields, now: Instant) -> Task | None: ...
     def flaw(self, fields: Fields) -> str | None:
         """Why nobody could do what somebody else's entry asks for."""
@@ -132,11 +132,11 @@ class StreamProtocol:
             **trace_field(claimed),
         }
 
-    def answer(self, stream: str, fields: Fields) -> Answer | None:
+    def answer(self, stream: str, fields: Fields) -> StreamAnswer | None:
         task = fields.get("task_id")
         if not task or (stream == self.dead and fields.get("origin") == self.ours):
             return None
-        return Answer(
+        return StreamAnswer(
             task,
             count(fields.get("fence", "")) or None,
             fields.get("worker", ""),
@@ -189,7 +189,7 @@ def is_id(text: str) -> bool:
     return 0 < len(text) <= LONGEST_ID and text.isprintable()
 
 
-def told_key(task: TaskId, generation: int) -> str:
+def dead_letter_key(task: TaskId, generation: int) -> str:
     """Set once this death is on the stream of dead letters."""
     return f"onward:told:{task}:{generation}"
 

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from onward.core.coalesce import Coalescer
-from onward.core.contract import Documents, Hold, Query
+from onward.core.contract import Documents, LeaseRenewal, Query
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
 from onward.core.errors import LedgerUnavailable
@@ -29,7 +29,15 @@ from onward.core.task import Claimed, Instant, Json, State, encode, new_id
 from onward.services.catalog import Catalog
 from onward.services.declarations import Declarations
 from onward.workers.roster import Roster, is_service
-from onward.workers.streams.channel import OURSELVES, Channel, Lines, Order, Reach, Taken, order
+from onward.workers.streams.channel import (
+    OURSELVES,
+    Channel,
+    Order,
+    PendingEntry,
+    ReadPositions,
+    StreamConnections,
+    order,
+)
 from onward.workers.streams.collect import AWAY, PAGE, REFUSED, Collector
 from onward.workers.streams.dialects import Dialect
 from onward.workers.streams.offers import Offer, Offers, claimed, net_ms
@@ -49,7 +57,7 @@ GLANCE_MS = 250  # an entry that a service has no use for is acknowledged sooner
 SILENT_MS = 3_600_000  # a consumer that owns nothing is forgotten after this
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class FeedSettings(msgspec.Struct, frozen=True, kw_only=True):
     types: Sequence[str]  # served besides the dialect's own queue; "*" for all nobody else serves
     besides: Sequence[str] = ()  # queues that are never among all
     visibility_ms: int
@@ -63,9 +71,9 @@ class Feed:
         self,
         dispatcher: Dispatcher,
         roster: Roster,
-        lines: Lines,
+        lines: StreamConnections,
         dialect: Dialect,
-        rules: Rules,
+        rules: FeedSettings,
         catalog: Catalog,
         duty: Duty | None,  # None: no other server could feed it
     ) -> None:
@@ -278,9 +286,9 @@ class Feed:
             await self._channel.trim(self._clock.now())
         self._sweeps += 1
 
-    async def _look_at(self, pending: Mapping[str, Taken], reach: Reach) -> None:
+    async def _look_at(self, pending: Mapping[str, PendingEntry], reach: ReadPositions) -> None:
         now = self._clock.now()
-        arrived: list[tuple[Offer, Taken]] = []
+        arrived: list[tuple[Offer, PendingEntry]] = []
         news: list[Coroutine[Any, Any, None]] = []
         for offer in self._offers.all():
             taken = pending.get(offer.entry or "")
@@ -300,11 +308,11 @@ class Feed:
         await self._arrived(arrived, now)
         await asyncio.gather(*news)
 
-    def _only_glances(self, taken: Taken) -> bool:
+    def _only_glances(self, taken: PendingEntry) -> bool:
         """Perhaps: every service is given every entry, and lets go of what is not for it."""
         return self._dialect.shared and taken.idle_ms < GLANCE_MS
 
-    async def _arrived(self, arrived: Sequence[tuple[Offer, Taken]], now: Instant) -> None:
+    async def _arrived(self, arrived: Sequence[tuple[Offer, PendingEntry]], now: Instant) -> None:
         """The ledger's own lease is a net under ours, and must not strike before it: it counts from
         now where the silence is an old one, or the alarm would ring before this sweep reclaims."""
         untils = [now - taken.idle_ms + self._visibility_ms for _, taken in arrived]
@@ -321,7 +329,7 @@ class Feed:
             offer.claimed, offer.consumer, offer.until = held, taken.consumer, until
             self._offers.give_credit(offer)
 
-    async def _still_held(self, offer: Offer, taken: Taken, now: Instant) -> None:
+    async def _still_held(self, offer: Offer, taken: PendingEntry, now: Instant) -> None:
         until = now - taken.idle_ms + self._visibility_ms
         if taken.consumer != offer.consumer:
             detail = _reclaimed(offer.consumer, taken.consumer, offer.entry)
@@ -332,11 +340,11 @@ class Feed:
 
     async def _hold(self, offer: Offer, until: Instant, *notes: tuple[str, Json]) -> None:
         claimed, lease = offer.claimed, until + self._net_ms
-        await self._dispatcher.extend(Hold(claimed.id, claimed.fence, lease, None, notes))
+        await self._dispatcher.extend(LeaseRenewal(claimed.id, claimed.fence, lease, None, notes))
         offer.until = until
 
     async def _acknowledged(self, offer: Offer, now: Instant) -> None:
-        """Taken, acknowledged and no answer: after a lease without one it is lost."""
+        """PendingEntry, acknowledged and no answer: after a lease without one it is lost."""
         if offer.acked_at is None:
             offer.acked_at = now
         elif now - offer.acked_at >= self._visibility_ms:
