@@ -1,7 +1,8 @@
-"""Wake-ups from a server: when a bell rings for a queue that Celery workers serve, they are told.
+"""Wake-ups from a server: when the bell rings for a queue that Celery workers serve, it sends one.
 
-Of several servers one tells. Sending blocks, so it is done in a thread; rings meanwhile become one
-message more. A failure is said once and costs latency only: the workers' own sweep is the net.
+Of several servers, the one on duty sends. Sending blocks, so a thread does it; rings meanwhile
+become one message more. A failure is logged once and costs latency only: beat's sweep finds what
+waits.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class WakeUps:
             await self._duty.give_up()
 
     def _look(self) -> None:
-        """Nothing is loaded and nobody listened to before there is a Celery worker."""
-        members = [member for member in self._roster.members() if member.transport == "celery"]
-        served = {queue for member in members for queue in member.queues}
+        """Listens for the queues of Celery workers: without one, Celery is not even imported."""
+        members = self._roster.members()
+        served = {q for member in members if member.transport == "celery" for q in member.queues}
         for queue in served - self._listening.keys():
             listening = asyncio.get_running_loop().create_task(self._listen(queue))
             self._listening[queue] = listening
@@ -88,7 +89,7 @@ class WakeUps:
 
 
 def sender(settings: Settings) -> Callable[[], Send]:
-    """Connects when it is first needed: who has no Celery workers need not have Celery."""
+    """Connects at the first wake-up: a server without Celery workers need not have Celery."""
 
     def connect() -> Send:
         from onward.workers.celery.wiring import celery_app, wake
