@@ -58,7 +58,7 @@ from onward.workers.local.builtin import BuiltinWorker
 from onward.workers.roster import Roster
 from onward.workers.runner import Runner
 from onward.workers.socket.sessions import WorkerSockets
-from onward.workers.streams.dialects import StreamProtocol
+from onward.workers.streams.dialects import WORKER_STREAMS
 
 log = structlog.get_logger("onward")
 
@@ -382,15 +382,15 @@ class Onward:
         """The doors that live on Redis streams, whatever the ledger is."""
         from onward.doors.agents.streams import AgentStreams
         from onward.ledgers.redis.client import connect, tell_once
-        from onward.workers.streams.agent_dialect import AgentProtocol
+        from onward.workers.streams.agent_dialect import AGENT_STREAMS
         from onward.workers.streams.channel import StreamConnections
         from onward.workers.streams.feed import Feed, FeedSettings
 
         settings = self.settings
         calls, blocking = connect(url), connect(url, timeout_s=None)
         self._lines = (calls, blocking)
-        lines, agents = StreamConnections(calls, blocking), AgentProtocol()
-        self._reads = (lines, (StreamProtocol(), agents))
+        lines, agents = StreamConnections(calls, blocking), AGENT_STREAMS
+        self._reads = (lines, (WORKER_STREAMS, agents))
         rules = FeedSettings(
             types=settings.stream_types,
             besides=[agents.queue, agent_webhooks.QUEUE],
@@ -402,7 +402,7 @@ class Onward:
             duty = self._duty(dialect.name)
             return Feed(self.dispatcher, self.roster, lines, dialect, rules, self.catalog, duty)
 
-        self._feed = feed_of(StreamProtocol(), rules)
+        self._feed = feed_of(WORKER_STREAMS, rules)
         self._agent_feed = feed_of(agents, msgspec.structs.replace(rules, types=()))
         for feed in (self._feed, self._agent_feed):
             feed.start()

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from onward import Worker
-from onward.client import frames
 from onward.client.http import Client
 from onward.client.worker import Transport
 from onward.services.function import Service
 from onward.settings import Settings
+from onward.wire.frames import RegisterFrame
 from onward.workers.ledger.pull import LedgerTransport
 from tests.client.conftest import served, wait_until_put_off
 from tests.servers import fresh_url
@@ -50,11 +50,11 @@ async def site(request: pytest.FixtureRequest) -> Any:
     settings = Settings(ledger=ledger)
 
     def make(
-        me: frames.Register, services: Mapping[str | None, Service], on_drain: Callable[[], None]
+        me: RegisterFrame, services: Mapping[str | None, Service], on_drain: Callable[[], None]
     ) -> Transport:
         return LedgerTransport(
             settings,
-            name=me.worker_id,
+            name=str(me.worker_id),
             slots=1,
             services={name: service for name, service in services.items() if name is not None},
             groups={},

@@ -397,7 +397,7 @@ async def test_a_service_declared_via_streams_gets_its_tasks_there(ledger: str) 
         async def greet(name: str) -> str:
             return name
 
-        declared = {**worker._registration().declare[0], "via": "streams"}
+        declared = {**worker.services["greet"].declaration(), "via": "streams"}
         response = await street.http.post("/api/v2/services", json=declared)
         assert response.status_code == 201, response.text
         task = await street.submit(type="greet", payload={"name": "Ada"})

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from opentelemetry.trace import SpanKind, Tracer
 
-from onward.client import frames
 from onward.client.context import TaskContext
 from onward.client.execution import Execution
 from onward.client.wire import Wire
@@ -18,6 +17,7 @@ from onward.flow.runs import QUEUE
 from onward.services.function import Service
 from onward.settings import Settings
 from onward.tracing import server
+from onward.wire.frames import TaskFrame
 from tests.house import House, open_house
 from tests.push.conftest import Hire, hire, register
 from tests.runs.centre import call, chain, open_centre
@@ -294,7 +294,7 @@ async def test_spans_of_a_handler_hang_below_the_attempt(caller: Tracer, plain: 
             made.append(span)
 
     link: Any = None
-    task = frames.Task(task_id="t", traceparent=said()["traceparent"])
+    task = TaskFrame(task_id="t", traceparent=said()["traceparent"])
     execution = Execution(Service(handle_plainly if plain else handle), TaskContext(task, link))
     with ThreadPoolExecutor(1) as threads:
         await execution.call("{}", threads)

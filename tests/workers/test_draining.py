@@ -225,7 +225,7 @@ async def test_an_sdk_worker_that_is_told_to_drain_finishes_and_ends(
         async with asyncio.timeout(20):
             await begun.wait()
             assert (await http.post("/api/v2/workers/sdk/drain")).status_code == 200
-            await wait_until(sdk._drain_asked.is_set, timeout=20)
+            await wait_until(sdk._drain_requested.is_set, timeout=20)
             for _ in range(20):
                 assert (await http.get("/api/v2/workers")).status_code == 200
             assert not serving.done()

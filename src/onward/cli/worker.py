@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from onward.client.frames import Register
     from onward.client.worker import MakeTransport, Transport, Worker
     from onward.services.function import Service
+    from onward.wire.frames import RegisterFrame
 
 
 def worker(
@@ -131,11 +131,11 @@ def ledger_transport(url: str | None) -> MakeTransport:
         )
 
     def make(
-        me: Register, services: Mapping[str | None, Service], on_drain: Callable[[], None]
+        me: RegisterFrame, services: Mapping[str | None, Service], on_drain: Callable[[], None]
     ) -> Transport:
         return LedgerTransport(
             settings,
-            name=me.worker_id,
+            name=str(me.worker_id),
             slots=me.concurrency,
             services={name: service for name, service in services.items() if name is not None},
             groups={} if me.group is None else {me.group: services[None]},

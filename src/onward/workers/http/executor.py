@@ -1,14 +1,13 @@
-"""Workers that are called: tasks of the services that live ones offer are claimed and posted.
+"""Workers that the server calls: tasks of their services are claimed here and sent by HTTP.
 
-Workers with the same services make a pool, and a pool has one seat with the slots of them all: no
-more is claimed than they take. Who of them is called is decided with the task in hand.
+Workers with the same services make a pool, and a pool has one Runner with the slots of all of them:
+no more is claimed than they take. Which of them is called is decided for each claimed task.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
 from itertools import count
 from typing import Any
 
@@ -24,7 +23,7 @@ from onward.workers.http.registry import HttpWorker, Registry
 from onward.workers.roster import Roster
 from onward.workers.runner import Runner
 
-LATE_MS = 1_000  # the alarm ends an attempt that is too long; should it not, we do
+LATE_MS = 1_000  # the alarm ends an attempt that takes too long; after this, the call ends itself
 
 
 class WorkerCall:
@@ -33,12 +32,12 @@ class WorkerCall:
     def __init__(self, task: Claimed, execution: asyncio.Task[Any]) -> None:
         self.task = task
         self.execution = execution
-        self.worker: HttpWorker | None = None  # who may be running it
+        self.worker: HttpWorker | None = None  # that may be running it
         self.stopped = False
 
 
 class HttpExecutor:
-    """All calls of this server. It is the Executor of what its pools claim."""
+    """All calls of this server to workers: the Executor of what the pools claim."""
 
     def __init__(
         self,
@@ -54,13 +53,13 @@ class HttpExecutor:
         self._registry = registry
         self._lease_ms = lease_ms
         self._timeout_ms = timeout_ms
-        self._caller = OutboundHttp()
+        self._http = OutboundHttp()
         self._choice = Choice(registry.slots_of)
         self._pools: dict[tuple[str, ...], Runner] = {}
         self._retired: list[Runner] = []
         self._names = count(1)
         self._calls: dict[TaskId, WorkerCall] = {}
-        self._telling: set[asyncio.Task[None]] = set()
+        self._canceling: set[asyncio.Task[None]] = set()
         self._draining = False
 
     def start(self) -> None:
@@ -68,7 +67,7 @@ class HttpExecutor:
         self.arrange()
 
     def arrange(self) -> None:
-        """Sit where live workers are, with as many slots as they have."""
+        """One pool for each set of services that live workers have, with all their slots."""
         if self._draining:
             return
         live = self._registry.all_live()
@@ -84,14 +83,14 @@ class HttpExecutor:
             if services in self._pools:
                 self._pools[services].resize(slots)
             else:
-                self._pools[services] = self._gather(services, slots)
+                self._pools[services] = self._start_pool(services, slots)
         self._choice.keep({worker.id for worker in live})
 
-    def _gather(self, services: tuple[str, ...], slots: int) -> Runner:
+    def _start_pool(self, services: tuple[str, ...], slots: int) -> Runner:
         pool = Runner(
             self._dispatcher,
             self,
-            # A new name each time: claims under way are told apart by it.
+            # A new name each time: claims under way are matched by it.
             worker=f"http-{self._roster.server[-12:]}-{next(self._names)}",
             queues=services,
             slots=slots,
@@ -104,11 +103,11 @@ class HttpExecutor:
         self._draining = True
         pools = [*self._pools.values(), *self._retired]
         await asyncio.gather(*[pool.drain(grace_ms) for pool in pools])
-        if self._telling:
-            await asyncio.wait(self._telling, timeout=CANCEL_S)
+        if self._canceling:
+            await asyncio.wait(self._canceling, timeout=CANCEL_S)
 
     async def close(self) -> None:
-        await self._caller.close()
+        await self._http.close()
 
     # One task.
 
@@ -121,13 +120,15 @@ class HttpExecutor:
             async with asyncio.timeout(self._time_for(task) / 1000):
                 outcome = await self._call(call)
         except TimeoutError:
-            self._tell(call)
+            self._cancel_call(call)
             fault = Fault(kind="TIMEOUT", message="the worker did not answer in time")
             outcome = Failed(fault)
         except asyncio.CancelledError:
-            self._tell(call)
+            self._cancel_call(call)
             if call.stopped and execution.uncancel() == 0:
-                return Lost()  # canceled, or in other hands: no word of ours changes that
+                return (
+                    Lost()
+                )  # canceled, or another worker has it: no outcome from here changes that
             raise  # we are shutting down: the runner hands the task back
         finally:
             if self._calls.get(task.id) is call:
@@ -151,7 +152,7 @@ class HttpExecutor:
         while worker := self._choice.pick(task, self._registry.live(task.queue), tried):
             tried.add(worker.id)
             try:
-                status = await self._note(task, (*missed, _note("task.sent", worker, task)))
+                status = await self._write_notes(task, (*missed, _note("task.sent", worker, task)))
             except LedgerUnavailable:
                 return Released()
             if status is not LeaseStatus.HELD:
@@ -159,11 +160,11 @@ class HttpExecutor:
             try:
                 return await self._post(call, worker)
             except Unreached:
-                # Nobody has seen it, so another may have it at once.
+                # The worker has not seen the task, so another may get it at once.
                 self._choice.missed(worker)
                 missed = (_note("task.unreached", worker, task),)
         if not tried:
-            # They have all gone since it was claimed. Without its seat it is not claimed again.
+            # All have gone since it was claimed. Without its pool it is not claimed again.
             self.arrange()
             return Released()
         one = "worker" if len(tried) == 1 else f"of {len(tried)} workers"
@@ -174,7 +175,7 @@ class HttpExecutor:
         call.worker = worker
         self._choice.busy[worker.id] += 1
         try:
-            return await self._caller.execute(worker, call.task, self._dispatcher.clock.now())
+            return await self._http.execute(worker, call.task, self._dispatcher.clock.now())
         except Unreached:
             call.worker = None
             raise
@@ -183,8 +184,8 @@ class HttpExecutor:
             if not self._choice.busy[worker.id]:
                 del self._choice.busy[worker.id]
 
-    async def _note(self, task: Claimed, notes: tuple[Note, ...]) -> LeaseStatus:
-        """In the log before the call: whoever may have run it must be found there."""
+    async def _write_notes(self, task: Claimed, notes: tuple[Note, ...]) -> LeaseStatus:
+        """In the log before the call: each worker that may have run it must be found there."""
         until = self._dispatcher.clock.now() + self._lease_ms
         return await self._dispatcher.extend(LeaseRenewal(task.id, task.fence, until, None, notes))
 
@@ -194,17 +195,15 @@ class HttpExecutor:
         left = task.attempt_by - self._dispatcher.clock.now() + LATE_MS
         return max(0, min(left, self._timeout_ms))
 
-    def _tell(self, call: WorkerCall) -> None:
-        """It need not go on: nobody waits for its answer."""
+    def _cancel_call(self, call: WorkerCall) -> None:
+        """The worker may stop: its answer is not wanted."""
         if call.worker is not None:
-            self._spawn(self._caller.cancel(call.worker, call.task.id))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        telling = asyncio.get_running_loop().create_task(work)
-        self._telling.add(telling)
-        telling.add_done_callback(self._telling.discard)
+            canceling = asyncio.get_running_loop().create_task(
+                self._http.cancel(call.worker, call.task.id)
+            )
+            self._canceling.add(canceling)
+            canceling.add_done_callback(self._canceling.discard)
 
 
 def _note(event: str, worker: HttpWorker, task: Claimed) -> Note:
-    said = {"worker": worker.id, "url": worker.url, "attempt": task.attempt}
-    return event, encode(said)
+    return event, encode({"worker": worker.id, "url": worker.url, "attempt": task.attempt})

@@ -1,8 +1,8 @@
-"""Entries that somebody else put on a stream: how their tasks enter the ledger.
+"""Entries that another program put on a stream: how their tasks enter the ledger.
 
-As what they are: offered there, and perhaps under way. What nobody has taken yet is held to what
-every other door is held to: a key is used once, a schema holds, a guard guards. What a worker has
-already cannot be taken from under it.
+They enter as offered, and perhaps as under way. An entry that no worker has read yet is checked as
+at every other door: its key is used once, its payload fits the schema, a guarded type waits for
+approval. An entry that a worker has read stays with that worker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from onward.workers.streams.offers import Offer, Offers, claimed
 
 log = structlog.get_logger("onward.streams")
 
-# By task: its entry, or None if it is known by its answer only, and what that says.
+# By task: its entry, or None if only its answer is known, and the fields of either.
 Foreign = Mapping[TaskId, tuple[str | None, Fields]]
 REUSED = "its idempotency_key was used before, with another tool or payload"
 
@@ -52,13 +52,12 @@ class EntryAdoption:
         adopted: list[tuple[str | None, Task]] = []
         flaws: dict[TaskId, Fault] = {}
         for id, (entry, fields) in foreign.items():
-            name = self._dialect.id_field
-            task = self._dialect.adopt({**fields, name: id}, now)
+            task = self._dialect.adopt({**fields, "task_id": id}, now)
             if task is None:
                 continue
             flaw = None if entry is None else self._dialect.flaw(fields)
-            if fields.get(name) != id:
-                flaw = f"an entry without a {name} that could be one"
+            if fields.get("task_id") != id:
+                flaw = "an entry without a task_id that could be one"
             if flaw is not None:
                 flaws[task.id] = Fault(kind="SchemaInvalid", message=flaw, retryable=False)
             elif entry is not None and await self._is_guarded(entry, task, flaws):
@@ -68,7 +67,7 @@ class EntryAdoption:
             await self._enter(adopted, flaws)
 
     async def _is_guarded(self, entry: str, task: Task, flaws: dict[TaskId, Fault]) -> bool:
-        """Whether it waits for a person now instead; a payload that does not fit is a flaw."""
+        """Whether it waits for approval instead; a payload that does not fit is a flaw."""
         try:
             payload = msgspec.json.decode(task.payload)
             service = await self._declarations.fitting(task.type, task.queue, payload)
@@ -79,14 +78,14 @@ class EntryAdoption:
         guarded = service is not None and service.requires_approval
         if not guarded or await self._channel.was_read(entry):
             return False
-        # In the ledger first: a crash between the two clears the entry away at the next start; the
-        # other way round there would be neither.
+        # In the ledger first: after a crash between the two the next start deletes the entry; the
+        # other way round the task would be lost.
         try:
             await self._dispatcher.submit(as_declared(task, service), key=self._key(task))
         except KeyReused:
-            return False  # a dead letter, like any other
+            return False  # it becomes a dead letter
         if not await self._channel.withdraw(entry):
-            log.warning("taken before anybody was asked", task=task.id)
+            log.warning("a worker took it before it was approved", task=task.id)
         return True
 
     async def _enter(
@@ -126,8 +125,8 @@ class EntryAdoption:
         return [receipt.fate for receipt in receipts]
 
     async def _take_back(self, entry: str | None) -> bool:
-        # A worker that was quick has acknowledged it, and its answer is on its way: taken back, the
-        # answer would be one to a task that nobody knows.
+        # A quick worker may have acknowledged it, with its answer on the way: if the entry were
+        # deleted, that answer would belong to a task that is not in the ledger.
         if entry is None or await self._channel.was_read(entry):
             return False
         return await self._channel.withdraw(entry)
@@ -138,5 +137,5 @@ class EntryAdoption:
     def _key(self, task: Task) -> Key | None:
         if task.key is None or task.key == task.id:
             return None
-        said = hashlib.sha256(f"{task.type}\n{task.payload}".encode()).hexdigest()
-        return Key(self._dialect.name, task.key, said)
+        request = hashlib.sha256(f"{task.type}\n{task.payload}".encode()).hexdigest()
+        return Key(self._dialect.name, task.key, request)

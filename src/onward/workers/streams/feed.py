@@ -1,9 +1,9 @@
 """Workers on a Redis stream: tasks are offered there, and their answers collected from there.
 
-The backlog stays in the ledger; the stream holds only what is offered or under way. An entry nobody
-has taken is *offered*: claimed and fenced, without a lease. It runs once the group's pending list
-shows a consumer; that consumer's heartbeats (its idle time) are the lease. Everything can be read
-back from the stream, so a server that takes this duty over goes on where the last one stopped.
+The backlog stays in the ledger; the stream holds only what is offered or under way. An entry that
+no worker has read is *offered*: claimed and fenced, without a lease. It runs once the group's
+pending list shows a consumer; that consumer's heartbeats (its idle time) are the lease. All of this
+can be read from the stream, so a server that takes the duty over goes on where the last one was.
 """
 
 from __future__ import annotations
@@ -39,29 +39,32 @@ from onward.workers.streams.channel import (
     order,
 )
 from onward.workers.streams.collect import AWAY, PAGE, REFUSED, Collector
-from onward.workers.streams.dialects import Dialect
+from onward.workers.streams.dialects import RELEASED, Dialect, cancel_key
 from onward.workers.streams.offers import Offer, Offers, claimed, net_ms
 
 log = structlog.get_logger("onward.streams")
 
 EVERY = "*"
-LEDGER = "ledger"  # the kind of document that has its name
-HELD = (State.QUEUED, State.RUNNING)  # as which offered tasks are counted, and those delivered
-ANY = "any"  # of a service that does not say how it is reached
+LEDGER = "ledger"  # the kind of the document with the ledger's name
+HELD = (
+    State.QUEUED,
+    State.RUNNING,
+)  # offered tasks are counted as queued, delivered ones as running
+ANY = "any"  # `via` of a service that any transport may serve
 SWEEP_S = 0.5
-REREAD = 4  # sweeps between two looks at the ledger for what was done to our offers elsewhere
-REFUSED_S = 5.0  # until the next try at a stream that takes no entries: Redis is full, say
-LEAVE_S = 2.0  # for a Redis that does not answer, when we stop
-STOP_S = 60  # longer than any grace to stop
-GLANCE_MS = 250  # an entry that a service has no use for is acknowledged sooner than this
-SILENT_MS = 3_600_000  # a consumer that owns nothing is forgotten after this
+REREAD = 4  # sweeps between two reads of the offered tasks: another server may have changed them
+REFUSED_S = 5.0  # until the next try at a stream that refuses entries, as when Redis is full
+LEAVE_S = 2.0  # to wait for Redis when the server stops
+STOP_S = 60  # longer than any grace period
+GLANCE_MS = 250  # a service acknowledges an entry that is not for it sooner than this
+SILENT_MS = 3_600_000  # a consumer without entries is deleted after this
 
 
 class FeedSettings(msgspec.Struct, frozen=True, kw_only=True):
-    types: Sequence[str]  # served besides the dialect's own queue; "*" for all nobody else serves
-    besides: Sequence[str] = ()  # queues that are never among all
+    types: Sequence[str]  # besides the dialect's own queue; "*": all that no other worker serves
+    besides: Sequence[str] = ()  # queues that "*" leaves out
     visibility_ms: int
-    credits: int  # entries that nobody has taken yet
+    credits: int  # entries that no worker has read yet
 
 
 class Feed:
@@ -71,18 +74,18 @@ class Feed:
         self,
         dispatcher: Dispatcher,
         roster: Roster,
-        lines: StreamConnections,
+        connections: StreamConnections,
         dialect: Dialect,
         rules: FeedSettings,
         catalog: Catalog,
-        duty: Duty | None,  # None: no other server could feed it
+        duty: Duty | None,  # None: the ledger has no other server
     ) -> None:
         self._duty = duty
-        self._ledger = ""  # its name, by which the streams are marked as ours
-        self.other: str | None = None  # the name of another ledger whose streams these are
+        self._ledger = ""  # its name, with which the streams are marked
+        self.other: str | None = None  # the ledger that has these streams, if it is another one
         self._catalog = catalog
-        self._declared: Sequence[str] = ()  # types of services that are to be done by this stream
-        self._elsewhere: frozenset[str] = frozenset(rules.besides)  # … and by others
+        self._declared: Sequence[str] = ()  # types of services that are reached by this stream
+        self._elsewhere: frozenset[str] = frozenset(rules.besides)  # … and by other transports
         self._dispatcher = dispatcher
         self._tasks = dispatcher.backend.tasks
         self._documents = dispatcher.backend.documents
@@ -92,7 +95,7 @@ class Feed:
         self._rules = rules
         self._visibility_ms = rules.visibility_ms
         self._net_ms = net_ms(rules.visibility_ms)
-        self._channel = Channel(lines, dialect)
+        self._channel = Channel(connections, dialect)
         self._offers = Offers(dispatcher, self._channel)
         declarations = Declarations(catalog)
         self._collector = Collector(
@@ -102,7 +105,7 @@ class Feed:
         self._reading = Coalescer(self._tasks.get)
         self._waiting_queues: Sequence[str] = ()
         self._sweeps = 0
-        self._closed_until = 0.0  # for new entries
+        self._closed_until = 0.0  # no new entries before
         self._loops: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -115,11 +118,11 @@ class Feed:
         await asyncio.gather(*self._loops, return_exceptions=True)
         fed = self._offers.seat is not None
         self._offers.leave()
-        with suppress(Exception):  # else others wait until it lapses
+        with suppress(Exception):  # if this fails, others wait until it expires
             async with asyncio.timeout(LEAVE_S):
                 if self._duty is not None:
                     await self._duty.give_up()
-                elif fed:  # else another server of this ledger goes on
+                elif fed:  # else another server of this ledger feeds them
                     await self._channel.vacate(self._ledger)
 
     # On and off duty.
@@ -129,12 +132,12 @@ class Feed:
             try:
                 if await self._is_ours():
                     if self._offers.seat is None:
-                        await self._sit_down()
+                        await self._take_seat()
                     await self.sweep()
                 else:
                     self._offers.leave()
             except AWAY as error:
-                # Nothing can be offered: leave the work in its queues, and read all back later.
+                # Nothing can be offered: tasks stay in their queues, and all is read again later.
                 log.warning("stream out of reach", error=repr(error))
                 self._offers.leave()
             except Exception as error:
@@ -149,7 +152,7 @@ class Feed:
         if self._duty is not None and not await self._duty.mine():
             self.other = None
             return False
-        # Read anew each time: in a Redis that has lost the ledger no stream is to be made anew.
+        # Read each time: in a Redis that has lost the ledger no stream may be created.
         name = await _name(self._documents, self._clock.now())
         if self._ledger not in ("", name):
             raise LedgerUnavailable("the ledger was replaced by another one")
@@ -160,17 +163,17 @@ class Feed:
                 "these streams are another ledger's",
                 streams=self._dialect.name,
                 ledger=other,
-                hint="nothing is offered; take another database of that Redis, as in redis://…/1",
+                hint="nothing is offered; use another database of that Redis, as in redis://…/1",
             )
         self.other = other
         return other is None
 
-    async def _sit_down(self) -> None:
+    async def _take_seat(self) -> None:
         await self._channel.prepare()
         self._offers.clear()
         async for rows in self._channel.entries():
             await self._collector.meet(rows)
-        # Answers that came meanwhile first: a task that looks forgotten may have one.
+        # First the answers that came meanwhile: a task without an entry may have one.
         await self._collector.catch_up()
         await self._release_forgotten()
         seat = Seat(
@@ -183,7 +186,7 @@ class Feed:
         self._offers.sit(seat, self._rules.credits)
 
     async def _release_forgotten(self) -> None:
-        """Claimed for the stream and never put there, or put there and swept away with it."""
+        """Releases what was claimed for the stream and has no entry: never written, or deleted."""
         counts = await self._tasks.counts()
         live = {queue for (queue, _, state), n in counts.items() if n and state in HELD}
         for queue in sorted(live):
@@ -206,7 +209,7 @@ class Feed:
                     break
 
     def _queues(self) -> list[str]:
-        """Never a type that somebody serves natively, and nothing while nobody could take it."""
+        """Never a type that other workers serve, and nothing while no group could read it."""
         if not self._channel.groups or monotonic() < self._closed_until:
             return []
         named = [*self._declared, *(name for name in self._rules.types if name != EVERY)]
@@ -225,20 +228,20 @@ class Feed:
     async def _offer(self, task: Claimed, seat: Seat | None) -> None:
         with self._offers.coming(task):
             try:
-                whole = await self._reading.one(task.id) if self._dialect.whole else None
+                whole = await self._reading.one(task.id) if self._dialect.shared else None
                 entry = await self._adding.one(self._dialect.entry(task, whole))
             except AWAY as error:
-                # If the entry did get through, its fence is older than the one of the next offer.
+                # If the entry was written after all, its fence is older than the next offer's.
                 log.warning("not offered", task=task.id, error=repr(error))
                 if seat is not None and seat is self._offers.seat:
                     if isinstance(error, REFUSED):
-                        # Or the same tasks would be claimed and released in a circle.
+                        # Else the same tasks would be claimed and released again and again.
                         self._closed_until = monotonic() + REFUSED_S
                         self._dispatcher.hands.rearrange(seat, self._queues())
                     self._dispatcher.hands.free(seat)
                 await self._dispatcher.settle(task, Released())
                 return
-            if seat is self._offers.seat:  # else whoever is on duty now reads it from the stream
+            if seat is self._offers.seat:  # else the server on duty now reads it from the stream
                 offer = Offer(entry, task)
                 offer.seat = seat
                 self._offers.keep(offer)
@@ -252,18 +255,18 @@ class Feed:
             await (self._offers.forget(offer) if revoked else self._withdraw(offer))
 
     async def _withdraw(self, offer: Offer) -> None:
-        """Take an entry back that nobody has taken; one that is under way can only be asked for."""
+        """Deletes an entry that no worker has read; a worker that has it is asked to stop."""
         if offer.entry is None or await self._channel.withdraw(offer.entry):
             await self._offers.settle(offer, Released())
         else:
-            key = self._dialect.cancel_key(offer.claimed.id, offer.claimed.fence)
+            key = cancel_key(offer.claimed.id, offer.claimed.fence)
             await self._channel.mark(key, STOP_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def guarded() -> None:
             try:
                 await work
-            except AWAY as error:  # read back from stream and ledger once both are there again
+            except AWAY as error:  # read again once both stream and ledger answer
                 log.warning("left for later", error=repr(error))
 
         self._dispatcher.spawn(guarded())
@@ -271,8 +274,8 @@ class Feed:
     # Watching.
 
     async def sweep(self) -> None:
-        """Who has what, whose heartbeat has stopped, and what was lost on the way."""
-        # In this order: what is delivered after the first look must not pass for acknowledged.
+        """Finds which consumer has what, whose heartbeats have stopped, and what was lost."""
+        # In this order: an entry delivered after the first look must not be taken for acknowledged.
         reach = await self._channel.delivered()
         pending = await self._channel.pending()
         await self._look_at(pending, reach)
@@ -295,9 +298,9 @@ class Feed:
             if taken is None:
                 if offer.entry is None or order(offer.entry) <= reach.all:
                     news.append(self._acknowledged(offer, now))
-            elif taken.consumer in (OURSELVES, self._dialect.released):
-                continue  # taken from a silent worker, or handed back: _reclaim sees to it
-            elif offer.consumer is None and self._only_glances(taken):
+            elif taken.consumer in (OURSELVES, RELEASED):
+                continue  # claimed from a silent worker, or handed back: for _reclaim
+            elif offer.consumer is None and self._may_let_go(taken):
                 continue
             else:
                 offer.acked_at = None
@@ -308,13 +311,13 @@ class Feed:
         await self._arrived(arrived, now)
         await asyncio.gather(*news)
 
-    def _only_glances(self, taken: PendingEntry) -> bool:
-        """Perhaps: every service is given every entry, and lets go of what is not for it."""
+    def _may_let_go(self, taken: PendingEntry) -> bool:
+        """Each service reads every entry, and soon acknowledges those that are not for it."""
         return self._dialect.shared and taken.idle_ms < GLANCE_MS
 
     async def _arrived(self, arrived: Sequence[tuple[Offer, PendingEntry]], now: Instant) -> None:
-        """The ledger's own lease is a net under ours, and must not strike before it: it counts from
-        now where the silence is an old one, or the alarm would ring before this sweep reclaims."""
+        """The ledger's lease must not end before the stream's: after a long silence it counts from
+        now, or the alarm would end the attempt before this sweep reclaims it."""
         untils = [now - taken.idle_ms + self._visibility_ms for _, taken in arrived]
         replies = await self._dispatcher.delivered(
             [
@@ -344,26 +347,26 @@ class Feed:
         offer.until = until
 
     async def _acknowledged(self, offer: Offer, now: Instant) -> None:
-        """PendingEntry, acknowledged and no answer: after a lease without one it is lost."""
+        """Acknowledged and not answered: after a lease without an answer it is lost."""
         if offer.acked_at is None:
             offer.acked_at = now
         elif now - offer.acked_at >= self._visibility_ms:
             lost = Lost(_reclaimed(offer.consumer, OURSELVES, offer.entry))
-            # All have let go of it, and nobody was seen to want it: it waits for a service to come.
+            # All services have let go of it, and none was seen to keep it: it waits for another.
             unwanted = self._dialect.shared and offer.consumer is None
             await self._offers.settle(offer, Released() if unwanted else lost)
 
     async def _reclaim(self) -> None:
-        """Take over what has been idle for too long; it is offered again as a fresh entry."""
+        """Claims what has been idle for too long; it is offered again as a new entry."""
         idle = await self._channel.claim_idle(self._visibility_ms)
         for entry, before in sorted(idle.items()):
             offer = self._offers.at(entry) or await self._collector.find(entry)
             if offer is None:
                 await self._offers.drop([entry])
-            elif before.consumer == self._dialect.released:
+            elif before.consumer == RELEASED:
                 await self._offers.settle(offer, Released())
             else:
-                # Also if no look has seen its consumer: the server was away, or stood still.
+                # Also if no sweep has seen its consumer: this server was away, or stood still.
                 silent = offer.consumer if before.consumer == OURSELVES else before.consumer
                 log.info("reclaimed", task=offer.claimed.id, worker=silent)
                 await self._offers.settle(offer, Lost(_reclaimed(silent, OURSELVES, entry)))
@@ -385,7 +388,7 @@ class Feed:
             return
         self._dispatcher.hands.rearrange(self._offers.seat, queues)
         for offer in self._offers.all():
-            # Somebody serves it natively by now, and perhaps nobody reads the stream.
+            # Another worker serves it by now, and perhaps none reads the stream.
             waits = offer.entry is not None and order(offer.entry) > delivered
             if waits and self._roster.served_by_others(offer.claimed.queue):
                 await self._withdraw(offer)
@@ -396,7 +399,7 @@ class Feed:
             await self._refresh(offers[at : at + PAGE])
 
     async def _refresh(self, offers: Sequence[Offer]) -> None:
-        """What others have done to the tasks behind these."""
+        """Reads what other servers have done to the tasks of these offers."""
         tasks = await self._tasks.look([offer.claimed.id for offer in offers])
         for offer, task in zip(offers, tasks, strict=True):
             fence = task.fence if task is not None and task.state is State.RUNNING else None
@@ -408,7 +411,7 @@ class Feed:
                 await self._withdraw(offer)
 
     async def _look_for_gaps(self) -> None:
-        """Entries that went without being read: somebody trimmed the stream."""
+        """Releases entries that vanished unread: another program has trimmed the stream."""
         waiting = [offer for offer in self._offers.all() if offer.acked_at is None]
         if await self._channel.length() >= len(waiting):
             return
@@ -422,7 +425,7 @@ class Feed:
 
 
 async def _name(documents: Documents, now: Instant) -> str:
-    """Of this ledger: given once, whichever server is the first to ask."""
+    """The ledger's name, written once by the first server that needs it."""
     found = await documents.get(LEDGER, "name", now=now)
     if found is None:
         fresh = encode(f"{node()}/{new_id()}")

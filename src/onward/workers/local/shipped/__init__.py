@@ -1,4 +1,4 @@
-"""The services that come with the server, so that a first task has somebody to do it."""
+"""The services that come with the server, so that a first task has a worker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EndpointSettings(Protocol):
 
 
 def services(settings: EndpointSettings) -> Mapping[str, Service]:
-    """SERVICES, but with a key for a model the summaries are written by it."""
+    """SERVICES; with an API key, a model writes the summaries."""
     key = settings.openrouter_api_key.strip()
     if not key:
         return SERVICES
