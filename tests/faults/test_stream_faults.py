@@ -19,7 +19,7 @@ from tests.faults.invariants import check_invariants
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.processes import Process, serving
 from tests.servers import RedisServer
-from tests.streams.street import GROUP, RESULTS, TASKS
+from tests.streams.stream_app import GROUP, RESULTS, TASKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

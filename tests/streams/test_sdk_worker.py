@@ -17,7 +17,7 @@ from onward.client.worker import Worker
 from onward.services.function import Context, PlainContext, Refused
 from tests.client.conftest import served, wait_until_put_off
 from tests.servers import fresh_url
-from tests.streams.street import DEAD, GROUP, RESULTS, TASKS, text
+from tests.streams.stream_app import DEAD, GROUP, RESULTS, TASKS, text
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S1-13")]

@@ -21,7 +21,7 @@ from onward.wire.frames import TaskFrame
 from tests.house import House, open_house
 from tests.push.conftest import Hire, hire, register
 from tests.runs.centre import call, chain, open_centre
-from tests.streams.street import open_street
+from tests.streams.stream_app import open_stream_app
 from tests.support import a_task, wait_until
 from tests.tracing.collector import Collector, Seen
 
@@ -239,17 +239,17 @@ async def test_a_worker_that_is_called_has_the_place_of_its_attempt_in_a_header(
 async def test_a_stream_worker_finds_the_place_of_its_attempt_in_the_entry(
     collector: Collector, ledger: str
 ) -> None:
-    async with open_street(ledger) as street:
+    async with open_stream_app(ledger) as streams:
         body = {"type": "t", "queue": "streams", "payload": {}}
-        answer = await street.http.post("/api/v2/tasks", json=body, headers=said())
-        entry, fields = await street.take()
-        await street.succeed(entry, fields)
-        await street.over(answer.json()["id"])
-        foreign = await street.add_foreign("theirs", **said())
-        await street.phase("theirs", "offered")
-        entry, theirs = await street.take()
-        await street.succeed(entry, theirs)
-        await street.over("theirs")
+        answer = await streams.http.post("/api/v2/tasks", json=body, headers=said())
+        entry, fields = await streams.take()
+        await streams.succeed(entry, fields)
+        await streams.over(answer.json()["id"])
+        foreign = await streams.add_foreign("theirs", **said())
+        await streams.phase("theirs", "offered")
+        entry, theirs = await streams.take()
+        await streams.succeed(entry, theirs)
+        await streams.over("theirs")
 
     assert foreign == entry
     ran = {span.attributes["onward.task.id"]: span for span in collector.named("onward.run t")}

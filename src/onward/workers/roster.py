@@ -148,9 +148,7 @@ class Roster:
         draining = frozenset(self._draining)
         found = await self._rows()
         for member in list(self._here.values()):
-            if (
-                member.id not in found
-            ):  # this server was silent for long, and others deleted its rows
+            if member.id not in found:  # after a long silence of ours, others deleted its row
                 await self._write(self._marked(member))
         here = {id: self._marked(member) for id, member in self._here.items()}
         now = {**free, **found, **here}

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache, partial
 
 import structlog
 
@@ -29,14 +30,11 @@ BROKER_TIMEOUT_S = 3
 
 
 class WakeUps:
-    def __init__(
-        self, backend: Backend, roster: Roster, clock: Clock, connect: Callable[[], Send]
-    ) -> None:
+    def __init__(self, backend: Backend, roster: Roster, clock: Clock, send: Send) -> None:
         self._bell = backend.bell
         self._roster = roster
         self._duty = Duty(backend.documents, clock, "celery:wake", roster.server)
-        self._connect = connect
-        self._send: Send | None = None
+        self._send = send
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="onward-wake")
         self._listening: dict[str, asyncio.Task[None]] = {}
         self._failing = False
@@ -65,12 +63,13 @@ class WakeUps:
             self._listening.pop(queue).cancel()
 
     async def _listen(self, queue: str) -> None:
+        loop = asyncio.get_running_loop()
         async with self._bell.listen(f"queue:{queue}") as listener:
             while True:
                 await listener.wait()
                 try:
                     if await self._duty.mine():
-                        await self._wake(queue)
+                        await loop.run_in_executor(self._thread, self._send, queue)
                         self._failing = False
                         continue
                 except Exception as error:
@@ -79,24 +78,17 @@ class WakeUps:
                     self._failing = True
                 await asyncio.sleep(AGAIN_S)
 
-    async def _wake(self, queue: str) -> None:
-        def send() -> None:
-            if self._send is None:
-                self._send = self._connect()
-            self._send(queue)
 
-        await asyncio.get_running_loop().run_in_executor(self._thread, send)
-
-
-def sender(settings: Settings) -> Callable[[], Send]:
+def sender(settings: Settings) -> Send:
     """Connects at the first wake-up: a server without Celery workers need not have Celery."""
 
-    def connect() -> Send:
+    @cache
+    def connected() -> Send:
         from onward.workers.celery.wiring import celery_app, wake
 
         app = celery_app(
             settings, socket_timeout=BROKER_TIMEOUT_S, socket_connect_timeout=BROKER_TIMEOUT_S
         )
-        return lambda queue: wake(app, queue)
+        return partial(wake, app)
 
-    return connect
+    return lambda queue: connected()(queue)

@@ -126,9 +126,7 @@ class HttpExecutor:
         except asyncio.CancelledError:
             self._cancel_call(call)
             if call.stopped and execution.uncancel() == 0:
-                return (
-                    Lost()
-                )  # canceled, or another worker has it: no outcome from here changes that
+                return Lost()  # canceled, or no longer ours: an outcome would change nothing
             raise  # we are shutting down: the runner hands the task back
         finally:
             if self._calls.get(task.id) is call:

@@ -7,21 +7,22 @@ they are read again, and the ledger refuses what it has had. Never reads in the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
-from onward.core.contract import Verdict
+from onward.core import machine
+from onward.core.contract import Fate, Key, Verdict
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import LedgerUnavailable
+from onward.core.errors import Invalid, KeyReused, LedgerUnavailable
 from onward.core.follow import history
 from onward.core.outcome import Failed, Succeeded
-from onward.core.task import Claimed, State, Task, TaskId
-from onward.services.declarations import Declarations
+from onward.core.task import Claimed, Fault, State, Task, TaskId
+from onward.services.declarations import Declarations, as_declared
 from onward.workers.roster import Roster
-from onward.workers.streams.adopt import EntryAdoption
 from onward.workers.streams.channel import OURSELVES, Channel, StreamEntry, order
 from onward.workers.streams.dialects import (
     DEAD_LETTER_S,
@@ -37,6 +38,10 @@ log = structlog.get_logger("onward.streams")
 
 PAGE = 256
 PAUSE_S = 0.25
+
+# By task: its entry, or None if only its answer is known, and the fields of either.
+Foreign = Mapping[TaskId, tuple[str | None, Fields]]
+REUSED_KEY = "its idempotency_key was used before, with another tool or payload"
 
 AWAY = (RedisError, OSError, LedgerUnavailable)
 REFUSED = ResponseError  # Redis answers, and refuses: it is full, or access is denied
@@ -61,7 +66,7 @@ class Collector:
         self._visibility_ms = visibility_ms
         self.worker = f"{OURSELVES}:{self._dialect.name}"
         self._meeting = asyncio.Lock()
-        self._adoption = EntryAdoption(dispatcher, declarations, channel, offers, self.worker)
+        self._declarations = declarations
 
     async def run(self) -> None:
         start = ">"
@@ -77,9 +82,7 @@ class Collector:
             except Exception as error:
                 if isinstance(error, AWAY):
                     log.warning("answers out of reach", error=repr(error))
-                    if "NOGROUP" in str(
-                        error
-                    ):  # deleted: the next server to take a seat creates it
+                    if "NOGROUP" in str(error):  # deleted: the next seat creates it
                         self._offers.leave()
                 else:
                     log.exception("collecting failed")
@@ -232,7 +235,7 @@ class Collector:
                 return ()  # further entries of these are met when they are read
         # The entries themselves are gone; a worker's dead letter repeats their fields.
         gone = {task: (None, _before(*found)) for task, found in unknown.items()}
-        await self._adoption.adopt(gone)
+        await self._adopt(gone)
         return {task for task, (_, fields) in gone.items() if self._dialect.flaw(fields)}
 
     # Entries that another program put there, or this server before a restart.
@@ -275,7 +278,7 @@ class Collector:
                 over.append(self._take_up(entry, task))
             else:
                 over.append(entry)  # settled by a server that ended before deleting it
-        await self._adoption.adopt(foreign)
+        await self._adopt(foreign)
         await self._offers.drop([entry for entry in over if entry is not None])
 
     def _id_of(self, row: StreamEntry) -> TaskId:
@@ -303,6 +306,102 @@ class Collector:
             offer.consumer = task.worker
             offer.until = task.lease_until - net_ms(self._visibility_ms)
         return self._offers.keep(offer)
+
+    # Entries of other programs: their tasks enter the ledger as offered, and perhaps as under way.
+    # One that no worker has read yet is checked as at every other door: its key is used once, its
+    # payload fits the schema, a guarded type waits for approval. One that a worker has read stays
+    # with that worker.
+
+    async def _adopt(self, foreign: Foreign) -> None:
+        now = self._dispatcher.clock.now()
+        adopted: list[tuple[str | None, Task]] = []
+        flaws: dict[TaskId, Fault] = {}
+        for id, (entry, fields) in foreign.items():
+            task = self._dialect.adopt({**fields, "task_id": id}, now)
+            if task is None:
+                continue
+            flaw = None if entry is None else self._dialect.flaw(fields)
+            if fields.get("task_id") != id:
+                flaw = "an entry without a task_id that could be one"
+            if flaw is not None:
+                flaws[task.id] = Fault(kind="SchemaInvalid", message=flaw, retryable=False)
+            elif entry is not None and await self._is_guarded(entry, task, flaws):
+                continue
+            adopted.append((entry, task))
+        if adopted:
+            await self._enter(adopted, flaws)
+
+    async def _is_guarded(self, entry: str, task: Task, flaws: dict[TaskId, Fault]) -> bool:
+        """Whether it waits for approval instead; a payload that does not fit is a flaw."""
+        try:
+            payload = msgspec.json.decode(task.payload)
+            service = await self._declarations.fitting(task.type, task.queue, payload)
+        except Invalid as error:
+            if not await self._channel.was_read(entry):
+                flaws[task.id] = Fault(kind="SchemaInvalid", message=str(error), retryable=False)
+            return False
+        guarded = service is not None and service.requires_approval
+        if not guarded or await self._channel.was_read(entry):
+            return False
+        # In the ledger first: after a crash between the two the next start deletes the entry; the
+        # other way round the task would be lost.
+        try:
+            await self._dispatcher.submit(as_declared(task, service), key=self._key(task))
+        except KeyReused:
+            return False  # it becomes a dead letter
+        if not await self._channel.withdraw(entry):
+            log.warning("a worker took it before it was approved", task=task.id)
+        return True
+
+    async def _enter(
+        self, adopted: Sequence[tuple[str | None, Task]], flaws: dict[TaskId, Fault]
+    ) -> None:
+        fates = await self._insert([(task, self._key(task)) for _, task in adopted])
+        again: list[Task] = []
+        there: list[tuple[str | None, Task]] = []
+        for (entry, task), fate in zip(adopted, fates, strict=True):
+            if fate is not Fate.FRESH:
+                if fate is Fate.KNOWN and await self._take_back(entry):
+                    log.info("not adopted: its key was used before", task=task.id)
+                    continue
+                again.append(task)
+                # Under way already, it cannot be stopped: its answer counts.
+                if fate is Fate.REUSED and entry and not await self._channel.was_read(entry):
+                    flaws[task.id] = Fault(kind="KeyReused", message=REUSED_KEY, retryable=False)
+            there.append((entry, task))
+        await self._insert([(task, None) for task in again])
+        self._dispatcher.backend.bell.ring("log")
+        for entry, task in there:
+            offer = Offer(entry, claimed(machine.adopted(task, self.worker).task))
+            self._offers.keep(offer)
+            if task.id in flaws:
+                await self._offers.settle(offer, Failed(flaws[task.id]))
+
+    async def _insert(self, tasks: Sequence[tuple[Task, Key | None]]) -> Sequence[Fate]:
+        if not tasks:
+            return ()
+        if any(task.session for task, _ in tasks):
+            await self._dispatcher.expect_sessions()
+        submissions = [
+            msgspec.structs.replace(machine.adopted(task, self.worker), key=key)
+            for task, key in tasks
+        ]
+        now = self._dispatcher.clock.now()
+        receipts = (await self._tasks.insert(submissions, (), now=now)).receipts
+        return [receipt.fate for receipt in receipts]
+
+    async def _take_back(self, entry: str | None) -> bool:
+        # A quick worker may have acknowledged it, with its answer on the way: if the entry were
+        # deleted, that answer would belong to a task that is not in the ledger.
+        if entry is None or await self._channel.was_read(entry):
+            return False
+        return await self._channel.withdraw(entry)
+
+    def _key(self, task: Task) -> Key | None:
+        if task.key is None or task.key == task.id:
+            return None
+        request = hashlib.sha256(f"{task.type}\n{task.payload}".encode()).hexdigest()
+        return Key(self._dialect.name, task.key, request)
 
 
 def _before(fields: Fields, answer: StreamAnswer) -> Fields:

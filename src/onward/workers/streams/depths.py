@@ -93,7 +93,7 @@ def _furthest(groups: list[Group]) -> list[Group]:
     return sorted(groups, key=lambda group: (group.lag or 0) + group.pending)[-MOST_GROUPS:]
 
 
-class Depths(msgspec.Struct, frozen=True):
+class Depths(msgspec.Struct, eq=False):  # the registry keeps it by identity
     """One reading, as Prometheus collects it."""
 
     lengths: Mapping[str, int]

@@ -46,10 +46,7 @@ log = structlog.get_logger("onward.streams")
 
 EVERY = "*"
 LEDGER = "ledger"  # the kind of the document with the ledger's name
-HELD = (
-    State.QUEUED,
-    State.RUNNING,
-)  # offered tasks are counted as queued, delivered ones as running
+HELD = (State.QUEUED, State.RUNNING)  # as which tasks are counted that are offered, or delivered
 ANY = "any"  # `via` of a service that any transport may serve
 SWEEP_S = 0.5
 REREAD = 4  # sweeps between two reads of the offered tasks: another server may have changed them
@@ -76,7 +73,7 @@ class Feed:
         roster: Roster,
         connections: StreamConnections,
         dialect: Dialect,
-        rules: FeedSettings,
+        settings: FeedSettings,
         catalog: Catalog,
         duty: Duty | None,  # None: the ledger has no other server
     ) -> None:
@@ -85,21 +82,21 @@ class Feed:
         self.other: str | None = None  # the ledger that has these streams, if it is another one
         self._catalog = catalog
         self._declared: Sequence[str] = ()  # types of services that are reached by this stream
-        self._elsewhere: frozenset[str] = frozenset(rules.besides)  # … and by other transports
+        self._elsewhere: frozenset[str] = frozenset(settings.besides)  # … and by other transports
         self._dispatcher = dispatcher
         self._tasks = dispatcher.backend.tasks
         self._documents = dispatcher.backend.documents
         self._clock = dispatcher.clock
         self._roster = roster
         self._dialect = dialect
-        self._rules = rules
-        self._visibility_ms = rules.visibility_ms
-        self._net_ms = net_ms(rules.visibility_ms)
+        self._settings = settings
+        self._visibility_ms = settings.visibility_ms
+        self._net_ms = net_ms(settings.visibility_ms)
         self._channel = Channel(connections, dialect)
         self._offers = Offers(dispatcher, self._channel)
         declarations = Declarations(catalog)
         self._collector = Collector(
-            dispatcher, roster, self._channel, self._offers, declarations, rules.visibility_ms
+            dispatcher, roster, self._channel, self._offers, declarations, settings.visibility_ms
         )
         self._adding = Coalescer(self._channel.add, whole=True)
         self._reading = Coalescer(self._tasks.get)
@@ -183,7 +180,7 @@ class Feed:
             deliver=self._deliver,
             stop=self._stop,
         )
-        self._offers.sit(seat, self._rules.credits)
+        self._offers.sit(seat, self._settings.credits)
 
     async def _release_forgotten(self) -> None:
         """Releases what was claimed for the stream and has no entry: never written, or deleted."""
@@ -212,8 +209,8 @@ class Feed:
         """Never a type that other workers serve, and nothing while no group could read it."""
         if not self._channel.groups or monotonic() < self._closed_until:
             return []
-        named = [*self._declared, *(name for name in self._rules.types if name != EVERY)]
-        if EVERY in self._rules.types:
+        named = [*self._declared, *(name for name in self._settings.types if name != EVERY)]
+        if EVERY in self._settings.types:
             named += [queue for queue in self._waiting_queues if queue not in self._elsewhere]
         free = [
             name for name in named if is_service(name) and not self._roster.served_by_others(name)
@@ -376,10 +373,10 @@ class Feed:
         ours = [service for service in services if service.via == self._dialect.name]
         others = [service for service in services if service.via not in (ANY, self._dialect.name)]
         self._declared = [type_ for service in ours for type_ in service.task_types]
-        self._elsewhere = frozenset(self._rules.besides).union(
+        self._elsewhere = frozenset(self._settings.besides).union(
             *[service.task_types for service in others]
         )
-        if EVERY in self._rules.types:
+        if EVERY in self._settings.types:
             counts = await self._tasks.counts()
             queued = {q for (q, _, state), n in counts.items() if n and state is State.QUEUED}
             self._waiting_queues = sorted(queued)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from onward.services.function import Service
 from onward.workers.local.shipped.basics import answer, countdown, echo
 from onward.workers.local.shipped.summarize import Endpoint, Summarizer, summarize_offline
+
+if TYPE_CHECKING:
+    from onward.settings import Settings
 
 SERVICES: Mapping[str, Service] = {
     "echo": Service(echo),
@@ -17,18 +20,7 @@ SERVICES: Mapping[str, Service] = {
 GROUPS: Mapping[str, Service] = {"default": Service(answer)}
 
 
-class EndpointSettings(Protocol):
-    @property
-    def openrouter_api_key(self) -> str: ...
-    @property
-    def openrouter_base_url(self) -> str: ...
-    @property
-    def openrouter_model(self) -> str: ...
-    @property
-    def openrouter_timeout_s(self) -> float: ...
-
-
-def services(settings: EndpointSettings) -> Mapping[str, Service]:
+def services(settings: Settings) -> Mapping[str, Service]:
     """SERVICES; with an API key, a model writes the summaries."""
     key = settings.openrouter_api_key.strip()
     if not key:
