@@ -46,10 +46,10 @@ log = logging.getLogger("onward.worker")
 ANSWER_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 STEADY_S = 1.0  # after a connection that lasted this long, the next pause is the first one again
+REPLACED = 4001  # the server's close code: another worker has registered with this id
+
 _decode = msgspec.json.Decoder(FromServer).decode
 _encode = msgspec.json.Encoder().encode
-
-REPLACED = 4001  # the server's close code: another worker has registered with this id
 
 
 class TooLarge(ValueError):
