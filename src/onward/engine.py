@@ -53,14 +53,14 @@ from onward.services.function import Service
 from onward.settings import Settings
 from onward.tracing.switch import traced
 from onward.workers.http.address import Hosts
-from onward.workers.http.call import Caller
-from onward.workers.http.executor import Push
+from onward.workers.http.call import OutboundHttp
+from onward.workers.http.executor import HttpExecutor
 from onward.workers.http.registry import Registry
-from onward.workers.local.builtin import Builtin
+from onward.workers.local.builtin import BuiltinWorker
 from onward.workers.roster import Roster
 from onward.workers.runner import Runner
-from onward.workers.socket.sessions import Sockets
-from onward.workers.streams.dialects import StreamProtocol
+from onward.workers.socket.sessions import WorkerSockets
+from onward.workers.streams.dialects import WORKER_STREAMS
 
 log = structlog.get_logger("onward")
 
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from onward.tracing.chronicle import Chronicle
     from onward.tracing.server import Tracing
     from onward.workers.celery.wake import WakeUps
-    from onward.workers.streams.channel import Lines
+    from onward.workers.streams.channel import StreamConnections
     from onward.workers.streams.dialects import Dialect
     from onward.workers.streams.feed import Feed
 
@@ -145,9 +145,9 @@ class Onward:
         self.catalog = Catalog(self.backend, self.clock)
         self.services = Services(self.catalog)
         self.dispatcher.guards = self.catalog.guards
-        self._builtin: Builtin | None = None
+        self._builtin: BuiltinWorker | None = None
         if services or groups:
-            self._builtin = Builtin(
+            self._builtin = BuiltinWorker(
                 self.dispatcher,
                 self.roster,
                 self._services,
@@ -156,7 +156,7 @@ class Onward:
                 lease_ms=settings.lease_ms,
             )
         self.history = History(self.dispatcher)
-        self.sockets = Sockets(
+        self.sockets = WorkerSockets(
             self.dispatcher,
             self.roster,
             lease_ms=settings.lease_ms,
@@ -193,7 +193,7 @@ class Onward:
             slots=FLOW_SLOTS,
             lease_ms=settings.lease_ms,
         )
-        self._push = Push(
+        self._push = HttpExecutor(
             self.dispatcher,
             self.roster,
             self.registry,
@@ -207,7 +207,7 @@ class Onward:
         self._agent_feed: Feed | None = None
         self._wake_ups: WakeUps | None = None
         self.parts: list[Part] = []
-        self.lines: Lines | None = None  # to the Redis that the streams are on
+        self.lines: StreamConnections | None = None  # to the Redis that the streams are on
         self._connections: Sequence[Redis] = ()
         self._dialects: Sequence[Dialect] = ()
         self._redis = settings.redis or self.backend.redis
@@ -226,7 +226,7 @@ class Onward:
             server=server,
             shared=backend.shared,
         )
-        self._caller = Caller()
+        self._caller = OutboundHttp()
         posting = webhooks.Webhooks(
             self.dispatcher, self.notifications, self.preferences, hosts, self._caller.post
         )
@@ -331,7 +331,7 @@ class Onward:
 
         return await depths.consumers(*self._open_streams())
 
-    def _open_streams(self) -> tuple[Lines, Sequence[Dialect]]:
+    def _open_streams(self) -> tuple[StreamConnections, Sequence[Dialect]]:
         if self.lines is None:
             raise LedgerUnavailable("the streams are not open yet")
         return self.lines, self._dialects
@@ -403,27 +403,27 @@ class Onward:
     def _start_streams(self, url: str) -> None:
         """Workers that read streams, whatever the ledger is."""
         from onward.ledgers.redis.client import connect
-        from onward.workers.streams.agent_dialect import AgentProtocol
-        from onward.workers.streams.channel import Lines
-        from onward.workers.streams.feed import Feed, Rules
+        from onward.workers.streams.agent_dialect import AGENT_STREAMS
+        from onward.workers.streams.channel import StreamConnections
+        from onward.workers.streams.feed import Feed, FeedSettings
 
         settings = self.settings
         calls, blocking = connect(url), connect(url, timeout_s=None)
         self._connections = (calls, blocking)
-        self.lines, agents = Lines(calls, blocking), AgentProtocol()
-        lines, self._dialects = self.lines, (StreamProtocol(), agents)
-        rules = Rules(
+        self.lines, agents = StreamConnections(calls, blocking), AGENT_STREAMS
+        lines, self._dialects = self.lines, (WORKER_STREAMS, agents)
+        rules = FeedSettings(
             types=settings.stream_types,
             besides=[agents.queue, webhooks.QUEUE],
             visibility_ms=int(settings.visibility_timeout_s * 1000),
             credits=settings.stream_credits,
         )
 
-        def feed_of(dialect: Dialect, rules: Rules) -> Feed:
+        def feed_of(dialect: Dialect, rules: FeedSettings) -> Feed:
             duty = self.duty(dialect.name)
             return Feed(self.dispatcher, self.roster, lines, dialect, rules, self.catalog, duty)
 
-        self._feed = feed_of(StreamProtocol(), rules)
+        self._feed = feed_of(WORKER_STREAMS, rules)
         self._agent_feed = feed_of(agents, msgspec.structs.replace(rules, types=()))
         for feed in (self._feed, self._agent_feed):
             feed.start()

@@ -12,7 +12,7 @@ from typing import Any
 
 from onward.settings import Settings
 from tests.servers import fresh_url
-from tests.streams.street import Street, text
+from tests.streams.stream_app import StreamApp, text
 
 CREATE, COMPLETED, FAILED, TIMEOUT, DEAD = (
     f"agent:stream:task.{word}" for word in ("create", "completed", "failed", "timeout", "dlq")
@@ -20,7 +20,7 @@ CREATE, COMPLETED, FAILED, TIMEOUT, DEAD = (
 SERVICE = "report-service"
 
 
-class Agency(Street):
+class Agency(StreamApp):
     async def on_duty(self) -> bool:
         return await super().on_duty() and self.app.onward._agent_feed._offers.seat is not None
 
@@ -172,7 +172,7 @@ async def open_agency(
 ) -> AsyncIterator[Agency]:
     """The ledger: "sqlite" in memory, a SQLite URL, or "redis" for the one of the streams."""
     url = redis_url or fresh_url("valkey")
-    settings.setdefault("visibility_timeout_s", 30.0)  # as on the street: longer than any stall
+    settings.setdefault("visibility_timeout_s", 30.0)  # as on the streams: longer than any stall
     settings.setdefault("retry_schedules", {"agents": [0.05]})
     settings.setdefault("drain_ms", 0)
     settings.setdefault("archive", "")

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from onward.client.address import reach
+from onward.client.address import http_options
 from tests.agents.lobby import until
 from tests.processes import Server
 
@@ -32,7 +32,7 @@ async def test_every_ending_is_told_once_however_often_the_server_is_killed(tmp_
     for life in range(4):
         server = Server(tmp_path, up=True, ONWARD_LEASE_MS=1_000)
         server.wait_ready()
-        async with httpx2.AsyncClient(**reach(server.url), timeout=10) as http:
+        async with httpx2.AsyncClient(**http_options(server.url), timeout=10) as http:
             calls = [asyncio.ensure_future(submit(http, number)) for number in range(40)]
             await asyncio.wait(calls[: 10 * (life + 1)])
             server.kill()
@@ -41,7 +41,7 @@ async def test_every_ending_is_told_once_however_often_the_server_is_killed(tmp_
     server = Server(tmp_path, up=True, ONWARD_LEASE_MS=1_000)
     server.wait_ready()
     try:
-        async with httpx2.AsyncClient(**reach(server.url), timeout=10) as http:
+        async with httpx2.AsyncClient(**http_options(server.url), timeout=10) as http:
 
             async def told() -> list[dict[str, Any]] | None:
                 path = "/api/v2/sessions/s1/notifications?limit=1000"

@@ -18,7 +18,7 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, Request, RequestParams, Result
 
-from onward.client.address import reach
+from onward.client.address import http_options
 from tests.client.conftest import served
 from tests.processes import HTTP, Process, Server, serving
 
@@ -59,7 +59,7 @@ def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 async def http(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(**reach(server.url)) as http:
+    async with httpx2.AsyncClient(**http_options(server.url)) as http:
         yield http
 
 
@@ -188,7 +188,7 @@ async def test_a_client_without_the_extension_gets_its_answer(
 @pytest.mark.parametrize("mode", MODES)
 async def test_what_takes_long_is_fetched_later(hurried: Server, mode: Any) -> None:
     async with (
-        httpx2.AsyncClient(**reach(hurried.url)) as http,
+        httpx2.AsyncClient(**http_options(hurried.url)) as http,
         speaking(hurried, "later", mode=mode) as client,
     ):
         first = await client.call_tool("report", {"quarter": "Q4", "seconds": 3})
@@ -249,7 +249,7 @@ async def test_a_client_cannot_approve_what_it_handed_in(
 async def test_nobody_is_kept_waiting_for_a_person(mode: Any) -> None:
     service = {"name": "pay", "task_types": ["pay"], "requires_approval": True}
     async with served(mcp_wait_ms=600_000) as url, asyncio.timeout(30):
-        async with httpx2.AsyncClient(**reach(url)) as http:
+        async with httpx2.AsyncClient(**http_options(url)) as http:
             await http.post("/api/v2/services", json=service)
         async with Client(f"{url}/mcp", mode=mode) as client:
             result = await client.call_tool("pay", {"amount": 3})
@@ -429,7 +429,7 @@ async def test_stdio_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
 async def test_a_server_that_goes_down_cancels_nothing(tmp_path: Path, mode: Any) -> None:
     """Its clients see their connections close, which newer ones would take for their own cancel."""
     with serving(tmp_path, ONWARD_DRAIN_MS=0) as first:
-        async with httpx2.AsyncClient(**reach(first.url)) as http:
+        async with httpx2.AsyncClient(**http_options(first.url)) as http:
             await http.post("/api/v2/services", json={"name": "slow", "task_types": ["slow"]})
             with contextlib.suppress(MCPError, ExceptionGroup, httpx2.HTTPError):
                 async with speaking(first, "stayer", mode=mode) as client:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.celery.town import CeleryWorker, Town, town
+from tests.celery.ledger_client import CeleryWorker, LedgerClient, ledger_client
 from tests.servers import RedisServer
 
 
@@ -29,8 +29,8 @@ def prefork(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture
-async def alone(redis: RedisServer, prefork: CeleryWorker) -> AsyncIterator[Town]:
-    async with town(redis) as here:
+async def alone(redis: RedisServer, prefork: CeleryWorker) -> AsyncIterator[LedgerClient]:
+    async with ledger_client(redis) as here:
         await here.staffed(prefork, 2)
         yield here
 

@@ -14,9 +14,17 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from onward.client.address import reach
+from onward.client.address import http_options
 from onward.core.task import State
-from tests.celery.town import CeleryWorker, Town, environment, go, lines, town, until
+from tests.celery.ledger_client import (
+    CeleryWorker,
+    LedgerClient,
+    environment,
+    go,
+    ledger_client,
+    lines,
+    until,
+)
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.processes import Server
 from tests.servers import RedisServer
@@ -26,22 +34,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.contract("S3-13")]
 
 
 @pytest.fixture
-async def here(redis: RedisServer) -> AsyncIterator[Town]:
+async def here(redis: RedisServer) -> AsyncIterator[LedgerClient]:
     redis.client.flushall()
-    async with town(redis) as place:
+    async with ledger_client(redis) as place:
         yield place
 
 
 @pytest.mark.contract("S3-1", "S3-12")
 async def test_a_server_wakes_a_solo_worker_and_no_beat_is_needed(
-    here: Town, tmp_path: Path
+    here: LedgerClient, tmp_path: Path
 ) -> None:
     server = Server(tmp_path, ledger=here.redis.url, ONWARD_ARCHIVE="")
     worker = CeleryWorker(here.redis, tmp_path / "celery.log", "-P", "solo")
     try:
         await asyncio.to_thread(server.wait_ready)
         await here.staffed(worker, 1)
-        async with httpx2.AsyncClient(**reach(server.url), timeout=20) as http:
+        async with httpx2.AsyncClient(**http_options(server.url), timeout=20) as http:
 
             async def seen() -> bool:
                 members = (await http.get("/api/v2/workers")).json()["items"]
@@ -71,7 +79,7 @@ async def test_a_server_wakes_a_solo_worker_and_no_beat_is_needed(
 
 @pytest.mark.contract("N-3")
 async def test_what_a_killed_worker_held_is_ended_by_another_once(
-    here: Town, tmp_path: Path
+    here: LedgerClient, tmp_path: Path
 ) -> None:
     path = tmp_path / "lines"
     held = await here.submit("hold", {"path": str(path)})

@@ -16,7 +16,7 @@ import pytest
 from onward.core.task import State
 from onward.services.catalog import WORKERS_KIND
 from onward.workers.celery.wiring import wake_queue
-from tests.celery.town import LEASE_MS, Town, environment, go, lines, pid_in, until
+from tests.celery.ledger_client import LEASE_MS, LedgerClient, environment, go, lines, pid_in, until
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.support import wait_until
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.contract("S3-13")]
 
 
 async def test_work_that_nobody_was_woken_for_is_found_within_two_seconds(
-    alone: Town, path: Path
+    alone: LedgerClient, path: Path
 ) -> None:
     took: list[float] = []
     for _ in range(3):
@@ -39,7 +39,7 @@ async def test_work_that_nobody_was_woken_for_is_found_within_two_seconds(
 
 
 async def test_a_wake_up_makes_it_faster_and_ten_of_them_run_it_once(
-    alone: Town, path: Path
+    alone: LedgerClient, path: Path
 ) -> None:
     ids = [await alone.submit("mark", {"path": str(path)}) for _ in range(3)]
     await alone.wake("mark", times=10)
@@ -52,7 +52,7 @@ async def test_a_wake_up_makes_it_faster_and_ten_of_them_run_it_once(
     check_redis_invariants(alone.redis.client, ids)
 
 
-async def test_many_tasks_are_spread_over_both_processes(alone: Town, path: Path) -> None:
+async def test_many_tasks_are_spread_over_both_processes(alone: LedgerClient, path: Path) -> None:
     ids = [await alone.submit("hold", {"path": str(path)}) for _ in range(60)]
     await alone.wake("hold")
     await wait_until(lambda: lines(path) == ["began", "began"], 10)
@@ -63,7 +63,7 @@ async def test_many_tasks_are_spread_over_both_processes(alone: Town, path: Path
 
 
 @pytest.mark.contract("S3-10")
-async def test_beat_moves_a_retry_that_is_due(alone: Town, path: Path) -> None:
+async def test_beat_moves_a_retry_that_is_due(alone: LedgerClient, path: Path) -> None:
     id = await alone.submit("second_time", {"path": str(path)})
     task = await alone.until(id, State.SUCCEEDED)
     assert (task.result, task.retries) == ("2", 1)
@@ -71,7 +71,7 @@ async def test_beat_moves_a_retry_that_is_due(alone: Town, path: Path) -> None:
     assert "task.retrying" in await alone.events(id)
 
 
-async def test_a_task_of_a_celery_project_runs_as_it_is(alone: Town) -> None:
+async def test_a_task_of_a_celery_project_runs_as_it_is(alone: LedgerClient) -> None:
     good = await alone.submit("shop.add", {"x": 2, "y": 3})
     bad = await alone.submit("shop.add", {"x": "two"})
     await alone.wake("shop.add")
@@ -79,7 +79,7 @@ async def test_a_task_of_a_celery_project_runs_as_it_is(alone: Town) -> None:
     assert "SchemaInvalid" in ((await alone.until(bad, State.DEAD)).error or "")
 
 
-async def test_work_longer_than_its_lease_is_kept(alone: Town, path: Path) -> None:
+async def test_work_longer_than_its_lease_is_kept(alone: LedgerClient, path: Path) -> None:
     id = await alone.submit("hold", {"path": str(path)})
     await alone.wake("hold")
     await alone.until(id, State.RUNNING)
@@ -94,7 +94,7 @@ async def test_work_longer_than_its_lease_is_kept(alone: Town, path: Path) -> No
     assert (task.fence, lines(path)) == (1, ["began", "ended"])
 
 
-async def test_a_canceled_task_is_let_go(alone: Town, path: Path) -> None:
+async def test_a_canceled_task_is_let_go(alone: LedgerClient, path: Path) -> None:
     id = await alone.submit("countdown", {"seconds": 600})
     await alone.wake("countdown")
     await alone.until(id, State.RUNNING)
@@ -104,7 +104,7 @@ async def test_a_canceled_task_is_let_go(alone: Town, path: Path) -> None:
 
 @pytest.mark.contract("N-3")
 async def test_a_process_killed_in_mid_task_is_replaced_and_another_ends_it_once(
-    alone: Town, path: Path
+    alone: LedgerClient, path: Path
 ) -> None:
     id = await alone.submit("hold", {"path": str(path)})
     await alone.wake("hold")
@@ -127,7 +127,7 @@ async def test_a_process_killed_in_mid_task_is_replaced_and_another_ends_it_once
     check_redis_invariants(alone.redis.client, [id])
 
 
-async def test_inspect_finds_the_worker(alone: Town) -> None:
+async def test_inspect_finds_the_worker(alone: LedgerClient) -> None:
     celery = (sys.executable, "-m", "celery", "-A", "onward.workers.celery")
     command = (*celery, "inspect", "ping", "--timeout", "10")
     said = await asyncio.to_thread(
@@ -142,7 +142,9 @@ async def test_inspect_finds_the_worker(alone: Town) -> None:
     assert "pong" in said.stdout
 
 
-async def test_services_of_celery_workers_are_declared_with_their_schemas(alone: Town) -> None:
+async def test_services_of_celery_workers_are_declared_with_their_schemas(
+    alone: LedgerClient,
+) -> None:
     now = alone.dispatcher.clock.now()
     found = {doc.key: doc.body for doc in await alone.backend.documents.list(WORKERS_KIND, now=now)}
     assert {"echo", "summarize", "mark", "shop.add"} <= found.keys()

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from onward import Worker
-from onward.client import frames
 from onward.client.http import Client
-from onward.client.worker import Line as WorkerLine
+from onward.client.worker import Transport
 from onward.services.function import Service
 from onward.settings import Settings
-from onward.workers.ledger.pull import LedgerLine
+from onward.wire.frames import RegisterFrame
+from onward.workers.ledger.pull import LedgerTransport
 from tests.client.conftest import served, wait_until_put_off
 from tests.servers import fresh_url
 from tests.support import wait_until
@@ -49,12 +49,12 @@ async def site(request: pytest.FixtureRequest) -> Any:
     ledger = fresh_url("valkey") if request.param == "ledger" else "sqlite://"
     settings = Settings(ledger=ledger)
 
-    def over(
-        me: frames.Register, services: Mapping[str | None, Service], on_drain: Callable[[], None]
-    ) -> WorkerLine:
-        return LedgerLine(
+    def make(
+        me: RegisterFrame, services: Mapping[str | None, Service], on_drain: Callable[[], None]
+    ) -> Transport:
+        return LedgerTransport(
             settings,
-            name=me.worker_id,
+            name=str(me.worker_id),
             slots=1,
             services={name: service for name, service in services.items() if name is not None},
             groups={},
@@ -65,7 +65,7 @@ async def site(request: pytest.FixtureRequest) -> Any:
     ways: dict[str, Any] = {
         "socket": {},
         "http": {"listen": "http://127.0.0.1:0"},
-        "ledger": {"over": over},
+        "ledger": {"transport": make},
     }
     async with served(ledger=ledger) as url, Client(url) as client:
         yield Served(url, client, ways[request.param])

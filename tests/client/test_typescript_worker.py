@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from onward.client.address import reach
+from onward.client.address import http_options
 from onward.client.http import Client, TaskEvent, TaskView
 from tests.client.conftest import Line
 from tests.processes import Process, free_port, serving
@@ -136,7 +136,7 @@ async def test_a_handler_is_told_of_its_task_and_its_service_is_declared(
 
 async def test_a_group_answers_http_clients(url: str, workers: Workers) -> None:
     await workers.start(url)
-    async with httpx2.AsyncClient(**reach(url), timeout=WAIT_S) as http:
+    async with httpx2.AsyncClient(**http_options(url), timeout=WAIT_S) as http:
         answer = await http.post("/api/openai", json={"data": {"a": 1}})
     assert answer.json()["result"] == {"echo": {"data": {"a": 1}}}
 
@@ -284,7 +284,7 @@ async def test_a_handler_that_never_ends_does_not_keep_a_drained_process(
 
 async def test_the_server_can_ask_it_to_go(url: str, client: Client, workers: Workers) -> None:
     worker = await workers.start(url, WORKER_ID="ts-1")
-    async with httpx2.AsyncClient(**reach(url), timeout=WAIT_S) as http:
+    async with httpx2.AsyncClient(**http_options(url), timeout=WAIT_S) as http:
         answer = await http.post("/api/v2/workers/ts-1/drain")
     assert answer.status_code == 200
     assert await worker.ended() == 0

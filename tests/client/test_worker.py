@@ -14,13 +14,13 @@ import httpx2
 import pytest
 from pydantic import BaseModel
 
-from onward.client import frames
-from onward.client.address import reach
+from onward.client.address import http_options
 from onward.client.context import LostTask, TaskContext
 from onward.client.http import Client, Options, TaskView
 from onward.client.wire import Wire
 from onward.client.worker import NameTaken, Worker
 from onward.services.function import Context, PlainContext, Refused, TryAgain
+from onward.wire.frames import LARGEST, SocketFrame, TaskFrame
 from tests.client.conftest import Line, Start
 from tests.support import wait_until
 
@@ -268,7 +268,7 @@ async def test_a_payload_that_does_not_fit_is_not_tried_again(
         return prompt
 
     await start(worker)
-    async with httpx2.AsyncClient(**reach(url)) as http:
+    async with httpx2.AsyncClient(**http_options(url)) as http:
         answer = await http.post("/api/openai", json={"data": 1, "group": "gpu"})
 
     assert answer.status_code == 500
@@ -288,7 +288,7 @@ async def test_a_group_handler_answers_what_http_clients_send(url: str, start: S
         return {"answer": payload["data"] * 2}
 
     await start(worker)
-    async with httpx2.AsyncClient(**reach(url)) as http:
+    async with httpx2.AsyncClient(**http_options(url)) as http:
         good = await http.post("/api/openai", json={"data": 4, "group": "gpu", "timeout": 9000})
         bad = await http.post("/api/openai", json={"data": "bad", "group": "gpu"})
 
@@ -306,7 +306,7 @@ async def test_a_worker_without_a_group_is_in_none(url: str, start: Start) -> No
         return "hello"
 
     await start(worker)
-    async with httpx2.AsyncClient(**reach(url)) as http:
+    async with httpx2.AsyncClient(**http_options(url)) as http:
         answer = await http.post("/api/openai", json={"data": 1})
 
     assert (answer.status_code, answer.json()) == (503, {"error": "No worker available"})
@@ -403,10 +403,10 @@ async def test_a_stale_attempt_has_no_effects(url: str, client: Client) -> None:
     class Stale:
         wire = Wire(url)
 
-        async def send(self, frame: frames.Frame) -> None: ...
+        async def send(self, frame: SocketFrame) -> None: ...
 
     link = Stale()
-    context = TaskContext(frames.Task(task_id=task.id, fence=7), link)
+    context = TaskContext(TaskFrame(task_id=task.id, fence=7), link)
     done: list[bool] = []
 
     with pytest.raises(LostTask):
@@ -520,10 +520,10 @@ async def test_a_result_may_fill_a_frame_and_no_more(
         return "x" * size
 
     await start(worker)
-    room = frames.LARGEST - 200
+    room = LARGEST - 200
 
     assert len(await client.run("fill", {"size": room})) == room
-    task = await ended(client, "fill", {"size": frames.LARGEST})
+    task = await ended(client, "fill", {"size": LARGEST})
     assert task.error["kind"] == "ResultTooLarge"
     assert worker.connected
 

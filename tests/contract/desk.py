@@ -11,12 +11,12 @@ from onward.core.contract import (
     Ask,
     Backend,
     Fate,
-    Hold,
     Inserted,
     Key,
+    LeaseRenewal,
+    LeaseStatus,
     Move,
     Moved,
-    Pulse,
     Query,
     Submission,
     Verdict,
@@ -61,9 +61,9 @@ class Desk:
         assert claimed.id == task.id
         return claimed
 
-    async def hold(self, held: Claimed, *notes: Note, **fields: Any) -> Pulse:
+    async def hold(self, held: Claimed, *notes: Note, **fields: Any) -> LeaseStatus:
         until = fields.pop("until", self.now + LEASE_MS)
-        hold = Hold(held.id, held.fence, until, fields.get("progress"), notes)
+        hold = LeaseRenewal(held.id, held.fence, until, fields.get("progress"), notes)
         return (await self.store.extend([hold], now=self.now))[0]
 
     async def apply(self, *moves: Move | None, hands: tuple[Ask, ...] = ()) -> Moved:

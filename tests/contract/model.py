@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from onward.core.contract import Ask, Fate, Hold, Move, Pulse, Submission, Verdict
+from onward.core.contract import Ask, Fate, LeaseRenewal, LeaseStatus, Move, Submission, Verdict
 from onward.core.machine import NEVER
 from onward.core.moves import first
 from onward.core.task import FINAL, Instant, Lane, Letter, State, Task
@@ -82,14 +82,14 @@ class Model:
             due_at=first(lease, attempt_by, task.expires_at, NEVER),
         )
 
-    def extend(self, hold: Hold) -> Pulse:
+    def extend(self, hold: LeaseRenewal) -> LeaseStatus:
         row = self.rows.get(hold.task)
         if row is None or row.task.state is not State.RUNNING or row.task.fence != hold.fence:
-            return Pulse.LOST
+            return LeaseStatus.LOST
         task = row.task
         due_at = first(hold.until, task.attempt_by, task.expires_at, task.cancel_by)
         row.set(rev=0, events=len(hold.notes), lease_until=hold.until, due_at=due_at)
-        return Pulse.HELD if task.cancel_by is None else Pulse.CANCEL
+        return LeaseStatus.HELD if task.cancel_by is None else LeaseStatus.CANCEL
 
     def apply(
         self, moves: Sequence[Move], now: Instant, hands: Sequence[Ask] = ()

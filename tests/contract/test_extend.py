@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onward.core import machine
-from onward.core.contract import Hold, Pulse
+from onward.core.contract import LeaseRenewal, LeaseStatus
 from onward.core.outcome import Released, Succeeded
 from onward.core.policy import CANCEL_GRACE_MS
 from tests.contract.desk import Desk
@@ -17,7 +17,7 @@ async def test_a_heartbeat_renews_the_lease_and_writes_no_event(desk: Desk) -> N
     held = await desk.running()
     before = await desk.task(held.id)
     desk.now += 20_000
-    assert await desk.hold(held) is Pulse.HELD
+    assert await desk.hold(held) is LeaseStatus.HELD
     after = await desk.task(held.id)
     assert after.lease_until == after.due_at == desk.now + LEASE_MS
     assert (after.rev, after.fence, after.events) == (before.rev, before.fence, before.events)
@@ -42,17 +42,17 @@ async def test_a_heartbeat_cannot_outlast_the_other_clocks(desk: Desk) -> None:
 async def test_who_does_not_own_it_is_told_so(desk: Desk) -> None:
     held = await desk.running()
     await desk.settle(held, Released())
-    assert await desk.hold(held) is Pulse.LOST
+    assert await desk.hold(held) is LeaseStatus.LOST
     (again,) = await desk.claim()
     before = await desk.task(held.id)
     desk.now += 5
-    assert await desk.hold(held, ("task.progress", "1"), progress="0.1") is Pulse.LOST
+    assert await desk.hold(held, ("task.progress", "1"), progress="0.1") is LeaseStatus.LOST
     assert await desk.task(held.id) == before
-    assert await desk.hold(again) is Pulse.HELD
+    assert await desk.hold(again) is LeaseStatus.HELD
     await desk.settle(again, Succeeded("1"))
-    assert await desk.hold(again) is Pulse.LOST
-    nobody = Hold("no such task", 1, NOW)
-    assert await desk.store.extend([nobody], now=NOW) == [Pulse.LOST]
+    assert await desk.hold(again) is LeaseStatus.LOST
+    nobody = LeaseRenewal("no such task", 1, NOW)
+    assert await desk.store.extend([nobody], now=NOW) == [LeaseStatus.LOST]
 
 
 async def test_a_stale_and_a_true_owner_may_beat_in_the_same_batch(desk: Desk) -> None:
@@ -61,13 +61,13 @@ async def test_a_stale_and_a_true_owner_may_beat_in_the_same_batch(desk: Desk) -
     (held,) = await desk.claim()
     for order in ((stale, held), (held, stale)):
         holds = [
-            Hold(one.id, one.fence, NOW + 99, f'"{one.fence}"', (("task.progress", None),))
+            LeaseRenewal(one.id, one.fence, NOW + 99, f'"{one.fence}"', (("task.progress", None),))
             for one in order
         ]
-        pulses = await desk.store.extend(holds, now=NOW)
-        assert [p for _, p in sorted(zip((o.fence for o in order), pulses, strict=True))] == [
-            Pulse.LOST,
-            Pulse.HELD,
+        statuses = await desk.store.extend(holds, now=NOW)
+        assert [p for _, p in sorted(zip((o.fence for o in order), statuses, strict=True))] == [
+            LeaseStatus.LOST,
+            LeaseStatus.HELD,
         ]
     events = await desk.events_of(held.id)
     assert [event.n for event in events] == list(range(1, len(events) + 1))
@@ -79,7 +79,7 @@ async def test_who_is_asked_to_stop_hears_of_it(desk: Desk) -> None:
     held = await desk.running()
     await desk.intervene(await desk.task(held.id), machine.cancel)
     desk.now += 1
-    assert await desk.hold(held) is Pulse.CANCEL
+    assert await desk.hold(held) is LeaseStatus.CANCEL
     found = await desk.task(held.id)
     assert found.due_at == NOW + CANCEL_GRACE_MS, "a beat does not put off the end of the grace"
 
@@ -88,8 +88,8 @@ async def test_progress_is_kept_and_notes_become_events(desk: Desk) -> None:
     held = await desk.running()
     desk.now += 3
     chunks = (("task.progress", '{"value":0.5}'), ("task.chunk", '"a"'))
-    assert await desk.hold(held, *chunks, progress='{"value":0.5}') is Pulse.HELD
-    assert await desk.hold(held, ("task.chunk", '"b"')) is Pulse.HELD
+    assert await desk.hold(held, *chunks, progress='{"value":0.5}') is LeaseStatus.HELD
+    assert await desk.hold(held, ("task.chunk", '"b"')) is LeaseStatus.HELD
     found = await desk.task(held.id)
     assert (found.progress, found.events) == ('{"value":0.5}', 5)
     events = (await desk.events_of(held.id))[2:]
@@ -103,10 +103,12 @@ async def test_progress_is_kept_and_notes_become_events(desk: Desk) -> None:
 async def test_two_holds_of_one_task_in_one_batch_are_both_heard(desk: Desk) -> None:
     held = await desk.running()
     holds = [
-        Hold(held.id, held.fence, NOW + 90_000, "1", (("task.chunk", "1"), ("task.chunk", "2"))),
-        Hold(held.id, held.fence, NOW + 80_000, None, (("task.chunk", "3"),)),
+        LeaseRenewal(
+            held.id, held.fence, NOW + 90_000, "1", (("task.chunk", "1"), ("task.chunk", "2"))
+        ),
+        LeaseRenewal(held.id, held.fence, NOW + 80_000, None, (("task.chunk", "3"),)),
     ]
-    assert await desk.store.extend(holds, now=NOW) == [Pulse.HELD, Pulse.HELD]
+    assert await desk.store.extend(holds, now=NOW) == [LeaseStatus.HELD, LeaseStatus.HELD]
     found = await desk.task(held.id)
     assert (found.progress, found.lease_until) == ("1", NOW + 90_000)
     assert [event.data for event in (await desk.events_of(held.id))[2:]] == ["1", "2", "3"]
@@ -116,6 +118,6 @@ async def test_many_tasks_are_held_in_one_trip(desk: Desk) -> None:
     await desk.submit_some(100)
     held = await desk.claim(limit=100)
     await desk.settle(held[50], Succeeded("1"))
-    holds = [Hold(one.id, one.fence, NOW + 77_000) for one in held]
-    pulses = await desk.store.extend(holds, now=NOW)
-    assert [at for at, pulse in enumerate(pulses) if pulse is not Pulse.HELD] == [50]
+    holds = [LeaseRenewal(one.id, one.fence, NOW + 77_000) for one in held]
+    statuses = await desk.store.extend(holds, now=NOW)
+    assert [at for at, status in enumerate(statuses) if status is not LeaseStatus.HELD] == [50]

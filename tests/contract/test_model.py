@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from onward.core import machine
-from onward.core.contract import Ask, Backend, Hold, Move, Pulse, Submission, Verdict
+from onward.core.contract import Ask, Backend, LeaseRenewal, LeaseStatus, Move, Submission, Verdict
 from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
 from onward.core.task import FINAL, FINAL_EVENTS, Claimed, Fault, Letter, State, Task
 from tests.contract.desk import Desk
@@ -152,10 +152,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def extend(self, at: int, note: bool) -> None:
         one = self.held[-1 - at % len(self.held)]
         notes = (("task.chunk", None),) if note else ()
-        hold = Hold(one.id, one.fence, self.desk.now + LEASE_MS, None, notes)
-        (pulse,) = self.run(self.desk.store.extend([hold], now=self.desk.now))
-        assert pulse is self.model.extend(hold)
-        if pulse is Pulse.LOST:
+        hold = LeaseRenewal(one.id, one.fence, self.desk.now + LEASE_MS, None, notes)
+        (status,) = self.run(self.desk.store.extend([hold], now=self.desk.now))
+        assert status is self.model.extend(hold)
+        if status is LeaseStatus.LOST:
             self.held.remove(one)
 
     @precondition(lambda self: self.held)

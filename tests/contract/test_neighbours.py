@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onward.core.clock import ManualClock
-from onward.core.contract import Backend, Hold, Pulse, Verdict
+from onward.core.contract import Backend, LeaseRenewal, LeaseStatus, Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Failed, Outcome, Parked, Succeeded
 from onward.core.slots import Seat
@@ -132,11 +132,13 @@ async def test_a_note_that_cannot_be_kept_costs_nobody_else_the_lease(post: Post
     held = await post.held(6)
     until = NOW + 2 * LEASE_MS
     holds = [
-        Hold(task.id, task.fence, until, notes=(("task.chunk", f'"{LONE}"' if n == 4 else "1"),))
+        LeaseRenewal(
+            task.id, task.fence, until, notes=(("task.chunk", f'"{LONE}"' if n == 4 else "1"),)
+        )
         for n, task in enumerate(held)
     ]
     found = await asyncio.gather(*map(post.extend, holds), return_exceptions=True)
-    assert [one for one in found if not isinstance(one, BaseException)] == [Pulse.HELD] * 5
+    assert [one for one in found if not isinstance(one, BaseException)] == [LeaseStatus.HELD] * 5
     leases = [(await post.task(task.id)).lease_until for task in held]
     assert [n for n, lease in enumerate(leases) if lease == until] == [0, 1, 2, 3, 5]
 
@@ -170,10 +172,10 @@ async def test_a_poisoned_item_in_a_batch_leaves_its_neighbours_results(
     submitted = await asyncio.gather(*map(post.submit, news), return_exceptions=True)
     notes = ["1" if n not in bad else f'"{LONE}"' for n in range(count)]
     holds = [
-        Hold(task.id, task.fence, until, notes=(("task.chunk", note),))
+        LeaseRenewal(task.id, task.fence, until, notes=(("task.chunk", note),))
         for task, note in zip(held, notes, strict=True)
     ]
-    pulses = await asyncio.gather(*map(post.extend, holds), return_exceptions=True)
+    statuses = await asyncio.gather(*map(post.extend, holds), return_exceptions=True)
     verdicts = await asyncio.gather(
         *(
             post.settle(task, outcome if n in bad else Succeeded(str(n)))
@@ -183,7 +185,7 @@ async def test_a_poisoned_item_in_a_batch_leaves_its_neighbours_results(
     assert verdicts == [Verdict.APPLIED] * count
     good = [n for n in range(count) if n not in bad]
     assert not [n for n in good if isinstance(submitted[n], BaseException)]
-    assert [pulses[n] for n in good] == [Pulse.HELD] * len(good)
+    assert [statuses[n] for n in good] == [LeaseStatus.HELD] * len(good)
     results = await post.backend.tasks.get([held[n].id for n in good])
     assert [task and task.result for task in results] == [str(n) for n in good]
     there = await post.backend.tasks.get([news[n].id for n in good])

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from onward.core import machine
-from onward.core.contract import Hold, Query
+from onward.core.contract import LeaseRenewal, Query
 from onward.core.outcome import Failed, Lost, Parked, Released
 from onward.core.policy import Overrides
 from onward.core.task import Event, Fault, Lane, Priority, State, Task
@@ -191,7 +191,7 @@ async def test_what_is_only_offered_is_found_and_counted_as_queued(desk: Desk) -
     assert await found(offered=False) == newest_first[:2]
     counts = {("o", Lane.PRIMARY, State.QUEUED): 1, ("o", Lane.PRIMARY, State.RUNNING): 1}
     assert await desk.store.counts() == counts | {("q", Lane.PRIMARY, State.QUEUED): 1}
-    await desk.store.extend([Hold(offered.task.id, 1, NOW + 5)], now=NOW)
+    await desk.store.extend([LeaseRenewal(offered.task.id, 1, NOW + 5)], now=NOW)
     assert await desk.store.counts() == await desk.recount()
     assert await found(State.QUEUED, offered=True) == newest_first[:1], "somebody holds it"
 

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from onward.core.contract import Ask, Hold, Key, Move, Verdict
+from onward.core.contract import Ask, Key, LeaseRenewal, Move, Verdict
 from onward.core.outcome import Failed, Parked, Released, Succeeded
 from onward.core.task import Fault, Letter
 from onward.ledgers.redis import RedisBackend, client
@@ -142,7 +142,7 @@ async def claim(desk: Desk) -> None:
 
 
 async def extend(desk: Desk) -> None:
-    hold = Hold("held", 1, NOW + 60_000, None, (("task.progress", "1"),))
+    hold = LeaseRenewal("held", 1, NOW + 60_000, None, (("task.progress", "1"),))
     await desk.store.extend([hold, hold], now=NOW)
 
 

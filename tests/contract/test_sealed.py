@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from onward.core import machine
 from onward.core.approval import ask
 from onward.core.coalesce import Coalescer
-from onward.core.contract import Hold, Move, Query, Submission
+from onward.core.contract import LeaseRenewal, Move, Query, Submission
 from onward.core.errors import Invalid, LedgerUnavailable, Unreadable
 from onward.core.outcome import Parked, Succeeded
 from onward.core.task import Claimed, Ending, Event, Fault, Letter, State, Task, TaskId
@@ -376,7 +376,7 @@ def test_whatever_passes_the_store_was_thought_of() -> None:
     guard = {"task", "expect", "fence", "rev", "to", "due_at", "due_by", "front", "ahead", "seen"}
     assert {*Move.__struct_fields__} == guard | {"changes", "events", "spawn", "letters", "answer"}
     assert {*Submission.__struct_fields__} == {"task", "events", "cap", "key", "near"}
-    assert {*Hold.__struct_fields__} == {"task", "fence", "until", "progress", "notes"}
+    assert {*LeaseRenewal.__struct_fields__} == {"task", "fence", "until", "progress", "notes"}
     assert {*Letter.__struct_fields__} == {"to", "name", "body"}
     assert {*Event.__struct_fields__} == {"task", "n", "generation", "type", "at", "data"}
     assert {*Ending.__struct_fields__} == {"id", "state", "result", "error", "at"}

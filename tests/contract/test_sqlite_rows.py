@@ -10,7 +10,7 @@ import apsw
 import msgspec
 import pytest
 
-from onward.core.contract import Hold, Key, Query
+from onward.core.contract import Key, LeaseRenewal, Query
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Succeeded
 from onward.core.task import Lane, Letter, State
@@ -132,7 +132,7 @@ def until(value: Any) -> Any:
 
 async def extend(desk: Desk, values: Sequence[Any]) -> Any:
     holds = [
-        Hold(f"r{at}", 1, until(value), value, (("task.chunk", value),))
+        LeaseRenewal(f"r{at}", 1, until(value), value, (("task.chunk", value),))
         for at, value in enumerate(values)
     ]
     return await desk.store.extend(holds, now=NOW)

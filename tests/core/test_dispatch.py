@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from onward.core import alarm, dispatch, machine
 from onward.core.alarm import Alarm
 from onward.core.clock import ManualClock
-from onward.core.contract import MAX_LETTERS, Hold, Key, Pulse, Verdict
+from onward.core.contract import MAX_LETTERS, Key, LeaseRenewal, LeaseStatus, Verdict
 from onward.core.dispatch import TRIES, Dispatcher
 from onward.core.errors import Conflict, KeyReused, LedgerUnavailable, NotFound, QueueFull, TooBusy
 from onward.core.outcome import Lost, Outcome, Parked, Released, Succeeded
@@ -197,7 +197,7 @@ async def test_who_lost_a_task_is_told_to_drop_it(desk: Desk, clock: ManualClock
     await Alarm(other).sweep()
     await desk.beat()
     assert desk.stopped == [(held.id, True)]
-    assert await desk.extend(Hold(held.id, held.fence, NOW)) is Pulse.LOST
+    assert await desk.extend(LeaseRenewal(held.id, held.fence, NOW)) is LeaseStatus.LOST
 
 
 async def test_who_is_asked_to_stop_elsewhere_hears_it_at_the_next_beat(

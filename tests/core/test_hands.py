@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from onward.core.contract import Ask
-from onward.core.slots import MOST_PER_CLAIM, Hands, Seat, holds_of
+from onward.core.slots import MOST_PER_CLAIM, Hands, Seat, renewals_of
 from onward.core.task import Claimed, Lane, new_id
 from tests.support import LEASE_MS, NOW
 
@@ -215,11 +215,11 @@ def test_what_was_found_is_delivered_and_held() -> None:
     assert office.hands.give_back(office.hands.ask_hot(), [task]) == []
     assert office.delivered["w"] == [task]
     assert office.hands.busy() == 1
-    (hold,) = holds_of(office.hands.held(), NOW)
+    (hold,) = renewals_of(office.hands.held(), NOW)
     assert (hold.task, hold.fence, hold.until) == (task.id, 1, NOW + LEASE_MS)
     office.hands.put_down(task.id, task.fence)
     office.hands.put_down(task.id, task.fence)
-    assert holds_of(office.hands.held(), NOW) == []
+    assert renewals_of(office.hands.held(), NOW) == []
 
 
 def test_work_for_a_worker_who_has_left_comes_back() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onward.workers.socket.sessions import LARGEST
+from onward.wire.frames import LARGEST
 from tests.house import House, open_house
 
 
@@ -262,7 +262,7 @@ async def test_a_result_that_is_too_large_fails_its_own_task_alone(house: House)
     [
         ("NaN", "not JSON"),
         (r'"\ud800"', "lone surrogate"),
-        (r'1, "status": "no number"', "as a taskResult should be"),
+        (r'1, "status": "no number"', "the fields of a taskResult"),
     ],
 )
 async def test_a_result_that_nobody_can_read_fails_its_task_at_once(

@@ -306,7 +306,7 @@ def test_a_second_signal_ends_a_worker_at_once(machine: Machine) -> None:
         worker.send_signal(signal.SIGTERM)
         said = worker.stdout
         assert said is not None
-        until(lambda: "once more to leave at once" in said.readline())
+        until(lambda: "a second signal ends it at once" in said.readline())
         worker.send_signal(signal.SIGTERM)
 
         assert worker.wait(5) == 128 + signal.SIGTERM

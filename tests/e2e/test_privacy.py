@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from onward.client.address import reach
+from onward.client.address import http_options
 from onward.services.privacy import MASK
 from tests.processes import HTTP, Process, Server, serving
 
@@ -54,7 +54,7 @@ class Shop:
     def __init__(self, server: Server, worker: Process, folder: Path) -> None:
         self.server = server
         self.folder = folder
-        self.http = httpx2.Client(**reach(server.url), timeout=60)
+        self.http = httpx2.Client(**http_options(server.url), timeout=60)
         self.worker = worker
 
     def submit(self, how: str, **more: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from onward.client.address import reach
+from onward.client.address import http_options
 from tests.faults.invariants import check_invariants
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.processes import Server, free_port
@@ -81,7 +81,7 @@ class Session:
                     await line.send(json.dumps(said))
 
     async def poll(self) -> None:
-        async with httpx2.AsyncClient(**reach(self.url), timeout=10) as http:
+        async with httpx2.AsyncClient(**http_options(self.url), timeout=10) as http:
             while True:
                 with suppress(httpx2.TransportError):
                     await self._poll(http)
@@ -144,7 +144,7 @@ class Town:
 
     async def live(self, *, dies: bool) -> None:
         """One life: work comes in and, if it dies, at any moment the server is killed."""
-        async with httpx2.AsyncClient(**reach(self.server.url), timeout=30) as http:
+        async with httpx2.AsyncClient(**http_options(self.server.url), timeout=30) as http:
             turns = [one.submit(http, number) for number in range(EACH) for one in self.sessions]
             loading = asyncio.gather(*turns)
             if dies:
@@ -161,7 +161,7 @@ class Town:
 
     async def rest(self) -> None:
         """Until every task is over, those too whose submission nobody was told of."""
-        async with httpx2.AsyncClient(**reach(self.server.url), timeout=30) as http:
+        async with httpx2.AsyncClient(**http_options(self.server.url), timeout=30) as http:
 
             async def open_() -> bool:
                 queues = (await http.get("/api/v2/queues")).json()["items"]
@@ -174,7 +174,7 @@ class Town:
 
     async def look(self) -> None:
         """Nothing was told under two ids, and what was acknowledged did not come back."""
-        async with httpx2.AsyncClient(**reach(self.server.url), timeout=30) as http:
+        async with httpx2.AsyncClient(**http_options(self.server.url), timeout=30) as http:
             for one in self.sessions:
                 kept = (await http.get(f"{one.path}/notifications?limit=1000")).json()["items"]
                 ids = {item["task_id"]: item["notification_id"] for item in kept}

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from onward.client.address import reach
+from onward.client.address import http_options
 from tests.faults.chores import states_in, submit_chores
 from tests.faults.invariants import check_invariants
 from tests.processes import HTTP, Process, Server, free_port, serving
@@ -25,7 +25,7 @@ async def submit_until(
     server: Server, accepted: list[str], stop: asyncio.Event, *, path: str, body: dict[str, Any]
 ) -> None:
     """Keep submitting, and remember every id that was answered."""
-    async with httpx2.AsyncClient(**reach(server.url), timeout=5) as http:
+    async with httpx2.AsyncClient(**http_options(server.url), timeout=5) as http:
         while not stop.is_set():
             try:
                 response = await http.post(path, json=body)
@@ -41,7 +41,7 @@ async def drained(url: str, timeout: float = 60) -> None:
     """Until no task is queued, scheduled or running."""
     until = time.monotonic() + timeout
     left: dict[str, Any] = {}
-    async with httpx2.AsyncClient(**reach(url), timeout=10) as http:
+    async with httpx2.AsyncClient(**http_options(url), timeout=10) as http:
         while time.monotonic() < until:
             queues = (await http.get("/api/v2/queues")).json()["items"]
             left = {
@@ -107,7 +107,7 @@ async def test_workers_killed_every_second_lose_no_task_and_end_none_twice(tmp_p
 
         crew = [start(), start()]
         try:
-            async with httpx2.AsyncClient(**reach(server.url), timeout=10) as http:
+            async with httpx2.AsyncClient(**http_options(server.url), timeout=10) as http:
                 # Killed from the first second on: on a slow machine, work ends as it comes in.
                 submitting = asyncio.create_task(submit_chores(http, tasks, accepted))
                 kills = 0
@@ -134,7 +134,7 @@ async def test_workers_killed_every_second_lose_no_task_and_end_none_twice(tmp_p
 @pytest.mark.contract("N-7")
 async def test_a_server_told_to_stop_hands_back_what_runs_unburned(tmp_path: Path) -> None:
     with serving(tmp_path, up=True, ONWARD_DRAIN_MS=200) as server:
-        async with httpx2.AsyncClient(**reach(server.url), timeout=10) as http:
+        async with httpx2.AsyncClient(**http_options(server.url), timeout=10) as http:
             body = {"type": "countdown", "payload": {"seconds": 30}}
             task = (await http.post("/api/v2/tasks", json=body)).json()["id"]
         assert await asyncio.to_thread(server.stop) == 0

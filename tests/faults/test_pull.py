@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from onward.cli.worker import over_ledger
+from onward.cli.worker import ledger_transport
 from tests.faults.chores import states_in, submit_chores
 from tests.faults.redis_invariants import Snapshot, check_redis_invariants
 from tests.faults.test_servers import (
@@ -42,7 +42,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 async def test_it_serves_its_types_and_its_group_whoever_was_asked(pair: Pair) -> None:
-    over = over_ledger(pair.redis.url)
+    over = ledger_transport(pair.redis.url)
     async with http(pair.a) as a, http(pair.b) as b, working("", over, id="own") as own:
         for client in (a, b):
             said = await client.post("/api/openai", json={"data": {"n": 1}})
@@ -66,7 +66,7 @@ async def test_it_serves_its_types_and_its_group_whoever_was_asked(pair: Pair) -
 
 
 async def test_it_is_told_to_stop_and_told_to_go(pair: Pair) -> None:
-    over = over_ledger(pair.redis.url)
+    over = ledger_transport(pair.redis.url)
     async with http(pair.a) as client, working("", over, id="own") as own:
         body: dict[str, Any] = {"type": "chore", "payload": {"seconds": 60}}
         stopped = (await client.post("/api/v2/tasks", json=body)).json()["id"]
@@ -87,7 +87,7 @@ async def test_it_is_told_to_stop_and_told_to_go(pair: Pair) -> None:
 
 async def test_it_goes_on_while_every_server_is_gone(pair: Pair) -> None:
     accepted: list[str] = []
-    async with working("", over_ledger(pair.redis.url), concurrency=2):
+    async with working("", ledger_transport(pair.redis.url), concurrency=2):
         async with http(pair.a) as client:
             await submit_chores(client, 40, accepted)
             later = {"type": "chore", "payload": {"n": 0}, "delay_ms": 1_000}

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from onward import Worker
-from onward.client.address import reach
+from onward.client.address import http_options
 from onward.core import machine
 from onward.core.clock import ManualClock
 from onward.core.contract import Key
@@ -87,7 +87,7 @@ class Load:
         await wait_until(lambda: len(self.accepted) >= enough, 30)
 
     async def _submit(self, path: str, body: dict[str, Any]) -> None:
-        async with httpx2.AsyncClient(**reach(self._server.url), timeout=30) as http:
+        async with httpx2.AsyncClient(**http_options(self._server.url), timeout=30) as http:
             while not self._stop.is_set():
                 response = await http.post(path, json=body)
                 self.statuses[response.status_code] += 1
@@ -136,7 +136,7 @@ async def test_while_redis_is_away_every_door_says_so_and_it_comes_back_by_itsel
 ) -> None:
     async with (
         serving(tmp_path, redis, up=True) as server,
-        httpx2.AsyncClient(**reach(server.url), timeout=30) as http,
+        httpx2.AsyncClient(**http_options(server.url), timeout=30) as http,
     ):
         chat = {"model": "default", "messages": [{"role": "user", "content": "hello"}]}
         task = {"type": "echo", "payload": {}}
@@ -205,7 +205,7 @@ async def test_a_worker_that_leaves_while_redis_is_away_is_not_counted_on_for_ev
 ) -> None:
     async with (
         serving(tmp_path, redis) as server,
-        httpx2.AsyncClient(**reach(server.url), timeout=30) as http,
+        httpx2.AsyncClient(**http_options(server.url), timeout=30) as http,
     ):
         async with working(server):
             assert (await http.post("/api/openai", json={"data": 1})).status_code == 200
@@ -249,7 +249,7 @@ async def test_a_full_redis_refuses_new_work_and_finishes_the_old(
     gate = asyncio.Event()
     async with (
         serving(tmp_path, redis, ONWARD_LEASE_MS=5000) as server,
-        httpx2.AsyncClient(**reach(server.url), timeout=30) as http,
+        httpx2.AsyncClient(**http_options(server.url), timeout=30) as http,
         working(server, gate=gate),
     ):
         accepted: list[str] = []
@@ -290,7 +290,7 @@ async def test_finished_tasks_leave_redis_and_are_read_as_before(
 ) -> None:
     async with (
         serving(tmp_path, redis, up=True, ONWARD_REDIS_KEEP_MS=1500) as server,
-        httpx2.AsyncClient(**reach(server.url), timeout=30) as http,
+        httpx2.AsyncClient(**http_options(server.url), timeout=30) as http,
     ):
         path = "/api/v2/tasks?wait_ms=5000"
         before = [

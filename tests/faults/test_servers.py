@@ -16,8 +16,8 @@ import httpx2
 import pytest
 
 from onward import Context, Worker
-from onward.client.address import reach
-from onward.client.worker import Over
+from onward.client.address import http_options
+from onward.client.worker import MakeTransport
 from tests.faults.redis_invariants import Snapshot, check_redis_invariants
 from tests.processes import Server
 from tests.servers import RedisServer
@@ -81,8 +81,10 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 @asynccontextmanager
-async def working(url: str, over: Over | None = None, **options: Any) -> AsyncIterator[Worker]:
-    """A worker on a socket, or over another line: chores, and the group `default`."""
+async def working(
+    url: str, transport: MakeTransport | None = None, **options: Any
+) -> AsyncIterator[Worker]:
+    """A worker on a socket, or by another transport: chores, and the group `default`."""
     worker = Worker(url, grace_ms=1_000, **options)
 
     @worker.service
@@ -96,7 +98,7 @@ async def working(url: str, over: Over | None = None, **options: Any) -> AsyncIt
         await asyncio.sleep(payload.get("data", {}).get("seconds", 0))
         return {"by": worker.id}
 
-    serving = asyncio.create_task(worker.serve(over=over))
+    serving = asyncio.create_task(worker.serve(transport=transport))
     try:
         await wait_until(lambda: worker.connected, WAIT_S)
         yield worker
@@ -106,7 +108,7 @@ async def working(url: str, over: Over | None = None, **options: Any) -> AsyncIt
 
 
 def http(server: Server) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(**reach(server.url), timeout=30)
+    return httpx2.AsyncClient(**http_options(server.url), timeout=30)
 
 
 async def ended(client: httpx2.AsyncClient, task: str) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from typing import Any
 import httpx2
 import pytest
 
-from onward.client.address import reach
+from onward.client.address import http_options
 from tests.faults.chores import states_in, submit_chores
 from tests.faults.invariants import check_invariants
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.processes import Process, serving
 from tests.servers import RedisServer
-from tests.streams.street import GROUP, RESULTS, TASKS
+from tests.streams.stream_app import GROUP, RESULTS, TASKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -94,7 +94,7 @@ async def test_workers_killed_and_stopped_all_the_while_lose_nothing_and_end_not
         with serving(tmp_path, **options) as server:
             crew = Crew(redis.url, tmp_path / "worker.log")
             try:
-                async with httpx2.AsyncClient(**reach(server.url), timeout=20) as http:
+                async with httpx2.AsyncClient(**http_options(server.url), timeout=20) as http:
                     found: Counter[str] = Counter()
                     submitting = asyncio.create_task(
                         submit_chores(http, TASKS_IN_ALL, accepted, queue="streams")

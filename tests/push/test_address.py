@@ -57,7 +57,7 @@ def hosts(*allowed: str) -> Hosts:
 async def test_loopback_in_any_honest_spelling_is_allowed_and_pinned(
     url: str, addresses: list[str]
 ) -> None:
-    place = await hosts().place(url)
+    place = await hosts().pin(url)
     assert list(place.addresses) == addresses
 
 
@@ -144,7 +144,7 @@ REFUSED = [
 @pytest.mark.parametrize("url", REFUSED)
 async def test_every_other_url_is_refused(url: str) -> None:
     with pytest.raises(Invalid) as refused:
-        await hosts().place(url)
+        await hosts().pin(url)
     assert str(refused.value).startswith("url: ")
 
 
@@ -182,16 +182,16 @@ async def test_the_list_takes_names_addresses_and_networks(
     allowed: str, url: str, let_in: bool
 ) -> None:
     if let_in:
-        assert (await hosts(allowed).place(url)).addresses
+        assert (await hosts(allowed).pin(url)).addresses
     else:
         with pytest.raises(Invalid):
-            await hosts(allowed).place(url)
+            await hosts(allowed).pin(url)
 
 
 async def test_a_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pointed elsewhere after it registered, it is still called where it was then."""
     list_ = hosts("inside.example")
-    place = await list_.place("http://inside.example:8080")
+    place = await list_.pin("http://inside.example:8080")
     monkeypatch.setitem(NAMES, "inside.example", ["127.0.0.1"])
     assert place.addresses == ("10.1.2.3",)
     assert list_.admit(place.host, place.addresses)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onward.core.contract import Hold, Pulse
+from onward.core.contract import LeaseRenewal, LeaseStatus
 from onward.core.policy import Overrides
 from onward.core.task import new_id
 from tests.house import House, open_house
@@ -343,8 +343,8 @@ async def test_what_is_no_longer_ours_is_not_sent(house: House, hire: Hire) -> N
     worker = hire()
     await register(house, worker)
 
-    async def taken_away(hold: Hold) -> Pulse:
-        return Pulse.LOST
+    async def taken_away(renewal: LeaseRenewal) -> LeaseStatus:
+        return LeaseStatus.LOST
 
     house.onward.dispatcher.extend = taken_away  # type: ignore[method-assign]
     id = await submit(house)
@@ -360,9 +360,9 @@ async def test_what_is_canceled_between_claim_and_call_is_not_sent(
     dispatcher = house.onward.dispatcher
     extend = dispatcher.extend
 
-    async def canceled_meanwhile(hold: Hold) -> Pulse:
-        await dispatcher.cancel(hold.task)
-        return await extend(hold)
+    async def canceled_meanwhile(renewal: LeaseRenewal) -> LeaseStatus:
+        await dispatcher.cancel(renewal.task)
+        return await extend(renewal)
 
     dispatcher.extend = canceled_meanwhile  # type: ignore[method-assign]
     id = await submit(house)

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from onward.client.address import reach
+from onward.client.address import http_options
 from onward.client.errors import ProblemError
 from onward.client.http import Client
 from onward.client.http_worker import NotAccepted
@@ -278,7 +278,7 @@ async def test_it_says_its_load_and_registers_again_when_forgotten(url: str, sta
         await go_on.wait()
 
     at = await start(worker)
-    async with httpx2.AsyncClient(**reach(url)) as http:
+    async with httpx2.AsyncClient(**http_options(url)) as http:
 
         async def loads(*said: int) -> bool:
             listed = (await http.get("/workers/list")).json()
@@ -309,7 +309,7 @@ async def test_a_drained_worker_leaves_and_finishes_what_runs(url: str, client: 
     task = await client.submit("hold", {})
     await asyncio.wait_for(began.wait(), 5)
     worker.drain()
-    async with httpx2.AsyncClient(**reach(url)) as http:
+    async with httpx2.AsyncClient(**http_options(url)) as http:
 
         async def gone() -> bool:
             return not (await http.get("/workers/list")).json()

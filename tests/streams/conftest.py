@@ -1,4 +1,4 @@
-"""A house with a real Valkey beside it; the ledger is SQLite, or that Valkey itself."""
+"""An application with a real Valkey beside it; its ledger is SQLite, or that Valkey itself."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.streams.street import Street, open_street
+from tests.streams.stream_app import StreamApp, open_stream_app
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-async def street(request: pytest.FixtureRequest) -> AsyncIterator[Street]:
-    async with open_street(request.param) as opened:
+async def streams(request: pytest.FixtureRequest) -> AsyncIterator[StreamApp]:
+    async with open_stream_app(request.param) as opened:
         yield opened

@@ -17,7 +17,7 @@ from onward.client.worker import Worker
 from onward.services.function import Context, PlainContext, Refused
 from tests.client.conftest import served, wait_until_put_off
 from tests.servers import fresh_url
-from tests.streams.street import DEAD, GROUP, RESULTS, TASKS, text
+from tests.streams.stream_app import DEAD, GROUP, RESULTS, TASKS, text
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S1-13")]
@@ -299,12 +299,12 @@ async def test_an_answer_for_an_entry_that_is_somebody_elses_is_dropped_and_acks
     await site.start(worker)
     task = await site.client.submit("quick", **OVER)
     await asyncio.wait_for(began.wait(), 10)
-    line: Any = worker._line
-    line._taken.clear()  # so that no heartbeat finds out before the answer does
+    transport: Any = worker._transport
+    transport._held.clear()  # so that no heartbeat finds out before the answer does
     entry = await _stolen(site, task.id)
     go.set()
     await asyncio.wait_for(over.wait(), 10)
-    await wait_until(lambda: len(line._bench) == 0)
+    await wait_until(lambda: len(transport._running) == 0)
     (row,) = await site.redis.xpending_range(TASKS, GROUP, entry, entry, 1)
     assert row["consumer"] == b"thief"
     assert (await site.client.get(task.id)).state in ("queued", "running")  # as was last seen
@@ -500,15 +500,15 @@ async def test_a_worker_that_is_stopped_while_it_answers_leaves_no_connection_be
     try:
         await line.xadd(TASKS, {"task_id": "a", "tool_name": "echo", "payload": '{"n": 7}'})
         await asyncio.wait_for(returned.wait(), 10)
-        stopped: Any = worker._line
-        await wait_until(lambda: bool(stopped._bench._telling))
+        stopped: Any = worker._transport
+        await wait_until(lambda: bool(stopped._running._answering))
         serving.cancel()
         await asyncio.wait({serving})
     finally:
         await line.client_unpause()
         await line.aclose()
-    assert len(stopped._bench) == 0, "nobody answers on a line that is closed"
-    assert stopped._taken == {}
+    assert len(stopped._running) == 0, "no answer is sent on a closed connection"
+    assert stopped._held == {}
 
 
 def test_a_group_cannot_be_served_over_streams() -> None:

@@ -8,29 +8,29 @@ import pytest
 
 from onward.workers.streams import channel
 from tests.servers import fresh_url
-from tests.streams.street import Street, open_street
+from tests.streams.stream_app import StreamApp, open_stream_app
 
 WELL = {"whole": "healthy", "status": "healthy"}
 MARK = "onward:fed:streams"
 
 
-async def redis_part(street: Street) -> dict[str, Any]:
-    body = (await street.http.get("/health")).json()
+async def redis_part(streams: StreamApp) -> dict[str, Any]:
+    body = (await streams.http.get("/health")).json()
     return {"whole": body["status"], **body["details"]["redis"]}
 
 
-async def barred(street: Street) -> bool:
-    return street.app.onward._feed.other is not None
+async def barred(streams: StreamApp) -> bool:
+    return streams.app.onward._feed.other is not None
 
 
 @pytest.mark.contract("S1-1", "S1-13")
 async def test_streams_are_one_ledgers_and_the_other_says_so_until_they_are_free() -> None:
     async with (
-        open_street() as first,
-        open_street(redis_url=first.settings.redis, on_duty=False) as second,
+        open_stream_app() as first,
+        open_stream_app(redis_url=first.settings.redis, on_duty=False) as second,
     ):
         await second.until(lambda: barred(second))
-        mine, others = [await street.submit(queue="streams") for street in (first, second)]
+        mine, others = [await streams.submit(queue="streams") for streams in (first, second)]
         ((entry, fields),) = await first.take_all()
         assert fields["task_id"] == mine
         assert await redis_part(first) == WELL
@@ -47,16 +47,16 @@ async def test_streams_are_one_ledgers_and_the_other_says_so_until_they_are_free
 
 
 async def test_a_server_that_stops_leaves_the_streams_to_the_others_of_its_ledger() -> None:
-    async with open_street("redis") as street:
-        await street.shut()
-        assert await street.redis.get(MARK) is not None
+    async with open_stream_app("redis") as streams:
+        await streams.shut()
+        assert await streams.redis.get(MARK) is not None
 
 
 async def test_what_a_dead_ledger_has_marked_is_free_after_a_while() -> None:
-    async with open_street("redis", redis_url=fresh_url("valkey")) as street:
-        name = await street.redis.get(MARK)
-        assert 0 < await street.redis.pttl(MARK) <= channel.OCCUPIED_MS
-        await street.redis.set(MARK, "another", px=600)
-        await street.until(lambda: barred(street))
-        await street.until(street.on_duty)
-        assert await street.redis.get(MARK) == name
+    async with open_stream_app("redis", redis_url=fresh_url("valkey")) as streams:
+        name = await streams.redis.get(MARK)
+        assert 0 < await streams.redis.pttl(MARK) <= channel.OCCUPIED_MS
+        await streams.redis.set(MARK, "another", px=600)
+        await streams.until(lambda: barred(streams))
+        await streams.until(streams.on_duty)
+        assert await streams.redis.get(MARK) == name

@@ -10,8 +10,8 @@ import pytest
 from onward.core.task import Claimed, Event, Lane, encode
 from onward.core.trace import QUEUE, RUN, handed_on, sampled, span_id, stored, traceparent_of
 from onward.tracing.stages import Stage, stages
-from onward.workers.streams.agent_dialect import AgentProtocol
-from onward.workers.streams.dialects import StreamProtocol
+from onward.workers.streams.agent_dialect import AGENT_STREAMS
+from onward.workers.streams.dialects import WORKER_STREAMS
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -158,14 +158,14 @@ def test_a_task_without_a_trace_hands_nothing_on() -> None:
 @pytest.mark.contract("N-9")
 def test_an_entry_on_a_stream_says_where_its_attempt_stands_if_anywhere() -> None:
     traced, plain = a_claim(stored(TRACEPARENT)), a_claim(None)
-    agents = AgentProtocol()
-    assert StreamProtocol().entry(traced)["traceparent"] == handed_on(traced)
+    agents = AGENT_STREAMS
+    assert WORKER_STREAMS.entry(traced, None)["traceparent"] == handed_on(traced)
     assert agents.opened(agents.entry(traced, None))["traceparent"] == handed_on(traced)
-    assert "traceparent" not in StreamProtocol().entry(plain)
+    assert "traceparent" not in WORKER_STREAMS.entry(plain, None)
     assert "traceparent" not in agents.opened(agents.entry(plain, None))
 
 
-@pytest.mark.parametrize("dialect", [StreamProtocol(), AgentProtocol()])
+@pytest.mark.parametrize("dialect", [WORKER_STREAMS, AGENT_STREAMS])
 @pytest.mark.parametrize(
     ("said", "kept"),
     [(TRACEPARENT, TRACEPARENT), (None, None), ("nonsense", None), (TRACEPARENT + "\n", None)],

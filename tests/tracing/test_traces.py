@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from opentelemetry.trace import SpanKind, Tracer
 
-from onward.client import frames
 from onward.client.context import TaskContext
 from onward.client.execution import Execution
 from onward.client.wire import Wire
@@ -18,10 +17,11 @@ from onward.flow.runs import QUEUE
 from onward.services.function import Service
 from onward.settings import Settings
 from onward.tracing import server
+from onward.wire.frames import TaskFrame
 from tests.house import House, open_house
 from tests.push.conftest import Hire, hire, register
 from tests.runs.centre import call, chain, open_centre
-from tests.streams.street import open_street
+from tests.streams.stream_app import open_stream_app
 from tests.support import a_task, wait_until
 from tests.tracing.collector import Collector, Seen
 
@@ -239,17 +239,17 @@ async def test_a_worker_that_is_called_has_the_place_of_its_attempt_in_a_header(
 async def test_a_stream_worker_finds_the_place_of_its_attempt_in_the_entry(
     collector: Collector, ledger: str
 ) -> None:
-    async with open_street(ledger) as street:
+    async with open_stream_app(ledger) as streams:
         body = {"type": "t", "queue": "streams", "payload": {}}
-        answer = await street.http.post("/api/v2/tasks", json=body, headers=said())
-        entry, fields = await street.take()
-        await street.succeed(entry, fields)
-        await street.over(answer.json()["id"])
-        foreign = await street.add_foreign("theirs", **said())
-        await street.phase("theirs", "offered")
-        entry, theirs = await street.take()
-        await street.succeed(entry, theirs)
-        await street.over("theirs")
+        answer = await streams.http.post("/api/v2/tasks", json=body, headers=said())
+        entry, fields = await streams.take()
+        await streams.succeed(entry, fields)
+        await streams.over(answer.json()["id"])
+        foreign = await streams.add_foreign("theirs", **said())
+        await streams.phase("theirs", "offered")
+        entry, theirs = await streams.take()
+        await streams.succeed(entry, theirs)
+        await streams.over("theirs")
 
     assert foreign == entry
     ran = {span.attributes["onward.task.id"]: span for span in collector.named("onward.run t")}
@@ -294,7 +294,7 @@ async def test_spans_of_a_handler_hang_below_the_attempt(caller: Tracer, plain: 
             made.append(span)
 
     link: Any = None
-    task = frames.Task(task_id="t", traceparent=said()["traceparent"])
+    task = TaskFrame(task_id="t", traceparent=said()["traceparent"])
     execution = Execution(Service(handle_plainly if plain else handle), TaskContext(task, link))
     with ThreadPoolExecutor(1) as threads:
         await execution.call("{}", threads)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend
 from onward.ledgers import open_backend
-from onward.workers.celery.wake import Send, WakeUps
+from onward.workers.celery.wake import WakeUps
 from onward.workers.roster import Roster
 from tests.support import wait_until
 
@@ -23,17 +23,12 @@ pytestmark = pytest.mark.contract("S3-13")
 class Broker:
     def __init__(self) -> None:
         self.sent: list[str] = []
-        self.connected = 0
         self.open = threading.Event()
         self.open.set()
         self.trouble: Exception | None = None
         self.threads: set[str] = set()
 
-    def connect(self) -> Send:
-        self.connected += 1
-        return self._send
-
-    def _send(self, queue: str) -> None:
+    def send(self, queue: str) -> None:
         self.threads.add(threading.current_thread().name)
         self.open.wait(5)
         if self.trouble is not None:
@@ -48,7 +43,7 @@ class Office:
         self.backend = backend
         self.roster = Roster(backend, clock)
         self.broker = Broker()
-        self.wakeups = WakeUps(backend, self.roster, clock, self.broker.connect)
+        self.wakeups = WakeUps(backend, self.roster, clock, self.broker.send)
         self.wakeups.start()
 
     async def hire(self, *queues: str, transport: str = "celery") -> None:
@@ -94,7 +89,7 @@ async def test_without_celery_workers_nothing_is_loaded(
         await here.hire("echo", transport="socket")
         here.ring("echo")
         await asyncio.sleep(0.02)
-        assert here.broker.connected == 0
+        assert here.broker.threads == set()
 
 
 async def test_rings_while_one_is_being_sent_become_one_more(

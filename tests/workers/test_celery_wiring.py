@@ -14,7 +14,7 @@ from onward import Worker
 from onward.core.errors import Invalid
 from onward.services.function import Service
 from onward.settings import Settings
-from onward.workers.celery import hiring
+from onward.workers.celery.services import services_of
 from onward.workers.celery.wiring import celery_app, ledger_url
 
 pytestmark = pytest.mark.contract("S3-13")
@@ -40,14 +40,14 @@ def send(to: str) -> str:
 
 @pytest.fixture
 def project(monkeypatch: pytest.MonkeyPatch) -> Any:
-    module = ModuleType("somebodys_project")
-    monkeypatch.setitem(sys.modules, "somebodys_project", module)
+    module = ModuleType("other_project")
+    monkeypatch.setitem(sys.modules, "other_project", module)
     return module
 
 
-def hired(*names: str) -> dict[str, Service]:
-    where = tuple(f"somebodys_project:{name}" for name in names)
-    return dict(hiring.services(Settings(celery_services=where)))
+def loaded(*names: str) -> dict[str, Service]:
+    where = tuple(f"other_project:{name}" for name in names)
+    return dict(services_of(Settings(celery_services=where)))
 
 
 def test_functions_celery_tasks_services_and_sdk_workers_are_taken(project: Any) -> None:
@@ -60,7 +60,7 @@ def test_functions_celery_tasks_services_and_sdk_workers_are_taken(project: Any)
     project.task = celery.task(name="shop.send")(send)
     project.mail = Service(send, name="mail")
     project.worker = worker
-    found = hired("bill", "task", "mail", "worker")
+    found = loaded("bill", "task", "mail", "worker")
     assert found.keys() == {"echo", "countdown", "summarize", "bill", "shop.send", "mail", "send"}
     assert found["shop.send"].arguments('{"to": "Ada"}') == {"to": "Ada"}
 
@@ -74,7 +74,7 @@ async def test_a_celery_task_that_retries_by_itself_fails_its_attempt(project: A
 
     celery = Celery("shop", set_as_current=False)
     project.charge = celery.task(name="shop.charge", bind=True)(charge)
-    service = hired("charge")["shop.charge"]
+    service = loaded("charge")["shop.charge"]
     with pytest.raises(ConnectionError, match="till closed"):
         await service.call('{"amount": 3}', PlainlyNothing())
 
@@ -85,17 +85,17 @@ async def test_a_celery_task_that_retries_by_itself_fails_its_attempt(project: A
         ("jobs", "name module:attr"),
         (":send", "name module:attr"),
         ("no.such.module:send", "cannot be loaded"),
-        ("somebodys_project:missing", "cannot be loaded"),
-        ("somebodys_project:number", "is a int"),
-        ("somebodys_project:greedy", "cannot take *rest"),
+        ("other_project:missing", "cannot be loaded"),
+        ("other_project:number", "is a int"),
+        ("other_project:greedy", "cannot take *rest"),
     ],
 )
-def test_what_is_no_service_is_said_to_be_none(project: Any, where: str, said: str) -> None:
+def test_what_is_no_service_is_refused(project: Any, where: str, said: str) -> None:
     def greedy(*rest: int) -> None: ...
 
     project.number, project.greedy = 7, greedy
     with pytest.raises(Invalid) as raised:
-        hiring.services(Settings(celery_services=(where,)))
+        services_of(Settings(celery_services=(where,)))
     assert said in f"{raised.value} {raised.value.hint}"
     assert where in str(raised.value)
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from onward.client.address import reach
+from onward.client.address import http_options
 from onward.client.http import Client
 from onward.client.worker import Worker
 from onward.workers.roster import Roster
@@ -210,7 +210,7 @@ async def test_an_sdk_worker_that_is_told_to_drain_finishes_and_ends(
     async with (
         served(worker_ttl_ms=60_000) as url,
         Client(url) as client,
-        httpx2.AsyncClient(**reach(url)) as http,
+        httpx2.AsyncClient(**http_options(url)) as http,
     ):
         sdk = Worker(url, id="sdk", grace_ms=1)  # which is for signals: the server is patient
 
@@ -225,7 +225,7 @@ async def test_an_sdk_worker_that_is_told_to_drain_finishes_and_ends(
         async with asyncio.timeout(20):
             await begun.wait()
             assert (await http.post("/api/v2/workers/sdk/drain")).status_code == 200
-            await wait_until(sdk._drain_asked.is_set, timeout=20)
+            await wait_until(sdk._drain_requested.is_set, timeout=20)
             for _ in range(20):
                 assert (await http.get("/api/v2/workers")).status_code == 200
             assert not serving.done()

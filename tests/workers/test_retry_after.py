@@ -13,7 +13,7 @@ from onward.core.task import LONGEST_DELAY_MS, Fault, storable_fault
 from onward.workers.http.call import outcome
 from onward.workers.local.shipped.failure import retry_after_ms
 from onward.workers.streams.agent_dialect import _fault
-from onward.workers.streams.dialects import StreamProtocol
+from onward.workers.streams.dialects import RESULTS, WORKER_STREAMS
 
 DAY_MS = 24 * 3_600_000
 
@@ -29,8 +29,7 @@ def by_http_header(ms: int) -> int | None:
 
 def by_stream(ms: int) -> int | None:
     fields = {"task_id": "t", "status": "failed", "error": "busy", "retry_after_ms": str(ms)}
-    protocol = StreamProtocol()
-    answer = protocol.answer(protocol.results, fields)
+    answer = WORKER_STREAMS.answer(RESULTS, fields)
     return None if answer is None else waits(answer.outcome)
 
 

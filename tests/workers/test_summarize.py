@@ -323,7 +323,8 @@ def test_a_key_without_the_package_stops_the_start_with_the_command(
 
 def test_the_package_is_not_loaded_before_it_is_needed() -> None:
     code = (
-        "import sys; from onward.settings import Settings; from onward.workers import shipped; "
+        "import sys; from onward.settings import Settings; "
+        "from onward.workers.local import shipped; "
         f"made = shipped.services(Settings(openrouter_api_key={KEY!r})); "
         "assert 'openai' not in sys.modules, made"
     )

@@ -57,11 +57,11 @@ class Bridge:
     def __init__(self, url: str, session: str) -> None:
         import httpx2
 
-        from onward.client.address import reach
+        from onward.client.address import http_options
 
         self._url = url
         self._http = httpx2.AsyncClient(
-            **reach(url), timeout=httpx2.Timeout(SILENCE_S, connect=5.0)
+            **http_options(url), timeout=httpx2.Timeout(SILENCE_S, connect=5.0)
         )
         self._http.headers.update(
             {

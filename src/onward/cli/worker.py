@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from onward.client.frames import Register
-    from onward.client.worker import Line, Over, Worker
+    from onward.client.worker import MakeTransport, Transport, Worker
     from onward.services.function import Service
+    from onward.wire.frames import RegisterFrame
 
 
 def worker(
@@ -85,7 +85,7 @@ def worker(
     found = _find(where)
     try:
         if server is not None:
-            found.url, found.url_said = server_url(server), True
+            found.url, found.url_is_explicit = server_url(server), True
         found.concurrency = concurrency or found.concurrency
         if via == "http":
             run_called(found, listen)
@@ -93,7 +93,7 @@ def worker(
             from onward.logs import speak_through_logging
 
             speak_through_logging()
-            _run(found, where, over=over_ledger(ledger))
+            _run(found, where, transport=ledger_transport(ledger))
         else:
             _run(found, where, redis=redis if via == "streams" else None)
     except ValueError as error:
@@ -102,22 +102,24 @@ def worker(
         fail(USAGE, f"--via {via} cannot be used", str(error), "pip install 'onward[redis]'")
 
 
-def _run(worker: Worker, where: str, *, redis: str | None = None, over: Over | None = None) -> None:
+def _run(
+    worker: Worker, where: str, *, redis: str | None = None, transport: MakeTransport | None = None
+) -> None:
     from onward.client.errors import NotAdmitted
     from onward.client.worker import NameTaken
     from onward.core.errors import Invalid, NotLetIn
 
     try:
-        worker.run(redis=redis, over=over)
+        worker.run(redis=redis, transport=transport)
     except (NotAdmitted, NotLetIn, Invalid) as error:
         fail(REFUSED, f"{where} cannot work there", str(error), error.hint or "")
     except NameTaken as error:
         fail(REFUSED, f"{where} has stopped", str(error), "give each worker an id of its own")
 
 
-def over_ledger(url: str | None) -> Over:
+def ledger_transport(url: str | None) -> MakeTransport:
     from onward.cli.serve import read_settings
-    from onward.workers.ledger.pull import LedgerLine
+    from onward.workers.ledger.pull import LedgerTransport
 
     settings = read_settings(ledger=url)
     if settings.ledger.startswith("sqlite"):
@@ -128,12 +130,12 @@ def over_ledger(url: str | None) -> Over:
             "--ledger redis://127.0.0.1:6379/0, if that is the server's; or --via socket",
         )
 
-    def over(
-        me: Register, services: Mapping[str | None, Service], on_drain: Callable[[], None]
-    ) -> Line:
-        return LedgerLine(
+    def make(
+        me: RegisterFrame, services: Mapping[str | None, Service], on_drain: Callable[[], None]
+    ) -> Transport:
+        return LedgerTransport(
             settings,
-            name=me.worker_id,
+            name=str(me.worker_id),
             slots=me.concurrency,
             services={name: service for name, service in services.items() if name is not None},
             groups={} if me.group is None else {me.group: services[None]},
@@ -141,7 +143,7 @@ def over_ledger(url: str | None) -> Over:
             on_drain=on_drain,
         )
 
-    return over
+    return make
 
 
 def run_called(worker: Worker, listen: str) -> None:

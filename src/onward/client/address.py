@@ -16,19 +16,19 @@ _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
 
 def server_url(url: str | None = None) -> str:
-    """What was given, else ONWARD_URL, else this machine; without a slash at its end."""
-    said = url or os.environ.get("ONWARD_URL") or DEFAULT_URL
-    parts = urlsplit(said if "://" in said else f"http://{said}")
+    """The given URL, else ONWARD_URL, else this machine; without a slash at its end."""
+    chosen = url or os.environ.get("ONWARD_URL") or DEFAULT_URL
+    parts = urlsplit(chosen if "://" in chosen else f"http://{chosen}")
     scheme = _SCHEMES.get(parts.scheme)
     if scheme is None or not parts.hostname:
         raise ValueError(
-            f"{shown(said)!r} is not the URL of a server; one looks like {DEFAULT_URL}"
+            f"{shown(chosen)!r} is not the URL of a server; one looks like {DEFAULT_URL}"
         )
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
-def is_said(url: str | None = None) -> bool:
-    """Whether somebody has said where the server is."""
+def is_explicit(url: str | None = None) -> bool:
+    """Whether the server's URL was given, as an argument or as ONWARD_URL."""
     return bool(url or os.environ.get("ONWARD_URL"))
 
 
@@ -37,7 +37,7 @@ def socket_url(url: str) -> str:
 
 
 def credentials(url: str) -> dict[str, str]:
-    """User and password as a header: libraries log and raise the URLs that they are given."""
+    """User and password as a header: libraries put the URLs that they get into logs and errors."""
     parts = urlsplit(url)
     if parts.username is None and parts.password is None:
         return {}
@@ -50,15 +50,15 @@ def _bare(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-class Reach(TypedDict):
+class HttpOptions(TypedDict):
     base_url: str
     headers: dict[str, str]
     trust_env: bool
     verify: ssl.SSLContext | bool
 
 
-def reach(url: str) -> Reach:
-    """How an HTTP client gets there. Without TLS or a proxy it need not read all certificates."""
+def http_options(url: str) -> HttpOptions:
+    """Options of an HTTP client. Without TLS or a proxy it need not load the certificates."""
     here = is_loopback(url)
     return {
         "base_url": _bare(url),
@@ -69,7 +69,7 @@ def reach(url: str) -> Reach:
 
 
 def _trusted(url: str) -> ssl.SSLContext | bool:
-    """No proxy on this machine, but SSL_CERT_FILE, as for the worker socket."""
+    """On this machine no proxy is used, but SSL_CERT_FILE is, as for the worker socket."""
     return ssl.create_default_context() if url.startswith("https:") else False
 
 

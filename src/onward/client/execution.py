@@ -1,6 +1,6 @@
-"""A task while its handler runs, whichever way it came: called, asked to stop, answered or dropped.
+"""A task while its handler runs, for every transport: started, stopped, answered or dropped.
 
-What a transport must add is how the answer goes back, and how it learns that the task is lost.
+A transport adds how the answer is sent, and how it learns that the task is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onward.tracing import inside
 log = logging.getLogger("onward.worker")
 
 Ended = Succeeded | Failed
-Tell = Callable[[Ended], Awaitable[None]]
+SendAnswer = Callable[[Ended], Awaitable[None]]
 
 
 class Execution:
@@ -31,7 +31,7 @@ class Execution:
 
     def cancel(self) -> None:
         self.context.cancelled = True
-        # A plain function runs in a thread, which cannot be stopped: it has to look by itself.
+        # A plain function runs in a thread, which cannot be stopped: it has to check `cancelled`.
         if self.service.is_async and self.job is not None:
             self.job.cancel()
 
@@ -40,7 +40,7 @@ class Execution:
         self.cancel()
 
     async def call(self, payload: Json, threads: Threads) -> Ended | None:
-        """How it went; None: the task is in other hands by now, and nobody wants to know."""
+        """Its outcome; None: another worker has the task by now, and the outcome is dropped."""
         try:
             with inside(self.context.traceparent):
                 return Succeeded(await self.service.call(payload, self.context, threads=threads))
@@ -60,14 +60,14 @@ class Execution:
             return Failed(fault_from(error))
 
 
-class Bench:
-    """What runs here, by task; at most one attempt of each counts."""
+class RunningTasks:
+    """The handlers that run here, by task; only the newest attempt of a task counts."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
         self._current: dict[str, Execution] = {}
         self._jobs: set[asyncio.Task[None]] = set()
-        self._telling: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -75,47 +75,49 @@ class Bench:
     def of(self, task: str) -> Execution | None:
         return self._current.get(task)
 
-    def begin(self, execution: Execution, payload: Json, tell: Tell) -> None:
+    def begin(self, execution: Execution, payload: Json, send_answer: SendAnswer) -> None:
         task = execution.context.task_id
         earlier = self._current.get(task)
         if earlier is not None:
-            # The server gave up on an attempt that still runs here; its answer would be taken for
-            # the new one's.
+            # The server gave up on an attempt that still runs here: its answer would be taken for
+            # the answer of the new one.
             earlier.lose()
         self._current[task] = execution
-        execution.job = asyncio.get_running_loop().create_task(self._run(execution, payload, tell))
+        execution.job = asyncio.get_running_loop().create_task(
+            self._run(execution, payload, send_answer)
+        )
         self._jobs.add(execution.job)
         execution.job.add_done_callback(self._jobs.discard)
-        execution.job.add_done_callback(self._telling.discard)
+        execution.job.add_done_callback(self._answering.discard)
 
-    async def _run(self, execution: Execution, payload: Json, tell: Tell) -> None:
+    async def _run(self, execution: Execution, payload: Json, send_answer: SendAnswer) -> None:
         context = execution.context
         ended = await execution.call(payload, self._threads)
         if self._current.get(context.task_id) is execution:
             del self._current[context.task_id]
         if ended is None or context.lost:
-            log.info("task %s was taken back; what came of it is dropped", context.task_id)
+            log.info("task %s was taken back; its outcome is dropped", context.task_id)
             return
-        assert execution.job is not None  # noqa: S101 it is this one
-        self._telling.add(execution.job)
+        assert execution.job is not None  # noqa: S101 set by begin()
+        self._answering.add(execution.job)
         with contextlib.suppress(LostTask):
             await context.flush()
-            await tell(ended)
+            await send_answer(ended)
 
     def lose(self, executions: Iterable[Execution] | None = None) -> None:
         for execution in list(self._current.values() if executions is None else executions):
             execution.lose()
 
     async def drop(self) -> None:
-        """Lose what runs, and stop whoever is answering: their line is closed next."""
+        """Loses what runs, and stops what is being answered: the transport is closed next."""
         self.lose()
-        for job in self._telling:
+        for job in self._answering:
             job.cancel()
-        if self._telling:
-            await asyncio.wait(self._telling)
+        if self._answering:
+            await asyncio.wait(self._answering)
 
     async def one_over(self) -> None:
-        """Until something that runs has ended."""
+        """Waits until one of the running tasks has ended."""
         await asyncio.wait(self._jobs, return_when=asyncio.FIRST_COMPLETED)
 
     async def all_over(self) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from onward.client.address import reach, server_url
+from onward.client.address import http_options, server_url
 from onward.client.errors import Unreachable, problem_from
 from onward.client.wire import ANSWER_S, CONNECT_S, IDEMPOTENCY_KEY, encode
 from onward.core.task import new_id
@@ -71,7 +71,7 @@ class _BlockingServer:
             # The same for both tries: a task that was accepted before the cut is not made twice.
             headers |= {"content-type": "application/json", IDEMPOTENCY_KEY: new_id()}
         with httpx2.Client(
-            **reach(self.url),
+            **http_options(self.url),
             timeout=httpx2.Timeout(ANSWER_S, connect=CONNECT_S),
         ) as http:
             request = http.build_request(

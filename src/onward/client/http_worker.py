@@ -1,7 +1,7 @@
-"""A worker that is called: it listens for `POST /exec/<service>` and registers where it listens.
+"""A worker that the server calls: it listens for `POST /exec/<service>` and registers its URL.
 
 A task belongs to the request that brought it. When the caller hangs up it has given the task to
-somebody else, so the handler is told to stop and whatever it returns is dropped.
+another worker; so the handler is stopped, and what it returns is dropped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Threads
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import msgspec
 from starlette.applications import Starlette
@@ -21,36 +21,42 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from onward.client import frames
 from onward.client.context import TaskContext
 from onward.client.errors import ProblemError, Unreachable
-from onward.client.execution import Bench, Ended, Execution
+from onward.client.execution import Ended, Execution, RunningTasks
 from onward.client.listening import bind, server_of
+from onward.client.reporting import declare_services, post_note
 from onward.client.wire import Wire
 from onward.core import strict_json
-from onward.core.errors import Invalid, OnwardError
+from onward.core.errors import Invalid
 from onward.core.outcome import Failed
 from onward.core.task import Fault, Json, new_id, unknown_service
 from onward.core.urls import shown
 from onward.services.function import Service
+from onward.wire.frames import (
+    LARGEST,
+    RegisterFrame,
+    SocketFrame,
+    TaskFrame,
+)
 
 log = logging.getLogger("onward.worker")
 
 LARGEST_ANSWER = 1 << 20
 SOONEST_S = 1.0  # between two heartbeats, however the load changes
-LINGER_S = 1.2  # other servers hear within a second that we leave; until then they may call
+LINGER_S = 1.2  # within a second all servers know that this worker leaves; until then they may call
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class NotAccepted(RuntimeError):
-    """The server does not take a worker at this URL."""
+    """The server refuses a worker at this URL."""
 
 
-class HttpLine:
+class HttpTransport:
     def __init__(
         self,
         url: str,
-        registration: frames.Register,
+        registration: RegisterFrame,
         services: Mapping[str | None, Service],
         *,
         wire: Wire,
@@ -61,7 +67,7 @@ class HttpLine:
         self._services = services
         self._registration = registration
         self._wire = wire
-        self._bench = Bench(threads)
+        self._running = RunningTasks(threads)
         self._limit = asyncio.Semaphore(registration.concurrency)
         self._beat_s = _ttl_ms() / 3000
         self._socket, self.url = bind(url)
@@ -72,35 +78,35 @@ class HttpLine:
         self._draining = False
         self.connected = False
         self.on_registered: Callable[[str], None] | None = None
-        self.on_drain: Callable[[], None] | None = None  # the server wants us to go
+        self.on_drain: Callable[[], None] | None = None  # called when the server drains this worker
 
     async def serve(self) -> None:
         server = server_of(self._app())
         serving = asyncio.get_running_loop().create_task(server.serve([self._socket]))
         try:
-            await self._declare()
+            await declare_services(self._wire, self._services)
             await self._stay_registered()
-            # Draining: until we are cut off; the server behind the shield still has to close.
+            # Draining: `serve` is canceled, and the shielded HTTP server closes after that.
             await asyncio.shield(serving)
         finally:
-            await self._bench.drop()
+            await self._running.drop()
             server.should_exit = True
             await asyncio.wait({serving})
             self._socket.close()
 
     async def drain(self, grace_ms: int) -> None:
-        """Say that we leave, then finish what runs, and what is called before everybody knows."""
+        """Deregisters, then finishes what runs and what is still called until all servers know."""
         self._draining = True
         self._changed.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_ms / 1000):
-                if self.connected and await self._tell_leaving():
+                if self.connected and await self._deregister():
                     await asyncio.sleep(LINGER_S)
                 await self._idle.wait()
         if self._load:
             log.warning("time is over: %d running tasks go back to the server", self._load)
 
-    # Being known.
+    # Registration.
 
     async def _stay_registered(self) -> None:
         pause = FIRST_PAUSE_S
@@ -128,7 +134,7 @@ class HttpLine:
         request = self._wire.request("POST", "/workers/register", body=body)
         answer = await self._wire.tell(request, even=400)
         if answer.status_code == 400:
-            raise NotAccepted(_error_of(answer.content) or "the server does not say why")
+            raise NotAccepted(_error_of(answer.content) or "the server gave no reason")
         self.connected = True
         names = ", ".join(me.services)
         log.info("registered %s with %s, serving %s", self.url, shown(self._wire.url), names)
@@ -142,11 +148,11 @@ class HttpLine:
         if answer.status_code == 404:
             log.info("the server has forgotten this worker")
             self.connected = False
-        elif self.on_drain is not None and _says_drain(answer.content):
+        elif self.on_drain is not None and _is_drained(answer.content):
             self.on_drain()
 
     async def _until_next_beat(self) -> None:
-        """A third of the TTL, or as soon as there is another load to tell of."""
+        """Waits a third of the TTL, or until the load has changed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._beat_s):
                 await self._changed.wait()
@@ -154,27 +160,17 @@ class HttpLine:
                     await asyncio.sleep(SOONEST_S)
         self._changed.clear()
 
-    async def _tell_leaving(self) -> bool:
+    async def _deregister(self) -> bool:
         body = {"id": self._registration.worker_id}
         request = self._wire.request("POST", "/workers/deregister", body=body)
         try:
             await self._wire.tell(request, even=404)
-        except (Unreachable, ProblemError) as error:  # then our silence will say it
-            log.warning("the server was not told that this worker leaves (%s)", error)
+        except (Unreachable, ProblemError) as error:  # then its missing heartbeats remove it
+            log.warning("this worker is still registered (%s)", error)
             return False
         return True
 
-    async def _declare(self) -> None:
-        for service in self._registration.declare:
-            try:
-                await self._wire.tell(
-                    self._wire.request("POST", "/api/v2/services", body=service, by="worker")
-                )
-            except OnwardError as error:
-                log.warning("%s is not declared: %s", service["name"], error)
-                return
-
-    # Being called.
+    # Calls.
 
     def _app(self) -> Starlette:
         return Starlette(
@@ -201,7 +197,7 @@ class HttpLine:
         except Invalid as error:
             return _refuse(400, str(error))
         except ClientDisconnect:
-            return _refuse(400, "the body broke off")
+            return _refuse(400, "the body is incomplete")
         self._count(+1)
         try:
             async with self._limit:
@@ -215,14 +211,14 @@ class HttpLine:
         self._idle.clear() if self._load else self._idle.set()
 
     async def _run(self, service: Service, payload: Json, request: Request) -> Response:
-        call = Call(request, self._wire)
+        call = TaskRequest(request, self._wire)
         execution = Execution(service, TaskContext(call.task, call))
         answers: list[Ended] = []
 
-        async def tell(ended: Ended) -> None:
+        async def keep(ended: Ended) -> None:
             answers.append(ended)
 
-        self._bench.begin(execution, payload, tell)
+        self._running.begin(execution, payload, keep)
         assert execution.job is not None  # noqa: S101 it has just begun
         gone = asyncio.get_running_loop().create_task(_hung_up(request))
         try:
@@ -230,7 +226,7 @@ class HttpLine:
         finally:
             gone.cancel()
         if not answers:
-            # The caller hung up, or called again with a newer attempt: nobody waits for this one.
+            # The caller hung up, or called again with a newer attempt: this answer is not wanted.
             execution.lose()
             return _refuse(409, "this attempt no longer holds the task")
         return _answer(answers[0])
@@ -240,71 +236,57 @@ class HttpLine:
             task = strict_json.parse_object(await _body(request)).get("task_id")
         except Invalid as error:
             return _refuse(400, str(error))
-        execution = self._bench.of(str(task))
+        execution = self._running.of(str(task))
         if execution is not None:
             execution.cancel()
         return _json(200, msgspec.json.encode({"canceled": execution is not None}))
 
     async def _health(self, _: Request) -> Response:
-        said = {"status": "healthy", "services": self._registration.services, "load": self._load}
-        return _json(200, msgspec.json.encode(said))
+        body = {"status": "healthy", "services": self._registration.services, "load": self._load}
+        return _json(200, msgspec.json.encode(body))
 
 
-class Call:
-    """The request that brought a task: what its handler says on the way goes to the server."""
+class TaskRequest:
+    """The request that brought a task. Its progress and chunks go to the server."""
 
     def __init__(self, request: Request, wire: Wire) -> None:
-        said = request.headers
+        headers = request.headers
         self.wire = wire
-        self._known = "x-onward-task" in said  # else somebody else called, and no server knows it
-        self.task = frames.Task(
-            task_id=said.get("x-onward-task") or new_id(),
-            attempt=_count(said.get("x-onward-attempt"), 1),
-            fence=_count(said.get("x-onward-fence"), 0),
-            key=said.get("idempotency-key", "").rpartition(":")[0] or None,
-            traceparent=said.get("traceparent"),
+        self._from_server = "x-onward-task" in headers  # else the server does not know the task
+        self.task = TaskFrame(
+            headers.get("x-onward-task") or new_id(),
+            attempt=_count(headers.get("x-onward-attempt"), 1),
+            fence=_count(headers.get("x-onward-fence"), 0),
+            key=headers.get("idempotency-key", "").rpartition(":")[0] or None,
+            traceparent=headers.get("traceparent"),
         )
 
-    async def send(self, frame: frames.Frame) -> None:
-        said: dict[str, Any]
-        match frame:
-            case frames.Progress():
-                path, said = "progress", {"progress": frame.progress, "message": frame.message}
-            case frames.Chunk():
-                path, said = "chunks", {"data": frame.data}
-            case _:
-                return
-        if not self._known:
-            return
-        where = f"/api/v2/tasks/{quote(self.task.task_id, safe='')}/{path}"
-        body = {**said, "fence": self.task.fence}
-        try:
-            await self.wire.tell(self.wire.request("POST", where, body=body))
-        except (Unreachable, ProblemError) as error:
-            log.debug("%s of %s not told: %s", path, self.task.task_id, error)
+    async def send(self, frame: SocketFrame) -> None:
+        if self._from_server:
+            await post_note(self.wire, frame, self.task.fence)
 
 
 def _ttl_ms() -> int:
-    said = os.environ.get("WORKER_TTL_MS") or "15000"
-    if not said.isdigit() or not int(said):
-        raise ValueError(f"WORKER_TTL_MS cannot be read: {said!r} is no number of milliseconds")
-    return int(said)
+    text = os.environ.get("WORKER_TTL_MS") or "15000"
+    if not text.isdigit() or not int(text):
+        raise ValueError(f"WORKER_TTL_MS cannot be read: {text!r} is no number of milliseconds")
+    return int(text)
 
 
 async def _body(request: Request) -> bytes:
-    # A page in somebody's browser can reach this machine, too; it cannot hide that it is one.
+    # A web page in a browser on this machine can call it, too, but cannot leave out its origin.
     if "origin" in request.headers:
         raise Invalid("a web page may not call a worker")
-    said = bytearray()
+    body = bytearray()
     async for part in request.stream():
-        said += part
-        if len(said) > frames.LARGEST:
-            raise Invalid(f"the body is larger than {frames.LARGEST} bytes")
-    return bytes(said)
+        body += part
+        if len(body) > LARGEST:
+            raise Invalid(f"the body is larger than {LARGEST} bytes")
+    return bytes(body)
 
 
 def _payload(body: bytes, request: Request) -> Json:
-    """What was submitted: a flow's input and params as they came, any other out of its wrapping."""
+    """What was submitted: a flow's input and params as they are, any other payload unwrapped."""
     strict_json.parse_object(body)
     if request.headers.get("x-onward-payload") != "input":
         return body.decode()
@@ -327,7 +309,7 @@ def _answer(ended: Ended) -> Response:
 
 
 def _failed(fault: Fault, *, released: bool = False) -> Response:
-    said = {
+    body = {
         "result": None,
         "error": fault.message or fault.kind,
         "errorType": fault.kind,
@@ -336,7 +318,7 @@ def _failed(fault: Fault, *, released: bool = False) -> Response:
         "retryAfterMs": fault.retry_after_ms,
         "released": released,
     }
-    return _json(200, msgspec.json.encode(said))
+    return _json(200, msgspec.json.encode(body))
 
 
 def _refuse(status: int, error: str) -> Response:
@@ -347,7 +329,7 @@ def _json(status: int, body: bytes) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-def _says_drain(body: bytes) -> bool:
+def _is_drained(body: bytes) -> bool:
     try:
         return msgspec.json.decode(body, type=dict[str, Any]).get("draining") is True
     except msgspec.DecodeError:

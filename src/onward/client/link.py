@@ -1,7 +1,7 @@
-"""A worker's socket to the server: what it was sent, what of it runs, and the answers.
+"""The WebSocket of a worker to the server: tasks come in, answers go out.
 
-A task belongs to the connection that brought it. When that is gone the server has taken the task
-back, so its handler is told to stop and whatever it returns is dropped.
+A task belongs to the connection that brought it. When that connection ends, the server takes the
+task back; so its handler is stopped, and what it returns is dropped.
 """
 
 from __future__ import annotations
@@ -18,22 +18,38 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from onward.client import frames
 from onward.client.address import credentials, is_loopback, socket_url
 from onward.client.context import LostTask, TaskContext
-from onward.client.execution import Bench, Ended, Execution
+from onward.client.execution import Ended, Execution, RunningTasks
 from onward.client.wire import Wire
 from onward.core.outcome import Failed
 from onward.core.task import Fault, unknown_service
 from onward.core.urls import shown
 from onward.services.function import Service
+from onward.wire.frames import (
+    LARGEST,
+    CancelFrame,
+    DrainFrame,
+    ErrorFrame,
+    FromServer,
+    PingFrame,
+    PongFrame,
+    RegisteredFrame,
+    RegisterFrame,
+    ResultFrame,
+    SocketFrame,
+    TaskFrame,
+)
 
 log = logging.getLogger("onward.worker")
 
 ANSWER_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-STEADY_S = 1.0  # a connection that held this long was a good one: the next pause is short again
-REPLACED = 4001  # the server's close code for a connection whose name somebody else took
+STEADY_S = 1.0  # after a connection that lasted this long, the next pause is the first one again
+REPLACED = 4001  # the server's close code: another worker has registered with this id
+
+_decode = msgspec.json.Decoder(FromServer).decode
+_encode = msgspec.json.Encoder().encode
 
 
 class TooLarge(ValueError):
@@ -41,15 +57,15 @@ class TooLarge(ValueError):
 
 
 class NameTaken(RuntimeError):
-    """Somebody else works under this worker's id."""
+    """Another worker has registered with this worker's id."""
 
 
-class SocketLine:
-    """One connection after the other, for as long as the worker lives."""
+class SocketTransport:
+    """Connects, and connects again, until the worker ends."""
 
     def __init__(
         self,
-        registration: frames.Register,
+        registration: RegisterFrame,
         services: Mapping[str | None, Service],  # None: the handler of the group
         *,
         wire: Wire,
@@ -60,7 +76,7 @@ class SocketLine:
         self._wire = wire
         self._threads = threads
         self._link: SocketLink | None = None
-        self.on_drain: Callable[[], None] = _stay  # told that the server wants us to go
+        self.on_drain: Callable[[], None] = _ignore  # called when the server drains this worker
 
     @property
     def connected(self) -> bool:
@@ -88,7 +104,7 @@ class SocketLine:
             await self._link.drain(grace_ms)
 
     def _give_way(self, code: int) -> None:
-        # Both of us coming back for ever would take every task from the other.
+        # If both came back each time, each would take every task from the other.
         if code == REPLACED:
             me = self._registration.worker_id
             raise NameTaken(f"another worker has connected as {me!r}; this one stops")
@@ -99,7 +115,7 @@ class SocketLine:
             socket_url(url),
             additional_headers=credentials(url),
             compression=None,  # costs more than it saves on small frames
-            max_size=None,  # the server bounds what it takes in; what it took must reach us
+            max_size=None,  # the server bounds what it accepts; what it has accepted must arrive
             max_queue=256,
             proxy=None if is_loopback(url) else True,
         ) as socket:
@@ -128,107 +144,118 @@ class SocketLink:
         self.wire = wire
         self._socket = socket
         self._services = services
-        self._bench = Bench(threads)
+        self._running = RunningTasks(threads)
         self._ponged = asyncio.Event()
-        self.on_drain: Callable[[], None] = _stay
+        self.on_drain: Callable[[], None] = _ignore
 
-    async def register(self, frame: frames.Register) -> None:
+    async def register(self, frame: RegisterFrame) -> None:
         await self.send(frame)
         async with asyncio.timeout(ANSWER_S):
-            answer = frames.decode(await self._socket.recv(decode=False))
-        if isinstance(answer, frames.Complaint):
+            answer = _decode(await self._socket.recv(decode=False))
+        if isinstance(answer, ErrorFrame):
             raise ConnectionRefusedError(answer.message)
-        if not isinstance(answer, frames.Registered):
-            raise ConnectionRefusedError("the server did not take the registration")
+        if not isinstance(answer, RegisteredFrame):
+            raise ConnectionRefusedError("the server did not answer the registration")
 
     async def read(self) -> None:
-        """Take up what comes, until the connection ends."""
+        """Starts what comes in, until the connection ends."""
         try:
             while True:
                 data = await self._socket.recv(decode=False)
                 try:
-                    frame = frames.decode(data)
+                    frame = _decode(data)
                 except msgspec.DecodeError:
                     log.debug("a frame of %d bytes was not understood", len(data))
                     continue
-                await self._take(frame)
+                await self._on_frame(frame)
         finally:
-            await self._bench.drop()
+            await self._running.drop()
 
     async def drain(self, grace_ms: int) -> None:
-        """Take nothing more, and finish what runs as far as the time allows."""
+        """Takes nothing more, and finishes what runs as far as the time allows."""
         with contextlib.suppress(TimeoutError, LostTask):
             async with asyncio.timeout(grace_ms / 1000):
                 self._ponged.clear()
-                await self.send(frames.Drain())
-                # Frames keep their order: once this is answered, no task is on its way to us.
-                await self.send(frames.Ping())
+                await self.send(DrainFrame())
+                # Frames keep their order: once this is answered, no task is on its way here.
+                await self.send(PingFrame())
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ponged.wait(), ANSWER_S)
-                await self._bench.all_over()
-        if len(self._bench):
-            log.warning("time is over: %d running tasks go back to the server", len(self._bench))
+                await self._running.all_over()
+        if len(self._running):
+            log.warning("time is over: %d running tasks go back to the server", len(self._running))
 
-    async def send(self, frame: frames.Frame) -> None:
-        data = frames.encode(frame)
-        if len(data) > frames.LARGEST:
-            raise TooLarge(f"{len(data):,} bytes; at most {frames.LARGEST:,} can be sent")
+    async def send(self, frame: SocketFrame) -> None:
+        data = _encode(frame)
+        if len(data) > LARGEST:
+            raise TooLarge(f"{len(data):,} bytes; at most {LARGEST:,} can be sent")
         try:
             await self._socket.send(data, text=True)
         except ConnectionClosed:
             raise LostTask("the connection that brought the task is gone") from None
 
-    async def _take(self, frame: frames.Incoming) -> None:
+    async def _on_frame(self, frame: FromServer) -> None:
         match frame:
-            case frames.Task():
+            case TaskFrame():
                 await self._start(frame)
-            case frames.Cancel():
+            case CancelFrame():
                 self._cancel(frame.task_id)
-            case frames.Ping():
-                await self.send(frames.Pong())
-            case frames.Pong():
+            case PingFrame():
+                await self.send(PongFrame())
+            case PongFrame():
                 self._ponged.set()
-            case frames.Drain():
+            case DrainFrame():
                 self.on_drain()
-            case frames.Complaint():
-                log.warning("the server did not take a frame: %s", frame.message)
-            case frames.Registered():
+            case ErrorFrame():
+                log.warning("the server refused a frame: %s", frame.message)
+            case RegisteredFrame():
                 pass
 
     def _cancel(self, task: str) -> None:
-        execution = self._bench.of(task)
+        execution = self._running.of(task)
         if execution is not None:
             execution.cancel()
 
-    async def _start(self, task: frames.Task) -> None:
+    async def _start(self, task: TaskFrame) -> None:
         service = self._services.get(task.service)
         if service is None and task.service is not None:
             service = self._services.get(task.queue)
         if service is None:
             fault = unknown_service(task.service or "group")
             log.warning("task %s goes back: %s", task.task_id, fault.message)
-            answer = frames.failed(task.task_id, fault)
+            answer = _failed(task.task_id, fault)
             await self.send(msgspec.structs.replace(answer, fence=task.fence, released=True))
             return
         execution = Execution(service, TaskContext(task, self))
 
-        async def tell(ended: Ended) -> None:
+        async def answer_with(ended: Ended) -> None:
             try:
                 await self.send(_answer(task, ended))
             except TooLarge as error:
                 fault = Fault(kind="ResultTooLarge", message=str(error), retryable=False)
                 await self.send(_answer(task, Failed(fault)))
 
-        self._bench.begin(execution, bytes(task.payload).decode(), tell)
+        self._running.begin(execution, bytes(task.payload).decode(), answer_with)
 
 
-def _stay() -> None:
-    log.info("the server wants this worker to go, and nobody here listens to that")
+def _ignore() -> None:
+    log.info("the server drains this worker; nothing here reacts to it")
 
 
-def _answer(task: frames.Task, ended: Ended) -> frames.Result:
+def _answer(task: TaskFrame, ended: Ended) -> ResultFrame:
     if isinstance(ended, Failed):
-        answer = frames.failed(task.task_id, ended.fault)
+        answer = _failed(task.task_id, ended.fault)
     else:
-        answer = frames.Result(task_id=task.task_id, result=msgspec.Raw(ended.result.encode()))
+        answer = ResultFrame(task_id=task.task_id, result=msgspec.Raw(ended.result.encode()))
     return msgspec.structs.replace(answer, fence=task.fence)
+
+
+def _failed(task_id: str, fault: Fault) -> ResultFrame:
+    return ResultFrame(
+        task_id=task_id,
+        error=fault.message,
+        error_type=fault.kind,
+        status=fault.status,
+        retryable=fault.retryable,
+        retry_after_ms=fault.retry_after_ms,
+    )

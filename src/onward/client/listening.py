@@ -1,4 +1,4 @@
-"""Where a worker that is called listens: a socket at its URL, and an HTTP server that is quiet."""
+"""Where a worker that the server calls listens: a socket at its URL, and an HTTP server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 
 
 def bind(url: str) -> tuple[socket.socket, str]:
-    """A socket at that URL, or at another port if that one is taken, and the URL it has."""
+    """A socket at that URL, or at another port if that one is in use, and its actual URL."""
     parts = urlsplit(url)
     try:
         port = 80 if parts.port is None else parts.port
@@ -39,7 +39,7 @@ def bind(url: str) -> tuple[socket.socket, str]:
 def _bind(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        # IPv4 first: that is where "localhost" is tried first, too.
+        # IPv4 first: clients of "localhost" try it first, too.
         family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -60,7 +60,7 @@ def _bind(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Left to the worker, who finishes first."""
+        """The worker handles signals: it finishes its tasks first."""
         yield
 
 

@@ -1,8 +1,9 @@
-"""A worker's way over Redis streams: the task queue protocol, with an owner check on every step.
+"""A worker on Redis streams: the task queue protocol, with an owner check on every step.
 
-Keys: `stream:task` and its group `cg:workers` (read), `stream:result` (answers), `stream:dlq` (what
-cannot even be answered), `onward:cancel:{task}:{fence}` (it should stop). An entry may be taken
-from us at any moment after a silence; XACK and XCLAIM do not ask whose it is, so a script does.
+Keys: `stream:task` and its group `cg:workers` (read), `stream:result` (answers), `stream:dlq`
+(entries without a task), `onward:cancel:{task}:{fence}` (the attempt should stop). After a silence
+an entry may be given to another worker at any moment; XACK and XCLAIM do not check the owner, so a
+script does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections.abc import Mapping
 from concurrent.futures import Executor as Threads
 from time import monotonic
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 from redis.asyncio import Redis
@@ -24,32 +24,45 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from onward.client import frames
 from onward.client.context import TaskContext
-from onward.client.errors import NotAdmitted, ProblemError, ServerNeeded, Unreachable
-from onward.client.execution import Bench, Ended, Execution
+from onward.client.errors import NotAdmitted, ServerNeeded
+from onward.client.execution import Ended, Execution, RunningTasks
+from onward.client.reporting import declare_services, post_note
 from onward.client.wire import Wire
-from onward.core.errors import OnwardError
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Fault, unknown_service
 from onward.services.function import Service
-from onward.workers.streams.dialects import Fields, StreamProtocol
+from onward.wire.frames import (
+    LARGEST,
+    ChunkFrame,
+    ProgressFrame,
+    RegisterFrame,
+    SocketFrame,
+    TaskFrame,
+)
+from onward.workers.streams.dialects import (
+    DEAD_LETTERS,
+    RELEASED,
+    RESULTS,
+    TASKS,
+    WORKERS_GROUP,
+    Fields,
+    cancel_key,
+    fields_of,
+    text_of,
+)
 
 log = logging.getLogger("onward.worker")
 
-BLOCK_MS = 1_000  # a drain waits for the read that is under way: what it brings must go back
+BLOCK_MS = 1_000  # a drain waits for the read that is under way: its entries must be handed back
 CALL_S = 10.0
-FIRST_FENCE = 1  # under which the server adopts an entry of somebody who gives none
-ADOPTED_S = 30.0  # until when it should have
-LOOK_S = 1.0  # how often a running task looks whether it should stop
+FIRST_FENCE = 1  # under which the server adopts an entry that has none
+ADOPTED_S = 30.0  # by when it has adopted it
+LOOK_S = 1.0  # between two looks at the cancel keys of running tasks
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-HANDED_BACK_MS = (
-    86_400_000  # the silence that a returned entry is given, so that it is seen at once
-)
+HANDED_BACK_MS = 86_400_000  # the idle time of a returned entry, so that the server sees it at once
 
-WORDS = StreamProtocol()
-
-# KEYS stream, cancel key of each entry · ARGV group, consumer, entries → a word each
+# KEYS stream, cancel key of each entry · ARGV group, consumer, entries → LOST, OK or CANCEL of each
 _BEAT = """
 local words = {}
 for at = 3, #ARGV do
@@ -63,7 +76,7 @@ end
 return words
 """
 
-# KEYS stream, where the answer goes · ARGV group, consumer, entry, the answer → was it ours
+# KEYS stream, stream of answers · ARGV group, consumer, entry, the answer → 1 if it was ours
 _SETTLE = """#!lua flags=allow-oom
 local owner = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1)[1]
 if not owner or owner[2] ~= ARGV[2] then return 0 end
@@ -72,7 +85,7 @@ redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 return 1
 """
 
-# KEYS stream · ARGV group, consumer, heir, silence: the heir has all that it held; its name goes
+# KEYS stream · ARGV group, consumer, heir, idle time: the heir gets its entries, its name goes
 _LEAVE = """
 local from = '-'
 while true do
@@ -89,22 +102,22 @@ end
 """
 
 
-class Taken:
-    """An entry that is ours as far as we know."""
+class HeldEntry:
+    """An entry that is ours as far as this worker knows."""
 
     def __init__(self, entry: str, task: str, execution: Execution) -> None:
         self.entry = entry
         self.task = task
         self.execution = execution
-        self.cancel_key = WORDS.cancel_key(task, execution.context.fence)
-        self.heard_at = monotonic()  # when the server last took us for its owner
+        self.cancel_key = cancel_key(task, execution.context.fence)
+        self.owned_at = monotonic()  # when Redis last confirmed that it is ours
 
 
-class StreamLine:
+class StreamTransport:
     def __init__(
         self,
         url: str,
-        registration: frames.Register,
+        registration: RegisterFrame,
         services: Mapping[str | None, Service],
         *,
         wire: Wire | None,
@@ -119,22 +132,22 @@ class StreamLine:
         self._services = services
         self._registration = registration
         self._wire = wire
-        self._bench = Bench(threads)
+        self._running = RunningTasks(threads)
         self._slots = registration.concurrency
-        # A name of this life alone: what an earlier one left behind is not ours.
+        # A new name each time: entries of an earlier process with this id are not ours.
         self._name = f"{registration.worker_id}:{os.urandom(4).hex()}"
         self._calls = _connect(url, CALL_S)
         self._reading = _connect(url, None)
         self._visibility_s = float(os.environ.get("VISIBILITY_TIMEOUT_S") or 300)
         heartbeat_s = float(os.environ.get("HEARTBEAT_INTERVAL_S") or 30)
         self._beat_s = min(heartbeat_s, self._visibility_s / 3)
-        self._taken: dict[str, Taken] = {}
+        self._held: dict[str, HeldEntry] = {}
         self._draining = False
         self._reader: asyncio.Task[None] | None = None
         self.connected = False
-        self._known = False  # whether we were ever let in
+        self._admitted = False  # whether Redis has ever accepted our credentials
 
-    # What handlers ask of the line that brought their task.
+    # What TaskContext needs of the transport.
 
     @property
     def wire(self) -> Wire:
@@ -142,28 +155,13 @@ class StreamLine:
             raise ServerNeeded
         return self._wire
 
-    async def send(self, frame: frames.Frame) -> None:
-        """Progress and parts, to whoever follows; the stream has no words for them."""
-        if self._wire is None:
+    async def send(self, frame: SocketFrame) -> None:
+        """Progress and chunks go to the server: the streams have no entries for them."""
+        if self._wire is None or not isinstance(frame, ProgressFrame | ChunkFrame):
             return
-        said: dict[str, Any]
-        match frame:
-            case frames.Progress(task_id=task):
-                path, said = "progress", {"progress": frame.progress, "message": frame.message}
-            case frames.Chunk(task_id=task):
-                path, said = "chunks", {"data": frame.data}
-            case _:
-                return
-        for taken in self._taken.values():
-            if taken.task == task and not taken.execution.context.lost:
-                said["fence"] = taken.execution.context.fence
-        request = self._wire.request(
-            "POST", f"/api/v2/tasks/{quote(task, safe='')}/{path}", body=said
-        )
-        try:
-            await self._wire.tell(request)
-        except (Unreachable, ProblemError) as error:
-            log.debug("%s of %s not told: %s", path, task, error)
+        contexts = [held.execution.context for held in self._held.values()]
+        fences = [one.fence for one in contexts if one.task_id == frame.task_id and not one.lost]
+        await post_note(self._wire, frame, fences[-1] if fences else None)
 
     # Serving.
 
@@ -172,52 +170,39 @@ class StreamLine:
         beating = loop.create_task(self._beat())
         self._reader = loop.create_task(self._read_on())
         try:
-            await self._declare()
+            if self._wire is not None:
+                await declare_services(self._wire, self._services, via="streams")
             await self._reader
             await beating
         finally:
             self._reader.cancel()
             beating.cancel()
             await asyncio.wait({self._reader, beating})
-            await self._bench.drop()
+            await self._running.drop()
             await self._calls.aclose()
             await self._reading.aclose()
 
     async def drain(self, grace_ms: int) -> None:
-        """Finish what runs; what does not finish in time is handed back, and our name with it."""
+        """Finishes what runs; hands back what does not finish in time, and removes our name."""
         self._draining = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_ms / 1000):
                 if self._reader is not None:
                     await asyncio.wait({self._reader})
-                await self._bench.all_over()
+                await self._running.all_over()
         if self._reader is not None and not self._reader.done():
             await asyncio.wait({self._reader}, timeout=2 * BLOCK_MS / 1000)
-        if len(self._bench):
-            log.warning("time is over: %d running tasks are handed back", len(self._bench))
-        self._bench.lose(taken.execution for taken in self._taken.values())
-        self._taken.clear()
-        if not self._known:
+        if len(self._running):
+            log.warning("time is over: %d running tasks are handed back", len(self._running))
+        self._running.lose(one.execution for one in self._held.values())
+        self._held.clear()
+        if not self._admitted:
             return
         try:
-            arguments = (WORDS.group, self._name, WORDS.released, str(HANDED_BACK_MS))
-            await self._calls.eval(_LEAVE, 1, WORDS.tasks, *arguments)
-        except (RedisError, OSError) as error:  # then they are taken back for our silence
+            arguments = (WORKERS_GROUP, self._name, RELEASED, str(HANDED_BACK_MS))
+            await self._calls.eval(_LEAVE, 1, TASKS, *arguments)
+        except (RedisError, OSError) as error:  # then the server reclaims them for our silence
             log.warning("nothing could be handed back (%s)", error)
-
-    async def _declare(self) -> None:
-        """Say what we can do, so that its tasks find their way to the stream."""
-        if self._wire is None:
-            return
-        for service in self._registration.declare:
-            body = {**service, "via": "streams"}
-            try:
-                await self._wire.tell(
-                    self._wire.request("POST", "/api/v2/services", body=body, by="worker")
-                )
-            except OnwardError as error:
-                log.warning("%s is not declared: %s", service["name"], error)
-                return
 
     async def _read_on(self) -> None:
         pause, start = FIRST_PAUSE_S, ">"
@@ -225,16 +210,16 @@ class StreamLine:
             try:
                 if not self.connected:
                     await self._arrive()
-                if len(self._bench) >= self._slots:
-                    await self._bench.one_over()
+                if len(self._running) >= self._slots:
+                    await self._running.one_over()
                     continue
                 start = await self._read(start)
                 pause = FIRST_PAUSE_S
             except (RedisError, OSError) as error:
-                # Who was let in before may be so again: passwords are changed one by one.
-                if not self._known and _refused(error):
+                # After a first success it is retried: passwords are changed on one side first.
+                if not self._admitted and _refused(error):
                     raise NotAdmitted(str(error)) from error
-                # The reply may have been lost with the connection: look at what is ours already.
+                # The reply may have been lost with the connection: read our pending entries first.
                 self.connected, start = False, "0"
                 log.warning("no Redis (%s); trying again in %.1f s", error, pause)
                 await asyncio.sleep(pause)
@@ -242,59 +227,59 @@ class StreamLine:
 
     async def _arrive(self) -> None:
         try:
-            await self._calls.xgroup_create(WORDS.tasks, WORDS.group, id="0", mkstream=True)
+            await self._calls.xgroup_create(TASKS, WORKERS_GROUP, id="0", mkstream=True)
         except RedisError as error:
             if "BUSYGROUP" not in str(error):
                 raise
         names = ", ".join(service.name for service in self._services.values())
-        log.info("reading %s as %s, serving %s", WORDS.tasks, self._name, names)
-        self.connected = self._known = True
+        log.info("reading %s as %s, serving %s", TASKS, self._name, names)
+        self.connected = self._admitted = True
 
     async def _read(self, start: str) -> str:
-        """Take as many as there are free hands; returns where to read on."""
-        streams: dict[Any, Any] = {WORDS.tasks: start}
-        free = self._slots - len(self._bench)
+        """Takes as many entries as there are free slots; returns where to read on."""
+        streams: dict[Any, Any] = {TASKS: start}
+        free = self._slots - len(self._running)
         reply: Any = await self._reading.xreadgroup(
-            WORDS.group, self._name, streams, count=free, block=BLOCK_MS
+            WORKERS_GROUP, self._name, streams, count=free, block=BLOCK_MS
         )
         rows = [row for _, rows in reply or () for row in rows]
         for entry, fields in rows:
-            if _text(entry) not in self._taken:
-                await self._take(_text(entry), _fields(fields))
-        return ">" if start == ">" or not rows else _text(rows[-1][0])
+            if text_of(entry) not in self._held:
+                await self._take(text_of(entry), fields_of(fields))
+        return ">" if start == ">" or not rows else text_of(rows[-1][0])
 
     async def _take(self, entry: str, fields: Fields) -> None:
         task = fields.get("task_id")
         if not task:
-            await self._bury(entry, fields)
+            await self._write_dead_letter(entry, fields)
             return
         if self._draining:
-            return  # it goes back with the rest
+            return  # it is handed back with the others
         name = fields.get("tool_name", "")
         service = self._services.get(name)
         if service is None:
             fault = unknown_service(name)
             log.warning("task %s goes back: %s", task, fault.message)
             answer = {**self._answer(fields, Failed(fault)), "released": "true"}
-            await self._settle(entry, WORDS.results, answer)
+            await self._settle(entry, RESULTS, answer)
             return
         context = TaskContext(
             _frame(task, fields), self, unknown_s=0 if "fence" in fields else ADOPTED_S
         )
         execution = Execution(service, context)
-        taken = self._taken[entry] = Taken(entry, task, execution)
+        one = self._held[entry] = HeldEntry(entry, task, execution)
 
-        async def tell(ended: Ended) -> None:
+        async def answer_with(ended: Ended) -> None:
             answer = self._answer(fields, ended)
-            if sum(map(len, answer.values())) > frames.LARGEST:
+            if sum(map(len, answer.values())) > LARGEST:
                 fault = Fault(kind="ResultTooLarge", message="too large to send", retryable=False)
                 answer = self._answer(fields, Failed(fault))
-            if not await self._settle_surely(taken, answer):
-                log.info("task %s was taken back; what came of it is dropped", task)
+            if not await self._settle_surely(one, answer):
+                log.info("task %s was taken back; its outcome is dropped", task)
 
-        self._bench.begin(execution, fields.get("payload", "null"), tell)
-        assert execution.job is not None  # noqa: S101 begun just now
-        execution.job.add_done_callback(lambda _: self._taken.pop(entry, None))
+        self._running.begin(execution, fields.get("payload", "null"), answer_with)
+        assert execution.job is not None  # noqa: S101 set by begin()
+        execution.job.add_done_callback(lambda _: self._held.pop(entry, None))
 
     # Answering.
 
@@ -310,37 +295,37 @@ class StreamLine:
             case Succeeded(result):
                 return {**answer, "status": "succeeded", "result": result}
             case Failed(fault):
-                said = {"status": "failed", "error": fault.message, "error_type": fault.kind}
+                answer |= {"status": "failed", "error": fault.message, "error_type": fault.kind}
                 if fault.kind == "SchemaInvalid":
-                    said["retryable"] = "false"
+                    answer["retryable"] = "false"
                 elif fault.retryable is not None:
-                    said["retryable"] = "true" if fault.retryable else "false"
+                    answer["retryable"] = "true" if fault.retryable else "false"
                 if fault.retry_after_ms is not None:
-                    said["retry_after_ms"] = str(fault.retry_after_ms)
-                return {**answer, **said}
+                    answer["retry_after_ms"] = str(fault.retry_after_ms)
+                return answer
 
-    async def _settle_surely(self, taken: Taken, answer: Mapping[str, str]) -> bool:
-        """Again while it may still be ours: one that did get through is refused the second time."""
+    async def _settle_surely(self, one: HeldEntry, answer: Mapping[str, str]) -> bool:
+        """Tries again while it may be ours: if the first try was applied, the next is refused."""
         pause = FIRST_PAUSE_S
         while True:
             try:
-                return await self._settle(taken.entry, WORDS.results, answer)
+                return await self._settle(one.entry, RESULTS, answer)
             except (RedisError, OSError) as error:
-                if monotonic() - taken.heard_at > self._visibility_s:
+                if monotonic() - one.owned_at > self._visibility_s:
                     raise
                 log.warning("not answered yet (%s)", error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _settle(self, entry: str, stream: str, answer: Mapping[str, str]) -> bool:
-        """Answer and acknowledge in one step, or neither; False: it is somebody else's by now."""
+        """Answers and acknowledges in one step, or neither; False: another worker has it by now."""
         flat = [part for pair in answer.items() for part in pair]
-        keys = (WORDS.tasks, stream)
-        done = await self._calls.eval(_SETTLE, 2, *keys, WORDS.group, self._name, entry, *flat)
+        keys = (TASKS, stream)
+        done = await self._calls.eval(_SETTLE, 2, *keys, WORKERS_GROUP, self._name, entry, *flat)
         return bool(done)
 
-    async def _bury(self, entry: str, fields: Fields) -> None:
-        """An entry without a task: nobody can be answered, but somebody should know."""
+    async def _write_dead_letter(self, entry: str, fields: Fields) -> None:
+        """An entry without a task has no answer; a dead letter shows it to a person."""
         letter = {
             "task_id": "",
             "tool_name": fields.get("tool_name", ""),
@@ -349,8 +334,8 @@ class StreamLine:
             "retry_count": fields.get("retry_count", "0"),
             "failed_at": str(time.time_ns() // 1_000_000),
         }
-        log.warning("entry %s names no task", entry)
-        await self._settle(entry, WORDS.dead, letter)
+        log.warning("entry %s has no task_id", entry)
+        await self._settle(entry, DEAD_LETTERS, letter)
 
     # Staying the owner.
 
@@ -358,7 +343,7 @@ class StreamLine:
         beaten = monotonic()
         while True:
             await asyncio.sleep(min(LOOK_S, self._beat_s))
-            held = list(self._taken.values())
+            held = list(self._held.values())
             if not held:
                 continue
             try:
@@ -371,48 +356,50 @@ class StreamLine:
                 log.warning("no heartbeat (%s)", error)
                 self._lose_silent(held)
 
-    async def _renew(self, held: list[Taken]) -> None:
+    async def _renew(self, held: list[HeldEntry]) -> None:
         began = monotonic()
-        keys = [WORDS.tasks, *(taken.cancel_key for taken in held)]
-        entries = [taken.entry for taken in held]
-        words = await self._calls.eval(_BEAT, len(keys), *keys, WORDS.group, self._name, *entries)
-        for taken, word in zip(held, words, strict=True):
-            if word == b"LOST":
-                self._lose(taken)
+        keys = [TASKS, *(one.cancel_key for one in held)]
+        entries = [one.entry for one in held]
+        replies = await self._calls.eval(
+            _BEAT, len(keys), *keys, WORKERS_GROUP, self._name, *entries
+        )
+        for one, reply in zip(held, replies, strict=True):
+            if reply == b"LOST":
+                self._lose(one)
                 continue
-            taken.heard_at = began
-            if word == b"CANCEL":
-                _cancel(taken)
+            one.owned_at = began
+            if reply == b"CANCEL":
+                _cancel(one)
 
-    async def _look(self, held: list[Taken]) -> None:
-        asked = await self._calls.mget([taken.cancel_key for taken in held])
-        for taken, word in zip(held, asked, strict=True):
-            if word is not None:
-                _cancel(taken)
+    async def _look(self, held: list[HeldEntry]) -> None:
+        marks = await self._calls.mget([one.cancel_key for one in held])
+        for one, mark in zip(held, marks, strict=True):
+            if mark is not None:
+                _cancel(one)
 
-    def _lose_silent(self, held: list[Taken]) -> None:
-        # By now it has been given to somebody else; what we would still do, they do as well.
-        for taken in held:
-            if monotonic() - taken.heard_at > self._visibility_s:
-                self._lose(taken)
+    def _lose_silent(self, held: list[HeldEntry]) -> None:
+        # The server has reclaimed it by now: another worker does what this one would still do.
+        for one in held:
+            if monotonic() - one.owned_at > self._visibility_s:
+                self._lose(one)
 
-    def _lose(self, taken: Taken) -> None:
-        if self._taken.pop(taken.entry, None) is not None:
-            log.info("task %s is in other hands", taken.task)
-            taken.execution.lose()
-
-
-def _newest(held: list[Taken]) -> float:
-    return max(taken.heard_at for taken in held)
+    def _lose(self, one: HeldEntry) -> None:
+        if self._held.pop(one.entry, None) is not None:
+            log.info("task %s belongs to another worker by now", one.task)
+            one.execution.lose()
 
 
-def _cancel(taken: Taken) -> None:
-    if not taken.execution.context.cancelled:
-        taken.execution.cancel()
+def _newest(held: list[HeldEntry]) -> float:
+    return max(one.owned_at for one in held)
 
 
-def _frame(task: str, fields: Fields) -> frames.Task:
-    return frames.Task(
+def _cancel(one: HeldEntry) -> None:
+    if not one.execution.context.cancelled:
+        one.execution.cancel()
+
+
+def _frame(task: str, fields: Fields) -> TaskFrame:
+    return TaskFrame(
         task_id=task,
         payload=msgspec.Raw(fields.get("payload", "null").encode()),
         attempt=_number(fields.get("attempt", ""), 1),
@@ -423,7 +410,7 @@ def _frame(task: str, fields: Fields) -> frames.Task:
 
 
 def _connect(url: str, timeout_s: float | None) -> Redis:
-    # redis-py would try a write whose reply was lost again; what is unknown is asked for instead.
+    # redis-py would repeat a write whose reply was lost; this worker reads what is its own instead.
     return Redis.from_url(
         url,
         socket_timeout=timeout_s,
@@ -435,17 +422,9 @@ def _connect(url: str, timeout_s: float | None) -> Redis:
 
 def _refused(error: BaseException) -> bool:
     refusals = (AuthenticationError, NoPermissionError)
-    # On a unix socket redis-py makes a broken connection of it.
+    # On a unix socket redis-py raises it as a connection error.
     return isinstance(error, refusals) or isinstance(error.__cause__, refusals)
 
 
 def _number(text: str, otherwise: int) -> int:
     return int(text) if text.isascii() and text.isdigit() else otherwise
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _fields(raw: Mapping[Any, Any] | None) -> Fields:
-    return {_text(name): _text(value) for name, value in (raw or {}).items()}

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import httpx2
 import msgspec
 
-from onward.client.address import reach
+from onward.client.address import http_options
 from onward.client.errors import ProblemError, Unreachable, problem_from
 from onward.tracing import outgoing
 
@@ -33,7 +33,7 @@ class Wire:
         self.reached = False
         self.away_since: float | None = None
         self._http = httpx2.AsyncClient(
-            **reach(url),
+            **http_options(url),
             # Everybody who waits holds a connection: a pool of a hundred would make them queue.
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
         )

@@ -1,8 +1,8 @@
-"""A worker in five lines: typed functions in, their tasks done.
+"""A worker in five lines: typed functions do the tasks of their names.
 
-It takes what it is given for as long as it lives: over a socket to the server or, if told so, from
-Redis streams, as an HTTP server that is called, or over another line. `run` is for a process of its
-own and answers signals; `serve` is for a program that has an event loop already.
+Tasks come over a socket to the server or, if so chosen, from Redis streams, as HTTP calls of the
+server, or by another transport. `run` is for a process of its own and handles signals; `serve` is
+for a program that has an event loop already.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-from onward.client import frames
-from onward.client.address import is_said, server_url
-from onward.client.link import NameTaken, SocketLine
+import msgspec
+
+from onward.client.address import is_explicit, server_url
+from onward.client.link import NameTaken, SocketTransport
 from onward.client.wire import Wire
 from onward.services.function import Service
+from onward.wire.frames import RegisterFrame
 
 log = logging.getLogger("onward.worker")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 THREADS = "onward-handler"
-PATIENCE_MS = 7 * 24 * 3_600_000
+DRAIN_MS = 7 * 24 * 3_600_000  # for what runs, if the server drains the worker
 
 __all__ = ["NameTaken", "Worker"]
 
 
-class Line(Protocol):
-    """How tasks come to a worker, and answers go back."""
+class Transport(Protocol):
+    """How tasks come to a worker, and answers go back to the server."""
 
     @property
     def connected(self) -> bool: ...
@@ -46,13 +48,14 @@ class Line(Protocol):
     async def serve(self) -> None: ...
 
     async def drain(self, grace_ms: int) -> None:
-        """Take nothing more, and finish what runs as far as the time allows."""
+        """Takes nothing more, and finishes what runs as far as the time allows."""
         ...
 
 
-# Makes a line from who we are, what we do (None: for our group), and what to call to have us go.
-Over: TypeAlias = Callable[
-    [frames.Register, Mapping[str | None, Service], Callable[[], None]], Line
+# Makes a transport from the registration, the services (None: the group's handler), and what to
+# call when the server drains this worker.
+MakeTransport: TypeAlias = Callable[
+    [RegisterFrame, Mapping[str | None, Service], Callable[[], None]], Transport
 ]
 
 
@@ -83,20 +86,20 @@ class Worker:
         if concurrency < 1:
             raise ValueError("a worker needs a concurrency of at least 1")
         self.url = server_url(url)
-        self.url_said = is_said(url)  # by somebody; else it is only where a server often is
+        self.url_is_explicit = is_explicit(url)  # else it is the default address
         self.id = id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.concurrency = concurrency
         self.grace_ms = grace_ms
         self._group = group
         self._queues = (queues,) if isinstance(queues, str) else tuple(queues)
         self._services: dict[str | None, Service] = {}
-        self._line: Line | None = None
-        self._drain_asked = asyncio.Event()
-        self._told_to_go = False  # by the server
-        self._hurried = asyncio.Event()  # by a signal
-        self.on_registered: Callable[[str], None] | None = None  # told where it listens
+        self._transport: Transport | None = None
+        self._drain_requested = asyncio.Event()
+        self._drained_by_server = False
+        self._signalled = asyncio.Event()
+        self.on_registered: Callable[[str], None] | None = None  # called with the URL it listens at
 
-    # What it can do.
+    # Services.
 
     @overload
     def service(self, function: F, /) -> F: ...
@@ -133,27 +136,35 @@ class Worker:
 
     @property
     def services(self) -> Mapping[str, Service]:
-        """What it does, by name, for whoever runs the same functions by other means."""
+        """By name, for other ways to run the same functions."""
         return {name: service for name, service in self._services.items() if name is not None}
 
-    # Doing it.
+    # Running.
 
     def run(
-        self, *, redis: str | None = None, listen: str | None = None, over: Over | None = None
+        self,
+        *,
+        redis: str | None = None,
+        listen: str | None = None,
+        transport: MakeTransport | None = None,
     ) -> None:
         """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once.
 
         With the URL of a Redis, tasks come from the streams there; with a URL to listen at, the
-        server calls us; `over` is for a line that somebody else makes.
+        server calls the worker; `transport` makes any other one.
         """
         logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%X")
-        logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each call of ours
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each call of ours
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            runner.run(self._serve_until_signalled(redis, listen, over))
+            runner.run(self._serve_until_signalled(redis, listen, transport))
         _leave_stuck_threads()
 
     async def serve(
-        self, *, redis: str | None = None, listen: str | None = None, over: Over | None = None
+        self,
+        *,
+        redis: str | None = None,
+        listen: str | None = None,
+        transport: MakeTransport | None = None,
     ) -> None:
         """Serve until `drain` is called, then finish what runs."""
         if not self._services or (self._group is not None and None not in self._services):
@@ -162,105 +173,107 @@ class Worker:
         threads = ThreadPoolExecutor(self.concurrency, thread_name_prefix=THREADS)
         wire = Wire(self.url)
         loop = asyncio.get_running_loop()
-        asked = loop.create_task(self._drain_asked.wait())
+        requested = loop.create_task(self._drain_requested.wait())
         try:
-            if over is not None:
-                line = over(self._registration(), self._services, self._on_told_to_drain)
+            if transport is not None:
+                chosen = transport(self._registration(), self._services, self._on_server_drain)
             else:
-                line = self._line_over(redis, listen, wire, threads)
-            self._line = line
-            serving = loop.create_task(line.serve())
+                chosen = self._built_in_transport(redis, listen, wire, threads)
+            self._transport = chosen
+            serving = loop.create_task(chosen.serve())
             try:
-                await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
-                await self._drain(line)
+                await asyncio.wait({serving, requested}, return_when=asyncio.FIRST_COMPLETED)
+                await self._drain(chosen)
             finally:
                 serving.cancel()
                 await asyncio.wait({serving})
         finally:
-            self._line = None
-            asked.cancel()
+            self._transport = None
+            requested.cancel()
             threads.shutdown(wait=False, cancel_futures=True)
             await wire.close()
         if not serving.cancelled():
             serving.result()
 
-    async def _drain(self, line: Line) -> None:
-        """A server that lets us go waits for what runs; whoever sends a signal waits so long."""
-        if self._told_to_go and not self._hurried.is_set():
+    async def _drain(self, transport: Transport) -> None:
+        """A server that drains this worker waits for what runs; a signal leaves it `grace_ms`."""
+        if self._drained_by_server and not self._signalled.is_set():
             loop = asyncio.get_running_loop()
-            patiently = loop.create_task(line.drain(PATIENCE_MS))
-            hurried = loop.create_task(self._hurried.wait())
-            await asyncio.wait({patiently, hurried}, return_when=asyncio.FIRST_COMPLETED)
-            hurried.cancel()
-            if patiently.done():
+            unhurried = loop.create_task(transport.drain(DRAIN_MS))
+            signalled = loop.create_task(self._signalled.wait())
+            await asyncio.wait({unhurried, signalled}, return_when=asyncio.FIRST_COMPLETED)
+            signalled.cancel()
+            if unhurried.done():
                 return
-            patiently.cancel()
-            await asyncio.wait({patiently})
-        await line.drain(self.grace_ms)
+            unhurried.cancel()
+            await asyncio.wait({unhurried})
+        await transport.drain(self.grace_ms)
 
-    def _line_over(
+    def _built_in_transport(
         self, redis: str | None, listen: str | None, wire: Wire, threads: ThreadPoolExecutor
-    ) -> Line:
+    ) -> Transport:
         if listen is not None:
-            from onward.client.http_worker import HttpLine
+            from onward.client.http_worker import HttpTransport
 
-            line = HttpLine(
+            called = HttpTransport(
                 listen, self._registration(), self._services, wire=wire, threads=threads
             )
-            line.on_registered = self.on_registered
-            line.on_drain = self._on_told_to_drain
-            return line
+            called.on_registered = self.on_registered
+            called.on_drain = self._on_server_drain
+            return called
         if redis is None:
-            link = SocketLine(self._registration(), self._services, wire=wire, threads=threads)
-            link.on_drain = self._on_told_to_drain
-            return link
-        from onward.client.streams import StreamLine
+            connected = SocketTransport(
+                self._registration(), self._services, wire=wire, threads=threads
+            )
+            connected.on_drain = self._on_server_drain
+            return connected
+        from onward.client.streams import StreamTransport
 
-        return StreamLine(
+        return StreamTransport(
             redis,
             self._registration(),
             self._services,
-            wire=wire if self.url_said else None,
+            wire=wire if self.url_is_explicit else None,
             threads=threads,
         )
 
     @property
     def connected(self) -> bool:
-        return self._line is not None and self._line.connected
+        return self._transport is not None and self._transport.connected
 
     def drain(self) -> None:
-        self._drain_asked.set()
+        self._drain_requested.set()
 
-    def _registration(self) -> frames.Register:
+    def _registration(self) -> RegisterFrame:
         named = [service for name, service in self._services.items() if name is not None]
-        return frames.Register(
+        return RegisterFrame(
             worker_id=self.id,
             group=self._group,
             services=[*dict.fromkeys((*(service.name for service in named), *self._queues))],
             concurrency=self.concurrency,
-            declare=[service.declaration() for service in named],
+            declare=[msgspec.Raw(msgspec.json.encode(service.declaration())) for service in named],
         )
 
     async def _serve_until_signalled(
-        self, redis: str | None, listen: str | None, over: Over | None
+        self, redis: str | None, listen: str | None, transport: MakeTransport | None
     ) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(NotImplementedError):  # Windows
                 loop.add_signal_handler(number, self._on_signal, number)
-        await self.serve(redis=redis, listen=listen, over=over)
+        await self.serve(redis=redis, listen=listen, transport=transport)
 
-    def _on_told_to_drain(self) -> None:
-        if not self._drain_asked.is_set():
-            log.info("the server wants this worker to go; finishing what runs")
-            self._told_to_go = True
+    def _on_server_drain(self) -> None:
+        if not self._drain_requested.is_set():
+            log.info("the server drains this worker; finishing what runs")
+            self._drained_by_server = True
             self.drain()
 
     def _on_signal(self, number: int) -> None:
-        if self._hurried.is_set():
+        if self._signalled.is_set():
             _exit_now(128 + number)
-        self._hurried.set()
-        log.info("finishing what runs; once more to leave at once")
+        self._signalled.set()
+        log.info("finishing what runs; a second signal ends it at once")
         self.drain()
 
 
@@ -279,7 +292,7 @@ def _leave_stuck_threads() -> None:
         if thread.name.startswith(THREADS):
             thread.join(max(0.0, until - monotonic()))
             if thread.is_alive():
-                log.warning("a handler has not ended; leaving it")
+                log.warning("a handler has not ended; the process ends without it")
                 _exit_now(0)
 
 

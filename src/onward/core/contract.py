@@ -142,7 +142,7 @@ class Inserted(msgspec.Struct, frozen=True):
     claimed: Sequence[Claimed]
 
 
-class Hold(msgspec.Struct, frozen=True):
+class LeaseRenewal(msgspec.Struct, frozen=True):
     task: TaskId
     fence: int
     until: Instant  # the lease's new end
@@ -150,7 +150,7 @@ class Hold(msgspec.Struct, frozen=True):
     notes: tuple[Note, ...] = ()
 
 
-class Pulse(StrEnum):
+class LeaseStatus(StrEnum):
     HELD = "held"
     CANCEL = "cancel"  # still yours, but please stop
     LOST = "lost"  # not yours any more
@@ -195,7 +195,9 @@ class TaskStore(Protocol):
 
     async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]: ...
 
-    async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]: ...
+    async def extend(
+        self, renewals: Sequence[LeaseRenewal], *, now: Instant
+    ) -> Sequence[LeaseStatus]: ...
 
     async def apply(
         self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant

@@ -25,11 +25,11 @@ from onward.core.contract import (
     FULL,
     Ask,
     Backend,
-    Hold,
     Key,
+    LeaseRenewal,
+    LeaseStatus,
     Move,
     Moved,
-    Pulse,
     Receipt,
     Spare,
     Submission,
@@ -61,7 +61,7 @@ from onward.core.outcome import (
 from onward.core.policy import Profile
 from onward.core.pressure.bounds import Pressure
 from onward.core.pressure.breaker import Rules as BreakerRules
-from onward.core.slots import Hands, Held, holds_of
+from onward.core.slots import Hands, Held, renewals_of
 from onward.core.task import (
     FINAL,
     QUEUED,
@@ -119,7 +119,7 @@ class Dispatcher:
         self.decisions = Decisions(profiles)
         self._submissions = Coalescer(self._insert, size=lambda item: len(item.task.payload))
         self._settlements = Coalescer(self._settle, size=lambda item: size_of(item[1]))
-        self._holds = Coalescer(self._extend, size=size_of)
+        self._renewals = Coalescer(self._extend, size=size_of)
         self._claiming: asyncio.Task[None] | None = None
         # Queues that slots of ours are out for right now, by what tells that they are back.
         self._asking: dict[asyncio.Future[None], frozenset[str]] = {}
@@ -252,18 +252,20 @@ class Dispatcher:
 
     # Work is held.
 
-    async def extend(self, hold: Hold) -> Pulse:
-        return await self._holds.one(hold)
+    async def extend(self, renewal: LeaseRenewal) -> LeaseStatus:
+        return await self._renewals.one(renewal)
 
-    async def _extend(self, holds: Sequence[Hold]) -> Sequence[Pulse]:
-        pulses = await self.backend.tasks.extend(holds, now=self.clock.now())
-        self.backend.bell.ring(*{f"task:{hold.task}" for hold in holds if hold.notes}, "log")
-        for hold, pulse in zip(holds, pulses, strict=True):
-            for event, _ in hold.notes:
+    async def _extend(self, renewals: Sequence[LeaseRenewal]) -> Sequence[LeaseStatus]:
+        statuses = await self.backend.tasks.extend(renewals, now=self.clock.now())
+        self.backend.bell.ring(
+            *{f"task:{renewal.task}" for renewal in renewals if renewal.notes}, "log"
+        )
+        for renewal, status in zip(renewals, statuses, strict=True):
+            for event, _ in renewal.notes:
                 self.tally[event] += 1
-            if pulse is not Pulse.HELD:
-                self.hands.stop(hold.task, hold.fence, revoked=pulse is Pulse.LOST)
-        return pulses
+            if status is not LeaseStatus.HELD:
+                self.hands.stop(renewal.task, renewal.fence, revoked=status is LeaseStatus.LOST)
+        return statuses
 
     async def delivered(
         self, news: Sequence[tuple[Claimed, WorkerId, Instant]]
@@ -291,9 +293,9 @@ class Dispatcher:
         await self._renew(self.hands.held())
 
     async def _renew(self, held: Iterable[Held]) -> None:
-        holds = holds_of(held, self.clock.now())
-        if holds:
-            await self._holds.many(holds)
+        renewals = renewals_of(held, self.clock.now())
+        if renewals:
+            await self._renewals.many(renewals)
 
     # Work is over.
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from onward.core import lanes
-from onward.core.contract import Ask, Hold, Spare
+from onward.core.contract import Ask, LeaseRenewal, Spare
 from onward.core.task import Claimed, Instant, TaskId, WorkerId
 
 MOST_PER_CLAIM = 128  # half of the usual slots: while one half is settled, the other is claimed
@@ -321,10 +321,10 @@ class Hands:
                 return
 
 
-def holds_of(held: Iterable[Held], now: Instant) -> list[Hold]:
+def renewals_of(held: Iterable[Held], now: Instant) -> list[LeaseRenewal]:
     """With their leases renewed."""
     return [
-        Hold(task.id, task.fence, now + seat.lease_ms)
+        LeaseRenewal(task.id, task.fence, now + seat.lease_ms)
         for seat, task in held
         if seat.lease_ms is not None
     ]

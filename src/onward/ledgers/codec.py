@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from onward.core.contract import Hold
+from onward.core.contract import LeaseRenewal
 from onward.core.task import STATES, Lane, Priority, Task, TaskId
 
 log = structlog.get_logger("onward.ledger")
@@ -100,18 +100,18 @@ class Cut:
         return found
 
 
-def merge_holds(holds: Sequence[Hold]) -> Sequence[Hold]:
-    """One hold a task: the last word on progress, everybody's notes in order."""
-    merged: dict[tuple[TaskId, int], Hold] = {}
-    for hold in holds:
-        before = merged.get((hold.task, hold.fence))
+def merge_renewals(renewals: Sequence[LeaseRenewal]) -> Sequence[LeaseRenewal]:
+    """One renewal a task: the last word on progress, everybody's notes in order."""
+    merged: dict[tuple[TaskId, int], LeaseRenewal] = {}
+    for renewal in renewals:
+        before = merged.get((renewal.task, renewal.fence))
         if before is not None:
-            hold = Hold(
-                hold.task,
-                hold.fence,
-                max(before.until, hold.until),
-                hold.progress or before.progress,
-                before.notes + hold.notes,
+            renewal = LeaseRenewal(
+                renewal.task,
+                renewal.fence,
+                max(before.until, renewal.until),
+                renewal.progress or before.progress,
+                before.notes + renewal.notes,
             )
-        merged[hold.task, hold.fence] = hold
+        merged[renewal.task, renewal.fence] = renewal
     return list(merged.values())

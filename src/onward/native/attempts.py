@@ -5,7 +5,7 @@ A report extends the lease, as a heartbeat does. An attempt that has lost its ta
 
 from __future__ import annotations
 
-from onward.core.contract import Hold
+from onward.core.contract import LeaseRenewal
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, NotFound
 from onward.core.task import Json, Note, State, Task, TaskId, encode
@@ -80,4 +80,4 @@ class Attempts:
     async def _note(self, task: Task, note: Note, progress: Json | None = None) -> None:
         lease = self._dispatcher.clock.now() + self._dispatcher.profiles[task.profile].lease_ms
         until = max(lease, task.lease_until or 0)
-        await self._dispatcher.extend(Hold(task.id, task.fence, until, progress, (note,)))
+        await self._dispatcher.extend(LeaseRenewal(task.id, task.fence, until, progress, (note,)))

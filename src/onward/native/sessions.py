@@ -196,7 +196,7 @@ class Sessions:
         return _preferences_view(preferences, secret=fresh)
 
     async def _webhook(self, body: WebhookBody, before: Webhook | None) -> Webhook:
-        await self._hosts.place(body.url)
+        await self._hosts.pin(body.url)
         secret = body.secret
         if secret is not None:
             webhooks.check_secret(secret)

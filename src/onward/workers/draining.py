@@ -1,7 +1,7 @@
-"""Telling a worker to drain: it gets no new task, finishes what it has, and goes.
+"""Draining a worker: it gets no new task, finishes what it has, and ends.
 
-Decides whom to tell, by the way in which the worker gets its tasks. One that fetches them by itself
-is out of reach: the answer says how it is stopped where it runs.
+How depends on its transport. One that reads its own messages cannot be drained from here: the
+refusal says how it is stopped where it runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onward.workers.roster import Member, Roster
 
 OUT_OF_REACH = {
     "celery": (
-        "a Celery worker takes its messages from the broker, not from here",
+        "a Celery worker reads its messages from the broker, not from here",
         "send its process SIGTERM: Celery finishes what runs, and ends",
     ),
 }

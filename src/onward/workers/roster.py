@@ -1,8 +1,8 @@
-"""Who is there, and what they serve. A hint for people and for "is anybody there?", never a lease.
+"""Which workers there are, and what they serve: for people, and to refuse what no worker serves.
 
-Each server writes the workers connected to it; its rows count as long as its own heartbeat does. A
-miss in the cache is looked up in the ledger before anybody is told that there is no worker. That a
-worker shall drain is written into its row, and heard by the server that it is connected to.
+Never a lease. Each server writes a row for each worker connected to it; the rows count as long as
+the server's own heartbeat does. A miss in the cache is looked up in the ledger before a caller is
+refused. That a worker is to drain is written into its row, and read by its own server.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def group_of(queue: str) -> str | None:
 
 
 def is_service(queue: str) -> bool:
-    """What workers may offer by name. Runs of flows and webhooks are the server's own: whoever
-    claimed one could end it with a result of their making.
+    """What workers may serve by name. Runs of flows and webhooks are the server's own: a worker
+    that claimed one could end it with any result.
     """
     return not queue.startswith(("group:", "flow:", "onward:"))
 
@@ -47,12 +47,12 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     server: str
     since: Instant
-    stand_in: bool = False  # serves a queue only while nobody else does
-    draining: bool = False  # takes no more work, and finishes what it has
+    stand_in: bool = False  # serves a queue only while no other worker does
+    draining: bool = False  # takes no new tasks, and finishes what it has
 
 
 _decode = msgspec.json.Decoder(Member).decode
-Obey = Callable[[bool], Awaitable[None]]  # drain, or take work again; Conflict: it cannot
+SetDraining = Callable[[bool], Awaitable[None]]  # drain, or take tasks again; Conflict: it cannot
 
 
 class Roster:
@@ -61,12 +61,12 @@ class Roster:
         self._clock = clock
         self.server = new_id()
         self._here: dict[WorkerId, Member] = {}
-        self._obey: dict[WorkerId, Obey] = {}
+        self._set_draining_of: dict[WorkerId, SetDraining] = {}
         self._draining: set[WorkerId] = set()  # of those here
         self._all: dict[WorkerId, Member] = {}
-        # By queue, how many take its work; kept with each change, for thousands may go at once.
+        # By queue, how many serve it; updated with each change, since thousands may go at once.
         self._serving: Counter[str] = Counter()
-        self._serving_first: Counter[str] = Counter()  # without those who stand in
+        self._serving_first: Counter[str] = Counter()  # without stand-ins
         self._announcing = False
         self._watchers: list[Callable[[], None]] = []
         self._others: list[Callable[[], Awaitable[Sequence[Member]]]] = []
@@ -85,14 +85,14 @@ class Roster:
             **more,
         )
 
-    async def join(self, member: Member, obey: Obey | None = None) -> None:
-        """Known to every server when this returns. Without `obey` it drains only by itself."""
-        # Here before its row is there: a refresh in between would take the row for a leftover.
+    async def join(self, member: Member, set_draining: SetDraining | None = None) -> None:
+        """Known to every server when this returns. Without `set_draining` it cannot be drained."""
+        # Before its row is written: a refresh in between would delete a row of no known member.
         self._here[member.id] = member
         self._draining.discard(member.id)
-        self._obey.pop(member.id, None)
-        if obey is not None:
-            self._obey[member.id] = obey
+        self._set_draining_of.pop(member.id, None)
+        if set_draining is not None:
+            self._set_draining_of[member.id] = set_draining
         try:
             await self._write(member)
         except BaseException:
@@ -103,15 +103,15 @@ class Roster:
 
     async def leave(self, member: Member) -> None:
         if self._here.get(member.id) is not member:
-            return  # a newer connection has taken the name over
+            return  # a newer connection has the name
         del self._here[member.id]
-        self._obey.pop(member.id, None)
+        self._set_draining_of.pop(member.id, None)
         self._draining.discard(member.id)
         self._set(member.id, None)
         await self._backend.documents.delete(WORKER, member.id)
 
     async def drain(self, member: Member, *, draining: bool = True) -> Member:
-        """Done when this returns; by a worker at another server within a second."""
+        """Done when this returns; at another server within a second."""
         if member.server == self.server:
             await self._set_draining(member.id, draining)
             if member.id not in self._here:
@@ -124,7 +124,7 @@ class Roster:
         self._watchers.append(watcher)
 
     def consult(self, others: Callable[[], Awaitable[Sequence[Member]]]) -> None:
-        """Members who belong to no server; asked for with each refresh."""
+        """Members that belong to no server; read with each refresh."""
         self._others.append(others)
 
     async def serves(self, queue: str) -> bool:
@@ -148,7 +148,7 @@ class Roster:
         draining = frozenset(self._draining)
         found = await self._rows()
         for member in list(self._here.values()):
-            if member.id not in found:  # we were silent for long, and others took us for dead
+            if member.id not in found:  # after a long silence of ours, others deleted its row
                 await self._write(self._marked(member))
         here = {id: self._marked(member) for id, member in self._here.items()}
         now = {**free, **found, **here}
@@ -156,8 +156,8 @@ class Roster:
             self._set(id, None)
         for id in now.keys() - self._all.keys():
             self._set(id, now[id])
-        for wish in self._wishes(found.values(), draining):
-            await self._heed(wish)
+        for row in self._changed(found.values(), draining):
+            await self._apply(row)
 
     async def _rows(self) -> dict[WorkerId, Member]:
         now = self._clock.now()
@@ -169,15 +169,15 @@ class Roster:
             ours = member.server == self.server
             if member.id in self._here if ours else member.server in alive:
                 found[member.id] = member
-            else:  # its server died without a word, or it left us while the ledger was away
+            else:  # its server ended without a sign-off, or it left while the ledger did not answer
                 await self._backend.documents.delete(WORKER, doc.key)
         return found
 
-    def _wishes(self, rows: Iterable[Member], draining: frozenset[WorkerId]) -> Sequence[Member]:
-        """Of those here, whom another server wants to drain, or not to drain any more.
+    def _changed(self, rows: Iterable[Member], draining: frozenset[WorkerId]) -> Sequence[Member]:
+        """Rows of members here that another server has marked to drain, or to stop draining.
 
-        `draining` is who did before the rows were read: of whoever was changed here since, a row
-        is the older word. So it is of a connection that another one under the same name replaced.
+        `draining` are those that drained before the rows were read: of a member that was changed
+        here since, the row is older. So is the row of a connection that a newer one has replaced.
         """
         here = self._here
         return [
@@ -185,16 +185,17 @@ class Roster:
             for row in rows
             if row.id in here
             and row.since == here[row.id].since
-            and (row.id in self._draining) is (row.id in draining) is not row.draining
+            and (row.id in self._draining) == (row.id in draining)
+            and (row.id in draining) != row.draining
         ]
 
-    async def _heed(self, wish: Member) -> None:
+    async def _apply(self, row: Member) -> None:
         try:
-            await self._set_draining(wish.id, wish.draining)
+            await self._set_draining(row.id, row.draining)
         except Conflict as error:
-            log.warning("a worker does not do as it is told", worker=wish.id, error=str(error))
-            if wish.id in self._here:
-                await self._write(self._marked(self._here[wish.id]))
+            log.warning("a worker cannot be drained", worker=row.id, error=str(error))
+            if row.id in self._here:
+                await self._write(self._marked(self._here[row.id]))
 
     async def beat(self) -> None:
         now = self._clock.now()
@@ -205,7 +206,7 @@ class Roster:
 
     @property
     def beating(self) -> bool:
-        """Whether the ledger has taken a write of ours lately."""
+        """Whether the ledger has accepted our last heartbeat."""
         return self._clock.now() - self._beaten_at < SERVER_TTL_MS
 
     async def run(self) -> None:
@@ -225,15 +226,15 @@ class Roster:
             for member in list(self._here.values()):
                 await self.leave(member)
             await self._backend.documents.delete(SERVER, self.server)
-        except LedgerUnavailable:  # then our silence tells it, a few seconds later
-            log.warning("left without signing off")
+        except LedgerUnavailable:  # without heartbeats the rows expire a few seconds later
+            log.warning("not signed off")
 
     async def _set_draining(self, id: WorkerId, draining: bool) -> None:
-        obey = self._obey.get(id)
-        if obey is None:
-            raise Conflict(f"worker {id!r} cannot be told so from here")
-        await obey(draining)
-        if id in self._here:  # it may have hung up at once
+        set_draining = self._set_draining_of.get(id)
+        if set_draining is None:
+            raise Conflict(f"worker {id!r} cannot be drained from here")
+        await set_draining(draining)
+        if id in self._here:  # it may have disconnected meanwhile
             (self._draining.add if draining else self._draining.discard)(id)
             self._set(id, self._marked(self._here[id]))
 
@@ -254,7 +255,7 @@ class Roster:
         if member is not None:
             self._all[id] = member
             self._count(member, 1)
-        if not self._announcing:  # once a turn, however many come and go in it
+        if not self._announcing:  # once in a turn of the loop, however many come and go
             self._announcing = True
             asyncio.get_running_loop().call_soon(self._announce)
 

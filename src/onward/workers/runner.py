@@ -1,4 +1,4 @@
-"""claim → execute → settle, for one executor with so many slots."""
+"""Executes what the Dispatcher claims for one executor's slots, and settles the outcome."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from onward.core.task import Claimed, Fault, WorkerId
 
 log = structlog.get_logger("onward.runner")
 
-LET_GO_S = 1.0  # a revoked task's slot is free at its late answer, or after this
-KEY_S = 5.0  # between two tries at what does not open
+LET_GO_S = 1.0  # a revoked task's slot is free when its handler ends, or after this
+KEY_S = 5.0  # between two tries at a task whose key is missing
 
 
 class Runner:
@@ -33,13 +33,14 @@ class Runner:
         lease_ms: int,
         keeps: Callable[[Claimed], bool] = lambda _: False,
     ) -> None:
-        """`keeps`: whether this attempt, which is no longer ours, still takes up its slot."""
+        """`keeps`: whether this attempt, which is no longer ours, still occupies its slot."""
         self._dispatcher = dispatcher
         self._executor = executor
         self._slots = slots
         self._lease_ms = lease_ms
         self._keeps = keeps
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self.taken = 0  # tasks, since it was made
         self._settling: set[asyncio.Future[Verdict]] = set()
         self._let_go: set[tuple[str, int]] = set()
         self.seat = Seat(worker, queues, lease_ms=lease_ms, deliver=self._deliver, stop=self._stop)
@@ -51,11 +52,11 @@ class Runner:
         self._dispatcher.hands.rearrange(self.seat, queues)
 
     def resize(self, slots: int) -> None:
-        """So many from now on; what runs beyond that is finished."""
+        """So many slots from now on; what runs beyond that is finished."""
         if slots != self._slots:
             more, self._slots = slots - self._slots, slots
             self._dispatcher.hands.free(self.seat, more)
-            # With fewer it may have none free, or less than none: then it must not be asked.
+            # With fewer slots none may be free, or less than none: then it must not be claimed for.
             self.serve(self.seat.queues)
 
     def stop_claiming(self) -> None:
@@ -65,7 +66,7 @@ class Runner:
         self._dispatcher.hands.come_back(self.seat)
 
     async def drain(self, grace_ms: int) -> None:
-        """Take nothing more, finish what runs; what does not finish in time goes back unburned."""
+        """Takes nothing more, finishes what runs, and hands back what does not finish in time."""
         self.stop_claiming()
         running = list(self._running.values())
         if running:
@@ -73,7 +74,7 @@ class Runner:
         late = list(self._running.values())
         for task in late:
             task.cancel()
-        if late:  # whoever does not listen is left to its lease
+        if late:  # a handler that swallows the cancellation is left to its lease
             await asyncio.wait(late, timeout=LET_GO_S)
         await asyncio.gather(*self._settling, return_exceptions=True)
 
@@ -83,6 +84,7 @@ class Runner:
 
     def _deliver(self, task: Claimed) -> None:
         key = (task.id, task.fence)
+        self.taken += 1
         self._running[key] = asyncio.get_running_loop().create_task(self._run(task))
 
     async def _run(self, task: Claimed) -> None:
@@ -90,7 +92,7 @@ class Runner:
         outcome = await self._execute(task)
         del self._running[key]
         settled = self._dispatcher.settle_soon(task, outcome)
-        self._free(key)  # in the same turn: the next claim rides in the settlement's transaction
+        self._free(key)  # in the same turn: the next claim is part of the settlement's transaction
         self._settling.add(settled)
         settled.add_done_callback(lambda done: self._settled(done, task, outcome))
 
@@ -100,7 +102,7 @@ class Runner:
         except asyncio.CancelledError:
             return Released()
         except Unreadable as error:
-            # A part of it (a child's result, say) is sealed under a key that may come back: no
+            # A part of it (such as a child's result) is sealed under a key that is missing: no
             # failure, and tried again, but not as fast as it can be claimed.
             log.error("a task waits for a key", task=task.id, error=str(error))
             with suppress(asyncio.CancelledError):
@@ -115,7 +117,7 @@ class Runner:
         self._settling.discard(done)
         error = None if done.cancelled() else done.exception()
         if isinstance(error, LedgerUnavailable):
-            # The ledger is away, the result is here: offer it again while the lease may live.
+            # The ledger does not answer: the result is settled again while the lease may last.
             log.warning("settlement postponed", task=task.id, error=str(error))
             self._dispatcher.spawn(self._dispatcher.settle_surely(task, outcome, self._lease_ms))
         elif error is not None:
@@ -129,8 +131,8 @@ class Runner:
 
     def _give_up(self, task: Claimed) -> None:
         key = (task.id, task.fence)
-        # A function that cannot be stopped has its thread until it returns: whoever got its slot
-        # would wait for one, away from every idle worker and with its own clock running.
+        # A function that cannot be stopped has its thread until it returns: a task in its slot
+        # would wait for that thread, away from every idle worker and with its own clock running.
         if key in self._running and key not in self._let_go and not self._keeps(task):
             self._let_go.add(key)
             self._dispatcher.hands.free(self.seat)

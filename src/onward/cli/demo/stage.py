@@ -167,7 +167,7 @@ async def _working(client: Client, plan: Plan) -> AsyncIterator[None]:
         ways.append((services.archive, {"redis": plan.redis}))
     workers = [worker for worker, _ in ways]
     for worker in workers:
-        worker.url, worker.url_said = client.url, True
+        worker.url, worker.url_is_explicit = client.url, True
     serving = [asyncio.create_task(worker.serve(**way)) for worker, way in ways]
     try:
         await _connected(workers, serving)

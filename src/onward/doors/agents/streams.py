@@ -39,16 +39,16 @@ from onward.native.notifications.projector import NotificationProjector
 from onward.native.views import PRIORITY_WORDS
 from onward.wire.times import iso
 from onward.workers.streams.agent_dialect import (
+    AGENT_STREAMS,
     ANSWERED,
     COMPLETED,
     CREATE,
     DEAD,
     FAILED,
-    ORIGIN,
     TIMEOUT,
-    AgentProtocol,
     envelope,
 )
+from onward.workers.streams.dialects import ORIGIN
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -228,7 +228,7 @@ async def _is_used(redis: Redis) -> bool:
     if await redis.xlen(CREATE):
         return True
     groups = [_text(group["name"]) for group in await redis.xinfo_groups(CREATE)]
-    return any(AgentProtocol().serves(group) for group in groups)
+    return any(AGENT_STREAMS.serves(group) for group in groups)
 
 
 def _completed(task: Task, event: Event) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from onward.core.task import Fault, Instant, Json, Task, encode, fault_of
 from onward.doors.vocabulary import AGENTS
 from onward.native.views import PRIORITY_WORDS
 from onward.wire.times import iso
-from onward.workers.streams.agent_dialect import AgentProtocol
+from onward.workers.streams.agent_dialect import AGENT_STREAMS
 
 DAY_MS = 24 * 3_600_000
 LIVE_MS = 30 * DAY_MS  # keys of tasks that are not over; their end sets a nearer one
@@ -20,8 +20,8 @@ PRIVATE = ("params", "result", "error")  # sealed where the ledger's own texts a
 
 
 def shown(task: Task) -> bool:
-    """Whether agents look it up."""
-    return task.session is not None or task.queue == AgentProtocol.queue
+    """Whether agents look for it."""
+    return task.session is not None or task.queue == AGENT_STREAMS.queue
 
 
 def fields_of(task: Task, now: Instant) -> dict[str, str]:

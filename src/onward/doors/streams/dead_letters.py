@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from onward.core.contract import TaskStore
 from onward.core.task import Event, Task, fault_of
-from onward.workers.streams.dialects import TOLD_S, told_key
+from onward.workers.streams.dialects import DEAD_LETTER_S, dead_letter_key
 
 STREAM = "stream:dlq"
 
@@ -27,8 +27,8 @@ class DeadLetters:
         for event, task in zip(deaths, tasks, strict=True):
             if task is None or task.generation != event.generation:
                 continue  # replayed since: it is no dead letter any more
-            marker = told_key(event.task, event.generation)
-            await self._tell(STREAM, marker, TOLD_S, _letter(task, event))
+            marker = dead_letter_key(event.task, event.generation)
+            await self._tell(STREAM, marker, DEAD_LETTER_S, _letter(task, event))
 
 
 def _letter(task: Task, event: Event) -> Mapping[str, str]:

@@ -17,19 +17,19 @@ from onward.core.contract import (
     POSTPONE_MS,
     Ask,
     Fate,
-    Hold,
     Inserted,
+    LeaseRenewal,
+    LeaseStatus,
     Move,
     Moved,
     Page,
-    Pulse,
     Query,
     Receipt,
     Submission,
     Verdict,
 )
 from onward.core.task import STATES, Claimed, Event, Instant, Lane, Letter, State, Task, TaskId
-from onward.ledgers.codec import LANES, PRIORITIES, merge_holds, text_bytes
+from onward.ledgers.codec import LANES, PRIORITIES, merge_renewals, text_bytes
 from onward.ledgers.redis.client import Functions
 
 log = structlog.get_logger("onward.redis")
@@ -46,7 +46,7 @@ LOG_PART = 64  # entries of the log in one reply
 KEY_MEMORY_MS = 24 * 3_600_000
 
 VERDICTS = {verdict.value: verdict for verdict in Verdict}
-PULSES = {pulse.value: pulse for pulse in Pulse}
+LEASE_STATUSES = {status.value: status for status in LeaseStatus}
 FATES = {fate.value: fate for fate in Fate}
 
 
@@ -86,16 +86,18 @@ class RedisStore:
             self._functions.board.note_full(asks, claimed)
         return claimed
 
-    async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
-        merged = merge_holds(holds)
+    async def extend(
+        self, renewals: Sequence[LeaseRenewal], *, now: Instant
+    ) -> Sequence[LeaseStatus]:
+        merged = merge_renewals(renewals)
         answers: list[str] = []
         for at in range(0, len(merged), HOLDS):
             answers += await self._functions.call("extend", now, merged[at : at + HOLDS])
-        pulses = {
-            (hold.task, hold.fence): PULSES[pulse]
-            for hold, pulse in zip(merged, answers, strict=True)
+        statuses = {
+            (renewal.task, renewal.fence): LEASE_STATUSES[status]
+            for renewal, status in zip(merged, answers, strict=True)
         }
-        return [pulses[hold.task, hold.fence] for hold in holds]
+        return [statuses[renewal.task, renewal.fence] for renewal in renewals]
 
     async def apply(
         self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from onward.core.contract import Hold, Move, Submission
+from onward.core.contract import LeaseRenewal, Move, Submission
 from onward.core.errors import Unreadable
 from onward.core.task import Claimed, Ending, Event, Fault, Json, Letter, Note, Task, TaskId, encode
 from onward.ledgers.sealed.cells import CLAIMED, event_field, letter_field, owner_of
@@ -73,13 +73,21 @@ class Sealing:
             answer=None if move.answer is None else self.move(move.answer),
         )
 
-    def hold(self, hold: Hold) -> Hold:
-        if hold.progress is None and not hold.notes:
-            return hold
+    def renewal(self, renewal: LeaseRenewal) -> LeaseRenewal:
+        if renewal.progress is None and not renewal.notes:
+            return renewal
         progress = (
-            None if hold.progress is None else self.text(hold.task, "progress", hold.progress)
+            None
+            if renewal.progress is None
+            else self.text(renewal.task, "progress", renewal.progress)
         )
-        return Hold(hold.task, hold.fence, hold.until, progress, self.notes(hold.task, hold.notes))
+        return LeaseRenewal(
+            renewal.task,
+            renewal.fence,
+            renewal.until,
+            progress,
+            self.notes(renewal.task, renewal.notes),
+        )
 
     def claimed(self, claimed: Claimed) -> Claimed:
         found = {name: getattr(claimed, name) for name in ("payload", "journal", "bulk")}

@@ -17,12 +17,12 @@ from onward.core.contract import (
     PAGE_BYTES,
     POSTPONE_MS,
     Ask,
-    Hold,
     Inserted,
+    LeaseRenewal,
+    LeaseStatus,
     Move,
     Moved,
     Page,
-    Pulse,
     Query,
     Submission,
     TaskStore,
@@ -75,8 +75,12 @@ class SealedStore:
                 log.warning("left to their lease", tasks=len(waits), error=repr(error))
         return opened
 
-    async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
-        return await self._inner.extend([self._seals.hold(hold) for hold in holds], now=now)
+    async def extend(
+        self, renewals: Sequence[LeaseRenewal], *, now: Instant
+    ) -> Sequence[LeaseStatus]:
+        return await self._inner.extend(
+            [self._seals.renewal(renewal) for renewal in renewals], now=now
+        )
 
     async def apply(
         self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant

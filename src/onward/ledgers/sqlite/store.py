@@ -25,12 +25,12 @@ from onward.core.contract import (
     POSTPONE_MS,
     Ask,
     Fate,
-    Hold,
     Inserted,
+    LeaseRenewal,
+    LeaseStatus,
     Move,
     Moved,
     Page,
-    Pulse,
     Query,
     Receipt,
     Submission,
@@ -49,7 +49,7 @@ from onward.core.task import (
     Task,
     TaskId,
 )
-from onward.ledgers.codec import FIELDS, LANES, Cut, Reading, merge_holds, text_bytes, to_row
+from onward.ledgers.codec import FIELDS, LANES, Cut, Reading, merge_renewals, text_bytes, to_row
 from onward.ledgers.sqlite.books import Books
 from onward.ledgers.sqlite.database import QUERIES, Database, Row, sql
 from onward.ledgers.sqlite.texts import COLUMNS, INLINE, LONG, NAMES, read_as
@@ -185,29 +185,31 @@ class SqliteStore:
 
     # Being held.
 
-    async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
-        def work() -> Sequence[Pulse]:
+    async def extend(
+        self, renewals: Sequence[LeaseRenewal], *, now: Instant
+    ) -> Sequence[LeaseStatus]:
+        def work() -> Sequence[LeaseStatus]:
             self._books.open()
-            latest = merge_holds(holds)
+            latest = merge_renewals(renewals)
             rows = [
-                (hold.task, hold.fence, hold.until, hold.progress, len(hold.notes))
-                for hold in latest
+                (renewal.task, renewal.fence, renewal.until, renewal.progress, len(renewal.notes))
+                for renewal in latest
             ]
             # By fence too: a stale owner may beat in the same batch as the true one.
             found = {row[:2]: row[2:] for row in self._db.run_rows("extend", rows)}
-            pulses: list[Pulse] = []
-            for hold in holds:
-                row = found.get((hold.task, hold.fence))
+            statuses: list[LeaseStatus] = []
+            for renewal in renewals:
+                row = found.get((renewal.task, renewal.fence))
                 if row is None:
-                    pulses.append(Pulse.LOST)
+                    statuses.append(LeaseStatus.LOST)
                     continue
-                pulses.append(Pulse.CANCEL if row[3] else Pulse.HELD)
-            for hold in latest:
-                row = found.get((hold.task, hold.fence))
-                if row is not None and hold.notes:
-                    self._books.write(row[0], row[1], row[2], hold.notes, now)
+                statuses.append(LeaseStatus.CANCEL if row[3] else LeaseStatus.HELD)
+            for renewal in latest:
+                row = found.get((renewal.task, renewal.fence))
+                if row is not None and renewal.notes:
+                    self._books.write(row[0], row[1], row[2], renewal.notes, now)
             self._books.close()
-            return pulses
+            return statuses
 
         return await self._db.write(work)
 

@@ -28,7 +28,7 @@ from onward.core.task import Claimed, Fault, Instant, Task, encode, new_id
 from onward.native.notifications.preferences import PreferenceStore
 from onward.native.notifications.store import NotificationStore, StoredNotification
 from onward.wire.notifications import Notification
-from onward.workers.http.address import Hosts, Place
+from onward.workers.http.address import Hosts, PinnedUrl
 
 QUEUE = "onward:webhook"
 SLOTS = 32
@@ -50,7 +50,7 @@ class PostResponse(Protocol):
     def retry_after_ms(self) -> int | None: ...
 
 
-Post = Callable[[Place, bytes, dict[str, str], Instant], Awaitable[PostResponse]]
+Post = Callable[[PinnedUrl, bytes, dict[str, str], Instant], Awaitable[PostResponse]]
 _decode = msgspec.json.Decoder(WebhookDelivery).decode
 
 
@@ -147,7 +147,7 @@ class Webhooks:
         body = cloud_event(delivery.session_id, stored.notification)
         try:
             # The host is resolved and checked before each call, which goes to just these addresses.
-            place = await self._hosts.place(webhook.url)
+            place = await self._hosts.pin(webhook.url)
             async with asyncio.timeout(CALL_S):
                 now = self._clock.now()
                 headers = signed(webhook.secret, stored.id, body, now)

@@ -1,6 +1,6 @@
 """Celery workers: `celery -A onward.workers.celery worker -B` runs tasks of a Redis ledger.
 
-A Celery message is a wake-up. It names a queue and carries nothing else: what there is to do, and
-how it went, stands in the ledger. A wake-up that is lost costs a second, one that is doubled a look
-at an empty queue.
+A Celery message is a wake-up. It names a queue and carries nothing else: tasks and their outcomes
+are in the ledger. A wake-up that is lost costs a second, one that comes twice a look at an empty
+queue.
 """

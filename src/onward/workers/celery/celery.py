@@ -1,6 +1,6 @@
-"""The application that `celery -A onward.workers.celery` finds: its two tasks, and its processes.
+"""The application that `celery -A onward.workers.celery` loads: its two tasks, and its processes.
 
-Messages are acknowledged as they are taken, and Celery retries nothing: both are the ledger's.
+Messages are acknowledged when they are read, and Celery retries nothing: the ledger does both.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from pydantic import ValidationError
 from onward.core.errors import LedgerUnavailable, OnwardError
 from onward.logs import speak_through_logging
 from onward.settings import Settings
-from onward.workers.celery import hiring
-from onward.workers.celery.crew import TRANSPORT, Crew
-from onward.workers.celery.host import Host
+from onward.workers.celery.host import TRANSPORT, CeleryHost, HostThread
+from onward.workers.celery.services import services_of
 from onward.workers.celery.wiring import (
     DEFAULT_QUEUE,
     SWEEP,
@@ -31,11 +30,11 @@ from onward.workers.celery.wiring import (
     wake,
     wake_queue,
 )
-from onward.workers.ledger.worker import Seating
+from onward.workers.ledger.worker import Membership
 
 log = structlog.get_logger("onward.celery")
 
-MOST_WAKEUPS = 16  # that lie in the broker for one queue
+MOST_WAKEUPS = 16  # in the broker at a time, for one queue
 
 
 def _stop(message: str, hint: str | None = None) -> NoReturn:
@@ -59,29 +58,29 @@ settings = _settings()
 app = celery_app(settings)
 
 
-class _Here:
-    """This process: its host, if it runs tasks. None is there before a fork."""
+class _Process:
+    """This process: its host, if it runs tasks. There is none before a fork."""
 
     def __init__(self) -> None:
-        self._host: Host | None = None
+        self._host: HostThread | None = None
         self._pid = 0
         self.main = 0  # process id of the worker that others are forked from
-        self.taken: frozenset[str] | None = None  # queues of Celery that messages are taken from
+        self.reads: frozenset[str] | None = None  # the Celery queues that this worker reads
 
     @property
-    def host(self) -> Host:
+    def host(self) -> HostThread:
         if self._host is None or self._pid != os.getpid():
             self.open(f"celery@{gethostname()}")
         assert self._host is not None  # noqa: S101 narrows for the type checker
         return self._host
 
     def open(self, node: str, slots: int = 1) -> None:
-        services = hiring.services(settings)
-        queues = [name for name in services if self.taken is None or wake_queue(name) in self.taken]
+        services = services_of(settings)
+        queues = [name for name in services if self.reads is None or wake_queue(name) in self.reads]
         self._pid = os.getpid()
         url, name = ledger_url(settings), f"{node}/{self._pid}"
-        seat = Seating(name=name, transport=TRANSPORT, queues=tuple(queues), slots=slots)
-        self._host = Host(lambda: Crew(settings, url, services, seat))
+        membership = Membership(name, TRANSPORT, queues, slots)
+        self._host = HostThread(lambda: CeleryHost(settings, url, membership, services))
 
     def close(self, **_: Any) -> None:
         host, self._host = self._host, None
@@ -89,26 +88,26 @@ class _Here:
             host.close(settings.drain_ms)
 
 
-_here = _Here()
+_process = _Process()
 
 
 def _work(queue: str) -> None:
-    """Carry out what waits in a queue of the ledger."""
+    """Runs what waits in a queue of the ledger."""
     try:
-        _here.host.work(queue, lambda: _wake(queue))
+        _process.host.work(queue, lambda: _wake(queue))
     except LedgerUnavailable as error:
-        log.warning("no work done", queue=queue, error=str(error))
+        log.warning("nothing claimed", queue=queue, error=str(error))
 
 
 def _sweep() -> None:
-    """Move what is due: retries, leases, ages; and wake workers for what waits."""
+    """Moves what is due (retries, leases, ages), and wakes workers for what waits."""
     try:
-        waiting = _here.host.sweep()
+        waiting = _process.host.sweep()
     except LedgerUnavailable as error:
         log.warning("not swept", error=str(error))
         return
     for queue, count in waiting.items():
-        for _ in range(min(count, MOST_WAKEUPS) - _lying(queue)):
+        for _ in range(min(count, MOST_WAKEUPS) - _unread(queue)):
             _wake(queue)
 
 
@@ -116,11 +115,11 @@ def _wake(queue: str) -> None:
     try:
         wake(app, queue)
     except OperationalError as error:  # the next sweep tries again
-        log.warning("nobody woken", queue=queue, error=repr(error))
+        log.warning("no worker woken", queue=queue, error=repr(error))
 
 
-def _lying(queue: str) -> int:
-    """How many wake-ups nobody has taken yet: more would help nobody."""
+def _unread(queue: str) -> int:
+    """How many wake-ups are in the broker: more of them would change nothing."""
     with app.producer_or_acquire() as producer:
         declared = app.amqp.queues[wake_queue(queue)].queue_declare(channel=producer.channel)
     return int(declared.message_count)
@@ -131,45 +130,45 @@ app.task(name=SWEEP)(_sweep)
 
 
 def _serve(conf: Any, **_: Any) -> None:
-    """Wake-ups are taken for the services we have, unless -Q says otherwise."""
+    """Reads the wake-ups of the services that are here, unless -Q names others."""
     try:
-        served = hiring.services(settings)
+        served = services_of(settings)
     except OnwardError as error:
         _stop(str(error), error.hint)
-    # Each with an exchange of its own: on a common one every message would go to all of them.
+    # Each has an exchange of its own: a common one would send every message to all of them.
     conf.task_queues = [
         Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]
         for name in (DEFAULT_QUEUE, *map(wake_queue, served))
     ]
 
 
-def _look_around(sender: Any, **_: Any) -> None:
+def _check_pool(sender: Any, **_: Any) -> None:
     if any(green in str(sender.pool_cls) for green in ("gevent", "eventlet")):
         _stop("green threads cannot host an event loop", "use --pool prefork, threads or solo")
-    _here.main = os.getpid()
-    _here.taken = frozenset(app.amqp.queues.consume_from)
+    _process.main = os.getpid()
+    _process.reads = frozenset(app.amqp.queues.consume_from)
 
 
-def _speak(**_: Any) -> None:
-    """Our lines among Celery's, with its levels and its format."""
+def _log_as_celery(**_: Any) -> None:
+    """Logs go to Celery's logger, with its levels and its format."""
     speak_through_logging()
 
 
 def _forked(sender: Any = None, **_: Any) -> None:
-    if os.getpid() != _here.main:  # solo says so, too, and before beat is forked from it
-        _here.open(str(sender))
+    if os.getpid() != _process.main:  # solo sends this signal, too, and before beat is forked
+        _process.open(str(sender))
 
 
 def _ready(sender: Any, **_: Any) -> None:
     # Solo and threads run tasks in this process; with prefork nothing may be open here.
     if not isinstance(sender.pool, Prefork):
-        _here.open(str(sender.hostname), slots=getattr(sender.pool, "limit", None) or 1)
+        _process.open(str(sender.hostname), slots=getattr(sender.pool, "limit", None) or 1)
 
 
 signals.celeryd_init.connect(_serve)
-signals.worker_init.connect(_look_around)
-signals.after_setup_logger.connect(_speak)
+signals.worker_init.connect(_check_pool)
+signals.after_setup_logger.connect(_log_as_celery)
 signals.worker_process_init.connect(_forked)
 signals.worker_ready.connect(_ready)
-signals.worker_process_shutdown.connect(_here.close)
-signals.worker_shutdown.connect(_here.close)
+signals.worker_process_shutdown.connect(_process.close)
+signals.worker_shutdown.connect(_process.close)

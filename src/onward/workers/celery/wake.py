@@ -1,7 +1,8 @@
-"""Wake-ups from a server: when a bell rings for a queue that Celery workers serve, they are told.
+"""Wake-ups from a server: when the bell rings for a queue that Celery workers serve, it sends one.
 
-Of several servers one tells. Sending blocks, so it is done in a thread; rings meanwhile become one
-message more. A failure is said once and costs latency only: the workers' own sweep is the net.
+Of several servers, the one on duty sends. Sending blocks, so a thread does it; rings meanwhile
+become one message more. A failure is logged once and costs latency only: beat's sweep finds what
+waits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache, partial
 
 import structlog
 
@@ -28,14 +30,11 @@ BROKER_TIMEOUT_S = 3
 
 
 class WakeUps:
-    def __init__(
-        self, backend: Backend, roster: Roster, clock: Clock, connect: Callable[[], Send]
-    ) -> None:
+    def __init__(self, backend: Backend, roster: Roster, clock: Clock, send: Send) -> None:
         self._bell = backend.bell
         self._roster = roster
         self._duty = Duty(backend.documents, clock, "celery:wake", roster.server)
-        self._connect = connect
-        self._send: Send | None = None
+        self._send = send
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="onward-wake")
         self._listening: dict[str, asyncio.Task[None]] = {}
         self._failing = False
@@ -54,9 +53,9 @@ class WakeUps:
             await self._duty.give_up()
 
     def _look(self) -> None:
-        """Nothing is loaded and nobody listened to before there is a Celery worker."""
-        members = [member for member in self._roster.members() if member.transport == "celery"]
-        served = {queue for member in members for queue in member.queues}
+        """Listens for the queues of Celery workers: without one, Celery is not even imported."""
+        members = self._roster.members()
+        served = {q for member in members if member.transport == "celery" for q in member.queues}
         for queue in served - self._listening.keys():
             listening = asyncio.get_running_loop().create_task(self._listen(queue))
             self._listening[queue] = listening
@@ -64,12 +63,13 @@ class WakeUps:
             self._listening.pop(queue).cancel()
 
     async def _listen(self, queue: str) -> None:
+        loop = asyncio.get_running_loop()
         async with self._bell.listen(f"queue:{queue}") as listener:
             while True:
                 await listener.wait()
                 try:
                     if await self._duty.mine():
-                        await self._wake(queue)
+                        await loop.run_in_executor(self._thread, self._send, queue)
                         self._failing = False
                         continue
                 except Exception as error:
@@ -78,24 +78,17 @@ class WakeUps:
                     self._failing = True
                 await asyncio.sleep(AGAIN_S)
 
-    async def _wake(self, queue: str) -> None:
-        def send() -> None:
-            if self._send is None:
-                self._send = self._connect()
-            self._send(queue)
 
-        await asyncio.get_running_loop().run_in_executor(self._thread, send)
+def sender(settings: Settings) -> Send:
+    """Connects at the first wake-up: a server without Celery workers need not have Celery."""
 
-
-def sender(settings: Settings) -> Callable[[], Send]:
-    """Connects when it is first needed: who has no Celery workers need not have Celery."""
-
-    def connect() -> Send:
+    @cache
+    def connected() -> Send:
         from onward.workers.celery.wiring import celery_app, wake
 
         app = celery_app(
             settings, socket_timeout=BROKER_TIMEOUT_S, socket_connect_timeout=BROKER_TIMEOUT_S
         )
-        return lambda queue: wake(app, queue)
+        return partial(wake, app)
 
-    return connect
+    return lambda queue: connected()(queue)

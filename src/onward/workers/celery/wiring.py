@@ -1,4 +1,4 @@
-"""How Celery is set up for both sides: those who wake and those who are woken."""
+"""How Celery is set up, for servers that send wake-ups and for workers that read them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from onward.settings import Settings
 WAKE = "onward.wake"
 SWEEP = "process_scheduled_tasks"
 DEFAULT_QUEUE = "onward"
-STALE_S = 60  # a wake-up that nobody took for so long is thrown away; others have come since
+STALE_S = 60  # an unread wake-up is dropped after this: others have come since
 
 REDIS = ("redis://", "rediss://", "unix://")
 
 
 def ledger_url(settings: Settings) -> str:
-    """The Redis that holds the tasks. REDIS_URL will do when no ledger is named."""
+    """The Redis that holds the tasks: ONWARD_LEDGER, or REDIS_URL if that is not set."""
     named = "ledger" in settings.model_fields_set
     url = settings.ledger if named or settings.redis is None else settings.redis
     if not url.startswith(REDIS):
@@ -33,7 +33,7 @@ def ledger_url(settings: Settings) -> str:
 
 
 def wake_queue(queue: str) -> str:
-    """Where wake-ups for a queue go: workers take them for what they serve, and no others."""
+    """The Celery queue of a queue's wake-ups: workers read those of what they serve."""
     return f"{DEFAULT_QUEUE}.{queue}"
 
 
@@ -45,7 +45,7 @@ def celery_app(settings: Settings, **options: Any) -> Celery:
         broker_use_ssl={"ssl_cert_reqs": ssl.CERT_REQUIRED}
         if broker.startswith("rediss://")
         else None,
-        # Apart from the ledger's keys, and from those of another Celery on the same Redis.
+        # Apart from the ledger's keys, and from the keys of another Celery on the same Redis.
         broker_transport_options={
             "global_keyprefix": f"{settings.redis_prefix}onward:celery:",
             **options,
@@ -59,7 +59,7 @@ def celery_app(settings: Settings, **options: Any) -> Celery:
         task_serializer="json",
         accept_content=["json"],
         worker_prefetch_multiplier=1,
-        # In memory: it holds one interval, and a file would lie about wherever it is started.
+        # In memory: it holds one interval, and a file would be left wherever beat is started.
         beat_scheduler="celery.beat:Scheduler",
         beat_schedule={
             "process-scheduled-tasks": {"task": SWEEP, "schedule": 1.0, "options": {"expires": 5}}
@@ -69,15 +69,17 @@ def celery_app(settings: Settings, **options: Any) -> Celery:
 
 
 def wake(app: Celery, queue: str, **options: Any) -> None:
-    """Blocks until the broker has it."""
+    """Blocks until the broker has the message."""
     app.send_task(WAKE, (queue,), queue=wake_queue(queue), expires=STALE_S, retry=False, **options)
 
 
 def _as_kombu(url: str) -> str:
-    """A unix socket is written otherwise there."""
+    """Kombu writes the URL of a unix socket in another way."""
     scheme, _, rest = url.partition("://")
     if scheme != "unix":
         return url
     path, _, query = rest.partition("?")
-    asked = [("virtual_host" if name == "db" else name, value) for name, value in parse_qsl(query)]
-    return f"redis+socket://{path}" + (f"?{urlencode(asked)}" if asked else "")
+    options = [
+        ("virtual_host" if name == "db" else name, value) for name, value in parse_qsl(query)
+    ]
+    return f"redis+socket://{path}" + (f"?{urlencode(options)}" if options else "")

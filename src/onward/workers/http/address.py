@@ -1,9 +1,9 @@
-"""Which URLs the server may be told to call, and the addresses behind them.
+"""Which URLs the server may call on behalf of others, and the addresses behind them.
 
-A worker names its own URL, so whoever can register could have the server knock at any door that it
-can reach. Hence a list of allowed hosts, names looked up once, and the addresses found then kept
-and called ever after. What `ipaddress` calls global or private is never asked: its answers differ
-between releases, and an address within an address slips past them.
+A worker registers its own URL, so a client that can register could have the server call any host in
+its network. Hence a list of allowed hosts; names are looked up once, and only the addresses found
+then are called. `is_global` and `is_private` of `ipaddress` are not used: they differ between
+releases, and miss an IPv4 address inside an IPv6 one.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ LOOKUP_S = 2.0
 MOST_ADDRESSES = 4
 SETTING = "ONWARD_WORKER_HOSTS"
 
-# IPv6 that carries an IPv4 address inside: whoever routes it decides where it ends up.
+# IPv6 that carries an IPv4 address: a router decides where it ends.
 _CARRIERS = [IPv6Network(net) for net in ("64:ff9b::/32", "2002::/16", "2001::/32", "::/96")]
-_NOBODY = [ip_network(net) for net in ("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3")]
-_NOBODY += [ip_network(net) for net in ("::/128", "fe80::/10", "ff00::/8")]
-# Where clouds tell a machine its own secrets, beside 169.254.169.254.
-_NOBODY += [ip_network(net) for net in ("100.100.100.200/32", "fd00:ec2::254/128")]
+_NO_WORKERS = [ip_network(net) for net in ("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3")]
+_NO_WORKERS += [ip_network(net) for net in ("::/128", "fe80::/10", "ff00::/8")]
+# Metadata services of clouds, besides 169.254.169.254.
+_NO_WORKERS += [ip_network(net) for net in ("100.100.100.200/32", "fd00:ec2::254/128")]
 
 _url = re.compile(r"[A-Za-z0-9.:/_~\[\]-]+").fullmatch
 _netloc = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d{1,5})?").fullmatch
 _name = re.compile(r"(?=.{1,253}$)(?!-)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?").fullmatch
-# How some resolvers read a host whose last part is a number: as an address, in octal or as a whole.
+# A host whose last part is a number: some resolvers read it as an address, in octal or as a whole.
 _numeric = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)\.?").fullmatch
 
 
-class Place(msgspec.Struct, frozen=True):
-    """A URL that may be called, and where exactly."""
+class PinnedUrl(msgspec.Struct, frozen=True):
+    """A URL that may be called, and the addresses that were found for it."""
 
     url: str
     host: str
@@ -56,7 +56,7 @@ async def look_up(host: str) -> Sequence[str]:
 
 
 class Hosts:
-    """The list: names, addresses and networks."""
+    """The allowed hosts: names, addresses and networks."""
 
     def __init__(self, allowed: Iterable[str], *, resolve: Resolve = look_up) -> None:
         self._resolve = resolve
@@ -75,8 +75,8 @@ class Hosts:
                 ) from None
             self._names.add(entry.rstrip("."))
 
-    async def place(self, url: str) -> Place:
-        """Checked now and kept: what its name means later is of no interest. Invalid if refused."""
+    async def pin(self, url: str) -> PinnedUrl:
+        """Checks the URL and looks its name up, once and for all. Invalid if it is refused."""
         parts = _parts(url)
         host = (parts.hostname or "").rstrip(".")
         addresses = [_literal(host)] if _is_literal(host) else await self._addresses_of(host)
@@ -89,19 +89,19 @@ class Hosts:
         addresses.sort(key=lambda address: address.version)
         pinned = tuple(dict.fromkeys(map(str, addresses)))[:MOST_ADDRESSES]
         path = parts.path.rstrip("/")
-        return Place(f"{parts.scheme}://{parts.netloc.lower()}{path}", host, pinned)
+        return PinnedUrl(f"{parts.scheme}://{parts.netloc.lower()}{path}", host, pinned)
 
     def admit(self, host: str, addresses: Sequence[str]) -> bool:
-        """Asked again for what was registered under an earlier list. Every address must pass."""
+        """Also for what was registered under an earlier list. Every address must be allowed."""
         by_name = host in self._names
         return bool(addresses) and all(self._reachable(ip_address(a), by_name) for a in addresses)
 
     def _reachable(self, address: Ip, by_name: bool) -> bool:
         if any(address in net for net in self._nets):
             return True
-        # Who allows a name allows what it stands for, except where no worker can be: a name that
-        # is pointed at 169.254.169.254 asks for the machine's own secrets.
-        return by_name and not any(address in net for net in _NOBODY)
+        # An allowed name allows its addresses, except where no worker can be: a name that points to
+        # 169.254.169.254 would send the request to the cloud's metadata service.
+        return by_name and not any(address in net for net in _NO_WORKERS)
 
     async def _addresses_of(self, host: str) -> list[Ip]:
         try:
@@ -110,7 +110,7 @@ class Hosts:
         except (OSError, TimeoutError, UnicodeError):
             found = ()
         if not found:
-            raise Invalid(f"url: nobody knows a host {host!r}")
+            raise Invalid(f"url: the host {host!r} is not known")
         return [_plain(ip_address(address.partition("%")[0])) for address in found]
 
 
@@ -118,7 +118,7 @@ def _parts(url: str) -> SplitResult:
     for sign, what in (("@", "user name or password"), ("#", "fragment"), ("?", "query")):
         if sign in url:
             raise Invalid(f"url: it must not have a {what}; write http://host:port")
-    # Before anything reads it: no two readers agree on blanks, backslashes and full-width digits.
+    # Before it is parsed: parsers differ on blanks, backslashes and full-width digits.
     if len(url) > 512 or not _url(url):
         raise Invalid("url: write http://host:port, and a path of plain letters if you need one")
     try:
@@ -153,7 +153,7 @@ def _literal(host: str) -> Ip:
 
 
 def _plain(address: Ip) -> Ip:
-    """The address itself, out of the form in which IPv6 writes an IPv4 one."""
+    """An IPv4 address that is written as an IPv6 one becomes IPv4."""
     if isinstance(address, IPv4Address):
         return address
     if address.ipv4_mapped is not None:

@@ -1,6 +1,6 @@
-"""One call to a worker's URL: what is sent, and what an answer means.
+"""One call to a worker's URL: what is sent, and which outcome a response is.
 
-Decides what of the exchange is the task's failure. Never follows a redirect, never takes a proxy
+Decides what of the exchange is the task's failure. Never follows a redirect, never uses a proxy
 from the environment, never connects to an address other than those that were checked.
 """
 
@@ -21,15 +21,15 @@ from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
 from onward.core.task import Claimed, Fault, Instant, Json, TaskId, bounded_delay, encode
 from onward.core.trace import handed_on
-from onward.workers.http.address import Place
+from onward.workers.http.address import PinnedUrl
 from onward.workers.http.registry import HttpWorker
 
-MOST = 1 << 20  # bytes of an answer
-CONNECT_S, TELL_S = 2.0, 2.0
-# Most servers hang up on a silent connection after 5 s: we do before that, or a request would meet
-# the hang-up on its way and nobody could say whether it was read.
+MOST = 1 << 20  # bytes of a response
+CONNECT_S, CANCEL_S = 2.0, 2.0
+# Most servers close an idle connection after 5 s. It is closed here before that: a request that is
+# on its way when the worker closes may or may not have been read.
 KEEP_ALIVE_S = 2.0
-SAID = 300  # characters of an answer that are worth repeating
+MOST_ERROR = 300  # characters of an error in a response
 
 INVALID = "InvalidResponse"
 HEADERS = {
@@ -41,36 +41,36 @@ HEADERS = {
 
 
 class Unreached(Exception):
-    """No connection: nobody has seen the task."""
+    """No connection: the worker has not seen the task."""
 
 
-class Said(msgspec.Struct, frozen=True):
+class PostReply(msgspec.Struct, frozen=True):
     status: int
     retry_after_ms: int | None
 
 
-class Flow(msgspec.Struct, forbid_unknown_fields=True):
-    """What a flow sends to a node's service, and the protocol's own form."""
+class ExecBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of /exec: what a flow sends to a node's service."""
 
     input: msgspec.Raw
     params: dict[str, msgspec.Raw]
 
 
-_decode_flow = msgspec.json.Decoder(Flow).decode
+_decode_body = msgspec.json.Decoder(ExecBody).decode
 
 
 def request_body(payload: Json) -> tuple[bytes, bool]:
-    """The body, and whether the payload had to be put into the protocol's form."""
+    """The body, and whether the payload had to be wrapped as `input`."""
     raw = payload.encode()
     try:
-        _decode_flow(raw)
+        _decode_body(raw)
     except msgspec.DecodeError:
         return b'{"input":' + raw + b',"params":{}}', True
     return raw, False
 
 
-class Caller:
-    """All connections to workers of this server."""
+class OutboundHttp:
+    """All outgoing connections of this server to workers and webhooks."""
 
     def __init__(self) -> None:
         self._transports: dict[str, httpx2.AsyncHTTPTransport] = {}
@@ -93,33 +93,35 @@ class Caller:
         try:
             response = await self._post(worker, path, body, headers)
             try:
-                said = await _read(response)
+                body_read = await _read(response)
             finally:
                 await response.aclose()
         except httpx2.TransportError as error:
             return _failed("NetworkTimeout", f"the worker broke off its answer: {_name(error)}")
         except _TooLong:
             return _failed(INVALID, f"the answer is larger than {MOST} bytes", retryable=False)
-        return outcome(response.status_code, response.headers, said, now)
+        return outcome(response.status_code, response.headers, body_read, now)
 
     async def cancel(self, worker: HttpWorker, task: TaskId) -> None:
-        """Whether it hears this, or knows the word at all, is its own affair."""
+        """A request only: a worker need not have /cancel, nor answer it."""
         body = encode({"task_id": task}).encode()
         try:
-            response = await self._post(worker, "/cancel", body, {}, answer_s=TELL_S)
+            response = await self._post(worker, "/cancel", body, {}, answer_s=CANCEL_S)
             await response.aclose()
         except (Unreached, httpx2.TransportError):
             pass
 
-    async def post(self, place: Place, body: bytes, headers: dict[str, str], now: Instant) -> Said:
-        """To a URL that is no worker's. Only the status counts; OSError if there is none."""
+    async def post(
+        self, url: PinnedUrl, body: bytes, headers: dict[str, str], now: Instant
+    ) -> PostReply:
+        """To a webhook. Only the status counts; OSError if there is no response."""
         try:
-            response = await self._post(place, "", body, headers)
+            response = await self._post(url, "", body, headers)
         except (Unreached, httpx2.TransportError) as error:
             raise OSError(_name(error)) from error
         await response.aclose()
         after = _retry_after_ms(response.headers.get("retry-after"), now)
-        return Said(response.status_code, after)
+        return PostReply(response.status_code, after)
 
     async def close(self) -> None:
         for transport in self._transports.values():
@@ -127,29 +129,29 @@ class Caller:
 
     async def _post(
         self,
-        worker: HttpWorker | Place,
+        target: HttpWorker | PinnedUrl,
         path: str,
         body: bytes,
         headers: dict[str, str],
         *,
         answer_s: float | None = None,
     ) -> httpx2.Response:
-        parts = urlsplit(worker.url)
-        # A connection is found again by its address: one on which a certificate was shown for one
-        # name must not serve another.
-        transport = self._transport(worker.host if parts.scheme == "https" else "")
+        parts = urlsplit(target.url)
+        # Connections are reused by address: one whose certificate was checked for one name must not
+        # serve another.
+        transport = self._transport(target.host if parts.scheme == "https" else "")
         why: Exception = OSError("no address")
-        for address in worker.addresses:
+        for address in target.addresses:
             at = f"[{address}]" if ":" in address else address
             port = f":{parts.port}" if parts.port is not None else ""
-            # Called by the address that was checked; the name is only said, never looked up.
+            # Connects to the address that was checked; the name is only sent, never looked up.
             request = httpx2.Request(
                 "POST",
                 f"{parts.scheme}://{at}{port}{parts.path}{path}",
                 headers={**HEADERS, **headers, "host": parts.netloc},
                 content=body,
                 extensions={
-                    "sni_hostname": worker.host,
+                    "sni_hostname": target.host,
                     "timeout": {"connect": CONNECT_S, "read": answer_s, "write": answer_s},
                 },
             )
@@ -162,9 +164,9 @@ class Caller:
     def _transport(self, name: str) -> httpx2.AsyncHTTPTransport:
         known = self._transports.get(name)
         if known is None:
-            # The bare transport: a client would keep the cookies of one worker for the next.
+            # The bare transport: a client would send the cookies of one worker to the next.
             known = self._transports[name] = httpx2.AsyncHTTPTransport(
-                # Without TLS no certificate is needed, and loading them all takes a while.
+                # Without TLS no certificate is needed, and loading them takes a while.
                 verify=True if name else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
                 trust_env=False,
                 limits=httpx2.Limits(
@@ -181,29 +183,29 @@ class _TooLong(Exception):
 
 
 async def _read(response: httpx2.Response) -> bytes:
-    said = bytearray()
+    body = bytearray()
     assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 narrows
-    async for part in response.stream:  # as it came: nothing here unpacks a compressed answer
-        said += part
-        if len(said) > MOST:
+    async for part in response.stream:  # raw bytes: a compressed response is never unpacked
+        body += part
+        if len(body) > MOST:
             raise _TooLong
-    return bytes(said)
+    return bytes(body)
 
 
-class Answer(msgspec.Struct, rename="camel"):
+class ExecReply(msgspec.Struct, rename="camel"):
     result: msgspec.Raw = msgspec.Raw(b"")
     error: Any = ""
-    error_type: str | None = None  # ours, from here on
+    error_type: str | None = None  # ours, as the rest
     status: int | None = None
     retryable: bool | None = None
     retry_after_ms: int | None = None
-    released: bool = False  # with an error: it cannot do this and has not begun it
+    released: bool = False  # with an error: the worker cannot do the task and has not begun it
 
 
-_decode_answer = msgspec.json.Decoder(Answer).decode
+_decode_reply = msgspec.json.Decoder(ExecReply).decode
 
 
-def outcome(status: int, headers: httpx2.Headers, said: bytes, now: Instant) -> Outcome:
+def outcome(status: int, headers: httpx2.Headers, body: bytes, now: Instant) -> Outcome:
     if 300 <= status < 400:
         where = f"a redirect ({status}), which is not followed"
         return _failed(INVALID, f"the worker answered with {where}", retryable=False)
@@ -211,18 +213,19 @@ def outcome(status: int, headers: httpx2.Headers, said: bytes, now: Instant) -> 
         return Failed(
             Fault(
                 kind="HttpError",
-                message=_told(said) or f"the worker answered {status} {_phrase(status)}".rstrip(),
+                message=_error_in(body)
+                or f"the worker answered {status} {_phrase(status)}".rstrip(),
                 status=status,
                 retry_after_ms=_retry_after_ms(headers.get("retry-after"), now),
             )
         )
-    return _answered(said)
+    return _answered(body)
 
 
-def _answered(said: bytes) -> Outcome:
+def _answered(body: bytes) -> Outcome:
     try:
-        strict_json.parse_object(said)
-        answer = _decode_answer(said)
+        strict_json.parse_object(body)
+        answer = _decode_reply(body)
     except (Invalid, msgspec.DecodeError) as error:
         return _failed(INVALID, f"the answer cannot be read: {error}", retryable=False)
     if answer.error:
@@ -237,27 +240,27 @@ def _answered(said: bytes) -> Outcome:
         )
         return Released(fault) if answer.released else Failed(fault)
     result = bytes(answer.result)
-    if not result and b'"error"' not in said:
+    if not result and b'"error"' not in body:
         return _failed(INVALID, "the answer has neither result nor error", retryable=False)
     return Succeeded(result.decode() or "null")
 
 
-def _told(said: bytes) -> str:
-    """What an error's body says for itself, if it says it as the protocol does."""
+def _error_in(body: bytes) -> str:
+    """The `error` of a response that failed, if it has one."""
     try:
-        answer = _decode_answer(said)
+        answer = _decode_reply(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
-    return answer.error[:SAID] if isinstance(answer.error, str) else ""
+    return answer.error[:MOST_ERROR] if isinstance(answer.error, str) else ""
 
 
-def _retry_after_ms(said: str | None, now: Instant) -> int | None:
-    if said is None:
+def _retry_after_ms(header: str | None, now: Instant) -> int | None:
+    if header is None:
         return None
-    if said.isascii() and said.isdigit():
-        return bounded_delay(int(said[:9]) * 1000)
+    if header.isascii() and header.isdigit():
+        return bounded_delay(int(header[:9]) * 1000)
     try:
-        return bounded_delay(int(parsedate_to_datetime(said).timestamp() * 1000) - now)
+        return bounded_delay(int(parsedate_to_datetime(header).timestamp() * 1000) - now)
     except (ValueError, OverflowError):
         return None
 

@@ -1,6 +1,6 @@
-"""Which worker gets a call: the least busy, and for retries the one that the task's rules ask for.
+"""Which worker gets a call: the least busy one; for a retry, as `tries_each` of the task demands.
 
-Remembers only what this server has seen. After a restart, or on another server, a retry may go to a
+Knows only what this server has done. After a restart, or on another server, a retry may go to a
 worker that was tried before.
 """
 
@@ -39,7 +39,7 @@ class Choice:
     def pick(
         self, task: Claimed, live: Sequence[HttpWorker], tried: Collection[WorkerId]
     ) -> HttpWorker | None:
-        """None: nobody is left. `tried` are those that could not be reached just now."""
+        """None: no worker is left. `tried` are those that could not be reached just now."""
         left = [worker for worker in live if worker.id not in tried]
         if not left:
             return None
@@ -50,14 +50,14 @@ class Choice:
         return chosen
 
     def missed(self, worker: HttpWorker) -> None:
-        """It did not answer the door: others first, until it is heard of again."""
+        """No connection to it: the others come first, until its next heartbeat."""
         self._missed[worker.id] = worker.beat_at
 
     def forget(self, task: TaskId) -> None:
         self._trails.pop(task, None)
 
     def keep(self, known: Collection[WorkerId]) -> None:
-        """Nothing is remembered of workers that are gone."""
+        """Forgets the workers that are gone."""
         for memory in (self._last, self._missed):
             for worker in memory.keys() - known:
                 del memory[worker]

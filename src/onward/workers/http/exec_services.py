@@ -10,7 +10,7 @@ from pydantic import WithJsonSchema
 
 from onward.services.function import Refused, Service
 
-# Anything, but a flow is told to send its input and params side by side.
+# Anything; the schema makes a flow send its input and params side by side.
 Payload = Annotated[
     Any, WithJsonSchema({"properties": {"input": {}, "params": {"type": "object"}}})
 ]
@@ -23,8 +23,8 @@ class InvalidInput(Refused):
 def transform(payload: Payload) -> Any:
     """A text in capitals (`upper`) or without (`lower`), a number times `mul`; of a list, each.
 
-    In `params`: `{"op": "upper"}` or `{"upper": true}`, `{"mul": 2}`. What it is not told to do
-    anything with comes back as it is.
+    In `params`: `{"op": "upper"}` or `{"upper": true}`, `{"mul": 2}`. Without any of these
+    the input comes back as it is.
     """
     value, params = _parts(payload)
     case = _case(params)
@@ -90,7 +90,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _number(value: float) -> float:
-    """A whole number without its point, as JSON elsewhere has it."""
+    """A whole number without a decimal point, as other JSON writers have it."""
     if not math.isfinite(value):
         raise InvalidInput("the result is too large for a number")
     return int(value) if value == int(value) and abs(value) < 2**53 else value

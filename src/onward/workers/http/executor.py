@@ -1,44 +1,43 @@
-"""Workers that are called: tasks of the services that live ones offer are claimed and posted.
+"""Workers that the server calls: tasks of their services are claimed here and sent by HTTP.
 
-Workers with the same services make a crew, and a crew has one seat with the slots of them all: no
-more is claimed than they take. Who of them is called is decided with the task in hand.
+Workers with the same services make a pool, and a pool has one Runner with the slots of all of them:
+no more is claimed than they take. Which of them is called is decided for each claimed task.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
 from itertools import count
 from typing import Any
 
-from onward.core.contract import Hold, Pulse
+from onward.core.contract import LeaseRenewal, LeaseStatus
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Failed, Lost, Outcome, Released, Succeeded
 from onward.core.policy import transient
 from onward.core.task import Claimed, Fault, Note, TaskId, encode
-from onward.workers.http.call import TELL_S, Caller, Unreached
+from onward.workers.http.call import CANCEL_S, OutboundHttp, Unreached
 from onward.workers.http.choice import Choice
 from onward.workers.http.registry import HttpWorker, Registry
 from onward.workers.roster import Roster
 from onward.workers.runner import Runner
 
-LATE_MS = 1_000  # the alarm ends an attempt that is too long; should it not, we do
+LATE_MS = 1_000  # the alarm ends an attempt that takes too long; after this, the call ends itself
 
 
-class Call:
+class WorkerCall:
     """One task on its way to a worker."""
 
     def __init__(self, task: Claimed, execution: asyncio.Task[Any]) -> None:
         self.task = task
         self.execution = execution
-        self.worker: HttpWorker | None = None  # who may be running it
+        self.worker: HttpWorker | None = None  # that may be running it
         self.stopped = False
 
 
-class Push:
-    """All calls of this server. It is the Executor of what its crews claim."""
+class HttpExecutor:
+    """All calls of this server to workers: the Executor of what the pools claim."""
 
     def __init__(
         self,
@@ -54,13 +53,13 @@ class Push:
         self._registry = registry
         self._lease_ms = lease_ms
         self._timeout_ms = timeout_ms
-        self._caller = Caller()
+        self._http = OutboundHttp()
         self._choice = Choice(registry.slots_of)
-        self._crews: dict[tuple[str, ...], Runner] = {}
+        self._pools: dict[tuple[str, ...], Runner] = {}
         self._retired: list[Runner] = []
         self._names = count(1)
-        self._calls: dict[TaskId, Call] = {}
-        self._telling: set[asyncio.Task[None]] = set()
+        self._calls: dict[TaskId, WorkerCall] = {}
+        self._canceling: set[asyncio.Task[None]] = set()
         self._draining = False
 
     def start(self) -> None:
@@ -68,66 +67,66 @@ class Push:
         self.arrange()
 
     def arrange(self) -> None:
-        """Sit where live workers are, with as many slots as they have."""
+        """One pool for each set of services that live workers have, with all their slots."""
         if self._draining:
             return
         live = self._registry.all_live()
         wanted: Counter[tuple[str, ...]] = Counter()
         for worker in live:
             wanted[tuple(sorted(worker.services))] += self._registry.slots_of(worker)
-        for services in self._crews.keys() - wanted.keys():
-            crew = self._crews.pop(services)
-            crew.stop_claiming()
-            self._retired.append(crew)
-        self._retired = [crew for crew in self._retired if crew.busy]
+        for services in self._pools.keys() - wanted.keys():
+            pool = self._pools.pop(services)
+            pool.stop_claiming()
+            self._retired.append(pool)
+        self._retired = [pool for pool in self._retired if pool.busy]
         for services, slots in wanted.items():
-            if services in self._crews:
-                self._crews[services].resize(slots)
+            if services in self._pools:
+                self._pools[services].resize(slots)
             else:
-                self._crews[services] = self._gather(services, slots)
+                self._pools[services] = self._start_pool(services, slots)
         self._choice.keep({worker.id for worker in live})
 
-    def _gather(self, services: tuple[str, ...], slots: int) -> Runner:
-        crew = Runner(
+    def _start_pool(self, services: tuple[str, ...], slots: int) -> Runner:
+        pool = Runner(
             self._dispatcher,
             self,
-            # A new name each time: claims under way are told apart by it.
+            # A new name each time: claims under way are matched by it.
             worker=f"http-{self._roster.server[-12:]}-{next(self._names)}",
             queues=services,
             slots=slots,
             lease_ms=self._lease_ms,
         )
-        crew.start()
-        return crew
+        pool.start()
+        return pool
 
     async def drain(self, grace_ms: int) -> None:
         self._draining = True
-        crews = [*self._crews.values(), *self._retired]
-        await asyncio.gather(*[crew.drain(grace_ms) for crew in crews])
-        if self._telling:
-            await asyncio.wait(self._telling, timeout=TELL_S)
+        pools = [*self._pools.values(), *self._retired]
+        await asyncio.gather(*[pool.drain(grace_ms) for pool in pools])
+        if self._canceling:
+            await asyncio.wait(self._canceling, timeout=CANCEL_S)
 
     async def close(self) -> None:
-        await self._caller.close()
+        await self._http.close()
 
     # One task.
 
     async def execute(self, task: Claimed) -> Outcome:
         execution = asyncio.current_task()
         assert execution is not None  # noqa: S101 executors run in a task of their own
-        call = Call(task, execution)
+        call = WorkerCall(task, execution)
         self._calls[task.id] = call
         try:
             async with asyncio.timeout(self._time_for(task) / 1000):
                 outcome = await self._call(call)
         except TimeoutError:
-            self._tell(call)
+            self._cancel_call(call)
             fault = Fault(kind="TIMEOUT", message="the worker did not answer in time")
             outcome = Failed(fault)
         except asyncio.CancelledError:
-            self._tell(call)
+            self._cancel_call(call)
             if call.stopped and execution.uncancel() == 0:
-                return Lost()  # canceled, or in other hands: no word of ours changes that
+                return Lost()  # canceled, or no longer ours: an outcome would change nothing
             raise  # we are shutting down: the runner hands the task back
         finally:
             if self._calls.get(task.id) is call:
@@ -144,37 +143,37 @@ class Push:
             call.stopped = True
             call.execution.cancel()
 
-    async def _call(self, call: Call) -> Outcome:
+    async def _call(self, call: WorkerCall) -> Outcome:
         task = call.task
         tried: set[str] = set()
         missed: tuple[Note, ...] = ()
         while worker := self._choice.pick(task, self._registry.live(task.queue), tried):
             tried.add(worker.id)
             try:
-                pulse = await self._note(task, (*missed, _note("task.sent", worker, task)))
+                status = await self._write_notes(task, (*missed, _note("task.sent", worker, task)))
             except LedgerUnavailable:
                 return Released()
-            if pulse is not Pulse.HELD:
+            if status is not LeaseStatus.HELD:
                 return Lost()
             try:
                 return await self._post(call, worker)
             except Unreached:
-                # Nobody has seen it, so another may have it at once.
+                # The worker has not seen the task, so another may get it at once.
                 self._choice.missed(worker)
                 missed = (_note("task.unreached", worker, task),)
         if not tried:
-            # They have all gone since it was claimed. Without its seat it is not claimed again.
+            # All have gone since it was claimed. Without its pool it is not claimed again.
             self.arrange()
             return Released()
         one = "worker" if len(tried) == 1 else f"of {len(tried)} workers"
         message = f"no {one} for {task.queue!r} can be reached"
         return Failed(Fault(kind="ServiceUnavailable", message=message))
 
-    async def _post(self, call: Call, worker: HttpWorker) -> Outcome:
+    async def _post(self, call: WorkerCall, worker: HttpWorker) -> Outcome:
         call.worker = worker
         self._choice.busy[worker.id] += 1
         try:
-            return await self._caller.execute(worker, call.task, self._dispatcher.clock.now())
+            return await self._http.execute(worker, call.task, self._dispatcher.clock.now())
         except Unreached:
             call.worker = None
             raise
@@ -183,10 +182,10 @@ class Push:
             if not self._choice.busy[worker.id]:
                 del self._choice.busy[worker.id]
 
-    async def _note(self, task: Claimed, notes: tuple[Note, ...]) -> Pulse:
-        """In the log before the call: whoever may have run it must be found there."""
+    async def _write_notes(self, task: Claimed, notes: tuple[Note, ...]) -> LeaseStatus:
+        """In the log before the call: each worker that may have run it must be found there."""
         until = self._dispatcher.clock.now() + self._lease_ms
-        return await self._dispatcher.extend(Hold(task.id, task.fence, until, None, notes))
+        return await self._dispatcher.extend(LeaseRenewal(task.id, task.fence, until, None, notes))
 
     def _time_for(self, task: Claimed) -> int:
         if task.attempt_by is None:
@@ -194,17 +193,15 @@ class Push:
         left = task.attempt_by - self._dispatcher.clock.now() + LATE_MS
         return max(0, min(left, self._timeout_ms))
 
-    def _tell(self, call: Call) -> None:
-        """It need not go on: nobody waits for its answer."""
+    def _cancel_call(self, call: WorkerCall) -> None:
+        """The worker may stop: its answer is not wanted."""
         if call.worker is not None:
-            self._spawn(self._caller.cancel(call.worker, call.task.id))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        telling = asyncio.get_running_loop().create_task(work)
-        self._telling.add(telling)
-        telling.add_done_callback(self._telling.discard)
+            canceling = asyncio.get_running_loop().create_task(
+                self._http.cancel(call.worker, call.task.id)
+            )
+            self._canceling.add(canceling)
+            canceling.add_done_callback(self._canceling.discard)
 
 
 def _note(event: str, worker: HttpWorker, task: Claimed) -> Note:
-    said = {"worker": worker.id, "url": worker.url, "attempt": task.attempt}
-    return event, encode(said)
+    return event, encode({"worker": worker.id, "url": worker.url, "attempt": task.attempt})

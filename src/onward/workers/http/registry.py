@@ -1,7 +1,7 @@
-"""Workers that are called: who has registered, when each was last heard, how much each has to do.
+"""Workers that the server calls: which are registered, their last heartbeats, and their loads.
 
-Registrations are documents in the ledger, shared by all servers and older than any of them; the
-roster asks here who is live. Nothing here calls a worker.
+Registrations are documents in the ledger, shared by all servers; the roster reads here which are
+live. Nothing here calls a worker.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class HttpWorker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: WorkerId
     url: str
     host: str
-    addresses: tuple[str, ...]  # where that is: looked up when it registered, never again
+    addresses: tuple[str, ...]  # of the host: looked up when it registered, never again
     services: tuple[str, ...]
     since: Instant
     beat_at: Instant
     load: float = 0
-    slots: int | None = None  # how many calls it takes at a time, if it said so
-    draining: bool = False  # not called any more, and told so with its next heartbeat
+    slots: int | None = None  # how many calls it takes at a time, if it registered a number
+    draining: bool = False  # no longer called; the reply to its next heartbeat says so
 
 
 _decode = msgspec.json.Decoder(HttpWorker).decode
@@ -64,7 +64,7 @@ class Registry:
         self._turn = 0
         roster.consult(self.members)
 
-    # Workers speak.
+    # What workers send.
 
     async def register(
         self,
@@ -75,11 +75,11 @@ class Registry:
         load: float = 0,
         slots: int | None = None,
     ) -> WorkerId:
-        """Known to this server when it returns, and to the others within a second."""
-        place = await self._hosts.place(url)
+        """Known to this server when this returns, and to the others within a second."""
+        pinned = await self._hosts.pin(url)
         known = await self.all()
-        # Without a name of its own it is known by its URL, or each restart would leave a ghost.
-        same = next((worker.id for worker in known if worker.url == place.url), None)
+        # Without an id it is known by its URL: else each restart would leave a dead registration.
+        same = next((worker.id for worker in known if worker.url == pinned.url), None)
         worker_id = id or same or new_id()
         if len(known) >= MOST and worker_id not in self._known:
             raise TooBusy(f"{MOST} workers are registered already")
@@ -88,9 +88,9 @@ class Registry:
         await self._put(
             HttpWorker(
                 id=worker_id,
-                url=place.url,
-                host=place.host,
-                addresses=place.addresses,
+                url=pinned.url,
+                host=pinned.host,
+                addresses=pinned.addresses,
                 services=tuple(dict.fromkeys(services)),
                 since=before.since if before is not None else now,
                 beat_at=now,
@@ -105,8 +105,8 @@ class Registry:
         now = self._clock.now()
 
         def beaten(worker: HttpWorker) -> HttpWorker:
-            told = worker.load if load is None else load
-            return msgspec.structs.replace(worker, beat_at=now, load=told)
+            known = worker.load if load is None else load
+            return msgspec.structs.replace(worker, beat_at=now, load=known)
 
         before, worker = await self._change(id, beaten)
         if not self.alive(before):
@@ -114,7 +114,7 @@ class Registry:
         return worker
 
     async def drain(self, id: WorkerId, *, draining: bool = True) -> None:
-        """No more calls, here at once and by the other servers within a second; or again."""
+        """Stops calls, or allows them again: here at once, at other servers within a second."""
 
         def marked(worker: HttpWorker) -> HttpWorker:
             return msgspec.structs.replace(worker, draining=draining)
@@ -137,21 +137,21 @@ class Registry:
                 raise NotFound(f"no worker {id!r} is registered; register again")
             before = _decode(found.body)
             after = change(before)
-            # It may register anew between the reading and this: then the old URL must not win.
+            # It may register again between the read and this write: then its new URL must stay.
             if await self._put(after, expect=found.version):
                 return before, after
         raise Conflict("the registration keeps changing; try again")
 
-    # Others ask.
+    # What the server reads.
 
     async def all(self) -> Sequence[HttpWorker]:
-        """Everybody who is not forgotten, read now."""
+        """All that are registered, read now."""
         documents = await self._documents.list(KIND, now=self._clock.now())
         self._learn(_decode(document.body) for document in documents)
         return list(self._known.values())
 
     async def allocate(self, service: str) -> HttpWorker:
-        """The least loaded; of equals, whoever was named longest ago."""
+        """The least loaded; of equals, the one that was allocated longest ago."""
         await self.all()
         live = self.live(service)
         if not live:
@@ -163,7 +163,7 @@ class Registry:
         return chosen
 
     def live(self, service: str) -> Sequence[HttpWorker]:
-        """As far as this server knows; who falls silent or drains drops out at once."""
+        """As far as this server knows; without those that are silent or drain."""
         offering = self._by_service.get(service, {})
         return [one for one in offering.values() if self._heard(one) and not one.draining]
 
@@ -177,7 +177,7 @@ class Registry:
         return worker.slots or self._slots
 
     def watch(self, watcher: Callable[[], None]) -> None:
-        """Told whenever somebody may have come or gone, and at least once a second."""
+        """Called whenever a worker may have come or gone, and at least once a second."""
         self._watchers.append(watcher)
 
     async def members(self) -> Sequence[Member]:

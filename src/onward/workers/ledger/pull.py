@@ -1,7 +1,7 @@
-"""A worker that claims from the ledger itself: no server between it and its tasks.
+"""A worker that claims from the ledger itself: no server stands between it and its tasks.
 
-It shares the ledger with the servers, so it goes on while they are restarted, all of them; that is
-also why it needs a ledger that processes can share.
+It shares the ledger with the servers, so it goes on while all of them are restarted; that is also
+why it needs a ledger that processes can share.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from onward.core.errors import Conflict, Invalid, LedgerUnavailable, NotLetIn
 from onward.core.task import Claimed
 from onward.services.function import SAYING_NO, Service
 from onward.settings import Settings
-from onward.workers.ledger.worker import Outpost, Seating
+from onward.workers.ledger.worker import LedgerWorker, Membership
 from onward.workers.roster import group_queue
 from onward.workers.runner import Runner
 
 log = structlog.get_logger("onward.worker")
 
-TRANSPORT = "ledger"
 
-
-class LedgerLine:
+class LedgerTransport:
     """How tasks come from the ledger to the functions of one process, and answers go back."""
 
     def __init__(
@@ -38,61 +36,61 @@ class LedgerLine:
         on_drain: Callable[[], None],
     ) -> None:
         queues = (*dict.fromkeys((*services, *queues)), *map(group_queue, groups))
-        seating = Seating(name=name, transport=TRANSPORT, queues=queues, slots=slots)
-        self._post = Outpost(
-            settings, settings.ledger, seating, services, groups=groups, threads=slots
+        membership = Membership(name, "ledger", queues, slots)
+        self._worker = LedgerWorker(
+            settings, settings.ledger, membership, services, groups=groups, threads=slots
         )
         self._runner = Runner(
-            self._post.dispatcher,
-            self._post.executor,
+            self._worker.dispatcher,
+            self._worker.executor,
             worker=name,
             queues=queues,
             slots=slots,
             lease_ms=settings.lease_ms,
-            keeps=self._post.executor.in_thread,
+            keeps=self._worker.executor.in_thread,
         )
-        self._post.executor.on_failure = _told
+        self._worker.executor.on_failure = _log_failure
         self._on_drain = on_drain
         self._signed_on = False
 
     @property
     def connected(self) -> bool:
-        return self._signed_on and self._post.roster.beating
+        return self._signed_on and self._worker.roster.beating
 
     async def serve(self) -> None:
-        post, dispatcher = self._post, self._post.dispatcher
-        post.open()
+        worker, dispatcher = self._worker, self._worker.dispatcher
+        worker.open()
         try:
-            await post.sign_on(self._obey, final=(Invalid, NotLetIn))
-            post.backend.bell.attach(dispatcher)
-            post.background.every(1, dispatcher.reread)
-            post.background.every(1, dispatcher.pressure.weigh)
-            post.background.run(post.alarm.run())
+            await worker.sign_on(self._set_draining, final=(Invalid, NotLetIn))
+            worker.backend.bell.attach(dispatcher)
+            worker.background.every(1, dispatcher.reread)
+            worker.background.every(1, dispatcher.pressure.weigh)
+            worker.background.run(worker.alarm.run())
             self._runner.start()
             self._signed_on = True
             log.info("signed on", worker=self._runner.seat.worker, serving=self._runner.seat.queues)
-            await post.roster.run()
+            await worker.roster.run()
         finally:
             self._signed_on = False
-            await post.close()
+            await worker.close()
 
     async def drain(self, grace_ms: int) -> None:
         await self._runner.drain(grace_ms)
         try:
-            await self._post.backend.bell.retire()
-        except LedgerUnavailable as error:  # what is given to us meanwhile goes back by its lease
+            await self._worker.backend.bell.retire()
+        except LedgerUnavailable as error:  # what others assign to this worker ends with its lease
             log.warning("not retired", error=str(error))
-        await self._post.dispatcher.finish(grace_ms)
+        await self._worker.dispatcher.finish(grace_ms)
 
-    async def _obey(self, draining: bool) -> None:
+    async def _set_draining(self, draining: bool) -> None:
         if not draining:
-            raise Conflict("it is leaving, and cannot be called back")
+            raise Conflict("the worker is ending, and cannot take tasks again")
         self._runner.stop_claiming()
         self._on_drain()
 
 
-def _told(service: Service, task: Claimed, error: BaseException) -> None:
-    """This process is its author's own: a fault in a handler is shown with where it is."""
+def _log_failure(service: Service, task: Claimed, error: BaseException) -> None:
+    """The process belongs to the author of the handler: a bug is logged with its traceback."""
     trace = None if isinstance(error, SAYING_NO) else error
     name, kind = service.name, type(error).__name__
     log.warning(

@@ -1,13 +1,14 @@
-"""A process that works on a ledger and is no server: its place in the roster, its hands, its loops.
+"""A process that works on a ledger and is no server: its row in the roster and its Dispatcher.
 
-What is claimed, and when, is for whoever works here to say: Celery's shifts (celery/crew.py), or a
-worker that pulls (pull.py). Leases, retries and endings are the Dispatcher's, as everywhere.
+When it claims is decided elsewhere: for each wake-up of Celery (celery/host.py), or all the time
+(pull.py). Leases, retries and endings are the Dispatcher's, as in a server.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -23,35 +24,35 @@ from onward.services.catalog import Catalog, Declared
 from onward.services.function import Service
 from onward.settings import Settings
 from onward.workers.local.executor import LocalExecutor
-from onward.workers.roster import Obey, Roster
+from onward.workers.roster import Roster, SetDraining
 
-log = structlog.get_logger("onward.outpost")
+log = structlog.get_logger("onward.ledger_worker")
 
 AGAIN_S = 1.0
-SWEEP_MS = 1_000  # servers look ten times as often; this is for when there is none
+SWEEP_MS = 1_000  # servers sweep ten times as often; this is for when none runs
 
 
-class Seating(msgspec.Struct, frozen=True, kw_only=True):
-    """Who we are in the roster."""
+class Membership(NamedTuple):
+    """The worker's row in the roster."""
 
     name: str
     transport: str
-    queues: tuple[str, ...]
+    queues: Sequence[str]
     slots: int
 
 
-class Outpost:
+class LedgerWorker:
     def __init__(
         self,
         settings: Settings,
         url: str,
-        seating: Seating,
+        membership: Membership,
         services: Mapping[str, Service],
         *,
         groups: Mapping[str, Service] | None = None,
         threads: int,  # for plain functions
     ) -> None:
-        self._seating = seating
+        self._membership = membership
         self._services = services
         self._groups = groups or {}
         self._lease_ms = settings.lease_ms
@@ -64,7 +65,7 @@ class Outpost:
         self.clock = SharedClock(lambda: self.backend.ahead_ms)
         self.dispatcher = Dispatcher(
             self.backend,
-            _rules(settings),
+            _profiles(settings),
             self.clock,
             breaker=settings.breaker(),
             retry_share=settings.retry_share(),
@@ -81,17 +82,17 @@ class Outpost:
         self.background = Background(self.dispatcher.troubles)
 
     def open(self) -> None:
-        """What is held is held from here on, whether or not anybody knows us yet."""
+        """Leases are renewed from here on, also before this worker is in the roster."""
         self.background.every(self._lease_ms / 3000, self.dispatcher.beat)
         self.background.every(1, self.backend.maintain)
 
     async def sign_on(
-        self, obey: Obey | None = None, *, final: tuple[type[OnwardError], ...] = ()
+        self, set_draining: SetDraining | None = None, *, final: tuple[type[OnwardError], ...] = ()
     ) -> None:
-        """Known to every server when this returns; a ledger that is away is waited for."""
+        """Known to every server when this returns; waits for a ledger that does not answer."""
         while True:
             try:
-                await self._sign_on(obey)
+                await self._sign_on(set_draining)
             except final:
                 raise
             except Exception as error:
@@ -107,19 +108,17 @@ class Outpost:
             await service.close()
         try:
             await self.roster.close()
-        except OnwardError as error:  # its row goes by itself when we are silent
+        except OnwardError as error:  # without heartbeats, its row expires
             log.warning("not signed off", error=str(error))
         await self.backend.close()
 
-    async def _sign_on(self, obey: Obey | None) -> None:
+    async def _sign_on(self, set_draining: SetDraining | None) -> None:
         await self.backend.maintain()
         self.clock.adopt()
         await self._declare()
-        await self.dispatcher.pressure.weigh()  # what is paused is not asked for, not even once
+        await self.dispatcher.pressure.weigh()  # before a claim: what is paused is not claimed
         await self.roster.beat()
-        seat = self._seating
-        member = self.roster.member(seat.name, seat.transport, seat.queues, seat.slots)
-        await self.roster.join(member, obey)
+        await self.roster.join(self.roster.member(*self._membership), set_draining)
 
     async def _declare(self) -> None:
         catalog = Catalog(self.backend, self.clock)
@@ -130,12 +129,12 @@ class Outpost:
                 log.warning("not declared", service=service.name, error=str(error))
 
 
-def _rules(settings: Settings) -> Mapping[str, Profile]:
-    rules = profiles(
+def _profiles(settings: Settings) -> Mapping[str, Profile]:
+    found = profiles(
         lease_ms=settings.lease_ms,
         max_retries=settings.max_retries,
         schedules=settings.schedules(),
         age_ms=int(settings.max_task_age_s * 1000),
         retention_ms=settings.retention,
     )
-    return kept_at_most(rules, settings.redis_keep_ms) if settings.archive else rules
+    return kept_at_most(found, settings.redis_keep_ms) if settings.archive else found

@@ -1,4 +1,4 @@
-"""The worker in the server: runs the services it comes with, and stands in for groups (R-3)."""
+"""The worker inside the server: runs the shipped services, and stands in for groups (R-3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onward.workers.roster import Roster, group_queue
 from onward.workers.runner import Runner
 
 
-class Builtin:
+class BuiltinWorker:
     def __init__(
         self,
         dispatcher: Dispatcher,
@@ -43,20 +43,21 @@ class Builtin:
     async def start(self) -> None:
         worker, queues = self._runner.seat.worker, self._own + self._groups
         await self._roster.join(
-            self._roster.member(worker, "local", queues, self._slots, stand_in=True), self._obey
+            self._roster.member(worker, "local", queues, self._slots, stand_in=True),
+            self._set_draining,
         )
         self._roster.watch(self._stand_in)
         self._runner.start()
         self._stand_in()
 
     def _stand_in(self) -> None:
-        """It serves a group only while nobody else does."""
+        """Serves a group only while no other worker does."""
         free = [queue for queue in self._groups if not self._roster.served_by_others(queue)]
         if self._runner.seat.queues != (*self._own, *free):
             self._runner.serve(self._own + free)
 
-    async def _obey(self, draining: bool) -> None:
-        """It stays in its server, idle, until it is told to take work again."""
+    async def _set_draining(self, draining: bool) -> None:
+        """It stays in its server, idle, until it takes tasks again."""
         if draining:
             self._runner.stop_claiming()
         else:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic_core import to_json
 
-from onward.core.contract import Effect, Hold
+from onward.core.contract import Effect, LeaseRenewal
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
@@ -29,7 +29,7 @@ CANCELED = Fault(kind="Canceled", message="stopped because it was asked to", ret
 CANCELED_ITSELF = Fault(
     kind="CancelledError", message="the handler waited for something canceled", retryable=False
 )
-AGAIN_S = 0.5  # between two tries at a ledger that is away
+AGAIN_S = 0.5  # between two tries at a ledger that does not answer
 
 
 class LocalContext:
@@ -42,20 +42,20 @@ class LocalContext:
         self.attempt = task.attempt
         self.key = task.key or task.id
         self.cancelled = False
-        self._pace: Pace[Json] | None = None  # most tasks tell nothing
+        self._pace: Pace[Json] | None = None  # most tasks report no progress
 
     async def progress(self, value: float, message: str | None = None) -> None:
-        """At most ten go out a second; the newest always does."""
-        self._pace = self._pace or Pace(self._tell, PROGRESS_EVERY_S)
+        """At most ten are written a second; the newest is always written."""
+        self._pace = self._pace or Pace(self._write_progress, PROGRESS_EVERY_S)
         await self._pace.tell(encode({"progress": min(max(value, 0.0), 1.0), "message": message}))
 
     @property
-    def told(self) -> bool:
-        """Whether it has told of any progress."""
+    def has_progress(self) -> bool:
+        """Whether it has reported any progress."""
         return self._pace is not None
 
     async def finish(self) -> None:
-        """The last word goes out, if it was held back."""
+        """Writes the last progress, if it was held back."""
         if self._pace is not None:
             await self._pace.flush()
 
@@ -66,14 +66,14 @@ class LocalContext:
     async def emit(self, data: Any) -> None:
         await self._note("task.chunk", to_json(data).decode())
 
-    async def _tell(self, progress: Json) -> None:
-        with suppress(LedgerUnavailable):  # no reason to lose an attempt for
+    async def _write_progress(self, progress: Json) -> None:
+        with suppress(LedgerUnavailable):  # no reason to lose the attempt
             await self._note("task.progress", progress, progress=progress)
 
     async def _note(self, event: str, body: str, *, progress: str | None = None) -> None:
         until = self._dispatcher.clock.now() + self._lease_ms
-        hold = Hold(self._task.id, self._task.fence, until, progress, ((event, body),))
-        await self._dispatcher.extend(hold)
+        renewal = LeaseRenewal(self._task.id, self._task.fence, until, progress, ((event, body),))
+        await self._dispatcher.extend(renewal)
 
     async def once(
         self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False
@@ -83,52 +83,52 @@ class LocalContext:
             return msgspec.json.decode(before.value)
         if before is not None and not repeat_unknown:
             raise EffectUnknown(
-                f"effect {name!r} was begun by an earlier attempt that never said how it went"
+                f"effect {name!r} was begun by an earlier attempt, and its outcome is not known"
             )
         try:
             value = effect()
             if inspect.isawaitable(value):
                 value = await value
-        except Exception:  # not when it was cancelled: then nobody knows how far it got
-            with suppress(LedgerUnavailable):  # then it stays begun, which is the safe side
+        except Exception:  # not when it was cancelled: then it is not known how far it got
+            with suppress(LedgerUnavailable):  # then it stays begun, which is safe
                 await self._effects.undo(self._task, name)
             raise
-        said = to_json(value).decode()
+        result = to_json(value).decode()
         fence = self._task.fence if before is None else before.fence
-        # It has happened, and is noted even if the task is canceled or lost by now.
+        # It has happened, and is recorded even if the task is canceled or lost by now.
         await asyncio.shield(
-            self._again(lambda: self._effects.finish(self._task, name, said, fence=fence))
+            self._retried(lambda: self._effects.finish(self._task, name, result, fence=fence))
         )
-        return msgspec.json.decode(said)  # as the next attempt will have it
+        return msgspec.json.decode(result)  # as the next attempt reads it
 
     async def _begin(self, name: str) -> Effect | None:
-        """What an earlier attempt has noted; None: it is ours to do."""
-        asked = 0
+        """What an earlier attempt has recorded; None: this attempt runs the effect."""
+        tries = 0
 
-        async def ask() -> Effect | None:
-            nonlocal asked
-            asked += 1
+        async def begin() -> Effect | None:
+            nonlocal tries
+            tries += 1
             return await self._effects.begin(self._task, name, now=self._dispatcher.clock.now())
 
-        before = await self._again(ask)
-        # Asked twice, it may be noted by the first request, of which only the answer was lost.
-        if asked > 1 and before == Effect(self.task_id, self._task.fence, None):
+        before = await self._retried(begin)
+        # After a second try, it may be the first one, whose reply was lost, that recorded it.
+        if tries > 1 and before == Effect(self.task_id, self._task.fence, None):
             return None
         return before
 
-    async def _again(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """A ledger that is away is asked again, for as long as a lease lasts."""
+    async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Tries again while the ledger does not answer, for the time of a lease."""
         until = self._dispatcher.clock.now() + self._lease_ms
         while True:
             try:
-                return await ask()
+                return await call()
             except LedgerUnavailable:
                 if self._dispatcher.clock.now() > until:
                     raise
             await asyncio.sleep(AGAIN_S)
 
 
-class Execution(msgspec.Struct, frozen=True):
+class LocalExecution(msgspec.Struct, frozen=True):
     service: Service
     context: LocalContext
     task: asyncio.Task[Any]
@@ -151,8 +151,8 @@ class LocalExecutor:
         self._groups = groups
         self._lease_ms = lease_ms
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="onward-handler")
-        self._running: dict[tuple[TaskId, int], Execution] = {}
-        self.on_failure: Callable[[Service, Claimed, BaseException], None] = _keep_quiet
+        self._running: dict[tuple[TaskId, int], LocalExecution] = {}
+        self.on_failure: Callable[[Service, Claimed, BaseException], None] = _log_nothing
 
     async def execute(self, task: Claimed) -> Outcome:
         group = group_of(task.queue)
@@ -165,8 +165,8 @@ class LocalExecutor:
         context = LocalContext(self._dispatcher, task, self._lease_ms)
         execution = asyncio.current_task()
         assert execution is not None  # noqa: S101 executors run in a task of their own
-        # By attempt: a lost one that is told to stop must not stop the one after it.
-        self._running[task.id, task.fence] = Execution(service, context, execution)
+        # By attempt: stopping a lost one must not stop the one after it.
+        self._running[task.id, task.fence] = LocalExecution(service, context, execution)
         traceparent = handed_on(task)
         try:
             if traceparent is None:
@@ -176,8 +176,8 @@ class LocalExecutor:
                     outcome = await self._call(service, task, context)
         finally:
             del self._running[task.id, task.fence]
-        if context.told:
-            with suppress(asyncio.CancelledError):  # what is done is done, and told
+        if context.has_progress:
+            with suppress(asyncio.CancelledError):  # the outcome stands, and is returned
                 await context.finish()
         return outcome
 
@@ -201,7 +201,7 @@ class LocalExecutor:
         running = self._running.get((task.id, task.fence))
         if running is not None and not running.context.cancelled:
             running.context.cancelled = True
-            # A plain function runs in a thread, which cannot be stopped: it has to look by itself.
+            # A plain function runs in a thread, which cannot be stopped: it checks `cancelled`.
             if running.service.is_async:
                 running.task.cancel()
 
@@ -214,5 +214,5 @@ class LocalExecutor:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _keep_quiet(service: Service, task: Claimed, error: BaseException) -> None:
-    """The task says it; what a handler quotes may be a payload, and is in no server's log."""
+def _log_nothing(service: Service, task: Claimed, error: BaseException) -> None:
+    """The task has the error; its text may quote a payload, which belongs in no server's log."""

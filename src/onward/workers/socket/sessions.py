@@ -1,7 +1,7 @@
-"""Workers on a WebSocket: one session a connection, one executor a session.
+"""Workers on a WebSocket: each connection is a session, and the executor of its own tasks.
 
-The dialect is the table of frames below (S0-12). A frame that is not understood is answered with
-one `error` frame and the connection stays; a connection that ends takes its tasks with it.
+A frame that cannot be read is answered with one `error` frame, and the connection stays open. A
+connection that ends loses the tasks that it has not answered.
 """
 
 from __future__ import annotations
@@ -10,102 +10,54 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import structlog
-from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec import UNSET, Raw
 
 from onward.core import strict_json
-from onward.core.contract import Hold, Pulse
+from onward.core.contract import LeaseRenewal, LeaseStatus
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, OnwardError
 from onward.core.outcome import Failed, Lost, Outcome, Released, Succeeded
 from onward.core.task import Claimed, Fault, Note, TaskId, encode, new_id
 from onward.core.trace import handed_on
+from onward.wire.frames import (
+    LARGEST,
+    CancelFrame,
+    ChunkFrame,
+    DrainFrame,
+    ErrorFrame,
+    FromServer,
+    FromWorker,
+    PingFrame,
+    PongFrame,
+    ProgressFrame,
+    RegisteredFrame,
+    RegisterFrame,
+    ResultFrame,
+    TaskFrame,
+)
 from onward.workers.roster import Member, Roster, group_of, group_queue, is_service
 from onward.workers.runner import Runner
 from onward.workers.socket.turnstile import Turnstile
 
 log = structlog.get_logger("onward.socket")
 
-Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Slots = Annotated[int, Meta(ge=1, le=1000)]
-Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # as much as a ledger holds
-Fraction = Annotated[float, Meta(ge=0, le=1)]
 Message = MutableMapping[str, Any]
 Declare: TypeAlias = Callable[[Sequence[Raw]], Awaitable[None]]
 
 REPLACED, TOO_MANY, GOING_AWAY = 4001, 4003, 1001
-DEPARTURES = 50  # connections that are cleared away in one turn of the loop
-# Of one connection, what may be on its way to the ledger; then its next frame waits to be read.
+DEPARTURES = 50  # connections that are cleaned up in one turn of the loop
+# So much progress of one connection may be on its way to the ledger before the next frame is read.
 MAX_NOTES, MAX_NOTE_BYTES = 256, 1 << 20
-LARGEST = (1 << 20) + (64 << 10)  # of a frame: a body, and the frame's own words around it
 
-
-class Register(msgspec.Struct, tag="register", tag_field="type"):
-    workerId: Name | None = None  # noqa: N815 the frame's own words, here and below
-    group: Name | None = "default"  # null: none
-    services: list[Name] = []
-    concurrency: Slots = 1
-    declare: list[Raw] = []  # ours: schemas of the services, as POST /api/v2/services takes them
-
-
-class TaskResult(msgspec.Struct, tag="taskResult", tag_field="type"):
-    taskId: str  # noqa: N815
-    result: Raw = Raw(b"null")
-    error: str | None = None
-    errorType: str | None = None  # noqa: N815
-    status: Whole | None = None
-    retryable: bool | None = None
-    retryAfterMs: Whole | None = None  # noqa: N815
-    fence: Whole | None = None  # ours: tells this attempt's answer from a late one of the same task
-    released: bool = False  # ours: with an error; the worker cannot do it and has not begun it
-
-
-class Progress(msgspec.Struct, tag="progress", tag_field="type"):
-    taskId: str  # noqa: N815
-    progress: Fraction
-    message: str | None = None
-
-
-class Chunk(msgspec.Struct, tag="chunk", tag_field="type"):
-    taskId: str  # noqa: N815
-    data: Raw
-
-
-class Ping(msgspec.Struct, tag="ping", tag_field="type"):
-    pass
-
-
-class Pong(msgspec.Struct, tag="pong", tag_field="type"):
-    pass
-
-
-class Drain(msgspec.Struct, tag="drain", tag_field="type"):
-    """Ours, both ways: no more tasks; the running ones are finished, and then the worker goes."""
-
-
-class TaskFrame(msgspec.Struct, tag="task", tag_field="type"):
-    taskId: str  # noqa: N815
-    group: str | None
-    payload: Raw
-    timeout: int | None
-    attempt: int
-    service: str | None
-    queue: str
-    fence: int
-    key: str
-    traceparent: str | UnsetType = UNSET  # ours: where this attempt stands in a trace
-
-
-_decode = msgspec.json.Decoder(
-    Register | TaskResult | Progress | Chunk | Ping | Pong | Drain
-).decode
+_decode = msgspec.json.Decoder(FromWorker).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Sockets:
+class WorkerSockets:
     """All worker connections of this server."""
 
     def __init__(
@@ -143,7 +95,7 @@ class Sockets:
             self._open -= 1
 
     async def enlist(self, session: Session, worker: str) -> None:
-        """A second connection under a live name replaces the first, whose tasks are lost."""
+        """A second connection with the name of a live one replaces it, and its tasks are lost."""
         before = self._sessions.get(worker)
         self._sessions[worker] = session
         if before is not None:
@@ -159,8 +111,8 @@ class Sockets:
         await asyncio.gather(*[session.drain(grace_ms) for session in sessions])
 
 
-class Execution:
-    """One task in a remote worker's hands."""
+class SentTask:
+    """A task that was sent to the worker and has no result yet."""
 
     def __init__(self, task: Claimed, answer: asyncio.Future[Outcome]) -> None:
         self.task = task
@@ -169,23 +121,23 @@ class Execution:
 
 
 class Session:
-    """One connection. It is the Executor of the tasks it is given."""
+    """One connection. It is the Executor of the tasks that are claimed for it."""
 
     def __init__(
         self,
-        sockets: Sockets,
+        sockets: WorkerSockets,
         receive: Callable[[], Awaitable[Message]],
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
         self._sockets = sockets
         self._receive = receive
         self._send = send
-        self._sending = asyncio.Lock()  # one at a time: no more than one waits in a full buffer
-        self._executions: dict[TaskId, Execution] = {}
-        self._notes = self._note_bytes = 0  # since the ledger was last waited for
+        self._sending = asyncio.Lock()  # one frame at a time: at most one waits in a full buffer
+        self._executions: dict[TaskId, SentTask] = {}
+        self._notes = self._note_bytes = 0  # since this session last waited for the ledger
         self._runner: Runner | None = None
         self._member: Member | None = None
-        self._leaving = False  # it said so itself
+        self._leaving = False  # the worker has sent a drain frame
         self._ended = False
 
     async def run(self) -> None:
@@ -195,95 +147,95 @@ class Session:
                 if message["type"] == "websocket.disconnect":
                     break
                 text = message.get("text")
-                await self._hear(text if text is not None else message.get("bytes") or b"")
+                await self._on_message(text if text is not None else message.get("bytes") or b"")
             await self._sockets.departures.enter()
         finally:
             await self._leave()
 
-    async def _hear(self, text: str | bytes) -> None:
+    async def _on_message(self, text: str | bytes) -> None:
         try:
             frame = _decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            await self._complain(str(error))
+            await self._send_error(str(error))
             self._fail_unreadable(text)
             return
         except RecursionError:
-            await self._complain(strict_json.TOO_DEEP)
+            await self._send_error(strict_json.TOO_DEEP)
             return
         if len(text) > LARGEST:
-            said = f"a frame of {len(text):,} bytes; at most {LARGEST:,} are taken"
-            await self._complain(said)
-            if not isinstance(frame, TaskResult):
+            too_large = f"a frame of {len(text):,} bytes; at most {LARGEST:,} are taken"
+            await self._send_error(too_large)
+            if not isinstance(frame, ResultFrame):
                 return
-            frame = TaskResult(
-                frame.taskId,
-                error=said,
-                errorType="ResultTooLarge",
+            frame = ResultFrame(
+                task_id=frame.task_id,
+                error=too_large,
+                error_type="ResultTooLarge",
                 retryable=False,
                 fence=frame.fence,
             )
         await self._ON[type(frame)](self, frame)
 
     def _fail_unreadable(self, text: str | bytes) -> None:
-        """If it can be made out whose result that should be: nobody need wait for another."""
+        """Fails the task that an unreadable result names: no other result will follow it."""
         try:
-            said = json.loads(text)  # it lets pass what no JSON may hold
+            frame = json.loads(text)  # reads NaN and lone surrogates, which no JSON may hold
         except (ValueError, RecursionError):
             return
-        if not isinstance(said, dict) or said.get("type") != "taskResult":
+        if not isinstance(frame, dict) or frame.get("type") != "taskResult":
             return
-        execution = self._executions.get(str(said.get("taskId")))
+        execution = self._executions.get(str(frame.get("taskId")))
         if execution is None or execution.answer.done():
             return
         try:
             strict_json.parse(
                 text.encode(errors="surrogatepass") if isinstance(text, str) else text
             )
-            why = "not as a taskResult should be"
+            why = "not the fields of a taskResult"
         except Invalid as error:
             why = str(error)
         fault = Fault(kind="ResultInvalid", message=f"result: {why}", retryable=False)
         execution.answer.set_result(Failed(fault))
 
-    async def _on_progress(self, frame: Progress) -> None:
+    async def _on_progress(self, frame: ProgressFrame) -> None:
         progress = encode({"progress": frame.progress, "message": frame.message})
-        await self._on_note(frame.taskId, ("task.progress", progress), progress)
+        await self._on_note(frame.task_id, ("task.progress", progress), progress)
 
-    async def _on_chunk(self, frame: Chunk) -> None:
-        await self._on_note(frame.taskId, ("task.chunk", _text(frame.data)), None)
+    async def _on_chunk(self, frame: ChunkFrame) -> None:
+        await self._on_note(frame.task_id, ("task.chunk", bytes(frame.data).decode()), None)
 
-    async def _on_ping(self, _: Ping) -> None:
-        await self._say({"type": "pong"})
+    async def _on_ping(self, _: PingFrame) -> None:
+        await self._send_frame(PongFrame())
 
-    async def _on_pong(self, _: Pong) -> None:
+    async def _on_pong(self, _: PongFrame) -> None:
         pass
 
-    async def _on_drain(self, _: Drain) -> None:
+    async def _on_drain(self, _: DrainFrame) -> None:
         if self._member is not None and not self._leaving:
             self._leaving = True
-            # It serves nobody new: whoever waits for such a worker must not count on it.
+            # It takes no new tasks: a caller that needs such a worker must not count on this one.
             await self._sockets.roster.drain(self._member)
 
-    async def _obey(self, draining: bool) -> None:
-        assert self._runner is not None  # noqa: S101 whoever is on the roster has one
+    async def _set_draining(self, draining: bool) -> None:
+        assert self._runner is not None  # noqa: S101 every member of the roster has one
         if draining:
             self._runner.stop_claiming()
             if not self._leaving:
-                await self._say({"type": "drain"})
+                await self._send_frame(DrainFrame())
         elif self._leaving:
-            raise Conflict("the worker is leaving by itself")
+            raise Conflict("the worker drains because it was stopped where it runs")
         else:
             self._runner.claim_again()
 
-    async def _on_register(self, frame: Register) -> None:
+    async def _on_register(self, frame: RegisterFrame) -> None:
         if self._member is not None:
-            await self._complain("this connection is registered already")
+            await self._send_error("this connection is registered already")
             return
-        worker = frame.workerId or new_id()
+        worker = frame.worker_id or new_id()
         queues = [group_queue(frame.group)] if frame.group is not None else []
         queues += filter(is_service, frame.services)
         if not queues:
-            await self._complain("register with a group, or with services, or both")
+            await self._send_error("register with a group, or with services, or both")
             return
         sockets = self._sockets
         self._runner = Runner(
@@ -298,25 +250,25 @@ class Session:
             await sockets.declare(frame.declare)
             await sockets.enlist(self, worker)
             member = sockets.roster.member(worker, "socket", queues, frame.concurrency)
-            await sockets.roster.join(member, self._obey)
+            await sockets.roster.join(member, self._set_draining)
         except OnwardError as error:
             sockets.dismiss(self, worker)
-            await self._complain(str(error))
+            await self._send_error(str(error))
             return
         self._member = member
         if not self._ended:
-            self._runner.start()  # claims in a later turn: no task overtakes the answer below
-        await self._say({"type": "registered", "workerId": worker})
+            self._runner.start()  # claims in a later turn: no task overtakes the frame below
+        await self._send_frame(RegisteredFrame(worker))
 
-    async def _on_result(self, frame: TaskResult) -> None:
-        execution = self._executions.get(frame.taskId)
+    async def _on_result(self, frame: ResultFrame) -> None:
+        execution = self._executions.get(frame.task_id)
         stale = frame.fence is not None and execution and execution.task.fence != frame.fence
         if execution is None or stale or execution.answer.done():
-            await self._complain(f"task {frame.taskId} is not yours to answer")
+            await self._send_error(f"task {frame.task_id} is not yours to answer")
             return
         outcome = _outcome(frame)
         if execution.noted is not None:
-            # What it said before the end must be in the log before the end is.
+            # Its progress must be in the log before its end is.
             await asyncio.wait([execution.noted])
         if not execution.answer.done():
             execution.answer.set_result(outcome)
@@ -324,25 +276,25 @@ class Session:
     async def _on_note(self, task: TaskId, note: Note, progress: str | None) -> None:
         execution = self._executions.get(task)
         if execution is None:
-            await self._complain(f"task {task} is not yours")
+            await self._send_error(f"task {task} is not yours")
             return
         claimed = execution.task
         dispatcher = self._sockets.dispatcher
         until = dispatcher.clock.now() + self._sockets.lease_ms
-        hold = Hold(claimed.id, claimed.fence, until, progress, (note,))
-        noted = asyncio.ensure_future(dispatcher.extend(hold))
-        noted.add_done_callback(_shrug)
+        renewal = LeaseRenewal(claimed.id, claimed.fence, until, progress, (note,))
+        noted = asyncio.ensure_future(dispatcher.extend(renewal))
+        noted.add_done_callback(_log_failure)
         execution.noted = noted
         self._notes += 1
         self._note_bytes += len(note[1] or "")
         if self._notes >= MAX_NOTES or self._note_bytes >= MAX_NOTE_BYTES:
-            # A worker faster than the ledger would fill the memory. The last one is written last.
+            # A worker faster than the ledger would fill the memory. The last note is written last.
             await asyncio.wait([noted])
             self._notes = self._note_bytes = 0
 
     async def execute(self, task: Claimed) -> Outcome:
         loop = asyncio.get_running_loop()
-        execution = Execution(task, loop.create_future())
+        execution = SentTask(task, loop.create_future())
         self._executions[task.id] = execution
         try:
             if self._ended:
@@ -350,7 +302,7 @@ class Session:
             async with self._sending:
                 await self._send({"type": "websocket.send", "text": self._frame(task)})
             return await execution.answer
-        except (OSError, RuntimeError):  # the connection broke while the frame was on its way
+        except (OSError, RuntimeError):  # the connection broke while the frame was being sent
             return Lost()
         finally:
             if self._executions.get(task.id) is execution:
@@ -377,7 +329,7 @@ class Session:
     def cancel(self, task: Claimed) -> None:
         execution = self._executions.get(task.id)
         if execution is not None and execution.task.fence == task.fence and not self._ended:
-            self._sockets.dispatcher.spawn(self._say({"type": "cancel", "taskId": task.id}))
+            self._sockets.dispatcher.spawn(self._send_frame(CancelFrame(task.id)))
 
     async def drain(self, grace_ms: int) -> None:
         if self._runner is not None:
@@ -403,45 +355,42 @@ class Session:
             self._sockets.dismiss(self, self._member.id)
             await self._sockets.roster.leave(self._member)
 
-    async def _complain(self, message: str) -> None:
-        await self._say({"type": "error", "message": message})
+    async def _send_error(self, message: str) -> None:
+        await self._send_frame(ErrorFrame(message))
 
-    async def _say(self, frame: dict[str, Any]) -> None:
-        with suppress(OSError, RuntimeError):  # the receive side will see the end of it
+    async def _send_frame(self, frame: FromServer) -> None:
+        with suppress(OSError, RuntimeError):  # `run` reads that the connection has ended
             await self._send({"type": "websocket.send", "text": _encode(frame).decode()})
 
     _ON: ClassVar[dict[type, Callable[[Any, Any], Awaitable[None]]]] = {
-        TaskResult: _on_result,
-        Progress: _on_progress,
-        Chunk: _on_chunk,
-        Register: _on_register,
-        Ping: _on_ping,
-        Pong: _on_pong,
-        Drain: _on_drain,
+        ResultFrame: _on_result,
+        ProgressFrame: _on_progress,
+        ChunkFrame: _on_chunk,
+        RegisterFrame: _on_register,
+        PingFrame: _on_ping,
+        PongFrame: _on_pong,
+        DrainFrame: _on_drain,
     }
 
 
-def _outcome(frame: TaskResult) -> Outcome:
+def _outcome(frame: ResultFrame) -> Outcome:
     if frame.error is not None:
         fault = Fault(
-            kind=frame.errorType or "Error",
+            kind=frame.error_type or "Error",
             message=frame.error,
             status=frame.status,
             retryable=frame.retryable,
-            retry_after_ms=frame.retryAfterMs,
+            retry_after_ms=frame.retry_after_ms,
         )
         return Released(fault) if frame.released else Failed(fault)
     try:
-        strict_json.parse(bytes(frame.result))
-    except Invalid as error:  # held to what every door is held to: somebody has to read it
+        result = b"null" if frame.result is UNSET else bytes(frame.result)
+        strict_json.parse(result)
+    except Invalid as error:  # a result is checked as what callers send is: callers read it
         return Failed(Fault(kind="ResultInvalid", message=f"result: {error}", retryable=False))
-    return Succeeded(_text(frame.result))
+    return Succeeded(result.decode())
 
 
-def _text(raw: Raw) -> str:
-    return bytes(raw).decode()
-
-
-def _shrug(noted: asyncio.Future[Pulse]) -> None:
+def _log_failure(noted: asyncio.Future[LeaseStatus]) -> None:
     if not noted.cancelled() and noted.exception() is not None:
-        log.warning("progress not kept", error=repr(noted.exception()))
+        log.warning("progress not written", error=repr(noted.exception()))

@@ -1,7 +1,7 @@
-"""So many pass in one turn of the event loop; the rest wait for the next ones.
+"""Lets so many pass in one turn of the event loop; the rest wait for the next turns.
 
-When thousands of connections break at once, each one's clean-up is small and all of them together
-are not: between two turns the server reads what new callers sent.
+When thousands of connections break at once, each clean-up is short and all of them together are
+not: between two turns the server reads what other callers sent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Turnstile:
         self._left = self._per_turn
         while self._waiting and self._left > 0:
             waiting = self._waiting.popleft()
-            if not waiting.done():  # one that was canceled takes nobody's place
+            if not waiting.done():  # a canceled one takes no place
                 waiting.set_result(None)
                 self._left -= 1
         self._turning = bool(self._waiting)

@@ -1,15 +1,14 @@
-"""The agents' streams (S2): tasks in an envelope, seen by every service, done by one of them.
+"""The agents' streams (S2): each task is in an envelope, read by every service and done by one.
 
-Decides what an envelope says and which errors are worth another try. Never which service is meant:
-a service picks its own types out, and acknowledges the rest unread.
+Decides what an envelope holds and which errors are retried. Never which service is meant: a service
+picks its own types out, and acknowledges the rest unread.
 """
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -26,14 +25,16 @@ from onward.core.task import (
     Note,
     Priority,
     Task,
-    TaskId,
     bounded_delay,
     encode,
 )
 from onward.core.trace import stored
+from onward.wire.times import iso
 from onward.workers.streams.dialects import (
-    Answer,
+    ORIGIN,
+    Dialect,
     Fields,
+    StreamAnswer,
     count,
     is_id,
     kept,
@@ -44,7 +45,6 @@ from onward.workers.streams.dialects import (
 DAY_MS = 24 * 3_600_000
 LONGEST_SESSION = 128
 LONGEST_TIMEOUT_S = 10 * 365 * 24 * 3600
-ORIGIN = "onward"  # `origin` of the events that we write ourselves
 ANSWERED = "task.answered"
 
 PREFIX = "agent:stream:"
@@ -58,136 +58,126 @@ _WORDS = {priority: priority.name.lower() for priority in Priority}
 _PRIORITIES = {word: priority for priority, word in _WORDS.items()}
 
 
-class AgentProtocol:
-    name = "agent-stream"
-    queue = "agents"
-    tasks = CREATE
-    own_group = OWN_GROUP
-    read = (CREATE, COMPLETED, FAILED)
-    consumed: Sequence[str] = ()  # the agents read them too
-    kept_ms: Mapping[str, int] = {
-        COMPLETED: DAY_MS,
-        FAILED: DAY_MS,
-        TIMEOUT: DAY_MS,
-        DEAD: 7 * DAY_MS,
+def _opened(fields: Fields) -> Fields:
+    try:
+        data = msgspec.json.decode(fields.get("data", "{}"))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    if not isinstance(data, dict):
+        return {}
+    return {
+        name: value if isinstance(value, str) and name not in _JSON else encode(value)
+        for name, value in data.items()
+        if value is not None or name in _JSON
     }
-    shared = whole = True
-    id_field = "task_id"
-    released = "onward:released"
 
-    def cancel_key(self, task: TaskId, fence: int) -> str:
-        return f"onward:cancel:{task}:{fence}"
 
-    def groups(self) -> Sequence[tuple[str, str]]:
-        ours = [(stream, OWN_GROUP) for stream in self.read]
-        return (*ours, *((stream, AGENTS_GROUP) for stream in (COMPLETED, FAILED, TIMEOUT)))
+def _entry(claimed: Claimed, task: Task | None) -> Fields:
+    limit = None if task is None else task.expires_at
+    data = {
+        "task_id": claimed.id,
+        "task_type": claimed.type,
+        "params": msgspec.Raw(claimed.payload.encode()),
+        "session_id": None if task is None else task.session,
+        "timeout": None if limit is None else -((claimed.created_at - limit) // 1000),
+        "priority": _WORDS[Priority.NORMAL if task is None else task.priority],
+        "created_by": "agent",
+        "fence": claimed.fence,
+        "attempt": claimed.attempt,
+        **trace_field(claimed),
+    }
+    return envelope(CREATE, f"{claimed.id}:{claimed.fence}", claimed.created_at, data)
 
-    def serves(self, group: str) -> bool:
-        return group not in (OWN_GROUP, AGENTS_GROUP)
 
-    def opened(self, fields: Fields) -> Fields:
-        try:
-            data = msgspec.json.decode(fields.get("data", "{}"))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return {}
-        if not isinstance(data, dict):
-            return {}
-        return {
-            name: value if isinstance(value, str) and name not in _JSON else encode(value)
-            for name, value in data.items()
-            if value is not None or name in _JSON
-        }
+def _answer(stream: str, fields: Fields) -> StreamAnswer | None:
+    task = fields.get("task_id", "")
+    if not is_id(task) or fields.get("origin") == ORIGIN:
+        return None
+    by = fields.get("completed_by") or fields.get("failed_by") or ""
+    fence = count(fields.get("fence", "")) or None
+    return StreamAnswer(task, fence, by, _outcome(stream, fields))
 
-    def entry(self, claimed: Claimed, task: Task | None) -> Fields:
-        limit = None if task is None else task.expires_at
-        data = {
-            "task_id": claimed.id,
-            "task_type": claimed.type,
-            "params": msgspec.Raw(claimed.payload.encode()),
-            "session_id": None if task is None else task.session,
-            "timeout": None if limit is None else -((claimed.created_at - limit) // 1000),
-            "priority": _WORDS[Priority.NORMAL if task is None else task.priority],
-            "created_by": "agent",
-            "fence": claimed.fence,
-            "attempt": claimed.attempt,
-            **trace_field(claimed),
-        }
-        return envelope(CREATE, f"{claimed.id}:{claimed.fence}", claimed.created_at, data)
 
-    def answer(self, stream: str, fields: Fields) -> Answer | None:
-        task = fields.get("task_id", "")
-        if not is_id(task) or fields.get("origin") == ORIGIN:
-            return None
-        by = fields.get("completed_by") or fields.get("failed_by") or ""
-        fence = count(fields.get("fence", "")) or None
-        return Answer(task, fence, by, self._outcome(stream, fields))
+def _outcome(stream: str, fields: Fields) -> Outcome:
+    # Written only with the end itself: it marks an end that is on these streams already.
+    notes: tuple[Note, ...] = ((ANSWERED, encode({"stream": stream})),)
+    if stream == COMPLETED:
+        return msgspec.structs.replace(succeeded(fields.get("result", "null")), notes=notes)
+    return Failed(_fault(fields.get("error", "null")), notes=notes)
 
-    def _outcome(self, stream: str, fields: Fields) -> Outcome:
-        # Written only with the end itself: whoever tells of ends sees that this one was told.
-        notes: tuple[Note, ...] = ((ANSWERED, encode({"stream": stream})),)
-        if stream == COMPLETED:
-            return msgspec.structs.replace(succeeded(fields.get("result", "null")), notes=notes)
-        return Failed(_fault(fields.get("error", "null")), notes=notes)
 
-    def flaw(self, fields: Fields) -> str | None:
-        return None if fields.get("task_type") else "an event without task_type"
+def _adopt(fields: Fields, now: Instant) -> Task | None:
+    task, session = fields.get("task_id", ""), fields.get("session_id", "")
+    if not is_id(task):
+        return None
+    timeout_s = min(count(fields.get("timeout", "")), LONGEST_TIMEOUT_S)
+    has_session = 0 < len(session) <= LONGEST_SESSION and session.isprintable()
+    return Task(
+        id=task,
+        type=fields.get("task_type") or "unknown",
+        queue=AGENT_STREAMS.queue,
+        profile="session",
+        payload=kept(fields.get("params", "null")),
+        created_at=now,
+        queued_at=now,
+        priority=_PRIORITIES.get(fields.get("priority", ""), Priority.NORMAL),
+        expires_at=now + timeout_s * 1000 if timeout_s else None,
+        session=session if has_session else None,
+        fence=count(fields.get("fence", "")),
+        overrides=stored(fields.get("traceparent")),
+    )
 
-    def adopt(self, fields: Fields, now: Instant) -> Task | None:
-        task, session = fields.get("task_id", ""), fields.get("session_id", "")
-        if not is_id(task):
-            return None
-        timeout_s = min(count(fields.get("timeout", "")), LONGEST_TIMEOUT_S)
-        mine = 0 < len(session) <= LONGEST_SESSION and session.isprintable()
-        return Task(
-            id=task,
-            type=fields.get("task_type") or "unknown",
-            queue=self.queue,
-            profile="session",
-            payload=kept(fields.get("params", "null")),
-            created_at=now,
-            queued_at=now,
-            priority=_PRIORITIES.get(fields.get("priority", ""), Priority.NORMAL),
-            expires_at=now + timeout_s * 1000 if timeout_s else None,
-            session=session if mine else None,
-            fence=count(fields.get("fence", "")),
-            overrides=stored(fields.get("traceparent")),
-        )
+
+AGENT_STREAMS = Dialect(
+    name="agent-stream",
+    queue="agents",
+    tasks=CREATE,
+    own_group=OWN_GROUP,
+    read=(CREATE, COMPLETED, FAILED),  # none is emptied: the agents read them too
+    kept_ms={COMPLETED: DAY_MS, FAILED: DAY_MS, TIMEOUT: DAY_MS, DEAD: 7 * DAY_MS},
+    groups=(
+        *((stream, OWN_GROUP) for stream in (CREATE, COMPLETED, FAILED)),
+        *((stream, AGENTS_GROUP) for stream in (COMPLETED, FAILED, TIMEOUT)),
+    ),
+    shared=True,
+    serves=lambda group: group not in (OWN_GROUP, AGENTS_GROUP),
+    opened=_opened,
+    entry=_entry,
+    answer=_answer,
+    adopt=_adopt,
+    flaw=lambda fields: None if fields.get("task_type") else "an event without task_type",
+)
 
 
 def envelope(stream: str, of: str, at: Instant, data: Mapping[str, Any]) -> Fields:
-    """An event as it stands on a stream; the same thing told twice has the same id."""
+    """An event as it stands on a stream; the same event written twice has the same id."""
     made = uuid.UUID(bytes=hashlib.sha256(f"{stream}:{of}".encode()).digest()[:16], version=4)
     return {
         "event_id": str(made),
         "event_type": stream.removeprefix(PREFIX),
-        "timestamp": _iso(at),
+        "timestamp": iso(at),
         "data": encode(data),
     }
 
 
-def _iso(at: Instant) -> str:
-    moment = datetime.fromtimestamp(at / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _fault(text: Json) -> Fault:
-    """The service's own word, then a status; a code that nobody has heard of is for good (R-5)."""
+    """`retryable` if the service sets it, else by status; an unknown code is permanent (R-5)."""
     try:
-        error: Any = strict_json.parse(text.encode())
+        parsed: Any = strict_json.parse(text.encode())
     except Invalid as refused:
-        error = f"error: {refused}"
-    said: Mapping[str, Any] = error if isinstance(error, dict) else {"message": error}
-    code = str(said.get("code") or "Error")
-    status, retryable = said.get("status"), said.get("retryable")
+        parsed = f"error: {refused}"
+    error: Mapping[str, Any] = parsed if isinstance(parsed, dict) else {"message": parsed}
+    code = str(error.get("code") or "Error")
+    status, retryable = error.get("status"), error.get("retryable")
     by_status = type(status) is int and 400 <= status <= 599
     if not isinstance(retryable, bool):
         retryable = None if by_status else code in TRANSIENT
-    after = said.get("retry_after_ms")
+    after = error.get("retry_after_ms")
     return Fault(
         kind=code,
-        message=str(said.get("message") or "failed"),
+        message=str(error.get("message") or "failed"),
         status=status if by_status else None,
         retryable=retryable,
         retry_after_ms=bounded_delay(after) if type(after) is int and after >= 0 else None,
-        details=said.get("details"),
+        details=error.get("details"),
     )

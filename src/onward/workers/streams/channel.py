@@ -1,8 +1,8 @@
-"""One dialect's streams in Redis: what is on them, who has what, and the single steps.
+"""One dialect's streams in Redis: what is on them, which consumer has what, and the single steps.
 
-Facts and steps, no decisions; those are in streams.py. Nothing here knows the ledger. A step that
-must not be torn is one script. Where several groups see each entry (docs/adr/0012), somebody has
-it as long as it is pending in any of them, and all are done with it once it is pending in none.
+Facts and steps, no decisions; those are in feed.py and collect.py. Nothing here knows the ledger. A
+step that must be atomic is one script. Where several groups read each entry (docs/adr/0012), it is
+under way while it is pending in any of them, and all have let it go once it is pending in none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from onward.core.task import Instant
-from onward.workers.streams.dialects import Dialect, Fields
+from onward.workers.streams.dialects import Dialect, Fields, fields_of, text_of
 
 log = structlog.get_logger("onward.streams")
 
@@ -26,12 +26,12 @@ PAGE = 1_000
 ENTRIES = 100  # in a page of these: each may hold a payload of a megabyte
 READ = 256
 CLAIMED = 100  # entries in one call
-OURSELVES = "onward"  # our name in every group
+OURSELVES = "onward"  # the server's consumer name in every group
 OCCUPIED_MS = 15_000  # longer than any sweep should take
 
 
-class Lines(msgspec.Struct, frozen=True):
-    """Connections: blocking reads have their own, with no time-out under them."""
+class StreamConnections(msgspec.Struct, frozen=True):
+    """Blocking reads have a connection of their own, without a time-out."""
 
     calls: Redis
     blocking: Redis
@@ -39,13 +39,13 @@ class Lines(msgspec.Struct, frozen=True):
     tally: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
 
 
-class Row(NamedTuple):
+class StreamEntry(NamedTuple):
     entry: str
     fields: Fields
-    event: str  # the id that an envelope gives it; without one, the entry's
+    event: str  # the id in its envelope; without one, the entry's own
 
 
-class Taken(NamedTuple):
+class PendingEntry(NamedTuple):
     """An entry of a group's pending list."""
 
     consumer: str
@@ -55,8 +55,8 @@ class Taken(NamedTuple):
 Order = tuple[int, int]
 
 
-class Reach(NamedTuple):
-    """The last entry that every group has been given, and that some group has."""
+class ReadPositions(NamedTuple):
+    """The last entry that all groups have been given, and the last that any has."""
 
     all: Order
     any: Order
@@ -70,7 +70,7 @@ def order(entry: str) -> Order:
     return int(ms), int(n or 0)
 
 
-# Deleting an entry that somebody has would take it from under them: their next heartbeat fails.
+# Not an entry that a consumer has: its next heartbeat would fail.
 _WITHDRAW = """
 for group = 2, #ARGV do
   if #redis.call('XPENDING', KEYS[1], ARGV[group], ARGV[1], ARGV[1], 1) > 0 then return 0 end
@@ -79,15 +79,14 @@ redis.call('XDEL', KEYS[1], ARGV[1])
 return 1
 """
 
-# Between looking and deleting, a consumer might take something; its entry would go with its name.
+# One script: a consumer that takes an entry between the look and the deletion would lose it.
 _DISMISS = """
 if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return 0 end
 redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
 return 1
 """
 
-
-# Two ledgers on the same streams would adopt, and run, each other's work.
+# Two ledgers on the same streams would adopt, and run, each other's tasks.
 _OCCUPY = """
 local by = redis.call('GET', KEYS[1])
 if by and by ~= ARGV[1] then return by end
@@ -100,18 +99,18 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 
 
 class Channel:
-    def __init__(self, lines: Lines, dialect: Dialect) -> None:
+    def __init__(self, connections: StreamConnections, dialect: Dialect) -> None:
         self.dialect = dialect
-        self._redis = lines.calls
-        self._blocking = lines.blocking
-        self._tally = lines.tally
+        self._redis = connections.calls
+        self._blocking = connections.blocking
+        self._tally = connections.tally
         self._tasks = dialect.tasks
         self._occupied = f"onward:fed:{dialect.name}"
-        self.groups: Sequence[str] = ()  # those who do the work, as they were last seen
+        self.groups: Sequence[str] = ()  # those that do the work, as last read
 
     async def prepare(self) -> None:
-        """Groups begin at the start of their stream: what is there already is work too."""
-        for stream, group in self.dialect.groups():
+        """Groups begin at the start of their stream: what is there already is to be done too."""
+        for stream, group in self.dialect.groups:
             try:
                 await self._redis.xgroup_create(stream, group, id="0", mkstream=True)
             except ResponseError as error:
@@ -120,16 +119,16 @@ class Channel:
         await self.delivered()
 
     async def occupy(self, ledger: str) -> str | None:
-        """For this ledger, for a while and then anew; or whose these streams are already."""
+        """Takes the streams for this ledger for a while, or returns the ledger that has them."""
         by = await self._redis.eval(_OCCUPY, 1, self._occupied, ledger, str(OCCUPIED_MS))
-        return None if by is None else _text(by)
+        return None if by is None else text_of(by)
 
     async def vacate(self, ledger: str) -> None:
         await self._redis.eval(_VACATE, 1, self._occupied, ledger)
 
-    # What is there.
+    # Reading what is there.
 
-    async def entries(self) -> AsyncIterator[Sequence[Row]]:
+    async def entries(self) -> AsyncIterator[Sequence[StreamEntry]]:
         """A page at a time: a stream may be longer than fits into memory."""
         start = "-"
         while True:
@@ -140,16 +139,16 @@ class Channel:
                 return
             start = "(" + found[-1].entry
 
-    async def row(self, entry: str) -> Row | None:
+    async def row(self, entry: str) -> StreamEntry | None:
         rows = await self._redis.xrange(self._tasks, entry, entry) or ()
         return next((self._row(*row) for row in rows), None)
 
     async def length(self) -> int:
         return int(await self._redis.xlen(self._tasks))
 
-    async def pending(self) -> dict[str, Taken]:
-        """Of those who have an entry, the one heard of last, and ourselves last of all."""
-        found: dict[str, Taken] = {}
+    async def pending(self) -> dict[str, PendingEntry]:
+        """By entry, the consumer with the latest heartbeat; the server if there is no other."""
+        found: dict[str, PendingEntry] = {}
         for group in self.groups:
             for entry, taken in (await self._pending(group)).items():
                 other = found.get(entry)
@@ -157,8 +156,8 @@ class Channel:
                     found[entry] = taken
         return found
 
-    async def _pending(self, group: str, consumer: str | None = None) -> dict[str, Taken]:
-        found: dict[str, Taken] = {}
+    async def _pending(self, group: str, consumer: str | None = None) -> dict[str, PendingEntry]:
+        found: dict[str, PendingEntry] = {}
         start = "-"
         while True:
             rows = await self._redis.xpending_range(
@@ -167,7 +166,7 @@ class Channel:
             found.update(_taken(rows))
             if len(rows) < PAGE:
                 return found
-            start = "(" + _text(rows[-1]["message_id"])
+            start = "(" + text_of(rows[-1]["message_id"])
 
     async def is_taken(self, entry: str) -> bool:
         for group in self.groups:
@@ -176,39 +175,39 @@ class Channel:
         return False
 
     async def was_read(self, entry: str) -> bool:
-        """Whether somebody has it, or has had it and acknowledged it."""
+        """Whether a consumer has it, or has acknowledged it."""
         if await self.is_taken(entry):
             return True
         reach = await self.delivered()
-        # On a stream that all services read, another one's reading says nothing.
+        # On a stream that all services read, it counts only once each of them has read so far.
         return order(entry) <= (reach.all if self.dialect.shared else reach.any)
 
-    async def delivered(self) -> Reach:
-        """How far the groups have read, and anew which groups there are."""
+    async def delivered(self) -> ReadPositions:
+        """How far the groups have read; also reads again which groups there are."""
         infos = [
             info
             for info in await self._redis.xinfo_groups(self._tasks)
-            if self.dialect.serves(_text(info["name"]))
+            if self.dialect.serves(text_of(info["name"]))
         ]
-        self.groups = [_text(info["name"]) for info in infos]
+        self.groups = [text_of(info["name"]) for info in infos]
         if not infos and not self.dialect.shared:
-            raise ResponseError("NOGROUP somebody has deleted the group")
-        # A group without anybody in it is a service that is no more, or not yet.
+            raise ResponseError("NOGROUP the group was deleted")
+        # A group without consumers is a service that is gone, or not started yet.
         lively = [info for info in infos if info["consumers"]] or infos
-        ends = [order(_text(info["last-delivered-id"])) for info in lively]
-        return Reach(min(ends, default=NOWHERE), max(ends, default=NOWHERE))
+        ends = [order(text_of(info["last-delivered-id"])) for info in lively]
+        return ReadPositions(min(ends, default=NOWHERE), max(ends, default=NOWHERE))
 
-    # Putting there, and taking away.
+    # Writing and deleting.
 
     async def add(self, entries: Sequence[Fields]) -> list[str]:
         pipe = self._redis.pipeline(transaction=False)
         for entry in entries:
             fields: dict[Any, Any] = dict(entry)
             _ = pipe.xadd(self._tasks, fields)
-        added = [_text(entry) for entry in await pipe.execute()]
+        added = [text_of(entry) for entry in await pipe.execute()]
         self._tally[self._tasks, "published"] += len(added)
-        for said, id in zip(entries, added, strict=True):
-            log.debug("Event published", stream=self._tasks, event_id=said.get("event_id", id))
+        for entry, id in zip(entries, added, strict=True):
+            log.debug("Event published", stream=self._tasks, event_id=entry.get("event_id", id))
         return added
 
     async def drop(self, entries: Sequence[str]) -> Sequence[None]:
@@ -220,29 +219,29 @@ class Channel:
         return [None] * len(entries)
 
     async def withdraw(self, entry: str) -> bool:
-        """Take it back, unless somebody has it."""
+        """Deletes it, unless a consumer has it."""
         return bool(await self._script(_WITHDRAW, entry, *self.groups))
 
     async def mark(self, key: str, seconds: int) -> None:
-        """Leave word for somebody who looks there."""
+        """Sets a key that a worker looks for."""
         await self._redis.set(key, 1, ex=seconds)
 
     async def unmark(self, key: str) -> None:
         await self._redis.delete(key)
 
-    # Taking over.
+    # Reclaiming.
 
-    async def claim_idle(self, min_idle_ms: int) -> dict[str, Taken]:
-        """Entries whose consumers have been silent for so long, and who they were; ours from here
-        on. Where it is ourselves, a sweep died after claiming it, and who it was is not known."""
-        found: dict[str, Taken] = {}
+    async def claim_idle(self, min_idle_ms: int) -> dict[str, PendingEntry]:
+        """Claims the entries of consumers that have been silent for so long, and returns what these
+        were. OURSELVES: a sweep ended after claiming it, and the consumer before is not known."""
+        found: dict[str, PendingEntry] = {}
         for group in self.groups:
             claimed = await self._claim_idle(group, min_idle_ms)
             for entry, taken in (await self._pending(group, OURSELVES)).items():
                 before = claimed.get(entry, taken)
                 if entry not in found or _rank(before) < _rank(found[entry]):
                     found[entry] = before
-        if found and len(self.groups) > 1:  # silent in one group, under way in another
+        if found and len(self.groups) > 1:  # idle in one group, under way in another
             held = await self.pending()
             found = {
                 entry: before
@@ -251,65 +250,65 @@ class Channel:
             }
         return found
 
-    async def _claim_idle(self, group: str, min_idle_ms: int) -> dict[str, Taken]:
-        found: dict[str, Taken] = {}
+    async def _claim_idle(self, group: str, min_idle_ms: int) -> dict[str, PendingEntry]:
+        found: dict[str, PendingEntry] = {}
         cursor: Any = "0-0"
         try:
             while True:
-                # One transaction: between a look and a claim apart from it, this process may stand
-                # still for as long as a worker needs to take an entry and fall silent.
+                # One transaction: were this process to stand still between a look and the claim, a
+                # worker could take an entry and fall silent meanwhile, and would not be seen.
                 pipe = self._redis.pipeline(transaction=True)
                 _ = pipe.xpending_range(
-                    self._tasks, group, _text(cursor), "+", CLAIMED, idle=min_idle_ms
+                    self._tasks, group, text_of(cursor), "+", CLAIMED, idle=min_idle_ms
                 )
-                # Not JUSTID: the client library drops the cursor from that reply.
+                # Not JUSTID: redis-py drops the cursor from that reply.
                 _ = pipe.xautoclaim(
                     self._tasks, group, OURSELVES, min_idle_ms, cursor, count=CLAIMED
                 )
                 before, (cursor, *_) = await pipe.execute()
                 found.update(_taken(before))
-                # One call looks at a thousand entries: fresh ones would hide a stale one behind.
-                if _text(cursor) == "0-0":
+                # One call looks at 1,000 entries: an idle one may stand behind as many fresh ones.
+                if text_of(cursor) == "0-0":
                     return found
         except ResponseError as error:
             if "unknown command" not in str(error).lower():
                 raise
-            return {**found, **await self._claim_by_hand(group, min_idle_ms)}
+            return {**found, **await self._claim_listed(group, min_idle_ms)}
 
-    async def _claim_by_hand(self, group: str, min_idle_ms: int) -> dict[str, Taken]:
-        """The same on a server without XAUTOCLAIM."""
+    async def _claim_listed(self, group: str, min_idle_ms: int) -> dict[str, PendingEntry]:
+        """The same with XPENDING and XCLAIM, on a server without XAUTOCLAIM (S1-6)."""
         pending = await self._pending(group)
         idle: list[Any] = [
             entry for entry, taken in pending.items() if taken.idle_ms >= min_idle_ms
         ]
         if not idle:
             return {}
-        # What its consumer, or another one, has touched since then is not idle, and stays theirs.
+        # An entry that a consumer has touched since is no longer idle, and stays with it.
         claimed = await self._redis.xclaim(
             self._tasks, group, OURSELVES, min_idle_ms, idle, justid=True
         )
-        return {_text(entry): pending[_text(entry)] for entry in claimed}
+        return {text_of(entry): pending[text_of(entry)] for entry in claimed}
 
-    # Tidying up.
+    # Cleaning up.
 
     async def dismiss(self, idle_ms: int) -> None:
-        """Forget the names of consumers that own nothing and have not been heard of for so long."""
+        """Deletes consumers that have no entry and have been silent for so long."""
         for group in self.groups:
             for consumer in await self._redis.xinfo_consumers(self._tasks, group):
                 if consumer["pending"] == 0 and consumer["idle"] >= idle_ms:
-                    await self._script(_DISMISS, group, _text(consumer["name"]))
+                    await self._script(_DISMISS, group, text_of(consumer["name"]))
 
     async def trim(self, now: Instant) -> None:
-        """By age, and only what is no work: a bound on the length would eat pending entries."""
+        """By age, and never the stream of tasks: a bound on length would delete pending entries."""
         for stream, kept_ms in self.dialect.kept_ms.items():
             await self._redis.xtrim(stream, minid=now - kept_ms, approximate=False)
 
-    # Reading in our own group.
+    # Reading in the server's own group.
 
-    async def read(self, start: str, *, block: bool) -> list[tuple[str, list[Row]]]:
+    async def read(self, start: str, *, block: bool) -> list[tuple[str, list[StreamEntry]]]:
         streams: dict[Any, Any] = dict.fromkeys(self.dialect.read, start)
-        line = self._blocking if block else self._redis
-        reply: Any = await line.xreadgroup(
+        redis = self._blocking if block else self._redis
+        reply: Any = await redis.xreadgroup(
             self.dialect.own_group,
             OURSELVES,
             streams,
@@ -317,7 +316,7 @@ class Channel:
             block=BLOCK_MS if block else None,
         )
         found = [
-            (_text(stream), [self._row(entry, fields) for entry, fields in rows])
+            (text_of(stream), [self._row(entry, fields) for entry, fields in rows])
             for stream, rows in reply or ()
             if rows
         ]
@@ -327,8 +326,8 @@ class Channel:
                 log.debug("Event consumed", stream=stream, event_id=row.event, consumer=OURSELVES)
         return found
 
-    async def done(self, stream: str, rows: Sequence[Row]) -> None:
-        """Read and seen to."""
+    async def done(self, stream: str, rows: Sequence[StreamEntry]) -> None:
+        """Acknowledges them, and deletes them where no one else reads the stream."""
         entries = [row.entry for row in rows]
         pipe = self._redis.pipeline(transaction=True)
         _ = pipe.xack(stream, self.dialect.own_group, *entries)
@@ -339,29 +338,22 @@ class Channel:
         for row in rows:
             log.debug("Event acknowledged", stream=stream, event_id=row.event)
 
-    def _row(self, entry: Any, fields: Any) -> Row:
-        name, plain = _text(entry), _fields(fields)
-        return Row(name, self.dialect.opened(plain), plain.get("event_id", name))
+    def _row(self, entry: Any, fields: Any) -> StreamEntry:
+        name, plain = text_of(entry), fields_of(fields)
+        return StreamEntry(name, self.dialect.opened(plain), plain.get("event_id", name))
 
     async def _script(self, source: str, *arguments: str) -> Any:
         return await self._redis.eval(source, 1, self._tasks, *arguments)
 
 
-def _taken(rows: Iterable[Mapping[str, Any]]) -> dict[str, Taken]:
+def _taken(rows: Iterable[Mapping[str, Any]]) -> dict[str, PendingEntry]:
     return {
-        _text(row["message_id"]): Taken(_text(row["consumer"]), int(row["time_since_delivered"]))
+        text_of(row["message_id"]): PendingEntry(
+            text_of(row["consumer"]), int(row["time_since_delivered"])
+        )
         for row in rows
     }
 
 
-def _rank(taken: Taken) -> tuple[bool, int]:
+def _rank(taken: PendingEntry) -> tuple[bool, int]:
     return taken.consumer == OURSELVES, taken.idle_ms
-
-
-def _text(value: Any) -> str:
-    # Foreign bytes: what is no text must not stop the reading of everything behind it.
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _fields(raw: Mapping[Any, Any] | None) -> Fields:
-    return {_text(name): _text(value) for name, value in (raw or {}).items()}

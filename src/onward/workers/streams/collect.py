@@ -1,29 +1,37 @@
-"""What comes in from a stream: answers to our offers, and entries that somebody else put there.
+"""What comes in from a stream: answers to offers, and entries that another program put there.
 
-Read in a group of our own, settled in the ledger, then acknowledged: a crash in between reads them
-once more, and the ledger refuses what it has had. Never anything of the seeds' groups.
+Read in the server's own group, settled in the ledger, then acknowledged: after a crash in between
+they are read again, and the ledger refuses what it has had. Never reads in the workers' groups.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
-from onward.core.contract import Verdict
+from onward.core import machine
+from onward.core.contract import Fate, Key, Verdict
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import LedgerUnavailable
+from onward.core.errors import Invalid, KeyReused, LedgerUnavailable
 from onward.core.follow import history
 from onward.core.outcome import Failed, Succeeded
-from onward.core.task import Claimed, State, Task, TaskId
-from onward.services.declarations import Declarations
+from onward.core.task import Claimed, Fault, State, Task, TaskId
+from onward.services.declarations import Declarations, as_declared
 from onward.workers.roster import Roster
-from onward.workers.streams.adopt import Adoption
-from onward.workers.streams.channel import OURSELVES, Channel, Row, order
-from onward.workers.streams.dialects import TOLD_S, Answer, Fields, count, is_id, told_key
+from onward.workers.streams.channel import OURSELVES, Channel, StreamEntry, order
+from onward.workers.streams.dialects import (
+    DEAD_LETTER_S,
+    Fields,
+    StreamAnswer,
+    count,
+    dead_letter_key,
+    is_id,
+)
 from onward.workers.streams.offers import Offer, Offers, claimed, net_ms
 
 log = structlog.get_logger("onward.streams")
@@ -31,8 +39,12 @@ log = structlog.get_logger("onward.streams")
 PAGE = 256
 PAUSE_S = 0.25
 
+# By task: its entry, or None if only its answer is known, and the fields of either.
+Foreign = Mapping[TaskId, tuple[str | None, Fields]]
+REUSED_KEY = "its idempotency_key was used before, with another tool or payload"
+
 AWAY = (RedisError, OSError, LedgerUnavailable)
-REFUSED = ResponseError  # it is there, and will not: full, or forbidden
+REFUSED = ResponseError  # Redis answers, and refuses: it is full, or access is denied
 
 
 class Collector:
@@ -54,7 +66,7 @@ class Collector:
         self._visibility_ms = visibility_ms
         self.worker = f"{OURSELVES}:{self._dialect.name}"
         self._meeting = asyncio.Lock()
-        self._adoption = Adoption(dispatcher, declarations, channel, offers, self.worker)
+        self._declarations = declarations
 
     async def run(self) -> None:
         start = ">"
@@ -70,17 +82,17 @@ class Collector:
             except Exception as error:
                 if isinstance(error, AWAY):
                     log.warning("answers out of reach", error=repr(error))
-                    if "NOGROUP" in str(error):  # deleted: made anew by whoever sits down next
+                    if "NOGROUP" in str(error):  # deleted: the next seat creates it
                         self._offers.leave()
                 else:
                     log.exception("collecting failed")
-                if not isinstance(error, RedisError | OSError):  # that is seen by whoever pings it
+                if not isinstance(error, RedisError | OSError):  # the health check pings Redis
                     self._dispatcher.troubles.failed(self.worker, error)
-                start = "0"  # what could not be seen to is read once more before anything new
+                start = "0"  # what was not acknowledged is read again before anything new
                 await asyncio.sleep(PAUSE_S)
 
     async def catch_up(self) -> None:
-        """All that is there now: what was read and never acknowledged, and what is new."""
+        """Reads all that is there now: what was never acknowledged, and what is new."""
         for start in ("0", ">"):
             while await self._collect(start, block=False):
                 pass
@@ -102,36 +114,38 @@ class Collector:
 
     # Answers.
 
-    async def _answers(self, stream: str, rows: Sequence[Row]) -> list[Row]:
-        """Settle them; returns those that are seen to."""
-        answers: dict[TaskId, list[tuple[Row, Answer]]] = {}
+    async def _answers(self, stream: str, rows: Sequence[StreamEntry]) -> list[StreamEntry]:
+        """Settles them; returns those that may be acknowledged."""
+        answers: dict[TaskId, list[tuple[StreamEntry, StreamAnswer]]] = {}
         for row in rows:
             answer = self._dialect.answer(stream, row.fields)
             if answer is not None:
                 answers.setdefault(answer.task, []).append((row, answer))
-        hopeless = await self._adopt_unknown([said[0] for said in answers.values()])
-        later = await asyncio.gather(*[self._in_turn(said, hopeless) for said in answers.values()])
+        hopeless = await self._adopt_unknown([of_task[0] for of_task in answers.values()])
+        later = await asyncio.gather(
+            *[self._in_order(of_task, hopeless) for of_task in answers.values()]
+        )
         left = {entry for entries in later for entry in entries}
         return [row for row in rows if row.entry not in left]
 
-    async def _in_turn(
-        self, said: Sequence[tuple[Row, Answer]], hopeless: Collection[TaskId]
+    async def _in_order(
+        self, answers: Sequence[tuple[StreamEntry, StreamAnswer]], hopeless: Collection[TaskId]
     ) -> list[str]:
-        """One task's answers, in their order: the first one counts. Returns what is left."""
-        for at, (_, answer) in enumerate(said):
+        """One task's answers, in their order: the first one counts. Returns those left over."""
+        for at, (_, answer) in enumerate(answers):
             if answer.task in hopeless and isinstance(answer.outcome, Failed):
                 fault = msgspec.structs.replace(answer.outcome.fault, retryable=False)
                 answer = msgspec.structs.replace(answer, outcome=Failed(fault))
             try:
                 await self._answered(answer)
             except AWAY:
-                return [row.entry for row, _ in said[at:]]
+                return [row.entry for row, _ in answers[at:]]
             except Exception as error:
-                # It would fail again, and nothing behind it would ever be read.
+                # It would fail again each time, and no entry after it would ever be read.
                 log.error("an answer was dropped", task=answer.task, error=repr(error))
         return []
 
-    async def _answered(self, answer: Answer) -> None:
+    async def _answered(self, answer: StreamAnswer) -> None:
         offer = await self._offers.find(answer.task)
         if offer is not None:
             held = offer.claimed
@@ -147,60 +161,62 @@ class Collector:
         else:
             await self._settle(answer, held, fence)
 
-    async def _settle(self, answer: Answer, held: Claimed, fence: int) -> Verdict:
+    async def _settle(self, answer: StreamAnswer, held: Claimed, fence: int) -> Verdict:
         offer = self._offers.of(answer.task)
         if offer is not None and fence == offer.claimed.fence:
             return await self._offers.settle(offer, answer.outcome)
-        # Of another attempt than the one that is offered now: the ledger knows what to make of it.
-        said = msgspec.structs.replace(held, fence=fence, worker=answer.worker)
-        return await self._dispatcher.settle(said, answer.outcome)
+        # Of another attempt than the one that is offered now: the ledger decides by its fence.
+        attempt = msgspec.structs.replace(held, fence=fence, worker=answer.worker)
+        return await self._dispatcher.settle(attempt, answer.outcome)
 
-    async def _given_up(self, answer: Answer, held: Claimed, fence: int) -> None:
-        """The worker's own dead letter: it must not be told a second time by us."""
-        marker = told_key(held.id, held.generation)
-        await self._channel.mark(marker, TOLD_S)
+    async def _given_up(self, answer: StreamAnswer, held: Claimed, fence: int) -> None:
+        """The worker has written the dead letter: the server must not write a second one."""
+        marker = dead_letter_key(held.id, held.generation)
+        await self._channel.mark(marker, DEAD_LETTER_S)
         if await self._settle(answer, held, fence) is Verdict.APPLIED:
             return
         its_last = answer.fence in (None, held.fence) and await self._had_it_last(held.id)
         if isinstance(answer.outcome, Failed) and its_last:
-            # It has reported the failure before, and another try waits for its time.
+            # The worker has reported the failure before, and the next attempt is waiting.
             task = await self._dispatcher.give_up(answer.task, answer.outcome.fault)
             if task.state is State.DEAD:
                 return
         await self._channel.unmark(marker)
 
     async def _had_it_last(self, task: TaskId) -> bool:
-        """Whether it was this stream that had it last, or ever."""
+        """Whether the last claim was this stream's."""
         worker = None
         async for event in history(self._tasks, task):
             if event.type == "task.claimed":
                 worker = msgspec.json.decode(event.data or "{}").get("worker")
         return bool(worker == self.worker)
 
-    async def _fence_of(self, offer: Offer, answer: Answer) -> int:
-        """An answer without a fence counts for an entry that somebody has, or had last."""
+    async def _fence_of(self, offer: Offer, answer: StreamAnswer) -> int:
+        """An answer without a fence counts for the entry, if a consumer has it or has had it."""
         entry, fence = offer.entry, offer.claimed.fence
         if self._dialect.shared and isinstance(answer.outcome, Succeeded):
-            return fence  # its services send no heartbeats: slow is not lost, and done is done
+            return fence  # its services send no heartbeats: a slow one is not lost
         if entry is None or offer.consumer is not None or offer.acked_at is not None:
             return fence
         if await self._channel.is_taken(entry):
             return fence
         if order(entry) <= (await self._channel.delivered()).any:
             return fence
-        return fence - 1  # nobody has taken this one yet: it answers an earlier one
+        return fence - 1  # no consumer has this entry yet: the answer is to an earlier one
 
     def _last_streamed(self, task: Task) -> int:
-        """The same for a task that is not on the stream now: the attempt that was seen there."""
+        """The same for a task that is not on the stream now: the attempt that was last there."""
         seen = task.state is State.RUNNING and task.lease_until is not None
         return task.fence if seen and not self._runs_natively(task) else -1
 
     def _runs_natively(self, task: Task) -> bool:
         return any(member.id == task.worker for member in self._roster.members())
 
-    async def _adopt_unknown(self, said: Sequence[tuple[Row, Answer]]) -> Collection[TaskId]:
-        """Returns those of which nobody knows what was to be done: no use in trying again."""
-        strange = [(row, answer) for row, answer in said if self._offers.of(answer.task) is None]
+    async def _adopt_unknown(
+        self, answers: Sequence[tuple[StreamEntry, StreamAnswer]]
+    ) -> Collection[TaskId]:
+        """Returns the tasks whose type is not known: a retry could not be offered to a worker."""
+        strange = [(row, answer) for row, answer in answers if self._offers.of(answer.task) is None]
         ids = [answer.task for _, answer in strange]
         tasks = await self._tasks.look(ids) if ids else ()
         unknown = {
@@ -210,48 +226,45 @@ class Collector:
         }
         if not unknown:
             return ()
-        name = self._dialect.id_field
         async for rows in self._channel.entries():
-            found = [row for row in rows if row.fields.get(name) in unknown]
+            found = [row for row in rows if row.fields.get("task_id") in unknown]
             for row in found:
-                unknown.pop(row.fields[name], None)
+                unknown.pop(row.fields["task_id"], None)
             await self.meet(found)
             if not unknown:
-                return ()  # what else there is of these is met when it is read
-        # The entries themselves are gone; a worker's dead letter tells of them.
-        gone = {task: (None, _before(*said)) for task, said in unknown.items()}
-        await self._adoption.adopt(gone)
+                return ()  # further entries of these are met when they are read
+        # The entries themselves are gone; a worker's dead letter repeats their fields.
+        gone = {task: (None, _before(*found)) for task, found in unknown.items()}
+        await self._adopt(gone)
         return {task for task, (_, fields) in gone.items() if self._dialect.flaw(fields)}
 
-    # Entries that we did not put there, or did in an earlier life.
+    # Entries that another program put there, or this server before a restart.
 
-    async def meet(self, rows: Sequence[Row]) -> None:
-        # One at a time: a sweep that meets the entry that is being read here would adopt it twice,
-        # and the second offer would stand for an attempt that the first one has ended.
+    async def meet(self, rows: Sequence[StreamEntry]) -> None:
+        # One at a time: a sweep that meets an entry which is being read here would adopt it twice,
+        # and the second offer would be for an attempt that the first one has ended.
         async with self._meeting:
             strange = [row for row in rows if not self._is_known(row)]
             for at in range(0, len(strange), PAGE):
                 await self._meet(strange[at : at + PAGE])
 
     async def find(self, entry: str) -> Offer | None:
-        """The offer of an entry that is not in the book yet: its worker was quicker than the reply
-        to writing it, or than our reading of an entry that another program wrote."""
+        """The offer of an entry that has none here yet: its worker was quicker than the reply to
+        writing it, or than the reading of an entry that another program wrote."""
         row = await self._channel.row(entry)
         if row is not None:
-            await self._offers.find(row.fields.get(self._dialect.id_field, ""))
+            await self._offers.find(row.fields.get("task_id", ""))
             await self.meet([row])
         return self._offers.at(entry)
 
-    def _is_known(self, row: Row) -> bool:
+    def _is_known(self, row: StreamEntry) -> bool:
         if self._offers.at(row.entry) is not None:
             return True
-        # Put there by us a moment ago: read here before the reply to writing it.
+        # Just written by this server: read here before the reply to writing it.
         fields = row.fields
-        return self._offers.is_coming(
-            fields.get(self._dialect.id_field, ""), fields.get("fence", "")
-        )
+        return self._offers.is_coming(fields.get("task_id", ""), fields.get("fence", ""))
 
-    async def _meet(self, rows: Sequence[Row]) -> None:
+    async def _meet(self, rows: Sequence[StreamEntry]) -> None:
         ids = [self._id_of(row) for row in rows]
         tasks = await self._tasks.look(ids)
         foreign: dict[TaskId, tuple[str | None, Fields]] = {}
@@ -259,21 +272,21 @@ class Collector:
         for id, (entry, fields, _), task in zip(ids, rows, tasks, strict=True):
             if task is None:
                 if id in foreign:
-                    over.append(foreign[id][0])  # whoever sent it has sent it again
+                    over.append(foreign[id][0])  # it was sent twice
                 foreign[id] = (entry, fields)
-            elif self._goes_on(task, fields):
+            elif self._is_current(task, fields):
                 over.append(self._take_up(entry, task))
             else:
-                over.append(entry)  # settled by whoever died before clearing it away
-        await self._adoption.adopt(foreign)
+                over.append(entry)  # settled by a server that ended before deleting it
+        await self._adopt(foreign)
         await self._offers.drop([entry for entry in over if entry is not None])
 
-    def _id_of(self, row: Row) -> TaskId:
-        """The task's, or one for an entry that has none: the same whenever it is read."""
-        id = row.fields.get(self._dialect.id_field, "")
+    def _id_of(self, row: StreamEntry) -> TaskId:
+        """The task's id, or one made from an entry that has none: the same at each reading."""
+        id = row.fields.get("task_id", "")
         return id if is_id(id) else f"{self._dialect.name}-{row.entry}"
 
-    def _goes_on(self, task: Task, fields: Fields) -> bool:
+    def _is_current(self, task: Task, fields: Fields) -> bool:
         if task.state is not State.RUNNING:
             return False
         if "fence" in fields:
@@ -281,21 +294,117 @@ class Collector:
         offer = self._offers.of(task.id)
         if offer is None:
             return not self._runs_natively(task)
-        # A second entry of a task that is on the stream: its worker tries it again by itself, or
-        # somebody has sent it twice.
+        # A second entry of a task that is on the stream: its worker retries it by itself, or it was
+        # sent twice.
         tried = fields.get("retry_count", "")
         return tried.isdigit() and int(tried) > offer.claimed.failures
 
     def _take_up(self, entry: str, task: Task) -> str | None:
-        """Go on with it; returns the entry that this one takes the place of."""
+        """Records its offer; returns the entry that this one replaces."""
         offer = Offer(entry, claimed(task))
         if task.lease_until is not None and self._offers.of(task.id) is None:
             offer.consumer = task.worker
             offer.until = task.lease_until - net_ms(self._visibility_ms)
         return self._offers.keep(offer)
 
+    # Entries of other programs: their tasks enter the ledger as offered, and perhaps as under way.
+    # One that no worker has read yet is checked as at every other door: its key is used once, its
+    # payload fits the schema, a guarded type waits for approval. One that a worker has read stays
+    # with that worker.
 
-def _before(fields: Fields, answer: Answer) -> Fields:
-    """As the task was before this answer: a dead letter counts the failure that it tells of."""
+    async def _adopt(self, foreign: Foreign) -> None:
+        now = self._dispatcher.clock.now()
+        adopted: list[tuple[str | None, Task]] = []
+        flaws: dict[TaskId, Fault] = {}
+        for id, (entry, fields) in foreign.items():
+            task = self._dialect.adopt({**fields, "task_id": id}, now)
+            if task is None:
+                continue
+            flaw = None if entry is None else self._dialect.flaw(fields)
+            if fields.get("task_id") != id:
+                flaw = "an entry without a task_id that could be one"
+            if flaw is not None:
+                flaws[task.id] = Fault(kind="SchemaInvalid", message=flaw, retryable=False)
+            elif entry is not None and await self._is_guarded(entry, task, flaws):
+                continue
+            adopted.append((entry, task))
+        if adopted:
+            await self._enter(adopted, flaws)
+
+    async def _is_guarded(self, entry: str, task: Task, flaws: dict[TaskId, Fault]) -> bool:
+        """Whether it waits for approval instead; a payload that does not fit is a flaw."""
+        try:
+            payload = msgspec.json.decode(task.payload)
+            service = await self._declarations.fitting(task.type, task.queue, payload)
+        except Invalid as error:
+            if not await self._channel.was_read(entry):
+                flaws[task.id] = Fault(kind="SchemaInvalid", message=str(error), retryable=False)
+            return False
+        guarded = service is not None and service.requires_approval
+        if not guarded or await self._channel.was_read(entry):
+            return False
+        # In the ledger first: after a crash between the two the next start deletes the entry; the
+        # other way round the task would be lost.
+        try:
+            await self._dispatcher.submit(as_declared(task, service), key=self._key(task))
+        except KeyReused:
+            return False  # it becomes a dead letter
+        if not await self._channel.withdraw(entry):
+            log.warning("a worker took it before it was approved", task=task.id)
+        return True
+
+    async def _enter(
+        self, adopted: Sequence[tuple[str | None, Task]], flaws: dict[TaskId, Fault]
+    ) -> None:
+        fates = await self._insert([(task, self._key(task)) for _, task in adopted])
+        again: list[Task] = []
+        there: list[tuple[str | None, Task]] = []
+        for (entry, task), fate in zip(adopted, fates, strict=True):
+            if fate is not Fate.FRESH:
+                if fate is Fate.KNOWN and await self._take_back(entry):
+                    log.info("not adopted: its key was used before", task=task.id)
+                    continue
+                again.append(task)
+                # Under way already, it cannot be stopped: its answer counts.
+                if fate is Fate.REUSED and entry and not await self._channel.was_read(entry):
+                    flaws[task.id] = Fault(kind="KeyReused", message=REUSED_KEY, retryable=False)
+            there.append((entry, task))
+        await self._insert([(task, None) for task in again])
+        self._dispatcher.backend.bell.ring("log")
+        for entry, task in there:
+            offer = Offer(entry, claimed(machine.adopted(task, self.worker).task))
+            self._offers.keep(offer)
+            if task.id in flaws:
+                await self._offers.settle(offer, Failed(flaws[task.id]))
+
+    async def _insert(self, tasks: Sequence[tuple[Task, Key | None]]) -> Sequence[Fate]:
+        if not tasks:
+            return ()
+        if any(task.session for task, _ in tasks):
+            await self._dispatcher.expect_sessions()
+        submissions = [
+            msgspec.structs.replace(machine.adopted(task, self.worker), key=key)
+            for task, key in tasks
+        ]
+        now = self._dispatcher.clock.now()
+        receipts = (await self._tasks.insert(submissions, (), now=now)).receipts
+        return [receipt.fate for receipt in receipts]
+
+    async def _take_back(self, entry: str | None) -> bool:
+        # A quick worker may have acknowledged it, with its answer on the way: if the entry were
+        # deleted, that answer would belong to a task that is not in the ledger.
+        if entry is None or await self._channel.was_read(entry):
+            return False
+        return await self._channel.withdraw(entry)
+
+    def _key(self, task: Task) -> Key | None:
+        if task.key is None or task.key == task.id:
+            return None
+        request = hashlib.sha256(f"{task.type}\n{task.payload}".encode()).hexdigest()
+        return Key(self._dialect.name, task.key, request)
+
+
+def _before(fields: Fields, answer: StreamAnswer) -> Fields:
+    """The task as it was before this answer: a dead letter counts the failure that it reports."""
     failures = count(fields.get("retry_count", ""))
     return {**fields, "retry_count": str(failures - 1)} if answer.given_up and failures else fields

@@ -1,7 +1,7 @@
-"""How much is on the streams, who reads it and how far, for /metrics and /health (S2-10, S3-7).
+"""How long the streams are and how far each group has read, for /metrics and /health (S2-10, S3-7).
 
-Two round trips each, whatever is on them. Reads the names that the dialects have, so there are as
-many series as there are streams and groups; a session's own stream is never among them.
+Two round trips each, however long the streams are. Reads only the streams that the dialects name,
+so the number of series is bounded: a session's own stream is never among them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from onward.workers.streams.channel import OURSELVES, Lines
-from onward.workers.streams.dialects import Dialect
+from onward.workers.streams.channel import OURSELVES, StreamConnections
+from onward.workers.streams.dialects import Dialect, text_of
 
 MOST_GROUPS = 64  # of one stream; of more, those furthest behind
-FAR = 1_000  # beyond this, behind is behind
+FAR = 1_000  # a lag is counted up to here
 
-# Redis loses count of a group's lag once an entry has been deleted; ours are, with their end.
+# Redis cannot compute a group's lag once an entry was deleted, and the feed deletes what is done.
 _BEHIND = """
 return #redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', ARGV[2])
 """
@@ -30,14 +30,14 @@ class Group(msgspec.Struct):
     name: str
     pending: int  # given to a consumer and not acknowledged
     last: str
-    lag: int | None  # not given to anybody yet
+    lag: int | None  # not given to a consumer yet
 
 
-async def read(lines: Lines, dialects: Sequence[Dialect]) -> Depths:
+async def read(connections: StreamConnections, dialects: Sequence[Dialect]) -> Depths:
     streams = list(
         dict.fromkeys(name for one in dialects for name in (one.tasks, *one.read, *one.kept_ms))
     )
-    pipe = lines.calls.pipeline(transaction=False)
+    pipe = connections.calls.pipeline(transaction=False)
     for stream in streams:
         _ = pipe.xlen(stream)
         _ = pipe.xinfo_groups(stream)
@@ -52,29 +52,29 @@ async def read(lines: Lines, dialects: Sequence[Dialect]) -> Depths:
             groups += _furthest([_group(stream, info) for info in infos])
     lost = [group for group in groups if group.lag is None]
     if lost:
-        pipe = lines.calls.pipeline(transaction=False)
+        pipe = connections.calls.pipeline(transaction=False)
         for group in lost:
             _ = pipe.eval(_BEHIND, 1, group.stream, group.last, str(FAR))
         for group, behind in zip(lost, await pipe.execute(raise_on_error=False), strict=True):
             group.lag = behind if isinstance(behind, int) else None
-    return Depths(lengths, groups, lines.tally)
+    return Depths(lengths, groups, connections.tally)
 
 
-async def consumers(lines: Lines, dialects: Sequence[Dialect]) -> int:
-    """How many workers read tasks from the streams. One that is gone counts until it is dismissed:
-    a worker that is busy for long, or waits without a limit, looks the same from here.
+async def consumers(connections: StreamConnections, dialects: Sequence[Dialect]) -> int:
+    """How many workers read tasks from the streams. One that is gone counts until its name is
+    deleted: a worker that is busy for long, or blocks without a limit, looks the same in Redis.
     """
-    pipe = lines.calls.pipeline(transaction=False)
+    pipe = connections.calls.pipeline(transaction=False)
     for dialect in dialects:
         _ = pipe.xinfo_groups(dialect.tasks)
     replies = await pipe.execute(raise_on_error=False)
-    pipe = lines.calls.pipeline(transaction=False)
+    pipe = connections.calls.pipeline(transaction=False)
     for dialect, infos in zip(dialects, replies, strict=True):
         there = () if isinstance(infos, Exception) else infos  # no such stream yet
-        for name in [_text(info["name"]) for info in there]:
+        for name in [text_of(info["name"]) for info in there]:
             if dialect.serves(name):
                 _ = pipe.xinfo_consumers(dialect.tasks, name)
-    names = [_text(one["name"]) for reply in await pipe.execute() for one in reply]
+    names = [text_of(one["name"]) for reply in await pipe.execute() for one in reply]
     return len(names) - names.count(OURSELVES)
 
 
@@ -82,9 +82,9 @@ def _group(stream: str, info: Mapping[str, Any]) -> Group:
     lag = info.get("lag")
     return Group(
         stream,
-        _text(info["name"]),
+        text_of(info["name"]),
         int(info["pending"]),
-        _text(info["last-delivered-id"]),
+        text_of(info["last-delivered-id"]),
         None if lag is None else int(lag),
     )
 
@@ -93,22 +93,16 @@ def _furthest(groups: list[Group]) -> list[Group]:
     return sorted(groups, key=lambda group: (group.lag or 0) + group.pending)[-MOST_GROUPS:]
 
 
-class Depths:
+class Depths(msgspec.Struct, eq=False):  # the registry keeps it by identity
     """One reading, as Prometheus collects it."""
 
-    def __init__(
-        self,
-        lengths: Mapping[str, int],
-        groups: Sequence[Group],
-        tally: Mapping[tuple[str, str], int],
-    ) -> None:
-        self._lengths = lengths
-        self._groups = groups
-        self._tally = tally
+    lengths: Mapping[str, int]
+    groups: Sequence[Group]
+    tally: Mapping[tuple[str, str], int]
 
     def collect(self) -> Iterable[Metric]:
         depth = GaugeMetricFamily("onward_stream_depth", "Entries on a stream", labels=["stream"])
-        for stream, length in self._lengths.items():
+        for stream, length in self.lengths.items():
             depth.add_metric([stream], length)
         labels = ["stream", "group"]
         lag = GaugeMetricFamily(
@@ -119,7 +113,7 @@ class Depths:
             "Entries that a group was given and has not acknowledged",
             labels=labels,
         )
-        for group in self._groups:
+        for group in self.groups:
             pending.add_metric([group.stream, group.name], group.pending)
             if group.lag is not None:
                 lag.add_metric([group.stream, group.name], group.lag)
@@ -128,10 +122,6 @@ class Depths:
             "Entries published, consumed and acknowledged by this server",
             labels=["stream", "step"],
         )
-        for (stream, step), count in sorted(self._tally.items()):
+        for (stream, step), count in sorted(self.tally.items()):
             entries.add_metric([stream, step], count)
         return [depth, lag, pending, entries]
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

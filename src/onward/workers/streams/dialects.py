@@ -1,9 +1,13 @@
-"""What entries on a stream look like: one dialect a protocol, as names and two translations."""
+"""What the entries of a stream look like: each dialect is a record of names and translations.
+
+The workers' dialect is here (the task queue protocol v1.2.1, S1); the agents' is in
+agent_dialect.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,182 +20,143 @@ from onward.core.trace import handed_on, stored
 Fields = Mapping[str, str]
 
 LONGEST_ID = 255
-TOLD_S = 7 * 24 * 3600
+DEAD_LETTER_S = 7 * 24 * 3600
+RELEASED = "onward:released"  # the consumer that gets what a leaving worker could not finish
+ORIGIN = "onward"  # `origin` of the entries that the server writes to streams that it also reads
+
+TASKS, RESULTS, DEAD_LETTERS = "stream:task", "stream:result", "stream:dlq"
+WORKERS_GROUP, OWN_GROUP = "cg:workers", "cg:onward"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class StreamAnswer(msgspec.Struct, frozen=True):
     task: TaskId
-    fence: int | None  # echoed by workers that can
+    fence: int | None  # repeated by workers that can
     worker: str
     outcome: Outcome
-    given_up: bool = False  # the worker has made a dead letter of it itself
+    given_up: bool = False  # the worker has written a dead letter itself
 
 
-class Dialect(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def queue(self) -> str: ...
-    @property
-    def tasks(self) -> str: ...
-    @property
-    def own_group(self) -> str: ...
-    @property
-    def read(self) -> Sequence[str]:
-        """The streams that the server reads in its own group."""
-        ...
-
-    @property
-    def consumed(self) -> Sequence[str]:
-        """Those of them whose entries are nobody else's business."""
-        ...
-
-    @property
-    def kept_ms(self) -> Mapping[str, int]:
-        """How long entries stay on streams that nobody empties."""
-        ...
-
-    @property
-    def shared(self) -> bool:
-        """Several groups see each entry, and one of them, nobody says which, does the work."""
-        ...
-
-    @property
-    def whole(self) -> bool:
-        """An entry says more of its task than a claim does."""
-        ...
-
-    @property
-    def id_field(self) -> str: ...
-    @property
-    def released(self) -> str:
-        """The consumer to whom a worker that leaves hands what it could not finish."""
-        ...
-
-    def cancel_key(self, task: TaskId, fence: int) -> str: ...
-    def groups(self) -> Sequence[tuple[str, str]]:
-        """Which are made if they are not there: stream and name."""
-        ...
-
-    def serves(self, group: str) -> bool:
-        """Whether this group on the stream of tasks is one of those who do the work."""
-        ...
-
-    def opened(self, fields: Fields) -> Fields:
-        """What an entry says, without what it is wrapped in."""
-        ...
-
-    def entry(self, claimed: Claimed, task: Task | None) -> Fields: ...
-    def answer(self, stream: str, fields: Fields) -> Answer | None: ...
-    def adopt(self, fields: Fields, now: Instant) -> Task | None: ...
-    def flaw(self, fields: Fields) -> str | None:
-        """Why nobody could do what somebody else's entry asks for."""
-        ...
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    queue: str
+    tasks: str  # the stream of tasks
+    own_group: str  # the group in which the server reads
+    read: Sequence[str]  # the streams that the server reads in it
+    consumed: Sequence[str] = ()  # those of them that it empties: no one else reads them
+    kept_ms: Mapping[str, int] = {}  # how long entries stay on streams that are not emptied
+    groups: Sequence[tuple[str, str]]  # created if they are missing: stream and name
+    # Several groups read each entry, and one of them, it is not known which, does the work. Such an
+    # entry carries fields of the task that a claim does not have.
+    shared: bool
+    serves: Callable[[str], bool]  # whether this group of the stream of tasks does the work
+    opened: Callable[[Fields], Fields]  # the fields of an entry, out of its envelope
+    entry: Callable[[Claimed, Task | None], Fields]
+    answer: Callable[[str, Fields], StreamAnswer | None]
+    adopt: Callable[
+        [Fields, Instant], Task | None
+    ]  # the task of an entry that another program wrote
+    flaw: Callable[[Fields], str | None]  # why no worker could do what such an entry asks for
 
 
-class StreamProtocol:
-    """The task queue protocol v1.2.1 (S1)."""
+def _entry(claimed: Claimed, _: Task | None) -> Fields:
+    limits = [at for at in (claimed.attempt_by, claimed.expires_at) if at is not None]
+    return {
+        "task_id": claimed.id,
+        "tool_name": claimed.type,
+        "payload": claimed.payload,
+        "idempotency_key": claimed.key or claimed.id,
+        "retry_count": str(claimed.failures),
+        "created_at": str(claimed.created_at),
+        "fence": str(claimed.fence),
+        "attempt": str(claimed.attempt),
+        "deadline_at": str(min(limits)) if limits else "",
+        **trace_field(claimed),
+    }
 
-    name = "streams"
-    queue = "streams"
-    tasks, results, dead = "stream:task", "stream:result", "stream:dlq"
-    group, own_group = "cg:workers", "cg:onward"
-    read = (tasks, results, dead)
-    consumed = (results,)
-    kept_ms: Mapping[str, int] = {}
-    shared = whole = False
-    id_field = "task_id"
-    released = "onward:released"
-    ours = "onward"  # `origin` of the dead letters that we write ourselves
 
-    def cancel_key(self, task: TaskId, fence: int) -> str:
-        """Of one attempt: what was asked of it must not stop the replay that follows."""
-        return f"onward:cancel:{task}:{fence}"
+def _answer(stream: str, fields: Fields) -> StreamAnswer | None:
+    task = fields.get("task_id")
+    if not task or (stream == DEAD_LETTERS and fields.get("origin") == ORIGIN):
+        return None
+    return StreamAnswer(
+        task,
+        count(fields.get("fence", "")) or None,
+        fields.get("worker", ""),
+        _outcome(stream, fields),
+        given_up=stream == DEAD_LETTERS,
+    )
 
-    def groups(self) -> Sequence[tuple[str, str]]:
-        return ((self.tasks, self.group), *((stream, self.own_group) for stream in self.read))
 
-    def serves(self, group: str) -> bool:
-        return group == self.group
+def _outcome(stream: str, fields: Fields) -> Outcome:
+    if stream == RESULTS and fields.get("status") == "succeeded":
+        return succeeded(fields.get("result", "null"))
+    retryable: bool | None = {"true": True, "1": True, "false": False, "0": False}.get(
+        fields.get("retryable", "").lower()
+    )
+    after = fields.get("retry_after_ms")
+    fault = Fault(
+        kind=fields.get("error_type") or "Error",
+        message=fields.get("error", "failed"),
+        retryable=False if stream == DEAD_LETTERS else retryable,
+        retry_after_ms=bounded_delay(count(after)) if after else None,
+    )
+    return Released(fault) if fields.get("released") == "true" else Failed(fault)
 
-    def opened(self, fields: Fields) -> Fields:
-        return fields
 
-    def entry(self, claimed: Claimed, task: Task | None = None) -> Fields:
-        limits = [at for at in (claimed.attempt_by, claimed.expires_at) if at is not None]
-        return {
-            "task_id": claimed.id,
-            "tool_name": claimed.type,
-            "payload": claimed.payload,
-            "idempotency_key": claimed.key or claimed.id,
-            "retry_count": str(claimed.failures),
-            "created_at": str(claimed.created_at),
-            "fence": str(claimed.fence),
-            "attempt": str(claimed.attempt),
-            "deadline_at": str(min(limits)) if limits else "",
-            **trace_field(claimed),
-        }
+def _adopt(fields: Fields, now: Instant) -> Task | None:
+    task = fields.get("task_id", "")
+    if not is_id(task):
+        return None
+    failures = count(fields.get("retry_count", ""))
+    return Task(
+        id=task,
+        type=fields.get("tool_name") or "unknown",
+        queue=WORKER_STREAMS.queue,
+        profile=WORKER_STREAMS.name,
+        payload=kept(fields.get("payload", "null")),
+        created_at=now,
+        queued_at=now,
+        key=fields.get("idempotency_key") or None,
+        fence=count(fields.get("fence", "")),
+        failures=failures,
+        retries=failures,
+        overrides=stored(fields.get("traceparent")),
+    )
 
-    def answer(self, stream: str, fields: Fields) -> Answer | None:
-        task = fields.get("task_id")
-        if not task or (stream == self.dead and fields.get("origin") == self.ours):
-            return None
-        return Answer(
-            task,
-            count(fields.get("fence", "")) or None,
-            fields.get("worker", ""),
-            self._outcome(stream, fields),
-            given_up=stream == self.dead,
-        )
 
-    def _outcome(self, stream: str, fields: Fields) -> Outcome:
-        if stream == self.results and fields.get("status") == "succeeded":
-            return succeeded(fields.get("result", "null"))
-        retryable: bool | None = {"true": True, "1": True, "false": False, "0": False}.get(
-            fields.get("retryable", "").lower()
-        )
-        if stream == self.dead:
-            retryable = False  # the worker itself has given it up
-        after = fields.get("retry_after_ms")
-        fault = Fault(
-            kind=fields.get("error_type") or "Error",
-            message=fields.get("error", "failed"),
-            retryable=retryable,
-            retry_after_ms=bounded_delay(count(after)) if after else None,
-        )
-        return Released(fault) if fields.get("released") == "true" else Failed(fault)
+WORKER_STREAMS = Dialect(
+    name="streams",
+    queue="streams",
+    tasks=TASKS,
+    own_group=OWN_GROUP,
+    read=(TASKS, RESULTS, DEAD_LETTERS),
+    consumed=(RESULTS,),
+    groups=(
+        (TASKS, WORKERS_GROUP),
+        *((stream, OWN_GROUP) for stream in (TASKS, RESULTS, DEAD_LETTERS)),
+    ),
+    shared=False,
+    serves=lambda group: group == WORKERS_GROUP,
+    opened=lambda fields: fields,
+    entry=_entry,
+    answer=_answer,
+    adopt=_adopt,
+    flaw=lambda fields: None if fields.get("tool_name") else "an entry without tool_name",
+)
 
-    def flaw(self, fields: Fields) -> str | None:
-        return None if fields.get("tool_name") else "an entry without tool_name"
 
-    def adopt(self, fields: Fields, now: Instant) -> Task | None:
-        task = fields.get("task_id", "")
-        if not is_id(task):
-            return None
-        failures = count(fields.get("retry_count", ""))
-        return Task(
-            id=task,
-            type=fields.get("tool_name") or "unknown",
-            queue=self.queue,
-            profile=self.name,
-            payload=kept(fields.get("payload", "null")),
-            created_at=now,
-            queued_at=now,
-            key=fields.get("idempotency_key") or None,
-            fence=count(fields.get("fence", "")),
-            failures=failures,
-            retries=failures,
-            overrides=stored(fields.get("traceparent")),
-        )
+def cancel_key(task: TaskId, fence: int) -> str:
+    """Of one attempt: canceling it must not stop the replay that follows."""
+    return f"onward:cancel:{task}:{fence}"
+
+
+def dead_letter_key(task: TaskId, generation: int) -> str:
+    """Set once this death is on the stream of dead letters."""
+    return f"onward:told:{task}:{generation}"
 
 
 def is_id(text: str) -> bool:
     return 0 < len(text) <= LONGEST_ID and text.isprintable()
-
-
-def told_key(task: TaskId, generation: int) -> str:
-    """Set once this death is on the stream of dead letters."""
-    return f"onward:told:{task}:{generation}"
 
 
 def trace_field(task: Claimed) -> Fields:
@@ -204,6 +169,15 @@ def count(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
+def text_of(value: Any) -> str:
+    # Another program's bytes: what is no UTF-8 must not stop the reading of all that follows it.
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def fields_of(raw: Mapping[Any, Any] | None) -> Fields:
+    return {text_of(name): text_of(value) for name, value in (raw or {}).items()}
+
+
 def succeeded(text: str) -> Outcome:
     try:
         return Succeeded(_json(text))
@@ -212,19 +186,19 @@ def succeeded(text: str) -> Outcome:
 
 
 def _json(text: str) -> Json:
-    """Text that should be JSON; if it is none at all, it is kept as a string."""
+    """Text that should be JSON; text that is not becomes a JSON string."""
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = encode(text)
     except RecursionError:
-        pass  # said below, in our words
-    strict_json.parse(text.encode())  # somebody has to read it: held to what every door is held to
+        pass  # the check below refuses it with our own message
+    strict_json.parse(text.encode())  # checked as what callers send is: callers read it
     return text
 
 
 def kept(text: str) -> Json:
-    """The same, and what no ledger could keep as JSON is kept as text."""
+    """The same, and JSON that no ledger could keep becomes a JSON string."""
     try:
         return _json(text)
     except Invalid:

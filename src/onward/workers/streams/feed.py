@@ -1,9 +1,9 @@
 """Workers on a Redis stream: tasks are offered there, and their answers collected from there.
 
-The backlog stays in the ledger; the stream holds only what is offered or under way. An entry nobody
-has taken is *offered*: claimed and fenced, without a lease. It runs once the group's pending list
-shows a consumer; that consumer's heartbeats (its idle time) are the lease. Everything can be read
-back from the stream, so a server that takes this duty over goes on where the last one stopped.
+The backlog stays in the ledger; the stream holds only what is offered or under way. An entry that
+no worker has read is *offered*: claimed and fenced, without a lease. It runs once the group's
+pending list shows a consumer; that consumer's heartbeats (its idle time) are the lease. All of this
+can be read from the stream, so a server that takes the duty over goes on where the last one was.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from onward.core.coalesce import Coalescer
-from onward.core.contract import Documents, Hold, Query
+from onward.core.contract import Documents, LeaseRenewal, Query
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
 from onward.core.errors import LedgerUnavailable
@@ -29,31 +29,39 @@ from onward.core.task import Claimed, Instant, Json, State, encode, new_id
 from onward.services.catalog import Catalog
 from onward.services.declarations import Declarations
 from onward.workers.roster import Roster, is_service
-from onward.workers.streams.channel import OURSELVES, Channel, Lines, Order, Reach, Taken, order
+from onward.workers.streams.channel import (
+    OURSELVES,
+    Channel,
+    Order,
+    PendingEntry,
+    ReadPositions,
+    StreamConnections,
+    order,
+)
 from onward.workers.streams.collect import AWAY, PAGE, REFUSED, Collector
-from onward.workers.streams.dialects import Dialect
+from onward.workers.streams.dialects import RELEASED, Dialect, cancel_key
 from onward.workers.streams.offers import Offer, Offers, claimed, net_ms
 
 log = structlog.get_logger("onward.streams")
 
 EVERY = "*"
-LEDGER = "ledger"  # the kind of document that has its name
-HELD = (State.QUEUED, State.RUNNING)  # as which offered tasks are counted, and those delivered
-ANY = "any"  # of a service that does not say how it is reached
+LEDGER = "ledger"  # the kind of the document with the ledger's name
+HELD = (State.QUEUED, State.RUNNING)  # as which tasks are counted that are offered, or delivered
+ANY = "any"  # `via` of a service that any transport may serve
 SWEEP_S = 0.5
-REREAD = 4  # sweeps between two looks at the ledger for what was done to our offers elsewhere
-REFUSED_S = 5.0  # until the next try at a stream that takes no entries: Redis is full, say
-LEAVE_S = 2.0  # for a Redis that does not answer, when we stop
-STOP_S = 60  # longer than any grace to stop
-GLANCE_MS = 250  # an entry that a service has no use for is acknowledged sooner than this
-SILENT_MS = 3_600_000  # a consumer that owns nothing is forgotten after this
+REREAD = 4  # sweeps between two reads of the offered tasks: another server may have changed them
+REFUSED_S = 5.0  # until the next try at a stream that refuses entries, as when Redis is full
+LEAVE_S = 2.0  # to wait for Redis when the server stops
+STOP_S = 60  # longer than any grace period
+GLANCE_MS = 250  # a service acknowledges an entry that is not for it sooner than this
+SILENT_MS = 3_600_000  # a consumer without entries is deleted after this
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    types: Sequence[str]  # served besides the dialect's own queue; "*" for all nobody else serves
-    besides: Sequence[str] = ()  # queues that are never among all
+class FeedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    types: Sequence[str]  # besides the dialect's own queue; "*": all that no other worker serves
+    besides: Sequence[str] = ()  # queues that "*" leaves out
     visibility_ms: int
-    credits: int  # entries that nobody has taken yet
+    credits: int  # entries that no worker has read yet
 
 
 class Feed:
@@ -63,38 +71,38 @@ class Feed:
         self,
         dispatcher: Dispatcher,
         roster: Roster,
-        lines: Lines,
+        connections: StreamConnections,
         dialect: Dialect,
-        rules: Rules,
+        settings: FeedSettings,
         catalog: Catalog,
-        duty: Duty | None,  # None: no other server could feed it
+        duty: Duty | None,  # None: the ledger has no other server
     ) -> None:
         self._duty = duty
-        self._ledger = ""  # its name, by which the streams are marked as ours
-        self.other: str | None = None  # the name of another ledger whose streams these are
+        self._ledger = ""  # its name, with which the streams are marked
+        self.other: str | None = None  # the ledger that has these streams, if it is another one
         self._catalog = catalog
-        self._declared: Sequence[str] = ()  # types of services that are to be done by this stream
-        self._elsewhere: frozenset[str] = frozenset(rules.besides)  # … and by others
+        self._declared: Sequence[str] = ()  # types of services that are reached by this stream
+        self._elsewhere: frozenset[str] = frozenset(settings.besides)  # … and by other transports
         self._dispatcher = dispatcher
         self._tasks = dispatcher.backend.tasks
         self._documents = dispatcher.backend.documents
         self._clock = dispatcher.clock
         self._roster = roster
         self._dialect = dialect
-        self._rules = rules
-        self._visibility_ms = rules.visibility_ms
-        self._net_ms = net_ms(rules.visibility_ms)
-        self._channel = Channel(lines, dialect)
+        self._settings = settings
+        self._visibility_ms = settings.visibility_ms
+        self._net_ms = net_ms(settings.visibility_ms)
+        self._channel = Channel(connections, dialect)
         self._offers = Offers(dispatcher, self._channel)
         declarations = Declarations(catalog)
         self._collector = Collector(
-            dispatcher, roster, self._channel, self._offers, declarations, rules.visibility_ms
+            dispatcher, roster, self._channel, self._offers, declarations, settings.visibility_ms
         )
         self._adding = Coalescer(self._channel.add, whole=True)
         self._reading = Coalescer(self._tasks.get)
         self._waiting_queues: Sequence[str] = ()
         self._sweeps = 0
-        self._closed_until = 0.0  # for new entries
+        self._closed_until = 0.0  # no new entries before
         self._loops: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -107,11 +115,11 @@ class Feed:
         await asyncio.gather(*self._loops, return_exceptions=True)
         fed = self._offers.seat is not None
         self._offers.leave()
-        with suppress(Exception):  # else others wait until it lapses
+        with suppress(Exception):  # if this fails, others wait until it expires
             async with asyncio.timeout(LEAVE_S):
                 if self._duty is not None:
                     await self._duty.give_up()
-                elif fed:  # else another server of this ledger goes on
+                elif fed:  # else another server of this ledger feeds them
                     await self._channel.vacate(self._ledger)
 
     # On and off duty.
@@ -121,12 +129,12 @@ class Feed:
             try:
                 if await self._is_ours():
                     if self._offers.seat is None:
-                        await self._sit_down()
+                        await self._take_seat()
                     await self.sweep()
                 else:
                     self._offers.leave()
             except AWAY as error:
-                # Nothing can be offered: leave the work in its queues, and read all back later.
+                # Nothing can be offered: tasks stay in their queues, and all is read again later.
                 log.warning("stream out of reach", error=repr(error))
                 self._offers.leave()
             except Exception as error:
@@ -141,7 +149,7 @@ class Feed:
         if self._duty is not None and not await self._duty.mine():
             self.other = None
             return False
-        # Read anew each time: in a Redis that has lost the ledger no stream is to be made anew.
+        # Read each time: in a Redis that has lost the ledger no stream may be created.
         name = await _name(self._documents, self._clock.now())
         if self._ledger not in ("", name):
             raise LedgerUnavailable("the ledger was replaced by another one")
@@ -152,17 +160,17 @@ class Feed:
                 "these streams are another ledger's",
                 streams=self._dialect.name,
                 ledger=other,
-                hint="nothing is offered; take another database of that Redis, as in redis://…/1",
+                hint="nothing is offered; use another database of that Redis, as in redis://…/1",
             )
         self.other = other
         return other is None
 
-    async def _sit_down(self) -> None:
+    async def _take_seat(self) -> None:
         await self._channel.prepare()
         self._offers.clear()
         async for rows in self._channel.entries():
             await self._collector.meet(rows)
-        # Answers that came meanwhile first: a task that looks forgotten may have one.
+        # First the answers that came meanwhile: a task without an entry may have one.
         await self._collector.catch_up()
         await self._release_forgotten()
         seat = Seat(
@@ -172,10 +180,10 @@ class Feed:
             deliver=self._deliver,
             stop=self._stop,
         )
-        self._offers.sit(seat, self._rules.credits)
+        self._offers.sit(seat, self._settings.credits)
 
     async def _release_forgotten(self) -> None:
-        """Claimed for the stream and never put there, or put there and swept away with it."""
+        """Releases what was claimed for the stream and has no entry: never written, or deleted."""
         counts = await self._tasks.counts()
         live = {queue for (queue, _, state), n in counts.items() if n and state in HELD}
         for queue in sorted(live):
@@ -198,11 +206,11 @@ class Feed:
                     break
 
     def _queues(self) -> list[str]:
-        """Never a type that somebody serves natively, and nothing while nobody could take it."""
+        """Never a type that other workers serve, and nothing while no group could read it."""
         if not self._channel.groups or monotonic() < self._closed_until:
             return []
-        named = [*self._declared, *(name for name in self._rules.types if name != EVERY)]
-        if EVERY in self._rules.types:
+        named = [*self._declared, *(name for name in self._settings.types if name != EVERY)]
+        if EVERY in self._settings.types:
             named += [queue for queue in self._waiting_queues if queue not in self._elsewhere]
         free = [
             name for name in named if is_service(name) and not self._roster.served_by_others(name)
@@ -217,20 +225,20 @@ class Feed:
     async def _offer(self, task: Claimed, seat: Seat | None) -> None:
         with self._offers.coming(task):
             try:
-                whole = await self._reading.one(task.id) if self._dialect.whole else None
+                whole = await self._reading.one(task.id) if self._dialect.shared else None
                 entry = await self._adding.one(self._dialect.entry(task, whole))
             except AWAY as error:
-                # If the entry did get through, its fence is older than the one of the next offer.
+                # If the entry was written after all, its fence is older than the next offer's.
                 log.warning("not offered", task=task.id, error=repr(error))
                 if seat is not None and seat is self._offers.seat:
                     if isinstance(error, REFUSED):
-                        # Or the same tasks would be claimed and released in a circle.
+                        # Else the same tasks would be claimed and released again and again.
                         self._closed_until = monotonic() + REFUSED_S
                         self._dispatcher.hands.rearrange(seat, self._queues())
                     self._dispatcher.hands.free(seat)
                 await self._dispatcher.settle(task, Released())
                 return
-            if seat is self._offers.seat:  # else whoever is on duty now reads it from the stream
+            if seat is self._offers.seat:  # else the server on duty now reads it from the stream
                 offer = Offer(entry, task)
                 offer.seat = seat
                 self._offers.keep(offer)
@@ -244,18 +252,18 @@ class Feed:
             await (self._offers.forget(offer) if revoked else self._withdraw(offer))
 
     async def _withdraw(self, offer: Offer) -> None:
-        """Take an entry back that nobody has taken; one that is under way can only be asked for."""
+        """Deletes an entry that no worker has read; a worker that has it is asked to stop."""
         if offer.entry is None or await self._channel.withdraw(offer.entry):
             await self._offers.settle(offer, Released())
         else:
-            key = self._dialect.cancel_key(offer.claimed.id, offer.claimed.fence)
+            key = cancel_key(offer.claimed.id, offer.claimed.fence)
             await self._channel.mark(key, STOP_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def guarded() -> None:
             try:
                 await work
-            except AWAY as error:  # read back from stream and ledger once both are there again
+            except AWAY as error:  # read again once both stream and ledger answer
                 log.warning("left for later", error=repr(error))
 
         self._dispatcher.spawn(guarded())
@@ -263,8 +271,8 @@ class Feed:
     # Watching.
 
     async def sweep(self) -> None:
-        """Who has what, whose heartbeat has stopped, and what was lost on the way."""
-        # In this order: what is delivered after the first look must not pass for acknowledged.
+        """Finds which consumer has what, whose heartbeats have stopped, and what was lost."""
+        # In this order: an entry delivered after the first look must not be taken for acknowledged.
         reach = await self._channel.delivered()
         pending = await self._channel.pending()
         await self._look_at(pending, reach)
@@ -278,18 +286,18 @@ class Feed:
             await self._channel.trim(self._clock.now())
         self._sweeps += 1
 
-    async def _look_at(self, pending: Mapping[str, Taken], reach: Reach) -> None:
+    async def _look_at(self, pending: Mapping[str, PendingEntry], reach: ReadPositions) -> None:
         now = self._clock.now()
-        arrived: list[tuple[Offer, Taken]] = []
+        arrived: list[tuple[Offer, PendingEntry]] = []
         news: list[Coroutine[Any, Any, None]] = []
         for offer in self._offers.all():
             taken = pending.get(offer.entry or "")
             if taken is None:
                 if offer.entry is None or order(offer.entry) <= reach.all:
                     news.append(self._acknowledged(offer, now))
-            elif taken.consumer in (OURSELVES, self._dialect.released):
-                continue  # taken from a silent worker, or handed back: _reclaim sees to it
-            elif offer.consumer is None and self._only_glances(taken):
+            elif taken.consumer in (OURSELVES, RELEASED):
+                continue  # claimed from a silent worker, or handed back: for _reclaim
+            elif offer.consumer is None and self._may_let_go(taken):
                 continue
             else:
                 offer.acked_at = None
@@ -300,13 +308,13 @@ class Feed:
         await self._arrived(arrived, now)
         await asyncio.gather(*news)
 
-    def _only_glances(self, taken: Taken) -> bool:
-        """Perhaps: every service is given every entry, and lets go of what is not for it."""
+    def _may_let_go(self, taken: PendingEntry) -> bool:
+        """Each service reads every entry, and soon acknowledges those that are not for it."""
         return self._dialect.shared and taken.idle_ms < GLANCE_MS
 
-    async def _arrived(self, arrived: Sequence[tuple[Offer, Taken]], now: Instant) -> None:
-        """The ledger's own lease is a net under ours, and must not strike before it: it counts from
-        now where the silence is an old one, or the alarm would ring before this sweep reclaims."""
+    async def _arrived(self, arrived: Sequence[tuple[Offer, PendingEntry]], now: Instant) -> None:
+        """The ledger's lease must not end before the stream's: after a long silence it counts from
+        now, or the alarm would end the attempt before this sweep reclaims it."""
         untils = [now - taken.idle_ms + self._visibility_ms for _, taken in arrived]
         replies = await self._dispatcher.delivered(
             [
@@ -321,7 +329,7 @@ class Feed:
             offer.claimed, offer.consumer, offer.until = held, taken.consumer, until
             self._offers.give_credit(offer)
 
-    async def _still_held(self, offer: Offer, taken: Taken, now: Instant) -> None:
+    async def _still_held(self, offer: Offer, taken: PendingEntry, now: Instant) -> None:
         until = now - taken.idle_ms + self._visibility_ms
         if taken.consumer != offer.consumer:
             detail = _reclaimed(offer.consumer, taken.consumer, offer.entry)
@@ -332,30 +340,30 @@ class Feed:
 
     async def _hold(self, offer: Offer, until: Instant, *notes: tuple[str, Json]) -> None:
         claimed, lease = offer.claimed, until + self._net_ms
-        await self._dispatcher.extend(Hold(claimed.id, claimed.fence, lease, None, notes))
+        await self._dispatcher.extend(LeaseRenewal(claimed.id, claimed.fence, lease, None, notes))
         offer.until = until
 
     async def _acknowledged(self, offer: Offer, now: Instant) -> None:
-        """Taken, acknowledged and no answer: after a lease without one it is lost."""
+        """Acknowledged and not answered: after a lease without an answer it is lost."""
         if offer.acked_at is None:
             offer.acked_at = now
         elif now - offer.acked_at >= self._visibility_ms:
             lost = Lost(_reclaimed(offer.consumer, OURSELVES, offer.entry))
-            # All have let go of it, and nobody was seen to want it: it waits for a service to come.
+            # All services have let go of it, and none was seen to keep it: it waits for another.
             unwanted = self._dialect.shared and offer.consumer is None
             await self._offers.settle(offer, Released() if unwanted else lost)
 
     async def _reclaim(self) -> None:
-        """Take over what has been idle for too long; it is offered again as a fresh entry."""
+        """Claims what has been idle for too long; it is offered again as a new entry."""
         idle = await self._channel.claim_idle(self._visibility_ms)
         for entry, before in sorted(idle.items()):
             offer = self._offers.at(entry) or await self._collector.find(entry)
             if offer is None:
                 await self._offers.drop([entry])
-            elif before.consumer == self._dialect.released:
+            elif before.consumer == RELEASED:
                 await self._offers.settle(offer, Released())
             else:
-                # Also if no look has seen its consumer: the server was away, or stood still.
+                # Also if no sweep has seen its consumer: this server was away, or stood still.
                 silent = offer.consumer if before.consumer == OURSELVES else before.consumer
                 log.info("reclaimed", task=offer.claimed.id, worker=silent)
                 await self._offers.settle(offer, Lost(_reclaimed(silent, OURSELVES, entry)))
@@ -365,10 +373,10 @@ class Feed:
         ours = [service for service in services if service.via == self._dialect.name]
         others = [service for service in services if service.via not in (ANY, self._dialect.name)]
         self._declared = [type_ for service in ours for type_ in service.task_types]
-        self._elsewhere = frozenset(self._rules.besides).union(
+        self._elsewhere = frozenset(self._settings.besides).union(
             *[service.task_types for service in others]
         )
-        if EVERY in self._rules.types:
+        if EVERY in self._settings.types:
             counts = await self._tasks.counts()
             queued = {q for (q, _, state), n in counts.items() if n and state is State.QUEUED}
             self._waiting_queues = sorted(queued)
@@ -377,7 +385,7 @@ class Feed:
             return
         self._dispatcher.hands.rearrange(self._offers.seat, queues)
         for offer in self._offers.all():
-            # Somebody serves it natively by now, and perhaps nobody reads the stream.
+            # Another worker serves it by now, and perhaps none reads the stream.
             waits = offer.entry is not None and order(offer.entry) > delivered
             if waits and self._roster.served_by_others(offer.claimed.queue):
                 await self._withdraw(offer)
@@ -388,7 +396,7 @@ class Feed:
             await self._refresh(offers[at : at + PAGE])
 
     async def _refresh(self, offers: Sequence[Offer]) -> None:
-        """What others have done to the tasks behind these."""
+        """Reads what other servers have done to the tasks of these offers."""
         tasks = await self._tasks.look([offer.claimed.id for offer in offers])
         for offer, task in zip(offers, tasks, strict=True):
             fence = task.fence if task is not None and task.state is State.RUNNING else None
@@ -400,7 +408,7 @@ class Feed:
                 await self._withdraw(offer)
 
     async def _look_for_gaps(self) -> None:
-        """Entries that went without being read: somebody trimmed the stream."""
+        """Releases entries that vanished unread: another program has trimmed the stream."""
         waiting = [offer for offer in self._offers.all() if offer.acked_at is None]
         if await self._channel.length() >= len(waiting):
             return
@@ -414,7 +422,7 @@ class Feed:
 
 
 async def _name(documents: Documents, now: Instant) -> str:
-    """Of this ledger: given once, whichever server is the first to ask."""
+    """The ledger's name, written once by the first server that needs it."""
     found = await documents.get(LEDGER, "name", now=now)
     if found is None:
         fresh = encode(f"{node()}/{new_id()}")

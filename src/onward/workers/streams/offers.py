@@ -1,7 +1,7 @@
-"""The book of what is on a stream: each entry, the claim behind it, and who has it.
+"""What is on a stream: each entry, the claim behind it, and the consumer that has it.
 
-Kept in memory and never trusted beyond this server's duty: whoever takes the duty over writes a new
-one from the stream and the ledger.
+Kept in memory while this server is on duty; the server that takes the duty over reads all of it
+again from the stream and the ledger.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from onward.workers.streams.channel import Channel
 
 
 def net_ms(visibility_ms: int) -> int:
-    """By how much the ledger's own lease outlasts the stream's: a net under it, for when nobody
-    sweeps. It must not strike before a sweep that is merely slow, which knows who was silent."""
+    """By how much the ledger's lease outlasts the stream's, for when no server sweeps. It must not
+    end before a sweep that is only slow: the sweep knows which consumer was silent."""
     return visibility_ms + 10_000
 
 
@@ -29,12 +29,12 @@ class Offer:
     """One entry on the stream, and the claim behind it."""
 
     def __init__(self, entry: str | None, claimed: Claimed) -> None:
-        self.entry = entry  # None: it is known by its answer only
+        self.entry = entry  # None: only its answer is known
         self.claimed = claimed
-        self.seat: Seat | None = None  # whose credit it takes until somebody has it
-        self.consumer: str | None = None  # who has it; None: nobody yet
-        self.until: Instant = 0  # when its consumer will have been silent for too long
-        self.acked_at: Instant | None = None  # taken and acknowledged, no answer seen yet
+        self.seat: Seat | None = None  # whose slot it takes until a consumer has it
+        self.consumer: str | None = None  # that has it; None: none yet
+        self.until: Instant = 0  # when its consumer has been silent for too long
+        self.acked_at: Instant | None = None  # acknowledged, and no answer read yet
 
 
 class Offers:
@@ -49,14 +49,14 @@ class Offers:
 
     @contextmanager
     def coming(self, task: Claimed) -> Iterator[None]:
-        """While its entry is being written: others may read it before we know its name."""
+        """While its entry is being written: a worker may read it before its id is known here."""
         mine = (str(task.fence), asyncio.Event())
         self._coming[task.id] = mine
         try:
             yield
         finally:
             mine[1].set()
-            # Released because Redis was away, it may have been claimed and be coming once more.
+            # Released because Redis was away, it may be claimed and on its way a second time.
             if self._coming.get(task.id) is mine:
                 del self._coming[task.id]
 
@@ -99,7 +99,7 @@ class Offers:
         self._by_entry.clear()
 
     def keep(self, offer: Offer) -> str | None:
-        """Write it down; returns the entry that this one takes the place of."""
+        """Records it; returns the entry that this one replaces."""
         before = self._by_task.get(offer.claimed.id)
         replaced = None
         if before is not None and before.entry not in (None, offer.entry):
@@ -115,7 +115,7 @@ class Offers:
         return replaced
 
     def give_credit(self, offer: Offer) -> None:
-        # Only to the seat that lent it: one that has sat down since began with its own count.
+        # Only to the seat that lent it: a later seat began with a count of its own.
         if offer.seat is not None and offer.seat is self.seat:
             self._hands.free(offer.seat)
         offer.seat = None
@@ -126,7 +126,7 @@ class Offers:
         return verdict
 
     async def forget(self, offer: Offer) -> None:
-        """Settled first, cleared away second: a crash in between clears it at the next start."""
+        """Settled first, deleted second: after a crash in between the next start deletes it."""
         self.give_credit(offer)
         self._hands.put_down(offer.claimed.id, offer.claimed.fence)
         if self._by_task.get(offer.claimed.id) is offer:
@@ -136,7 +136,7 @@ class Offers:
             await self._dropping.one(offer.entry)
 
     async def drop(self, entries: Sequence[str]) -> None:
-        """Entries that are in no book."""
+        """Deletes entries that have no offer."""
         if entries:
             await self._dropping.many(entries)
 

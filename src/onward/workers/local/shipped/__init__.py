@@ -1,13 +1,16 @@
-"""The services that come with the server, so that a first task has somebody to do it."""
+"""The services that come with the server, so that a first task has a worker."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from onward.services.function import Service
 from onward.workers.local.shipped.basics import answer, countdown, echo
 from onward.workers.local.shipped.summarize import Endpoint, Summarizer, summarize_offline
+
+if TYPE_CHECKING:
+    from onward.settings import Settings
 
 SERVICES: Mapping[str, Service] = {
     "echo": Service(echo),
@@ -17,19 +20,8 @@ SERVICES: Mapping[str, Service] = {
 GROUPS: Mapping[str, Service] = {"default": Service(answer)}
 
 
-class EndpointSettings(Protocol):
-    @property
-    def openrouter_api_key(self) -> str: ...
-    @property
-    def openrouter_base_url(self) -> str: ...
-    @property
-    def openrouter_model(self) -> str: ...
-    @property
-    def openrouter_timeout_s(self) -> float: ...
-
-
-def services(settings: EndpointSettings) -> Mapping[str, Service]:
-    """SERVICES, but with a key for a model the summaries are written by it."""
+def services(settings: Settings) -> Mapping[str, Service]:
+    """SERVICES; with an API key, a model writes the summaries."""
     key = settings.openrouter_api_key.strip()
     if not key:
         return SERVICES

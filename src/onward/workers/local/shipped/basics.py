@@ -18,7 +18,7 @@ async def echo(payload: Any) -> Any:
 async def countdown(
     ctx: Context, seconds: Annotated[float, Field(ge=0, le=3600)] = 5
 ) -> dict[str, float]:
-    """Take a while and say how far it is: something to watch, or to cancel."""
+    """Take a while and report progress: something to watch, or to cancel."""
     steps = max(1, int(seconds * 4))
     for step in range(steps):
         await ctx.progress(step / steps, f"{seconds * (1 - step / steps):.1f} s to go")
@@ -27,7 +27,7 @@ async def countdown(
 
 
 async def answer(payload: Any, ctx: Context) -> Any:
-    """Answer a group nobody else serves: a chat gets its last message back, data is returned."""
+    """Answer a group that has no other worker: a chat gets its last message back, or its data."""
     messages = payload.get("messages") if isinstance(payload, dict) else None
     if not messages:
         return payload.get("data") if isinstance(payload, dict) else payload

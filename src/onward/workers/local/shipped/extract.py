@@ -16,7 +16,7 @@ MOST_SENTENCES = 3
 MOST_CHARS = 800
 LONG = 400  # a sentence longer than this is a list, a table or no prose at all: taken in parts
 BLOCK = 64 * 1024
-LEAD = 1.25  # who writes to be read says first what it is about
+LEAD = 1.25  # the first sentence often names the subject
 
 # After a full stop comes a space, and after that no small letter ("Dr. no", "e.g. this"); after its
 # sisters in other scripts there is often no space at all. An empty line ends a sentence, too.

@@ -1,7 +1,7 @@
-"""What an endpoint's refusal means to the ledger: its class, its status, and when to come back.
+"""An endpoint's error as a fault: its kind, its status, and when to try again.
 
-Nothing that could hold the key goes on: of an error there remain a bounded message, with the key
-struck out, and numbers.
+Nothing that could contain the API key is passed on: only a bounded message, with the key removed,
+and numbers.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _KINDS = {
 }
 
 
-class ToldInside(ValueError):
+class ErrorInAnswer(ValueError):
     """An error that came inside an answer, after "200 OK" had been sent."""
 
     def __init__(self, body: Any) -> None:
-        super().__init__("the endpoint told of an error inside its answer")
+        super().__init__("the endpoint's answer contains an error")
         self.body = body
 
 
-def fault_told(error: Exception, key: str) -> Fault:
+def endpoint_fault(error: Exception, key: str) -> Fault:
     """An exception of the openai client, of the connection under it, or our own, as a fault."""
     import httpx2
     import openai
@@ -61,30 +61,30 @@ def fault_told(error: Exception, key: str) -> Fault:
             return Fault(
                 kind="ServiceUnavailable", message="the connection to the endpoint failed or broke"
             )
-        case ToldInside():
-            return _told_inside(error.body, key)
+        case ErrorInAnswer():
+            return _fault_in(error.body, key)
         case openai.APIError() if error.body is not None:
-            return _told_inside(error.body, key)
+            return _fault_in(error.body, key)
         case _:
             return NOT_UNDERSTOOD
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> int | None:
-    """When to come back: a number of seconds or a date, measured by the endpoint's own clock."""
-    said = headers.get("retry-after-ms")
+    """When to try again: a number of seconds or a date, measured by the endpoint's own clock."""
+    header = headers.get("retry-after-ms")
     scale = 1
-    if said is None:
-        said, scale = headers.get("retry-after"), 1000
-    if said is None:
+    if header is None:
+        header, scale = headers.get("retry-after"), 1000
+    if header is None:
         return None
     try:
-        wait_ms = float(said) * scale
+        wait_ms = float(header) * scale
     except ValueError:
-        until = _moment(said)
+        until = _moment(header)
         if until is None:
             return None
         wait_ms = (until - (_moment(headers.get("date")) or time.time())) * 1000
-    # Not a number is no comparison's friend.
+    # A NaN is not larger than 0, and so no delay.
     return bounded_delay(wait_ms) if wait_ms > 0 else None
 
 
@@ -95,9 +95,8 @@ def _moment(date: str | None) -> float | None:
         return None
 
 
-def _told_inside(body: Any, key: str) -> Fault:
-    said = body if isinstance(body, Mapping) else {}
-    code = said.get("code")
+def _fault_in(body: Any, key: str) -> Fault:
+    code = body.get("code") if isinstance(body, Mapping) else None
     status = code if isinstance(code, int) and 400 <= code <= 599 else 502
     return _by_status(status, _text(body), key, None)
 
@@ -106,13 +105,13 @@ def _by_status(status: int, text: str, key: str, wait_ms: int | None) -> Fault:
     kind = _KINDS.get(status) or ("ServiceUnavailable" if status >= 500 else "InvalidInput")
     message = f"the endpoint answered {status}"
     if text:
-        # Struck out before it is cut: half a key is still no message.
+        # Removed before the text is cut: half a key must not remain.
         message += f": {text.replace(key, '…')[:MOST_TEXT]}"
     return Fault(kind=kind, message=message, status=status, retry_after_ms=wait_ms)
 
 
 def _text(body: Any) -> str:
-    """The endpoint's own words, wherever it keeps them."""
+    """The error text, in whichever field the endpoint has it."""
     for _ in range(2):
         if isinstance(body, Mapping):
             body = body.get("message") or body.get("error") or body.get("detail")

@@ -1,7 +1,7 @@
 """`summarize`: a model behind an OpenAI-compatible endpoint writes it, or the text's own sentences.
 
-The endpoint is asked once an attempt: whether and when it is asked again is the ledger's decision,
-so every failure is told by its HTTP status and when to come back. The key is never part of that.
+The endpoint is called once an attempt: whether and when it is called again is the ledger's
+decision, so every failure carries its HTTP status and when to try again, and never the key.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from onward.workers.local.shipped.failure import (
     EMPTY,
     FILTERED,
     NOT_UNDERSTOOD,
-    ToldInside,
-    fault_told,
+    ErrorInAnswer,
+    endpoint_fault,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Summary = dict[str, Any]
 
 MOST_CHARS = 200_000  # of the text are sent: some 50,000 tokens
 MOST_WRITTEN = 20_000  # characters of a summary; a model that goes on and on is stopped there
-PIECE = 80  # characters that are passed on at a time while it is being written
+PIECE = 80  # characters that are emitted at a time while it is being written
 
 OFFLINE = (
     "written offline: these are sentences of the text itself; "
@@ -49,7 +49,7 @@ SYSTEM = (
 
 def summarize_offline(content: Content) -> Summary:
     """Summarise a text."""
-    # A plain function, so it runs in a thread: a long text takes its time.
+    # A plain function, so it runs in a thread: a long text takes a while.
     note = OFFLINE if content.strip() else NOTHING
     return {"summary": extract(content), "model": "extractive", "offline": True, "note": note}
 
@@ -99,12 +99,12 @@ class Summarizer(Service):
         client = self._client or await self._connect()
         writing = _Writing(ctx, self._endpoint)
         try:
-            # Silence is what is timed, not the writing; a comment to keep the line open is silence.
-            async with asyncio.timeout(self._endpoint.timeout_s) as patience:
-                await writing.read(client, text, patience)
+            # The time-out is for silence, not for writing; a keep-alive comment is silence.
+            async with asyncio.timeout(self._endpoint.timeout_s) as timeout:
+                await writing.read(client, text, timeout)
         except (OpenAIError, httpx2.HTTPError, TimeoutError, ValueError) as error:
-            # Not chained: the request, with the key among its headers, hangs on the original.
-            raise CallFailed(fault_told(error, self._endpoint.key)) from None
+            # Not chained: the original refers to the request, with the key among its headers.
+            raise CallFailed(endpoint_fault(error, self._endpoint.key)) from None
         return writing.summary()
 
     async def _connect(self) -> AsyncOpenAI:
@@ -116,7 +116,7 @@ class Summarizer(Service):
                 api_key=endpoint.key,
                 base_url=endpoint.base_url,
                 timeout=endpoint.timeout_s,
-                max_retries=0,  # the ledger retries, nobody else
+                max_retries=0,  # the ledger retries
             )
 
         # In a thread: to import the package takes a second, to read the certificates a tenth.
@@ -134,55 +134,55 @@ class _Writing:
         self._model = endpoint.model
         self._timeout_s = endpoint.timeout_s
         self._text = ""
-        self._told = 0
+        self._emitted = 0
         self._ended: str | None = None
         self._usage: dict[str, int] | None = None
 
-    async def read(self, client: AsyncOpenAI, text: str, patience: asyncio.Timeout) -> None:
-        asked = client.chat.completions.with_streaming_response.create(
+    async def read(self, client: AsyncOpenAI, text: str, timeout: asyncio.Timeout) -> None:
+        request = client.chat.completions.with_streaming_response.create(
             model=self._model,
             messages=[{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}],
             stream=True,
             stream_options={"include_usage": True},
         )
-        async with asked as response:
+        async with request as response:
             kind = response.headers.get("content-type", "").partition(";")[0].strip()
             if kind == "text/event-stream":
                 stream = await response.parse()
                 async for chunk in stream:
-                    patience.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
+                    timeout.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
                     await self._take(chunk.model_dump())
                     if len(self._text) >= MOST_WRITTEN:
                         self._ended = "length"
                         break
-            elif kind == "application/json":  # it has never heard of streaming
+            elif kind == "application/json":  # it does not stream
                 await self._take(await response.json())
                 self._ended = self._ended or "stop"
             else:
                 raise CallFailed(NOT_UNDERSTOOD)
-        await self._tell_rest()
+        await self._emit_rest()
 
     async def _take(self, answer: Any) -> None:
         """A chunk, or a whole completion: the two differ in where the text is."""
         if not isinstance(answer, dict):
             raise CallFailed(NOT_UNDERSTOOD)
         if answer.get("error"):
-            raise ToldInside(answer["error"])
+            raise ErrorInAnswer(answer["error"])
         self._model = answer.get("model") or self._model
         self._usage = _tokens(answer.get("usage")) or self._usage
         for choice in answer.get("choices") or ():
-            said = choice.get("delta") or choice.get("message") or {}
+            part = choice.get("delta") or choice.get("message") or {}
             self._ended = choice.get("finish_reason") or self._ended
-            if isinstance(said.get("content"), str):
-                self._text += said["content"]
-        if len(self._text) - self._told >= PIECE:
-            await self._tell_rest()
+            if isinstance(part.get("content"), str):
+                self._text += part["content"]
+        if len(self._text) - self._emitted >= PIECE:
+            await self._emit_rest()
 
-    async def _tell_rest(self) -> None:
-        if self._told < len(self._text):
-            if not self._told:
+    async def _emit_rest(self) -> None:
+        if self._emitted < len(self._text):
+            if not self._emitted:
                 await self._ctx.progress(0.5, f"{self._model} is writing")
-            piece, self._told = self._text[self._told :], len(self._text)
+            piece, self._emitted = self._text[self._emitted :], len(self._text)
             await self._ctx.emit(piece)
 
     def summary(self) -> Summary:

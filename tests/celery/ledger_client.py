@@ -51,8 +51,8 @@ class CeleryWorker(Process):
         )
 
 
-class Town:
-    """What somebody does who can reach the ledger, and has no server."""
+class LedgerClient:
+    """A program that uses the ledger directly: there is no server."""
 
     def __init__(self, redis: RedisServer) -> None:
         self.redis = redis
@@ -106,8 +106,8 @@ class Town:
 
 
 @asynccontextmanager
-async def town(redis: RedisServer) -> AsyncIterator[Town]:
-    here = Town(redis)
+async def ledger_client(redis: RedisServer) -> AsyncIterator[LedgerClient]:
+    here = LedgerClient(redis)
     try:
         yield here
     finally:
@@ -121,7 +121,7 @@ def lines(path: Path) -> list[str]:
 
 
 def go(path: Path) -> None:
-    """What holds on there may end."""
+    """Lets `hold` of that path end."""
     Path(f"{path}.go").touch()
 
 

@@ -1,4 +1,4 @@
-"""Which services a Celery process has: the shipped ones, and those named by module:attr."""
+"""The services of a Celery process: the shipped ones, and those named by module:attr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward.workers.local import shipped
 NAME = "ONWARD_CELERY_SERVICES"
 
 
-def services(settings: Settings) -> Mapping[str, Service]:
+def services_of(settings: Settings) -> Mapping[str, Service]:
     found = dict(shipped.services(settings))
     for where in settings.celery_services:
         for service in _named(where.strip()):
@@ -33,12 +33,12 @@ def _named(where: str) -> list[Service]:
     except (ImportError, AttributeError) as error:
         raise Invalid(
             f"{NAME} has {where!r}, which cannot be loaded: {error}",
-            hint="it is looked for where the worker is started, and among installed packages",
+            hint="it is looked for in the worker's working directory and in installed packages",
         ) from error
-    return _services_of(thing, where)
+    return _services_in(thing, where)
 
 
-def _services_of(thing: Any, where: str) -> list[Service]:
+def _services_in(thing: Any, where: str) -> list[Service]:
     if isinstance(thing, Service):
         return [thing]
     if isinstance(several := getattr(thing, "services", None), Mapping):

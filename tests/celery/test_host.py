@@ -1,4 +1,4 @@
-"""The crew of one process, without Celery around it: what a wake-up does to the ledger."""
+"""The host of one process, without Celery around it: what a wake-up does to the ledger."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from onward import TryAgain
 from onward.core.task import State
 from onward.services.function import Service
 from onward.settings import Settings
-from onward.workers.celery import crew
-from onward.workers.celery.crew import TRANSPORT, Crew
-from onward.workers.celery.host import Host
+from onward.workers.celery import host as host_module
+from onward.workers.celery.host import TRANSPORT, CeleryHost, HostThread
 from onward.workers.celery.wiring import DEFAULT_QUEUE, wake_queue
-from onward.workers.ledger.worker import Seating
-from tests.celery.town import Town, town, until
+from onward.workers.ledger.worker import Membership
+from tests.celery.ledger_client import LedgerClient, ledger_client, until
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.servers import RedisServer
 from tests.support import wait_until
@@ -59,17 +58,15 @@ class Doings:
 
 
 class Shop:
-    def __init__(self, here: Town, doings: Doings, **settings: Any) -> None:
-        self.town = here
+    def __init__(self, here: LedgerClient, doings: Doings, **settings: Any) -> None:
+        self.ledger = here
         self.passed_on = 0
         services = {
             name: Service(getattr(doings, name)) for name in ("quick", "slow", "patient", "broken")
         }
         chosen = Settings(ledger=here.redis.url, archive="", **settings)
-        seating = Seating(
-            name="celery@test/1", transport=TRANSPORT, queues=tuple(services), slots=1
-        )
-        self.host = Host(lambda: Crew(chosen, here.redis.url, services, seating))
+        membership = Membership("celery@test/1", TRANSPORT, tuple(services), 1)
+        self.host = HostThread(lambda: CeleryHost(chosen, here.redis.url, membership, services))
 
     async def work(self, queue: str) -> None:
         def pass_on() -> None:
@@ -94,7 +91,7 @@ def doings() -> Iterator[Doings]:
 @pytest.fixture
 async def shop(redis: RedisServer, doings: Doings) -> AsyncIterator[Shop]:
     redis.client.flushall()
-    async with town(redis) as here:
+    async with ledger_client(redis) as here:
         shop = Shop(here, doings, lease_ms=600, retry_schedules={"Default": [60.0]})
 
         async def signed_on() -> bool:
@@ -109,67 +106,67 @@ async def shop(redis: RedisServer, doings: Doings) -> AsyncIterator[Shop]:
 async def test_one_wake_up_does_all_that_waits_and_wakes_one_other(
     shop: Shop, doings: Doings
 ) -> None:
-    ids = [await shop.town.submit("quick", {"n": n}) for n in range(5)]
+    ids = [await shop.ledger.submit("quick", {"n": n}) for n in range(5)]
     await shop.work("quick")
     assert doings.done == [0, 1, 2, 3, 4]
     assert shop.passed_on == 1
-    check_redis_invariants(shop.town.redis.client, ids)
+    check_redis_invariants(shop.ledger.redis.client, ids)
 
 
-async def test_the_last_one_wakes_nobody_and_neither_does_an_empty_queue(
+async def test_the_last_task_wakes_no_other_and_neither_does_an_empty_queue(
     shop: Shop, doings: Doings
 ) -> None:
-    await shop.town.submit("quick", {"n": 1})
+    await shop.ledger.submit("quick", {"n": 1})
     await shop.work("quick")
     await shop.work("quick")
     assert (doings.done, shop.passed_on) == ([1], 0)
 
 
 async def test_a_queue_that_is_not_served_here_is_left_alone(shop: Shop) -> None:
-    id = await shop.town.submit("elsewhere", {})
+    id = await shop.ledger.submit("elsewhere", {})
     await shop.work("elsewhere")
-    assert (await shop.town.get(id)).fence == 0
+    assert (await shop.ledger.get(id)).fence == 0
 
 
-async def test_after_a_while_a_shift_takes_nothing_more_but_ends_what_it_has(
+async def test_after_a_while_a_run_takes_nothing_more_but_ends_what_it_has(
     shop: Shop, doings: Doings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "SHIFT_S", 0.1)
-    ids = [await shop.town.submit("slow", {"n": n}) for n in range(3)]
+    monkeypatch.setattr(host_module, "CLAIM_S", 0.1)
+    ids = [await shop.ledger.submit("slow", {"n": n}) for n in range(3)]
     working = asyncio.create_task(shop.work("slow"))
     await wait_until(lambda: doings.done == [0])
     await asyncio.sleep(0.3)  # its time is over, its task is not
     assert not working.done()
     doings.go.set()
     await working
-    states = [(await shop.town.get(id)).state for id in ids]
+    states = [(await shop.ledger.get(id)).state for id in ids]
     assert states == [State.SUCCEEDED, State.QUEUED, State.QUEUED]
-    assert [(await shop.town.get(id)).fence for id in ids] == [1, 0, 0]
+    assert [(await shop.ledger.get(id)).fence for id in ids] == [1, 0, 0]
 
 
 async def test_work_that_is_no_longer_ours_is_stopped(shop: Shop, doings: Doings) -> None:
-    id = await shop.town.submit("patient", {})
+    id = await shop.ledger.submit("patient", {})
     working = asyncio.create_task(shop.work("patient"))
-    await shop.town.until(id, State.RUNNING)
-    await shop.town.dispatcher.cancel(id)
+    await shop.ledger.until(id, State.RUNNING)
+    await shop.ledger.dispatcher.cancel(id)
     await wait_until(doings.stopped.is_set)
     await working
-    assert (await shop.town.get(id)).state is State.CANCELED
+    assert (await shop.ledger.get(id)).state is State.CANCELED
 
 
-async def test_who_closes_hands_back_what_does_not_end_in_time(shop: Shop, doings: Doings) -> None:
-    id = await shop.town.submit("slow", {})
+async def test_closing_hands_back_what_does_not_end_in_time(shop: Shop, doings: Doings) -> None:
+    id = await shop.ledger.submit("slow", {})
     working = asyncio.create_task(shop.work("slow"))
     await wait_until(lambda: doings.done == [0])
     await shop.close(grace_ms=50)
     await working
-    task = await shop.town.get(id)
+    task = await shop.ledger.get(id)
     assert (task.state, task.attempt, task.lost) == (State.QUEUED, 0, 0)
-    assert await shop.town.workers() == []
+    assert await shop.ledger.workers() == []
 
 
 async def test_what_ends_in_time_is_not_handed_back(shop: Shop, doings: Doings) -> None:
-    id = await shop.town.submit("slow", {})
+    id = await shop.ledger.submit("slow", {})
     working = asyncio.create_task(shop.work("slow"))
     await wait_until(lambda: doings.done == [0])
     closing = asyncio.create_task(shop.close(grace_ms=5_000))
@@ -177,15 +174,15 @@ async def test_what_ends_in_time_is_not_handed_back(shop: Shop, doings: Doings) 
     assert not closing.done()
     doings.go.set()
     await asyncio.gather(working, closing)
-    assert (await shop.town.get(id)).state is State.SUCCEEDED
+    assert (await shop.ledger.get(id)).state is State.SUCCEEDED
 
 
 @pytest.mark.contract("S3-11")
-async def test_a_service_that_is_down_is_left_alone_and_nobody_is_woken_in_vain(
+async def test_a_service_that_is_down_is_left_alone_and_no_process_is_woken(
     shop: Shop, doings: Doings
 ) -> None:
     for _ in range(14):
-        await shop.town.submit("broken", {}, profile="tasks")
+        await shop.ledger.submit("broken", {}, profile="tasks")
     await shop.work("broken")
     tried = len(doings.done)
     assert tried < 14, "no breaker opened"
@@ -194,7 +191,7 @@ async def test_a_service_that_is_down_is_left_alone_and_nobody_is_woken_in_vain(
     assert (len(doings.done), shop.passed_on) == (tried, before)
 
 
-def test_wake_ups_that_nobody_takes_do_not_pile_up(
+def test_wake_ups_that_are_not_read_do_not_pile_up(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redis.client.flushall()
@@ -204,8 +201,8 @@ def test_wake_ups_that_nobody_takes_do_not_pile_up(
     try:
         application._serve(conf=application.app.conf)
         waiting = {"echo": 60, "countdown": 2}
-        monkeypatch.setattr(application._here, "_host", SimpleNamespace(sweep=lambda: waiting))
-        monkeypatch.setattr(application._here, "_pid", os.getpid())
+        monkeypatch.setattr(application._process, "_host", SimpleNamespace(sweep=lambda: waiting))
+        monkeypatch.setattr(application._process, "_pid", os.getpid())
         names = [*map(wake_queue, ("echo", "countdown", "summarize")), DEFAULT_QUEUE]
         lying = []
         for _ in range(3):
@@ -217,11 +214,11 @@ def test_wake_ups_that_nobody_takes_do_not_pile_up(
         del sys.modules[name]
 
 
-async def test_a_sweep_says_where_work_waits_that_celery_workers_could_do(shop: Shop) -> None:
-    later = shop.town.dispatcher.clock.now() + 50
-    await shop.town.submit("quick", {}, run_at=later)
-    await shop.town.submit("quick", {})
-    await shop.town.submit("elsewhere", {})
+async def test_a_sweep_returns_what_waits_for_celery_workers(shop: Shop) -> None:
+    later = shop.ledger.dispatcher.clock.now() + 50
+    await shop.ledger.submit("quick", {}, run_at=later)
+    await shop.ledger.submit("quick", {})
+    await shop.ledger.submit("elsewhere", {})
 
     async def swept() -> bool:
         return await shop.sweep() == {"quick": 2}

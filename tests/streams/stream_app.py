@@ -23,7 +23,7 @@ OVER = ("succeeded", "failed", "dead", "canceled")
 T = TypeVar("T")
 
 
-class Street:
+class StreamApp:
     builtin_worker = False
 
     def __init__(self, settings: Settings) -> None:
@@ -125,7 +125,7 @@ class Street:
         return []
 
     async def silent(self, consumer: str, entry: str) -> None:
-        """As if nothing had been heard of who has it for the whole visibility timeout."""
+        """As if its consumer had sent no heartbeat for the whole visibility timeout."""
         idle = int(self.settings.visibility_timeout_s * 1000)
         await self.redis.xclaim(TASKS, GROUP, consumer, 0, [entry], idle=idle, justid=True)
 
@@ -139,14 +139,14 @@ class Street:
     async def succeed(
         self, entry: str, fields: dict[str, str], result: Any = None, **more: Any
     ) -> None:
-        said = json.dumps(result)
-        await self.answer(entry, fields["task_id"], status="succeeded", result=said, **more)
+        text = json.dumps(result)
+        await self.answer(entry, fields["task_id"], status="succeeded", result=text, **more)
 
     async def fail(self, entry: str, fields: dict[str, str], error: str, **more: Any) -> None:
         await self.answer(entry, fields["task_id"], status="failed", error=error, **more)
 
     async def add_foreign(self, task: str, **fields: str) -> str:
-        """An entry from somebody who knows only the protocol."""
+        """An entry of a program that knows only the protocol."""
         body = {
             "task_id": task, "tool_name": "t", "payload": '{"n": 1}', "idempotency_key": task,
             "retry_count": "0", "created_at": "1700000000", **fields,
@@ -200,21 +200,21 @@ def text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def open_street(
+async def open_stream_app(
     ledger: str = "sqlite", *, redis_url: str | None = None, on_duty: bool = True, **settings: Any
-) -> AsyncIterator[Street]:
+) -> AsyncIterator[StreamApp]:
     """The ledger: "sqlite" in memory, a SQLite URL, or "redis" for the one of the streams."""
     url = redis_url or fresh_url("valkey")
-    # Longer than any stall of a busy machine; whose silence matters, a test makes it fall silent.
+    # Longer than any stall of a busy machine; a test that needs silence makes it.
     settings.setdefault("visibility_timeout_s", 30.0)
     settings.setdefault("retry_schedules", {"protocol": [0.05]})
     settings.setdefault("drain_ms", 0)
     settings.setdefault("archive", "")
     named = {"sqlite": "sqlite:///:memory:", "redis": url}
-    street = Street(Settings(ledger=named.get(ledger, ledger), redis=url, **settings))
-    await street.open(on_duty=on_duty)
+    streams = StreamApp(Settings(ledger=named.get(ledger, ledger), redis=url, **settings))
+    await streams.open(on_duty=on_duty)
     try:
-        yield street
+        yield streams
     finally:
-        await street.shut()
-        await street.redis.aclose()
+        await streams.shut()
+        await streams.redis.aclose()

@@ -1,0 +1,48 @@
+"""What a worker sends to the server by HTTP where its transport carries tasks and answers only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from onward.client.errors import ProblemError, Unreachable
+from onward.client.wire import Wire
+from onward.core.errors import OnwardError
+from onward.services.function import Service
+from onward.wire.frames import ChunkFrame, ProgressFrame, SocketFrame
+
+log = logging.getLogger("onward.worker")
+
+
+async def declare_services(wire: Wire, services: Mapping[str | None, Service], **more: str) -> None:
+    """The schemas of the services, so that the server checks payloads and finds the worker."""
+    for name, service in services.items():
+        if name is None:
+            continue
+        body = {**service.declaration(), **more}
+        try:
+            await wire.tell(wire.request("POST", "/api/v2/services", body=body, by="worker"))
+        except OnwardError as error:
+            log.warning("%s is not declared: %s", name, error)
+            return
+
+
+async def post_note(wire: Wire, frame: SocketFrame, fence: int | None) -> None:
+    """Progress or a chunk of a task. If it cannot be sent, the task goes on without it."""
+    body: dict[str, Any]
+    match frame:
+        case ProgressFrame(task_id=task):
+            path, body = "progress", {"progress": frame.progress, "message": frame.message}
+        case ChunkFrame(task_id=task):
+            path, body = "chunks", {"data": frame.data}
+        case _:
+            return
+    if fence is not None:
+        body["fence"] = fence
+    request = wire.request("POST", f"/api/v2/tasks/{quote(task, safe='')}/{path}", body=body)
+    try:
+        await wire.tell(request)
+    except (Unreachable, ProblemError) as error:
+        log.debug("%s of %s not sent: %s", path, task, error)
