@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -334,8 +333,6 @@ class Onward:
             *builtin,
         )
         self.dispatcher.waiters.let_go()
-        with suppress(LedgerUnavailable):
-            await self.backend.bell.retire()
         await self.dispatcher.finish(grace_ms)
 
     async def stop(self) -> None:

@@ -26,10 +26,8 @@ from onward.core.task import Claimed, Event, Instant, Lane, Letter, Note, State,
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, an_ask
 
 
-def submission(
-    task: Task, *, cap: int | None = None, key: Key | None = None, near: bool = False
-) -> Submission:
-    return Submission(*machine.born(task, PROFILES[task.profile]), cap, key, near)
+def submission(task: Task, *, cap: int | None = None, key: Key | None = None) -> Submission:
+    return Submission(*machine.born(task, PROFILES[task.profile]), cap, key)
 
 
 class Desk:

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from onward.core.contract import Spare
-from onward.core.task import Claimed, Ending, TaskId
+from onward.core.task import Ending, TaskId
 from onward.ledgers.redis import RedisBackend
 from tests.servers import shared
 from tests.support import wait_until
 
 
 class Ear:
-    """Another server, what it hears, and which hands it says are free."""
+    """Another server, and what it hears."""
 
-    def __init__(self, **idle: Spare) -> None:
+    def __init__(self) -> None:
         self.queues: list[str] = []
         self.tasks: list[TaskId] = []
         self.told: list[Mapping[TaskId, Ending | None]] = []
-        self.idle = idle
-        self.given: list[Claimed] = []
 
     @property
     def ended(self) -> dict[TaskId, Ending | None]:
@@ -33,12 +30,6 @@ class Ear:
         self.tasks += tasks
         self.told.append(ended)
 
-    def spare(self) -> Mapping[str, Spare]:
-        return dict(self.idle)
-
-    def take(self, task: Claimed) -> None:
-        self.given.append(task)
-
 
 @asynccontextmanager
 async def listening(
@@ -48,7 +39,7 @@ async def listening(
     backends = [to or RedisBackend(shared(flavour).url) for _ in ears]
     for backend, ear in zip(backends, ears, strict=True):
         backend.bell.attach(ear)
-    await wait_until(lambda: all(backend.functions.voice for backend in backends))
+    await wait_until(lambda: all(backend.functions.server for backend in backends))
     yield
     for backend in backends:
         if backend is not to:

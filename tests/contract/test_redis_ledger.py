@@ -14,7 +14,7 @@ from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.lanes import wants
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
 from onward.core.task import Ending, Fault, State, TaskId
-from onward.ledgers.redis import RedisBackend, client, store
+from onward.ledgers.redis import RedisBackend, bell, client, store
 from tests.contract.desk import Desk, submission
 from tests.contract.ears import Ear, listening
 from tests.servers import FLAVOURS, fresh_url, shared
@@ -133,6 +133,23 @@ async def test_who_may_not_publish_can_work_all_the_same(desk: Desk, flavour: st
         await quiet.close()
         server.client.acl_deluser("quiet")
     assert (await desk.task(over.id)).state is State.SUCCEEDED
+
+
+async def test_a_connection_that_died_without_a_word_is_replaced(
+    desk: Desk, flavour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bell, "ANSWER_S", 0.2)
+    elsewhere, ear = RedisBackend(shared(flavour).url), Ear()
+    async with listening(flavour, ear, to=elsewhere):
+        await elsewhere.maintain()
+        line = elsewhere.bell._line
+        assert line is not None
+        line._transport.pause_reading()
+        await elsewhere.maintain()
+        await wait_until(lambda: elsewhere.bell._line not in (None, line))
+        await desk.submit(queue="q")
+        await wait_until(lambda: "q" in ear.queues)
+    await elsewhere.close()
 
 
 async def test_a_ring_that_nobody_understands_is_passed_over(desk: Desk, flavour: str) -> None:

@@ -375,7 +375,7 @@ def test_whatever_passes_the_store_was_thought_of() -> None:
     """As above, for what carries texts in and out: a new field may be one more."""
     guard = {"task", "expect", "fence", "rev", "to", "due_at", "due_by", "front", "ahead", "seen"}
     assert {*Move.__struct_fields__} == guard | {"changes", "events", "spawn", "letters", "answer"}
-    assert {*Submission.__struct_fields__} == {"task", "events", "cap", "key", "near"}
+    assert {*Submission.__struct_fields__} == {"task", "events", "cap", "key"}
     assert {*Hold.__struct_fields__} == {"task", "fence", "until", "progress", "notes"}
     assert {*Letter.__struct_fields__} == {"to", "name", "body"}
     assert {*Event.__struct_fields__} == {"task", "n", "generation", "type", "at", "data"}

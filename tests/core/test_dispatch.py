@@ -113,23 +113,10 @@ async def test_what_was_given_to_nobody_goes_back_even_if_the_ledger_is_away_jus
         raise LedgerUnavailable("away")
 
     before_applying(desk, fail)
-    desk.take(given)
+    desk._hand_back(given)
     await wait_until(lambda: desk.tally["task.released"])
     task = await desk.task(receipt.task)
     assert (task.state, task.attempt) == (State.QUEUED, 0)
-
-
-async def test_only_what_may_be_tried_again_is_born_on_another_server(desk: Desk) -> None:
-    insert, born = desk.backend.tasks.insert, {}
-
-    async def seen(submissions: Any, *args: Any, **named: Any) -> Any:
-        born.update({one.task.profile: one.near for one in submissions})
-        return await insert(submissions, *args, **named)
-
-    desk.backend.tasks.insert = seen  # type: ignore[method-assign]
-    for profile in ("sync", "console"):
-        await desk.submit(a_task(profile=profile))
-    assert born == {"sync": True, "console": False}
 
 
 async def test_what_is_done_elsewhere_to_a_task_in_hand_is_looked_at_at_once(

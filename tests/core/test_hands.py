@@ -289,100 +289,6 @@ def test_stopping_reaches_whoever_holds_this_very_claim() -> None:
     assert office.hands.busy() == 0
 
 
-def spares(office: Office) -> dict[str, str]:
-    return {queue: spare.worker for queue, spare in office.hands.spare().items()}
-
-
-def test_a_free_slot_is_spare_for_one_queue_at_a_time() -> None:
-    office = Office()
-    office.seat("one", "x", "y")
-    office.seat("two", "y", "z", slots=2)
-    assert spares(office) == {"x": "one", "y": "two", "z": "two"}
-
-
-def test_a_slot_that_looks_for_work_is_spare_until_it_finds_some() -> None:
-    office = Office()
-    office.seat("w")
-    asks = office.hands.ask_hot()
-    assert spares(office) == {"q": "w"}
-    office.hands.give_back(asks, [claimed("w")])
-    assert spares(office) == {}
-
-
-def test_a_slot_that_is_lent_to_new_work_is_not_spare() -> None:
-    office = Office()
-    office.seat("w")
-    office.cool()
-    asks = office.hands.lend({"q": 1})
-    assert spares(office) == {}
-    office.hands.give_back(asks, ())
-    assert spares(office) == {"q": "w"}
-
-
-def test_what_is_bounded_or_only_offered_is_not_spare() -> None:
-    office = Office()
-    office.seat("w")
-    office.hands.bound("q", 0)
-    assert spares(office) == {}
-    office.hands.bound("q", None)
-    assert spares(office) == {"q": "w"}
-    feed = Seat("feed", ["s"], lease_ms=None, deliver=lambda _: None, stop=lambda *_: None)
-    office.hands.sit(feed, 1)
-    assert spares(office) == {"q": "w"}, "without a lease nobody would miss it"
-
-
-def test_what_is_given_goes_to_the_worker_it_was_given_to() -> None:
-    office = Office()
-    office.seat("w", slots=2)
-    office.cool()
-    task = claimed("w")
-    assert office.hands.take(task, NOW)
-    assert office.delivered["w"] == [task]
-    assert office.hands.busy() == 1
-    assert spares(office) == {"q": "w"}
-    assert office.hands.take(claimed("w"), NOW)
-    assert not office.hands.take(claimed("w"), NOW), "it has only two"
-    assert not office.hands.take(claimed("stranger"), NOW)
-
-
-def test_what_is_given_to_a_queue_that_was_bounded_since_is_not_taken() -> None:
-    office = Office()
-    seat = office.seat("w")
-    office.cool()
-    office.hands.bound("q", 0)
-    assert not office.hands.take(claimed("w"), NOW)
-    assert seat.free == 1
-
-
-def test_a_slot_that_looks_elsewhere_is_not_spare() -> None:
-    office = Office()
-    office.seat("w", "x", "y")
-    office.cool()
-    assert spares(office) == {"x": "w"}
-    office.hands.rung(["y"])
-    asks = office.hands.ask_hot()
-    assert spares(office) == {"y": "w"}
-    office.hands.give_back(asks, ())
-    assert spares(office) == {"x": "w"}
-
-
-def test_what_is_given_to_who_serves_other_queues_by_now_is_not_taken() -> None:
-    office = Office()
-    seat = office.seat("w", "x")
-    office.hands.rearrange(seat, ["y"])
-    office.cool()
-    assert not office.hands.take(claimed("w", "x"), NOW)
-    assert office.hands.take(claimed("w", "y"), NOW)
-
-
-def test_what_was_given_so_long_ago_that_its_lease_may_lapse_is_not_taken() -> None:
-    office = Office()
-    office.seat("w")
-    office.cool()
-    assert not office.hands.take(claimed("w"), NOW + LEASE_MS // 3 + 1)
-    assert office.hands.take(claimed("w"), NOW + LEASE_MS // 3)
-
-
 class Slots(RuleBasedStateMachine):
     """Free, lent and busy slots of everybody seated always add up to what they sat down with."""
 
@@ -436,16 +342,6 @@ class Slots(RuleBasedStateMachine):
         assert homeless == gone
         self.busy.update(then[task.worker] for task in found if task not in gone)
 
-    @rule(worker=st.sampled_from("abc"), queue=st.sampled_from("xyz"))
-    def take(self, worker: str, queue: str) -> None:
-        """Another server gives, perhaps to one that is not free any more."""
-        before = {seat.worker: (seat, seat.free) for seat, _ in self.seats}
-        taken = self.office.hands.take(claimed(worker, queue), NOW)
-        seat, free = before.get(worker, (None, 0))
-        assert taken == (seat is not None and free > 0 and queue in seat.queues)
-        if taken:
-            self.busy[before[worker][0]] += 1
-
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
         busy = [seat for seat in self.busy if self.busy[seat]]
@@ -463,13 +359,6 @@ class Slots(RuleBasedStateMachine):
         for seat, slots in self.seats:
             assert seat.free >= 0
             assert seat.free + lent[seat] + self.busy[seat] == slots
-
-    @invariant()
-    def no_slot_is_promised_twice(self) -> None:
-        promised = Counter(spare.worker for spare in self.office.hands.spare().values())
-        for seat, slots in self.seats:
-            assert promised.pop(seat.worker, 0) <= slots - self.busy[seat]
-        assert not promised, "of somebody who has left"
 
 
 Slots.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

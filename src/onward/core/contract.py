@@ -54,7 +54,6 @@ class Submission(msgspec.Struct, frozen=True):
     events: tuple[Note, ...]
     cap: int | None = None  # refuse if the queue would hold more than this
     key: Key | None = None
-    near: bool = False  # is not born in the hand of another server, which may be gone by now
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,13 +127,6 @@ class Ask(msgspec.Struct, frozen=True):
     limit: int
     wants: tuple[Want, ...]
     lease_ms: int | None = None  # None: the ledger's profile lease is not wanted (offered only)
-
-
-class Spare(msgspec.Struct, frozen=True):
-    """One free slot of a worker that nobody has asked to be filled."""
-
-    worker: WorkerId
-    lease_ms: int
 
 
 class Inserted(msgspec.Struct, frozen=True):
@@ -365,10 +357,6 @@ class Bell(Protocol):
         """From now on, `ear` is told what happens on other servers."""
         ...
 
-    async def retire(self) -> None:
-        """From now on `ear` is given nothing more; whatever was given to it has been taken."""
-        ...
-
 
 class Ear(Protocol):
     """This server, for the others on its ledger."""
@@ -379,14 +367,6 @@ class Ear(Protocol):
         """Queues with new work; tasks with new events; those of them that have ended: how, or None
         where that was not told.
         """
-        ...
-
-    def spare(self) -> Mapping[str, Spare]:
-        """By queue, a free slot here that a submission elsewhere may fill."""
-        ...
-
-    def take(self, task: Claimed) -> None:
-        """One of them was filled. It may be free no more: then the task goes back."""
         ...
 
 

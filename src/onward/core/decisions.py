@@ -16,7 +16,7 @@ from onward.core import machine
 from onward.core.contract import Key, Move, Submission
 from onward.core.errors import is_away
 from onward.core.outcome import Outcome, Parked, Succeeded, invalid_outcome
-from onward.core.policy import FAIL, Profile
+from onward.core.policy import Profile
 from onward.core.task import Claimed, Ending, Instant, Json, Letter, State, Task, TaskId
 
 log = structlog.get_logger("onward.dispatch")
@@ -34,10 +34,8 @@ class Decisions:
         self._reported: dict[TaskId, None] = {}
 
     def submission(self, task: Task, cap: int | None = None, key: Key | None = None) -> Submission:
-        profile = self._profiles[task.profile]
-        born, events = machine.born(task, profile)
-        # What nobody has seen must not fail because somebody was lost.
-        return Submission(born, events, cap, key, near=profile.on_lost is FAIL)
+        born, events = machine.born(task, self._profiles[task.profile])
+        return Submission(born, events, cap, key)
 
     def settlement(self, task: Claimed | Task, outcome: Outcome, now: Instant) -> Move:
         profile = self._profiles[task.profile]

@@ -31,7 +31,6 @@ from onward.core.contract import (
     Moved,
     Pulse,
     Receipt,
-    Spare,
     Submission,
     Verdict,
 )
@@ -239,16 +238,6 @@ class Dispatcher:
     def _hand_back(self, task: Claimed) -> None:
         """Its worker left between asking and getting: nobody has seen it, so nothing is burned."""
         self.spawn(self.settle_surely(task, Released(), self.profiles[task.profile].lease_ms))
-
-    def spare(self) -> Mapping[str, Spare]:
-        return self.hands.spare()
-
-    def take(self, task: Claimed) -> None:
-        """Submitted on another server, and in the same call put into a free hand of this one."""
-        self._claimed([task])
-        self.backend.bell.ring("log")  # whoever submitted it does so on its own server only
-        if not self.hands.take(task, self.clock.now()):
-            self._hand_back(task)
 
     # Work is held.
 
@@ -575,7 +564,11 @@ class Dispatcher:
         return (await self.backend.tasks.get([task]))[0]
 
     async def finish(self, timeout_ms: int) -> None:
-        """What nobody waits for may still be under way: wait for it, but not for ever."""
+        """Wait, but not for ever, for what is under way without a caller."""
+        # A claim that was sent before the workers left comes back afterwards, and its tasks are
+        # released by work that is spawned only then.
+        if self._claiming is not None:
+            await asyncio.wait([self._claiming], timeout=timeout_ms / 1000)
         if self._loose:
             await asyncio.wait(self._loose, timeout=timeout_ms / 1000)
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from onward.core import lanes
-from onward.core.contract import Ask, Hold, Spare
+from onward.core.contract import Ask, Hold
 from onward.core.task import Claimed, Instant, TaskId, WorkerId
 
 MOST_PER_CLAIM = 128  # half of the usual slots: while one half is settled, the other is claimed
@@ -37,7 +37,6 @@ class Seat:
         self.lease_ms = lease_ms
         self.deliver = deliver
         self.stop = stop  # (task, revoked): please stop; revoked means that it is no longer ours
-        self.spare = None if lease_ms is None else Spare(worker, lease_ms)
         self.free = 0
         self.gone = False
 
@@ -46,12 +45,10 @@ Held: TypeAlias = tuple[Seat, Claimed]
 
 
 class _Out(msgspec.Struct):
-    """Slots that are out of the house, with an ask."""
+    """Slots that are in an ask which is under way."""
 
     seat: Seat
-    slots: int
-    queues: tuple[str, ...]
-    looking: bool  # for work that may be waiting; False: lent to work that is coming in
+    looking: bool  # for work that may be waiting; False: for work that is coming in
     bounded: str | None  # the bounded queue that they count for
 
 
@@ -194,42 +191,6 @@ class Hands:
             self._out[out.bounded] -= ask.limit
         return out
 
-    def spare(self) -> Mapping[str, Spare]:
-        """By queue, a slot for work that comes in elsewhere: free, or out looking in that queue."""
-        found: dict[str, Spare] = {}
-        promised: Counter[Seat] = Counter()  # free slots, to a queue each
-        for queue, idle in self._idle.items():
-            for seat in idle:
-                if seat.free > promised[seat] and self._promise(seat, queue, found):
-                    promised[seat] += 1
-                    break
-        for out in self._asks.values():
-            left = out.slots if out.looking else 0
-            for queue in out.queues:
-                if left > 0 and queue not in found and self._promise(out.seat, queue, found):
-                    left -= 1
-        return found
-
-    def _promise(self, seat: Seat, queue: str, found: dict[str, Spare]) -> bool:
-        if seat.spare is None or seat.gone or self._room(queue, 1) < 1:
-            return False
-        found[queue] = seat.spare
-        return True
-
-    def take(self, task: Claimed, now: Instant) -> bool:
-        """It was put into a slot that was spare. False: that is so no more, or was long ago."""
-        seat = self._seats.get(task.worker)
-        if seat is None or seat.free < 1 or task.queue not in seat.queues:
-            return False
-        # It was born into this hand, and leases are renewed three times in their length.
-        if seat.lease_ms is None or now - task.created_at > seat.lease_ms / 3:
-            return False
-        self._occupy(seat, 1)
-        seated = self._seated(seat, task)
-        if not seated:
-            self.free(seat)
-        return seated
-
     def _seated(self, seat: Seat, task: Claimed) -> bool:
         # Asked for before its queue was bounded: a breaker that has opened meanwhile holds.
         if seat.gone or self._room(task.queue, 1) < 1:
@@ -286,7 +247,7 @@ class Hands:
         bounded = queues[0] if queues and queues[0] in self._bounds else None
         if bounded is not None:
             self._out[bounded] += take
-        self._asks[id(ask)] = _Out(seat, take, queues, looking, bounded)
+        self._asks[id(ask)] = _Out(seat, looking, bounded)
         return ask
 
     def _occupy(self, seat: Seat, slots: int) -> None:

@@ -33,9 +33,6 @@ class LocalBell:
     def attach(self, ear: Ear) -> None:
         """There are no other servers."""
 
-    async def retire(self) -> None:
-        """Nobody gives anything."""
-
     @asynccontextmanager
     async def listen(self, *topics: str) -> AsyncIterator[LocalListener]:
         listener = LocalListener()

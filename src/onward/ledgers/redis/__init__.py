@@ -33,7 +33,7 @@ class RedisBackend:
         self.documents = RedisDocuments(self.functions)
         self.effects = RedisEffects(self.functions)
         self.sessions = RedisSessions(self.functions)
-        self.bell = RedisBell(self.functions, self._redis, self.tasks)
+        self.bell = RedisBell(self.functions, self._redis)
         self.cells = [RedisCells(self.functions, self.tasks)]
 
         self.ahead_ms = wall_ahead_ms()  # until it is measured
@@ -51,8 +51,7 @@ class RedisBackend:
         if time.monotonic() >= self._look_at:
             await self._look()
             self._look_at = time.monotonic() + LOOK_EVERY_S
-        if await self.bell.hears():
-            self.functions.board.doubt()
+        await self.bell.check()
 
     async def _measure(self) -> int:
         """Redis said its time somewhere between asking and hearing: in the middle, we assume.

@@ -37,7 +37,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from onward.core.errors import Invalid, LedgerUnavailable, NotLetIn
 from onward.core.task import new_id
-from onward.ledgers.redis.board import Board
 from onward.ledgers.redis.layout import settle_layout
 from onward.ledgers.redis.line import Line, open_line
 
@@ -52,7 +51,6 @@ MOST_CONNECTIONS = 64
 REFUSALS = (AuthenticationError, AuthorizationError, NoPermissionError)
 # The same by its words: on a unix socket redis-py makes a broken connection of it.
 REFUSED = ("Authentication required", "invalid username-password", "DB index is out of range")
-TELLING = frozenset({"insert", "claim", "extend", "apply", "post"})  # with `begin_telling`
 NO_WRITES = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 NOT_HERE = (MovedError, AskError, TryAgainError, ClusterDownError)  # while a cluster changes
 ALLOW = "allow it to Onward's user (ACL SETUSER)"
@@ -117,8 +115,7 @@ class Functions:
         self._closed = False
         self._most = asyncio.Semaphore(MOST_CONNECTIONS)
         self.prefix = prefix
-        self.voice = ""  # by which we know our own rings; empty while we do not listen
-        self.board = Board()
+        self.server = ""  # our id in what we publish; empty while we do not listen
         self._loaded = False
         self._epoch: bytes | None = None  # of the ledger that we began with
         self._lost = ""  # why we do not go on
@@ -134,13 +131,7 @@ class Functions:
 
     async def call_plain(self, name: str, *request: Any) -> Any:
         await self.prepare()
-        arguments = ("FCALL", f"{NAME}_{name}", 1, self.prefix, _encode(request), self.voice)
-        if name not in TELLING:
-            return await self._call(arguments)
-        with self.board.telling() as changes:
-            return await self._call((*arguments, *changes))
-
-    async def _call(self, arguments: tuple[Any, ...]) -> Any:
+        arguments = ("FCALL", f"{NAME}_{name}", 1, self.prefix, _encode(request), self.server)
         try:
             return await self._send(arguments)
         except ResponseError as error:

@@ -151,26 +151,6 @@ local function free_hand(asks, queue)
   end
 end
 
--- The same on another server that listens. It is free no more, whoever it is.
-local function far_hand(queue, now)
-  if not (news and hands) then return end
-  hands[queue] = hands[queue] or { call('HGETALL', idle_at(queue)), 1 }
-  local known, at = unpack(hands[queue])
-  while known[at] do
-    local server, spare = known[at], known[at + 1]
-    at = at + 2
-    hands[queue][2] = at
-    if server ~= news.from then
-      put('HDEL', idle_at(queue), server)
-      local hand = cmsgpack.unpack(spare)
-      if now - hand.at < KNOWN_MS and listeners(bell_of(server)) > 0 then
-        hand.server, hand.left = server, 1
-        return hand
-      end
-    end
-  end
-end
-
 -- Most submissions of a call are alike but for id, payload and idempotency key. What they share is told
 -- once, a kind; a submission is { id, which kind, payload, key }. Of its hash, too, only what differs is
 -- filled in for each: a table of its own, which grows, would cost as much as writing it.
@@ -198,8 +178,8 @@ local function prepare_births(kinds, many)
   return kinds
 end
 
--- A new task into a hand, here or on another server: into `flat`, behind its `many` values, goes what
--- its hash keeps of that. Returns how many it has now.
+-- A new task into a free slot: into `flat`, behind its `many` values, goes what its hash keeps of that.
+-- Returns how many values it has now.
 local function bear_into(hand, flat, many, id, payload, kind, now, claimed)
   local task = kind.task
   local fields = { task.rev, task.type, task.profile, payload, task.created_at, task.expires_at,
@@ -210,8 +190,7 @@ local function bear_into(hand, flat, many, id, payload, kind, now, claimed)
   for at = 1, more do flat[many + at] = kept[at] end
   hand.left = hand.left - 1
   count(task.queue, kind.lane, 'running', 1)
-  if hand.server then given[#given + 1] = { hand, task.queue, row }
-  else claimed[#claimed + 1] = row end
+  claimed[#claimed + 1] = row
   return many + more
 end
 
@@ -243,12 +222,7 @@ local function admit(submission, kinds, asks, now, claimed)
     if known[2] then return { known[1] == key.body and 'known' or 'reused', known[2] } end
   end
   local waiting, hand = depth(task.queue), nil
-  if task.state == 'queued' and waiting == 0 then
-    hand = free_hand(asks, task.queue)
-    if not (hand or kind.near or #payload > GIVING) then
-      hand = attempt('hand for', task.queue, far_hand, task.queue, now)
-    end
-  end
+  if task.state == 'queued' and waiting == 0 then hand = free_hand(asks, task.queue) end
   if not hand and kind.cap and waiting >= kind.cap then return 'full' end
   local place, name = next_place(), key_of(id)
   -- Everything is read. From here on nothing raises.
@@ -295,23 +269,11 @@ local function insert(keys, args)
   return finish({ receipts, claimed })
 end
 
--- These hands are full, whatever was said of them.
-local function take_down(ask)
-  if not (news and hands) then return end
-  for _, want in ipairs(ask.wants) do
-    if board then board.free[want.queue] = nil end
-    if not hands[want.queue] then
-      put('HDEL', idle_at(want.queue), news.from)
-      hands[want.queue] = NONE
-    end
-  end
-end
-
 local function claim(keys, args)
   local now, request = begin_telling(keys, args)
   local claimed = {}
   for _, ask in ipairs(request[2]) do
-    if attempt('claim', ask.worker, claim_for, ask, now, claimed) == ask.limit then take_down(ask) end
+    attempt('claim', ask.worker, claim_for, ask, now, claimed)
   end
   return finish(claimed)
 end

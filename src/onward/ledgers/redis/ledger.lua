@@ -47,21 +47,14 @@
 --   onward:aside                  zset of ids whose rows cannot be read, by the instant that was seen
 --   onward:faults                 list: the last writes that Redis refused
 --   onward:rehearsal:{type}       one of each, for a moment at the start of a server
---   onward:idle:{library}:{queue} hash: a free hand of each server that has one for this queue, and
---                                 understands what these functions would tell it
---   onward:given:{server}         hash: by queue, the last task that was put into such a hand, for a
---                                 server that did not hear of it; both expire
 --
--- A call that changes something tells the other servers so, on the channel onward:bell: who says it,
--- the queues with new work, the tasks with new events, and how tasks have ended. A server is told on
--- a channel of its own, onward:bell:{server}, which task was put into its hands.
+-- A call that changes something publishes it on the channel onward:bell, for the other servers: which
+-- server called, the queues with new work, the tasks with new events, and how tasks have ended.
 
 local LIBRARY = 'onward4'
 local SEP = '\31'
 local SHORT = 64
 local TELLING = 512 -- of an ending whose result or error is longer only the id is told
-local GIVING = 4096 -- a task whose payload is longer is fetched by who works on it
-local KNOWN_MS = 3000 -- how long a free hand is believed in; its server says it again every second
 local FOREVER = 9e15
 local AHEAD = 2 ^ 52 -- less than any place given otherwise, and still a whole number
 local LONG = { payload = 'onward:payload:', result = 'onward:output:' }
@@ -82,8 +75,6 @@ local faults -- writes of this call that were refused, and items that could not 
 local delta, queued, stored -- counts changed by this call, of queued tasks by queue, and as it was
 local batches, alarms, leases -- what is written at the end of this call, many in one command
 local news -- what others are told when this call is over; nil: nobody else listens
-local board, hands, given -- what this server says of its free hands, those of others by queue, and
--- what went into them in this call
 local spare, last -- places taken but not given yet, and the last one given
 
 local function begin(keys, args)
@@ -151,37 +142,16 @@ local function each(about, items, decide, refuse)
   end
 end
 
-local function bell_of(server) return P .. 'onward:bell:' .. server end
-local function idle_at(queue) return P .. 'onward:idle:' .. LIBRARY .. ':' .. queue end
-
-local function listeners(channel) return redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 0 end
-
--- The same for a call that has something to tell. Its second argument says who tells it: a server
--- that listens itself, or nobody (''). A third is there if servers may put tasks into each other's
--- hands: what has changed of its own, if anything. What is free no more is taken down at once.
+-- The same for a call that publishes what it changes. Its second argument is the calling server's id, or
+-- '' if that server does not listen itself.
 local function begin_telling(keys, args)
   local now, request = begin(keys, args)
   local from = args[2] or ''
-  board, hands, given = nil, args[3] and {}, {}
-  if hands and args[3] ~= '' then
-    board = cmsgpack.unpack(args[3])
-    board.from = from
-    for _, queue in ipairs(board.gone) do put('HDEL', idle_at(queue), from) end
-  end
-  local others = listeners(P .. 'onward:bell') - (from == '' and 0 or 1)
-  if others > 0 then
-    news = { from = from, others = others, queues = {}, tasks = {}, endings = {} }
+  local listeners = redis.pcall('PUBSUB', 'NUMSUB', P .. 'onward:bell')[2] or 0
+  if listeners > (from == '' and 0 or 1) then
+    news = { from = from, queues = {}, tasks = {}, endings = {} }
   end
   return now, request
-end
-
--- What is free once this call is over, for others to see.
-local function put_up(now)
-  for queue, spare in pairs(board.free) do
-    spare.at = now
-    put('HSET', idle_at(queue), board.from, cmsgpack.pack(spare))
-    put('PEXPIRE', idle_at(queue), KNOWN_MS)
-  end
 end
 
 -- Said within the move, so that it costs no trip of its own. It may be lost all the same: whoever
@@ -189,18 +159,9 @@ end
 local function ring()
   local queues = {}
   for queue in pairs(news.queues) do queues[#queues + 1] = queue end
-  local rest = #news.tasks - #given -- of what was given its new owner need not be told again
-  if #queues + rest == 0 and (#given == 0 or news.others == 1) then return end
+  if #queues + #news.tasks == 0 then return end
   local said = cmsgpack.pack({ news.from, queues, news.tasks, news.endings })
   redis.pcall('PUBLISH', P .. 'onward:bell', said)
-end
-
--- It listens, or the task would not be its own by now; if it does not hear, it can read.
-local function give(hand, queue, row)
-  local said, key = cmsgpack.pack(row), P .. 'onward:given:' .. hand.server
-  put('HSET', key, queue, said)
-  put('PEXPIRE', key, hand.lease_ms)
-  redis.pcall('PUBLISH', bell_of(hand.server), said)
 end
 
 local function key_of(id) return P .. 'onward:task:' .. id end
@@ -300,11 +261,7 @@ local function finish(answer)
   write_scores(P .. 'onward:alarms', alarms)
   write_scores(P .. 'onward:running', leases)
   add_up()
-  if news then
-    if board then put_up(tonumber(stamp)) end
-    for _, gift in ipairs(given) do give(unpack(gift)) end
-    ring()
-  end
+  if news then ring() end
   if #faults > 0 then
     write_('LPUSH', P .. 'onward:faults', unpack(faults, 1, math.min(#faults, FAULTS)))
     write_('LTRIM', P .. 'onward:faults', 0, FAULTS - 1)

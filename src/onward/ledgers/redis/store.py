@@ -78,13 +78,10 @@ class RedisStore:
         receipts = [
             _receipt(fate, one.task.id) for fate, one in zip(told, submissions, strict=True)
         ]
-        return Inserted(receipts, [claimed_of(row) for row in claimed])
+        return Inserted(receipts, [_claimed(row) for row in claimed])
 
     async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]:
-        claimed = [claimed_of(row) for row in await self._functions.call("claim", now, asks)]
-        if claimed:
-            self._functions.board.note_full(asks, claimed)
-        return claimed
+        return [_claimed(row) for row in await self._functions.call("claim", now, asks)]
 
     async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]:
         merged = merge_holds(holds)
@@ -266,7 +263,7 @@ def _log_order(body: bytes) -> tuple[int, int]:
 
 
 _PAYLOAD = Task.__struct_fields__.index("payload")
-_BIRTH = ("task", "events", "cap", "near")
+_BIRTH = ("task", "events", "cap")
 _COUNTS = frozenset({"attempt", "failures", "retries", "lost"})  # kept unless they are 0
 
 
@@ -280,7 +277,7 @@ class _Births:
     def pack(self, submission: Submission) -> Sequence[Any]:
         task = submission.task
         values = msgspec.structs.astuple(task)
-        told = (submission.events, submission.cap, submission.near)
+        told = (submission.events, submission.cap)
         like = (values[1:_PAYLOAD], values[_PAYLOAD + 1 :], *told)
         kind = self._known.get(like)
         if kind is None:
@@ -358,12 +355,12 @@ def _moved(answer: Any) -> Moved:
     return Moved(
         [VERDICTS[verdict] for verdict in verdicts],
         frozenset(awake),
-        tuple(claimed_of(row) for row in claimed),
+        tuple(_claimed(row) for row in claimed),
         frozenset(answered),
     )
 
 
-def claimed_of(row: list[Any]) -> Claimed:
+def _claimed(row: list[Any]) -> Claimed:
     """As `hand_over` in intake.lua returns it."""
     if len(row) == 10:
         return _plainly_claimed(row)

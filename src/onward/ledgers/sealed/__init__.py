@@ -18,10 +18,9 @@ from onward.core.contract import (
     Effect,
     Effects,
     Listener,
-    Spare,
 )
 from onward.core.errors import Unreadable
-from onward.core.task import Claimed, Ending, Held, Instant, Json, TaskId
+from onward.core.task import Ending, Held, Instant, Json, TaskId
 from onward.ledgers.sealed.cells import CLEAR, Resealable, document_owner, effect_owner, owner_of
 from onward.ledgers.sealed.fields import Sealing, opens
 from onward.ledgers.sealed.keyring import Keyring
@@ -114,9 +113,6 @@ class SealedBell:
     def attach(self, ear: Ear) -> None:
         self._inner.attach(_SealedEar(ear, self._opens))
 
-    async def retire(self) -> None:
-        await self._inner.retire()
-
 
 class _SealedEar:
     def __init__(self, ear: Ear, opens: Sealing) -> None:
@@ -129,13 +125,6 @@ class _SealedEar:
         self._ear.hear(
             queues, tasks, {task: self._opened(ending) for task, ending in ended.items()}
         )
-
-    def spare(self) -> Mapping[str, Spare]:
-        """None: a task is given to nobody before it is known to open, which the store sees to."""
-        return {}
-
-    def take(self, task: Claimed) -> None:
-        self._ear.take(self._opens.claimed(task))
 
     def _opened(self, ending: Ending | None) -> Ending | None:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from onward.core.errors import Conflict, Invalid, LedgerUnavailable, NotLetIn
+from onward.core.errors import Conflict, Invalid, NotLetIn
 from onward.core.task import Claimed
 from onward.services.function import SAYING_NO, Service
 from onward.settings import Settings
@@ -78,10 +78,6 @@ class LedgerLine:
 
     async def drain(self, grace_ms: int) -> None:
         await self._runner.drain(grace_ms)
-        try:
-            await self._post.backend.bell.retire()
-        except LedgerUnavailable as error:  # what is given to us meanwhile goes back by its lease
-            log.warning("not retired", error=str(error))
         await self._post.dispatcher.finish(grace_ms)
 
     async def _obey(self, draining: bool) -> None:
