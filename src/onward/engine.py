@@ -35,7 +35,7 @@ from onward.flow.executor import FlowExecutor
 from onward.flow.runs import QUEUE as FLOW_QUEUE
 from onward.ledgers import open_backend
 from onward.ledgers.archive import ArchivedBackend, Archiver
-from onward.ledgers.sealed import Turn, at_rest, beneath, rotating
+from onward.ledgers.sealed import RotateFn, at_rest, rotating, unwrap
 from onward.native.history import STEP_MS, History
 from onward.native.notifications import push as agent_push
 from onward.native.notifications import webhooks as agent_webhooks
@@ -101,7 +101,7 @@ class Onward:
             state=settings.state_folder,
             **settings.encryption(),
         )
-        ledger = beneath(self.backend)
+        ledger = unwrap(self.backend)
         rules = profiles(
             lease_ms=settings.lease_ms,
             max_retries=settings.max_retries,
@@ -278,7 +278,7 @@ class Onward:
 
     async def erase(self, ids: Sequence[TaskId]) -> None:
         """Finished tasks, from the ledger and from wherever they went from there."""
-        backend, now = beneath(self.backend), self.clock.now()
+        backend, now = unwrap(self.backend), self.clock.now()
         if isinstance(backend, ArchivedBackend):
             await backend.tasks.erase(ids, now=now)
         else:
@@ -287,7 +287,7 @@ class Onward:
             await self._views.forget(ids)
 
     @property
-    def encryption(self) -> tuple[Sequence[str], Turn | None]:
+    def encryption(self) -> tuple[Sequence[str], RotateFn | None]:
         """The names of the keys, and how to seal anew what others have sealed; ((), None): off."""
         return rotating(self.backend)
 

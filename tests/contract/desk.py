@@ -36,8 +36,8 @@ class Desk:
         self.store = backend.tasks
         self.now: Instant = NOW
 
-    async def insert(self, *submissions: Submission, hands: tuple[Ask, ...] = ()) -> Inserted:
-        return await self.store.insert(submissions, hands, now=self.now)
+    async def insert(self, *submissions: Submission, asks: tuple[Ask, ...] = ()) -> Inserted:
+        return await self.store.insert(submissions, asks, now=self.now)
 
     async def submit(self, **fields: Any) -> Task:
         task = a_task(**{"created_at": self.now, **fields})
@@ -64,8 +64,8 @@ class Desk:
         hold = Hold(held.id, held.fence, until, fields.get("progress"), notes)
         return (await self.store.extend([hold], now=self.now))[0]
 
-    async def apply(self, *moves: Move | None, hands: tuple[Ask, ...] = ()) -> Moved:
-        return await self.store.apply([move for move in moves if move], hands, now=self.now)
+    async def apply(self, *moves: Move | None, asks: tuple[Ask, ...] = ()) -> Moved:
+        return await self.store.apply([move for move in moves if move], asks, now=self.now)
 
     def decide(self, held: Claimed | Task, outcome: Outcome, *spawn: Task) -> Move:
         children = tuple(submission(child) for child in spawn)

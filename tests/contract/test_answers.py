@@ -106,8 +106,8 @@ async def test_of_two_answers_for_one_parent_the_second_becomes_a_letter(desk: D
 async def test_children_go_straight_into_free_hands(desk: Desk) -> None:
     held = await desk.running()
     children = [a_task(queue="c", parent=held.id) for _ in range(3)]
-    hands = (an_ask("c", worker="v", limit=2),)
-    moved = await desk.apply(desk.decide(held, PARKED, *children), hands=hands)
+    asks = (an_ask("c", worker="v", limit=2),)
+    moved = await desk.apply(desk.decide(held, PARKED, *children), asks=asks)
     assert (ids(moved.claimed), moved.awake) == (ids(children[:2]), frozenset({"c"}))
     task, claimed = await desk.task(children[0].id), moved.claimed[0]
     assert (task.state, task.worker, task.lease_until) == (State.RUNNING, "v", NOW + LEASE_MS)
@@ -121,7 +121,7 @@ async def test_an_answers_children_go_straight_into_free_hands(desk: Desk) -> No
     parent, child = await parked_with_child(desk)
     following = a_task(queue="c", parent=parent.id, payload='"' + "x" * 100 + '"')
     move = ended(desk, child, parent, ON, following)
-    moved = await desk.apply(move, hands=(an_ask("c"),))
+    moved = await desk.apply(move, asks=(an_ask("c"),))
     assert (ids(moved.claimed), moved.awake) == ([following.id], frozenset())
     assert moved.claimed[0].payload == following.payload
 
@@ -130,7 +130,7 @@ async def test_whoever_stood_in_the_queue_goes_before_the_children(desk: Desk) -
     first = await desk.submit(queue="c")
     held = await desk.running()
     child = a_task(queue="c", parent=held.id)
-    moved = await desk.apply(desk.decide(held, PARKED, child), hands=(an_ask("c"),))
+    moved = await desk.apply(desk.decide(held, PARKED, child), asks=(an_ask("c"),))
     assert (ids(moved.claimed), moved.awake) == ([first.id], frozenset({"c"}))
     assert (await desk.task(child.id)).state is State.QUEUED
 
@@ -140,5 +140,5 @@ async def test_what_is_handed_back_is_not_handed_out_in_the_same_move(
     desk: Desk, outcome: Released | Lost
 ) -> None:
     held = await desk.running()
-    moved = await desk.apply(desk.decide(held, outcome), hands=(an_ask(),))
+    moved = await desk.apply(desk.decide(held, outcome), asks=(an_ask(),))
     assert moved == Moved([Verdict.APPLIED], frozenset({"q"}))

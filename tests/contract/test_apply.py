@@ -159,7 +159,7 @@ async def test_of_two_moves_for_one_task_in_one_batch_the_first_wins(desk: Desk)
 @pytest.mark.contract("S1-3")
 async def test_one_final_event_a_generation_is_the_ledgers_own_law(desk: Desk) -> None:
     over = await desk.finished()
-    second = machine.remark(over, "task.succeeded", None)
+    second = machine.event_only(over, "task.succeeded", None)
     assert (await desk.apply(second)).verdicts == [Verdict.REFUSED]
     dead = await desk.running()
     await desk.settle(dead, Failed(Fault(kind="Boom", message="no", retryable=False)))
@@ -167,7 +167,7 @@ async def test_one_final_event_a_generation_is_the_ledgers_own_law(desk: Desk) -
     (again,) = await desk.claim("q")
     await desk.settle(again, Succeeded("1"))
     assert (await desk.history(dead.id)).count("task.succeeded") == 1
-    second = machine.remark(await desk.task(dead.id), "task.failed", None)
+    second = machine.event_only(await desk.task(dead.id), "task.failed", None)
     assert (await desk.apply(second)).verdicts == [Verdict.REFUSED]
 
 
@@ -193,7 +193,7 @@ async def test_released_work_has_its_place_back(desk: Desk) -> None:
 
 
 async def test_released_work_that_was_born_running_has_a_place_too(desk: Desk) -> None:
-    inserted = await desk.insert(*(submission(a_task()) for _ in range(3)), hands=(an_ask(),))
+    inserted = await desk.insert(*(submission(a_task()) for _ in range(3)), asks=(an_ask(),))
     await desk.settle(inserted.claimed[0], Released())
     claimed = await desk.claim(limit=3)
     assert ids(claimed) == [receipt.task for receipt in inserted.receipts]
@@ -220,7 +220,7 @@ async def test_a_scheduled_task_joins_the_end_of_the_queue(desk: Desk) -> None:
 
 async def test_a_remark_on_a_queued_task_leaves_it_in_its_place(desk: Desk) -> None:
     tasks = await desk.submit_some(2)
-    move = machine.remark(tasks[0], "task.late_result", "{}")
+    move = machine.event_only(tasks[0], "task.late_result", "{}")
     assert (await desk.apply(move)).verdicts == [Verdict.APPLIED]
     assert ids(await desk.claim(limit=2)) == ids(tasks)
     assert (await desk.history(tasks[0].id))[1] == "task.late_result"
@@ -379,7 +379,7 @@ async def test_a_promoted_task_goes_before_everybody_in_its_lane(desk: Desk) -> 
     tasks = await desk.submit_some(4)
     for id in (tasks[2].id, tasks[3].id):
         found = await desk.task(id)
-        ahead = msgspec.structs.replace(moves.going_on(found, None), ahead=True)
+        ahead = msgspec.structs.replace(moves.unchanged(found, None), ahead=True)
         assert (await desk.apply(ahead)).verdicts == [Verdict.APPLIED]
     assert await desk.store.position(tasks[2].id) == 1
     order = [tasks[2].id, tasks[3].id, tasks[0].id, tasks[1].id]

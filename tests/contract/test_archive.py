@@ -263,7 +263,7 @@ async def test_a_replayed_task_is_no_longer_shown_as_it_ended(shelf: Shelf) -> N
 async def test_a_late_word_on_a_finished_task_is_kept_too(shelf: Shelf) -> None:
     task = await shelf.finished()
     await shelf.file_all()
-    await shelf.apply(machine.remark(task, "task.late_result", None))
+    await shelf.apply(machine.event_only(task, "task.late_result", None))
     newest = await shelf.task(task.id)
     await shelf.file_all()
     await shelf.store.purge([task.id], now=NOW)

@@ -1,4 +1,4 @@
-"""Coming in: caps, free hands, idempotency keys and order."""
+"""Coming in: caps, free slots, idempotency keys and order."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_the_cap_counts_every_lane_and_priority_of_its_queue_only(desk: De
 @pytest.mark.contract("S0-6")
 async def test_the_cap_is_checked_on_what_is_left_after_the_hands_are_filled(desk: Desk) -> None:
     batch = [submission(a_task(), cap=2) for _ in range(6)]
-    inserted = await desk.insert(*batch, hands=(an_ask(limit=2), an_ask(worker="v")))
+    inserted = await desk.insert(*batch, asks=(an_ask(limit=2), an_ask(worker="v")))
     assert fates(inserted.receipts) == [Fate.FRESH] * 5 + [Fate.FULL]
     assert [r.running for r in inserted.receipts] == [True] * 3 + [False] * 3
     assert ids(inserted.claimed) == [item.task.id for item in batch[:3]]
@@ -108,7 +108,7 @@ async def test_the_cap_is_checked_on_what_is_left_after_the_hands_are_filled(des
 @pytest.mark.contract("S0-6")
 async def test_a_cap_of_nothing_still_feeds_an_idle_hand(desk: Desk) -> None:
     batch = [submission(a_task(), cap=0) for _ in range(2)]
-    inserted = await desk.insert(*batch, hands=(an_ask(),))
+    inserted = await desk.insert(*batch, asks=(an_ask(),))
     assert fates(inserted.receipts) == [Fate.FRESH, Fate.FULL]
 
 
@@ -124,13 +124,13 @@ async def test_the_cap_holds_whatever_the_concurrency(desk: Desk) -> None:
     assert len(await desk.all()) == 10
 
 
-# Hands.
+# Slots.
 
 
 @pytest.mark.contract("S0-10")
 async def test_a_task_may_be_born_into_a_free_hand(desk: Desk) -> None:
     given = submission(a_task(attempt_ms=500, key="k"))
-    inserted = await desk.insert(given, hands=(an_ask(worker="w1"),))
+    inserted = await desk.insert(given, asks=(an_ask(worker="w1"),))
     (claimed,) = inserted.claimed
     task = await desk.task(given.task.id)
     assert (task.state, task.worker, task.started_at) == (State.RUNNING, "w1", NOW)
@@ -149,32 +149,32 @@ async def test_a_task_may_be_born_into_a_free_hand(desk: Desk) -> None:
 async def test_who_stood_in_the_queue_before_goes_first(desk: Desk) -> None:
     (old,) = await desk.submit_some(1)
     given = [submission(a_task()) for _ in range(2)]
-    inserted = await desk.insert(*given, hands=(an_ask(limit=2),))
+    inserted = await desk.insert(*given, asks=(an_ask(limit=2),))
     assert ids(inserted.claimed) == [old.id, given[0].task.id]
     assert [receipt.running for receipt in inserted.receipts] == [True, False]
 
 
 async def test_hands_take_only_what_they_serve(desk: Desk) -> None:
     given = submission(a_task(queue="a"))
-    inserted = await desk.insert(given, hands=(an_ask("b"),))
+    inserted = await desk.insert(given, asks=(an_ask("b"),))
     assert (inserted.claimed, inserted.receipts[0].running) == ([], False)
 
 
 async def test_work_for_later_is_not_born_running(desk: Desk) -> None:
     later = submission(a_task(run_at=NOW + 1))
     waiting = submission(a_task(waiting_for="approval"))
-    inserted = await desk.insert(later, waiting, hands=(an_ask(limit=5),))
+    inserted = await desk.insert(later, waiting, asks=(an_ask(limit=5),))
     assert inserted.claimed == []
 
 
 async def test_one_hand_over_two_queues_takes_one_task(desk: Desk) -> None:
     given = [submission(a_task(queue=queue)) for queue in "ab"]
-    inserted = await desk.insert(*given, hands=(an_ask("a", "b"),))
+    inserted = await desk.insert(*given, asks=(an_ask("a", "b"),))
     assert ids(inserted.claimed) == [given[0].task.id]
 
 
 async def test_a_hand_without_a_lease_never_loses_its_task_to_the_clock(desk: Desk) -> None:
-    inserted = await desk.insert(submission(a_task()), hands=(an_ask(lease_ms=None),))
+    inserted = await desk.insert(submission(a_task()), asks=(an_ask(lease_ms=None),))
     assert len(inserted.claimed) == 1
     assert await desk.store.due(now=NOW + 10**12, limit=10) == []
 

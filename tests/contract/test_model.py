@@ -88,10 +88,10 @@ class LedgerMachine(RuleBasedStateMachine):
         task = a_task(id=f"t{self.born}", created_at=self.desk.now, **fields)
         return Submission(*machine.born(task, PROFILES[task.profile]))
 
-    def apply(self, *moves: Move | None, hands: tuple[Ask, ...] = ()) -> None:
+    def apply(self, *moves: Move | None, asks: tuple[Ask, ...] = ()) -> None:
         wanted = [move for move in moves if move is not None]
-        moved = self.run(self.desk.apply(*wanted, hands=hands))
-        expected, claimed = self.model.apply(wanted, self.desk.now, hands)
+        moved = self.run(self.desk.apply(*wanted, asks=asks))
+        expected, claimed = self.model.apply(wanted, self.desk.now, asks)
         assert list(moved.verdicts) == expected
         assert ids(moved.claimed) == claimed
         self.held += moved.claimed
@@ -117,10 +117,10 @@ class LedgerMachine(RuleBasedStateMachine):
             fields[clock] = spans.get(clock, self.desk.now + 45_000)
         item = self.new(queue=queue, profile=profile, **fields)
         item = Submission(item.task, item.events, cap)
-        hands = (an_ask(queue),) if hand else ()
-        inserted = self.run(self.desk.insert(item, hands=hands))
-        claimed = self.model.claim(hands, self.desk.now)
-        fate, running = self.model.insert(item, hands if not claimed else (), self.desk.now)
+        asks = (an_ask(queue),) if hand else ()
+        inserted = self.run(self.desk.insert(item, asks=asks))
+        claimed = self.model.claim(asks, self.desk.now)
+        fate, running = self.model.insert(item, asks if not claimed else (), self.desk.now)
         assert (inserted.receipts[0].fate, inserted.receipts[0].running) == (fate, running)
         assert ids(inserted.claimed) == claimed + ([item.task.id] if running else [])
         self.held += inserted.claimed
@@ -190,8 +190,8 @@ class LedgerMachine(RuleBasedStateMachine):
         move = machine.settle(one, outcome, self.desk.now, profile, tuple(children))
         if heard is not None and move.letters:
             move = msgspec.structs.replace(move, answer=self.answer(move.letters[0].to, heard, at))
-        hands = (an_ask("b"),) if hand else ()
-        self.apply(move, *([move] if twice else []), hands=hands)
+        asks = (an_ask("b"),) if hand else ()
+        self.apply(move, *([move] if twice else []), asks=asks)
 
     def answer(self, parent: str, heard: Parked | Succeeded, at: int) -> Move | None:
         """Of a parent as it is now, or as somebody once read it."""
@@ -231,8 +231,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.readings)
     @rule(at=which)
-    def remark(self, at: int) -> None:
-        self.apply(machine.remark(self.readings[-1 - at % len(self.readings)], "task.late", None))
+    def event_only(self, at: int) -> None:
+        self.apply(
+            machine.event_only(self.readings[-1 - at % len(self.readings)], "task.late", None)
+        )
 
     @rule(to=which)
     def post(self, to: int) -> None:

@@ -13,7 +13,7 @@ from onward.core.task import Event, Task
 from onward.ledgers import open_backend
 from onward.ledgers.archive import ArchivedBackend
 from onward.ledgers.redis import RedisBackend
-from onward.ledgers.sealed import beneath
+from onward.ledgers.sealed import unwrap
 from onward.ledgers.sqlite import SqliteBackend
 from tests.contract.desk import Desk, submission
 from tests.contract.ledgers import LEDGERS
@@ -67,14 +67,14 @@ async def test_a_page_of_large_tasks_ends_early_and_all_are_seen(
 
 async def test_texts_at_rest_are_gone_through_a_few_megabytes_at_a_time(desk: Desk) -> None:
     """A step of a rotation rewrites in one transaction what it has read."""
-    ledger = beneath(desk.backend)
+    ledger = unwrap(desk.backend)
     assert isinstance(ledger, SqliteBackend | RedisBackend | ArchivedBackend)
     await large_tasks(desk, 20)
     after: str | None = ""
     sizes: list[int] = []
     while after is not None:
-        cells, after = await ledger.cells[0].read(after, 500)
-        sizes.append(sum(len(cell.text) for cell in cells))
+        sealed_texts, after = await ledger.sealed_texts[0].read(after, 500)
+        sizes.append(sum(len(cell.text) for cell in sealed_texts))
     assert sum(sizes) >= 20 * 1_000_000
     assert max(sizes) <= PAGE_BYTES + 2 * len(LARGE)
 

@@ -173,8 +173,8 @@ async def test_position_is_exact_up_to_a_thousand(desk: Desk) -> None:
 
 async def test_what_is_only_offered_is_found_and_counted_as_queued(desk: Desk) -> None:
     offered, leased, waiting = [submission(a_task(queue=queue)) for queue in "ooq"]
-    await desk.insert(offered, hands=(an_ask("o", lease_ms=None),))
-    await desk.insert(leased, hands=(an_ask("o"),))
+    await desk.insert(offered, asks=(an_ask("o", lease_ms=None),))
+    await desk.insert(leased, asks=(an_ask("o"),))
     await desk.insert(waiting)
 
     async def found(*states: State, offered: bool | None) -> list[str]:
@@ -296,7 +296,7 @@ async def test_the_numbers_of_a_task_have_no_gaps(desk: Desk) -> None:
     assert await desk.settle(held, Released()) == "moved"
     await desk.settle(await desk.task(held.id), Released())
     await desk.apply(replay(await desk.task(held.id), desk.now))
-    await desk.apply(machine.remark(await desk.task(held.id), "task.late_result", None))
+    await desk.apply(machine.event_only(await desk.task(held.id), "task.late_result", None))
     (held,) = await desk.claim()
     await desk.settle(held, BAD)
     events = await desk.events_of(held.id)

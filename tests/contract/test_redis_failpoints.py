@@ -14,7 +14,7 @@ from onward.core.contract import Ask, Hold, Key, Move, Verdict
 from onward.core.outcome import Failed, Parked, Released, Succeeded
 from onward.core.task import Fault, Letter
 from onward.ledgers.redis import RedisBackend, client
-from onward.ledgers.redis.mending import Mending
+from onward.ledgers.redis.repair import RowRepair
 from tests.contract.desk import Desk, submission
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.servers import FLAVOURS, fresh_url, shared
@@ -98,7 +98,7 @@ def check(redis: Any) -> None:
     if redis.exists("onward:aside"):  # a claim could not read them, and now they can be read
         path = redis.connection_pool.connection_kwargs["path"]
         with Redis(unix_socket_path=path, decode_responses=True) as client:
-            mending = Mending(client, "", mends=True, quiet=True, progress=lambda _: None)
+            mending = RowRepair(client, "", mends=True, quiet=True, progress=lambda _: None)
             assert list(mending.faults())
     check_redis_invariants(redis, all_over=False)
 
@@ -113,11 +113,11 @@ async def test_a_failure_after_any_command_of_two_moves_leaves_all_in_agreement(
         backend, redis = RedisBackend(fresh_url(flavour)), shared(flavour).client
         redis.function_load(client.LIBRARY, replace=True)
         desk = Desk(backend)
-        moves, hands = await scene(desk)
+        moves, asks = await scene(desk)
         before = await rows(redis, *moves)
         redis.function_load(library_that_fails_at(n), replace=True)
         try:
-            verdicts = list((await desk.apply(*moves, hands=hands)).verdicts)
+            verdicts = list((await desk.apply(*moves, asks=asks)).verdicts)
         except ResponseError:  # before the first write
             verdicts = [Verdict.REFUSED] * 2
         redis.function_load(client.LIBRARY, replace=True)
@@ -134,7 +134,7 @@ async def test_a_failure_after_any_command_of_two_moves_leaves_all_in_agreement(
 
 async def insert(desk: Desk) -> None:
     keyed = submission(a_task(session="s", queue="new"), key=Key("s", "k", "b"))
-    await desk.insert(keyed, submission(a_task(queue="c")), hands=(an_ask("a", limit=2),))
+    await desk.insert(keyed, submission(a_task(queue="c")), asks=(an_ask("a", limit=2),))
 
 
 async def claim(desk: Desk) -> None:

@@ -16,7 +16,7 @@ from onward.core.outcome import Failed, Outcome, Released, Succeeded
 from onward.core.task import Ending, Fault, State, TaskId
 from onward.ledgers.redis import RedisBackend, bell, client, store
 from tests.contract.desk import Desk, submission
-from tests.contract.ears import Ear, listening
+from tests.contract.peers import Peer, listening
 from tests.servers import FLAVOURS, fresh_url, shared
 from tests.support import LEASE_MS, NOW, a_task, an_ask, wait_until
 
@@ -45,49 +45,49 @@ def desk(backend: RedisBackend) -> Desk:
 
 @pytest.mark.contract("N-4")
 async def test_another_server_hears_of_new_work_and_how_it_ended(desk: Desk, flavour: str) -> None:
-    ear = Ear()
-    async with listening(flavour, ear):
+    peer = Peer()
+    async with listening(flavour, peer):
         held = await desk.running(queue="q")
         await desk.settle(held, Succeeded('"done"'))
         failing = await desk.running(queue="r")
         await desk.settle(failing, NO_MORE)
-        await wait_until(lambda: len(ear.ended) == 2)
-    assert {"q", "r"} <= set(ear.queues)
-    assert ear.ended[held.id] == Ending(held.id, State.SUCCEEDED, '"done"', None, NOW)
+        await wait_until(lambda: len(peer.ended) == 2)
+    assert {"q", "r"} <= set(peer.queues)
+    assert peer.ended[held.id] == Ending(held.id, State.SUCCEEDED, '"done"', None, NOW)
     row = await desk.task(failing.id)
-    assert ear.ended[failing.id] == Ending.of(row)
+    assert peer.ended[failing.id] == Ending.of(row)
 
 
 async def test_a_long_result_is_not_told_only_that_it_is_there(desk: Desk, flavour: str) -> None:
-    ear = Ear()
-    async with listening(flavour, ear):
+    peer = Peer()
+    async with listening(flavour, peer):
         held = await desk.running()
         await desk.settle(held, Succeeded(f'"{"x" * 1_000}"'))
-        await wait_until(lambda: held.id in ear.ended)
-    assert ear.ended == {held.id: None}
+        await wait_until(lambda: held.id in peer.ended)
+    assert peer.ended == {held.id: None}
 
 
 async def test_nobody_is_told_of_an_end_that_is_none(desk: Desk, flavour: str) -> None:
-    ear = Ear()
-    async with listening(flavour, ear):
+    peer = Peer()
+    async with listening(flavour, peer):
         held = await desk.running(queue="q")
         await desk.settle(held, Released())  # back in its queue
         (again,) = await desk.claim("q")
         dead = await desk.settle(again, NO_MORE)
-        await wait_until(lambda: held.id in ear.ended)
-        ear.told.clear()
+        await wait_until(lambda: held.id in peer.ended)
+        peer.told.clear()
         task = await desk.task(held.id)
         await desk.intervene(task, machine.abandon)
         await desk.submit(queue="last")
-        await wait_until(lambda: "last" in ear.queues)
+        await wait_until(lambda: "last" in peer.queues)
     assert dead == "applied"
-    assert ear.ended == {}, "it had ended before"
+    assert peer.ended == {}, "it had ended before"
 
 
 async def test_a_server_does_not_hear_itself(
     backend: RedisBackend, desk: Desk, flavour: str
 ) -> None:
-    own, other = Ear(), Ear()
+    own, other = Peer(), Peer()
     async with listening(flavour, own, to=backend), listening(flavour, other):
         await desk.finished(queue="q")
         await wait_until(lambda: bool(other.ended))
@@ -98,7 +98,7 @@ async def test_a_server_does_not_hear_itself(
 
 async def test_who_is_alone_tells_nobody(backend: RedisBackend, desk: Desk, flavour: str) -> None:
     redis = shared(flavour).client
-    async with listening(flavour, Ear(), to=backend):
+    async with listening(flavour, Peer(), to=backend):
         redis.config_resetstat()
         await desk.finished()
     assert "cmdstat_publish" not in redis.info("commandstats")
@@ -106,7 +106,7 @@ async def test_who_is_alone_tells_nobody(backend: RedisBackend, desk: Desk, flav
 
 async def test_followers_on_another_server_are_woken(desk: Desk, flavour: str) -> None:
     elsewhere = RedisBackend(shared(flavour).url)
-    async with listening(flavour, Ear(), to=elsewhere):
+    async with listening(flavour, Peer(), to=elsewhere):
         task = await desk.submit(queue="q")
         async with elsewhere.bell.listen(f"task:{task.id}") as listener, asyncio.timeout(30):
             (held,) = await desk.claim("q")
@@ -127,7 +127,7 @@ async def test_who_may_not_publish_can_work_all_the_same(desk: Desk, flavour: st
     )
     quiet = RedisBackend(f"unix://quiet:secret@{server.socket}")
     try:
-        async with listening(flavour, Ear()):
+        async with listening(flavour, Peer()):
             over = await Desk(quiet).finished()
     finally:
         await quiet.close()
@@ -139,25 +139,25 @@ async def test_a_connection_that_died_without_a_word_is_replaced(
     desk: Desk, flavour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bell, "ANSWER_S", 0.2)
-    elsewhere, ear = RedisBackend(shared(flavour).url), Ear()
-    async with listening(flavour, ear, to=elsewhere):
+    elsewhere, peer = RedisBackend(shared(flavour).url), Peer()
+    async with listening(flavour, peer, to=elsewhere):
         await elsewhere.maintain()
-        line = elsewhere.bell._line
+        line = elsewhere.bell._connection
         assert line is not None
         line._transport.pause_reading()
         await elsewhere.maintain()
-        await wait_until(lambda: elsewhere.bell._line not in (None, line))
+        await wait_until(lambda: elsewhere.bell._connection not in (None, line))
         await desk.submit(queue="q")
-        await wait_until(lambda: "q" in ear.queues)
+        await wait_until(lambda: "q" in peer.queues)
     await elsewhere.close()
 
 
 async def test_a_ring_that_nobody_understands_is_passed_over(desk: Desk, flavour: str) -> None:
-    ear = Ear()
-    async with listening(flavour, ear):
+    peer = Peer()
+    async with listening(flavour, peer):
         shared(flavour).client.publish("onward:bell", b"\xc1 what?")
         await desk.submit(queue="q")
-        await wait_until(lambda: ear.queues == ["q"])
+        await wait_until(lambda: peer.queues == ["q"])
 
 
 # Its own indexes.
@@ -220,7 +220,7 @@ async def test_what_runs_is_known_however_it_came_and_went(desk: Desk, flavour: 
     adopted = machine.adopted(a_task(), "stream")
     await desk.insert(adopted)
     born = submission(a_task(queue="b"))
-    await desk.insert(born, hands=(an_ask("b"),))
+    await desk.insert(born, asks=(an_ask("b"),))
     claimed = await desk.running(queue="c")
     assert running() == {adopted.task.id, born.task.id, claimed.id}
     await desk.settle(claimed, Released())
@@ -241,7 +241,7 @@ async def test_a_task_has_one_alarm_that_goes_where_it_goes(desk: Desk, flavour:
     await desk.settle(held, Succeeded("1"))
     assert alarms() == (set(), {task.id})
     hurried = submission(a_task(queue="b", expires_at=NOW + 10))
-    await desk.insert(hurried, hands=(an_ask("b"),))
+    await desk.insert(hurried, asks=(an_ask("b"),))
     assert alarms() == ({hurried.task.id}, {task.id})
 
 

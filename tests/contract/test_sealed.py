@@ -23,14 +23,14 @@ from onward.core.errors import Invalid, LedgerUnavailable, Unreadable
 from onward.core.outcome import Parked, Succeeded
 from onward.core.task import Claimed, Ending, Event, Fault, Letter, State, Task, TaskId
 from onward.ledgers import open_backend
-from onward.ledgers.sealed import beneath
-from onward.ledgers.sealed.cells import CLEAR
+from onward.ledgers.sealed import unwrap
 from onward.ledgers.sealed.fields import FIELDS
 from onward.ledgers.sealed.keyring import Keyring, key_of, new_key
 from onward.ledgers.sealed.store import AGAIN_MS
+from onward.ledgers.sealed.texts import CLEAR
 from onward.ledgers.sqlite import SqliteBackend
 from tests.contract.desk import Desk, submission
-from tests.contract.ears import Ear
+from tests.contract.peers import Peer
 from tests.contract.vault import (
     BOTH,
     K1,
@@ -86,7 +86,7 @@ async def test_what_a_parent_answers_is_sealed_with_its_childs_end(vault: Vault)
     parent = await desk.task(held.id)
     answer = machine.answer(parent, parked, desk.now, PROFILES[parent.profile], (following,))
     end = msgspec.structs.replace(desk.decide(child, Succeeded(TEXT)), answer=answer)
-    moved = await desk.apply(end, hands=(an_ask("c"),))
+    moved = await desk.apply(end, asks=(an_ask("c"),))
     assert moved.answered == {parent.id}
     assert [task.payload for task in moved.claimed] == [TEXT]
     assert (await desk.task(parent.id)).journal == TEXT
@@ -114,7 +114,7 @@ async def test_rotation_leaves_nothing_under_the_old_key(vault: Vault) -> None:
     assert held == before
     assert unreadable == 0
     _, _, after = await vault.rotate(dry_run=True)
-    on_redis = not isinstance(beneath(desk.backend), SqliteBackend)
+    on_redis = not isinstance(unwrap(desk.backend), SqliteBackend)
     assert 0 < resealed == after["k2"]
     assert on_redis or set(after) == {"k2"}, "only a log on Redis cannot be written anew"
     assert (await vault.rotate())[0] == 0, "once is enough"
@@ -145,7 +145,7 @@ async def test_rotation_seals_what_was_never_sealed(vault: Vault) -> None:
     _, _, before = await vault.rotate(dry_run=True)
     assert set(before) == {"none"}
     assert (await vault.rotate())[0] > 0
-    (raw,) = await beneath(desk.backend).tasks.get([ids["done"]])
+    (raw,) = await unwrap(desk.backend).tasks.get([ids["done"]])
     assert raw is not None
     assert {key_of(str(getattr(raw, field))) for field in ("payload", "result", "journal")} == {
         "k2"
@@ -156,15 +156,15 @@ async def test_rotation_seals_what_was_never_sealed(vault: Vault) -> None:
 async def test_rotation_passes_by_what_changed_meanwhile(vault: Vault) -> None:
     desk = await vault.use(OLD)
     ids = await lived(desk)
-    (cells, *_) = beneath(desk.backend).cells  # type: ignore[attr-defined]
-    found, _ = await cells.read("", 500)
-    (cell,) = [
-        cell for cell in found if cell.owner == f"task:{ids['runs']}" and cell.field == "payload"
+    (texts, *_) = unwrap(desk.backend).sealed_texts  # type: ignore[attr-defined]
+    found, _ = await texts.read("", 500)
+    (text,) = [
+        text for text in found if text.owner == f"task:{ids['runs']}" and text.field == "payload"
     ]
     task = await desk.task(ids["runs"])
-    change = machine.remark(task, "task.late_result", None)
+    change = machine.event_only(task, "task.late_result", None)
     await desk.apply(msgspec.structs.replace(change, changes={"payload": '"newer"'}))
-    assert await cells.rewrite([(cell, "an older text, sealed anew")]) == 0
+    assert await texts.rewrite([(text, "an older text, sealed anew")]) == 0
     assert (await desk.task(ids["runs"])).payload == '"newer"'
 
 
@@ -231,7 +231,7 @@ async def test_what_opens_is_claimed_though_the_ledger_goes_away_meanwhile(vault
     closed = await desk.submit(payload=TEXT)
     desk = await vault.use(NEW)
     fresh = await desk.submit(payload=TEXT)
-    inner = beneath(desk.backend).tasks
+    inner = unwrap(desk.backend).tasks
 
     async def away(*_: object, **__: object) -> None:
         raise LedgerUnavailable("away")
@@ -240,7 +240,7 @@ async def test_what_opens_is_claimed_though_the_ledger_goes_away_meanwhile(vault
         patch.setattr(inner, "apply", away)
         claimed = await desk.store.claim([an_ask(limit=2)], now=desk.now)
     assert [task.id for task in claimed] == [fresh.id]
-    assert (await beneath(desk.backend).tasks.get([closed.id]))[0].state is State.RUNNING  # type: ignore[union-attr]
+    assert (await unwrap(desk.backend).tasks.get([closed.id]))[0].state is State.RUNNING  # type: ignore[union-attr]
 
 
 async def test_a_task_whose_time_is_over_waits_for_its_key_all_the_same(vault: Vault) -> None:
@@ -249,7 +249,7 @@ async def test_a_task_whose_time_is_over_waits_for_its_key_all_the_same(vault: V
     desk = await vault.use(NEW)
     desk.now += 20
     assert await desk.store.claim([an_ask()], now=desk.now) == []
-    (found,) = await beneath(desk.backend).tasks.get([task.id])
+    (found,) = await unwrap(desk.backend).tasks.get([task.id])
     assert found is not None
     assert (found.state, found.due_at) == (State.WAITING, desk.now + AGAIN_MS)
 
@@ -281,7 +281,7 @@ async def test_a_task_that_does_not_open_waits_for_its_key(vault: Vault) -> None
     (line,) = [line for line in logs if line["event"] == "a task waits for its key"]
     assert (line["task"], line["log_level"]) == (task.id, "error")
     assert "'k1'" in line["error"]
-    (raw,) = await beneath(desk.backend).tasks.get([task.id])
+    (raw,) = await unwrap(desk.backend).tasks.get([task.id])
     assert raw is not None
     assert (raw.state, raw.waiting_for, raw.attempt) == (State.WAITING, "key", 0)
     assert await desk.claim("q") == [], "it does not go round in circles"
@@ -332,9 +332,9 @@ async def test_a_text_is_found_though_it_is_sealed(vault: Vault) -> None:
 
 
 def heard_by(backend: Any) -> list[Mapping[TaskId, Ending | None]]:
-    ear = Ear()
-    backend.bell.attach(ear)
-    return ear.told
+    peer = Peer()
+    backend.bell.attach(peer)
+    return peer.told
 
 
 async def test_an_ending_that_another_server_tells_is_opened() -> None:
@@ -388,7 +388,7 @@ def test_whatever_passes_the_store_was_thought_of() -> None:
 async def test_what_the_ledgers_read_themselves_stays_clear(vault: Vault) -> None:
     desk = await vault.use(NEW)
     await desk.backend.documents.put("cursor", "reader", '"17"', now=desk.now)
-    found = await beneath(desk.backend).documents.get("cursor", "reader", now=desk.now)
+    found = await unwrap(desk.backend).documents.get("cursor", "reader", now=desk.now)
     assert found is not None
     assert found.body == '"17"'
     assert "cursor" in CLEAR

@@ -94,7 +94,7 @@ async def test_a_state_of_a_newer_version_is_not_counted(desk: Desk) -> None:
     await desk.submit(id="odd", session="s")
     await desk.submit(session="s")
     await spoil(desk, "state = 'dreaming' WHERE id = 'odd'")
-    backend.tasks._books._tally["q", "dreaming", "", 0] = 1
+    backend.tasks._counters._tally["q", "dreaming", "", 0] = 1
     assert set(await desk.store.counts()) == {("q", Lane.PRIMARY, State.QUEUED)}
     tally = await backend.sessions.get("s")
     assert tally is not None
@@ -122,7 +122,7 @@ async def insert(desk: Desk, values: Sequence[Any]) -> Any:
     ask = an_ask("waiting", limit=1)
     return await desk.insert(
         *[submission(task, key=Key("s", f"k{at}", "b")) for at, task in enumerate(tasks)],
-        hands=(ask,),
+        asks=(ask,),
     )
 
 
@@ -147,7 +147,7 @@ async def apply(desk: Desk, values: Sequence[Any]) -> Any:
         msgspec.structs.replace(move, due_at=0.5) if value is None else move
         for move, value in zip(moves, values, strict=True)
     ]
-    return await desk.apply(*moves, hands=(an_ask("waiting", limit=1),))
+    return await desk.apply(*moves, asks=(an_ask("waiting", limit=1),))
 
 
 async def post(desk: Desk, values: Sequence[Any]) -> Any:
@@ -195,7 +195,7 @@ async def test_counts_that_are_zero_are_not_kept(desk: Desk) -> None:
     await desk.submit(queue="alive")
     rows = backend.database.read("SELECT queue, state, count FROM tally")
     assert rows == [("alive", "queued", 1)]
-    assert list(backend.tasks._books.tally()) == [(("alive", "queued", "primary", 1), 1)]
+    assert list(backend.tasks._counters.tally()) == [(("alive", "queued", "primary", 1), 1)]
     assert await desk.store.counts() == {("alive", Lane.PRIMARY, State.QUEUED): 1}
 
 

@@ -13,7 +13,7 @@ from onward.core.clock import ManualClock
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Fault, TaskId
 from onward.ledgers.archive import ArchivedBackend, Archiver
-from onward.ledgers.sealed import SealedBackend, beneath
+from onward.ledgers.sealed import SealedBackend, unwrap
 from tests.contract.desk import Desk
 from tests.servers import shared
 from tests.support import PROFILES
@@ -41,7 +41,7 @@ class Vault:
 
     async def file(self) -> None:
         """What goes to an archive goes there."""
-        ledger = beneath(self.desk.backend)
+        ledger = unwrap(self.desk.backend)
         if isinstance(ledger, ArchivedBackend):
             retention = {name: profile.retention_ms for name, profile in PROFILES.items()}
             archiver = Archiver(ledger, ManualClock(self.desk.now), retention)

@@ -11,7 +11,7 @@ from onward.core.clock import ManualClock
 from onward.core.contract import Backend
 from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Failed
-from onward.core.slots import Seat
+from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Fault, Task
 from onward.ledgers import open_backend
 from tests.support import LEASE_MS, PROFILES, a_task, wait_until
@@ -28,15 +28,15 @@ class Desk(Dispatcher):
         self.inbox: list[Claimed] = []
         self.stopped: list[tuple[str, bool]] = []
 
-    def sit(self, slots: int = 1, *, queues: str = "q", worker: str = "w") -> Seat:
-        seat = Seat(
+    def sit(self, slots: int = 1, *, queues: str = "q", worker: str = "w") -> WorkerSlots:
+        seat = WorkerSlots(
             worker,
             queues.split(),
             lease_ms=LEASE_MS,
             deliver=self.inbox.append,
             stop=lambda task, revoked: self.stopped.append((task.id, revoked)),
         )
-        self.hands.sit(seat, slots)
+        self.slots.add(seat, slots)
         return seat
 
     async def running(self, **fields: Any) -> Claimed:
@@ -44,7 +44,7 @@ class Desk(Dispatcher):
         seat = self.sit(worker=f"w{len(self.inbox)}")
         receipt = await self.submit(a_task(**fields))
         await wait_until(lambda: self.inbox and self.inbox[-1].id == receipt.task)
-        self.hands.leave(seat)
+        self.slots.remove(seat)
         return self.inbox[-1]
 
     async def idle(self) -> None:
@@ -66,14 +66,14 @@ def before_applying(desk: Desk, act: Callable[[], Any], *, times: int = 1) -> No
     store = desk.backend.tasks
     apply, left = store.apply, times
 
-    async def meddled(moves: Any, hands: Any = (), *, now: int) -> Any:
+    async def meddled(moves: Any, asks: Any = (), *, now: int) -> Any:
         nonlocal left
         if left:
             left -= 1
             store.apply = apply  # type: ignore[method-assign]
             await act()
             store.apply = meddled  # type: ignore[method-assign]
-        return await apply(moves, hands, now=now)
+        return await apply(moves, asks, now=now)
 
     store.apply = meddled  # type: ignore[method-assign]
 

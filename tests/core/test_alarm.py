@@ -77,10 +77,10 @@ async def test_a_row_that_the_ledger_refuses_to_move_is_looked_past(
     await insert(desk, *map(odd, range(8)), late)
     apply = desk.backend.tasks.apply
 
-    async def refusing(moves, hands=(), *, now):  # type: ignore[no-untyped-def]
+    async def refusing(moves, asks=(), *, now):  # type: ignore[no-untyped-def]
         if any(move.task.startswith("odd") for move in moves):
             raise RuntimeError("no such row")
-        return await apply(moves, hands, now=now)
+        return await apply(moves, asks, now=now)
 
     desk.backend.tasks.apply = refusing  # type: ignore[method-assign]
     clock.advance(10)
@@ -98,10 +98,10 @@ async def test_large_tasks_that_are_refused_do_not_stand_before_the_rest(
     await insert(desk, *stuck, *late)
     apply = desk.backend.tasks.apply
 
-    async def refusing(moves, hands=(), *, now):  # type: ignore[no-untyped-def]
+    async def refusing(moves, asks=(), *, now):  # type: ignore[no-untyped-def]
         if any(move.task.startswith("odd") for move in moves):
             raise RuntimeError("no such row")
-        return await apply(moves, hands, now=now)
+        return await apply(moves, asks, now=now)
 
     desk.backend.tasks.apply = refusing  # type: ignore[method-assign]
     clock.advance(10)
@@ -125,7 +125,7 @@ async def test_a_finished_task_that_is_neither_purged_nor_postponed_ends_the_swe
 async def test_a_ledger_that_is_away_fails_the_sweep(desk: Desk, clock: ManualClock) -> None:
     await insert(desk, a_task(run_at=NOW + 5))
 
-    async def away(moves, hands=(), *, now):  # type: ignore[no-untyped-def]
+    async def away(moves, asks=(), *, now):  # type: ignore[no-untyped-def]
         raise LedgerUnavailable("away")
 
     desk.backend.tasks.apply = away  # type: ignore[method-assign]

@@ -19,7 +19,7 @@ ON = Parked(seen=0, journal='"on"', waiting_for="children")
 
 
 class Family:
-    """A parent that waits for its children, who are in somebody's hands, and a reader for it."""
+    """A parent that waits for its children, who run, and a reader for it."""
 
     def __init__(self, desk: Desk, parent: Claimed, children: list[Claimed]) -> None:
         self.desk = desk
@@ -45,8 +45,8 @@ async def family(desk: Desk) -> Family:
     spawn = [a_task(queue="c", parent=parent.id) for _ in range(2)]
     parked = Parked(seen=0, journal='"first"', waiting_for="children", spawn=spawn)
     await desk.settle(parent, parked)
-    assert ids(desk.inbox[-2:]) == ids(spawn), "born into free hands, with nobody asked for more"
-    desk.hands.leave(seat)
+    assert ids(desk.inbox[-2:]) == ids(spawn), "born into free asks, with nobody asked for more"
+    desk.slots.remove(seat)
     return Family(desk, parent, desk.inbox[-2:])
 
 

@@ -24,7 +24,7 @@ async def die_again(desk: Desk, id: str) -> None:
     seat = desk.sit(worker="again")
     await desk.idle()
     await desk.settle(desk.inbox[-1], BAD)
-    desk.hands.leave(seat)
+    desk.slots.remove(seat)
     assert (await desk.task(id)).state is State.DEAD
 
 

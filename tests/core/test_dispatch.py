@@ -74,7 +74,7 @@ async def test_new_work_goes_straight_into_an_idle_hand(desk: Desk) -> None:
         receipts.append(await desk.submit(a_task()))
     assert [receipt.running for receipt in receipts] == [True, True, False]
     assert ids(desk.inbox) == [receipt.task for receipt in receipts[:2]]
-    desk.hands.free(seat)
+    desk.slots.free(seat)
     await wait_until(lambda: len(desk.inbox) == 3)
     assert desk.tally["task.claimed"] == 3
 
@@ -124,9 +124,9 @@ async def test_what_is_done_elsewhere_to_a_task_in_hand_is_looked_at_at_once(
 ) -> None:
     held = await desk.running()
     await Dispatcher(desk.backend, PROFILES, clock).cancel(held.id)
-    desk.hear([], ["somebody else's"], {})
+    desk.on_news([], ["somebody else's"], {})
     assert desk.stopped == []
-    desk.hear([], [held.id], {})
+    desk.on_news([], [held.id], {})
     await wait_until(lambda: desk.stopped == [(held.id, False)])
 
 
@@ -154,7 +154,7 @@ async def test_work_for_a_worker_who_left_meanwhile_goes_back_unburned(desk: Des
 
     async def slow(*args: Any, **named: Any) -> Any:
         claimed = await claim(*args, **named)
-        desk.hands.leave(seat)
+        desk.slots.remove(seat)
         return claimed
 
     desk.backend.tasks.claim = slow  # type: ignore[method-assign]
@@ -174,7 +174,7 @@ async def test_a_beat_renews_everything_that_is_held(desk: Desk, clock: ManualCl
     assert (await desk.task(held.id)).lease_until == NOW + 20_000 + LEASE_MS
     await desk.settle(held, Succeeded("1"))
     await desk.beat()
-    assert desk.hands.busy() == 0
+    assert desk.slots.busy() == 0
 
 
 async def test_who_lost_a_task_is_told_to_drop_it(desk: Desk, clock: ManualClock) -> None:
@@ -215,7 +215,7 @@ async def test_every_outcome_finds_its_state(desk: Desk, outcome: Outcome, state
     held = await desk.running()
     assert await desk.settle(held, outcome) is Verdict.APPLIED
     assert (await desk.task(held.id)).state is state
-    assert desk.hands.busy() == 0
+    assert desk.slots.busy() == 0
 
 
 @pytest.mark.parametrize("outcome", [Succeeded("1"), BUSY, Released(), Lost()])
@@ -233,7 +233,7 @@ async def test_a_task_that_changes_at_every_try_is_given_up_at_last(desk: Desk) 
 
     async def meddle() -> None:
         task = await desk.task(held.id)
-        await desk.backend.tasks.apply([machine.remark(task, "task.remark", None)], now=NOW)
+        await desk.backend.tasks.apply([machine.event_only(task, "task.remark", None)], now=NOW)
 
     before_applying(desk, meddle, times=TRIES)
     assert await desk.settle(held, Succeeded("1")) is Verdict.APPLIED
@@ -246,7 +246,7 @@ async def test_an_outcome_that_the_ledger_refuses_is_reported_and_costs_nobody_e
     desk: Desk,
 ) -> None:
     odd, good = await desk.running(), await desk.running()
-    ended = machine.remark(await desk.task(odd.id), "task.succeeded", None)  # and yet it runs
+    ended = machine.event_only(await desk.task(odd.id), "task.succeeded", None)  # and yet it runs
     await desk.backend.tasks.apply([ended], now=NOW)
     with capture_logs() as logs:
         verdicts = await asyncio.gather(*(desk.settle(one, Succeeded("1")) for one in (odd, good)))

@@ -588,7 +588,7 @@ def test_abandoning_a_dead_letter_writes_no_second_ending() -> None:
 @pytest.mark.parametrize("state", list(State))
 def test_a_remark_changes_nothing(state: State) -> None:
     task = a_task(state=state, fence=2, rev=5, due_at=FUTURE)
-    move = machine.remark(task, "task.late_result", "{}")
+    move = machine.event_only(task, "task.late_result", "{}")
     assert (move.expect, move.to, move.fence, move.rev) == (state, state, 2, 5)
     assert (move.due_at, move.changes, move.letters) == (FUTURE, {}, ())
     assert move.front, "a queued task keeps its place"
@@ -596,6 +596,6 @@ def test_a_remark_changes_nothing(state: State) -> None:
 
 
 def test_the_nearest_of_the_clocks_is_the_alarm() -> None:
-    assert moves.first() is None
-    assert moves.first(None, None) is None
-    assert moves.first(None, 7, 3, None, 5) == 3
+    assert moves.earliest() is None
+    assert moves.earliest(None, None) is None
+    assert moves.earliest(None, 7, 3, None, 5) == 3

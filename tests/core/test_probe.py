@@ -8,13 +8,13 @@ import pytest
 
 from onward.core.clock import ManualClock
 from onward.core.outcome import Outcome, Succeeded
-from onward.core.pressure.breaker import Circuit, Rules
+from onward.core.pressure.breaker import BreakerRules, Circuit
 from onward.core.task import Claimed
 from tests.core.desk import BUSY, Desk
 from tests.core.desk import desk as desk
 from tests.support import a_task, wait_until
 
-VOLUME = Rules().volume
+VOLUME = BreakerRules().volume
 
 
 def state(desk: Desk) -> Circuit:
@@ -35,13 +35,13 @@ async def test_a_call_from_before_the_pause_is_not_taken_for_the_probe(
     await wait_until(lambda: len(desk.inbox) == VOLUME + 1)
     slow, *failing = desk.inbox
     await settled(desk, *failing, outcome=BUSY)
-    desk.hands.free(seat, VOLUME)
+    desk.slots.free(seat, VOLUME)
     assert state(desk) is Circuit.OPEN
-    clock.advance(Rules().pause_ms)
+    clock.advance(BreakerRules().pause_ms)
     await desk.pressure.weigh()
     assert state(desk) is Circuit.HALF_OPEN
     await desk.settle(slow, outcome)
-    desk.hands.free(seat)
+    desk.slots.free(seat)
     assert state(desk) is Circuit.HALF_OPEN, "it was called long before"
     receipt = await desk.submit(a_task(profile="tasks"))
     await wait_until(lambda: len(desk.inbox) == VOLUME + 2)

@@ -325,7 +325,7 @@ async def _join(street: Street, *queues: str) -> None:
 async def test_a_type_that_a_socket_worker_serves_leaves_the_stream_again(ledger: str) -> None:
     async with open_street(ledger, stream_types=("mail",)) as street:
         await _join(street, "mail")
-        await wait_until(lambda: "mail" not in street.app.onward._feed._offers.seat.queues)
+        await wait_until(lambda: "mail" not in street.app.onward._feed._offers.worker_slots.queues)
         first = await street.submit(type="mail")
         assert await street.take_all(timeout=1) == []
         roster = street.app.onward.roster

@@ -180,7 +180,7 @@ class TaskStore(Protocol):
     """The ledger."""
 
     async def insert(
-        self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
+        self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant
     ) -> Inserted:
         """Bear tasks, and fill free hands from the head of their queues, new tasks included."""
         ...
@@ -190,7 +190,7 @@ class TaskStore(Protocol):
     async def extend(self, holds: Sequence[Hold], *, now: Instant) -> Sequence[Pulse]: ...
 
     async def apply(
-        self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
+        self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
     ) -> Moved:
         """Free hands are filled as by `insert`: children are the new tasks."""
         ...
@@ -353,15 +353,15 @@ class Bell(Protocol):
 
     def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]: ...
 
-    def attach(self, ear: Ear) -> None:
-        """From now on, `ear` is told what happens on other servers."""
+    def attach(self, peer: PeerEvents) -> None:
+        """From now on, `peer` is told what happens on other servers."""
         ...
 
 
-class Ear(Protocol):
+class PeerEvents(Protocol):
     """This server, for the others on its ledger."""
 
-    def hear(
+    def on_news(
         self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
     ) -> None:
         """Queues with new work; tasks with new events; those of them that have ended: how, or None

@@ -39,8 +39,8 @@ from onward.core.errors import Conflict, LedgerUnavailable, NextStep, NotFound, 
 from onward.core.intervene import (
     NO_TASK,
     Decide,
+    DecideReplay,
     Guards,
-    Replay,
     accepted,
     dead_only,
     meant,
@@ -59,8 +59,8 @@ from onward.core.outcome import (
 )
 from onward.core.policy import Profile
 from onward.core.pressure.bounds import Pressure
-from onward.core.pressure.breaker import Rules as BreakerRules
-from onward.core.slots import Hands, Held, holds_of
+from onward.core.pressure.breaker import BreakerRules
+from onward.core.slots import HeldTask, Slots, holds_of
 from onward.core.task import (
     FINAL,
     QUEUED,
@@ -104,9 +104,9 @@ class Dispatcher:
         self.backend = backend
         self.clock = clock
         self.profiles = profiles
-        self.hands = Hands(wake=self._go_claiming)
+        self.slots = Slots(wake=self._go_claiming)
         self.pressure = Pressure(
-            backend, profiles, clock, self.hands, breaker=breaker, retry_share=retry_share
+            backend, profiles, clock, self.slots, breaker=breaker, retry_share=retry_share
         )
         self.waiters = Waiters() if waiters is None else waiters
         self.troubles = Troubles()
@@ -181,7 +181,7 @@ class Dispatcher:
         return [*{**dict(enumerate(receipts)), **dict(zip(again, second, strict=True))}.values()]
 
     async def _insert_once(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
-        asks = self.hands.lend(_queued(item.task for item in batch))
+        asks = self.slots.borrow(_queued(item.task for item in batch))
         with self._out(asks) as claimed:
             inserted = await self.backend.tasks.insert(batch, asks, now=self.clock.now())
             claimed += inserted.claimed
@@ -203,7 +203,7 @@ class Dispatcher:
 
     async def _claim(self) -> None:
         try:
-            while asks := self.hands.ask_hot():
+            while asks := self.slots.ask_pending():
                 with self._out(asks) as claimed:
                     claimed += await self.backend.tasks.claim(asks, now=self.clock.now())
                 self.troubles.went_well("claim")
@@ -228,7 +228,7 @@ class Dispatcher:
 
     def _hand_out(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> None:
         self._claimed(claimed)
-        for task in self.hands.give_back(asks, claimed):
+        for task in self.slots.give_back(asks, claimed):
             self._hand_back(task)
 
     def _claimed(self, tasks: Sequence[Claimed]) -> None:
@@ -251,7 +251,7 @@ class Dispatcher:
             for event, _ in hold.notes:
                 self.tally[event] += 1
             if pulse is not Pulse.HELD:
-                self.hands.stop(hold.task, hold.fence, revoked=pulse is Pulse.LOST)
+                self.slots.stop(hold.task, hold.fence, revoked=pulse is Pulse.LOST)
         return pulses
 
     async def delivered(
@@ -277,9 +277,9 @@ class Dispatcher:
 
     async def beat(self) -> None:
         """Renew the lease of everything that is held in this process."""
-        await self._renew(self.hands.held())
+        await self._renew(self.slots.held())
 
-    async def _renew(self, held: Iterable[Held]) -> None:
+    async def _renew(self, held: Iterable[HeldTask]) -> None:
         holds = holds_of(held, self.clock.now())
         if holds:
             await self._holds.many(holds)
@@ -302,7 +302,7 @@ class Dispatcher:
 
     def settle_soon(self, task: Claimed, outcome: Outcome) -> asyncio.Future[Verdict]:
         """The same for a caller who has better things to do than wait."""
-        self.hands.put_down(task.id, task.fence)
+        self.slots.put_down(task.id, task.fence)
         return self._settlements.one((task, outcome))
 
     async def _settle(
@@ -340,7 +340,7 @@ class Dispatcher:
                 if not isinstance(outcome, Succeeded | Failed):
                     return Verdict.STALE
                 data = encode({"worker": held.worker, "fence": held.fence})
-                move = machine.remark(task, "task.late_result", data)
+                move = machine.event_only(task, "task.late_result", data)
             else:
                 # Changed under us with the fence unchanged (a cancel, say): decide on what is now.
                 move = self.decisions.settlement(task, outcome, now)
@@ -357,7 +357,7 @@ class Dispatcher:
 
     async def _apply(self, moves: Sequence[Move], now: Instant) -> Moved:
         answers = [move.answer for move in moves if move.answer is not None]
-        asks = self.hands.lend(
+        asks = self.slots.borrow(
             _queued(child.task for move in (*moves, *answers) for child in move.spawn)
         )
         with self._out(asks) as claimed:
@@ -387,7 +387,7 @@ class Dispatcher:
 
     def _announce(self, ready: set[str] | frozenset[str], touched: Sequence[TaskId]) -> None:
         if ready:
-            self.hands.rung(ready)
+            self.slots.notify(ready)
         self.backend.bell.ring(
             *[f"queue:{queue}" for queue in ready], *[f"task:{task}" for task in touched], "log"
         )
@@ -408,7 +408,7 @@ class Dispatcher:
                 task = left.pop(each.task)
                 if each.expect is State.RUNNING is not each.to:
                     self.pressure.note_lateness(task, each)
-                    self.hands.stop(each.task, each.fence, revoked=True)
+                    self.slots.stop(each.task, each.fence, revoked=True)
         return left.keys()
 
     async def cancel(self, task: TaskId) -> Task:
@@ -421,7 +421,7 @@ class Dispatcher:
 
         found = await self._intervene(task, decide)
         if found.state is State.RUNNING:
-            self.hands.stop(found.id, found.fence, revoked=False)
+            self.slots.stop(found.id, found.fence, revoked=False)
         return found
 
     async def approve(self, task: TaskId, word: Word, *, payload: Json | None = None) -> Task:
@@ -443,7 +443,9 @@ class Dispatcher:
 
     async def replay(self, task: TaskId, *, payload: Json | None = None) -> Task:
         payloads = {} if payload is None else {task: payload}
-        return await self._intervene(task, Replay(self.profiles, payloads, await self.guards()))
+        return await self._intervene(
+            task, DecideReplay(self.profiles, payloads, await self.guards())
+        )
 
     async def replay_all(
         self, starts: Mapping[TaskId, Instant], payloads: Mapping[TaskId, Json] = {}
@@ -451,7 +453,7 @@ class Dispatcher:
         """Dead letters, each from its instant on. Returns which were refused, and why.
         When each one starts stands in the ledger: nobody need be there to see to it.
         """
-        decide = Replay(self.profiles, payloads, await self.guards(), starts)
+        decide = DecideReplay(self.profiles, payloads, await self.guards(), starts)
         return await self._intervene_all(list(starts), dead_only(decide))
 
     async def abandon(self, task: TaskId) -> Task:
@@ -534,12 +536,12 @@ class Dispatcher:
                 return Ending.of(found)
             return await outcome_within(future, timeout_ms)
 
-    def hear(
+    def on_news(
         self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
     ) -> None:
         """Something happened on another server: look for work, and for what is waited for here."""
-        self.hands.rung(queues)
-        held = self.hands.of(tasks)
+        self.slots.notify(queues)
+        held = self.slots.of(tasks)
         if held:  # what we have in hand may be to stop
             self.spawn(self._renew(held))
         for ending in ended.values():
@@ -551,7 +553,7 @@ class Dispatcher:
 
     async def reread(self) -> None:
         """What a lost bell cannot hide: look for work, and for the endings that are waited for."""
-        self.hands.rung_all()
+        self.slots.notify_all()
         await self._look_for_endings(self.waiters.waited_for())
 
     async def _look_for_endings(self, waited: Sequence[TaskId]) -> None:

@@ -29,7 +29,7 @@ async def unguarded() -> Guards:
     return lambda _: False
 
 
-class Replay:
+class DecideReplay:
     """Decides on one generation only: of two who replay the same death, one is refused."""
 
     def __init__(

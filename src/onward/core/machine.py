@@ -117,13 +117,13 @@ def born(task: Task, profile: Profile) -> tuple[Task, tuple[Note, ...]]:
         asked = approval_of(task) or ask(task.payload, task.created_at)
         task = msgspec.structs.replace(task, approval=asked.encode())
         notes += (asked.requested(),)
-        state, due_at = State.WAITING, moves.first(asked.expires_at, limit)
+        state, due_at = State.WAITING, moves.earliest(asked.expires_at, limit)
     elif task.waiting_for is not None:
         state, due_at = State.WAITING, limit
     elif task.run_at is not None and task.run_at > task.created_at:
-        state, due_at = State.SCHEDULED, moves.first(task.run_at, limit)
+        state, due_at = State.SCHEDULED, moves.earliest(task.run_at, limit)
     else:
-        state, due_at = QUEUED, moves.first(task.start_by, limit)
+        state, due_at = QUEUED, moves.earliest(task.start_by, limit)
     task = msgspec.structs.replace(
         task, state=state, due_at=due_at, queued_at=task.created_at, events=len(notes)
     )
@@ -227,7 +227,7 @@ def delivered(held: Claimed | Task, worker: WorkerId, now: Instant, until: Insta
         held,
         State.RUNNING,
         to=State.RUNNING,
-        due_at=moves.first(until, attempt_by, held.expires_at, held.cancel_by),
+        due_at=moves.earliest(until, attempt_by, held.expires_at, held.cancel_by),
         changes={
             "worker": worker,
             "started_at": now,
@@ -252,7 +252,7 @@ def adopted(task: Task, worker: WorkerId) -> Submission:
         attempt=1,
         worker=worker,
         started_at=task.created_at,
-        due_at=moves.first(task.expires_at, NEVER),
+        due_at=moves.earliest(task.expires_at, NEVER),
         events=len(notes),
     )
     return Submission(offered, notes)
@@ -286,7 +286,7 @@ def on_due(task: Task, now: Instant, profile: Profile) -> Move | None:
 
 def postponed(task: Task, now: Instant) -> Move:
     """Nobody here can decide what its alarm means: it rings again later, and changes nothing."""
-    move = moves.going_on(task, now + POSTPONE_MS)
+    move = moves.unchanged(task, now + POSTPONE_MS)
     return _clocked(msgspec.structs.replace(move, front=True), now)
 
 
@@ -294,7 +294,7 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
     if task.state is State.RUNNING:
         return _struck_running(task, now, profile)
     limit = moves.age_limit(profile, task.expires_at)
-    over = moves.first(limit, task.start_by if task.state is State.QUEUED else None)
+    over = moves.earliest(limit, task.start_by if task.state is State.QUEUED else None)
     if task.state is State.QUEUED and (over is None or over > now):
         return _promoted(task, over)
     if over is not None and over <= now:
@@ -315,7 +315,7 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
 
 def _promoted(task: Task, due_at: Instant | None) -> Move:
     """A retry that would age out where it stands goes ahead of the others of its lane."""
-    move = moves.going_on(task, due_at)
+    move = moves.unchanged(task, due_at)
     return msgspec.structs.replace(move, ahead=True, events=(("task.promoted", None),))
 
 
@@ -323,10 +323,10 @@ def _struck_running(task: Task, now: Instant, profile: Profile) -> Move:
     def struck(at: Instant | None) -> bool:
         return at is not None and at <= now
 
-    nearest = moves.first(task.lease_until, task.attempt_by, task.expires_at, task.cancel_by)
+    nearest = moves.earliest(task.lease_until, task.attempt_by, task.expires_at, task.cancel_by)
     if not struck(nearest):
         # A move set the alarm from a reading that a heartbeat has overtaken: no clock struck yet.
-        return moves.going_on(task, nearest)
+        return moves.unchanged(task, nearest)
     if struck(task.expires_at) and profile.on_expiry is Then.TELL and not struck(task.cancel_by):
         return _tell(task, now)
     if task.cancel_by is not None and not profile.winds_down:
@@ -344,9 +344,9 @@ def _struck_running(task: Task, now: Instant, profile: Profile) -> Move:
 def _tell(task: Task, now: Instant) -> Move:
     if task.lease_until is None:
         # Only offered: nobody works on it yet. It is told once somebody does.
-        return moves.going_on(task, moves.first(task.cancel_by, NEVER))
+        return moves.unchanged(task, moves.earliest(task.cancel_by, NEVER))
     return msgspec.structs.replace(
-        moves.going_on(task, moves.first(task.lease_until, task.attempt_by, task.cancel_by)),
+        moves.unchanged(task, moves.earliest(task.lease_until, task.attempt_by, task.cancel_by)),
         changes={"overdue": 1, "expires_at": None},
         events=(("task.timeout", encode(_spent(task, now))),),
     )
@@ -386,7 +386,7 @@ def cancel(task: Task, now: Instant, profile: Profile) -> Move | None:
             task,
             task.state,
             to=task.state,
-            due_at=moves.first(task.due_at, cancel_by),
+            due_at=moves.earliest(task.due_at, cancel_by),
             changes={"cancel_by": cancel_by},
             events=(("task.canceling", None),),
         )
@@ -450,7 +450,7 @@ def _let_go(
     if payload is not None:
         changes["payload"] = payload
     return msgspec.structs.replace(
-        moves.going_on(task, moves.first(later, limit)),
+        moves.unchanged(task, moves.earliest(later, limit)),
         to=State.QUEUED if later is None else State.SCHEDULED,
         changes=changes,
         events=(("approval.approved", said.said()),),
@@ -519,7 +519,7 @@ def replay(
         changes |= {"approval": asked.encode(), "waiting_for": WAITS}
         notes += (asked.requested(),)
     return msgspec.structs.replace(
-        moves.going_on(task, due_at), to=to, changes=changes, events=notes
+        moves.unchanged(task, due_at), to=to, changes=changes, events=notes
     )
 
 
@@ -548,7 +548,7 @@ def abandon(task: Task, now: Instant, profile: Profile) -> Move | None:
     )
 
 
-def remark(task: Task, event: str, data: Json | None) -> Move:
+def event_only(task: Task, event: str, data: Json | None) -> Move:
     """Write an event beside the task's life without changing it: a late result, say."""
     return moves.guarded(
         task,

@@ -43,7 +43,7 @@ CHILDREN = "children"  # what a task waits for that bore some
 SHORTEST_PUT_OFF_MS, LONGEST_PUT_OFF_MS = 1_000, 60_000
 
 
-class Rest(TypedDict, total=False):
+class MoveFields(TypedDict, total=False):
     """What few moves have besides."""
 
     front: bool
@@ -53,7 +53,7 @@ class Rest(TypedDict, total=False):
     letters: tuple[Letter, ...]
 
 
-def first(*instants: Instant | None) -> Instant | None:
+def earliest(*instants: Instant | None) -> Instant | None:
     """The nearest clock of those that are set."""
     nearest: Instant | None = None
     for instant in instants:
@@ -70,7 +70,7 @@ def guarded(
     due_at: Instant | None,
     changes: Mapping[str, str | int | None],
     events: tuple[Note, ...],
-    **more: Unpack[Rest],
+    **more: Unpack[MoveFields],
 ) -> Move:
     """A move that holds only for the task as it was read: its state, its fence and its rev."""
     return Move(
@@ -119,11 +119,11 @@ def patience(
     """The alarm of queued work: when it has waited too long, or is an old retry to be put ahead."""
     limit = age_limit(profile, expires_at)
     if limit is None or lane is not Lane.RETRY or profile.promote_ms is None:
-        return first(start_by, limit)
-    return first(start_by, limit - profile.promote_ms)
+        return earliest(start_by, limit)
+    return earliest(start_by, limit - profile.promote_ms)
 
 
-def going_on(task: Task, due_at: Instant | None) -> Move:
+def unchanged(task: Task, due_at: Instant | None) -> Move:
     return guarded(
         task,
         task.state,
@@ -191,7 +191,7 @@ def retry(held: Held, fault: Fault, now: Instant, profile: Profile, overrides: O
     delay = retry_delay_ms(profile, overrides, fault, task=held.id, retry=held.retries)
     run_at = now + delay
     if delay > 0:
-        to, due_at = State.SCHEDULED, first(run_at, age_limit(profile, held.expires_at))
+        to, due_at = State.SCHEDULED, earliest(run_at, age_limit(profile, held.expires_at))
     else:
         to, due_at = State.QUEUED, patience(profile, Lane.RETRY, None, held.expires_at)
     return guarded(
@@ -245,7 +245,7 @@ def release(held: Held, fault: Fault | None, now: Instant, profile: Profile) -> 
         held,
         State.RUNNING,
         to=State.SCHEDULED,
-        due_at=first(run_at, age_limit(profile, held.expires_at)),
+        due_at=earliest(run_at, age_limit(profile, held.expires_at)),
         changes={
             "error": fault.encode(),
             "attempt": held.attempt - 1,
@@ -268,7 +268,7 @@ def park(
         held,
         State.RUNNING,
         to=State.WAITING,
-        due_at=first(parked.until, age_limit(profile, held.expires_at)),
+        due_at=earliest(parked.until, age_limit(profile, held.expires_at)),
         changes={
             **_memory(parked),
             "waiting_for": parked.waiting_for,
@@ -293,7 +293,7 @@ def park_again(
         held,
         State.WAITING,
         to=State.WAITING,
-        due_at=first(parked.until, age_limit(profile, held.expires_at)),
+        due_at=earliest(parked.until, age_limit(profile, held.expires_at)),
         changes=_memory(parked) | ({} if again else {"waiting_for": parked.waiting_for}),
         events=parked.notes if again else (*parked.notes, _parked_note(parked.waiting_for)),
         spawn=children,

@@ -26,7 +26,7 @@ class Then(StrEnum):
     TELL = "tell"  # say so once; the work goes on
 
 
-class Trips(StrEnum):
+class BreakerPolicy(StrEnum):
     """Which failures of a task speak against the service that it was sent to; see breaker.py."""
 
     NEVER = "never"
@@ -34,10 +34,10 @@ class Trips(StrEnum):
     ANY = "any"  # whatever is worth another try
 
 
-FAIL, TELL, NEVER = Then.FAIL, Then.TELL, Trips.NEVER  # as QUEUED, beside their classes
+FAIL, TELL, NEVER = Then.FAIL, Then.TELL, BreakerPolicy.NEVER  # as QUEUED, beside their classes
 
 
-class Schedule(msgspec.Struct, frozen=True):
+class RetrySchedule(msgspec.Struct, frozen=True):
     delays_ms: tuple[int, ...]  # the last one repeats
     jitter: tuple[float, float] = (0.0, 0.0)  # as a share of the delay, from … to
 
@@ -45,7 +45,7 @@ class Schedule(msgspec.Struct, frozen=True):
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     max_retries: int
-    schedules: Mapping[str, Schedule]  # by error class; "Default" is always there
+    schedules: Mapping[str, RetrySchedule]  # by error class; "Default" is always there
     lease_ms: int
     retention_ms: int  # finished tasks are kept this long
     dead_ms: int | None = None  # dead letters; None: until somebody decides
@@ -55,7 +55,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     on_lost: Then = Then.RETRY
     age_ms: int | None = None  # from birth or replay to its end, all together
     promote_ms: int | None = None  # a retry that has so little of its age left goes first
-    trips: Trips = Trips.OUTAGE
+    breaker: BreakerPolicy = BreakerPolicy.OUTAGE
     winds_down: bool = False  # asked to cancel, it is woken and ends itself, in its own time
 
 
@@ -90,24 +90,24 @@ PERMANENT = frozenset(
     {"InvalidInput", "SchemaInvalid", "MissingField", "AuthError", "PermissionDenied", "NotFound"}
 )
 
-BY_ERROR: Mapping[str, Schedule] = {
-    "RateLimitError": Schedule((60_000, 120_000, 300_000, 600_000), (0.0, 0.1)),
-    "ServiceUnavailable": Schedule((5_000, 10_000, 30_000, 60_000, 120_000), (0.0, 0.1)),
-    "NetworkTimeout": Schedule((2_000, 5_000, 10_000, 30_000, 60_000), (0.0, 0.1)),
-    "Default": Schedule((5_000, 15_000, 60_000, 300_000), (0.0, 0.1)),
+BY_ERROR: Mapping[str, RetrySchedule] = {
+    "RateLimitError": RetrySchedule((60_000, 120_000, 300_000, 600_000), (0.0, 0.1)),
+    "ServiceUnavailable": RetrySchedule((5_000, 10_000, 30_000, 60_000, 120_000), (0.0, 0.1)),
+    "NetworkTimeout": RetrySchedule((2_000, 5_000, 10_000, 30_000, 60_000), (0.0, 0.1)),
+    "Default": RetrySchedule((5_000, 15_000, 60_000, 300_000), (0.0, 0.1)),
 }
 
 
-PROTOCOL = Schedule((60_000, 300_000, 900_000))
-AGENTS = Schedule((1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 50_000), (-0.2, 0.2))  # ≤ 60 s
-AT_ONCE = Schedule((0,))
+PROTOCOL = RetrySchedule((60_000, 300_000, 900_000))
+AGENTS = RetrySchedule((1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 50_000), (-0.2, 0.2))  # ≤ 60 s
+AT_ONCE = RetrySchedule((0,))
 
 
 def profiles(
     *,
     lease_ms: int,
     max_retries: int = 3,
-    schedules: Mapping[str, Schedule] = BY_ERROR,
+    schedules: Mapping[str, RetrySchedule] = BY_ERROR,
     age_ms: int = 3_600_000,
     retention_ms: Mapping[str, int] = MappingProxyType({}),  # by profile, and DEAD for all of them
 ) -> Mapping[str, Profile]:
@@ -129,7 +129,7 @@ def profiles(
                 on_attempt_end=Then.FAIL,
                 on_expiry=Then.FAIL,
                 on_lost=Then.FAIL,
-                trips=Trips.NEVER,
+                breaker=BreakerPolicy.NEVER,
             ),
             Profile(
                 name="console",
@@ -144,7 +144,7 @@ def profiles(
                 schedules={"Default": schedules.get("protocol", PROTOCOL)},
                 lease_ms=lease_ms,
                 retention_ms=month,
-                trips=Trips.NEVER,
+                breaker=BreakerPolicy.NEVER,
             ),
             Profile(
                 name="tasks",
@@ -154,7 +154,7 @@ def profiles(
                 retention_ms=month,
                 age_ms=age_ms,
                 promote_ms=age_ms // 5,
-                trips=Trips.ANY,
+                breaker=BreakerPolicy.ANY,
             ),
             Profile(
                 name="flow",
@@ -164,7 +164,7 @@ def profiles(
                 retention_ms=month,
                 dead_letters=False,
                 on_expiry=Then.FAIL,
-                trips=Trips.NEVER,
+                breaker=BreakerPolicy.NEVER,
                 winds_down=True,
             ),
             Profile(
@@ -220,11 +220,11 @@ def error_class(fault: Fault) -> str:
     return "ServiceUnavailable" if fault.status is not None and fault.status >= 500 else "Default"
 
 
-def speaks_against(fault: Fault, profile: Profile) -> bool:
+def counts_as_failure(fault: Fault, profile: Profile) -> bool:
     """Whether a failure is a sign that the service is away, rather than the task's own."""
-    if profile.trips is Trips.NEVER or not transient(fault):
+    if profile.breaker is BreakerPolicy.NEVER or not transient(fault):
         return False
-    return profile.trips is Trips.ANY or error_class(fault) != "Default"
+    return profile.breaker is BreakerPolicy.ANY or error_class(fault) != "Default"
 
 
 def retry_delay_ms(

@@ -45,7 +45,7 @@ class Troubles:
     def went_well(self, job: str) -> None:
         self._failing.pop(job, None)
 
-    def lasting(self) -> Mapping[str, str]:
+    def in_trouble(self) -> Mapping[str, str]:
         """By job, what it fails with."""
         now_ms = self._uptime_ms()
         return {

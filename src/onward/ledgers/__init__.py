@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from onward.core.contract import Backend
 from onward.core.errors import Invalid
 from onward.core.urls import shown
-from onward.ledgers.sealed.cells import Resealable
+from onward.ledgers.sealed.texts import Resealable
 
 EXTRA = "pip install 'onward[redis]'"
 

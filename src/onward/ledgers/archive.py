@@ -28,11 +28,11 @@ from onward.core.tail import Tail
 from onward.core.task import FINAL, FINAL_EVENTS, Event, Instant, Task, TaskId, encode, new_id
 from onward.core.troubles import Troubles
 from onward.core.urls import shown
-from onward.ledgers.codec import FIELDS, Cut, Reading, cut, text_bytes, to_row
-from onward.ledgers.sealed.cells import Resealable
-from onward.ledgers.sqlite.cells import ARCHIVE, SqlCells, Statement
+from onward.ledgers.codec import FIELDS, Cut, RowReader, cut, text_bytes, to_row
+from onward.ledgers.sealed.texts import Resealable
 from onward.ledgers.sqlite.database import Row, Take, migrate, named
 from onward.ledgers.sqlite.files import create_private
+from onward.ledgers.sqlite.sealed_texts import ARCHIVE, SqlSealedTexts, Statement
 from onward.ledgers.sqlite.sessions import SqlSessions
 from onward.ledgers.sqlite.store import matching
 
@@ -87,16 +87,16 @@ class Archive:
         try:
             create_private(self.path)
             self._writer = _open(self.path)
-            self.name = _founded(self._writer, self.path)
+            self.name = _open_schema(self._writer, self.path)
             self._reader = _open(self.path)
         except (apsw.Error, OSError) as error:
             raise LedgerUnavailable(
                 f"the archive {self.path} cannot be opened: {error}",
                 hint="name another file in ONWARD_ARCHIVE",
             ) from error
-        self._tasks = Reading()
+        self._tasks = RowReader()
         self.sessions = SqlSessions(self._read, table="archived_task")
-        self.cells = SqlCells(self._read, self._rewrite, ARCHIVE)
+        self.sealed_texts = SqlSealedTexts(self._read, self._rewrite, ARCHIVE)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="onward-archive")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="onward-archive-read")
 
@@ -209,10 +209,10 @@ def _open(path: str) -> apsw.Connection:
     return connection
 
 
-def _founded(connection: apsw.Connection, path: str) -> str:
+def _open_schema(connection: apsw.Connection, path: str) -> str:
     """The file's name for itself, given when its tables were made."""
     migrate(connection, STEPS, path, "name another file in ONWARD_ARCHIVE")
-    connection.execute(_SQL["christen"], (new_id(),))
+    connection.execute(_SQL["name_archive"], (new_id(),))
     ((name,),) = connection.execute(_SQL["name"]).fetchall()
     return str(name)
 
@@ -340,7 +340,7 @@ class ArchivedBackend:
         self.tasks = ArchivedStore(tasks, archive)
         self.documents, self.effects, self.bell = ledger.documents, ledger.effects, ledger.bell
         self.sessions = ArchivedSessions(ledger.sessions, archive.sessions)
-        self.cells = [*ledger.cells, archive.cells]
+        self.sealed_texts = [*ledger.sealed_texts, archive.sealed_texts]
         self.gauges, self.maintain = ledger.gauges, ledger.maintain
 
     @property

@@ -36,7 +36,7 @@ def from_row(row: tuple[Any, ...]) -> Task:
     return Task(**dict(zip(FIELDS, values, strict=True)))
 
 
-class Reading:
+class RowReader:
     """Rows → tasks. One that this version cannot read is left out, and logged once."""
 
     def __init__(self) -> None:

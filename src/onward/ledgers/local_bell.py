@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from onward.core.contract import Ear
+from onward.core.contract import PeerEvents
 
 
 class LocalListener:
@@ -30,7 +30,7 @@ class LocalBell:
             for listener in self._listeners.get(topic, ()):
                 listener.ring()
 
-    def attach(self, ear: Ear) -> None:
+    def attach(self, peer: PeerEvents) -> None:
         """There are no other servers."""
 
     @asynccontextmanager

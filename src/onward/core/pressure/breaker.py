@@ -30,13 +30,13 @@ class Circuit(StrEnum):
     HALF_OPEN = "half_open"
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class BreakerRules(msgspec.Struct, frozen=True, kw_only=True):
     failure_share: float = 0.5
     volume: int = 10  # fewer calls than this say nothing
     pause_ms: int = 60_000
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class BreakerReading(msgspec.Struct, frozen=True, kw_only=True):
     """What every server knows of a service that is, or was a moment ago, not well."""
 
     state: Circuit
@@ -47,7 +47,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
 
 
-_decode = msgspec.json.Decoder(Reading).decode
+_decode = msgspec.json.Decoder(BreakerReading).decode
 
 
 class Window:
@@ -83,7 +83,7 @@ class Breakers:
         self,
         documents: Documents,
         clock: Clock,
-        rules: Rules,
+        rules: BreakerRules,
         *,
         bound: Callable[[str, int | None], None],  # (queue, how many at once): None is no bound
         serves: Callable[[str], bool],  # whether anybody here could take the probe
@@ -95,16 +95,16 @@ class Breakers:
         self._serves = serves
         self._me = new_id()
         self._windows: dict[str, Window] = {}
-        self._readings: dict[str, Reading] = {}
+        self._readings: dict[str, BreakerReading] = {}
         self._versions: dict[str, int] = {}  # of the document that a reading was last seen in
         self._untold: set[str] = set()
         self.opened: dict[str, int] = {}  # how often, by queue, as seen from here
 
-    def readings(self) -> Mapping[str, Reading]:
+    def readings(self) -> Mapping[str, BreakerReading]:
         """The services that have a breaker to speak of; every other is well."""
         return self._readings
 
-    def shut(self, queue: str) -> Reading | None:
+    def shut(self, queue: str) -> BreakerReading | None:
         """The reading of a service to which no work goes right now."""
         reading = self._readings.get(queue)
         return None if reading is None or reading.state is Circuit.CLOSED else reading
@@ -158,7 +158,7 @@ class Breakers:
         self._untold.add(queue)
         self._read(
             queue,
-            Reading(
+            BreakerReading(
                 state=state,
                 since=now,
                 until=now + ms,
@@ -168,7 +168,7 @@ class Breakers:
             ),
         )
 
-    def _read(self, queue: str, reading: Reading) -> None:
+    def _read(self, queue: str, reading: BreakerReading) -> None:
         self._readings[queue] = reading
         match reading.state:
             case Circuit.OPEN:
@@ -205,7 +205,7 @@ class Breakers:
         if self._readings.pop(queue, None) is not None:
             self._bound(queue, None)
 
-    async def _probe(self, queue: str, reading: Reading, now: Instant) -> None:
+    async def _probe(self, queue: str, reading: BreakerReading, now: Instant) -> None:
         """Its pause is over, or whoever had the probe is silent: of all servers one has it."""
         probing = msgspec.structs.replace(
             reading,
@@ -221,7 +221,7 @@ class Breakers:
             self._versions[queue] = put.version
             self._read(queue, probing)
 
-    async def _ramp(self, queue: str, reading: Reading, now: Instant) -> None:
+    async def _ramp(self, queue: str, reading: BreakerReading, now: Instant) -> None:
         if now < reading.until:
             self._bound(queue, wave(reading, now))
             return
@@ -231,6 +231,6 @@ class Breakers:
             await self._documents.delete(KIND, queue)
 
 
-def wave(reading: Reading, now: Instant) -> int:
+def wave(reading: BreakerReading, now: Instant) -> int:
     """How many may be under way at once, so shortly after closing."""
     return int(2 ** (1 + (now - reading.since) // WAVE_MS))

@@ -170,7 +170,7 @@ class Live:
             "workers": Counter(member.transport for member in members),
             "slots": sum(member.slots for member in members if not member.draining),
             "draining": sum(member.draining for member in members),
-            "busy": self._dispatcher.hands.busy(),
+            "busy": self._dispatcher.slots.busy(),
             "breakers": dict(pressure.breakers.readings()),
             "paused": sorted(pressure.pauses.paused()),
         }

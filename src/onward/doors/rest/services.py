@@ -68,7 +68,7 @@ def build(dispatcher: Dispatcher, roster: Roster, catalog: Catalog, drains: Drai
 
     def shown(worker: Member) -> Mapping[str, Any]:
         here = worker.server == roster.server and worker.transport in ("socket", "local")
-        return native_worker(worker, dispatcher.hands.busy_by_worker()[worker.id] if here else None)
+        return native_worker(worker, dispatcher.slots.busy_by_worker()[worker.id] if here else None)
 
     @router.get("/workers", response_model=WorkersShape)
     async def workers() -> Response:

@@ -10,10 +10,10 @@ import structlog
 from onward.core.clock import uptime_ms, wall_ahead_ms
 from onward.core.contract import Gauge
 from onward.ledgers.redis.bell import RedisBell
-from onward.ledgers.redis.cells import RedisCells
 from onward.ledgers.redis.client import Functions, connect
 from onward.ledgers.redis.documents import RedisDocuments, RedisEffects
 from onward.ledgers.redis.keeping import damages, weaknesses
+from onward.ledgers.redis.sealed_texts import RedisSealedTexts
 from onward.ledgers.redis.sessions import RedisSessions
 from onward.ledgers.redis.store import RedisStore
 
@@ -34,7 +34,7 @@ class RedisBackend:
         self.effects = RedisEffects(self.functions)
         self.sessions = RedisSessions(self.functions)
         self.bell = RedisBell(self.functions, self._redis)
-        self.cells = [RedisCells(self.functions, self.tasks)]
+        self.sealed_texts = [RedisSealedTexts(self.functions, self.tasks)]
 
         self.ahead_ms = wall_ahead_ms()  # until it is measured
         self.warnings: Sequence[str] = ()

@@ -15,12 +15,12 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from onward.core.contract import Ear
+from onward.core.contract import PeerEvents
 from onward.core.errors import LedgerUnavailable
 from onward.core.task import Ending, Instant, Json, State, TaskId, new_id
 from onward.ledgers.local_bell import LocalBell, LocalListener
 from onward.ledgers.redis.client import Functions
-from onward.ledgers.redis.line import Line, open_line
+from onward.ledgers.redis.connection import RedisConnection, open_connection
 
 log = structlog.get_logger("onward.bell")
 
@@ -61,8 +61,8 @@ class RedisBell:
         self._channel = f"{functions.prefix}onward:bell"
         self._local = LocalBell()
         self._id = new_id()
-        self._line: Line | None = None  # while we listen
-        self._asking = asyncio.Lock()  # on that line
+        self._connection: RedisConnection | None = None  # while we listen
+        self._asking = asyncio.Lock()  # on that connection
         self._receiving: asyncio.Task[None] | None = None
 
     def ring(self, *topics: str) -> None:
@@ -71,39 +71,39 @@ class RedisBell:
     def listen(self, *topics: str) -> AbstractAsyncContextManager[LocalListener]:
         return self._local.listen(*topics)
 
-    def attach(self, ear: Ear) -> None:
-        self._receiving = asyncio.get_running_loop().create_task(self._receive(ear))
+    def attach(self, peer: PeerEvents) -> None:
+        self._receiving = asyncio.get_running_loop().create_task(self._receive(peer))
 
     async def check(self) -> None:
         """Drop a connection that is dead without either end having noticed (a proxy, a lost route):
         a new one is opened in its place.
         """
-        line = self._line
-        if line is None:
+        connection = self._connection
+        if connection is None:
             return
         try:
             async with asyncio.timeout(ANSWER_S), self._asking:
-                await line.ask("PING")
+                await connection.ask("PING")
         except (RedisError, TimeoutError):
-            line.cut()
+            connection.cut()
 
     async def close(self) -> None:
         if self._receiving is not None:
             self._receiving.cancel()
             await asyncio.wait([self._receiving])
 
-    async def _receive(self, ear: Ear) -> None:
+    async def _receive(self, peer: PeerEvents) -> None:
         while True:
             try:
-                async with self._subscribed(ear) as line:
-                    raise await line.lost
+                async with self._subscribed(peer) as connection:
+                    raise await connection.lost
             except (RedisError, OSError, LedgerUnavailable) as error:
                 log.warning("bell lost", error=repr(error))
             except Exception:  # a fault of ours: without a bell everything would be late for ever
                 log.exception("bell lost")
             await asyncio.sleep(AGAIN_S)
 
-    def _pass_on(self, message: bytes, ear: Ear) -> None:
+    def _pass_on(self, message: bytes, peer: PeerEvents) -> None:
         try:
             news = _decode(message)
         except msgspec.MsgspecError as error:  # of another version, perhaps: a ring may be lost
@@ -114,17 +114,17 @@ class RedisBell:
             topics += [f"task:{task}" for task in news.tasks]
             self._local.ring(*topics, "log")
             endings = {ended.id: _ending(ended) for ended in news.endings}
-            ear.hear(news.queues, news.tasks, endings)
+            peer.on_news(news.queues, news.tasks, endings)
 
     @asynccontextmanager
-    async def _subscribed(self, ear: Ear) -> AsyncIterator[Line]:
-        line = await open_line(self._listening)
-        line.hear = lambda _, message: self._pass_on(message, ear)
+    async def _subscribed(self, peer: PeerEvents) -> AsyncIterator[RedisConnection]:
+        connection = await open_connection(self._listening)
+        connection.on_message = lambda _, message: self._pass_on(message, peer)
         try:
             async with asyncio.timeout(ANSWER_S):
-                await line.ask("SUBSCRIBE", self._channel)
-            self._functions.server, self._line = self._id, line
-            yield line
+                await connection.ask("SUBSCRIBE", self._channel)
+            self._functions.server, self._connection = self._id, connection
+            yield connection
         finally:
-            self._functions.server, self._line = "", None
-            await line.close()
+            self._functions.server, self._connection = "", None
+            await connection.close()

@@ -2,7 +2,7 @@
 
 redis-py retries ten times by default, and a write whose reply was lost would be written again: here
 a call that breaks is unknown, and said to be so. The ledger's calls leave its client and pool aside
-(see line.py): those cost more than the call.
+(see connection.py): those cost more than the call.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from onward.core.errors import Invalid, LedgerUnavailable, NotLetIn
 from onward.core.task import new_id
+from onward.ledgers.redis.connection import RedisConnection, open_connection
 from onward.ledgers.redis.layout import settle_layout
-from onward.ledgers.redis.line import Line, open_line
 
 log = structlog.get_logger("onward.redis")
 
@@ -111,7 +111,7 @@ class Functions:
 
     def __init__(self, redis: Redis, prefix: str) -> None:
         self._redis = redis
-        self._free: list[Line] = []
+        self._free: list[RedisConnection] = []
         self._closed = False
         self._most = asyncio.Semaphore(MOST_CONNECTIONS)
         self.prefix = prefix
@@ -180,16 +180,16 @@ class Functions:
     async def _send_now(self, arguments: tuple[Any, ...]) -> Any:
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S), self._most:
-                line = await self._line()
+                connection = await self._connection()
                 try:
-                    reply = await line.ask(*arguments)
+                    reply = await connection.ask(*arguments)
                 except ResponseError:
-                    await self._put_back(line)
+                    await self._put_back(connection)
                     raise
                 except BaseException:  # broken, or left in the middle
-                    await line.close()
+                    await connection.close()
                     raise
-                await self._put_back(line)
+                await self._put_back(connection)
                 return reply
         except TimeoutError as error:
             await self._drop_free()  # what hides behind this one is as old, and as dead
@@ -199,21 +199,21 @@ class Functions:
         while self._free:
             await self._free.pop().close()
 
-    async def _line(self) -> Line:
+    async def _connection(self) -> RedisConnection:
         """One that the other end has not closed meanwhile."""
         while self._free:
-            line = self._free.pop()
-            if not line.lost.done():
-                return line
-            await line.close()
-        return await open_line(self._redis)
+            connection = self._free.pop()
+            if not connection.lost.done():
+                return connection
+            await connection.close()
+        return await open_connection(self._redis)
 
-    async def _put_back(self, line: Line) -> None:
-        """For the next call; one that ends after `close` is the last to know of its line."""
+    async def _put_back(self, connection: RedisConnection) -> None:
+        """For the next call; one that ends after `close` is the last to know of its connection."""
         if self._closed:
-            await line.close()
+            await connection.close()
         else:
-            self._free.append(line)
+            self._free.append(connection)
 
     async def _load(self) -> None:
         if self._epoch is not None:

@@ -70,11 +70,11 @@ class RedisStore:
         self._functions = functions
 
     async def insert(
-        self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
+        self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant
     ) -> Inserted:
         births = _Births()
         packed = [births.pack(submission) for submission in submissions]
-        told, claimed = await self._functions.call("insert", now, packed, hands, births.list)
+        told, claimed = await self._functions.call("insert", now, packed, asks, births.list)
         receipts = [
             _receipt(fate, one.task.id) for fate, one in zip(told, submissions, strict=True)
         ]
@@ -95,12 +95,12 @@ class RedisStore:
         return [pulses[hold.task, hold.fence] for hold in holds]
 
     async def apply(
-        self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
+        self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
     ) -> Moved:
         kinds = _Kinds()
         packed = [kinds.pack(move) for move in moves]
         return _moved(
-            await self._functions.call("apply", now, packed, hands, kinds.list, kinds.births.list)
+            await self._functions.call("apply", now, packed, asks, kinds.list, kinds.births.list)
         )
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:

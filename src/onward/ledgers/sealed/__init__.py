@@ -14,20 +14,20 @@ from onward.core.contract import (
     Bell,
     Document,
     Documents,
-    Ear,
     Effect,
     Effects,
     Listener,
+    PeerEvents,
 )
 from onward.core.errors import Unreadable
 from onward.core.task import Ending, Held, Instant, Json, TaskId
-from onward.ledgers.sealed.cells import CLEAR, Resealable, document_owner, effect_owner, owner_of
 from onward.ledgers.sealed.fields import Sealing, opens
 from onward.ledgers.sealed.keyring import Keyring
-from onward.ledgers.sealed.rotation import Rotation, Step
+from onward.ledgers.sealed.rotation import Rotation, RotationStep
 from onward.ledgers.sealed.store import SealedStore
+from onward.ledgers.sealed.texts import CLEAR, Resealable, document_owner, effect_owner, owner_of
 
-Turn = Callable[[str, bool], Coroutine[Any, Any, Step]]
+RotateFn = Callable[[str, bool], Coroutine[Any, Any, RotationStep]]
 
 log = structlog.get_logger("onward.sealed")
 
@@ -110,19 +110,19 @@ class SealedBell:
     def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]:
         return self._inner.listen(*topics)
 
-    def attach(self, ear: Ear) -> None:
-        self._inner.attach(_SealedEar(ear, self._opens))
+    def attach(self, peer: PeerEvents) -> None:
+        self._inner.attach(_SealedPeer(peer, self._opens))
 
 
-class _SealedEar:
-    def __init__(self, ear: Ear, opens: Sealing) -> None:
-        self._ear = ear
+class _SealedPeer:
+    def __init__(self, peer: PeerEvents, opens: Sealing) -> None:
+        self._peer = peer
         self._opens = opens
 
-    def hear(
+    def on_news(
         self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
     ) -> None:
-        self._ear.hear(
+        self._peer.on_news(
             queues, tasks, {task: self._opened(ending) for task, ending in ended.items()}
         )
 
@@ -137,7 +137,7 @@ class SealedBackend:
     def __init__(self, inner: Resealable, keyring: Keyring) -> None:
         self.inner = inner
         self.keyring = keyring
-        self.rotation = Rotation(inner.cells, keyring)
+        self.rotation = Rotation(inner.sealed_texts, keyring)
         self.tasks = SealedStore(inner.tasks, keyring)
         self.documents = SealedDocuments(inner.documents, keyring)
         self.effects = SealedEffects(inner.effects, keyring)
@@ -158,12 +158,12 @@ def sealed(backend: Resealable, keyring: Keyring | None) -> Backend:
     return backend if keyring is None else SealedBackend(backend, keyring)
 
 
-def beneath(backend: Backend) -> Backend:
+def unwrap(backend: Backend) -> Backend:
     """The ledger itself, with what is sealed in it left sealed."""
     return backend.inner if isinstance(backend, SealedBackend) else backend
 
 
-def rotating(backend: Backend) -> tuple[Sequence[str], Turn | None]:
+def rotating(backend: Backend) -> tuple[Sequence[str], RotateFn | None]:
     """The keys' names, the one that seals first, and a step of a rotation; ((), None): off."""
     if not isinstance(backend, SealedBackend):
         return (), None

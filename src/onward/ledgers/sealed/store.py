@@ -47,10 +47,10 @@ class SealedStore:
         self._seals, self._opens = seals(keyring), opens(keyring)
 
     async def insert(
-        self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
+        self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant
     ) -> Inserted:
         inserted = await self._inner.insert(
-            [self._seals.submission(one) for one in submissions], hands, now=now
+            [self._seals.submission(one) for one in submissions], asks, now=now
         )
         return Inserted(inserted.receipts, await self._opened(inserted.claimed, now))
 
@@ -79,9 +79,9 @@ class SealedStore:
         return await self._inner.extend([self._seals.hold(hold) for hold in holds], now=now)
 
     async def apply(
-        self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
+        self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
     ) -> Moved:
-        moved = await self._inner.apply([self._seals.move(move) for move in moves], hands, now=now)
+        moved = await self._inner.apply([self._seals.move(move) for move in moves], asks, now=now)
         if not moved.claimed:
             return moved
         opened = await self._opened(moved.claimed, now)

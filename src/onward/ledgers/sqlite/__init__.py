@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from onward.core.clock import wall_ahead_ms
 from onward.core.contract import Gauge
 from onward.ledgers.local_bell import LocalBell
-from onward.ledgers.sqlite.cells import LEDGER, SqlCells, Statement
 from onward.ledgers.sqlite.database import Database
 from onward.ledgers.sqlite.documents import SqliteDocuments, SqliteEffects
+from onward.ledgers.sqlite.sealed_texts import LEDGER, SqlSealedTexts, Statement
 from onward.ledgers.sqlite.sessions import SqlSessions
 from onward.ledgers.sqlite.store import SqliteStore
 
@@ -24,7 +24,7 @@ class SqliteBackend:
         self.effects = SqliteEffects(self.database)
         self.sessions = SqlSessions(self.database.read_far)
         self.bell = LocalBell()
-        self.cells = [SqlCells(self.database.read_far, self._rewrite, LEDGER)]
+        self.sealed_texts = [SqlSealedTexts(self.database.read_far, self._rewrite, LEDGER)]
 
     async def _rewrite(self, statements: Sequence[Statement]) -> int:
         def work() -> int:

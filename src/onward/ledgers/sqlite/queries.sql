@@ -80,10 +80,10 @@ RETURNING tid, events, generation, queue, lane, priority;
 SELECT t.id, l.name, l.body FROM letter l JOIN task t USING (tid)
 WHERE l.tid IN ({rows}) ORDER BY l.tid, l.n;
 
--- :name burn_all_letters
+-- :name delete_all_letters
 DELETE FROM letter WHERE tid IN ({rows});
 
--- :name burn_letters
+-- :name delete_letters
 DELETE FROM letter WHERE tid = :tid
     AND n IN (SELECT n FROM letter WHERE tid = :tid ORDER BY n LIMIT :seen);
 

@@ -280,7 +280,7 @@ class Watch:
         self._backend = backend
         self._noticing = noticing
         self._clock = clock
-        self._tail = Tail(backend, noticing, clock, duty=duty, turn=self._turn)
+        self._tail = Tail(backend, noticing, clock, duty=duty, on_duty=self._turn)
         self._reading: asyncio.Task[None] | None = None
         self._opened = asyncio.Event()
 

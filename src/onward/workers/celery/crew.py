@@ -81,7 +81,7 @@ class Shift:
 
     def _idle(self) -> bool:
         """The slot is free, so it has been offered, and nobody had anything for it."""
-        return not self._runner.busy and self._runner.seat.free > 0
+        return not self._runner.busy and self._runner.worker_slots.free > 0
 
 
 class Crew:

@@ -70,7 +70,11 @@ class LedgerLine:
             post.background.run(post.alarm.run())
             self._runner.start()
             self._signed_on = True
-            log.info("signed on", worker=self._runner.seat.worker, serving=self._runner.seat.queues)
+            log.info(
+                "signed on",
+                worker=self._runner.worker_slots.worker,
+                serving=self._runner.worker_slots.queues,
+            )
             await post.roster.run()
         finally:
             self._signed_on = False

@@ -41,7 +41,7 @@ class Builtin:
         )
 
     async def start(self) -> None:
-        worker, queues = self._runner.seat.worker, self._own + self._groups
+        worker, queues = self._runner.worker_slots.worker, self._own + self._groups
         await self._roster.join(
             self._roster.member(worker, "local", queues, self._slots, stand_in=True), self._obey
         )
@@ -52,7 +52,7 @@ class Builtin:
     def _stand_in(self) -> None:
         """It serves a group only while nobody else does."""
         free = [queue for queue in self._groups if not self._roster.served_by_others(queue)]
-        if self._runner.seat.queues != (*self._own, *free):
+        if self._runner.worker_slots.queues != (*self._own, *free):
             self._runner.serve(self._own + free)
 
     async def _obey(self, draining: bool) -> None:

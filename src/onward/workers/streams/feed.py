@@ -24,7 +24,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Lost, Released
-from onward.core.slots import Seat
+from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Instant, Json, State, encode, new_id
 from onward.services.catalog import Catalog
 from onward.services.declarations import Declarations
@@ -105,7 +105,7 @@ class Feed:
         for task in self._loops:
             task.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
-        fed = self._offers.seat is not None
+        fed = self._offers.worker_slots is not None
         self._offers.leave()
         with suppress(Exception):  # else others wait until it lapses
             async with asyncio.timeout(LEAVE_S):
@@ -120,7 +120,7 @@ class Feed:
         while True:
             try:
                 if await self._is_ours():
-                    if self._offers.seat is None:
+                    if self._offers.worker_slots is None:
                         await self._sit_down()
                     await self.sweep()
                 else:
@@ -165,14 +165,14 @@ class Feed:
         # Answers that came meanwhile first: a task that looks forgotten may have one.
         await self._collector.catch_up()
         await self._release_forgotten()
-        seat = Seat(
+        worker_slots = WorkerSlots(
             self._collector.worker,
             self._queues(),
             lease_ms=None,
             deliver=self._deliver,
             stop=self._stop,
         )
-        self._offers.sit(seat, self._rules.credits)
+        self._offers.sit(worker_slots, self._rules.credits)
 
     async def _release_forgotten(self) -> None:
         """Claimed for the stream and never put there, or put there and swept away with it."""
@@ -212,9 +212,9 @@ class Feed:
     # Offering.
 
     def _deliver(self, task: Claimed) -> None:
-        self._spawn(self._offer(task, self._offers.seat))
+        self._spawn(self._offer(task, self._offers.worker_slots))
 
-    async def _offer(self, task: Claimed, seat: Seat | None) -> None:
+    async def _offer(self, task: Claimed, worker_slots: WorkerSlots | None) -> None:
         with self._offers.coming(task):
             try:
                 whole = await self._reading.one(task.id) if self._dialect.whole else None
@@ -222,17 +222,19 @@ class Feed:
             except AWAY as error:
                 # If the entry did get through, its fence is older than the one of the next offer.
                 log.warning("not offered", task=task.id, error=repr(error))
-                if seat is not None and seat is self._offers.seat:
+                if worker_slots is not None and worker_slots is self._offers.worker_slots:
                     if isinstance(error, REFUSED):
                         # Or the same tasks would be claimed and released in a circle.
                         self._closed_until = monotonic() + REFUSED_S
-                        self._dispatcher.hands.rearrange(seat, self._queues())
-                    self._dispatcher.hands.free(seat)
+                        self._dispatcher.slots.rearrange(worker_slots, self._queues())
+                    self._dispatcher.slots.free(worker_slots)
                 await self._dispatcher.settle(task, Released())
                 return
-            if seat is self._offers.seat:  # else whoever is on duty now reads it from the stream
+            if (
+                worker_slots is self._offers.worker_slots
+            ):  # else whoever is on duty now reads it from the stream
                 offer = Offer(entry, task)
-                offer.seat = seat
+                offer.worker_slots = worker_slots
                 self._offers.keep(offer)
 
     def _stop(self, task: Claimed, revoked: bool) -> None:
@@ -373,9 +375,9 @@ class Feed:
             queued = {q for (q, _, state), n in counts.items() if n and state is State.QUEUED}
             self._waiting_queues = sorted(queued)
         queues = tuple(self._queues())
-        if self._offers.seat is None or self._offers.seat.queues == queues:
+        if self._offers.worker_slots is None or self._offers.worker_slots.queues == queues:
             return
-        self._dispatcher.hands.rearrange(self._offers.seat, queues)
+        self._dispatcher.slots.rearrange(self._offers.worker_slots, queues)
         for offer in self._offers.all():
             # Somebody serves it natively by now, and perhaps nobody reads the stream.
             waits = offer.entry is not None and order(offer.entry) > delivered

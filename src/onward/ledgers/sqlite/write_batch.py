@@ -21,17 +21,17 @@ FOREVER = 9_000_000_000_000_000  # later than any clock
 _claimed_fields = attrgetter(*Claimed.__struct_fields__[:-2])
 
 
-class Turn:
-    def __init__(self, hands: Sequence[Ask], now: Instant) -> None:
+class WriteBatch:
+    def __init__(self, asks: Sequence[Ask], now: Instant) -> None:
         self.now = now
         self.claimed: list[Claimed] = []
         self.awake: set[str] = set()  # queues in which something became ready
         self.answered: set[TaskId] = set()
         self.texts = LongTexts()
         self.long: set[TaskId] = set()  # whose moves have long texts
-        self._left = {id(ask): ask.limit for ask in hands}
+        self._left = {id(ask): ask.limit for ask in asks}
         self._by_queue: dict[str, list[Ask]] = defaultdict(list)
-        for ask in hands:
+        for ask in asks:
             for queue in dict.fromkeys(want.queue for want in ask.wants):
                 self._by_queue[queue].append(ask)
 

@@ -11,7 +11,7 @@ from tests.servers import shared
 from tests.support import wait_until
 
 
-class Ear:
+class Peer:
     """Another server, and what it hears."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Ear:
     def ended(self) -> dict[TaskId, Ending | None]:
         return {task: ending for ended in self.told for task, ending in ended.items()}
 
-    def hear(
+    def on_news(
         self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
     ) -> None:
         self.queues += queues
@@ -33,12 +33,12 @@ class Ear:
 
 @asynccontextmanager
 async def listening(
-    flavour: str, *ears: Ear, to: RedisBackend | None = None
+    flavour: str, *peers: Peer, to: RedisBackend | None = None
 ) -> AsyncIterator[None]:
-    """Each ear is a server of its own, unless it is to be that of a given one."""
-    backends = [to or RedisBackend(shared(flavour).url) for _ in ears]
-    for backend, ear in zip(backends, ears, strict=True):
-        backend.bell.attach(ear)
+    """Each peer is a server of its own, unless it is to be that of a given one."""
+    backends = [to or RedisBackend(shared(flavour).url) for _ in peers]
+    for backend, peer in zip(backends, peers, strict=True):
+        backend.bell.attach(peer)
     await wait_until(lambda: all(backend.functions.server for backend in backends))
     yield
     for backend in backends:

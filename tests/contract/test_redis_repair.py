@@ -11,8 +11,8 @@ import redis
 from onward.cli.redis_tasks import examine_tasks
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Fault
-from onward.ledgers.redis import RedisBackend, mending
-from onward.ledgers.redis.mending import Mending
+from onward.ledgers.redis import RedisBackend, repair
+from onward.ledgers.redis.repair import RowRepair
 from tests.contract.desk import Desk
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.servers import FLAVOURS, RedisServer, fresh_url, shared
@@ -49,7 +49,7 @@ def client(server: RedisServer) -> Iterator[Any]:
 
 def faults(client: Any, *, mends: bool = False, quiet: bool = True) -> set[tuple[str, str]]:
     looked: list[int] = []
-    found = Mending(client, "", mends=mends, quiet=quiet, progress=looked.append).faults()
+    found = RowRepair(client, "", mends=mends, quiet=quiet, progress=looked.append).faults()
     return set(found)
 
 
@@ -120,7 +120,7 @@ async def test_each_tear_is_found_and_mended(
     step: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mending, "STEP", step)
+    monkeypatch.setattr(repair, "STEP", step)
     command, found = TEARS[tear]
     assert faults(client) == set()
     client.execute_command(*command)

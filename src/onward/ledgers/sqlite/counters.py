@@ -19,7 +19,7 @@ K = TypeVar("K")
 TallyKey = tuple[str, str, str, int]  # queue, state, and of queued tasks lane and priority
 
 
-class Books:
+class Counters:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._tally: dict[TallyKey, int] = {}  # those of no task are left out

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from onward.core.contract import Ask
-from onward.core.slots import MOST_PER_CLAIM, Hands, Seat, holds_of
+from onward.core.slots import MOST_PER_CLAIM, Slots, WorkerSlots, holds_of
 from onward.core.task import Claimed, Lane, new_id
 from tests.support import LEASE_MS, NOW
 
@@ -43,32 +43,32 @@ def claimed(worker: str, queue: str = "q", *, id: str | None = None, fence: int 
 
 
 class Office:
-    """Hands, with a count of how often they asked to go claiming."""
+    """Slots, with a count of how often they asked to go claiming."""
 
     def __init__(self) -> None:
         self.wakes = 0
-        self.hands = Hands(wake=self._wake)
+        self.slots = Slots(wake=self._wake)
         self.delivered: dict[str, list[Claimed]] = {}
         self.stopped: list[tuple[str, bool]] = []
 
     def _wake(self) -> None:
         self.wakes += 1
 
-    def seat(self, worker: str, *queues: str, slots: int = 1) -> Seat:
+    def add(self, worker: str, *queues: str, slots: int = 1) -> WorkerSlots:
         inbox = self.delivered.setdefault(worker, [])
-        seat = Seat(
+        seat = WorkerSlots(
             worker,
             queues or ("q",),
             lease_ms=LEASE_MS,
             deliver=inbox.append,
             stop=lambda task, revoked: self.stopped.append((task.id, revoked)),
         )
-        self.hands.sit(seat, slots)
+        self.slots.add(seat, slots)
         return seat
 
     def cool(self) -> None:
         """Look once, find nothing."""
-        self.hands.give_back(self.hands.ask_hot(), ())
+        self.slots.give_back(self.slots.ask_pending(), ())
         self.wakes = 0
 
 
@@ -78,125 +78,125 @@ def queues_of(ask: Ask) -> set[str]:
 
 def test_a_bounded_queue_gives_no_more_than_its_bound() -> None:
     office = Office()
-    office.seat("w", slots=8)
-    office.hands.bound("q", 2)
-    (ask,) = office.hands.ask_hot()
+    office.add("w", slots=8)
+    office.slots.bound("q", 2)
+    (ask,) = office.slots.ask_pending()
     assert (ask.limit, queues_of(ask)) == (2, {"q"})
     found = [claimed("w"), claimed("w")]
-    office.hands.give_back([ask], found)
-    assert office.hands.ask_hot() == [], "two are in hand"
-    assert office.hands.lend({"q": 5}) == []
-    office.hands.put_down(found[0].id, 1)
-    office.hands.rung(["q"])
-    assert [(ask.limit, queues_of(ask)) for ask in office.hands.ask_hot()] == [(1, {"q"})]
+    office.slots.give_back([ask], found)
+    assert office.slots.ask_pending() == [], "two are in hand"
+    assert office.slots.borrow({"q": 5}) == []
+    office.slots.put_down(found[0].id, 1)
+    office.slots.notify(["q"])
+    assert [(ask.limit, queues_of(ask)) for ask in office.slots.ask_pending()] == [(1, {"q"})]
 
 
 def test_a_bounded_queue_is_asked_for_alone() -> None:
     office = Office()
-    office.seat("w", "q", "other", slots=8)
-    office.hands.bound("q", 2)
-    asks = office.hands.ask_hot()
+    office.add("w", "q", "other", slots=8)
+    office.slots.bound("q", 2)
+    asks = office.slots.ask_pending()
     assert sum(ask.limit for ask in asks) == 8
     assert all(queues_of(ask) == {"other"} or ask.limit <= 2 for ask in asks)
 
 
 def test_a_bound_that_grows_goes_claiming() -> None:
     office = Office()
-    office.seat("w", slots=4)
-    office.hands.bound("q", 0)
-    assert office.hands.ask_hot() == []
+    office.add("w", slots=4)
+    office.slots.bound("q", 0)
+    assert office.slots.ask_pending() == []
     office.wakes = 0
-    office.hands.bound("q", 1)
+    office.slots.bound("q", 1)
     assert office.wakes > 0
-    assert [ask.limit for ask in office.hands.ask_hot()] == [1]
-    office.hands.bound("q", None)
-    assert [ask.limit for ask in office.hands.ask_hot()] == [3]
+    assert [ask.limit for ask in office.slots.ask_pending()] == [1]
+    office.slots.bound("q", None)
+    assert [ask.limit for ask in office.slots.ask_pending()] == [3]
 
 
 def test_what_was_asked_for_before_the_bound_is_handed_back() -> None:
     office = Office()
-    seat = office.seat("w", slots=2)
-    asks = office.hands.ask_hot()
-    office.hands.bound("q", 0)
+    seat = office.add("w", slots=2)
+    asks = office.slots.ask_pending()
+    office.slots.bound("q", 0)
     late = claimed("w")
-    assert office.hands.give_back(asks, [late]) == [late]
+    assert office.slots.give_back(asks, [late]) == [late]
     assert office.delivered["w"] == []
     assert seat.free == 2
 
 
 def test_a_worker_who_sits_down_is_asked_for_at_once() -> None:
     office = Office()
-    office.seat("w", "a", "b", slots=3)
+    office.add("w", "a", "b", slots=3)
     assert office.wakes
-    (ask,) = office.hands.ask_hot()
+    (ask,) = office.slots.ask_pending()
     assert (ask.worker, ask.limit, queues_of(ask)) == ("w", 3, {"a", "b"})
     assert ask.lease_ms == LEASE_MS
 
 
 def test_an_idle_process_asks_the_ledger_for_nothing() -> None:
     office = Office()
-    seat = office.seat("w", slots=2)
+    seat = office.add("w", slots=2)
     office.cool()
-    assert office.hands.ask_hot() == []
+    assert office.slots.ask_pending() == []
     assert (office.wakes, seat.free) == (0, 2)
 
 
 def test_a_bell_makes_only_its_queue_hot() -> None:
     office = Office()
-    office.seat("w", "a", "b")
+    office.add("w", "a", "b")
     office.cool()
-    office.hands.rung(["b", "elsewhere"])
+    office.slots.notify(["b", "elsewhere"])
     assert office.wakes == 1
-    (ask,) = office.hands.ask_hot()
+    (ask,) = office.slots.ask_pending()
     assert queues_of(ask) == {"b"}
 
 
 def test_a_bell_nobody_can_answer_now_is_remembered() -> None:
     office = Office()
-    seat = office.seat("w")
-    asks = office.hands.ask_hot()
-    office.hands.give_back(asks, [claimed("w")])
+    seat = office.add("w")
+    asks = office.slots.ask_pending()
+    office.slots.give_back(asks, [claimed("w")])
     office.cool()
-    office.hands.rung(["q"])
+    office.slots.notify(["q"])
     assert office.wakes == 0
-    office.hands.free(seat)
+    office.slots.free(seat)
     assert office.wakes == 1
-    assert len(office.hands.ask_hot()) == 1
+    assert len(office.slots.ask_pending()) == 1
 
 
 def test_a_queue_that_gave_all_it_was_asked_for_is_asked_again() -> None:
     office = Office()
-    seat = office.seat("w")
-    office.hands.give_back(office.hands.ask_hot(), [claimed("w")])
+    seat = office.add("w")
+    office.slots.give_back(office.slots.ask_pending(), [claimed("w")])
     office.wakes = 0
-    office.hands.free(seat)
+    office.slots.free(seat)
     assert office.wakes
-    assert len(office.hands.ask_hot()) == 1
+    assert len(office.slots.ask_pending()) == 1
 
 
 def test_looking_again_asks_for_everything_that_has_a_free_slot() -> None:
     office = Office()
-    office.seat("w", "a", "b")
+    office.add("w", "a", "b")
     office.cool()
-    office.hands.rung_all()
-    assert set().union(*map(queues_of, office.hands.ask_hot())) == {"a", "b"}
+    office.slots.notify_all()
+    assert set().union(*map(queues_of, office.slots.ask_pending())) == {"a", "b"}
 
 
 def test_workers_take_turns() -> None:
     office = Office()
     for name in "abc":
-        office.seat(name, slots=2)
+        office.add(name, slots=2)
     office.cool()
-    order = [office.hands.lend({"q": 1})[0].worker for _ in range(6)]
+    order = [office.slots.borrow({"q": 1})[0].worker for _ in range(6)]
     assert order == ["a", "b", "c", "a", "b", "c"]
-    assert office.hands.lend({"q": 1}) == []
+    assert office.slots.borrow({"q": 1}) == []
 
 
 def test_new_work_is_lent_as_many_slots_as_it_needs() -> None:
     office = Office()
-    office.seat("a", slots=2)
-    office.seat("b", slots=2)
-    asks = office.hands.lend({"q": 3, "nobody serves": 5})
+    office.add("a", slots=2)
+    office.add("b", slots=2)
+    asks = office.slots.borrow({"q": 3, "nobody serves": 5})
     assert Counter({ask.worker: ask.limit for ask in asks}) == {"a": 2, "b": 1}
     assert all(queues_of(ask) == {"q"} for ask in asks)
 
@@ -204,100 +204,100 @@ def test_new_work_is_lent_as_many_slots_as_it_needs() -> None:
 def test_one_claim_asks_for_a_bounded_number() -> None:
     office = Office()
     for n in range(4):
-        office.seat(f"w{n}", slots=100)
-    assert sum(ask.limit for ask in office.hands.ask_hot()) == MOST_PER_CLAIM
+        office.add(f"w{n}", slots=100)
+    assert sum(ask.limit for ask in office.slots.ask_pending()) == MOST_PER_CLAIM
 
 
 def test_what_was_found_is_delivered_and_held() -> None:
     office = Office()
-    office.seat("w", slots=2)
+    office.add("w", slots=2)
     task = claimed("w")
-    assert office.hands.give_back(office.hands.ask_hot(), [task]) == []
+    assert office.slots.give_back(office.slots.ask_pending(), [task]) == []
     assert office.delivered["w"] == [task]
-    assert office.hands.busy() == 1
-    (hold,) = holds_of(office.hands.held(), NOW)
+    assert office.slots.busy() == 1
+    (hold,) = holds_of(office.slots.held(), NOW)
     assert (hold.task, hold.fence, hold.until) == (task.id, 1, NOW + LEASE_MS)
-    office.hands.put_down(task.id, task.fence)
-    office.hands.put_down(task.id, task.fence)
-    assert holds_of(office.hands.held(), NOW) == []
+    office.slots.put_down(task.id, task.fence)
+    office.slots.put_down(task.id, task.fence)
+    assert holds_of(office.slots.held(), NOW) == []
 
 
 def test_work_for_a_worker_who_has_left_comes_back() -> None:
     office = Office()
-    seat = office.seat("w")
-    asks = office.hands.ask_hot()
-    office.hands.leave(seat)
+    seat = office.add("w")
+    asks = office.slots.ask_pending()
+    office.slots.remove(seat)
     task = claimed("w")
-    assert office.hands.give_back(asks, [task]) == [task]
-    assert office.hands.busy() == 0
-    assert not office.hands.served("q")
-    office.hands.free(seat)
-    assert office.hands.lend({"q": 1}) == [], "a seat that is gone has no slots"
+    assert office.slots.give_back(asks, [task]) == [task]
+    assert office.slots.busy() == 0
+    assert not office.slots.served("q")
+    office.slots.free(seat)
+    assert office.slots.borrow({"q": 1}) == [], "a seat that is gone has no slots"
 
 
 def test_who_replaces_a_worker_inherits_neither_its_slots_nor_its_work() -> None:
     """A second connection with a live worker id comes while the first one's claim is under way."""
     office = Office()
-    first = office.seat("w")
-    asks = office.hands.ask_hot()
-    office.hands.leave(first)
-    second = office.seat("w")
-    assert office.hands.give_back(asks, ()) == []
+    first = office.add("w")
+    asks = office.slots.ask_pending()
+    office.slots.remove(first)
+    second = office.add("w")
+    assert office.slots.give_back(asks, ()) == []
     assert second.free == 1
-    asks = office.hands.ask_hot()
-    office.hands.leave(second)
-    third = office.seat("w")
+    asks = office.slots.ask_pending()
+    office.slots.remove(second)
+    third = office.add("w")
     task = claimed("w")
-    assert office.hands.give_back(asks, [task]) == [task]
+    assert office.slots.give_back(asks, [task]) == [task]
     assert third.free == 1
 
 
 def test_a_late_goodbye_of_a_replaced_worker_leaves_the_new_one_seated() -> None:
     office = Office()
-    first = office.seat("w")
-    second = office.seat("w")
-    office.hands.leave(first)
-    assert office.hands.served("q")
-    assert [ask.limit for ask in office.hands.lend({"q": 5})] == [1]
+    first = office.add("w")
+    second = office.add("w")
+    office.slots.remove(first)
+    assert office.slots.served("q")
+    assert [ask.limit for ask in office.slots.borrow({"q": 5})] == [1]
     assert second.free == 0
 
 
 def test_a_worker_may_come_to_serve_other_queues() -> None:
     office = Office()
-    seat = office.seat("w", "a")
+    seat = office.add("w", "a")
     office.cool()
-    office.hands.rearrange(seat, ["b", "b", "c"])
+    office.slots.rearrange(seat, ["b", "b", "c"])
     assert office.wakes == 1
-    assert not office.hands.served("a")
-    assert office.hands.lend({"a": 1}) == []
-    (ask,) = office.hands.ask_hot()
+    assert not office.slots.served("a")
+    assert office.slots.borrow({"a": 1}) == []
+    (ask,) = office.slots.ask_pending()
     assert queues_of(ask) == {"b", "c"}
 
 
 def test_stopping_reaches_whoever_holds_this_very_claim() -> None:
     office = Office()
-    office.seat("w", slots=2)
+    office.add("w", slots=2)
     task = claimed("w", fence=2)
-    office.hands.give_back(office.hands.ask_hot(), [task])
-    office.hands.stop(task.id, 1, revoked=True)
+    office.slots.give_back(office.slots.ask_pending(), [task])
+    office.slots.stop(task.id, 1, revoked=True)
     assert office.stopped == []
-    office.hands.stop(task.id, 2, revoked=False)
-    assert office.hands.busy() == 1, "asked to stop, still ours"
-    office.hands.stop(task.id, 2, revoked=True)
-    office.hands.stop(task.id, 2, revoked=True)
+    office.slots.stop(task.id, 2, revoked=False)
+    assert office.slots.busy() == 1, "asked to stop, still ours"
+    office.slots.stop(task.id, 2, revoked=True)
+    office.slots.stop(task.id, 2, revoked=True)
     assert office.stopped == [(task.id, False), (task.id, True)]
-    assert office.hands.busy() == 0
+    assert office.slots.busy() == 0
 
 
-class Slots(RuleBasedStateMachine):
+class SlotsAddUp(RuleBasedStateMachine):
     """Free, lent and busy slots of everybody seated always add up to what they sat down with."""
 
     def __init__(self) -> None:
         super().__init__()
         self.office = Office()
-        self.seats: list[tuple[Seat, int]] = []
-        self.lent: list[tuple[Sequence[Ask], dict[str, Seat]]] = []
-        self.busy: Counter[Seat] = Counter()
+        self.seats: list[tuple[WorkerSlots, int]] = []
+        self.lent: list[tuple[Sequence[Ask], dict[str, WorkerSlots]]] = []
+        self.busy: Counter[WorkerSlots] = Counter()
 
     def keep(self, asks: Sequence[Ask]) -> None:
         self.lent.append((asks, {seat.worker: seat for seat, _ in self.seats}))
@@ -305,29 +305,29 @@ class Slots(RuleBasedStateMachine):
     @rule(worker=st.sampled_from("abc"), queues=st.sets(st.sampled_from("xyz"), min_size=1))
     def sit(self, worker: str, queues: set[str]) -> None:
         for seat, _ in [pair for pair in self.seats if pair[0].worker == worker]:
-            self.office.hands.leave(seat)
+            self.office.slots.remove(seat)
         self.seats = [pair for pair in self.seats if pair[0].worker != worker]
         slots = len(queues) + 1
-        self.seats.append((self.office.seat(worker, *sorted(queues), slots=slots), slots))
+        self.seats.append((self.office.add(worker, *sorted(queues), slots=slots), slots))
 
     @precondition(lambda self: self.seats)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         pair = data.draw(st.sampled_from(self.seats))
         self.seats.remove(pair)
-        self.office.hands.leave(pair[0])
+        self.office.slots.remove(pair[0])
 
     @rule(needs=st.dictionaries(st.sampled_from("xyz"), st.integers(1, 6)))
-    def lend(self, needs: dict[str, int]) -> None:
-        asks = self.office.hands.lend(needs)
+    def borrow(self, needs: dict[str, int]) -> None:
+        asks = self.office.slots.borrow(needs)
         for queue, need in needs.items():
             assert sum(ask.limit for ask in asks if queues_of(ask) == {queue}) <= need
         self.keep(asks)
 
     @rule(rung=st.sets(st.sampled_from("xyz")))
-    def ask_hot(self, rung: set[str]) -> None:
-        self.office.hands.rung(rung)
-        self.keep(self.office.hands.ask_hot())
+    def ask_pending(self, rung: set[str]) -> None:
+        self.office.slots.notify(rung)
+        self.keep(self.office.slots.ask_pending())
 
     @precondition(lambda self: self.lent)
     @rule(data=st.data())
@@ -336,7 +336,7 @@ class Slots(RuleBasedStateMachine):
         found = [
             claimed(ask.worker) for ask in asks for _ in range(data.draw(st.integers(0, ask.limit)))
         ]
-        homeless = self.office.hands.give_back(asks, found)
+        homeless = self.office.slots.give_back(asks, found)
         here = {id(seat) for seat, _ in self.seats}
         gone = [task for task in found if id(then[task.worker]) not in here]
         assert homeless == gone
@@ -348,11 +348,11 @@ class Slots(RuleBasedStateMachine):
         if busy:
             seat = data.draw(st.sampled_from(busy))
             self.busy[seat] -= 1
-            self.office.hands.free(seat)
+            self.office.slots.free(seat)
 
     @invariant()
     def nothing_is_lost_or_invented(self) -> None:
-        lent: Counter[Seat] = Counter()
+        lent: Counter[WorkerSlots] = Counter()
         for asks, then in self.lent:
             for ask in asks:
                 lent[then[ask.worker]] += ask.limit
@@ -361,13 +361,13 @@ class Slots(RuleBasedStateMachine):
             assert seat.free + lent[seat] + self.busy[seat] == slots
 
 
-Slots.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
-TestSlots = Slots.TestCase
+SlotsAddUp.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestSlotsAddUp = SlotsAddUp.TestCase
 
 
 @given(slots=st.lists(st.integers(1, 5), min_size=1, max_size=6), need=st.integers(1, 40))
 def test_lending_never_exceeds_what_is_free(slots: list[int], need: int) -> None:
     office = Office()
     for n, count in enumerate(slots):
-        office.seat(f"w{n}", slots=count)
-    assert sum(ask.limit for ask in office.hands.lend({"q": need})) == min(need, sum(slots))
+        office.add(f"w{n}", slots=count)
+    assert sum(ask.limit for ask in office.slots.borrow({"q": need})) == min(need, sum(slots))
