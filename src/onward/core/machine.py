@@ -31,7 +31,6 @@ from onward.core.policy import (
     CANCEL_GRACE_MS,
     POISON_AFTER,
     Profile,
-    Then,
     fingerprint,
     overrides_of,
     transient,
@@ -267,7 +266,7 @@ def given_up(task: Task, fault: Fault, now: Instant, profile: Profile) -> Move |
 
 def lost(held: Held, now: Instant, profile: Profile, detail: Json | None = None) -> Move:
     """The worker went away. No retry is burned, but a task that takes its workers with it dies."""
-    if profile.on_lost is Then.FAIL:
+    if profile.fails_when_lost:
         return moves.fail(held, State.RUNNING, WORKER_LOST, now, profile)
     if held.lost + 1 >= POISON_AFTER:
         return moves.fail(held, State.RUNNING, POISON, now, profile)
@@ -327,23 +326,23 @@ def _struck_running(task: Task, now: Instant, profile: Profile) -> Move:
     if not struck(nearest):
         # A move set the alarm from a reading that a heartbeat has overtaken: no clock struck yet.
         return moves.unchanged(task, nearest)
-    if struck(task.expires_at) and profile.on_expiry is Then.TELL and not struck(task.cancel_by):
-        return _tell(task, now)
+    if struck(task.expires_at) and profile.notifies_at_expiry and not struck(task.cancel_by):
+        return _notify(task, now)
     if task.cancel_by is not None and not profile.winds_down:
         # Asked to stop and then lost, late or too old: handed to nobody else, and no failure.
         return moves.end(task, task.state, State.CANCELED, now, profile, {}, CANCELED)
     if struck(task.expires_at):
         return moves.fail(task, task.state, TIMED_OUT, now, profile)
     if struck(task.attempt_by):
-        if profile.on_attempt_end is Then.FAIL:
+        if profile.fails_at_attempt_end:
             return moves.fail(task, task.state, TIMED_OUT, now, profile)
         return failed(task, ATTEMPT_TIMED_OUT, now, profile)
     return lost(task, now, profile)
 
 
-def _tell(task: Task, now: Instant) -> Move:
+def _notify(task: Task, now: Instant) -> Move:
     if task.lease_until is None:
-        # Only offered: nobody works on it yet. It is told once somebody does.
+        # Only offered: no worker has it yet. The event is written once one does.
         return moves.unchanged(task, moves.earliest(task.cancel_by, NEVER))
     return msgspec.structs.replace(
         moves.unchanged(task, moves.earliest(task.lease_until, task.attempt_by, task.cancel_by)),

@@ -15,7 +15,6 @@ from msgspec import UNSET
 from onward.core.contract import Move, Submission
 from onward.core.outcome import Parked
 from onward.core.policy import (
-    TELL,
     Overrides,
     Profile,
     fingerprint,
@@ -109,8 +108,8 @@ def bounded(notes: tuple[Note, ...]) -> tuple[Note, ...]:
 
 
 def age_limit(profile: Profile, expires_at: Instant | None) -> Instant | None:
-    """The age clock as an alarm for work that is not running: telling can wait until it is."""
-    return None if profile.on_expiry is TELL else expires_at
+    """The age clock as an alarm for work that is not running: a mere event can wait until it is."""
+    return None if profile.notifies_at_expiry else expires_at
 
 
 def patience(

@@ -1,4 +1,4 @@
-"""Profiles: what each door asks of the core, as data. The machine reads it, nobody else decides.
+"""Profiles: what each door asks of the core, as data. Only the machine decides by them.
 
 Error classes and retry schedules live here too, so that "is this worth another try, and when?" has
 one answer whatever brought the task in.
@@ -17,24 +17,15 @@ import msgspec
 from onward.core.task import Fault, Json, TaskId, bounded_delay
 
 
-class Then(StrEnum):
-    """What a clock that struck, or a lost worker, does to the task."""
-
-    FAIL = "fail"  # over at once, no further try
-    RETRY = "retry"  # as if the attempt had failed
-    DIE = "die"  # to the dead letters
-    TELL = "tell"  # say so once; the work goes on
-
-
 class BreakerPolicy(StrEnum):
-    """Which failures of a task speak against the service that it was sent to; see breaker.py."""
+    """Which failures of a task count against the service that it was sent to; see breaker.py."""
 
     NEVER = "never"
-    OUTAGE = "outage"  # what says that it is away or overrun; a bare error is the handler's own
-    ANY = "any"  # whatever is worth another try
+    OUTAGE = "outage"  # those of a service that is away or overloaded; others are the handler's own
+    ANY = "any"  # all that are worth another try
 
 
-FAIL, TELL, NEVER = Then.FAIL, Then.TELL, BreakerPolicy.NEVER  # as QUEUED, beside their classes
+NEVER = BreakerPolicy.NEVER  # as QUEUED, beside its class
 
 
 class RetrySchedule(msgspec.Struct, frozen=True):
@@ -48,11 +39,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     schedules: Mapping[str, RetrySchedule]  # by error class; "Default" is always there
     lease_ms: int
     retention_ms: int  # finished tasks are kept this long
-    dead_ms: int | None = None  # dead letters; None: until somebody decides
+    dead_ms: int | None = None  # dead letters; None: until a person decides
     dead_letters: bool = True  # a last failure is dead (kept for a person) rather than failed
-    on_attempt_end: Then = Then.RETRY
-    on_expiry: Then = Then.DIE
-    on_lost: Then = Then.RETRY
+    fails_at_attempt_end: bool = False  # over at once; else as if the attempt had failed
+    fails_when_lost: bool = False  # the same of a lost worker
+    notifies_at_expiry: bool = False  # an event, once, and the work goes on; else the task ends
     age_ms: int | None = None  # from birth or replay to its end, all together
     promote_ms: int | None = None  # a retry that has so little of its age left goes first
     breaker: BreakerPolicy = BreakerPolicy.OUTAGE
@@ -126,9 +117,8 @@ def profiles(
                 lease_ms=lease_ms,
                 retention_ms=hour,
                 dead_letters=False,
-                on_attempt_end=Then.FAIL,
-                on_expiry=Then.FAIL,
-                on_lost=Then.FAIL,
+                fails_at_attempt_end=True,
+                fails_when_lost=True,
                 breaker=BreakerPolicy.NEVER,
             ),
             Profile(
@@ -163,7 +153,6 @@ def profiles(
                 lease_ms=lease_ms,
                 retention_ms=month,
                 dead_letters=False,
-                on_expiry=Then.FAIL,
                 breaker=BreakerPolicy.NEVER,
                 winds_down=True,
             ),
@@ -174,7 +163,6 @@ def profiles(
                 lease_ms=lease_ms,
                 retention_ms=month,
                 dead_letters=False,
-                on_expiry=Then.FAIL,
             ),
             Profile(
                 name="session",
@@ -182,7 +170,7 @@ def profiles(
                 schedules={"Default": schedules.get("agents", AGENTS)},
                 lease_ms=lease_ms,
                 retention_ms=month,
-                on_expiry=Then.TELL,
+                notifies_at_expiry=True,
             ),
         )
     }
@@ -201,7 +189,7 @@ def overrides_of(text: Json | None) -> Overrides:
 
 
 def transient(fault: Fault) -> bool:
-    """The worker's own word first, then the HTTP status, then the name; unknown is worth a try."""
+    """The worker's `retryable` first, then the HTTP status, then the name; unknown: try again."""
     if fault.retryable is not None:
         return fault.retryable
     if fault.status is not None and fault.status >= 400:
@@ -254,6 +242,6 @@ _NUMBERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|\d+")
 
 
 def fingerprint(fault: Fault) -> str:
-    """Same kind of death, same text: ids and numbers do not tell two deaths apart."""
+    """The same for the same kind of death: texts that differ in ids and numbers only are equal."""
     words = _NUMBERS.sub("#", fault.message[:200].lower())
     return f"{fault.kind}:{zlib.crc32(words.encode()):08x}"
