@@ -41,7 +41,7 @@ async def test_of_two_who_replay_one_death_the_second_is_refused_though_it_died_
 
         before_applying(desk, somebody_else)
         if replay == desk.replay_all:
-            assert await desk.replay_all({id: 0}) == {id: "somebody else has replayed it meanwhile"}
+            assert await desk.replay_all({id: 0}) == {id: "it has been replayed meanwhile"}
         else:
             with pytest.raises(Conflict):
                 await desk.replay(id)

@@ -31,7 +31,7 @@ async def test_a_ring_is_believed_only_by_who_waited_before_the_task_was_born() 
     waiters = Waiters()
     with waiters.expect("t", unborn=True) as first, waiters.expect("t") as later:
         assert waiters.of(["t", "u"]) == ["t"]
-        waiters.told(ENDING)
+        waiters.end_unborn(ENDING)
         assert await outcome_within(first, 0) == ENDING
         assert not later.done(), "it may be about a life before a replay"
         assert waiters.of(["t"]) == ["t"], "so somebody must look"

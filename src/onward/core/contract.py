@@ -1,4 +1,4 @@
-"""The seams: what a ledger, a bell and an executor must be able to do, and the records they speak.
+"""The seams: what a ledger, a bell and an executor must be able to do, and the records they use.
 
 A store applies decided moves or refuses them; it never decides. Every store method takes many and
 is one round trip and one transaction. tests/contract holds every ledger to this file.
@@ -33,7 +33,7 @@ from onward.core.task import (
 
 T = TypeVar("T")
 
-# What may lie unread with one task, of letters that come by `post`.
+# Bounds of the unread letters of one task, of those that come by `post`.
 MAX_LETTERS = 1_000
 MAX_LETTER_BYTES = 8 << 20
 PAGE_BYTES = 8 << 20  # of a page of tasks, in texts
@@ -69,7 +69,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Note, ...]
     due_by: Instant | None = None  # clock-driven moves: refuse if the task is due later by now
     front: bool = False  # to queued: back to the place it was claimed from, not to the end
-    ahead: bool = False  # to queued: before everybody in its lane
+    ahead: bool = False  # to queued: before all others in its lane
     seen: int | None = None  # letters read so far, deleted here; waiting with more means queued
     spawn: tuple[Submission, ...] = ()  # children, born in the same transaction
     letters: tuple[Letter, ...] = ()  # posted in the same transaction
@@ -80,10 +80,10 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(StrEnum):
     APPLIED = "applied"
     GONE = "gone"  # no such task
-    STALE = "stale"  # claimed by somebody else since: a settlement is late
+    STALE = "stale"  # claimed again since: a settlement is late
     MOVED = "moved"  # same fence, but it changed since it was read: read again, decide again
     EARLY = "early"  # a heartbeat has moved the alarm
-    REFUSED = "refused"  # it cannot be applied, now or later; to a letter: too many lie unread
+    REFUSED = "refused"  # it cannot be applied, now or later; of a letter: too many are unread
 
 
 APPLIED = Verdict.APPLIED  # as QUEUED, beside its class
@@ -92,14 +92,14 @@ APPLIED = Verdict.APPLIED  # as QUEUED, beside its class
 class Moved(msgspec.Struct, frozen=True):
     verdicts: Sequence[Verdict]
     awake: frozenset[str]  # queues in which something became ready
-    claimed: tuple[Claimed, ...] = ()  # went straight into free hands
+    claimed: tuple[Claimed, ...] = ()  # went straight into free slots
     answered: frozenset[TaskId] = frozenset()  # whose answers were applied
 
 
 class Fate(StrEnum):
     FRESH = "fresh"
-    KNOWN = "known"  # this key has been here with this body: `task` is the first one's id
-    REUSED = "reused"  # this key has been here with another body
+    KNOWN = "known"  # this key was used with this body before: `task` is that task's id
+    REUSED = "reused"  # this key was used with another body before
     FULL = "full"
     REFUSED = "refused"  # what the ledger holds under its key cannot be read
 
@@ -110,7 +110,7 @@ FRESH, FULL = Fate.FRESH, Fate.FULL
 class Receipt(msgspec.Struct, frozen=True):
     fate: Fate
     task: TaskId
-    running: bool = False  # went straight into a free hand
+    running: bool = False  # went straight into a free slot
 
 
 class Want(msgspec.Struct, frozen=True):
@@ -182,7 +182,7 @@ class TaskStore(Protocol):
     async def insert(
         self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant
     ) -> Inserted:
-        """Bear tasks, and fill free hands from the head of their queues, new tasks included."""
+        """Write new tasks, and fill the asks from the head of their queues, new tasks included."""
         ...
 
     async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]: ...
@@ -192,13 +192,13 @@ class TaskStore(Protocol):
     async def apply(
         self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
     ) -> Moved:
-        """Free hands are filled as by `insert`: children are the new tasks."""
+        """Asks are filled as by `insert`: children are the new tasks."""
         ...
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         """A letter to a waiting task wakes it; to any other live task it only lies there.
 
-        Also to one that waits for approval: whoever can signal cannot thereby approve.
+        A task that waits for approval is not woken: a signal must not pass for an approval.
         """
         ...
 
@@ -211,7 +211,7 @@ class TaskStore(Protocol):
         most_bytes: int = PAGE_BYTES,
     ) -> Sequence[Task]:
         """Soonest first. The task that takes them past `most_bytes` is the last: only an answer
-        with no task says that there are no more.
+        with no task means that there are no more.
         """
         ...
 
@@ -234,7 +234,7 @@ class TaskStore(Protocol):
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
         """How many tasks by queue, lane and state as shown; never counted, always kept.
 
-        Lanes are told apart for queued tasks; every other task counts as PRIMARY.
+        Queued tasks are counted by lane; every other task counts as PRIMARY.
         """
         ...
 
@@ -300,10 +300,10 @@ COUNTED = 1_000
 
 
 class Sessions(Protocol):
-    """Who has tasks here. Found by an index, never by a walk over everybody's tasks."""
+    """Which sessions have tasks here. Found by an index, never by a walk over all tasks."""
 
     async def find(self, *, after: str | None, limit: int) -> Page[SessionTally]:
-        """Whoever submitted last comes first."""
+        """The session with the newest task comes first."""
         ...
 
     async def get(self, session: str) -> SessionTally | None: ...
@@ -325,11 +325,11 @@ class Effects(Protocol):
     """
 
     async def begin(self, task: Held, name: str, *, now: Instant) -> Effect | None:
-        """None: it is yours to do. Otherwise it was begun before."""
+        """None: the caller is to carry it out. Otherwise it was begun before."""
         ...
 
     async def finish(self, task: Held, name: str, value: Json, *, fence: int) -> bool:
-        """It happened. `fence` is the one that began it, whoever holds the task by now.
+        """It happened. `fence` is the one that began it, even if the task was claimed again since.
 
         The first value stays. False: no attempt with this fence began it, and nothing changes.
         """
@@ -354,7 +354,7 @@ class Bell(Protocol):
     def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]: ...
 
     def attach(self, peer: PeerEvents) -> None:
-        """From now on, `peer` is told what happens on other servers."""
+        """From now on, pass what happens on other servers on to `peer`."""
         ...
 
 
@@ -365,7 +365,7 @@ class PeerEvents(Protocol):
         self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
     ) -> None:
         """Queues with new work; tasks with new events; those of them that have ended: how, or None
-        where that was not told.
+        where the message does not contain that.
         """
         ...
 
@@ -403,12 +403,12 @@ class Backend(Protocol):
 
 
 class Executor(Protocol):
-    """Whoever can carry out a claimed task: a socket, a URL, a callable, the flow engine."""
+    """What can carry out a claimed task: a socket, a URL, a callable, the flow engine."""
 
     async def execute(self, task: Claimed) -> Outcome: ...
 
     def cancel(self, task: Claimed) -> None:
-        """Ask this very attempt to stop. Nobody waits for the answer."""
+        """Ask this very attempt to stop. The caller does not wait for it."""
         ...
 
 

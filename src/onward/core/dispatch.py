@@ -1,7 +1,7 @@
 """The Dispatcher: submit, claim, extend, settle, cancel, approve, replay, abandon, signal, wait.
 
 The one write path. It asks the machine what should happen, batches the answers, has the ledger
-apply them, and tells whoever waits. It holds no truth: kill it at any line and the ledger stands.
+apply them, and wakes those that wait. It holds no truth: kill it at any line and the ledger stands.
 """
 
 from __future__ import annotations
@@ -111,16 +111,16 @@ class Dispatcher:
         self.waiters = Waiters() if waiters is None else waiters
         self.troubles = Troubles()
         self.tally: Counter[str] = Counter()  # events written through this process, by type
-        self.reader: Reader | None = None  # who may know a parent so well as to go on for it
+        self.reader: Reader | None = None  # decides for a parent whose state it knows
         self.guards: Callable[[], Awaitable[Guards]] = unguarded  # as services are declared now
-        # Waited for before the first task with a session is written, and then no more.
+        # Awaited once, before the first task with a session is written.
         self.before_sessions: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.decisions = Decisions(profiles)
         self._submissions = Coalescer(self._insert, size=lambda item: len(item.task.payload))
         self._settlements = Coalescer(self._settle, size=lambda item: size_of(item[1]))
         self._holds = Coalescer(self._extend, size=size_of)
         self._claiming: asyncio.Task[None] | None = None
-        # Queues that slots of ours are out for right now, by what tells that they are back.
+        # Queues that asks of ours are under way for, by the future that is done when they are back.
         self._asking: dict[asyncio.Future[None], frozenset[str]] = {}
         self._loose: set[asyncio.Task[Any]] = set()
 
@@ -173,8 +173,8 @@ class Dispatcher:
         ]
         if not again:
             return receipts
-        # A free hand was out looking for work in a queue that was full without it: now that it is
-        # back, try once more, or a caller is refused with a worker idle.
+        # A free slot was in an ask for a queue that was full without it: now that it is back, try
+        # once more, or a caller is refused with a worker idle.
         await asyncio.wait(asking)
         # The first call is done: an error of this one is theirs alone.
         second = await call_in_halves(self._insert_once, [batch[at] for at in again])
@@ -215,7 +215,7 @@ class Dispatcher:
 
     @contextmanager
     def _out(self, asks: Sequence[Ask]) -> Iterator[list[Claimed]]:
-        """While these slots are out; what was found for them is handed out when they are back."""
+        """While these asks are under way; what was found is delivered when they are back."""
         claimed: list[Claimed] = []
         back: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asking[back] = frozenset(want.queue for ask in asks for want in ask.wants)
@@ -236,7 +236,7 @@ class Dispatcher:
         self.backend.bell.ring(*[f"task:{task.id}" for task in tasks])
 
     def _hand_back(self, task: Claimed) -> None:
-        """Its worker left between asking and getting: nobody has seen it, so nothing is burned."""
+        """Its worker left while the ask was under way: no attempt began, so none is counted."""
         self.spawn(self.settle_surely(task, Released(), self.profiles[task.profile].lease_ms))
 
     # Work is held.
@@ -301,7 +301,7 @@ class Dispatcher:
                 return
 
     def settle_soon(self, task: Claimed, outcome: Outcome) -> asyncio.Future[Verdict]:
-        """The same for a caller who has better things to do than wait."""
+        """The same for a caller that does not wait."""
         self.slots.put_down(task.id, task.fence)
         return self._settlements.one((task, outcome))
 
@@ -323,7 +323,7 @@ class Dispatcher:
             return [self._beside(self._settle_again(task, outcome))]
         self.pressure.note(batch, moved.verdicts)
         # Those that are refused are read and decided again beside the batch: the others' results
-        # are in the ledger, and neither wait for that nor hear what goes wrong there.
+        # are in the ledger, and neither wait for that nor get its errors.
         return [
             verdict if verdict is APPLIED else self._beside(self._settle_again(*each))
             for each, verdict in zip(batch, moved.verdicts, strict=True)
@@ -378,7 +378,7 @@ class Dispatcher:
     async def _apply_each(
         self, moves: Sequence[Move], now: Instant
     ) -> Sequence[Verdict | Exception]:
-        """The same for moves that have nothing to do with each other."""
+        """The same for moves that do not depend on each other."""
 
         async def apply(part: Sequence[Move]) -> Sequence[Verdict]:
             return (await self._apply(part, now)).verdicts
@@ -392,12 +392,12 @@ class Dispatcher:
             *[f"queue:{queue}" for queue in ready], *[f"task:{task}" for task in touched], "log"
         )
 
-    # Somebody, or the clock, intervenes.
+    # A person, or the clock, intervenes.
 
     async def apply_clock(self, tasks: Sequence[Task], now: Instant) -> Iterable[TaskId]:
         """The alarms of these live tasks have rung; returns those of which nothing came.
 
-        One that cannot be decided rings again later, so that it is in nobody's way.
+        One that cannot be decided rings again later, so that it does not hold up the others.
         """
         left = {task.id: task for task in tasks}
         moves = self.decisions.alarms(tasks, now)
@@ -425,7 +425,7 @@ class Dispatcher:
         return found
 
     async def approve(self, task: TaskId, word: Word, *, payload: Json | None = None) -> Task:
-        """Let it run, perhaps with a mended payload. Conflict when it is decided already."""
+        """Let it run, perhaps with a corrected payload. Conflict when it is decided already."""
 
         def decide(found: Task, now: Instant) -> Move:
             profile = self.profiles[found.profile]
@@ -451,7 +451,7 @@ class Dispatcher:
         self, starts: Mapping[TaskId, Instant], payloads: Mapping[TaskId, Json] = {}
     ) -> Mapping[TaskId, str]:
         """Dead letters, each from its instant on. Returns which were refused, and why.
-        When each one starts stands in the ledger: nobody need be there to see to it.
+        The ledger holds when each one starts: this process need not be there then.
         """
         decide = DecideReplay(self.profiles, payloads, await self.guards(), starts)
         return await self._intervene_all(list(starts), dead_only(decide))
@@ -466,7 +466,7 @@ class Dispatcher:
         return machine.abandon(found, now, self.profiles[found.profile])
 
     async def give_up(self, task: TaskId, fault: Fault) -> Task:
-        """Whoever ran it last says that another try is of no use."""
+        """Its last worker reports that another try is of no use."""
         return await self._intervene(
             task,
             lambda found, now: machine.given_up(found, fault, now, self.profiles[found.profile]),
@@ -524,7 +524,7 @@ class Dispatcher:
                         refused[move.task] = str(error)
         return refused
 
-    # Somebody waits.
+    # Callers wait.
 
     async def wait(self, task: TaskId, *, timeout_ms: int) -> Ending | None:
         """How it ended, or None when the time is over first."""
@@ -542,11 +542,11 @@ class Dispatcher:
         """Something happened on another server: look for work, and for what is waited for here."""
         self.slots.notify(queues)
         held = self.slots.of(tasks)
-        if held:  # what we have in hand may be to stop
+        if held:  # what is held here may have to stop
             self.spawn(self._renew(held))
         for ending in ended.values():
             if ending is not None:
-                self.waiters.told(ending)
+                self.waiters.end_unborn(ending)
         waited = self.waiters.of(ended)
         if waited:
             self.spawn(self._look_for_endings(waited))
@@ -575,7 +575,7 @@ class Dispatcher:
             await asyncio.wait(self._loose, timeout=timeout_ms / 1000)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run something nobody waits for, and keep it from being collected meanwhile."""
+        """Run something without a caller, and keep it from being collected meanwhile."""
         _ = self._beside(work)
 
     def _beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -1,4 +1,4 @@
-"""How a move is put together: endings, failures, retries and returns, each field thought of once.
+"""How a move is put together: endings, failures, retries and returns, each in one place.
 
 machine.py decides which of these it is; nothing here looks at a task's state.
 """
@@ -38,12 +38,12 @@ from onward.core.task import (
 MOST_NOTES = 1_000  # of one move
 MOST_NOTE_BYTES = 1 << 20
 LAST_NOTES = 4
-CHILDREN = "children"  # what a task waits for that bore some
+CHILDREN = "children"  # what a task with unfinished children waits for
 SHORTEST_PUT_OFF_MS, LONGEST_PUT_OFF_MS = 1_000, 60_000
 
 
 class MoveFields(TypedDict, total=False):
-    """What few moves have besides."""
+    """Fields that few moves have."""
 
     front: bool
     ahead: bool
@@ -88,7 +88,7 @@ def guarded(
 def bounded(notes: tuple[Note, ...]) -> tuple[Note, ...]:
     """The same if they are few and small; else what is too much is counted in one note.
 
-    The first stay, and the last, which say what the move is.
+    The first stay, and the last ones, which name the move.
     """
     if len(notes) <= LAST_NOTES:
         return notes
@@ -155,12 +155,12 @@ def end(
     )
 
 
-def _to_parent(held: Held, to: State, said: str | int | None) -> tuple[Letter, ...]:
+def _to_parent(held: Held, to: State, result: str | int | None) -> tuple[Letter, ...]:
     if held.parent is None:
         return ()
-    # The result stays in the child; a letter has only who it is from, how it went and how much
-    # there is to read.
-    size = len(said) if isinstance(said, str) else 0
+    # The result stays in the child; a letter has only the child's id, how it ended and how long
+    # its result is.
+    size = len(result) if isinstance(result, str) else 0
     body = encode({"child": held.id, "ok": to is State.SUCCEEDED, "state": to, "size": size})
     return (Letter(to=held.parent, name="child", body=body),)
 
@@ -233,13 +233,13 @@ def requeue(
 
 
 def release(held: Held, fault: Fault | None, now: Instant, profile: Profile) -> Move:
-    """No attempt is burned. With a fault, its worker cannot do it: it is queued again later."""
+    """No attempt is counted. With a fault, its worker cannot do it: it is queued again later."""
     if fault is None:
         return requeue(held, now, profile, {"attempt": held.attempt - 1}, ("task.released", None))
     # Longer for an older task, so that one which no worker ever can do costs little.
     delay = min(max((now - held.created_at) // 4, SHORTEST_PUT_OFF_MS), LONGEST_PUT_OFF_MS)
     run_at = now + delay
-    said = {"error": fault, "worker": held.worker, "run_at": run_at}
+    data = {"error": fault, "worker": held.worker, "run_at": run_at}
     return guarded(
         held,
         State.RUNNING,
@@ -252,7 +252,7 @@ def release(held: Held, fault: Fault | None, now: Instant, profile: Profile) -> 
             "queued_at": now,
             "start_by": None,
         },
-        events=(("task.released", encode(said)),),
+        events=(("task.released", encode(data)),),
     )
 
 
@@ -271,7 +271,7 @@ def park(
         changes={
             **_memory(parked),
             "waiting_for": parked.waiting_for,
-            "attempt": held.attempt - 1,  # whoever wakes it goes on with the same attempt
+            "attempt": held.attempt - 1,  # once woken it goes on with the same attempt
             "lost": 0,
             "worker": None,
             "queued_at": now,
@@ -286,7 +286,7 @@ def park(
 def park_again(
     held: Held, parked: Parked, profile: Profile, children: tuple[Submission, ...]
 ) -> Move:
-    """From one wait into the next; the one before was for children, or nobody would answer."""
+    """From one wait into the next; the one before was for children, or no answer would come."""
     again = parked.waiting_for == CHILDREN
     return guarded(
         held,

@@ -1,8 +1,8 @@
 """The free slots of this process, and the tasks in them. Knows who could take work; runs nothing.
 
-A queue is *hot* while it may hold work that nobody here has looked for: it is asked for once a slot
-is free. A queue that gave less than it was asked for is cold until a bell rings for it, so an idle
-process asks the ledger for nothing.
+A queue is *pending* while it may hold work that this process has not looked for: it is claimed from
+once a slot is free. A queue that yielded less than was asked for is not pending until a bell rings
+for it, so an idle process sends the ledger nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Borrowed(msgspec.Struct):
 
 class Slots:
     def __init__(self, *, wake: Callable[[], None]) -> None:
-        self._wake = wake  # there is a free slot and a hot queue: go and claim
+        self._wake = wake  # there is a free slot and a pending queue: go and claim
         self._by_worker: dict[WorkerId, WorkerSlots] = {}
         self._idle: dict[str, dict[WorkerSlots, None]] = {}  # by queue; least recently used first
         self._pending: set[str] = set()
@@ -62,9 +62,9 @@ class Slots:
         self._held: dict[tuple[TaskId, int], HeldTask] = {}
         self._fences: dict[TaskId, int] = {}  # of what is held, claimed last
         self._turn = 0
-        self._bounds: dict[str, int] = {}  # by queue: how many may be in hand at a time
+        self._bounds: dict[str, int] = {}  # by queue: how many may be held at a time
         self._held_count: Counter[str] = Counter()  # by queue: tasks that are held
-        self._out: Counter[str] = Counter()  # by bounded queue: slots that are asked for
+        self._out: Counter[str] = Counter()  # by bounded queue: slots that are in an ask
         self._share: Callable[[Sequence[str]], float] = _usual_share
 
     def add(self, slots: WorkerSlots, count: int) -> None:
@@ -86,7 +86,7 @@ class Slots:
             del self._by_worker[slots.worker]
 
     def restore(self, slots: WorkerSlots) -> None:
-        """It left, and takes work again, with the slots that are free by now."""
+        """The worker had left, and takes work again, with the slots that are free by now."""
         if slots.gone:
             slots.gone = False
             self.add(slots, 0)
@@ -96,7 +96,7 @@ class Slots:
         self._list(slots)
 
     def bound(self, queue: str, most: int | None) -> None:
-        """From now on at most so many tasks of this queue may be in hand here at a time."""
+        """From now on at most so many tasks of this queue may be held here at a time."""
         before = self._bounds.get(queue)
         if most is None:
             self._bounds.pop(queue, None)
@@ -150,7 +150,7 @@ class Slots:
                 slots = next(iter(idle))
                 take = min(slots.free, most)
                 left -= take
-                # A bounded queue is asked for alone: what it gives is counted against its bound.
+                # A bounded queue has an ask of its own: what it yields counts against its bound.
                 wanted = (queue,) if queue in self._bounds else self._wanted(slots)
                 asked.update(wanted)
                 asks.append(self._ask(slots, take, wanted, looking=True))
@@ -158,10 +158,10 @@ class Slots:
         return asks
 
     def give_back(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> list[Claimed]:
-        """Deliver what was found, free the rest. Returns what nobody is there to take any more.
+        """Deliver what was found, free the rest. Returns the tasks whose worker has left since.
 
-        A queue that gave all it was asked for may hold more; of slots lent to new work the
-        receipts say what stayed queued.
+        A queue that yielded all that was asked for may hold more; of slots borrowed for new work
+        the receipts show what stayed queued.
         """
         left = Counter(task.worker for task in claimed)
         by_worker: dict[WorkerId, WorkerSlots] = {}
@@ -200,7 +200,7 @@ class Slots:
         return True
 
     def keep(self, slots: WorkerSlots, task: Claimed) -> None:
-        """HeldTask already: since an earlier life of this slots, or by another way than a claim."""
+        """Held already: from before these slots were added, or by another way than a claim."""
         if (task.id, task.fence) not in self._held:
             self._held_count[task.queue] += 1
         self._held[task.id, task.fence] = (slots, task)
@@ -214,7 +214,7 @@ class Slots:
                 del self._fences[task]
 
     def stop(self, task: TaskId, fence: int, *, revoked: bool) -> None:
-        """Tell whoever holds this task here to stop."""
+        """Ask the worker that holds this task here to stop."""
         entry = self._held.get((task, fence))
         if entry is not None:
             slots, claimed = entry

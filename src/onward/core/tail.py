@@ -28,7 +28,7 @@ PACE_S = 0.02  # a task's few events come close together: one look, and one curs
 AGAIN_S = 1.0
 
 Look = Callable[[], Awaitable[bool]]
-OnDuty = Callable[[bool], Awaitable[None]]  # it is this server's turn to read, or no more
+OnDuty = Callable[[bool], Awaitable[None]]  # this server reads from now on, or stops reading
 
 
 class Tail:
@@ -122,7 +122,7 @@ class Tail:
         ours = self._duty is None or await self._duty.mine()
         if ours is not self._reads:
             self._reads = ours
-            self._cursor = None  # whoever read meanwhile has moved it
+            self._cursor = None  # the server that read meanwhile has moved it
             if self._on_duty is not None:
                 await self._on_duty(ours)
         return ours

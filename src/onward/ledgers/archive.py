@@ -138,7 +138,7 @@ class Archive:
         return Page(events, str(events[-1].n) if events else str(after), taken.more)
 
     async def erase(self, ids: Sequence[TaskId]) -> None:
-        """Whatever their age: somebody wants these gone."""
+        """Whatever their age: an operator wants these gone."""
         text = encode(ids)
 
         def work() -> None:
@@ -210,7 +210,7 @@ def _open(path: str) -> apsw.Connection:
 
 
 def _open_schema(connection: apsw.Connection, path: str) -> str:
-    """The file's name for itself, given when its tables were made."""
+    """Creates or migrates the tables; returns the random name that the file got with them."""
     migrate(connection, STEPS, path, "name another file in ONWARD_ARCHIVE")
     connection.execute(_SQL["name_archive"], (new_id(),))
     ((name,),) = connection.execute(_SQL["name"]).fetchall()
@@ -257,7 +257,7 @@ class ArchivedStore:
         if query.states and not query.states & FINAL:
             return await self._ledger.find(query)
         here = await self._ledger.placed(query)
-        # Below the last one that was read, nobody knows yet what the ledger has.
+        # Below the last one that was read, it is not known yet what the ledger has.
         floor = -1 if here.next is None else int(here.next)
         gone, floor = await self._departed(query, floor)
         # One order for both, by place: a task that leaves the ledger between two pages is on one.
@@ -359,7 +359,7 @@ class ArchivedBackend:
 class Archiver:
     """Reads the log into the archive. Of the servers that share a file one does, others stand by.
 
-    The lease saves double work, no more: a batch that two write is written once.
+    The lease only saves double work: a batch that two write is written once.
     """
 
     def __init__(
@@ -398,7 +398,7 @@ class Archiver:
         places = await self._backend.forgetful.places([task.id for task in over])
         await self._archive.keep(
             events,
-            # One without a place was purged this moment: it had been read, by somebody, before.
+            # One without a place was purged this moment: another server had archived it before.
             [(place, task) for task, place in zip(over, places, strict=True) if place is not None],
             [task for task in tasks if task.state not in FINAL],
         )

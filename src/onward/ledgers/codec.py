@@ -101,7 +101,7 @@ class Cut:
 
 
 def merge_holds(holds: Sequence[Hold]) -> Sequence[Hold]:
-    """One hold a task: the last word on progress, everybody's notes in order."""
+    """One hold a task: the latest progress, and the notes of all holds in order."""
     merged: dict[tuple[TaskId, int], Hold] = {}
     for hold in holds:
         before = merged.get((hold.task, hold.fence))

@@ -1,4 +1,4 @@
-"""The bell of one process: topics and whoever listens to them."""
+"""The bell of one process: topics and their listeners."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Pressure:
         self._waiting_retries: Mapping[str, int] = {}  # by queue, as of the last second
         self._slots = slots
         self._bounds: dict[str, int] = {}  # by queue, as its breaker has it
-        # By queue whose breaker is half open: what was in hand when its probe began.
+        # By queue whose breaker is half open: the tasks that were held when its probe began.
         self._old: dict[str, frozenset[tuple[TaskId, int]]] = {}
         self.retry_share = retry_share
         self.breakers = Breakers(
@@ -51,7 +51,7 @@ class Pressure:
         slots.share_by(self._share)
 
     def note(self, batch: Sequence[tuple[Claimed, Outcome]], verdicts: Sequence[Verdict]) -> None:
-        """What these outcomes say of the services that they came from."""
+        """Count these outcomes for the breakers of their services."""
         calls: Counter[str] = Counter()
         failures: Counter[str] = Counter()
         for (task, outcome), verdict in zip(batch, verdicts, strict=True):
@@ -77,7 +77,7 @@ class Pressure:
             self.breakers.record(task.queue, 1, 1)
 
     def _is_old(self, task: Claimed | Task) -> bool:
-        """Called before its service's probe began: it says nothing of how the service is now."""
+        """Called before its service's probe began: it does not show how the service is now."""
         return (task.id, task.fence) in self._old.get(task.queue, ())
 
     async def weigh(self) -> None:

@@ -40,7 +40,7 @@ class Pauses:
     async def pause(
         self, queue: str, *, by: str | None = None, reason: str | None = None
     ) -> QueuePause:
-        """The first word stands: a queue that is paused already keeps its reason."""
+        """The first pause stands: a queue that is paused already keeps its reason."""
         now = self._clock.now()
         pause = QueuePause(since=now, by=by, reason=reason)
         await self._documents.put(KIND, queue, encode(pause), now=now, expect=0)

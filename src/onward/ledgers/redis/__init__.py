@@ -54,7 +54,7 @@ class RedisBackend:
         await self.bell.check()
 
     async def _measure(self) -> int:
-        """Redis said its time somewhere between asking and hearing: in the middle, we assume.
+        """Redis read its clock somewhere between question and answer: in the middle, we assume.
 
         Against the uptime, so that a wall clock that is set between two measurements is not seen.
         """
@@ -62,8 +62,8 @@ class RedisBackend:
         seconds, microseconds = await self.functions.command("TIME")
         if time.monotonic() - began > LONGEST_TRIP_S:
             return self.ahead_ms  # as last measured
-        said_ms = int(seconds) * 1000 + int(microseconds) / 1000
-        ahead_ms, wall = round(said_ms - (asked + uptime_ms()) / 2), wall_ahead_ms()
+        redis_ms = int(seconds) * 1000 + int(microseconds) / 1000
+        ahead_ms, wall = round(redis_ms - (asked + uptime_ms()) / 2), wall_ahead_ms()
         return ahead_ms if abs(ahead_ms - wall) >= WORTH_MS else wall
 
     async def _look(self) -> None:

@@ -1,7 +1,7 @@
 """Connections to Redis, and the ledger's functions called over them, never retried.
 
 redis-py retries ten times by default, and a write whose reply was lost would be written again: here
-a call that breaks is unknown, and said to be so. The ledger's calls leave its client and pool aside
+a call that breaks is unknown, and raises as such. The ledger's calls go past its client and pool
 (see connection.py): those cost more than the call.
 """
 
@@ -87,7 +87,7 @@ class _Bounded:
     """A connection whose sends are bounded by `asyncio.timeout`.
 
     redis-py takes `asyncio.wait_for`, which makes a task for every send, and in Python 3.11 loses a
-    cancellation that comes just when the send is done: whoever was told to stop would go on.
+    cancellation that comes just when the send is done: a caller that was canceled would go on.
     """
 
     socket_timeout: float | None
@@ -139,7 +139,7 @@ class Functions:
                 await self.recognise()
             if "Function not found" not in str(error):
                 raise refused(error) from error
-            await self._load()  # somebody flushed functions
+            await self._load()  # another client flushed the functions
             return await self.command(*arguments)
         except RedisError as error:
             raise refused(error) from error
@@ -231,13 +231,13 @@ class Functions:
         arguments = ("FCALL", f"{NAME}_rehearse", 1, self.prefix, _encode([0]))
         against = (await self.command(*arguments)).decode()
         if against:
-            said = against.partition(" ")[2]
-            log.error("redis refuses a command", error=said)
-            raise NotLetIn(f"Redis refuses a command that the ledger needs: {said}", hint=ALLOW)
+            reason = against.partition(" ")[2]
+            log.error("redis refuses a command", error=reason)
+            raise NotLetIn(f"Redis refuses a command that the ledger needs: {reason}", hint=ALLOW)
 
 
 def refused(error: RedisError) -> Exception:
-    """What a caller is told; a fault in a script is ours and goes through as it is."""
+    """The error for a caller; a fault in a script is ours and goes through as it is."""
     text = str(error)
     if isinstance(error, REFUSALS) or text.startswith(REFUSED):
         log.error("redis refuses us", error=text)

@@ -41,7 +41,7 @@ end
 async def settle_layout(functions: Functions) -> None:
     """Before anything is written: ours, or made so, or refused."""
     prefix = functions.prefix
-    # Asked first: whoever writes tasks has said before how they are laid out.
+    # Read first: a server writes the layout before its first task, so an index without one is old.
     written = await functions.command("EXISTS", f"{prefix}onward:index")
     found = await functions.command("GET", f"{prefix}onward:layout")
     layout = found.decode() if found else "1" if written else LAYOUT

@@ -1,17 +1,17 @@
 #!lua name=onward4
 -- The ledger in Redis. Every function takes one key, the prefix ("" or "{onward}:" for a cluster, so
 -- that all keys share a slot), and one msgpack argument with many items. Nothing here decides: a move
--- says what becomes of a task, and is refused unless state, fence and rev are what it expected.
+-- contains what becomes of a task, and is refused unless state, fence and rev are what it expects.
 --
 -- A script that fails half way is not rolled back. So each item is read first (`call`, which may
 -- raise) and written last (`put`, which does not): an item that cannot be read is refused by itself
 -- and changes nothing, and a write that Redis refuses does not keep the writes after it, of this
 -- item or of its neighbours, from being made. It is noted in onward:faults.
 --
--- The library's number goes up when what functions are asked, or answer, changes: during an upgrade
+-- The library's number goes up when arguments or replies of its functions change: during an upgrade
 -- servers of two versions share a ledger, and each calls its own.
 --
--- The key space, after the prefix. All of it begins with onward: and nobody else writes there.
+-- The key space, after the prefix. All of it begins with onward: and no other program writes there.
 --   onward:task:{id}              hash: the fields of core.task.Task that are not at their default,
 --                                 and the store's own: `place` (order in its queue and among all),
 --                                 `mail` (letters unread) and `mail_bytes`, `final` (last generation
@@ -35,7 +35,7 @@
 --   onward:session:{session}      the same of one session's tasks
 --   onward:sessions               zset of sessions by the place of the newest task of each
 --   onward:events                 stream: the event log and outbox; of an entry `t` is the task, and
---                                 `e` number, generation, type, instant and data, told apart by SEP
+--                                 `e` number, generation, type, instant and data, separated by SEP
 --   onward:place                  string: the last place given
 --   onward:layout                 string: the number of this layout (see layout.py)
 --   onward:epoch                  string: which ledger this is (see keeping.py)
@@ -54,7 +54,7 @@
 local LIBRARY = 'onward4'
 local SEP = '\31'
 local SHORT = 64
-local TELLING = 512 -- of an ending whose result or error is longer only the id is told
+local MOST_SENT = 512 -- of an ending whose result or error is longer only the id is published
 local FOREVER = 9e15
 local AHEAD = 2 ^ 52 -- less than any place given otherwise, and still a whole number
 local LONG = { payload = 'onward:payload:', result = 'onward:output:' }
@@ -74,7 +74,7 @@ local write_ -- redis.pcall, for `put`
 local faults -- writes of this call that were refused, and items that could not be read
 local delta, queued, stored -- counts changed by this call, of queued tasks by queue, and as it was
 local batches, alarms, leases -- what is written at the end of this call, many in one command
-local news -- what others are told when this call is over; nil: nobody else listens
+local news -- what is published at the end of this call; nil: no other server listens
 local spare, last -- places taken but not given yet, and the last one given
 
 local function begin(keys, args)
@@ -94,7 +94,7 @@ local function note_fault(about, error)
 end
 
 -- Writes. Returns the reply, or nil if Redis refused: what comes after it is written all the same,
--- because a task that is half written is worse than one of whose keys one cannot be.
+-- because a task that is half written is worse than one that lacks a single key.
 local function put(command, key, ...)
   local reply = write_(command, key, ...)
   if type(reply) == 'table' and reply.err then
@@ -144,7 +144,7 @@ end
 
 -- The same for a call that publishes what it changes. Its second argument is the calling server's id, or
 -- '' if that server does not listen itself.
-local function begin_telling(keys, args)
+local function begin_publishing(keys, args)
   local now, request = begin(keys, args)
   local from = args[2] or ''
   local listeners = redis.pcall('PUBSUB', 'NUMSUB', P .. 'onward:bell')[2] or 0
@@ -154,14 +154,14 @@ local function begin_telling(keys, args)
   return now, request
 end
 
--- Said within the move, so that it costs no trip of its own. It may be lost all the same: whoever
--- may not publish (an ACL without channels) must not fail here, with everything written.
+-- Published by the call that made the change, so that it costs no trip of its own. A server that may not
+-- publish (an ACL without channels) must not fail here, with everything written.
 local function ring()
   local queues = {}
   for queue in pairs(news.queues) do queues[#queues + 1] = queue end
   if #queues + #news.tasks == 0 then return end
-  local said = cmsgpack.pack({ news.from, queues, news.tasks, news.endings })
-  redis.pcall('PUBLISH', P .. 'onward:bell', said)
+  local message = cmsgpack.pack({ news.from, queues, news.tasks, news.endings })
+  redis.pcall('PUBLISH', P .. 'onward:bell', message)
 end
 
 local function key_of(id) return P .. 'onward:task:' .. id end
@@ -189,15 +189,15 @@ local function later(command, key, item, other)
   batch.many = many
 end
 
-local function tell_of(id)
+local function publish_task(id)
   if news then news.tasks[#news.tasks + 1] = id end
 end
 
-local function tell_ready(queue)
+local function publish_queue(queue)
   if news then news.queues[queue] = true end
 end
 
--- When to look at a task that is not running, and at one that is; nil: no more.
+-- When to look at a task that is not running, and at one that is; nil: never.
 local function set_alarm(id, due_at) alarms[id] = due_at or false end
 local function set_lease(id, due_at) leases[id] = due_at or false end
 
@@ -320,9 +320,9 @@ local function write_events(flat, at, id, have, generation, notes)
   return at + 2
 end
 
--- The one behind whom a task goes back to the place it was claimed from: of those at the head that
+-- The id behind which a task goes back to the place it was claimed from: of those at the head that
 -- stood before it, the last. Nil: it is the first.
-local function whom_behind(list, id, place)
+local function find_predecessor(list, id, place)
   local behind
   for _, other in ipairs(call('LRANGE', list, 0, 255)) do
     if other ~= id then

@@ -17,7 +17,7 @@ _MEND = (files("onward.ledgers.redis") / "repair.lua").read_text()
 STEP = 200
 ZSETS = ("running", "alarms", "scheduled", "dead", "aside")
 
-Fault = tuple[str, str]  # what is wrong, and with whom
+Fault = tuple[str, str]  # what is wrong, and with which id or key
 Progress = Callable[[int], None]  # how many have been looked at
 
 

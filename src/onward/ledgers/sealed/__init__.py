@@ -98,7 +98,7 @@ def _effect_owner(task: Held) -> str:
 
 
 class SealedBell:
-    """What it tells of endings comes out of the ledger as it is kept there."""
+    """Endings in its messages come out of the ledger sealed, as they are kept there."""
 
     def __init__(self, inner: Bell, keyring: Keyring) -> None:
         self._inner = inner
@@ -129,7 +129,7 @@ class _SealedPeer:
     def _opened(self, ending: Ending | None) -> Ending | None:
         try:
             return None if ending is None else self._opens.ending(ending)
-        except Unreadable:  # whoever waits reads it, and is told why not
+        except Unreadable:  # callers that wait read the task, and get the reason
             return None
 
 

@@ -1,6 +1,6 @@
 """Rotation: what rests under an older key, or under none, is sealed under the one that seals now.
 
-A step at a time, each with a cursor for the next: whoever asks may stop anywhere, and begin again.
+A step at a time, each with a cursor for the next: the caller may stop anywhere, and begin again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from onward.core.errors import Invalid, Unreadable
-from onward.ledgers.sealed.fields import SAID, opens, seals
+from onward.ledgers.sealed.fields import WRITTEN, opens, seals
 from onward.ledgers.sealed.keyring import Keyring, key_of
 from onward.ledgers.sealed.texts import SealedText, SealedTexts
 
@@ -73,7 +73,7 @@ def _texts(one: SealedText) -> Sequence[str]:
     if one.field != "approval":
         return [one.text]
     asked: dict[str, Any] = msgspec.json.decode(one.text)
-    return [asked[name] for name in SAID if asked.get(name)]
+    return [asked[name] for name in WRITTEN if asked.get(name)]
 
 
 def _cursor(after: str, parts: int) -> tuple[int, str]:

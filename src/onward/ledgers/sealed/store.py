@@ -1,7 +1,7 @@
 """A TaskStore around another: what people wrote is sealed on its way in and opened on its way out.
 
 The ledger inside never sees a clear text, the core outside never a sealed one. A task that does not
-open is given to nobody: it waits, and is tried again every few minutes, until its key is back.
+open goes to no worker: it waits, and is tried again every few minutes, until its key is back.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SealedStore:
                 await self._inner.apply([self._seals.move(move) for move in waits], now=now)
             except Exception as error:
                 # The ledger went away between the claim and this: those that do not open are left
-                # to their lease, and those that do are somebody's work already.
+                # to their lease, and those that do are claimed already.
                 log.warning("left to their lease", tasks=len(waits), error=repr(error))
         return opened
 
@@ -185,4 +185,4 @@ def _again_at(expires_at: Instant | None, now: Instant) -> Instant:
 
 
 def _mentions(task: Task, text: str) -> bool:
-    return any(text in said for said in (task.id, task.type, task.payload, task.error or ""))
+    return any(text in field for field in (task.id, task.type, task.payload, task.error or ""))

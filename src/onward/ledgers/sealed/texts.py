@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from onward.core.contract import Backend
 
-# Whom to give work to, and who does what: the ledgers read some of these themselves.
+# Documents about workers, servers and rules: the ledgers read some of these themselves.
 CLEAR = frozenset(
     {
         *("cursor", "duty", "server", "worker", "http_worker", "service", "service_worker"),
@@ -19,7 +19,7 @@ CLEAR = frozenset(
     }
 )
 
-CLAIMED = "task.claimed"  # an event that the ledgers write themselves: who has it
+CLAIMED = "task.claimed"  # an event that the ledgers write themselves: which worker has it
 
 
 class SealedText(NamedTuple):

@@ -37,8 +37,8 @@ class SqliteBackend:
         return wall_ahead_ms()  # it has no clock of its own
 
     def gauges(self) -> Sequence[Gauge]:
-        said = "Bytes in the write-ahead log of the ledger's file"
-        return [("onward_ledger_log_bytes", said, self.database.log_bytes)]
+        what = "Bytes in the write-ahead log of the ledger's file"
+        return [("onward_ledger_log_bytes", what, self.database.log_bytes)]
 
     async def maintain(self) -> None:
         await self.database.checkpoint()

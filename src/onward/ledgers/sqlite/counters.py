@@ -1,4 +1,4 @@
-"""What the SQLite ledger keeps count of, and the numbers it gives out.
+"""What the SQLite ledger counts, and the numbers it hands out.
 
 Held in memory as it stands in the file, because this process is the file's only writer. What one
 piece of work changes counts from its end on: if it fails, nothing was counted.

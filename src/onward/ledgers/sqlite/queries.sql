@@ -57,7 +57,7 @@ SELECT id, tid, state = 'waiting' FROM task
 WHERE state IN ('scheduled', 'queued', 'running', 'waiting') AND id IN ({rows});
 
 -- :name lying
--- The letters that lie unread with each of these tasks: how many, how many bytes.
+-- The unread letters of each of these tasks: how many, how many bytes.
 SELECT t.id, count(*), sum(octet_length(l.name) + octet_length(l.body))
 FROM task t JOIN letter l USING (tid) WHERE t.mail > 0 AND t.id IN ({rows}) GROUP BY t.tid;
 

@@ -1,7 +1,7 @@
 """The TaskStore on SQLite. Applies decided moves and refuses them on their guards; decides nothing.
 
-Each method is one piece of work in the turn's transaction. Counts are kept in memory as they are in
-the file (`tally`), because this process is the file's only writer.
+Each method is one piece of work in the transaction of a group commit. Counts are kept in memory as
+they are in the file (`tally`), because this process is the file's only writer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CLAIMED = ", ".join(Claimed.__struct_fields__[:-2])
 FAR = 1_000  # positions beyond are not counted
 KEY_MEMORY_MS = 24 * 3_600_000
 AHEAD = 2**52  # less than any place given otherwise
-SECOND_FINAL = "event.tid, event.final"  # what SQLite says of a second one of a generation
+SECOND_FINAL = "event.tid, event.final"  # in SQLite's error for a generation's second final event
 
 # An index on some rows only is used if the query says in the index's own words that it means them.
 TROUBLE = frozenset({State.SCHEDULED, State.WAITING, State.FAILED, State.DEAD, State.CANCELED})
@@ -91,7 +91,7 @@ class SqliteStore:
         return await self._db.write(work)
 
     def _begin(self, asks: Sequence[Ask], now: Instant) -> WriteBatch:
-        """Whoever stood in a queue before goes first; hands that are left are for new work."""
+        """Tasks that are queued already go first; slots that are left are for new ones."""
         batch = WriteBatch(asks, now)
         for ask in asks:
             batch.give(ask, self._claim_for(ask, now))
@@ -106,9 +106,9 @@ class SqliteStore:
                 body, first = known[0]
                 return Receipt(Fate.KNOWN if body == key.body else Fate.REUSED, first)
         depth = self._counters.depth(task.queue)
-        # With a hand free it is born running: one write instead of two.
-        hand = batch.hand(task.queue) if task.state is QUEUED and not depth else None
-        if hand is None and submission.cap is not None and depth >= submission.cap:
+        # With a slot free it is born running: one write instead of two.
+        slot = batch.take_slot(task.queue) if task.state is QUEUED and not depth else None
+        if slot is None and submission.cap is not None and depth >= submission.cap:
             return Receipt(FULL, task.id)
         if key is not None:
             self._db.run(QUERIES["keep_key"], (key.scope, key.key, key.body, task.id))
@@ -117,14 +117,14 @@ class SqliteStore:
             self._counters.next_place(),
             submission.events,
         )
-        if hand is not None:
-            task, claimed = born_claimed(task, hand, batch.now)
-            notes = (*notes, claimed_note(hand.worker, 1))
+        if slot is not None:
+            task, claimed = born_claimed(task, slot, batch.now)
+            notes = (*notes, claimed_note(slot.worker, 1))
             batch.claimed.append(claimed)
         rows.append((tid, place, *batch.texts.of_row(tid, to_row(task))))
         self._counters.write(tid, task.events, task.generation, notes, batch.now)
         self._counters.count(task.queue, task.state, task.lane, task.priority, +1)
-        return Receipt(FRESH, task.id, hand is not None)
+        return Receipt(FRESH, task.id, slot is not None)
 
     # Going out.
 
@@ -345,7 +345,7 @@ class SqliteStore:
                 batch.awake.add(child.task.queue)
 
     def _read(self, move: Move, row: Row, read: list[int], awoken: list[int]) -> None:
-        """Letters that were seen are burned; one that came later keeps the task from parking."""
+        """Letters that were seen are deleted; one that came later keeps the task from parking."""
         tid, unread = row[0], row[-1]
         if move.seen and not unread:
             read.append(tid)
@@ -523,7 +523,8 @@ class SqliteStore:
             over = self._db.run_list("over", ids)
             unread = [row[0] for row in over if slowest is not None and (row[4] or 0) > slowest]
             if unread:
-                # Somebody has not read its events yet: it stays a while, out of the sweep's way.
+                # A reader of the log has not read its events yet: it stays a while, out of the
+                # sweep's way.
                 self._db.run_list("postpone", unread, now + postpone_ms)
             gone = [row for row in over if row[0] not in set(unread)]
             tids = [row[0] for row in gone]
@@ -549,11 +550,11 @@ def _rounds(moves: Sequence[Move]) -> Sequence[Sequence[int]]:
     rounds: list[list[int]] = []
     times: Counter[TaskId] = Counter()
     for index, move in enumerate(moves):
-        batch = times[move.task]
+        nth = times[move.task]
         times[move.task] += 1
-        if batch == len(rounds):
+        if nth == len(rounds):
             rounds.append([])
-        rounds[batch].append(index)
+        rounds[nth].append(index)
     return rounds
 
 
