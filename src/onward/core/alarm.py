@@ -1,6 +1,6 @@
 """The sweep: what the clock does to tasks is decided and applied like everything else.
 
-Several servers may sweep at once: the guard in the ledger lets one move win, so no leader is elected.
+Several servers may sweep at once: the guard in the ledger lets one move win; there is no leader.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ class _Reading:
             workers.add_metric([transport], count)
         waiting = GaugeMetricFamily("onward_waiters", "Callers waiting for a result")
         waiting.add_metric([], len(self._dispatcher.waiters))
-        held = GaugeMetricFamily("onward_held", "Tasks in the hands of this server's workers")
+        held = GaugeMetricFamily("onward_held", "Tasks that this server's workers hold")
         held.add_metric([], self._dispatcher.slots.busy())
         postponed = CounterMetricFamily(
             "onward_alarms_postponed", "Alarms that could not be decided here", labels=["error"]
