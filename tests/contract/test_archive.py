@@ -21,7 +21,7 @@ from onward.ledgers import open_backend
 from onward.ledgers.archive import TURNS, Archive, ArchivedBackend, Archiver
 from onward.ledgers.codec import FIELDS
 from onward.settings import Settings
-from tests.contract.desk import Desk
+from tests.contract.driver import Driver
 from tests.servers import fresh_url
 from tests.support import NOW, PROFILES, ids, replay
 
@@ -30,8 +30,8 @@ HOUR, MONTH = 3_600_000, 30 * 24 * 3_600_000
 FINISHED = frozenset({State.SUCCEEDED, State.FAILED})
 
 
-class Shelf(Desk):
-    """A desk with an archive behind it, and somebody who files."""
+class Shelf(Driver):
+    """A driver with an archive behind it, and somebody who files."""
 
     backend: ArchivedBackend
 
@@ -336,9 +336,9 @@ async def test_a_ledger_that_was_emptied_goes_on_counting_after_its_archive(
 
 async def test_a_sqlite_ledger_has_the_same_event_log(tmp_path: Path, shelf: Shelf) -> None:
     file = tmp_path / "ledger.db"
-    desk = Desk(open_backend(f"sqlite:///{file}"))
-    await desk.finished(id="same")
-    await desk.backend.close()
+    driver = Driver(open_backend(f"sqlite:///{file}"))
+    await driver.finished(id="same")
+    await driver.backend.close()
     await shelf.finished(id="same")
     await shelf.file_all()
     statement = "SELECT event_id, task_id, n, generation, type, at, data FROM event_log ORDER BY n"

@@ -22,7 +22,7 @@ from onward.core.task import State
 from onward.ledgers.redis import RedisBackend, client
 from onward.ledgers.redis.client import connect
 from onward.ledgers.redis.connection import RedisConnection, open_connection
-from tests.contract.desk import Desk
+from tests.contract.driver import Driver
 from tests.contract.peers import Peer, listening
 from tests.processes import free_port
 from tests.servers import RedisServer, fresh_url, shared
@@ -74,10 +74,10 @@ async def test_a_ledger_over_tls(tmp_path: Path) -> None:
     try:
         async with listening("redis7", peer, to=backend):
             other = RedisBackend(url)
-            over = await Desk(other).finished(payload=f'"{"x" * 100_000}"')
+            over = await Driver(other).finished(payload=f'"{"x" * 100_000}"')
             await wait_until(lambda: over.id in peer.ended)
             await other.close()
-        assert (await Desk(backend).task(over.id)).state is State.SUCCEEDED
+        assert (await Driver(backend).task(over.id)).state is State.SUCCEEDED
     finally:
         await backend.close()
         server.close()

@@ -56,15 +56,15 @@ class Office:
 
     def add(self, worker: str, *queues: str, slots: int = 1) -> WorkerSlots:
         inbox = self.delivered.setdefault(worker, [])
-        seat = WorkerSlots(
+        worker_slots = WorkerSlots(
             worker,
             queues or ("q",),
             lease_ms=LEASE_MS,
             deliver=inbox.append,
             stop=lambda task, revoked: self.stopped.append((task.id, revoked)),
         )
-        self.slots.add(seat, slots)
-        return seat
+        self.slots.add(worker_slots, slots)
+        return worker_slots
 
     def cool(self) -> None:
         """Look once, find nothing."""
@@ -115,13 +115,13 @@ def test_a_bound_that_grows_goes_claiming() -> None:
 
 def test_what_was_asked_for_before_the_bound_is_handed_back() -> None:
     office = Office()
-    seat = office.add("w", slots=2)
+    worker_slots = office.add("w", slots=2)
     asks = office.slots.ask_pending()
     office.slots.bound("q", 0)
     late = claimed("w")
     assert office.slots.give_back(asks, [late]) == [late]
     assert office.delivered["w"] == []
-    assert seat.free == 2
+    assert worker_slots.free == 2
 
 
 def test_a_worker_who_sits_down_is_asked_for_at_once() -> None:
@@ -135,10 +135,10 @@ def test_a_worker_who_sits_down_is_asked_for_at_once() -> None:
 
 def test_an_idle_process_asks_the_ledger_for_nothing() -> None:
     office = Office()
-    seat = office.add("w", slots=2)
+    worker_slots = office.add("w", slots=2)
     office.cool()
     assert office.slots.ask_pending() == []
-    assert (office.wakes, seat.free) == (0, 2)
+    assert (office.wakes, worker_slots.free) == (0, 2)
 
 
 def test_a_bell_makes_only_its_queue_hot() -> None:
@@ -153,23 +153,23 @@ def test_a_bell_makes_only_its_queue_hot() -> None:
 
 def test_a_bell_nobody_can_answer_now_is_remembered() -> None:
     office = Office()
-    seat = office.add("w")
+    worker_slots = office.add("w")
     asks = office.slots.ask_pending()
     office.slots.give_back(asks, [claimed("w")])
     office.cool()
     office.slots.notify(["q"])
     assert office.wakes == 0
-    office.slots.free(seat)
+    office.slots.free(worker_slots)
     assert office.wakes == 1
     assert len(office.slots.ask_pending()) == 1
 
 
 def test_a_queue_that_gave_all_it_was_asked_for_is_asked_again() -> None:
     office = Office()
-    seat = office.add("w")
+    worker_slots = office.add("w")
     office.slots.give_back(office.slots.ask_pending(), [claimed("w")])
     office.wakes = 0
-    office.slots.free(seat)
+    office.slots.free(worker_slots)
     assert office.wakes
     assert len(office.slots.ask_pending()) == 1
 
@@ -224,15 +224,15 @@ def test_what_was_found_is_delivered_and_held() -> None:
 
 def test_work_for_a_worker_who_has_left_comes_back() -> None:
     office = Office()
-    seat = office.add("w")
+    worker_slots = office.add("w")
     asks = office.slots.ask_pending()
-    office.slots.remove(seat)
+    office.slots.remove(worker_slots)
     task = claimed("w")
     assert office.slots.give_back(asks, [task]) == [task]
     assert office.slots.busy() == 0
     assert not office.slots.served("q")
-    office.slots.free(seat)
-    assert office.slots.borrow({"q": 1}) == [], "a seat that is gone has no slots"
+    office.slots.free(worker_slots)
+    assert office.slots.borrow({"q": 1}) == [], "a worker_slots that is gone has no slots"
 
 
 def test_who_replaces_a_worker_inherits_neither_its_slots_nor_its_work() -> None:
@@ -264,9 +264,9 @@ def test_a_late_goodbye_of_a_replaced_worker_leaves_the_new_one_seated() -> None
 
 def test_a_worker_may_come_to_serve_other_queues() -> None:
     office = Office()
-    seat = office.add("w", "a")
+    worker_slots = office.add("w", "a")
     office.cool()
-    office.slots.rearrange(seat, ["b", "b", "c"])
+    office.slots.rearrange(worker_slots, ["b", "b", "c"])
     assert office.wakes == 1
     assert not office.slots.served("a")
     assert office.slots.borrow({"a": 1}) == []
@@ -295,26 +295,28 @@ class SlotsAddUp(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.office = Office()
-        self.seats: list[tuple[WorkerSlots, int]] = []
+        self.by_worker: list[tuple[WorkerSlots, int]] = []
         self.lent: list[tuple[Sequence[Ask], dict[str, WorkerSlots]]] = []
         self.busy: Counter[WorkerSlots] = Counter()
 
     def keep(self, asks: Sequence[Ask]) -> None:
-        self.lent.append((asks, {seat.worker: seat for seat, _ in self.seats}))
+        self.lent.append(
+            (asks, {worker_slots.worker: worker_slots for worker_slots, _ in self.by_worker})
+        )
 
     @rule(worker=st.sampled_from("abc"), queues=st.sets(st.sampled_from("xyz"), min_size=1))
     def sit(self, worker: str, queues: set[str]) -> None:
-        for seat, _ in [pair for pair in self.seats if pair[0].worker == worker]:
-            self.office.slots.remove(seat)
-        self.seats = [pair for pair in self.seats if pair[0].worker != worker]
+        for worker_slots, _ in [pair for pair in self.by_worker if pair[0].worker == worker]:
+            self.office.slots.remove(worker_slots)
+        self.by_worker = [pair for pair in self.by_worker if pair[0].worker != worker]
         slots = len(queues) + 1
-        self.seats.append((self.office.add(worker, *sorted(queues), slots=slots), slots))
+        self.by_worker.append((self.office.add(worker, *sorted(queues), slots=slots), slots))
 
-    @precondition(lambda self: self.seats)
+    @precondition(lambda self: self.by_worker)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        pair = data.draw(st.sampled_from(self.seats))
-        self.seats.remove(pair)
+        pair = data.draw(st.sampled_from(self.by_worker))
+        self.by_worker.remove(pair)
         self.office.slots.remove(pair[0])
 
     @rule(needs=st.dictionaries(st.sampled_from("xyz"), st.integers(1, 6)))
@@ -337,18 +339,18 @@ class SlotsAddUp(RuleBasedStateMachine):
             claimed(ask.worker) for ask in asks for _ in range(data.draw(st.integers(0, ask.limit)))
         ]
         homeless = self.office.slots.give_back(asks, found)
-        here = {id(seat) for seat, _ in self.seats}
+        here = {id(worker_slots) for worker_slots, _ in self.by_worker}
         gone = [task for task in found if id(then[task.worker]) not in here]
         assert homeless == gone
         self.busy.update(then[task.worker] for task in found if task not in gone)
 
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        busy = [seat for seat in self.busy if self.busy[seat]]
+        busy = [worker_slots for worker_slots in self.busy if self.busy[worker_slots]]
         if busy:
-            seat = data.draw(st.sampled_from(busy))
-            self.busy[seat] -= 1
-            self.office.slots.free(seat)
+            worker_slots = data.draw(st.sampled_from(busy))
+            self.busy[worker_slots] -= 1
+            self.office.slots.free(worker_slots)
 
     @invariant()
     def nothing_is_lost_or_invented(self) -> None:
@@ -356,9 +358,9 @@ class SlotsAddUp(RuleBasedStateMachine):
         for asks, then in self.lent:
             for ask in asks:
                 lent[then[ask.worker]] += ask.limit
-        for seat, slots in self.seats:
-            assert seat.free >= 0
-            assert seat.free + lent[seat] + self.busy[seat] == slots
+        for worker_slots, slots in self.by_worker:
+            assert worker_slots.free >= 0
+            assert worker_slots.free + lent[worker_slots] + self.busy[worker_slots] == slots
 
 
 SlotsAddUp.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

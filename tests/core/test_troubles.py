@@ -14,8 +14,8 @@ from onward.core.errors import LedgerUnavailable
 from onward.core.tail import Tail
 from onward.core.task import Event
 from onward.core.troubles import LONG_MS, TIMES, Troubles
-from tests.core.desk import Desk
-from tests.core.desk import desk as desk
+from tests.core.dispatcher import Observed
+from tests.core.dispatcher import dispatcher as dispatcher
 from tests.support import a_task, wait_until
 
 
@@ -81,10 +81,10 @@ async def test_work_that_ends_by_itself_is_in_trouble_at_once() -> None:
 
 
 async def test_the_sweep_and_the_readers_of_the_log_report(
-    desk: Desk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    dispatcher: Observed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail, "AGAIN_S", 0.001)
-    desk.troubles = board = Board()
+    dispatcher.troubles = board = Board()
 
     class Reader:
         name = "broken"
@@ -95,11 +95,11 @@ async def test_the_sweep_and_the_readers_of_the_log_report(
     async def away(**_: object) -> None:
         raise LedgerUnavailable("away")
 
-    await desk.submit(a_task())
+    await dispatcher.submit(a_task())
     background = Background(board)
-    background.run(Alarm(desk, every_ms=1).run())
-    background.run(Tail(desk.backend, Reader(), clock, pace_s=0.001).run(board))
-    desk.backend.tasks.due = away  # type: ignore[assignment, method-assign]
+    background.run(Alarm(dispatcher, every_ms=1).run())
+    background.run(Tail(dispatcher.backend, Reader(), clock, pace_s=0.001).run(board))
+    dispatcher.backend.tasks.due = away  # type: ignore[assignment, method-assign]
 
     def in_trouble() -> bool:
         board.at += LONG_MS

@@ -51,16 +51,16 @@ class Teller:
 async def attempts(dispatcher: Dispatcher, task: Task, *outcomes: Outcome) -> str:
     """Submitted, and run as often as there are outcomes."""
     taken: list[Claimed] = []
-    seat = WorkerSlots(
+    worker_slots = WorkerSlots(
         "w", [task.queue], lease_ms=1_000, deliver=taken.append, stop=lambda *_: None
     )
     await dispatcher.submit(task)
-    dispatcher.slots.add(seat, 1)
+    dispatcher.slots.add(worker_slots, 1)
     for at, outcome in enumerate(outcomes):
         await wait_until(partial(_has_more, taken, at))
         await dispatcher.settle(taken[at], outcome)
-        dispatcher.slots.free(seat)
-    dispatcher.slots.remove(seat)
+        dispatcher.slots.free(worker_slots)
+    dispatcher.slots.remove(worker_slots)
     return task.id
 
 

@@ -30,7 +30,7 @@ def submission(task: Task, *, cap: int | None = None, key: Key | None = None) ->
     return Submission(*machine.born(task, PROFILES[task.profile]), cap, key)
 
 
-class Desk:
+class Driver:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.store = backend.tasks
@@ -53,7 +53,7 @@ class Desk:
         return list(await self.store.claim([ask], now=self.now))
 
     async def running(self, **fields: Any) -> Claimed:
-        """A task of its own queue, in somebody's hands."""
+        """A task of its own queue, claimed by a worker."""
         task = await self.submit(**fields)
         (claimed,) = await self.claim(task.queue)
         assert claimed.id == task.id

@@ -1,4 +1,4 @@
-"""A Dispatcher with a worker to look at, and somebody who meddles."""
+"""A Dispatcher with a worker to look at, and changes made behind its back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUSY = Failed(Fault(kind="ServiceUnavailable", message="later"))
 BAD = Failed(Fault(kind="InvalidInput", message="never"))
 
 
-class Desk(Dispatcher):
+class Observed(Dispatcher):
     """A Dispatcher with one worker, who keeps what is delivered."""
 
     def __init__(self, backend: Backend, clock: ManualClock) -> None:
@@ -28,23 +28,23 @@ class Desk(Dispatcher):
         self.inbox: list[Claimed] = []
         self.stopped: list[tuple[str, bool]] = []
 
-    def sit(self, slots: int = 1, *, queues: str = "q", worker: str = "w") -> WorkerSlots:
-        seat = WorkerSlots(
+    def add_worker(self, slots: int = 1, *, queues: str = "q", worker: str = "w") -> WorkerSlots:
+        worker_slots = WorkerSlots(
             worker,
             queues.split(),
             lease_ms=LEASE_MS,
             deliver=self.inbox.append,
             stop=lambda task, revoked: self.stopped.append((task.id, revoked)),
         )
-        self.slots.add(seat, slots)
-        return seat
+        self.slots.add(worker_slots, slots)
+        return worker_slots
 
     async def running(self, **fields: Any) -> Claimed:
-        """A task in the hands of a worker who takes this one and no more."""
-        seat = self.sit(worker=f"w{len(self.inbox)}")
+        """A task held by a worker that takes this one and no more."""
+        worker_slots = self.add_worker(worker=f"w{len(self.inbox)}")
         receipt = await self.submit(a_task(**fields))
         await wait_until(lambda: self.inbox and self.inbox[-1].id == receipt.task)
-        self.slots.remove(seat)
+        self.slots.remove(worker_slots)
         return self.inbox[-1]
 
     async def idle(self) -> None:
@@ -61,9 +61,9 @@ class Desk(Dispatcher):
         return [event.type for event in page.items]
 
 
-def before_applying(desk: Desk, act: Callable[[], Any], *, times: int = 1) -> None:
+def before_applying(dispatcher: Observed, act: Callable[[], Any], *, times: int = 1) -> None:
     """Somebody else acts between this process's decision and the ledger's applying it."""
-    store = desk.backend.tasks
+    store = dispatcher.backend.tasks
     apply, left = store.apply, times
 
     async def meddled(moves: Any, asks: Any = (), *, now: int) -> Any:
@@ -79,7 +79,7 @@ def before_applying(desk: Desk, act: Callable[[], Any], *, times: int = 1) -> No
 
 
 @pytest.fixture
-async def desk(clock: ManualClock) -> AsyncIterator[Desk]:
+async def dispatcher(clock: ManualClock) -> AsyncIterator[Observed]:
     backend = open_backend("sqlite:///:memory:")
-    yield Desk(backend, clock)
+    yield Observed(backend, clock)
     await backend.close()
