@@ -113,7 +113,7 @@ async def test_what_was_given_to_nobody_goes_back_even_if_the_ledger_is_away_jus
         raise LedgerUnavailable("away")
 
     before_applying(dispatcher, fail)
-    dispatcher._hand_back(given)
+    dispatcher._release(given)
     await wait_until(lambda: dispatcher.tally["task.released"])
     task = await dispatcher.task(receipt.task)
     assert (task.state, task.attempt) == (State.QUEUED, 0)

@@ -182,7 +182,7 @@ class Dispatcher:
 
     async def _insert_once(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
         asks = self.slots.borrow(_queued(item.task for item in batch))
-        with self._out(asks) as claimed:
+        with self._under_way(asks) as claimed:
             inserted = await self.backend.tasks.insert(batch, asks, now=self.clock.now())
             claimed += inserted.claimed
         ready: set[str] = set()
@@ -204,7 +204,7 @@ class Dispatcher:
     async def _claim(self) -> None:
         try:
             while asks := self.slots.ask_pending():
-                with self._out(asks) as claimed:
+                with self._under_way(asks) as claimed:
                     claimed += await self.backend.tasks.claim(asks, now=self.clock.now())
                 self.troubles.went_well("claim")
         except Exception as error:  # the next bell, or the next second, tries again
@@ -214,7 +214,7 @@ class Dispatcher:
             self._claiming = None
 
     @contextmanager
-    def _out(self, asks: Sequence[Ask]) -> Iterator[list[Claimed]]:
+    def _under_way(self, asks: Sequence[Ask]) -> Iterator[list[Claimed]]:
         """While these asks are under way; what was found is delivered when they are back."""
         claimed: list[Claimed] = []
         back: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -224,18 +224,15 @@ class Dispatcher:
         finally:
             del self._asking[back]
             back.set_result(None)
-            self._hand_out(asks, claimed)
+            self._deliver(asks, claimed)
 
-    def _hand_out(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> None:
-        self._claimed(claimed)
+    def _deliver(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> None:
+        self.tally["task.claimed"] += len(claimed)
+        self.backend.bell.ring(*[f"task:{task.id}" for task in claimed])
         for task in self.slots.give_back(asks, claimed):
-            self._hand_back(task)
+            self._release(task)
 
-    def _claimed(self, tasks: Sequence[Claimed]) -> None:
-        self.tally["task.claimed"] += len(tasks)
-        self.backend.bell.ring(*[f"task:{task.id}" for task in tasks])
-
-    def _hand_back(self, task: Claimed) -> None:
+    def _release(self, task: Claimed) -> None:
         """Its worker left while the ask was under way: no attempt began, so none is counted."""
         self.spawn(self.settle_surely(task, Released(), self.profiles[task.profile].lease_ms))
 
@@ -360,7 +357,7 @@ class Dispatcher:
         asks = self.slots.borrow(
             _queued(child.task for move in (*moves, *answers) for child in move.spawn)
         )
-        with self._out(asks) as claimed:
+        with self._under_way(asks) as claimed:
             moved = await self.backend.tasks.apply(moves, asks, now=now)
             claimed += moved.claimed
         applied = [

@@ -1,4 +1,4 @@
-"""A connection that redis-py opens, and that is spoken over without it.
+"""A connection that redis-py opens, and that is used without it afterwards.
 
 Connecting, TLS, login and choosing the database are redis-py's. From then on bytes go in and out by
 one protocol object and hiredis: its streams and parser cost more than many a reply.
@@ -31,7 +31,7 @@ class RedisConnection(asyncio.Protocol):
         transport.set_protocol(self)
 
     async def ask(self, *arguments: Any) -> Any:
-        """One at a time. Who leaves in the middle closes the line: a reply is under way."""
+        """One at a time. A caller that leaves in the middle must close it: a reply is under way."""
         if self.lost.done():
             raise self.lost.result()
         self._reply = asyncio.get_running_loop().create_future()

@@ -23,11 +23,11 @@ from onward.core.errors import Unreadable
 from onward.core.task import Ending, Held, Instant, Json, TaskId
 from onward.ledgers.sealed.fields import Sealing, opens
 from onward.ledgers.sealed.keyring import Keyring
-from onward.ledgers.sealed.rotation import Rotation, RotationStep
+from onward.ledgers.sealed.rotation import Rotation, ResealStep
 from onward.ledgers.sealed.store import SealedStore
 from onward.ledgers.sealed.texts import CLEAR, Resealable, document_owner, effect_owner, owner_of
 
-RotateFn = Callable[[str, bool], Coroutine[Any, Any, RotationStep]]
+RotateFn = Callable[[str, bool], Coroutine[Any, Any, ResealStep]]
 
 log = structlog.get_logger("onward.sealed")
 

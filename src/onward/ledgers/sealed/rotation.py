@@ -20,7 +20,7 @@ STEP = 500  # texts: a step must not keep a server from its work
 UNSEALED = "none"  # the id under which texts are counted that no key has sealed
 
 
-class RotationStep(msgspec.Struct, frozen=True, kw_only=True):
+class ResealStep(msgspec.Struct, frozen=True, kw_only=True):
     looked_at: int
     resealed: int
     unreadable: int
@@ -34,7 +34,7 @@ class Rotation:
         self._keyring = keyring
         self._opens, self._seals = opens(keyring), seals(keyring)
 
-    async def step(self, after: str = "", *, dry_run: bool = False) -> RotationStep:
+    async def step(self, after: str = "", *, dry_run: bool = False) -> ResealStep:
         part, at = _cursor(after, len(self._ledger))
         texts, next_ = await self._ledger[part].read(at, STEP)
         held: Counter[str] = Counter()
@@ -56,7 +56,7 @@ class Rotation:
             more: str | None = f"{part}|{next_}"
         else:
             more = f"{part + 1}|" if part + 1 < len(self._ledger) else None
-        return RotationStep(
+        return ResealStep(
             looked_at=len(texts), resealed=resealed, unreadable=unreadable, held=held, next=more
         )
 

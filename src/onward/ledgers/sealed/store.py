@@ -36,7 +36,7 @@ from onward.ledgers.sealed.keyring import Keyring
 log = structlog.get_logger("onward.sealed")
 
 AGAIN_MS = 300_000
-KEY = "key"  # what a task that does not open is waiting_for
+WAITING_FOR_KEY = "key"  # what a task that does not open is waiting_for
 LOOK = 256  # tasks opened at a time to look for a text
 MOST_LOOKED_AT = 20_000  # for one page of a search
 
@@ -166,13 +166,13 @@ def _waits(task: Claimed, now: Instant) -> Move:
         to=State.WAITING,
         due_at=_again_at(task.expires_at, now),
         changes={
-            "waiting_for": KEY,
+            "waiting_for": WAITING_FOR_KEY,
             "attempt": task.attempt - 1,
             "worker": None,
             "queued_at": now,
             "start_by": None,
         },
-        events=(("task.parked", encode({"waiting_for": KEY})),),
+        events=(("task.parked", encode({"waiting_for": WAITING_FOR_KEY})),),
     )
 
 
