@@ -15,11 +15,11 @@ from onward.core.task import Lane, Priority, Task, new_id
 NOW = ManualClock().now()
 LEASE_MS = 30_000
 
-# `told` differs from `session` by its retry schedule alone.
+# `notified` differs from `session` by its retry schedule alone.
 PROFILES = {
     **profiles(lease_ms=LEASE_MS),
-    "told": Profile(
-        name="told",
+    "notified": Profile(
+        name="notified",
         max_retries=3,
         schedules=BY_ERROR,
         lease_ms=LEASE_MS,

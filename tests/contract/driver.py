@@ -103,7 +103,7 @@ class Driver:
                 return found[::-1]
 
     async def recount(self) -> Mapping[tuple[str, Lane, State], int]:
-        # Lanes are told apart where they mean something: in the queue.
+        # Only queued tasks are counted by lane.
         return Counter(
             (task.queue, task.lane if task.shown is State.QUEUED else Lane.PRIMARY, task.shown)
             for task in await self.all()

@@ -17,18 +17,18 @@ class Peer:
     def __init__(self) -> None:
         self.queues: list[str] = []
         self.tasks: list[TaskId] = []
-        self.told: list[Mapping[TaskId, Ending | None]] = []
+        self.endings: list[Mapping[TaskId, Ending | None]] = []
 
     @property
     def ended(self) -> dict[TaskId, Ending | None]:
-        return {task: ending for ended in self.told for task, ending in ended.items()}
+        return {task: ending for ended in self.endings for task, ending in ended.items()}
 
     def on_news(
         self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
     ) -> None:
         self.queues += queues
         self.tasks += tasks
-        self.told.append(ended)
+        self.endings.append(ended)
 
 
 @asynccontextmanager

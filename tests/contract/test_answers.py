@@ -17,7 +17,7 @@ ON = Parked(seen=0, journal='{"at":2}', waiting_for="children", notes=(("node.fi
 
 
 async def parked_with_child(driver: Driver, **fields: str) -> tuple[Task, Claimed]:
-    """A parent that waits, and its child in somebody's hands."""
+    """A parent that waits, and its child, which runs."""
     parent = await driver.running(**fields)
     child = a_task(queue="c", parent=parent.id)
     await driver.settle(parent, PARKED, child)

@@ -31,7 +31,7 @@ FINISHED = frozenset({State.SUCCEEDED, State.FAILED})
 
 
 class Shelf(Driver):
-    """A driver with an archive behind it, and somebody who files."""
+    """A driver with an archive behind it, and an archiver."""
 
     backend: ArchivedBackend
 
@@ -117,7 +117,9 @@ async def test_what_the_archiver_missed_waits_for_it(
     first = await shelf.finished()
     await shelf.file_all()
     second = await shelf.finished()
-    assert await shelf.store.purge([first.id, second.id], now=NOW) == 1, "nobody has read of it"
+    assert await shelf.store.purge([first.id, second.id], now=NOW) == 1, (
+        "its end is not archived yet"
+    )
     clock.advance(10_000)
     later = Shelf(tmp_path, clock, url=shelf.url)
     await later.archiver.prepare()
@@ -398,7 +400,7 @@ def _databases(folder: Path) -> list[Path]:
 async def test_its_place_does_not_depend_on_where_a_server_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each new file has a cursor of its own, and one that nobody moves holds everything back."""
+    """Each new file has a cursor of its own, and one that is never moved holds everything back."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     settings = Settings(ledger=fresh_url("valkey"))
 

@@ -1,4 +1,4 @@
-"""Going out: whose turn it is, and what a claim gives to whoever made it."""
+"""Going out: whose turn it is, and what a claim returns."""
 
 from __future__ import annotations
 

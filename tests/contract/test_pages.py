@@ -1,4 +1,4 @@
-"""Pages hold so many bytes as well as so many rows: nobody's megabytes come all at once."""
+"""Pages hold so many bytes as well as so many rows: megabytes never come all at once."""
 
 from __future__ import annotations
 

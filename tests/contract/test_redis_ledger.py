@@ -79,7 +79,7 @@ async def test_nobody_is_told_of_an_end_that_is_none(driver: Driver, flavour: st
         (again,) = await driver.claim("q")
         dead = await driver.settle(again, NO_MORE)
         await wait_until(lambda: held.id in peer.ended)
-        peer.told.clear()
+        peer.endings.clear()
         task = await driver.task(held.id)
         await driver.intervene(task, machine.abandon)
         await driver.submit(queue="last")

@@ -1,4 +1,4 @@
-"""Rows of a Redis ledger that cannot be read, and calls that are too big: nobody else suffers."""
+"""Rows of a Redis ledger that cannot be read, and calls that are too big: no other row suffers."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ async def test_a_text_is_found_though_it_is_sealed(vault: Vault) -> None:
 def heard_by(backend: Any) -> list[Mapping[TaskId, Ending | None]]:
     peer = Peer()
     backend.bell.attach(peer)
-    return peer.told
+    return peer.endings
 
 
 async def test_an_ending_that_another_server_tells_is_opened() -> None:

@@ -1,4 +1,4 @@
-"""One bad row or item in a SQLite ledger costs nobody else anything."""
+"""One bad row or item in a SQLite ledger costs the others nothing."""
 
 from __future__ import annotations
 

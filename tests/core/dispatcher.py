@@ -62,7 +62,7 @@ class Observed(Dispatcher):
 
 
 def before_applying(dispatcher: Observed, act: Callable[[], Any], *, times: int = 1) -> None:
-    """Somebody else acts between this process's decision and the ledger's applying it."""
+    """Another server acts between this process's decision and the ledger's applying it."""
     store = dispatcher.backend.tasks
     apply, left = store.apply, times
 

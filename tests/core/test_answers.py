@@ -45,9 +45,7 @@ async def family(dispatcher: Observed) -> Family:
     spawn = [a_task(queue="c", parent=parent.id) for _ in range(2)]
     parked = Parked(seen=0, journal='"first"', waiting_for="children", spawn=spawn)
     await dispatcher.settle(parent, parked)
-    assert ids(dispatcher.inbox[-2:]) == ids(spawn), (
-        "born into free asks, with nobody asked for more"
-    )
+    assert ids(dispatcher.inbox[-2:]) == ids(spawn), "born into free slots, without a claim"
     dispatcher.slots.remove(worker_slots)
     return Family(dispatcher, parent, dispatcher.inbox[-2:])
 

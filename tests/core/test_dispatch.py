@@ -551,7 +551,7 @@ async def test_of_two_sweepers_one_acts(dispatcher: Observed, clock: ManualClock
 async def test_an_overdue_task_is_told_of_once_and_may_still_succeed(
     dispatcher: Observed, clock: ManualClock
 ) -> None:
-    held = await dispatcher.running(profile="told", expires_at=NOW + 1_000)
+    held = await dispatcher.running(profile="notified", expires_at=NOW + 1_000)
     clock.advance(1_000)
     for _ in range(3):
         await Alarm(dispatcher).sweep()

@@ -1,4 +1,4 @@
-"""Callers who wait: each is told once, and one who goes away leaves nothing behind."""
+"""Callers who wait: each gets one ending, and one that goes away leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_when_the_time_is_over_there_is_no_ending() -> None:
     with waiters.expect("t") as future:
         assert await outcome_within(future, 1) is None
         waiters.end(ENDING)
-        assert await outcome_within(future, 1_000) is None, "told that it is over, once"
+        assert await outcome_within(future, 1_000) is None, "let go once"
 
 
 async def test_an_ending_in_time_stops_the_clock() -> None:

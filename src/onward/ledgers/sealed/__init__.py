@@ -23,7 +23,7 @@ from onward.core.errors import Unreadable
 from onward.core.task import Ending, Held, Instant, Json, TaskId
 from onward.ledgers.sealed.fields import Sealing, opens
 from onward.ledgers.sealed.keyring import Keyring
-from onward.ledgers.sealed.rotation import Rotation, ResealStep
+from onward.ledgers.sealed.rotation import ResealStep, Rotation
 from onward.ledgers.sealed.store import SealedStore
 from onward.ledgers.sealed.texts import CLEAR, Resealable, document_owner, effect_owner, owner_of
 
