@@ -9,22 +9,22 @@ from typing import Any
 from onward.core import machine
 from onward.core.clock import ManualClock
 from onward.core.contract import Ask, Move, Want
-from onward.core.policy import BY_ERROR, Profile, Then, profiles
+from onward.core.policy import BY_ERROR, Profile, profiles
 from onward.core.task import Lane, Priority, Task, new_id
 
 NOW = ManualClock().now()
 LEASE_MS = 30_000
 
-# `told` is no door's profile yet: it is here so that every word of Then is somebody's.
+# `notified` differs from `session` by its retry schedule alone.
 PROFILES = {
     **profiles(lease_ms=LEASE_MS),
-    "told": Profile(
-        name="told",
+    "notified": Profile(
+        name="notified",
         max_retries=3,
         schedules=BY_ERROR,
         lease_ms=LEASE_MS,
         retention_ms=24 * 3_600_000,
-        on_expiry=Then.TELL,
+        notifies_at_expiry=True,
     ),
 }
 

@@ -138,7 +138,12 @@ def test_profiles() -> None:
         profile = known[name]
         assert int(retries) == profile.max_retries
         assert ends_as == ("dead" if profile.dead_letters else "failed")
-        assert (attempt, age, lost) == (profile.on_attempt_end, profile.on_expiry, profile.on_lost)
+        assert (attempt, lost) == (
+            "fail" if profile.fails_at_attempt_end else "retry",
+            "fail" if profile.fails_when_lost else "retry",
+        )
+        ends = "die" if profile.dead_letters else "fail"
+        assert age == ("notify" if profile.notifies_at_expiry else ends)
         assert hours[kept] * 3_600_000 == profile.retention_ms
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,7 +31,7 @@ from onward.flow.executor import FlowExecutor
 from onward.flow.runs import QUEUE as FLOW_QUEUE
 from onward.ledgers import open_backend
 from onward.ledgers.archive import ArchivedBackend, Archiver
-from onward.ledgers.sealed import beneath
+from onward.ledgers.sealed import unwrap
 from onward.native.caller import OPERATOR
 from onward.native.flows import Flows
 from onward.native.health import StreamProbes
@@ -113,7 +112,7 @@ class Onward:
             state=settings.state_folder,
             **settings.encryption(),
         )
-        ledger = beneath(self.backend)
+        ledger = unwrap(self.backend)
         rules = profiles(
             lease_ms=settings.lease_ms,
             max_retries=settings.max_retries,
@@ -306,7 +305,7 @@ class Onward:
 
     async def erase(self, ids: Sequence[TaskId]) -> None:
         """Finished tasks, from the ledger and from wherever they went from there."""
-        backend, now = beneath(self.backend), self.clock.now()
+        backend, now = unwrap(self.backend), self.clock.now()
         if isinstance(backend, ArchivedBackend):
             await backend.tasks.erase(ids, now=now)
         else:
@@ -356,8 +355,6 @@ class Onward:
             *builtin,
         )
         self.dispatcher.waiters.let_go()
-        with suppress(LedgerUnavailable):
-            await self.backend.bell.retire()
         await self.dispatcher.finish(grace_ms)
 
     async def stop(self) -> None:

@@ -14,8 +14,8 @@ from pydantic import AliasChoices, Field, SecretStr, TypeAdapter, field_validato
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from onward.core.lanes import RetryShare
-from onward.core.policy import AGENTS, BY_ERROR, DEAD, PROTOCOL, Schedule, profiles
-from onward.core.pressure.breaker import Rules as BreakerRules
+from onward.core.policy import AGENTS, BY_ERROR, DEAD, PROTOCOL, RetrySchedule, profiles
+from onward.core.pressure.breaker import BreakerRules
 from onward.workers.http.address import Hosts
 
 Ms = Annotated[int, Field(ge=0)]
@@ -251,9 +251,9 @@ class Settings(BaseSettings):
             critical=self.retry_queue_critical,
         )
 
-    def schedules(self) -> dict[str, Schedule]:
+    def schedules(self) -> dict[str, RetrySchedule]:
         named = {
-            name: Schedule(tuple(int(delay * 1000) for delay in delays), _jitter(name))
+            name: RetrySchedule(tuple(int(delay * 1000) for delay in delays), _jitter(name))
             for name, delays in self.retry_schedules.items()
             if delays
         }

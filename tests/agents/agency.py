@@ -22,7 +22,9 @@ SERVICE = "report-service"
 
 class Agency(StreamApp):
     async def on_duty(self) -> bool:
-        return await super().on_duty() and self.app.onward._agent_feed._offers.seat is not None
+        return (
+            await super().on_duty() and self.app.onward._agent_feed._offers.worker_slots is not None
+        )
 
     async def submit(self, **body: Any) -> str:
         """200: a worker in the house was done before we could ask."""

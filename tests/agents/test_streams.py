@@ -87,7 +87,7 @@ async def test_a_declared_type_goes_by_stream_unless_somebody_serves_it_natively
         return await agency.length(CREATE) == 0
 
     async def unlisted() -> bool:
-        return "report.generate" not in agency.app.onward._agent_feed._offers.seat.queues
+        return "report.generate" not in agency.app.onward._agent_feed._offers.worker_slots.queues
 
     await agency.until(unlisted)
     await agency.until(stays)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from onward.core.contract import Backend
-from tests.contract.desk import Desk
+from tests.contract.driver import Driver
 from tests.contract.ledgers import LEDGERS
 
 
@@ -18,5 +18,5 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture
-def desk(backend: Backend) -> Desk:
-    return Desk(backend)
+def driver(backend: Backend) -> Driver:
+    return Driver(backend)

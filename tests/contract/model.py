@@ -9,7 +9,7 @@ import msgspec
 
 from onward.core.contract import Ask, Fate, LeaseRenewal, LeaseStatus, Move, Submission, Verdict
 from onward.core.machine import NEVER
-from onward.core.moves import first
+from onward.core.moves import earliest
 from onward.core.task import FINAL, Instant, Lane, Letter, State, Task
 
 AHEAD = 10**12
@@ -46,15 +46,15 @@ class Model:
         ]
         return sorted(rows, key=lambda r: (r.task.priority, r.task.lane is Lane.RETRY, r.place))
 
-    def insert(self, item: Submission, hands: Sequence[Ask], now: Instant) -> tuple[Fate, bool]:
+    def insert(self, item: Submission, asks: Sequence[Ask], now: Instant) -> tuple[Fate, bool]:
         queued = item.task.state is State.QUEUED
         ready = len(self.ready(item.task.queue))
-        running = bool(hands) and queued and not ready
+        running = bool(asks) and queued and not ready
         if item.cap is not None and not running and ready >= item.cap:
             return Fate.FULL, False
         self.rows[item.task.id] = row = Row(item.task, self._next())
         if running:
-            self._start(row, hands[0], now)
+            self._start(row, asks[0], now)
         return Fate.FRESH, running
 
     def claim(self, asks: Sequence[Ask], now: Instant) -> list[str]:
@@ -79,7 +79,7 @@ class Model:
             started_at=now,
             lease_until=lease,
             attempt_by=attempt_by,
-            due_at=first(lease, attempt_by, task.expires_at, NEVER),
+            due_at=earliest(lease, attempt_by, task.expires_at, NEVER),
         )
 
     def extend(self, hold: LeaseRenewal) -> LeaseStatus:
@@ -87,16 +87,16 @@ class Model:
         if row is None or row.task.state is not State.RUNNING or row.task.fence != hold.fence:
             return LeaseStatus.LOST
         task = row.task
-        due_at = first(hold.until, task.attempt_by, task.expires_at, task.cancel_by)
+        due_at = earliest(hold.until, task.attempt_by, task.expires_at, task.cancel_by)
         row.set(rev=0, events=len(hold.notes), lease_until=hold.until, due_at=due_at)
         return LeaseStatus.HELD if task.cancel_by is None else LeaseStatus.CANCEL
 
     def apply(
-        self, moves: Sequence[Move], now: Instant, hands: Sequence[Ask] = ()
+        self, moves: Sequence[Move], now: Instant, asks: Sequence[Ask] = ()
     ) -> tuple[list[Verdict], list[str]]:
-        """Verdicts, and who went into the hands: there is one at most, with one slot."""
-        claimed = self.claim(hands, now)
-        free = [] if claimed else list(hands)
+        """Verdicts, and who went into the free slots: there is one at most, with one slot."""
+        claimed = self.claim(asks, now)
+        free = [] if claimed else list(asks)
         return self._apply(moves, free, claimed, now), claimed
 
     def _apply(

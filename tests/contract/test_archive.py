@@ -21,7 +21,7 @@ from onward.ledgers import open_backend
 from onward.ledgers.archive import TURNS, Archive, ArchivedBackend, Archiver
 from onward.ledgers.codec import FIELDS
 from onward.settings import Settings
-from tests.contract.desk import Desk
+from tests.contract.driver import Driver
 from tests.servers import fresh_url
 from tests.support import NOW, PROFILES, ids, replay
 
@@ -30,8 +30,8 @@ HOUR, MONTH = 3_600_000, 30 * 24 * 3_600_000
 FINISHED = frozenset({State.SUCCEEDED, State.FAILED})
 
 
-class Shelf(Desk):
-    """A desk with an archive behind it, and somebody who files."""
+class Shelf(Driver):
+    """A driver with an archive behind it, and an archiver."""
 
     backend: ArchivedBackend
 
@@ -117,7 +117,9 @@ async def test_what_the_archiver_missed_waits_for_it(
     first = await shelf.finished()
     await shelf.file_all()
     second = await shelf.finished()
-    assert await shelf.store.purge([first.id, second.id], now=NOW) == 1, "nobody has read of it"
+    assert await shelf.store.purge([first.id, second.id], now=NOW) == 1, (
+        "its end is not archived yet"
+    )
     clock.advance(10_000)
     later = Shelf(tmp_path, clock, url=shelf.url)
     await later.archiver.prepare()
@@ -263,7 +265,7 @@ async def test_a_replayed_task_is_no_longer_shown_as_it_ended(shelf: Shelf) -> N
 async def test_a_late_word_on_a_finished_task_is_kept_too(shelf: Shelf) -> None:
     task = await shelf.finished()
     await shelf.file_all()
-    await shelf.apply(machine.remark(task, "task.late_result", None))
+    await shelf.apply(machine.event_only(task, "task.late_result", None))
     newest = await shelf.task(task.id)
     await shelf.file_all()
     await shelf.store.purge([task.id], now=NOW)
@@ -336,9 +338,9 @@ async def test_a_ledger_that_was_emptied_goes_on_counting_after_its_archive(
 
 async def test_a_sqlite_ledger_has_the_same_event_log(tmp_path: Path, shelf: Shelf) -> None:
     file = tmp_path / "ledger.db"
-    desk = Desk(open_backend(f"sqlite:///{file}"))
-    await desk.finished(id="same")
-    await desk.backend.close()
+    driver = Driver(open_backend(f"sqlite:///{file}"))
+    await driver.finished(id="same")
+    await driver.backend.close()
     await shelf.finished(id="same")
     await shelf.file_all()
     statement = "SELECT event_id, task_id, n, generation, type, at, data FROM event_log ORDER BY n"
@@ -398,7 +400,7 @@ def _databases(folder: Path) -> list[Path]:
 async def test_its_place_does_not_depend_on_where_a_server_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each new file has a cursor of its own, and one that nobody moves holds everything back."""
+    """Each new file has a cursor of its own, and one that is never moved holds everything back."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     settings = Settings(ledger=fresh_url("valkey"))
 

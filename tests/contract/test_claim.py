@@ -1,4 +1,4 @@
-"""Going out: whose turn it is, and what a claim gives to whoever made it."""
+"""Going out: whose turn it is, and what a claim returns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onward.core.contract import Ask, Want
 from onward.core.outcome import Failed, Released
 from onward.core.policy import Overrides
 from onward.core.task import Fault, Lane, Priority, State
-from tests.contract.desk import Desk
+from tests.contract.driver import Driver
 from tests.support import LEASE_MS, NOW, an_ask, ids
 
 NO_DELAY = Overrides(backoff_ms=(0,)).encode()
@@ -25,31 +25,31 @@ def want(
     return Want(queue, priority, lane, limit)
 
 
-async def test_an_empty_queue_gives_nothing(desk: Desk) -> None:
-    assert await desk.claim(limit=5) == []
-    assert await desk.store.claim([], now=NOW) == []
+async def test_an_empty_queue_gives_nothing(driver: Driver) -> None:
+    assert await driver.claim(limit=5) == []
+    assert await driver.store.claim([], now=NOW) == []
 
 
 @pytest.mark.contract("S0-10")
-async def test_a_claim_takes_the_oldest_and_no_more_than_asked(desk: Desk) -> None:
-    tasks = await desk.submit_some(5)
-    assert ids(await desk.claim(limit=2)) == ids(tasks[:2])
-    assert ids(await desk.claim(limit=10)) == ids(tasks[2:])
-    assert await desk.claim() == []
+async def test_a_claim_takes_the_oldest_and_no_more_than_asked(driver: Driver) -> None:
+    tasks = await driver.submit_some(5)
+    assert ids(await driver.claim(limit=2)) == ids(tasks[:2])
+    assert ids(await driver.claim(limit=10)) == ids(tasks[2:])
+    assert await driver.claim() == []
 
 
-async def test_a_claim_raises_fence_and_rev_and_starts_the_clocks(desk: Desk) -> None:
-    task = await desk.submit(attempt_ms=50_000, expires_at=NOW + 40_000)
-    desk.now += 5
-    (claimed,) = await desk.claim(worker="w7")
-    found = await desk.task(task.id)
+async def test_a_claim_raises_fence_and_rev_and_starts_the_clocks(driver: Driver) -> None:
+    task = await driver.submit(attempt_ms=50_000, expires_at=NOW + 40_000)
+    driver.now += 5
+    (claimed,) = await driver.claim(worker="w7")
+    found = await driver.task(task.id)
     assert (claimed.fence, claimed.rev) == (found.fence, found.rev) == (1, task.rev + 1)
-    assert (found.state, found.worker, found.started_at) == (State.RUNNING, "w7", desk.now)
+    assert (found.state, found.worker, found.started_at) == (State.RUNNING, "w7", driver.now)
     assert (found.attempt, claimed.attempt) == (1, 1)
-    assert found.lease_until == desk.now + LEASE_MS
-    assert found.attempt_by == claimed.attempt_by == desk.now + 50_000
-    assert found.due_at == desk.now + LEASE_MS, "the nearest of lease, attempt and age"
-    events = await desk.events_of(task.id)
+    assert found.lease_until == driver.now + LEASE_MS
+    assert found.attempt_by == claimed.attempt_by == driver.now + 50_000
+    assert found.due_at == driver.now + LEASE_MS, "the nearest of lease, attempt and age"
+    events = await driver.events_of(task.id)
     assert [(e.n, e.type) for e in events] == [(1, "task.created"), (2, "task.claimed")]
     assert events[1].data == '{"worker":"w7","attempt":1}'
 
@@ -64,79 +64,79 @@ async def test_a_claim_raises_fence_and_rev_and_starts_the_clocks(desk: Desk) ->
     ],
 )
 async def test_the_alarm_is_the_nearest_clock(
-    desk: Desk, fields: dict[str, int], due_at: int
+    driver: Driver, fields: dict[str, int], due_at: int
 ) -> None:
-    claimed = await desk.running(**fields)
-    assert (await desk.task(claimed.id)).due_at == due_at
+    claimed = await driver.running(**fields)
+    assert (await driver.task(claimed.id)).due_at == due_at
 
 
-async def test_a_claim_gives_what_is_needed_to_run_the_task(desk: Desk) -> None:
-    task = await desk.submit(
+async def test_a_claim_gives_what_is_needed_to_run_the_task(driver: Driver) -> None:
+    task = await driver.submit(
         type="t", payload="[1]", key="k", parent="p", overrides=NO_DELAY, journal="{}"
     )
-    (claimed,) = await desk.claim()
+    (claimed,) = await driver.claim()
     for name in type(claimed).__struct_fields__:
         if name not in ("worker", "fence", "rev", "attempt", "letters"):
             assert getattr(claimed, name) == getattr(task, name), name
     assert isinstance(claimed.lane, Lane)
 
 
-async def test_each_claim_raises_the_fence(desk: Desk) -> None:
-    claimed = await desk.running()
+async def test_each_claim_raises_the_fence(driver: Driver) -> None:
+    claimed = await driver.running()
     for fence in (2, 3, 4):
-        await desk.settle(claimed, Released())
-        (claimed,) = await desk.claim()
+        await driver.settle(claimed, Released())
+        (claimed,) = await driver.claim()
         assert claimed.fence == fence
 
 
-async def test_wants_are_tried_in_order_until_the_limit(desk: Desk) -> None:
-    low = await desk.submit_some(3, priority=Priority.LOW)
-    high = await desk.submit_some(3, priority=Priority.HIGH)
-    other = await desk.submit_some(2, queue="other")
+async def test_wants_are_tried_in_order_until_the_limit(driver: Driver) -> None:
+    low = await driver.submit_some(3, priority=Priority.LOW)
+    high = await driver.submit_some(3, priority=Priority.HIGH)
+    other = await driver.submit_some(2, queue="other")
     wants = (
         want("other", limit=1),
         want(priority=Priority.LOW, limit=2),
         want(priority=Priority.HIGH),
         want("other"),
     )
-    claimed = await desk.store.claim([Ask("w", 5, wants, LEASE_MS)], now=NOW)
+    claimed = await driver.store.claim([Ask("w", 5, wants, LEASE_MS)], now=NOW)
     assert ids(claimed) == ids([other[0], *low[:2], *high[:2]])
-    claimed = await desk.store.claim([Ask("w", 5, wants, LEASE_MS)], now=NOW)
+    claimed = await driver.store.claim([Ask("w", 5, wants, LEASE_MS)], now=NOW)
     assert ids(claimed) == ids([other[1], low[2], high[2]])
 
 
-async def test_a_want_takes_its_own_lane_only(desk: Desk) -> None:
-    held = await desk.running(overrides=NO_DELAY)
-    await desk.settle(held, Failed(Fault(kind="Odd", message="")))
-    (fresh,) = await desk.submit_some(1)
+async def test_a_want_takes_its_own_lane_only(driver: Driver) -> None:
+    held = await driver.running(overrides=NO_DELAY)
+    await driver.settle(held, Failed(Fault(kind="Odd", message="")))
+    (fresh,) = await driver.submit_some(1)
     asks = {lane: Ask("w", 5, (want(lane=lane),), LEASE_MS) for lane in Lane}
-    assert ids(await desk.store.claim([asks[Lane.PRIMARY]], now=NOW)) == [fresh.id]
-    (again,) = await desk.store.claim([asks[Lane.RETRY]], now=NOW)
+    assert ids(await driver.store.claim([asks[Lane.PRIMARY]], now=NOW)) == [fresh.id]
+    (again,) = await driver.store.claim([asks[Lane.RETRY]], now=NOW)
     assert (again.id, again.lane, again.failures) == (held.id, Lane.RETRY, 1)
 
 
-async def test_many_asks_are_filled_in_one_trip(desk: Desk) -> None:
-    tasks = await desk.submit_some(5)
+async def test_many_asks_are_filled_in_one_trip(driver: Driver) -> None:
+    tasks = await driver.submit_some(5)
     asks = [an_ask(worker=name, limit=2) for name in "abc"]
-    claimed = await desk.store.claim(asks, now=NOW)
+    claimed = await driver.store.claim(asks, now=NOW)
     assert ids(claimed) == ids(tasks)
     assert [task.worker for task in claimed] == ["a", "a", "b", "b", "c"]
 
 
 @pytest.mark.contract("S0-10")
-async def test_no_task_is_claimed_twice(desk: Desk) -> None:
-    tasks = await desk.submit_some(30)
-    claims = await asyncio.gather(*(desk.claim(limit=3, worker=f"w{n}") for n in range(15)))
+async def test_no_task_is_claimed_twice(driver: Driver) -> None:
+    tasks = await driver.submit_some(30)
+    claims = await asyncio.gather(*(driver.claim(limit=3, worker=f"w{n}") for n in range(15)))
     found = [task for claimed in claims for task in claimed]
     assert sorted(ids(found)) == sorted(ids(tasks))
 
 
-async def test_letters_come_with_the_claim_in_their_order(desk: Desk) -> None:
-    task = await desk.submit()
-    other = await desk.submit()
-    await desk.post(task.id, "1", "2")
-    await desk.post(task.id, "3")
-    claimed = await desk.claim(limit=2)
+async def test_letters_come_with_the_claim_in_their_order(driver: Driver) -> None:
+    task = await driver.submit()
+    other = await driver.submit()
+    await driver.post(task.id, "1", "2")
+    await driver.post(task.id, "3")
+    claimed = await driver.claim(limit=2)
     assert ids(claimed) == ids([task, other])
     assert [(letter.to, letter.name, letter.body) for letter in claimed[0].letters] == [
         (task.id, "signal", body) for body in "123"
@@ -144,11 +144,11 @@ async def test_letters_come_with_the_claim_in_their_order(desk: Desk) -> None:
     assert claimed[1].letters == ()
 
 
-async def test_letters_nobody_has_settled_on_come_again(desk: Desk) -> None:
-    task = await desk.submit()
-    await desk.post(task.id, "1")
-    (claimed,) = await desk.claim()
-    await desk.settle(claimed, Released())
-    await desk.post(task.id, "2")
-    (claimed,) = await desk.claim()
+async def test_letters_nobody_has_settled_on_come_again(driver: Driver) -> None:
+    task = await driver.submit()
+    await driver.post(task.id, "1")
+    (claimed,) = await driver.claim()
+    await driver.settle(claimed, Released())
+    await driver.post(task.id, "2")
+    (claimed,) = await driver.claim()
     assert [letter.body for letter in claimed.letters] == ["1", "2"]

@@ -13,7 +13,7 @@ from onward.core.contract import Effect, Key
 from onward.core.outcome import Released, Succeeded
 from onward.core.task import Claimed
 from onward.ledgers import open_backend
-from tests.contract.desk import Desk, submission
+from tests.contract.driver import Driver, submission
 from tests.contract.ledgers import KEYS
 from tests.servers import FLAVOURS, fresh_url, shared
 from tests.support import NOW, a_task
@@ -21,51 +21,51 @@ from tests.support import NOW, a_task
 DAY_MS = 24 * 3_600_000
 
 
-async def again(desk: Desk, held: Claimed) -> Claimed:
+async def again(driver: Driver, held: Claimed) -> Claimed:
     """The next attempt of the same task."""
-    await desk.settle(held, Released())
-    (claimed,) = await desk.claim(held.queue)
+    await driver.settle(held, Released())
+    (claimed,) = await driver.claim(held.queue)
     assert claimed.id == held.id
     return claimed
 
 
-async def keyed(desk: Desk, scope: str, key: str, **fields: Any) -> Claimed:
+async def keyed(driver: Driver, scope: str, key: str, **fields: Any) -> Claimed:
     task = a_task(queue=scope, key=key, **fields)
-    await desk.insert(submission(task, key=Key(scope, key, "body")))
-    (claimed,) = await desk.claim(scope)
+    await driver.insert(submission(task, key=Key(scope, key, "body")))
+    (claimed,) = await driver.claim(scope)
     return claimed
 
 
 @pytest.mark.contract("S1-8")
-async def test_an_effect_is_begun_once(desk: Desk) -> None:
-    effects, first = desk.backend.effects, await desk.running()
+async def test_an_effect_is_begun_once(driver: Driver) -> None:
+    effects, first = driver.backend.effects, await driver.running()
     assert await effects.begin(first, "charge", now=NOW) is None
-    second = await again(desk, first)
+    second = await again(driver, first)
     assert await effects.begin(second, "charge", now=NOW) == Effect(first.id, 1, None)
     assert await effects.finish(second, "charge", '"receipt"', fence=1)
-    third = await again(desk, second)
+    third = await again(driver, second)
     assert await effects.begin(third, "charge", now=NOW) == Effect(first.id, 1, '"receipt"')
 
 
 @pytest.mark.contract("S1-8")
-async def test_effects_are_told_apart_by_task_and_name(desk: Desk) -> None:
-    one, other = await desk.running(queue="a"), await desk.running(queue="b")
+async def test_effects_are_told_apart_by_task_and_name(driver: Driver) -> None:
+    one, other = await driver.running(queue="a"), await driver.running(queue="b")
     for held, name in ((one, "mail"), (one, "charge"), (other, "mail")):
-        assert await desk.backend.effects.begin(held, name, now=NOW) is None
+        assert await driver.backend.effects.begin(held, name, now=NOW) is None
 
 
 @pytest.mark.contract("S1-8")
-async def test_an_effect_that_did_not_happen_may_be_tried_again(desk: Desk) -> None:
-    effects, first = desk.backend.effects, await desk.running()
+async def test_an_effect_that_did_not_happen_may_be_tried_again(driver: Driver) -> None:
+    effects, first = driver.backend.effects, await driver.running()
     await effects.begin(first, "charge", now=NOW)
     await effects.undo(first, "charge")
-    second = await again(desk, first)
+    second = await again(driver, first)
     assert await effects.begin(second, "charge", now=NOW) is None
 
 
 @pytest.mark.contract("S1-8")
-async def test_a_done_effect_is_never_undone(desk: Desk) -> None:
-    effects, held = desk.backend.effects, await desk.running()
+async def test_a_done_effect_is_never_undone(driver: Driver) -> None:
+    effects, held = driver.backend.effects, await driver.running()
     await effects.begin(held, "charge", now=NOW)
     await effects.finish(held, "charge", "1", fence=held.fence)
     await effects.undo(held, "charge")
@@ -73,32 +73,32 @@ async def test_a_done_effect_is_never_undone(desk: Desk) -> None:
 
 
 @pytest.mark.contract("S1-8")
-async def test_an_attempt_cannot_undo_what_another_began(desk: Desk) -> None:
-    effects, first = desk.backend.effects, await desk.running()
+async def test_an_attempt_cannot_undo_what_another_began(driver: Driver) -> None:
+    effects, first = driver.backend.effects, await driver.running()
     await effects.begin(first, "charge", now=NOW)
-    second = await again(desk, first)
+    second = await again(driver, first)
     await effects.undo(second, "charge")
     assert await effects.begin(second, "charge", now=NOW) == Effect(first.id, 1, None)
 
 
 @pytest.mark.contract("S1-8")
 async def test_an_attempt_that_was_overtaken_cannot_undo_what_the_next_may_be_repeating(
-    desk: Desk,
+    driver: Driver,
 ) -> None:
-    effects, first = desk.backend.effects, await desk.running()
+    effects, first = driver.backend.effects, await driver.running()
     await effects.begin(first, "charge", now=NOW)
-    second = await again(desk, first)  # was let to repeat it
+    second = await again(driver, first)  # was let to repeat it
     await effects.undo(first, "charge")
     assert await effects.finish(second, "charge", "2", fence=first.fence)
     assert await effects.begin(second, "charge", now=NOW) == Effect(first.id, 1, "2")
 
 
 @pytest.mark.contract("S1-8")
-async def test_only_the_fence_that_began_an_effect_finishes_it(desk: Desk) -> None:
-    effects, first = desk.backend.effects, await desk.running()
+async def test_only_the_fence_that_began_an_effect_finishes_it(driver: Driver) -> None:
+    effects, first = driver.backend.effects, await driver.running()
     assert not await effects.finish(first, "charge", "0", fence=1), "it was never begun"
     await effects.begin(first, "charge", now=NOW)
-    second = await again(desk, first)
+    second = await again(driver, first)
     assert not await effects.finish(second, "charge", "2", fence=second.fence)
     assert await effects.begin(second, "charge", now=NOW) == Effect(first.id, 1, None)
     assert await effects.finish(first, "charge", "1", fence=first.fence), "overtaken, but it did it"
@@ -106,8 +106,8 @@ async def test_only_the_fence_that_began_an_effect_finishes_it(desk: Desk) -> No
 
 
 @pytest.mark.contract("S1-8")
-async def test_the_first_value_of_an_effect_stays(desk: Desk) -> None:
-    effects, held = desk.backend.effects, await desk.running()
+async def test_the_first_value_of_an_effect_stays(driver: Driver) -> None:
+    effects, held = driver.backend.effects, await driver.running()
     await effects.begin(held, "charge", now=NOW)
     for value in ("1", "2"):  # the second is a request that was sent again
         assert await effects.finish(held, "charge", value, fence=held.fence)
@@ -115,37 +115,37 @@ async def test_the_first_value_of_an_effect_stays(desk: Desk) -> None:
 
 
 @pytest.mark.contract("S1-8")
-async def test_of_racing_beginners_one_may_act(desk: Desk) -> None:
-    held = await desk.running()
-    calls = [desk.backend.effects.begin(held, "charge", now=NOW) for _ in range(10)]
+async def test_of_racing_beginners_one_may_act(driver: Driver) -> None:
+    held = await driver.running()
+    calls = [driver.backend.effects.begin(held, "charge", now=NOW) for _ in range(10)]
     assert (await asyncio.gather(*calls)).count(None) == 1
 
 
 @pytest.mark.contract("S1-8")
-async def test_the_same_key_in_another_scope_has_effects_of_its_own(desk: Desk) -> None:
-    effects = desk.backend.effects
+async def test_the_same_key_in_another_scope_has_effects_of_its_own(driver: Driver) -> None:
+    effects = driver.backend.effects
     for scope in ("console", "streams"):
-        held = await keyed(desk, scope, "order-1")
+        held = await keyed(driver, scope, "order-1")
         assert await effects.begin(held, "charge", now=NOW) is None
         assert await effects.finish(held, "charge", f'"{scope}"', fence=held.fence)
 
 
 @pytest.mark.contract("S1-8")
-async def test_a_key_like_another_tasks_id_has_effects_of_its_own(desk: Desk) -> None:
-    effects, plain = desk.backend.effects, await desk.running()
+async def test_a_key_like_another_tasks_id_has_effects_of_its_own(driver: Driver) -> None:
+    effects, plain = driver.backend.effects, await driver.running()
     assert await effects.begin(plain, "charge", now=NOW) is None
-    imitates = await keyed(desk, "console", plain.id)
+    imitates = await keyed(driver, "console", plain.id)
     assert await effects.begin(imitates, "charge", now=NOW) is None
 
 
 @pytest.mark.contract("S1-8")
-async def test_a_task_that_repeats_a_key_on_a_stream_has_the_same_effects(desk: Desk) -> None:
-    effects = desk.backend.effects
-    first = await keyed(desk, "streams", "pay-7", profile="streams")
+async def test_a_task_that_repeats_a_key_on_a_stream_has_the_same_effects(driver: Driver) -> None:
+    effects = driver.backend.effects
+    first = await keyed(driver, "streams", "pay-7", profile="streams")
     assert await effects.begin(first, "charge", now=NOW) is None
     # Adopted although the key was used: a worker had its entry already.
-    await desk.insert(submission(a_task(queue="s", key="pay-7", profile="streams")))
-    (repeats,) = await desk.claim("s")
+    await driver.insert(submission(a_task(queue="s", key="pay-7", profile="streams")))
+    (repeats,) = await driver.claim("s")
     assert repeats.fence == first.fence
     assert await effects.begin(repeats, "charge", now=NOW) == Effect(first.id, 1, None)
     await effects.undo(repeats, "charge")
@@ -153,24 +153,24 @@ async def test_a_task_that_repeats_a_key_on_a_stream_has_the_same_effects(desk: 
     assert await effects.finish(repeats, "charge", "1", fence=1), "it was let to repeat it"
 
 
-async def test_effects_without_a_key_are_forgotten_with_their_task(desk: Desk) -> None:
-    effects, held = desk.backend.effects, await desk.running()
+async def test_effects_without_a_key_are_forgotten_with_their_task(driver: Driver) -> None:
+    effects, held = driver.backend.effects, await driver.running()
     await effects.begin(held, "charge", now=NOW)
-    await desk.settle(held, Succeeded("1"))
-    assert await desk.store.purge([held.id], now=NOW) == 1
+    await driver.settle(held, Succeeded("1"))
+    assert await driver.store.purge([held.id], now=NOW) == 1
     assert await effects.begin(held, "charge", now=NOW) is None
 
 
-async def test_forgetting_a_key_leaves_the_effects_of_other_scopes(desk: Desk) -> None:
-    effects = desk.backend.effects
-    gone, stays = [await keyed(desk, scope, "order-1") for scope in ("console", "streams")]
+async def test_forgetting_a_key_leaves_the_effects_of_other_scopes(driver: Driver) -> None:
+    effects = driver.backend.effects
+    gone, stays = [await keyed(driver, scope, "order-1") for scope in ("console", "streams")]
     for held in (gone, stays):
         await effects.begin(held, "charge", now=NOW)
-    await desk.settle(gone, Succeeded("1"))
-    assert await desk.store.purge([gone.id], now=NOW) == 1
-    await desk.store.purge([], now=NOW + 2 * DAY_MS)
+    await driver.settle(gone, Succeeded("1"))
+    assert await driver.store.purge([gone.id], now=NOW) == 1
+    await driver.store.purge([], now=NOW + 2 * DAY_MS)
     assert await effects.begin(stays, "charge", now=NOW) == Effect(stays.id, stays.fence, None)
-    fresh = await keyed(desk, "console", "order-1")
+    fresh = await keyed(driver, "console", "order-1")
     assert await effects.begin(fresh, "charge", now=NOW) is None
 
 
@@ -180,17 +180,17 @@ async def test_forgetting_a_key_leaves_the_effects_of_other_scopes(desk: Desk) -
 @pytest.mark.parametrize("keys", ["", KEYS])
 async def test_a_file_of_an_earlier_version_keeps_its_effects(tmp_path: Path, keys: str) -> None:
     url = f"sqlite:///{tmp_path}/onward.db"
-    desk = Desk(open_backend(url, keys=keys))
+    driver = Driver(open_backend(url, keys=keys))
     held = [
-        await desk.running(),
-        await keyed(desk, "console", "order-1"),
-        await keyed(desk, "console:session", "order-1"),
+        await driver.running(),
+        await keyed(driver, "console", "order-1"),
+        await keyed(driver, "console:session", "order-1"),
     ]
     for one in held[:2]:
-        await desk.backend.effects.begin(one, "charge", now=NOW)
-        await desk.backend.effects.finish(one, "charge", "1", fence=one.fence)
-    await desk.backend.effects.begin(held[0], "mail", now=NOW)
-    await desk.backend.close()
+        await driver.backend.effects.begin(one, "charge", now=NOW)
+        await driver.backend.effects.finish(one, "charge", "1", fence=one.fence)
+    await driver.backend.effects.begin(held[0], "mail", now=NOW)
+    await driver.backend.close()
 
     connection = apsw.Connection(f"{tmp_path}/onward.db")
     connection.execute(
@@ -203,22 +203,22 @@ async def test_a_file_of_an_earlier_version_keeps_its_effects(tmp_path: Path, ke
     )
     connection.close()
 
-    desk = Desk(open_backend(url, keys=keys))
-    effects = desk.backend.effects
+    driver = Driver(open_backend(url, keys=keys))
+    effects = driver.backend.effects
     for one in held:  # the scopes shared a note, and neither acts again
         assert await effects.begin(one, "charge", now=NOW) == Effect(one.id, 1, "1")
     assert await effects.begin(held[0], "mail", now=NOW) == Effect(held[0].id, 1, None)
     await effects.undo(held[0], "mail")
     assert await effects.begin(held[0], "mail", now=NOW) is None
-    await desk.backend.close()
+    await driver.backend.close()
 
 
 @pytest.mark.parametrize("keys", ["", KEYS])
 @pytest.mark.parametrize("flavour", FLAVOURS)
 async def test_a_redis_of_an_earlier_version_keeps_its_effects(flavour: str, keys: str) -> None:
-    desk = Desk(open_backend(fresh_url(flavour), keys=keys))
-    held = [await desk.running(), await keyed(desk, "console", "order-1")]
-    effects = desk.backend.effects
+    driver = Driver(open_backend(fresh_url(flavour), keys=keys))
+    held = [await driver.running(), await keyed(driver, "console", "order-1")]
+    effects = driver.backend.effects
     redis: Any = shared(flavour).client
     for one in held:
         await effects.begin(one, "charge", now=NOW)
@@ -235,13 +235,13 @@ async def test_a_redis_of_an_earlier_version_keeps_its_effects(flavour: str, key
         assert await effects.begin(one, "mail", now=NOW) == Effect(one.id, 1, "2")
         await effects.undo(one, "sms")
         assert await effects.begin(one, "sms", now=NOW) is None
-    await desk.backend.close()
+    await driver.backend.close()
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 async def test_a_full_redis_still_notes_what_has_happened(flavour: str) -> None:
-    desk = Desk(open_backend(fresh_url(flavour)))
-    effects, held = desk.backend.effects, await desk.running()
+    driver = Driver(open_backend(fresh_url(flavour)))
+    effects, held = driver.backend.effects, await driver.running()
     await effects.begin(held, "charge", now=NOW)
     await effects.begin(held, "mail", now=NOW)
     redis = shared(flavour).client
@@ -253,4 +253,4 @@ async def test_a_full_redis_still_notes_what_has_happened(flavour: str) -> None:
         redis.config_set("maxmemory", 0)
     assert await effects.begin(held, "charge", now=NOW) == Effect(held.id, held.fence, "1")
     assert await effects.begin(held, "mail", now=NOW) is None
-    await desk.backend.close()
+    await driver.backend.close()

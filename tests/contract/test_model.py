@@ -28,7 +28,7 @@ from onward.core import machine
 from onward.core.contract import Ask, Backend, LeaseRenewal, LeaseStatus, Move, Submission, Verdict
 from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
 from onward.core.task import FINAL, FINAL_EVENTS, Claimed, Fault, Letter, State, Task
-from tests.contract.desk import Desk
+from tests.contract.driver import Driver
 from tests.contract.ledgers import LEDGERS
 from tests.contract.model import Model
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, an_ask, ids, replay
@@ -67,7 +67,7 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = loop
         self.backend = backend
-        self.desk = Desk(backend)
+        self.driver = Driver(backend)
         self.model = Model()
         self.held: list[Claimed] = []
         self.readings: list[Task] = []  # also old ones: whoever decides may have read long ago
@@ -85,13 +85,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def new(self, **fields: Any) -> Submission:
         self.born += 1
-        task = a_task(id=f"t{self.born}", created_at=self.desk.now, **fields)
+        task = a_task(id=f"t{self.born}", created_at=self.driver.now, **fields)
         return Submission(*machine.born(task, PROFILES[task.profile]))
 
-    def apply(self, *moves: Move | None, hands: tuple[Ask, ...] = ()) -> None:
+    def apply(self, *moves: Move | None, asks: tuple[Ask, ...] = ()) -> None:
         wanted = [move for move in moves if move is not None]
-        moved = self.run(self.desk.apply(*wanted, hands=hands))
-        expected, claimed = self.model.apply(wanted, self.desk.now, hands)
+        moved = self.run(self.driver.apply(*wanted, asks=asks))
+        expected, claimed = self.model.apply(wanted, self.driver.now, asks)
         assert list(moved.verdicts) == expected
         assert ids(moved.claimed) == claimed
         self.held += moved.claimed
@@ -114,13 +114,13 @@ class LedgerMachine(RuleBasedStateMachine):
         fields: dict[str, Any] = {}
         if clock is not None:
             spans = {"parent": "t1", "attempt_ms": 20_000, "waiting_for": "approval"}
-            fields[clock] = spans.get(clock, self.desk.now + 45_000)
+            fields[clock] = spans.get(clock, self.driver.now + 45_000)
         item = self.new(queue=queue, profile=profile, **fields)
         item = Submission(item.task, item.events, cap)
-        hands = (an_ask(queue),) if hand else ()
-        inserted = self.run(self.desk.insert(item, hands=hands))
-        claimed = self.model.claim(hands, self.desk.now)
-        fate, running = self.model.insert(item, hands if not claimed else (), self.desk.now)
+        asks = (an_ask(queue),) if hand else ()
+        inserted = self.run(self.driver.insert(item, asks=asks))
+        claimed = self.model.claim(asks, self.driver.now)
+        fate, running = self.model.insert(item, asks if not claimed else (), self.driver.now)
         assert (inserted.receipts[0].fate, inserted.receipts[0].running) == (fate, running)
         assert ids(inserted.claimed) == claimed + ([item.task.id] if running else [])
         self.held += inserted.claimed
@@ -135,8 +135,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(queue=queues, limit=st.integers(1, 4), offered=st.booleans())
     def claim(self, queue: str, limit: int, offered: bool) -> None:
         asks = (an_ask(queue, limit=limit, lease_ms=None if offered else LEASE_MS),)
-        claimed: Sequence[Claimed] = self.run(self.desk.store.claim(asks, now=self.desk.now))
-        assert ids(claimed) == self.model.claim(asks, self.desk.now), "first in, first out"
+        claimed: Sequence[Claimed] = self.run(self.driver.store.claim(asks, now=self.driver.now))
+        assert ids(claimed) == self.model.claim(asks, self.driver.now), "first in, first out"
         for one in claimed:
             assert [letter.body for letter in one.letters] == self.model.rows[one.id].letters
         self.held += claimed
@@ -145,16 +145,16 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(at=which)
     def deliver(self, at: int) -> None:
         one = self.held[-1 - at % len(self.held)]
-        self.apply(machine.delivered(one, "v", self.desk.now, self.desk.now + LEASE_MS))
+        self.apply(machine.delivered(one, "v", self.driver.now, self.driver.now + LEASE_MS))
 
     @precondition(lambda self: self.held)
     @rule(at=which, note=st.booleans())
     def extend(self, at: int, note: bool) -> None:
         one = self.held[-1 - at % len(self.held)]
         notes = (("task.chunk", None),) if note else ()
-        hold = LeaseRenewal(one.id, one.fence, self.desk.now + LEASE_MS, None, notes)
-        (status,) = self.run(self.desk.store.extend([hold], now=self.desk.now))
-        assert status is self.model.extend(hold)
+        renewal = LeaseRenewal(one.id, one.fence, self.driver.now + LEASE_MS, None, notes)
+        (status,) = self.run(self.driver.store.extend([renewal], now=self.driver.now))
+        assert status is self.model.extend(renewal)
         if status is LeaseStatus.LOST:
             self.held.remove(one)
 
@@ -187,11 +187,11 @@ class LedgerMachine(RuleBasedStateMachine):
             )
             children = [self.new(queue="b", parent=one.id)] if spawn else []
         profile = PROFILES[one.profile]
-        move = machine.settle(one, outcome, self.desk.now, profile, tuple(children))
+        move = machine.settle(one, outcome, self.driver.now, profile, tuple(children))
         if heard is not None and move.letters:
             move = msgspec.structs.replace(move, answer=self.answer(move.letters[0].to, heard, at))
-        hands = (an_ask("b"),) if hand else ()
-        self.apply(move, *([move] if twice else []), hands=hands)
+        asks = (an_ask("b"),) if hand else ()
+        self.apply(move, *([move] if twice else []), asks=asks)
 
     def answer(self, parent: str, heard: Parked | Succeeded, at: int) -> Move | None:
         """Of a parent as it is now, or as somebody once read it."""
@@ -203,7 +203,7 @@ class LedgerMachine(RuleBasedStateMachine):
         task = known[-1 - at % len(known)]
         child = self.new(queue="b", parent=parent) if isinstance(heard, Parked) else None
         profile, spawn = PROFILES[task.profile], () if child is None else (child,)
-        return machine.answer(task, heard, self.desk.now, profile, spawn)
+        return machine.answer(task, heard, self.driver.now, profile, spawn)
 
     @precondition(lambda self: self.model.rows)
     @rule(at=which)
@@ -223,35 +223,39 @@ class LedgerMachine(RuleBasedStateMachine):
         if fresh:
             task = rows[-1 - at % len(rows)].task
         if verb == "replay":
-            later = self.desk.now + 20_000 if at % 2 else None
-            self.apply(replay(task, self.desk.now, run_at=later))
+            later = self.driver.now + 20_000 if at % 2 else None
+            self.apply(replay(task, self.driver.now, run_at=later))
         else:
             decide = getattr(machine, verb)
-            self.apply(decide(task, self.desk.now, PROFILES[task.profile]))
+            self.apply(decide(task, self.driver.now, PROFILES[task.profile]))
 
     @precondition(lambda self: self.readings)
     @rule(at=which)
-    def remark(self, at: int) -> None:
-        self.apply(machine.remark(self.readings[-1 - at % len(self.readings)], "task.late", None))
+    def event_only(self, at: int) -> None:
+        self.apply(
+            machine.event_only(self.readings[-1 - at % len(self.readings)], "task.late", None)
+        )
 
     @rule(to=which)
     def post(self, to: int) -> None:
         letter = Letter(to=f"t{to % (self.born + 1)}", name="signal", body=f"{to}")
-        moved = self.run(self.desk.store.post([letter], now=self.desk.now))
-        verdict = self.model.post(letter, self.desk.now)
+        moved = self.run(self.driver.store.post([letter], now=self.driver.now))
+        verdict = self.model.post(letter, self.driver.now)
         assert list(moved.verdicts) == [verdict]
 
     @rule(ms=st.sampled_from([1, 5_000, LEASE_MS, 100_000, 3_600_000, 31 * 24 * 3_600_000]))
     def advance_and_sweep(self, ms: int) -> None:
-        self.desk.now += ms
-        due: Sequence[Task] = self.run(self.desk.store.due(now=self.desk.now, limit=100))
-        assert sorted(ids(due)) == sorted(self.model.due(self.desk.now))
+        self.driver.now += ms
+        due: Sequence[Task] = self.run(self.driver.store.due(now=self.driver.now, limit=100))
+        assert sorted(ids(due)) == sorted(self.model.due(self.driver.now))
         over = [task.id for task in due if task.state in FINAL]
         live = [task for task in due if task.state not in FINAL]
-        moves = [machine.on_due(t, self.desk.now, PROFILES[t.profile]) for t in live]
+        moves = [machine.on_due(t, self.driver.now, PROFILES[t.profile]) for t in live]
         self.readings += live[:2]
         self.apply(*moves)
-        assert self.run(self.desk.store.purge(over, now=self.desk.now)) == self.model.purge(over)
+        assert self.run(self.driver.store.purge(over, now=self.driver.now)) == self.model.purge(
+            over
+        )
 
     @rule(at=which)
     def late_sweep(self, at: int) -> None:
@@ -259,12 +263,12 @@ class LedgerMachine(RuleBasedStateMachine):
         live = [task for task in self.readings if task.state not in FINAL]
         if live:
             task = live[-1 - at % len(live)]
-            self.apply(machine.on_due(task, self.desk.now, PROFILES[task.profile]))
+            self.apply(machine.on_due(task, self.driver.now, PROFILES[task.profile]))
 
     @rule(at=which)
     def purge(self, at: int) -> None:
         id = f"t{at % (self.born + 1)}"
-        purged = self.run(self.desk.store.purge([id], now=self.desk.now))
+        purged = self.run(self.driver.store.purge([id], now=self.driver.now))
         assert purged == self.model.purge([id])
 
     @invariant()
@@ -273,22 +277,22 @@ class LedgerMachine(RuleBasedStateMachine):
         self.run(self.compare())
 
     async def compare(self) -> None:
-        tasks = await self.desk.all()
+        tasks = await self.driver.all()
         expected = sorted(self.model.rows.values(), key=lambda row: row.number)
         assert tasks == [row.task for row in expected]
         for task in tasks:
             assert task.fence >= self.fences[task.id]
             self.fences[task.id] = task.fence
-        assert await self.desk.store.counts() == await self.desk.recount()
+        assert await self.driver.store.counts() == await self.driver.recount()
         for id, position in self.model.positions().items():
-            assert await self.desk.store.position(id) == position
+            assert await self.driver.store.position(id) == position
         await self.read_the_log()
         for task in tasks:
             assert self.numbers[task.id] == task.events
             assert ((task.id, task.generation) in self.finals) == (task.state in FINAL)
 
     async def read_the_log(self) -> None:
-        page = await self.desk.store.events(after=self.cursor, limit=1_000)
+        page = await self.driver.store.events(after=self.cursor, limit=1_000)
         self.cursor = page.next or ""
         for event in page.items:
             self.numbers[event.task] += 1

@@ -14,7 +14,7 @@ from onward.core.clock import ManualClock
 from onward.core.contract import Backend, LeaseRenewal, LeaseStatus, Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Failed, Outcome, Parked, Succeeded
-from onward.core.slots import Seat
+from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Fault, State, Task, fault_of, new_id
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, wait_until
 
@@ -33,17 +33,17 @@ class Post(Dispatcher):
         """So many tasks in the worker's hands; only these are in the inbox."""
         self.inbox.clear()
         worker = new_id()
-        seat = Seat(
+        seat = WorkerSlots(
             worker,
             [worker],
             lease_ms=LEASE_MS,
             deliver=self.inbox.append,
             stop=lambda task, revoked: None,
         )
-        self.hands.sit(seat, count)
+        self.slots.add(seat, count)
         await self.submit_all([a_task(queue=worker, **fields) for _ in range(count)])
         await wait_until(lambda: len(self.inbox) == count)
-        self.hands.leave(seat)
+        self.slots.remove(seat)
         return list(self.inbox)
 
     async def task(self, id: str) -> Task:

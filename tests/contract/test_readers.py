@@ -14,7 +14,7 @@ from onward.core.duty import Duty
 from onward.core.readers import CURSORS, DAY_MS, RENEW_MS, Readers
 from onward.core.tail import Tail
 from onward.core.task import Event
-from tests.contract.desk import Desk
+from tests.contract.driver import Driver
 from tests.support import NOW
 
 
@@ -37,41 +37,43 @@ async def run_for(readers: Readers, clock: ManualClock, ms: int, *alive: Tail) -
         await readers.retire_silent()
 
 
-async def test_a_reader_that_is_gone_for_days_no_longer_holds_finished_tasks(desk: Desk) -> None:
+async def test_a_reader_that_is_gone_for_days_no_longer_holds_finished_tasks(
+    driver: Driver,
+) -> None:
     clock = ManualClock()
-    readers = Readers(desk.backend, clock, 2 * DAY_MS)
+    readers = Readers(driver.backend, clock, 2 * DAY_MS)
     gone, there = Listing("gone"), Listing("there")
-    await Tail(desk.backend, gone, clock).catch_up()
-    alive = Tail(desk.backend, there, clock)
-    over = await desk.finished()
+    await Tail(driver.backend, gone, clock).catch_up()
+    alive = Tail(driver.backend, there, clock)
+    over = await driver.finished()
     await run_for(readers, clock, 2 * DAY_MS - 3_600_000, alive)
-    assert await desk.store.purge([over.id], now=clock.now()) == 0, "it may still come back"
+    assert await driver.store.purge([over.id], now=clock.now()) == 0, "it may still come back"
     with capture_logs() as logs:
         await run_for(readers, clock, 2 * 3_600_000, alive)
     assert [(line["log_level"], line["reader"], line["silent_days"]) for line in logs] == [
         ("error", "gone", 2)
     ]
-    assert await desk.store.purge([over.id], now=clock.now()) == 1
+    assert await driver.store.purge([over.id], now=clock.now()) == 1
     assert [(one.name, one.retired) for one in await readers.list()] == [
         ("there", False),
         ("gone", True),
     ]
 
 
-async def test_days_on_which_no_server_ran_count_for_nobody(desk: Desk) -> None:
+async def test_days_on_which_no_server_ran_count_for_nobody(driver: Driver) -> None:
     clock = ManualClock()
-    readers = Readers(desk.backend, clock, 2 * DAY_MS)
-    await Tail(desk.backend, Listing("reader"), clock).catch_up()
+    readers = Readers(driver.backend, clock, 2 * DAY_MS)
+    await Tail(driver.backend, Listing("reader"), clock).catch_up()
     await readers.retire_silent()
     clock.advance(30 * DAY_MS)
     await readers.retire_silent()
     assert not (await readers.list())[0].retired, "it had no chance to look"
 
 
-async def test_silence_is_counted_once_however_many_servers_look(desk: Desk) -> None:
+async def test_silence_is_counted_once_however_many_servers_look(driver: Driver) -> None:
     clock = ManualClock()
-    servers = [Readers(desk.backend, clock, DAY_MS) for _ in range(3)]
-    await Tail(desk.backend, Listing("reader"), clock).catch_up()
+    servers = [Readers(driver.backend, clock, DAY_MS) for _ in range(3)]
+    await Tail(driver.backend, Listing("reader"), clock).catch_up()
     for _ in range(10):
         clock.advance(3 * RENEW_MS)
         for readers in servers:
@@ -81,29 +83,29 @@ async def test_silence_is_counted_once_however_many_servers_look(desk: Desk) -> 
     assert found.seen_at == NOW
 
 
-async def test_the_cursor_of_an_older_version_begins_to_be_silent_now(desk: Desk) -> None:
+async def test_the_cursor_of_an_older_version_begins_to_be_silent_now(driver: Driver) -> None:
     clock = ManualClock()
-    readers = Readers(desk.backend, clock, DAY_MS)
-    start = (await desk.store.events(after="$", limit=1)).next or ""
-    await desk.backend.documents.put(CURSORS, "old", f'"{start}"', now=NOW)
-    over = await desk.finished()
+    readers = Readers(driver.backend, clock, DAY_MS)
+    start = (await driver.store.events(after="$", limit=1)).next or ""
+    await driver.backend.documents.put(CURSORS, "old", f'"{start}"', now=NOW)
+    over = await driver.finished()
     await readers.retire_silent()
-    assert await desk.store.purge([over.id], now=NOW) == 0
+    assert await driver.store.purge([over.id], now=NOW) == 0
     await run_for(readers, clock, DAY_MS + 3_600_000)
-    assert await desk.store.purge([over.id], now=clock.now()) == 1
+    assert await driver.store.purge([over.id], now=clock.now()) == 1
 
 
-async def test_a_retired_reader_that_comes_back_goes_on_where_it_was(desk: Desk) -> None:
+async def test_a_retired_reader_that_comes_back_goes_on_where_it_was(driver: Driver) -> None:
     clock = ManualClock()
-    readers = Readers(desk.backend, clock, DAY_MS)
-    first = await desk.submit()
-    await Tail(desk.backend, Listing("reader"), clock).catch_up()
+    readers = Readers(driver.backend, clock, DAY_MS)
+    first = await driver.submit()
+    await Tail(driver.backend, Listing("reader"), clock).catch_up()
     await run_for(readers, clock, DAY_MS + 3_600_000)
     assert (await readers.list())[0].retired
-    second = await desk.submit()
+    second = await driver.submit()
     back = Listing("reader")
     with capture_logs() as logs:
-        await Tail(desk.backend, back, clock).catch_up()
+        await Tail(driver.backend, back, clock).catch_up()
     assert first.id not in back.seen
     assert set(back.seen) == {second.id}
     assert [line["reader"] for line in logs] == ["reader"]
@@ -112,39 +114,39 @@ async def test_a_retired_reader_that_comes_back_goes_on_where_it_was(desk: Desk)
     ]
 
 
-async def test_how_far_a_reader_is_behind_is_known(desk: Desk) -> None:
+async def test_how_far_a_reader_is_behind_is_known(driver: Driver) -> None:
     clock = ManualClock()
-    readers = Readers(desk.backend, clock)
-    tail = Tail(desk.backend, Listing("reader"), clock)
+    readers = Readers(driver.backend, clock)
+    tail = Tail(driver.backend, Listing("reader"), clock)
     await tail.catch_up()
     assert (await readers.list())[0].behind_ms == 0
-    await desk.submit()
+    await driver.submit()
     clock.advance(5_000)
     assert (await readers.list())[0].behind_ms == 5_000
     await tail.catch_up()
     assert (await readers.list())[0].behind_ms == 0
 
 
-async def test_a_reader_can_be_forgotten(desk: Desk) -> None:
+async def test_a_reader_can_be_forgotten(driver: Driver) -> None:
     clock = ManualClock()
-    readers = Readers(desk.backend, clock)
-    await Tail(desk.backend, Listing("reader"), clock).catch_up()
-    over = await desk.finished()
-    assert await desk.store.purge([over.id], now=NOW) == 0
+    readers = Readers(driver.backend, clock)
+    await Tail(driver.backend, Listing("reader"), clock).catch_up()
+    over = await driver.finished()
+    assert await driver.store.purge([over.id], now=NOW) == 0
     assert await readers.forget("reader")
     assert not await readers.forget("reader")
     assert await readers.list() == []
-    assert await desk.store.purge([over.id], now=NOW) == 1
+    assert await driver.store.purge([over.id], now=NOW) == 1
 
 
 @pytest.mark.parametrize("postpone_ms", [POSTPONE_MS, 10 * POSTPONE_MS])
 async def test_what_is_not_read_yet_is_due_again_when_the_caller_says(
-    desk: Desk, postpone_ms: int
+    driver: Driver, postpone_ms: int
 ) -> None:
-    await Tail(desk.backend, Listing("reader"), ManualClock()).catch_up()
-    over = await desk.finished()
-    assert await desk.store.purge([over.id], now=NOW, postpone_ms=postpone_ms) == 0
-    assert (await desk.task(over.id)).due_at == NOW + postpone_ms
+    await Tail(driver.backend, Listing("reader"), ManualClock()).catch_up()
+    over = await driver.finished()
+    assert await driver.store.purge([over.id], now=NOW, postpone_ms=postpone_ms) == 0
+    assert (await driver.task(over.id)).due_at == NOW + postpone_ms
 
 
 async def test_a_document_is_deleted_only_as_it_was_read(backend: Backend) -> None:

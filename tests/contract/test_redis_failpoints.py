@@ -14,8 +14,8 @@ from onward.core.contract import Ask, Key, LeaseRenewal, Move, Verdict
 from onward.core.outcome import Failed, Parked, Released, Succeeded
 from onward.core.task import Fault, Letter
 from onward.ledgers.redis import RedisBackend, client
-from onward.ledgers.redis.mending import Mending
-from tests.contract.desk import Desk, submission
+from onward.ledgers.redis.repair import RowRepair
+from tests.contract.driver import Driver, submission
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.servers import FLAVOURS, fresh_url, shared
 from tests.support import NOW, a_task, an_ask
@@ -54,36 +54,36 @@ async def flavour(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 Moves = tuple[tuple[Move, ...], tuple[Ask, ...]]
 
 
-async def one_ends_and_one_is_tried_again(desk: Desk) -> Moves:
+async def one_ends_and_one_is_tried_again(driver: Driver) -> Moves:
     """With a letter to a parent that waits, and free hands that take what is queued."""
-    parent = await desk.submit(waiting_for="event", expires_at=NOW + 60_000)
-    child, other = await desk.running(queue="a"), await desk.running(queue="b")
-    await desk.submit_some(2, queue="c", payload=f'"{"x" * 100}"')
-    over = desk.decide(child, Succeeded(f'"{"x" * 100}"'))
+    parent = await driver.submit(waiting_for="event", expires_at=NOW + 60_000)
+    child, other = await driver.running(queue="a"), await driver.running(queue="b")
+    await driver.submit_some(2, queue="c", payload=f'"{"x" * 100}"')
+    over = driver.decide(child, Succeeded(f'"{"x" * 100}"'))
     over = msgspec.structs.replace(over, letters=(Letter(to=parent.id, name="end", body="1"),))
-    return (over, desk.decide(other, Failed(BOOM))), (an_ask("c", limit=2),)
+    return (over, driver.decide(other, Failed(BOOM))), (an_ask("c", limit=2),)
 
 
-async def one_parks_with_children_and_one_goes_back(desk: Desk) -> Moves:
+async def one_parks_with_children_and_one_goes_back(driver: Driver) -> Moves:
     """It has read one letter of two, so that it is woken at once."""
-    run, other = await desk.running(queue="a"), await desk.running(queue="b")
-    await desk.submit_some(2, queue="b")
-    await desk.post(run.id, "1", "2")
-    parked = desk.decide(run, Parked(seen=1, journal="{}", waiting_for="event"))
+    run, other = await driver.running(queue="a"), await driver.running(queue="b")
+    await driver.submit_some(2, queue="b")
+    await driver.post(run.id, "1", "2")
+    parked = driver.decide(run, Parked(seen=1, journal="{}", waiting_for="event"))
     keyed = submission(a_task(queue="d"), key=Key("s", "k", "body"))
     parked = msgspec.structs.replace(parked, spawn=(submission(a_task(session="s")), keyed))
-    return (parked, desk.decide(other, Released())), ()
+    return (parked, driver.decide(other, Released())), ()
 
 
-async def one_dies_and_one_is_offered(desk: Desk) -> Moves:
-    dying = await desk.running(queue="a")
-    await desk.submit(queue="b")
-    (offered,) = await desk.claim("b", lease_ms=None)
-    dead = desk.decide(dying, Failed(msgspec.structs.replace(BOOM, retryable=False)))
-    return (dead, desk.decide(offered, Succeeded("1"))), ()
+async def one_dies_and_one_is_offered(driver: Driver) -> Moves:
+    dying = await driver.running(queue="a")
+    await driver.submit(queue="b")
+    (offered,) = await driver.claim("b", lease_ms=None)
+    dead = driver.decide(dying, Failed(msgspec.structs.replace(BOOM, retryable=False)))
+    return (dead, driver.decide(offered, Succeeded("1"))), ()
 
 
-SCENES: list[Callable[[Desk], Awaitable[Moves]]] = [
+SCENES: list[Callable[[Driver], Awaitable[Moves]]] = [
     one_ends_and_one_is_tried_again,
     one_parks_with_children_and_one_goes_back,
     one_dies_and_one_is_offered,
@@ -98,26 +98,26 @@ def check(redis: Any) -> None:
     if redis.exists("onward:aside"):  # a claim could not read them, and now they can be read
         path = redis.connection_pool.connection_kwargs["path"]
         with Redis(unix_socket_path=path, decode_responses=True) as client:
-            mending = Mending(client, "", mends=True, quiet=True, progress=lambda _: None)
+            mending = RowRepair(client, "", mends=True, quiet=True, progress=lambda _: None)
             assert list(mending.faults())
     check_redis_invariants(redis, all_over=False)
 
 
 @pytest.mark.parametrize("scene", SCENES)
 async def test_a_failure_after_any_command_of_two_moves_leaves_all_in_agreement(
-    flavour: str, scene: Callable[[Desk], Awaitable[Moves]]
+    flavour: str, scene: Callable[[Driver], Awaitable[Moves]]
 ) -> None:
     n, tripped, verdicts = 0, True, list[Verdict]()
     while tripped:
         n += 1
         backend, redis = RedisBackend(fresh_url(flavour)), shared(flavour).client
         redis.function_load(client.LIBRARY, replace=True)
-        desk = Desk(backend)
-        moves, hands = await scene(desk)
+        driver = Driver(backend)
+        moves, asks = await scene(driver)
         before = await rows(redis, *moves)
         redis.function_load(library_that_fails_at(n), replace=True)
         try:
-            verdicts = list((await desk.apply(*moves, hands=hands)).verdicts)
+            verdicts = list((await driver.apply(*moves, asks=asks)).verdicts)
         except ResponseError:  # before the first write
             verdicts = [Verdict.REFUSED] * 2
         redis.function_load(client.LIBRARY, replace=True)
@@ -132,47 +132,47 @@ async def test_a_failure_after_any_command_of_two_moves_leaves_all_in_agreement(
     assert verdicts == [Verdict.APPLIED] * 2
 
 
-async def insert(desk: Desk) -> None:
+async def insert(driver: Driver) -> None:
     keyed = submission(a_task(session="s", queue="new"), key=Key("s", "k", "b"))
-    await desk.insert(keyed, submission(a_task(queue="c")), hands=(an_ask("a", limit=2),))
+    await driver.insert(keyed, submission(a_task(queue="c")), asks=(an_ask("a", limit=2),))
 
 
-async def claim(desk: Desk) -> None:
-    await desk.claim("a", limit=3)
+async def claim(driver: Driver) -> None:
+    await driver.claim("a", limit=3)
 
 
-async def extend(desk: Desk) -> None:
-    hold = LeaseRenewal("held", 1, NOW + 60_000, None, (("task.progress", "1"),))
-    await desk.store.extend([hold, hold], now=NOW)
+async def extend(driver: Driver) -> None:
+    renewal = LeaseRenewal("held", 1, NOW + 60_000, None, (("task.progress", "1"),))
+    await driver.store.extend([renewal, renewal], now=NOW)
 
 
-async def post(desk: Desk) -> None:
-    await desk.post("waits", "1", "2")
+async def post(driver: Driver) -> None:
+    await driver.post("waits", "1", "2")
 
 
-async def purge(desk: Desk) -> None:
-    await desk.store.purge(["over", "over too"], now=NOW)
+async def purge(driver: Driver) -> None:
+    await driver.store.purge(["over", "over too"], now=NOW)
 
 
 @pytest.mark.parametrize("work", [insert, claim, extend, post, purge])
 async def test_the_same_holds_for_every_other_call(
-    flavour: str, work: Callable[[Desk], Awaitable[None]]
+    flavour: str, work: Callable[[Driver], Awaitable[None]]
 ) -> None:
     n, tripped = 0, True
     while tripped:
         n += 1
         backend, redis = RedisBackend(fresh_url(flavour)), shared(flavour).client
         redis.function_load(client.LIBRARY, replace=True)
-        desk = Desk(backend)
-        await desk.submit_some(2, queue="a", payload=f'"{"x" * 100}"')
-        await desk.submit(id="waits", waiting_for="event")
-        await desk.running(id="held", queue="r")
+        driver = Driver(backend)
+        await driver.submit_some(2, queue="a", payload=f'"{"x" * 100}"')
+        await driver.submit(id="waits", waiting_for="event")
+        await driver.running(id="held", queue="r")
         for id in ("over", "over too"):
-            await desk.finished(id=id, queue="f", session="t")
+            await driver.finished(id=id, queue="f", session="t")
         redis.function_load(library_that_fails_at(n), replace=True)
         tripped = False
         try:
-            await work(desk)
+            await work(driver)
         except ResponseError:  # before the first write
             tripped = True
         redis.function_load(client.LIBRARY, replace=True)

@@ -16,7 +16,7 @@ from onward.core.errors import LedgerUnavailable, NotLetIn
 from onward.ledgers import redis as ledger
 from onward.ledgers.redis import RedisBackend
 from onward.ledgers.redis.client import Functions, refused
-from tests.contract.desk import Desk
+from tests.contract.driver import Driver
 from tests.house import open_house
 from tests.servers import FLAVOURS, fresh_url, shared
 
@@ -98,7 +98,7 @@ async def test_a_command_that_an_acl_forbids_is_found_out_before_a_task_is_writt
     backend = RedisBackend(f"unix://narrow:secret@{shared(flavour).socket}")
     try:
         with pytest.raises(NotLetIn, match=forbidden.upper()):
-            await Desk(backend).submit()
+            await Driver(backend).submit()
         assert not client.exists("onward:index")
     finally:
         await backend.close()
@@ -113,15 +113,15 @@ async def test_a_rehearsal_leaves_nothing_behind(backend: RedisBackend, client: 
 async def test_an_emptied_redis_is_not_taken_for_the_ledger(
     backend: RedisBackend, client: Any, restarted: bool
 ) -> None:
-    desk = Desk(backend)
-    await desk.submit()
+    driver = Driver(backend)
+    await driver.submit()
     client.flushall()
     if restarted:
         client.function_flush("SYNC")
     with capture_logs() as lines, pytest.raises(LedgerUnavailable, match="the ledger is gone"):
-        await desk.submit()
+        await driver.submit()
     assert [line["log_level"] for line in lines] == ["error"]
-    for call in (backend.maintain, desk.all, desk.submit):
+    for call in (backend.maintain, driver.all, driver.submit):
         with pytest.raises(LedgerUnavailable, match="the ledger is gone"):
             await call()
     assert client.keys() == []
@@ -137,10 +137,10 @@ async def test_another_ledger_in_its_place_is_told_and_its_own_is_known_again(
         await backend.maintain()
     assert "restart every server" in str(lost.value.hint)
     with pytest.raises(LedgerUnavailable):
-        await Desk(backend).submit()
+        await Driver(backend).submit()
     client.set("onward:epoch", epoch)
     await backend.maintain()
-    await Desk(backend).submit()
+    await Driver(backend).submit()
 
 
 async def test_every_server_of_a_ledger_knows_the_same_one(flavour: str) -> None:

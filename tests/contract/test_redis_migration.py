@@ -16,7 +16,7 @@ from onward.core.contract import Fate, Key
 from onward.core.errors import Invalid
 from onward.core.task import State
 from onward.ledgers.redis import RedisBackend, layout
-from tests.contract.desk import Desk, submission
+from tests.contract.driver import Driver, submission
 from tests.faults.redis_invariants import check_nothing_was_refused, check_redis_invariants
 from tests.servers import FLAVOURS, fresh_url, shared
 from tests.support import a_task, wait_until
@@ -41,22 +41,22 @@ def old_ledger(flavour: str, prefix: str = "") -> Any:
     return redis
 
 
-async def opened(flavour: str, prefix: str = "") -> Desk:
+async def opened(flavour: str, prefix: str = "") -> Driver:
     backend = RedisBackend(shared(flavour).url, prefix=prefix)
     try:
         await backend.functions.prepare()
     except BaseException:
         await backend.close()
         raise
-    return Desk(backend)
+    return Driver(backend)
 
 
-async def check_all(desk: Desk, redis: Any) -> None:
+async def check_all(driver: Driver, redis: Any) -> None:
     check_redis_invariants(redis, all_over=False)
     check_nothing_was_refused(redis)
-    tasks = await desk.all()
+    tasks = await driver.all()
     assert {state: sum(task.state == state for task in tasks) for state in STATES} == STATES
-    assert await desk.store.counts() == await desk.recount()
+    assert await driver.store.counts() == await driver.recount()
     # Two queues stood in one list: each has its own tasks, in order.
     for queue, ids in {
         "summarize": [*range(3), 12, 13, 14],
@@ -64,25 +64,25 @@ async def check_all(desk: Desk, redis: Any) -> None:
         "orders": range(6, 9),
         "orders:high": range(9, 12),
     }.items():
-        claimed = await desk.claim(queue, limit=9)
+        claimed = await driver.claim(queue, limit=9)
         assert [task.id for task in claimed] == [f"queued-{n}" for n in ids]
         assert all(len(task.payload) > 80 for task in claimed)
-    assert [task.id for task in await desk.claim("back", limit=9)] == ["back-20", "queued-21"]
-    lettered = await desk.task("lettered-23")
+    assert [task.id for task in await driver.claim("back", limit=9)] == ["back-20", "queued-21"]
+    lettered = await driver.task("lettered-23")
     assert lettered.state is State.RUNNING
     assert redis.llen("onward:mail:lettered-23") == 4
-    assert len((await desk.task("over-25")).result or "") > 80
-    found = await desk.backend.sessions.get("agent|1")
+    assert len((await driver.task("over-25")).result or "") > 80
+    found = await driver.backend.sessions.get("agent|1")
     assert found is not None
     assert found.tasks == 2
     again = submission(a_task(queue="k"), key=Key("s", "k", "body"))
-    (receipt,) = (await desk.insert(again)).receipts
+    (receipt,) = (await driver.insert(again)).receipts
     assert (receipt.fate, receipt.task) == (Fate.KNOWN, "keyed-26")
     charged = msgspec.structs.replace(a_task(queue="k"), id="keyed-99", fence=9)
-    effect = await desk.backend.effects.begin(charged, "charge", now=desk.now)
+    effect = await driver.backend.effects.begin(charged, "charge", now=driver.now)
     assert effect is not None
     assert effect.value == '"done"'
-    assert await desk.backend.documents.get("service", "summarize", now=desk.now) is not None
+    assert await driver.backend.documents.get("service", "summarize", now=driver.now) is not None
     assert redis.zscore("onward:ends", "server\x1fgone") is not None
     foreign = [key for key in redis.scan_iter() if not key.startswith(b"onward:")]
     assert foreign == [], "what only the old version wrote is gone"
@@ -96,9 +96,9 @@ async def test_every_task_keeps_its_state_place_and_parts(
 ) -> None:
     monkeypatch.setattr(layout, "STEP", step)
     redis = old_ledger(flavour)
-    desk = await opened(flavour)
-    await check_all(desk, redis)
-    await desk.backend.close()
+    driver = await opened(flavour)
+    await check_all(driver, redis)
+    await driver.backend.close()
 
 
 async def test_it_goes_on_wherever_it_was_stopped(
@@ -109,9 +109,9 @@ async def test_it_goes_on_wherever_it_was_stopped(
     while True:
         redis = old_ledger(flavour)
         stopped = await interrupted(flavour, after=steps)
-        desk = await opened(flavour)
-        await check_all(desk, redis)
-        await desk.backend.close()
+        driver = await opened(flavour)
+        await check_all(driver, redis)
+        await driver.backend.close()
         if not stopped:
             break
         steps += 1
@@ -156,9 +156,9 @@ async def test_it_goes_on_after_its_process_was_killed(flavour: str) -> None:
     finally:
         process.kill()
         process.wait()
-    desk = await opened(flavour)
-    await check_all(desk, redis)
-    await desk.backend.close()
+    driver = await opened(flavour)
+    await check_all(driver, redis)
+    await driver.backend.close()
 
 
 async def test_two_servers_that_start_at_once_migrate_together(
@@ -168,8 +168,8 @@ async def test_two_servers_that_start_at_once_migrate_together(
     redis = old_ledger(flavour)
     one, two = await asyncio.gather(opened(flavour), opened(flavour))
     await check_all(one, redis)
-    for desk in (one, two):
-        await desk.backend.close()
+    for driver in (one, two):
+        await driver.backend.close()
 
 
 async def test_it_waits_for_servers_of_the_old_version_to_stop(flavour: str) -> None:
@@ -182,9 +182,9 @@ async def test_it_waits_for_servers_of_the_old_version_to_stop(flavour: str) -> 
     redis.hdel("onward:doc:server", "s1")
     theirs = "redis.register_function('onward3_insert', function() return 'theirs' end)"
     redis.function_load(f"#!lua name=onward3\n{theirs}", replace=True)
-    desk = await opened(flavour)
+    driver = await opened(flavour)
     assert not redis.function_list("onward3"), "one that comes back cannot write beside us"
-    await desk.backend.close()
+    await driver.backend.close()
 
 
 async def test_what_others_put_under_the_old_names_is_left_alone(flavour: str) -> None:
@@ -195,18 +195,18 @@ async def test_what_others_put_under_the_old_names_is_left_alone(flavour: str) -
     redis.hset("task:foreign", "status", "PENDING")
     redis.delete("task:queued-14")
     redis.set("task:queued-14", "metadata of an agent")
-    desk = await opened(flavour)
+    driver = await opened(flavour)
     assert redis.lrange("tasks:pending:primary", 0, -1) == [b"queued-14", b"foreign"]
     assert redis.get("tasks:scheduled") == b"a string"
     assert redis.exists("task:foreign", "task:queued-14") == 2
-    assert (await desk.store.get(["queued-14"]))[0] is None
-    assert await desk.store.counts() == await desk.recount()
-    await desk.backend.close()
+    assert (await driver.store.get(["queued-14"]))[0] is None
+    assert await driver.store.counts() == await driver.recount()
+    await driver.backend.close()
 
 
 async def test_a_prefix_stays_in_front(flavour: str) -> None:
     redis = old_ledger(flavour, prefix="{onward}:")
-    desk = await opened(flavour, prefix="{onward}:")
-    assert await desk.store.counts() == await desk.recount()
+    driver = await opened(flavour, prefix="{onward}:")
+    assert await driver.store.counts() == await driver.recount()
     assert [key for key in redis.scan_iter() if not key.startswith(b"{onward}:onward:")] == []
-    await desk.backend.close()
+    await driver.backend.close()

@@ -23,14 +23,14 @@ from onward.core.errors import Invalid, LedgerUnavailable, Unreadable
 from onward.core.outcome import Parked, Succeeded
 from onward.core.task import Claimed, Ending, Event, Fault, Letter, State, Task, TaskId
 from onward.ledgers import open_backend
-from onward.ledgers.sealed import beneath
-from onward.ledgers.sealed.cells import CLEAR
+from onward.ledgers.sealed import unwrap
 from onward.ledgers.sealed.fields import FIELDS
 from onward.ledgers.sealed.keyring import Keyring, key_of, new_key
 from onward.ledgers.sealed.store import AGAIN_MS
+from onward.ledgers.sealed.texts import CLEAR
 from onward.ledgers.sqlite import SqliteBackend
-from tests.contract.desk import Desk, submission
-from tests.contract.ears import Ear
+from tests.contract.driver import Driver, submission
+from tests.contract.peers import Peer
 from tests.contract.vault import (
     BOTH,
     K1,
@@ -63,150 +63,150 @@ async def vault(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
     vault = Vault(lambda keys: open_backend(url, archive=archive, keys=keys), raw)
     yield vault
-    await vault.desk.backend.close()
+    await vault.driver.backend.close()
 
 
 @pytest.mark.contract("S2-9")
 @pytest.mark.parametrize(("keys", "found"), [("", True), (BOTH, False)])
 async def test_a_secret_is_nowhere_at_rest(vault: Vault, keys: str, found: bool) -> None:
-    desk = await vault.use(keys)
-    ids = await lived(desk)
+    driver = await vault.use(keys)
+    ids = await lived(driver)
     await vault.file()
-    await check_readable(desk, ids)
+    await check_readable(driver, ids)
     assert (SECRET.encode() in vault.raw()) is found, "without keys it is there: the look is one"
 
 
 async def test_what_a_parent_answers_is_sealed_with_its_childs_end(vault: Vault) -> None:
-    desk = await vault.use(OLD)
+    driver = await vault.use(OLD)
     parked = Parked(seen=0, journal=TEXT, waiting_for="children", notes=(("node.started", TEXT),))
-    held = await desk.running()
-    await desk.settle(held, parked, a_task(queue="c", parent=held.id, payload=TEXT))
-    (child,) = await desk.claim("c")
+    held = await driver.running()
+    await driver.settle(held, parked, a_task(queue="c", parent=held.id, payload=TEXT))
+    (child,) = await driver.claim("c")
     following = submission(a_task(queue="c", parent=held.id, payload=TEXT))
-    parent = await desk.task(held.id)
-    answer = machine.answer(parent, parked, desk.now, PROFILES[parent.profile], (following,))
-    end = msgspec.structs.replace(desk.decide(child, Succeeded(TEXT)), answer=answer)
-    moved = await desk.apply(end, hands=(an_ask("c"),))
+    parent = await driver.task(held.id)
+    answer = machine.answer(parent, parked, driver.now, PROFILES[parent.profile], (following,))
+    end = msgspec.structs.replace(driver.decide(child, Succeeded(TEXT)), answer=answer)
+    moved = await driver.apply(end, asks=(an_ask("c"),))
     assert moved.answered == {parent.id}
     assert [task.payload for task in moved.claimed] == [TEXT]
-    assert (await desk.task(parent.id)).journal == TEXT
+    assert (await driver.task(parent.id)).journal == TEXT
     assert SECRET.encode() not in vault.raw()
 
 
 async def test_a_ledger_may_hold_both(vault: Vault) -> None:
     """Keys may be introduced on a ledger that has lived without."""
     ids = await lived(await vault.use(""))
-    desk = await vault.use(NEW)
-    await check_readable(desk, ids)
-    fresh = await desk.submit(payload=TEXT)
-    assert (await desk.task(fresh.id)).payload == TEXT
+    driver = await vault.use(NEW)
+    await check_readable(driver, ids)
+    fresh = await driver.submit(payload=TEXT)
+    assert (await driver.task(fresh.id)).payload == TEXT
 
 
 @pytest.mark.contract("S2-9")
 async def test_rotation_leaves_nothing_under_the_old_key(vault: Vault) -> None:
     ids = await lived(await vault.use(OLD))
     await vault.file()
-    desk = await vault.use(BOTH)
-    (runs,) = [task for task in await desk.all() if task.id == ids["runs"]]
+    driver = await vault.use(BOTH)
+    (runs,) = [task for task in await driver.all() if task.id == ids["runs"]]
     _, _, before = await vault.rotate(dry_run=True)
     assert set(before) == {"k1"}
     resealed, unreadable, held = await vault.rotate()
     assert held == before
     assert unreadable == 0
     _, _, after = await vault.rotate(dry_run=True)
-    on_redis = not isinstance(beneath(desk.backend), SqliteBackend)
+    on_redis = not isinstance(unwrap(driver.backend), SqliteBackend)
     assert 0 < resealed == after["k2"]
     assert on_redis or set(after) == {"k2"}, "only a log on Redis cannot be written anew"
     assert (await vault.rotate())[0] == 0, "once is enough"
-    await check_readable(desk, ids)
-    moved = await desk.task(ids["runs"])
+    await check_readable(driver, ids)
+    moved = await driver.task(ids["runs"])
     assert (moved.rev, moved.fence, moved.due_at) == (runs.rev, runs.fence, runs.due_at), (
         "whoever runs it does not notice"
     )
-    move = machine.settle(moved, Succeeded(TEXT), desk.now, PROFILES[moved.profile])
-    await desk.apply(move)
-    assert (await desk.task(moved.id)).result == TEXT
+    move = machine.settle(moved, Succeeded(TEXT), driver.now, PROFILES[moved.profile])
+    await driver.apply(move)
+    assert (await driver.task(moved.id)).result == TEXT
 
 
 async def test_after_rotation_the_new_key_alone_opens_every_task(vault: Vault) -> None:
     ids = await lived(await vault.use(OLD))
     await vault.use(BOTH)
     await vault.rotate()
-    desk = await vault.use(NEW)
-    assert (await desk.task(ids["done"])).result == TEXT
-    schedule = await desk.backend.documents.get("schedule", "nightly", now=desk.now)
+    driver = await vault.use(NEW)
+    assert (await driver.task(ids["done"])).result == TEXT
+    schedule = await driver.backend.documents.get("schedule", "nightly", now=driver.now)
     assert schedule is not None
     assert schedule.body == TEXT
 
 
 async def test_rotation_seals_what_was_never_sealed(vault: Vault) -> None:
     ids = await lived(await vault.use(""))
-    desk = await vault.use(NEW)
+    driver = await vault.use(NEW)
     _, _, before = await vault.rotate(dry_run=True)
     assert set(before) == {"none"}
     assert (await vault.rotate())[0] > 0
-    (raw,) = await beneath(desk.backend).tasks.get([ids["done"]])
+    (raw,) = await unwrap(driver.backend).tasks.get([ids["done"]])
     assert raw is not None
     assert {key_of(str(getattr(raw, field))) for field in ("payload", "result", "journal")} == {
         "k2"
     }
-    await check_readable(desk, ids)
+    await check_readable(driver, ids)
 
 
 async def test_rotation_passes_by_what_changed_meanwhile(vault: Vault) -> None:
-    desk = await vault.use(OLD)
-    ids = await lived(desk)
-    (cells, *_) = beneath(desk.backend).cells  # type: ignore[attr-defined]
-    found, _ = await cells.read("", 500)
-    (cell,) = [
-        cell for cell in found if cell.owner == f"task:{ids['runs']}" and cell.field == "payload"
+    driver = await vault.use(OLD)
+    ids = await lived(driver)
+    (texts, *_) = unwrap(driver.backend).sealed_texts  # type: ignore[attr-defined]
+    found, _ = await texts.read("", 500)
+    (text,) = [
+        text for text in found if text.owner == f"task:{ids['runs']}" and text.field == "payload"
     ]
-    task = await desk.task(ids["runs"])
-    change = machine.remark(task, "task.late_result", None)
-    await desk.apply(msgspec.structs.replace(change, changes={"payload": '"newer"'}))
-    assert await cells.rewrite([(cell, "an older text, sealed anew")]) == 0
-    assert (await desk.task(ids["runs"])).payload == '"newer"'
+    task = await driver.task(ids["runs"])
+    change = machine.event_only(task, "task.late_result", None)
+    await driver.apply(msgspec.structs.replace(change, changes={"payload": '"newer"'}))
+    assert await texts.rewrite([(text, "an older text, sealed anew")]) == 0
+    assert (await driver.task(ids["runs"])).payload == '"newer"'
 
 
 async def test_what_is_swapped_does_not_open(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
-    desk = Desk(open_backend(url, keys=NEW))
-    one, other = await desk.finished(payload='"one"'), await desk.finished(payload='"other"')
-    await desk.backend.close()
+    driver = Driver(open_backend(url, keys=NEW))
+    one, other = await driver.finished(payload='"one"'), await driver.finished(payload='"other"')
+    await driver.backend.close()
     connection = apsw.Connection(f"{tmp_path}/ledger.db")
     ((text,),) = connection.execute("SELECT payload FROM task WHERE id = ?", (one.id,)).fetchall()
     connection.execute("UPDATE task SET payload = ? WHERE id = ?", (text, other.id))
     connection.execute("UPDATE task SET result = payload WHERE id = ?", (one.id,))
     connection.close()
-    desk = Desk(open_backend(url, keys=NEW))
+    driver = Driver(open_backend(url, keys=NEW))
     with pytest.raises(Unreadable, match=f"payload of task {other.id} does not open"):
-        await desk.task(other.id)
+        await driver.task(other.id)
     with pytest.raises(Unreadable, match=f"result of task {one.id} does not open"):
-        await desk.task(one.id)
-    await desk.backend.close()
+        await driver.task(one.id)
+    await driver.backend.close()
 
 
 async def test_a_missing_key_is_named(vault: Vault) -> None:
     ids = await lived(await vault.use(OLD))
-    desk = await vault.use(NEW)
+    driver = await vault.use(NEW)
     with pytest.raises(Unreadable) as refused:
-        await desk.task(ids["done"])
+        await driver.task(ids["done"])
     assert f"payload of task {ids['done']} is sealed under the key 'k1'" in str(refused.value)
     assert "ONWARD_ENCRYPTION_KEYS" in (refused.value.hint or "")
     with pytest.raises(Unreadable, match="'k1'"):
-        await desk.backend.documents.get("schedule", "nightly", now=desk.now)
+        await driver.backend.documents.get("schedule", "nightly", now=driver.now)
     with pytest.raises(Unreadable, match="'k1'"):
-        await desk.backend.effects.begin(a_task(id=ids["done"]), "pay", now=desk.now)
+        await driver.backend.effects.begin(a_task(id=ids["done"]), "pay", now=driver.now)
     with capture_logs() as logs:
-        assert await desk.backend.documents.list("schedule", now=desk.now) == []
+        assert await driver.backend.documents.list("schedule", now=driver.now) == []
     assert "'k1'" in logs[0]["error"]
 
 
 async def test_readers_of_the_log_go_on_past_what_does_not_open(vault: Vault) -> None:
     ids = await lived(await vault.use(OLD))
-    desk = await vault.use(NEW)
-    fresh = await desk.submit(payload=TEXT)
-    done, none, there = await desk.store.look([ids["done"], "nobody", fresh.id])
+    driver = await vault.use(NEW)
+    fresh = await driver.submit(payload=TEXT)
+    done, none, there = await driver.store.look([ids["done"], "nobody", fresh.id])
     assert there is not None
     assert there.payload == TEXT
     assert none is None
@@ -217,48 +217,48 @@ async def test_readers_of_the_log_go_on_past_what_does_not_open(vault: Vault) ->
 
 async def test_reads_that_travel_together_fail_one_by_one(vault: Vault) -> None:
     ids = await lived(await vault.use(OLD))
-    desk = await vault.use(NEW)
-    fresh = [await desk.submit(payload=TEXT) for _ in range(3)]
+    driver = await vault.use(NEW)
+    fresh = [await driver.submit(payload=TEXT) for _ in range(3)]
     wanted = [fresh[0].id, ids["done"], fresh[1].id, ids["asks"], fresh[2].id]
-    reads = Coalescer(desk.store.get)
+    reads = Coalescer(driver.store.get)
     found = await asyncio.gather(*map(reads.one, wanted), return_exceptions=True)
     assert [isinstance(one, Unreadable) for one in found] == [False, True, False, True, False]
     assert [getattr(found[at], "payload", None) for at in (0, 2, 4)] == [TEXT] * 3
 
 
 async def test_what_opens_is_claimed_though_the_ledger_goes_away_meanwhile(vault: Vault) -> None:
-    desk = await vault.use(OLD)
-    closed = await desk.submit(payload=TEXT)
-    desk = await vault.use(NEW)
-    fresh = await desk.submit(payload=TEXT)
-    inner = beneath(desk.backend).tasks
+    driver = await vault.use(OLD)
+    closed = await driver.submit(payload=TEXT)
+    driver = await vault.use(NEW)
+    fresh = await driver.submit(payload=TEXT)
+    inner = unwrap(driver.backend).tasks
 
     async def away(*_: object, **__: object) -> None:
         raise LedgerUnavailable("away")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inner, "apply", away)
-        claimed = await desk.store.claim([an_ask(limit=2)], now=desk.now)
+        claimed = await driver.store.claim([an_ask(limit=2)], now=driver.now)
     assert [task.id for task in claimed] == [fresh.id]
-    assert (await beneath(desk.backend).tasks.get([closed.id]))[0].state is State.RUNNING  # type: ignore[union-attr]
+    assert (await unwrap(driver.backend).tasks.get([closed.id]))[0].state is State.RUNNING  # type: ignore[union-attr]
 
 
 async def test_a_task_whose_time_is_over_waits_for_its_key_all_the_same(vault: Vault) -> None:
-    desk = await vault.use(OLD)
-    task = await desk.submit(payload=TEXT, profile="session", expires_at=desk.now + 10)
-    desk = await vault.use(NEW)
-    desk.now += 20
-    assert await desk.store.claim([an_ask()], now=desk.now) == []
-    (found,) = await beneath(desk.backend).tasks.get([task.id])
+    driver = await vault.use(OLD)
+    task = await driver.submit(payload=TEXT, profile="session", expires_at=driver.now + 10)
+    driver = await vault.use(NEW)
+    driver.now += 20
+    assert await driver.store.claim([an_ask()], now=driver.now) == []
+    (found,) = await unwrap(driver.backend).tasks.get([task.id])
     assert found is not None
-    assert (found.state, found.due_at) == (State.WAITING, desk.now + AGAIN_MS)
+    assert (found.state, found.due_at) == (State.WAITING, driver.now + AGAIN_MS)
 
 
 async def test_a_list_goes_on_past_what_does_not_open(vault: Vault) -> None:
     ids = await lived(await vault.use(OLD))
-    desk = await vault.use(NEW)
-    fresh = await desk.submit(payload=TEXT)
-    found = {task.id: task for task in (await desk.store.find(Query())).items}
+    driver = await vault.use(NEW)
+    fresh = await driver.submit(payload=TEXT)
+    found = {task.id: task for task in (await driver.store.find(Query())).items}
     assert found[fresh.id].payload == TEXT
     done = msgspec.json.decode(found[ids["done"]].payload)
     assert done["sealed"] == "k1"
@@ -266,75 +266,75 @@ async def test_a_list_goes_on_past_what_does_not_open(vault: Vault) -> None:
     assert found[ids["done"]].journal is None
     failed = msgspec.json.decode(found[ids["failed"]].error or "", type=Fault)
     assert failed.kind == "Unreadable"
-    events = await desk.events_of(ids["done"])
+    events = await driver.events_of(ids["done"])
     assert {"task.created", "task.chunk", "task.succeeded"} <= {event.type for event in events}
     assert all("canary" not in (event.data or "") for event in events)
 
 
 async def test_a_task_that_does_not_open_waits_for_its_key(vault: Vault) -> None:
     task = await (await vault.use(OLD)).submit(queue="q", payload=TEXT)
-    desk = await vault.use(NEW)
-    fresh = await desk.submit(queue="q", payload=TEXT)
+    driver = await vault.use(NEW)
+    fresh = await driver.submit(queue="q", payload=TEXT)
     with capture_logs() as logs:
-        claimed = await desk.claim("q", limit=2)
+        claimed = await driver.claim("q", limit=2)
     assert [one.id for one in claimed] == [fresh.id], "the others are not held up"
     (line,) = [line for line in logs if line["event"] == "a task waits for its key"]
     assert (line["task"], line["log_level"]) == (task.id, "error")
     assert "'k1'" in line["error"]
-    (raw,) = await beneath(desk.backend).tasks.get([task.id])
+    (raw,) = await unwrap(driver.backend).tasks.get([task.id])
     assert raw is not None
     assert (raw.state, raw.waiting_for, raw.attempt) == (State.WAITING, "key", 0)
-    assert await desk.claim("q") == [], "it does not go round in circles"
+    assert await driver.claim("q") == [], "it does not go round in circles"
 
-    vault.desk.now += AGAIN_MS
-    now = vault.desk.now
-    desk = await vault.use(BOTH)
-    desk.now = now
-    due = await desk.store.due(now=now, limit=10)
+    vault.driver.now += AGAIN_MS
+    now = vault.driver.now
+    driver = await vault.use(BOTH)
+    driver.now = now
+    due = await driver.store.due(now=now, limit=10)
     for one in due:
         if one.id == task.id:
-            await desk.apply(machine.on_due(one, now, PROFILES[one.profile]))
-    (again,) = await desk.claim("q")
+            await driver.apply(machine.on_due(one, now, PROFILES[one.profile]))
+    (again,) = await driver.claim("q")
     assert (again.id, again.payload, again.attempt, again.lost) == (task.id, TEXT, 1, 0)
 
 
 async def test_the_clock_strikes_also_for_what_does_not_open(vault: Vault) -> None:
-    desk = await vault.use(OLD)
-    asked = ask(TEXT, desk.now, expires_ms=1_000, default="approve", reason=SECRET)
-    task = await desk.submit(payload=TEXT, waiting_for="approval", approval=asked.encode())
-    desk = await vault.use(NEW)
-    desk.now += 2_000
-    (due,) = await desk.store.due(now=desk.now, limit=10)
-    await desk.apply(machine.on_due(due, desk.now, PROFILES[due.profile]))
-    desk = await vault.use(BOTH)
-    found = await desk.task(task.id)
+    driver = await vault.use(OLD)
+    asked = ask(TEXT, driver.now, expires_ms=1_000, default="approve", reason=SECRET)
+    task = await driver.submit(payload=TEXT, waiting_for="approval", approval=asked.encode())
+    driver = await vault.use(NEW)
+    driver.now += 2_000
+    (due,) = await driver.store.due(now=driver.now, limit=10)
+    await driver.apply(machine.on_due(due, driver.now, PROFILES[due.profile]))
+    driver = await vault.use(BOTH)
+    found = await driver.task(task.id)
     assert (found.state, found.payload) == (State.QUEUED, TEXT)
     assert SECRET in (found.approval or ""), "what could not be read was kept as it was"
 
 
 async def test_a_text_is_found_though_it_is_sealed(vault: Vault) -> None:
-    desk = await vault.use(NEW)
+    driver = await vault.use(NEW)
     wanted = [
-        (await desk.submit(payload=TEXT if at % 3 == 0 else '"else"')).id for at in range(20)
+        (await driver.submit(payload=TEXT if at % 3 == 0 else '"else"')).id for at in range(20)
     ][::3]
     found: list[str] = []
     after: str | None = None
     while True:
-        page = await desk.store.find(Query(text="canary", after=after, limit=2))
+        page = await driver.store.find(Query(text="canary", after=after, limit=2))
         assert len(page.items) <= 2
         found += [task.id for task in page.items]
         after = page.next
         if after is None:
             break
     assert found == wanted[::-1]
-    assert (await desk.store.find(Query(text="k2"))).items == [], "not in what it is sealed into"
-    assert (await desk.store.find(Query(text=wanted[0]))).items[0].id == wanted[0]
+    assert (await driver.store.find(Query(text="k2"))).items == [], "not in what it is sealed into"
+    assert (await driver.store.find(Query(text=wanted[0]))).items[0].id == wanted[0]
 
 
 def heard_by(backend: Any) -> list[Mapping[TaskId, Ending | None]]:
-    ear = Ear()
-    backend.bell.attach(ear)
-    return ear.told
+    peer = Peer()
+    backend.bell.attach(peer)
+    return peer.endings
 
 
 async def test_an_ending_that_another_server_tells_is_opened() -> None:
@@ -346,8 +346,8 @@ async def test_an_ending_that_another_server_tells_is_opened() -> None:
     channel = "onward:bell"
     client: Any = shared("valkey").client
     await wait_until(lambda: client.pubsub_numsub(channel)[0][1] == 2, timeout=30)
-    desk = Desk(here)
-    task = await desk.finished(payload=TEXT)
+    driver = Driver(here)
+    task = await driver.finished(payload=TEXT)
     await wait_until(lambda: any(task.id in ended for ended in heard), timeout=30)
     await wait_until(lambda: any(task.id in ended for ended in lost), timeout=30)
     (ending,) = [ended[task.id] for ended in heard if task.id in ended]
@@ -375,7 +375,7 @@ def test_whatever_passes_the_store_was_thought_of() -> None:
     """As above, for what carries texts in and out: a new field may be one more."""
     guard = {"task", "expect", "fence", "rev", "to", "due_at", "due_by", "front", "ahead", "seen"}
     assert {*Move.__struct_fields__} == guard | {"changes", "events", "spawn", "letters", "answer"}
-    assert {*Submission.__struct_fields__} == {"task", "events", "cap", "key", "near"}
+    assert {*Submission.__struct_fields__} == {"task", "events", "cap", "key"}
     assert {*LeaseRenewal.__struct_fields__} == {"task", "fence", "until", "progress", "notes"}
     assert {*Letter.__struct_fields__} == {"to", "name", "body"}
     assert {*Event.__struct_fields__} == {"task", "n", "generation", "type", "at", "data"}
@@ -386,9 +386,9 @@ def test_whatever_passes_the_store_was_thought_of() -> None:
 
 
 async def test_what_the_ledgers_read_themselves_stays_clear(vault: Vault) -> None:
-    desk = await vault.use(NEW)
-    await desk.backend.documents.put("cursor", "reader", '"17"', now=desk.now)
-    found = await beneath(desk.backend).documents.get("cursor", "reader", now=desk.now)
+    driver = await vault.use(NEW)
+    await driver.backend.documents.put("cursor", "reader", '"17"', now=driver.now)
+    found = await unwrap(driver.backend).documents.get("cursor", "reader", now=driver.now)
     assert found is not None
     assert found.body == '"17"'
     assert "cursor" in CLEAR

@@ -16,7 +16,7 @@ from onward.core.outcome import Released, Succeeded
 from onward.core.task import Lane, State
 from onward.ledgers import open_backend
 from onward.ledgers.archive import Archive
-from tests.contract.desk import Desk, submission
+from tests.contract.driver import Driver, submission
 from tests.support import NOW, a_task, ids
 
 
@@ -25,66 +25,66 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/folder/onward.db"
 
 
-async def reopened(desk: Desk, url: str) -> Desk:
-    await desk.backend.close()
-    return Desk(open_backend(url))
+async def reopened(driver: Driver, url: str) -> Driver:
+    await driver.backend.close()
+    return Driver(open_backend(url))
 
 
 async def test_everything_survives_a_restart(url: str) -> None:
-    desk = Desk(open_backend(url))
+    driver = Driver(open_backend(url))
     key = Key("s", "k", "body")
-    await desk.insert(submission(a_task(id="first"), key=key))
-    await desk.submit(id="second")
-    waiting = await desk.submit(waiting_for="event")
-    running = await desk.running(queue="r")
-    over = await desk.finished(queue="o")
-    await desk.post("second", '"letter"')
-    await desk.backend.documents.put("service", "a", "{}", now=NOW)
-    await desk.backend.effects.begin(running, "charge", now=NOW)
-    tasks, log, counts = await desk.all(), await desk.log(), await desk.store.counts()
-    end = (await desk.store.events(after="$", limit=1)).next
+    await driver.insert(submission(a_task(id="first"), key=key))
+    await driver.submit(id="second")
+    waiting = await driver.submit(waiting_for="event")
+    running = await driver.running(queue="r")
+    over = await driver.finished(queue="o")
+    await driver.post("second", '"letter"')
+    await driver.backend.documents.put("service", "a", "{}", now=NOW)
+    await driver.backend.effects.begin(running, "charge", now=NOW)
+    tasks, log, counts = await driver.all(), await driver.log(), await driver.store.counts()
+    end = (await driver.store.events(after="$", limit=1)).next
 
-    desk = await reopened(desk, url)
-    assert (await desk.all(), await desk.log()) == (tasks, log)
-    assert await desk.store.counts() == counts == await desk.recount()
-    assert (await desk.store.events(after="$", limit=1)).next == end
-    assert await desk.settle(running, Succeeded("1")) == "applied"
-    again = await desk.insert(submission(a_task(), key=key))
+    driver = await reopened(driver, url)
+    assert (await driver.all(), await driver.log()) == (tasks, log)
+    assert await driver.store.counts() == counts == await driver.recount()
+    assert (await driver.store.events(after="$", limit=1)).next == end
+    assert await driver.settle(running, Succeeded("1")) == "applied"
+    again = await driver.insert(submission(a_task(), key=key))
     assert again.receipts[0].fate is Fate.KNOWN
-    assert (await desk.post(waiting.id, "1")).awake == {"q"}
-    claimed = await desk.claim(limit=5)
+    assert (await driver.post(waiting.id, "1")).awake == {"q"}
+    claimed = await driver.claim(limit=5)
     assert ids(claimed) == ["first", "second", waiting.id]
     assert [letter.body for letter in claimed[1].letters] == ['"letter"']
-    assert (await desk.task(over.id)).state is State.SUCCEEDED
-    assert await desk.backend.documents.get("service", "a", now=NOW) is not None
-    begun = await desk.backend.effects.begin(running, "charge", now=NOW)
+    assert (await driver.task(over.id)).state is State.SUCCEEDED
+    assert await driver.backend.documents.get("service", "a", now=NOW) is not None
+    begun = await driver.backend.effects.begin(running, "charge", now=NOW)
     assert begun == Effect(running.id, 1, None)
-    await desk.backend.close()
+    await driver.backend.close()
 
 
 async def test_numbers_are_never_used_twice(url: str) -> None:
     """A cursor saved before a purge and a restart must not skip what is written after them."""
-    desk = Desk(open_backend(url))
-    over = await desk.finished()
-    cursor = (await desk.store.events(after="$", limit=1)).next or ""
-    page = (await desk.store.find(Query(limit=1))).next
+    driver = Driver(open_backend(url))
+    over = await driver.finished()
+    cursor = (await driver.store.events(after="$", limit=1)).next or ""
+    page = (await driver.store.find(Query(limit=1))).next
     assert page is None
-    await desk.store.purge([over.id], now=NOW)
-    desk = await reopened(desk, url)
-    task = await desk.submit()
-    assert [event.task for event in await desk.log(cursor)] == [task.id]
-    await desk.backend.close()
+    await driver.store.purge([over.id], now=NOW)
+    driver = await reopened(driver, url)
+    task = await driver.submit()
+    assert [event.task for event in await driver.log(cursor)] == [task.id]
+    await driver.backend.close()
 
 
 async def test_places_in_the_queue_survive_a_restart(url: str) -> None:
-    desk = Desk(open_backend(url))
-    tasks = await desk.submit_some(3)
-    (first,) = await desk.claim()
-    desk = await reopened(desk, url)
-    tasks += await desk.submit_some(1)
-    await desk.settle(first, Released())
-    assert ids(await desk.claim(limit=5)) == ids(tasks)
-    await desk.backend.close()
+    driver = Driver(open_backend(url))
+    tasks = await driver.submit_some(3)
+    (first,) = await driver.claim()
+    driver = await reopened(driver, url)
+    tasks += await driver.submit_some(1)
+    await driver.settle(first, Released())
+    assert ids(await driver.claim(limit=5)) == ids(tasks)
+    await driver.backend.close()
 
 
 async def test_a_file_in_use_is_refused_and_its_owner_named(url: str) -> None:
@@ -128,47 +128,47 @@ async def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
 async def test_work_that_fails_undoes_only_itself(url: str, place: str) -> None:
     """Three callers share the turn's transaction; the second one's work cannot be done."""
     backend: Backend = open_backend("sqlite:///:memory:" if place == "memory" else url)
-    desk = Desk(backend)
-    await desk.submit(id="taken")
+    driver = Driver(backend)
+    await driver.submit(id="taken")
     key = Key("s", "k", "body")
     before, broken, after = await asyncio.gather(
-        desk.insert(submission(a_task(id="before"))),
-        desk.insert(submission(a_task(id="undone"), key=key), submission(a_task(id="taken"))),
-        desk.insert(submission(a_task(id="after"))),
+        driver.insert(submission(a_task(id="before"))),
+        driver.insert(submission(a_task(id="undone"), key=key), submission(a_task(id="taken"))),
+        driver.insert(submission(a_task(id="after"))),
         return_exceptions=True,
     )
     assert isinstance(broken, apsw.ConstraintError)
     assert not isinstance(before, BaseException)
     assert not isinstance(after, BaseException)
-    assert ids(await desk.all()) == ["taken", "before", "after"]
-    assert await desk.store.counts() == {("q", Lane.PRIMARY, State.QUEUED): 3}
-    assert [event.task for event in await desk.log()] == ["taken", "before", "after"]
-    fresh = await desk.insert(submission(a_task(id="undone"), key=key))
+    assert ids(await driver.all()) == ["taken", "before", "after"]
+    assert await driver.store.counts() == {("q", Lane.PRIMARY, State.QUEUED): 3}
+    assert [event.task for event in await driver.log()] == ["taken", "before", "after"]
+    fresh = await driver.insert(submission(a_task(id="undone"), key=key))
     assert fresh.receipts[0].fate is Fate.FRESH, "its key was undone with it"
-    assert ids(await desk.claim(limit=9)) == ["taken", "before", "after", "undone"]
+    assert ids(await driver.claim(limit=9)) == ["taken", "before", "after", "undone"]
     await backend.close()
 
 
 async def test_a_caller_who_hangs_up_does_not_undo_the_turn(url: str) -> None:
-    desk = Desk(open_backend(url))
-    leaving = asyncio.create_task(desk.insert(submission(a_task(id="left"))))
-    staying = asyncio.create_task(desk.insert(submission(a_task(id="stayed"))))
+    driver = Driver(open_backend(url))
+    leaving = asyncio.create_task(driver.insert(submission(a_task(id="left"))))
+    staying = asyncio.create_task(driver.insert(submission(a_task(id="stayed"))))
     await asyncio.wait([leaving, staying], timeout=0)
     leaving.cancel()
     await staying
     assert leaving.cancelled()
-    assert ids(await desk.all()) == ["left", "stayed"]
-    await desk.backend.close()
+    assert ids(await driver.all()) == ["left", "stayed"]
+    await driver.backend.close()
 
 
 async def test_closing_waits_for_what_is_under_way(url: str) -> None:
-    desk = Desk(open_backend(url))
-    calls = [asyncio.create_task(desk.insert(submission(a_task(id=f"t{n}")))) for n in range(5)]
+    driver = Driver(open_backend(url))
+    calls = [asyncio.create_task(driver.insert(submission(a_task(id=f"t{n}")))) for n in range(5)]
     await asyncio.wait(calls, timeout=0)
-    desk = await reopened(desk, url)
+    driver = await reopened(driver, url)
     await asyncio.gather(*calls)
-    assert len(await desk.all()) == 5
-    await desk.backend.close()
+    assert len(await driver.all()) == 5
+    await driver.backend.close()
 
 
 def test_an_unknown_ledger_is_refused_with_a_hint() -> None:
@@ -193,13 +193,13 @@ def mode(path: Path) -> int:
 
 @pytest.mark.usefixtures("open_umask")
 async def test_its_files_are_for_its_own_user_alone(url: str, tmp_path: Path) -> None:
-    desk = Desk(open_backend(url))
-    await desk.submit()
+    driver = Driver(open_backend(url))
+    await driver.submit()
     folder = tmp_path / "folder"
     modes = {path.name: mode(path) for path in folder.iterdir()}
     assert set(modes) == {"onward.db", "onward.db-wal", "onward.db-shm", "onward.db.lock"}
     assert set(modes.values()) == {0o600}, modes
-    await desk.backend.close()
+    await driver.backend.close()
 
 
 @pytest.mark.usefixtures("open_umask")
@@ -232,10 +232,10 @@ async def test_a_link_does_not_open_it_a_second_time(tmp_path: Path) -> None:
     with pytest.raises(LedgerUnavailable, match="in use by"):
         open_backend(f"sqlite:///{tmp_path}/alias.db")
     await backend.close()
-    desk = Desk(open_backend(f"sqlite:///{tmp_path}/alias.db"))
-    await desk.submit()
+    driver = Driver(open_backend(f"sqlite:///{tmp_path}/alias.db"))
+    await driver.submit()
     assert not (tmp_path / "alias.db-wal").exists(), "its log is the file's own"
-    await desk.backend.close()
+    await driver.backend.close()
 
 
 async def test_a_second_name_of_the_file_is_refused(tmp_path: Path) -> None:

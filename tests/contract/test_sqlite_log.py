@@ -17,7 +17,7 @@ from onward.core.outcome import Succeeded
 from onward.ledgers import open_backend
 from onward.ledgers.sqlite import SqliteBackend, files, wal
 from onward.ledgers.sqlite.wal import WriteAheadLog
-from tests.contract.desk import Desk, submission
+from tests.contract.driver import Driver, submission
 from tests.support import a_task, wait_until
 
 MOST_BYTES = 64 << 20
@@ -40,8 +40,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> int:
     return 6 * wal.MOST_BYTES
 
 
-def opened(file: Path) -> Desk:
-    return Desk(open_backend(f"sqlite:///{file}"))
+def opened(file: Path) -> Driver:
+    return Driver(open_backend(f"sqlite:///{file}"))
 
 
 def file_bytes(file: Path) -> int:
@@ -52,14 +52,14 @@ def log_bytes(file: Path) -> int:
     return file_bytes(Path(f"{file}-wal"))
 
 
-async def fill(desk: Desk, file: Path, batches: int, payload: str) -> int:
+async def fill(driver: Driver, file: Path, batches: int, payload: str) -> int:
     """Insert as fast as it goes; returns how long the log ever was."""
     longest = 0
 
     async def insert(count: int) -> None:
         nonlocal longest
         for _ in range(count):
-            await desk.insert(*[submission(a_task(payload=payload)) for _ in range(32)])
+            await driver.insert(*[submission(a_task(payload=payload)) for _ in range(32)])
             longest = max(longest, log_bytes(file))
 
     await asyncio.gather(*[insert(batches // 4) for _ in range(4)])
@@ -67,27 +67,27 @@ async def fill(desk: Desk, file: Path, batches: int, payload: str) -> int:
 
 
 async def test_the_log_stays_short_however_fast_tasks_come(file: Path) -> None:
-    desk = opened(file)
+    driver = opened(file)
 
     async def maintain() -> None:
         while True:
-            await desk.backend.maintain()
+            await driver.backend.maintain()
             await asyncio.sleep(1)
 
     housekeeping = asyncio.create_task(maintain())
-    longest = await fill(desk, file, 240, f'"{"x" * 16_000}"')
+    longest = await fill(driver, file, 240, f'"{"x" * 16_000}"')
     housekeeping.cancel()
     assert longest <= MOST_BYTES
     assert file_bytes(file) > MOST_BYTES, "enough was written to matter"
-    assert sum((await desk.store.counts()).values()) == 240 * 32
-    await desk.backend.close()
+    assert sum((await driver.store.counts()).values()) == 240 * 32
+    await driver.backend.close()
 
 
 @pytest.mark.usefixtures("short")
 async def test_a_failed_checkpoint_is_followed_by_one_that_works(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = opened(file)
+    driver = opened(file)
     real: Callable[..., bool] = WriteAheadLog._checkpoint
     calls: list[str] = []
 
@@ -98,24 +98,24 @@ async def test_a_failed_checkpoint_is_followed_by_one_that_works(
         return real(self, mode, busy_ms)
 
     monkeypatch.setattr(WriteAheadLog, "_checkpoint", full_at_first)
-    await fill(desk, file, 4, f'"{"x" * 4_000}"')
+    await fill(driver, file, 4, f'"{"x" * 4_000}"')
     await wait_until(lambda: calls)
     before = file_bytes(file)
-    await desk.backend.maintain()
+    await driver.backend.maintain()
     assert len(calls) > 1
     await wait_until(lambda: file_bytes(file) > before)
-    await desk.backend.close()
+    await driver.backend.close()
 
 
 async def test_a_long_read_of_ours_does_not_let_the_log_grow(file: Path, short: int) -> None:
-    desk = opened(file)
-    backend = desk.backend
+    driver = opened(file)
+    backend = driver.backend
     assert isinstance(backend, SqliteBackend)
-    await desk.submit()
+    await driver.submit()
     reading = asyncio.create_task(backend.database.read_far(ENDLESS))
-    longest = await fill(desk, file, 64, f'"{"x" * 4_000}"')
+    longest = await fill(driver, file, 64, f'"{"x" * 4_000}"')
     while not reading.done():
-        longest = max(longest, await fill(desk, file, 4, f'"{"x" * 4_000}"'))
+        longest = max(longest, await fill(driver, file, 4, f'"{"x" * 4_000}"'))
     with pytest.raises(LedgerUnavailable, match="takes too long"):
         await reading
     assert longest <= short
@@ -126,25 +126,25 @@ async def test_a_long_read_of_ours_does_not_let_the_log_grow(file: Path, short: 
 async def test_while_another_process_reads_the_log_grows_and_shrinks_afterwards(
     file: Path, short: int
 ) -> None:
-    desk = opened(file)
-    await desk.submit()
+    driver = opened(file)
+    await driver.submit()
     other = apsw.Connection(str(file))  # as another program's: not ours to interrupt
     other.execute("BEGIN")
     other.execute("SELECT * FROM task").fetchall()
-    grown = await fill(desk, file, 40, f'"{"x" * 4_000}"')
+    grown = await fill(driver, file, 40, f'"{"x" * 4_000}"')
     assert grown > short
     other.close()
-    await fill(desk, file, 400, f'"{"x" * 4_000}"')
+    await fill(driver, file, 400, f'"{"x" * 4_000}"')
     assert log_bytes(file) <= short
-    await desk.backend.close()
+    await driver.backend.close()
 
 
 async def test_the_length_of_the_log_is_measured(file: Path) -> None:
-    desk = opened(file)
-    await desk.submit()
-    ((name, _, value),) = desk.backend.gauges()
+    driver = opened(file)
+    await driver.submit()
+    ((name, _, value),) = driver.backend.gauges()
     assert (name, value) == ("onward_ledger_log_bytes", log_bytes(file))
-    await desk.backend.close()
+    await driver.backend.close()
 
 
 # Durability.
@@ -154,10 +154,10 @@ async def test_a_system_without_fdatasync_still_writes(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "fdatasync")
-    desk = opened(file)
+    driver = opened(file)
     async with asyncio.timeout(30):
-        await desk.submit()
-    await desk.backend.close()
+        await driver.submit()
+    await driver.backend.close()
 
 
 async def test_a_mac_flushes_the_drive_too(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,10 +169,10 @@ async def test_a_mac_flushes_the_drive_too(file: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(files, "MAC_FLUSH", 51)
     monkeypatch.setattr("fcntl.fcntl", fcntl)
-    desk = opened(file)
-    await desk.submit()
+    driver = opened(file)
+    await driver.submit()
     assert set(flushed) == {51}
-    await desk.backend.close()
+    await driver.backend.close()
 
 
 async def test_a_mac_flushes_as_far_as_its_file_system_can(
@@ -183,18 +183,18 @@ async def test_a_mac_flushes_as_far_as_its_file_system_can(
 
     monkeypatch.setattr(files, "MAC_FLUSH", 51)
     monkeypatch.setattr("fcntl.fcntl", fcntl)
-    desk = opened(file)
-    await desk.submit()
-    await desk.backend.close()
+    driver = opened(file)
+    await driver.submit()
+    await driver.backend.close()
 
 
 async def test_a_turn_that_cannot_be_committed_fails_whatever_the_reason(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = opened(file)
-    backend = desk.backend
+    driver = opened(file)
+    backend = driver.backend
     assert isinstance(backend, SqliteBackend)
-    await desk.submit(id="before")
+    await driver.submit(id="before")
 
     def surprise() -> None:
         raise ZeroDivisionError
@@ -203,10 +203,10 @@ async def test_a_turn_that_cannot_be_committed_fails_whatever_the_reason(
         patched.setattr(backend.database, "before_commit", surprise)
         with pytest.raises(LedgerUnavailable):
             async with asyncio.timeout(30):
-                await desk.submit(id="lost")
-    await desk.submit(id="after")
-    assert [task.id for task in await desk.all()] == ["before", "after"]
-    assert await desk.store.counts() == await desk.recount()
+                await driver.submit(id="lost")
+    await driver.submit(id="after")
+    assert [task.id for task in await driver.all()] == ["before", "after"]
+    assert await driver.store.counts() == await driver.recount()
     await backend.close()
 
 
@@ -215,10 +215,10 @@ async def test_what_is_read_is_on_disk(
     file: Path, read: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power cut must not take back an end that a reader has passed on."""
-    desk = opened(file)
-    backend = desk.backend
+    driver = opened(file)
+    backend = driver.backend
     assert isinstance(backend, SqliteBackend)
-    running = await desk.running(id="t")
+    running = await driver.running(id="t")
     may_sync = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -226,13 +226,13 @@ async def test_what_is_read_is_on_disk(
         asyncio.run_coroutine_threadsafe(may_sync.wait(), loop).result()
 
     monkeypatch.setattr(backend.database, "_flush", slow)
-    ending = asyncio.create_task(desk.settle(running, Succeeded("1")))
+    ending = asyncio.create_task(driver.settle(running, Succeeded("1")))
     await wait_until(lambda: backend.database._syncing is not None)
     reads: dict[str, Callable[[], Any]] = {
-        "get": lambda: desk.task("t"),
-        "find": desk.all,
-        "history": lambda: desk.history("t"),
-        "log": desk.log,
+        "get": lambda: driver.task("t"),
+        "find": driver.all,
+        "history": lambda: driver.history("t"),
+        "log": driver.log,
     }
     reading = asyncio.create_task(reads[read]())
     done, _ = await asyncio.wait([reading], timeout=0.2)

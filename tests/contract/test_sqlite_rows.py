@@ -1,4 +1,4 @@
-"""One bad row or item in a SQLite ledger costs nobody else anything."""
+"""One bad row or item in a SQLite ledger costs the others nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onward.core.outcome import Succeeded
 from onward.core.task import Lane, Letter, State
 from onward.ledgers import open_backend
 from onward.ledgers.sqlite import SqliteBackend
-from tests.contract.desk import Desk, submission
+from tests.contract.driver import Driver, submission
 from tests.support import LEASE_MS, NOW, a_task, an_ask, ids
 
 SURROGATE = '"\ud800"'
@@ -24,15 +24,15 @@ REFUSALS = (apsw.ConstraintError, OverflowError, TypeError, UnicodeEncodeError)
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    desk = Desk(open_backend(f"sqlite:///{tmp_path}/onward.db"))
-    yield desk
-    await desk.backend.close()
+async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
+    driver = Driver(open_backend(f"sqlite:///{tmp_path}/onward.db"))
+    yield driver
+    await driver.backend.close()
 
 
-async def spoil(desk: Desk, change: str) -> None:
+async def spoil(driver: Driver, change: str) -> None:
     """Something else has written to the file; a newer version, say."""
-    backend = desk.backend
+    backend = driver.backend
     assert isinstance(backend, SqliteBackend)
     statement = f"UPDATE task SET {change}"  # noqa: S608
     await backend.database.write(lambda: backend.database.run(statement))
@@ -50,37 +50,39 @@ async def spoil(desk: Desk, change: str) -> None:
     ],
 )
 async def test_a_row_that_cannot_be_read_is_left_out(
-    desk: Desk, change: str, capsys: pytest.CaptureFixture[str]
+    driver: Driver, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for id in ("first", "odd", "last"):
-        await desk.submit(id=id, due_at=NOW, expires_at=NOW)
-    await spoil(desk, change)
+        await driver.submit(id=id, due_at=NOW, expires_at=NOW)
+    await spoil(driver, change)
     for _ in range(2):
-        assert ids(await desk.all()) == ["first", "last"]
-        found = await desk.store.get(["last", "odd", "first"])
+        assert ids(await driver.all()) == ["first", "last"]
+        found = await driver.store.get(["last", "odd", "first"])
         assert [task and task.id for task in found] == ["last", None, "first"]
-    assert ids(await desk.store.due(now=NOW, limit=9)) == ["first", "last"]
+    assert ids(await driver.store.due(now=NOW, limit=9)) == ["first", "last"]
     assert capsys.readouterr().out.count("cannot be read and is left out") == 1
 
 
-async def test_rows_that_cannot_be_read_do_not_fill_every_sweep(desk: Desk) -> None:
+async def test_rows_that_cannot_be_read_do_not_fill_every_sweep(driver: Driver) -> None:
     for at in range(5):
-        await desk.submit(id=f"odd{at}", expires_at=NOW)
-    await spoil(desk, "state = 'dreaming'")
-    await desk.submit(id="good", expires_at=NOW + 1)
-    assert await desk.store.due(now=NOW + 1, limit=5) == []
-    assert ids(await desk.store.due(now=NOW + 1, limit=5)) == ["good"]
-    assert ids(await desk.store.due(now=NOW + 120_000, limit=9)) == ["good"], "it is no task again"
+        await driver.submit(id=f"odd{at}", expires_at=NOW)
+    await spoil(driver, "state = 'dreaming'")
+    await driver.submit(id="good", expires_at=NOW + 1)
+    assert await driver.store.due(now=NOW + 1, limit=5) == []
+    assert ids(await driver.store.due(now=NOW + 1, limit=5)) == ["good"]
+    assert ids(await driver.store.due(now=NOW + 120_000, limit=9)) == ["good"], (
+        "it is no task again"
+    )
 
 
-async def test_a_page_may_begin_or_end_with_a_row_that_cannot_be_read(desk: Desk) -> None:
+async def test_a_page_may_begin_or_end_with_a_row_that_cannot_be_read(driver: Driver) -> None:
     for at in range(6):
-        await desk.submit(id=f"t{at}")
-    await spoil(desk, "state = 'dreaming' WHERE id IN ('t0', 't2', 't3', 't5')")
+        await driver.submit(id=f"t{at}")
+    await spoil(driver, "state = 'dreaming' WHERE id IN ('t0', 't2', 't3', 't5')")
     found: list[str] = []
     after: str | None = None
     while True:
-        page = await desk.store.find(Query(after=after, limit=2))
+        page = await driver.store.find(Query(after=after, limit=2))
         found += ids(page.items)
         after = page.next
         if after is None:
@@ -88,41 +90,41 @@ async def test_a_page_may_begin_or_end_with_a_row_that_cannot_be_read(desk: Desk
     assert found == ["t4", "t1"]
 
 
-async def test_a_state_of_a_newer_version_is_not_counted(desk: Desk) -> None:
-    backend = desk.backend
+async def test_a_state_of_a_newer_version_is_not_counted(driver: Driver) -> None:
+    backend = driver.backend
     assert isinstance(backend, SqliteBackend)
-    await desk.submit(id="odd", session="s")
-    await desk.submit(session="s")
-    await spoil(desk, "state = 'dreaming' WHERE id = 'odd'")
-    backend.tasks._books._tally["q", "dreaming", "", 0] = 1
-    assert set(await desk.store.counts()) == {("q", Lane.PRIMARY, State.QUEUED)}
+    await driver.submit(id="odd", session="s")
+    await driver.submit(session="s")
+    await spoil(driver, "state = 'dreaming' WHERE id = 'odd'")
+    backend.tasks._counters._tally["q", "dreaming", "", 0] = 1
+    assert set(await driver.store.counts()) == {("q", Lane.PRIMARY, State.QUEUED)}
     tally = await backend.sessions.get("s")
     assert tally is not None
     assert tally.states == {State.QUEUED: 1}
 
 
-async def test_a_cursor_that_cannot_be_read_keeps_everything(desk: Desk) -> None:
-    backend = desk.backend
-    task = await desk.finished()
+async def test_a_cursor_that_cannot_be_read_keeps_everything(driver: Driver) -> None:
+    backend = driver.backend
+    task = await driver.finished()
     await backend.documents.put("cursor", "reader", "no JSON", now=NOW)
-    assert await desk.store.purge([task.id], now=NOW) == 0
+    assert await driver.store.purge([task.id], now=NOW) == 0
     await backend.documents.delete("cursor", "reader")
-    assert await desk.store.purge([task.id], now=NOW) == 1
+    assert await driver.store.purge([task.id], now=NOW) == 1
 
 
 # Items that the ledger cannot take.
 
-Send = Callable[[Desk, Sequence[Any]], Awaitable[Any]]
+Send = Callable[[Driver, Sequence[Any]], Awaitable[Any]]
 
 
-async def insert(desk: Desk, values: Sequence[Any]) -> Any:
+async def insert(driver: Driver, values: Sequence[Any]) -> Any:
     tasks = [
         a_task(expires_at=NOW + 0.5) if value is None else a_task(payload=value) for value in values
     ]
     ask = an_ask("waiting", limit=1)
-    return await desk.insert(
+    return await driver.insert(
         *[submission(task, key=Key("s", f"k{at}", "b")) for at, task in enumerate(tasks)],
-        hands=(ask,),
+        asks=(ask,),
     )
 
 
@@ -130,28 +132,30 @@ def until(value: Any) -> Any:
     return NOW + LEASE_MS + (0.5 if value is None else 0)
 
 
-async def extend(desk: Desk, values: Sequence[Any]) -> Any:
+async def extend(driver: Driver, values: Sequence[Any]) -> Any:
     holds = [
         LeaseRenewal(f"r{at}", 1, until(value), value, (("task.chunk", value),))
         for at, value in enumerate(values)
     ]
-    return await desk.store.extend(holds, now=NOW)
+    return await driver.store.extend(holds, now=NOW)
 
 
-async def apply(desk: Desk, values: Sequence[Any]) -> Any:
+async def apply(driver: Driver, values: Sequence[Any]) -> Any:
     moves = [
-        desk.decide(await desk.task(f"r{at}"), Succeeded(value), a_task(id=f"c{at}-{len(values)}"))
+        driver.decide(
+            await driver.task(f"r{at}"), Succeeded(value), a_task(id=f"c{at}-{len(values)}")
+        )
         for at, value in enumerate(values)
     ]
     moves = [
         msgspec.structs.replace(move, due_at=0.5) if value is None else move
         for move, value in zip(moves, values, strict=True)
     ]
-    return await desk.apply(*moves, hands=(an_ask("waiting", limit=1),))
+    return await driver.apply(*moves, asks=(an_ask("waiting", limit=1),))
 
 
-async def post(desk: Desk, values: Sequence[Any]) -> Any:
-    return await desk.store.post(
+async def post(driver: Driver, values: Sequence[Any]) -> Any:
+    return await driver.store.post(
         [Letter(to="parked", name="n", body=value) for value in values], now=NOW
     )
 
@@ -161,42 +165,42 @@ async def post(desk: Desk, values: Sequence[Any]) -> Any:
     "bad", [SURROGATE, 1 << 70, ["list"], None], ids=["surrogate", "large", "list", "half"]
 )
 async def test_a_batch_with_an_item_that_cannot_be_kept_leaves_nothing_behind(
-    desk: Desk, send: Send, bad: Any
+    driver: Driver, send: Send, bad: Any
 ) -> None:
     for at in range(3):
-        await desk.running(id=f"r{at}")
-    await desk.submit(id="parked", waiting_for="event")
-    await desk.submit(id="head", queue="waiting")
+        await driver.running(id=f"r{at}")
+    await driver.submit(id="parked", waiting_for="event")
+    await driver.submit(id="head", queue="waiting")
 
     async def books() -> Any:
-        return await desk.all(), await desk.log(), await desk.store.counts()
+        return await driver.all(), await driver.log(), await driver.store.counts()
 
     before = await books()
     with pytest.raises(REFUSALS):  # and not as unavailable: so the others are tried alone
-        await send(desk, ["1", bad, "3"])
+        await send(driver, ["1", bad, "3"])
     assert await books() == before
-    assert await desk.store.counts() == await desk.recount()
+    assert await driver.store.counts() == await driver.recount()
 
-    await send(desk, ["1"])  # its neighbour alone, as if nothing had been
-    assert await desk.store.counts() == await desk.recount()
-    log = await desk.log()
+    await send(driver, ["1"])  # its neighbour alone, as if nothing had been
+    assert await driver.store.counts() == await driver.recount()
+    log = await driver.log()
     assert len({(event.task, event.n) for event in log}) == len(log) > len(before[1])
 
 
 # Counts.
 
 
-async def test_counts_that_are_zero_are_not_kept(desk: Desk) -> None:
-    backend = desk.backend
+async def test_counts_that_are_zero_are_not_kept(driver: Driver) -> None:
+    backend = driver.backend
     assert isinstance(backend, SqliteBackend)
     for at in range(20):
-        task = await desk.finished(queue=f"customer-{at}")
-        await desk.store.purge([task.id], now=NOW)
-    await desk.submit(queue="alive")
+        task = await driver.finished(queue=f"customer-{at}")
+        await driver.store.purge([task.id], now=NOW)
+    await driver.submit(queue="alive")
     rows = backend.database.read("SELECT queue, state, count FROM tally")
     assert rows == [("alive", "queued", 1)]
-    assert list(backend.tasks._books.tally()) == [(("alive", "queued", "primary", 1), 1)]
-    assert await desk.store.counts() == {("alive", Lane.PRIMARY, State.QUEUED): 1}
+    assert list(backend.tasks._counters.tally()) == [(("alive", "queued", "primary", 1), 1)]
+    assert await driver.store.counts() == {("alive", Lane.PRIMARY, State.QUEUED): 1}
 
 
 async def test_counts_of_zero_from_before_go_when_the_ledger_is_opened(tmp_path: Path) -> None:
@@ -216,17 +220,17 @@ async def test_counts_of_zero_from_before_go_when_the_ledger_is_opened(tmp_path:
 
 async def test_a_damaged_file_is_unavailable_and_not_an_error_of_ours(tmp_path: Path) -> None:
     path = tmp_path / "onward.db"
-    desk = Desk(open_backend(f"sqlite:///{path}"))
-    await desk.submit_some(200, payload=f'"{"x" * 2_000}"')
-    await desk.backend.close()
+    driver = Driver(open_backend(f"sqlite:///{path}"))
+    await driver.submit_some(200, payload=f'"{"x" * 2_000}"')
+    await driver.backend.close()
     damage(path)
-    desk = Desk(open_backend(f"sqlite:///{path}"))
+    driver = Driver(open_backend(f"sqlite:///{path}"))
     with pytest.raises(LedgerUnavailable, match="damaged") as refused:
-        await desk.all()
+        await driver.all()
     assert "onward doctor" in (refused.value.hint or "")
     with pytest.raises(LedgerUnavailable, match="damaged"):
-        await desk.store.get([f"t{at}" for at in range(300)])
-    await desk.backend.close()
+        await driver.store.get([f"t{at}" for at in range(300)])
+    await driver.backend.close()
 
 
 def damage(path: Path) -> None:

@@ -13,8 +13,8 @@ from onward.core.clock import ManualClock
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Fault, TaskId
 from onward.ledgers.archive import ArchivedBackend, Archiver
-from onward.ledgers.sealed import SealedBackend, beneath
-from tests.contract.desk import Desk
+from onward.ledgers.sealed import SealedBackend, unwrap
+from tests.contract.driver import Driver
 from tests.servers import shared
 from tests.support import PROFILES
 
@@ -31,29 +31,29 @@ class Vault:
     def __init__(self, opened: Callable[[str], Any], raw: Callable[[], bytes]) -> None:
         self._open = opened
         self.raw = raw  # everything that it keeps, as it is kept
-        self.desk: Desk = None  # type: ignore[assignment]
+        self.driver: Driver = None  # type: ignore[assignment]
 
-    async def use(self, keys: str) -> Desk:
-        if self.desk is not None:
-            await self.desk.backend.close()
-        self.desk = Desk(self._open(keys))
-        return self.desk
+    async def use(self, keys: str) -> Driver:
+        if self.driver is not None:
+            await self.driver.backend.close()
+        self.driver = Driver(self._open(keys))
+        return self.driver
 
     async def file(self) -> None:
         """What goes to an archive goes there."""
-        ledger = beneath(self.desk.backend)
+        ledger = unwrap(self.driver.backend)
         if isinstance(ledger, ArchivedBackend):
             retention = {name: profile.retention_ms for name, profile in PROFILES.items()}
-            archiver = Archiver(ledger, ManualClock(self.desk.now), retention)
+            archiver = Archiver(ledger, ManualClock(self.driver.now), retention)
             await archiver.prepare()
             assert await archiver.step()
 
     async def rotate(self, *, dry_run: bool = False) -> tuple[int, int, dict[str, int]]:
-        assert isinstance(self.desk.backend, SealedBackend)
+        assert isinstance(self.driver.backend, SealedBackend)
         resealed, unreadable, held = 0, 0, dict[str, int]()
         after: str | None = ""
         while after is not None:
-            step = await self.desk.backend.rotation.step(after, dry_run=dry_run)
+            step = await self.driver.backend.rotation.step(after, dry_run=dry_run)
             resealed, unreadable = resealed + step.resealed, unreadable + step.unreadable
             held = {key: held.get(key, 0) + step.held.get(key, 0) for key in {*held, *step.held}}
             after = step.next
@@ -83,38 +83,38 @@ def file_bytes(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.glob("*.db*")))
 
 
-async def lived(desk: Desk) -> dict[str, TaskId]:
+async def lived(driver: Driver) -> dict[str, TaskId]:
     """Tasks with the secret in everything that a person or a worker can write."""
-    held = await desk.running(queue="done", payload=TEXT)
-    await desk.hold(held, ("task.chunk", TEXT), progress=TEXT)
-    assert await desk.backend.effects.begin(held, "pay", now=desk.now) is None
-    await desk.backend.effects.finish(held, "pay", TEXT, fence=held.fence)
-    await desk.settle(held, Succeeded(TEXT, journal=TEXT))
-    failed = await desk.running(queue="failed", payload=TEXT)
-    await desk.settle(failed, BAD)
-    asked = ask(TEXT, desk.now, reason=SECRET)
-    asks = await desk.submit(
+    held = await driver.running(queue="done", payload=TEXT)
+    await driver.hold(held, ("task.chunk", TEXT), progress=TEXT)
+    assert await driver.backend.effects.begin(held, "pay", now=driver.now) is None
+    await driver.backend.effects.finish(held, "pay", TEXT, fence=held.fence)
+    await driver.settle(held, Succeeded(TEXT, journal=TEXT))
+    failed = await driver.running(queue="failed", payload=TEXT)
+    await driver.settle(failed, BAD)
+    asked = ask(TEXT, driver.now, reason=SECRET)
+    asks = await driver.submit(
         queue="asks", payload=TEXT, waiting_for="approval", approval=asked.encode()
     )
-    runs = await desk.running(queue="runs", payload=TEXT)
-    await desk.post(runs.id, TEXT)
-    await desk.backend.documents.put("schedule", "nightly", TEXT, now=desk.now)
+    runs = await driver.running(queue="runs", payload=TEXT)
+    await driver.post(runs.id, TEXT)
+    await driver.backend.documents.put("schedule", "nightly", TEXT, now=driver.now)
     return {"done": held.id, "failed": failed.id, "asks": asks.id, "runs": runs.id}
 
 
-async def check_readable(desk: Desk, ids: dict[str, TaskId]) -> None:
-    done = await desk.task(ids["done"])
+async def check_readable(driver: Driver, ids: dict[str, TaskId]) -> None:
+    done = await driver.task(ids["done"])
     assert (done.payload, done.result, done.journal, done.progress) == (TEXT,) * 4
-    assert SECRET in str((await desk.task(ids["failed"])).error)
-    assert SECRET in str((await desk.task(ids["asks"])).approval)
-    chunks = [event.data for event in await desk.events_of(done.id) if event.type == "task.chunk"]
+    assert SECRET in str((await driver.task(ids["failed"])).error)
+    assert SECRET in str((await driver.task(ids["asks"])).approval)
+    chunks = [event.data for event in await driver.events_of(done.id) if event.type == "task.chunk"]
     assert chunks == [TEXT]
-    effect = await desk.backend.effects.begin(done, "pay", now=desk.now)
+    effect = await driver.backend.effects.begin(done, "pay", now=driver.now)
     assert effect is not None
     assert effect.value == TEXT
-    schedule = await desk.backend.documents.get("schedule", "nightly", now=desk.now)
+    schedule = await driver.backend.documents.get("schedule", "nightly", now=driver.now)
     assert schedule is not None
     assert schedule.body == TEXT
-    assert [document.body for document in await desk.backend.documents.list("schedule", now=0)] == [
-        TEXT
-    ]
+    assert [
+        document.body for document in await driver.backend.documents.list("schedule", now=0)
+    ] == [TEXT]

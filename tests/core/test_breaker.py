@@ -10,13 +10,21 @@ from hypothesis import strategies as st
 
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend
-from onward.core.policy import speaks_against
-from onward.core.pressure.breaker import WAVE_MS, WAVES, WINDOW_MS, Breakers, Circuit, Rules, Window
+from onward.core.policy import counts_as_failure
+from onward.core.pressure.breaker import (
+    WAVE_MS,
+    WAVES,
+    WINDOW_MS,
+    BreakerRules,
+    Breakers,
+    Circuit,
+    Window,
+)
 from onward.core.task import Fault
 from onward.ledgers import open_backend
 from tests.support import NOW, PROFILES
 
-PAUSE_MS = Rules().pause_ms
+PAUSE_MS = BreakerRules().pause_ms
 Server = tuple[Breakers, dict[str, int | None]]
 
 
@@ -37,7 +45,11 @@ def server(backend: Backend, clock: ManualClock, served: set[str]) -> Callable[[
     def start() -> Server:
         bounds: dict[str, int | None] = {}
         breakers = Breakers(
-            backend.documents, clock, Rules(), bound=bounds.__setitem__, serves=served.__contains__
+            backend.documents,
+            clock,
+            BreakerRules(),
+            bound=bounds.__setitem__,
+            serves=served.__contains__,
         )
         return breakers, bounds
 
@@ -253,4 +265,4 @@ BAD_INPUT = Fault(kind="InvalidInput", message="")
     ],
 )
 def test_what_speaks_against_a_service(profile: str, fault: Fault, against: bool) -> None:
-    assert speaks_against(fault, PROFILES[profile]) is against
+    assert counts_as_failure(fault, PROFILES[profile]) is against

@@ -1,4 +1,4 @@
-"""What a declared service fills in, and what it leaves to whoever submits."""
+"""What a declared service fills in, and what it leaves to the submission."""
 
 from __future__ import annotations
 

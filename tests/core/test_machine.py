@@ -19,7 +19,7 @@ from onward.core.policy import CANCEL_GRACE_MS, POISON_AFTER, Overrides, Profile
 from onward.core.task import FINAL, FINAL_EVENTS, Fault, Lane, State, Task, fault_of
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, replay
 
-SYNC, CONSOLE, TOLD = PROFILES["sync"], PROFILES["console"], PROFILES["told"]
+SYNC, CONSOLE, NOTIFIED = PROFILES["sync"], PROFILES["console"], PROFILES["notified"]
 BUSY = Fault(kind="ServiceUnavailable", message="try later")
 BAD_INPUT = Fault(kind="InvalidInput", message="no such field")
 PAST, FUTURE = NOW - 1, NOW + 60_000
@@ -215,7 +215,7 @@ def test_a_submission_that_needs_a_word_first_waits() -> None:
 
 
 def test_where_expiry_only_tells_it_is_no_alarm_before_the_task_runs() -> None:
-    assert machine.born(a_task(expires_at=FUTURE), TOLD)[0].due_at is None
+    assert machine.born(a_task(expires_at=FUTURE), NOTIFIED)[0].due_at is None
 
 
 # Settlement.
@@ -303,7 +303,7 @@ def test_parking_compares_the_letters_seen() -> None:
     move = machine.settle(running(attempt=3), parked, NOW, CONSOLE, (child,))
     assert (move.to, move.seen, move.spawn) == (State.WAITING, 2, (child,))
     assert move.due_at == FUTURE
-    assert move.changes["attempt"] == 2, "whoever wakes it goes on with the same attempt"
+    assert move.changes["attempt"] == 2, "once woken it goes on with the same attempt"
 
 
 def test_a_parked_task_still_grows_old() -> None:
@@ -316,7 +316,7 @@ def test_a_parked_task_still_grows_old() -> None:
         outcome = msgspec.structs.replace(parked, until=until)
         task = running(expires_at=expires_at)
         assert machine.settle(task, outcome, NOW, CONSOLE).due_at == due_at
-    assert machine.settle(running(expires_at=NOW + 5), parked, NOW, TOLD).due_at == FUTURE
+    assert machine.settle(running(expires_at=NOW + 5), parked, NOW, NOTIFIED).due_at == FUTURE
 
 
 def test_a_task_that_has_run_is_not_failed_for_having_waited_to_start() -> None:
@@ -433,35 +433,35 @@ def test_age_ends_a_task_wherever_it_is(state: State) -> None:
 
 @pytest.mark.contract("S2-7")
 def test_an_overdue_task_tells_once_and_goes_on() -> None:
-    task = running(profile="told", expires_at=PAST, due_at=PAST, attempt_by=FUTURE)
-    move = machine.on_due(task, NOW, TOLD)
+    task = running(profile="notified", expires_at=PAST, due_at=PAST, attempt_by=FUTURE)
+    move = machine.on_due(task, NOW, NOTIFIED)
     assert move is not None
     assert (move.to, types(move)) == (State.RUNNING, ["task.timeout"])
     assert move.changes == {"overdue": 1, "expires_at": None}
     task = after(task, move)
     assert task.due_at == NOW + LEASE_MS, "its other clocks go on"
-    ended = machine.settle(task, Succeeded("1"), NOW, TOLD)
+    ended = machine.settle(task, Succeeded("1"), NOW, NOTIFIED)
     assert ended.to is State.SUCCEEDED
-    again = machine.on_due(msgspec.structs.replace(task, lease_until=PAST), NOW, TOLD)
+    again = machine.on_due(msgspec.structs.replace(task, lease_until=PAST), NOW, NOTIFIED)
     assert again is not None
     assert types(again) == ["task.reclaimed"]
 
 
 @pytest.mark.contract("S2-7")
 def test_an_offered_task_is_overdue_only_once_somebody_has_it() -> None:
-    task = running(profile="told", expires_at=PAST, due_at=PAST, lease_until=None)
-    move = machine.on_due(task, NOW, TOLD)
+    task = running(profile="notified", expires_at=PAST, due_at=PAST, lease_until=None)
+    move = machine.on_due(task, NOW, NOTIFIED)
     assert move is not None
     assert (move.to, types(move), move.due_at) == (State.RUNNING, [], machine.NEVER)
-    taken = machine.on_due(msgspec.structs.replace(task, lease_until=FUTURE), NOW, TOLD)
+    taken = machine.on_due(msgspec.structs.replace(task, lease_until=FUTURE), NOW, NOTIFIED)
     assert taken is not None
     assert types(taken) == ["task.timeout"]
 
 
 @pytest.mark.contract("S2-7")
 def test_a_queued_task_is_not_called_overdue() -> None:
-    task = a_task(profile="told", state=State.SCHEDULED, expires_at=PAST, due_at=PAST)
-    move = machine.on_due(task, NOW, TOLD)
+    task = a_task(profile="notified", state=State.SCHEDULED, expires_at=PAST, due_at=PAST)
+    move = machine.on_due(task, NOW, NOTIFIED)
     assert move is not None
     assert (move.to, types(move)) == (State.QUEUED, ["task.queued"])
 
@@ -502,7 +502,7 @@ def test_a_cancel_wins_over_whatever_the_worker_came_back_with(outcome: Outcome)
 
 @pytest.mark.parametrize("clock", ["lease_until", "attempt_by", "cancel_by", "expires_at"])
 def test_a_cancel_wins_over_whichever_clock_strikes(clock: str) -> None:
-    """The worker died between the cancel and its grace: it must not be run by somebody else."""
+    """The worker died between the cancel and its grace: it must not be run again."""
     clocks = {"cancel_by": FUTURE, clock: PAST}
     move = machine.on_due(running(due_at=PAST, **clocks), NOW, CONSOLE)
     assert move is not None
@@ -510,8 +510,8 @@ def test_a_cancel_wins_over_whichever_clock_strikes(clock: str) -> None:
 
 
 def test_becoming_overdue_takes_nothing_from_the_grace_of_a_cancel() -> None:
-    task = running(profile="told", cancel_by=FUTURE, expires_at=PAST, due_at=PAST)
-    move = machine.on_due(task, NOW, TOLD)
+    task = running(profile="notified", cancel_by=FUTURE, expires_at=PAST, due_at=PAST)
+    move = machine.on_due(task, NOW, NOTIFIED)
     assert move is not None
     assert (move.to, types(move), move.due_at) == (State.RUNNING, ["task.timeout"], NOW + LEASE_MS)
 
@@ -588,7 +588,7 @@ def test_abandoning_a_dead_letter_writes_no_second_ending() -> None:
 @pytest.mark.parametrize("state", list(State))
 def test_a_remark_changes_nothing(state: State) -> None:
     task = a_task(state=state, fence=2, rev=5, due_at=FUTURE)
-    move = machine.remark(task, "task.late_result", "{}")
+    move = machine.event_only(task, "task.late_result", "{}")
     assert (move.expect, move.to, move.fence, move.rev) == (state, state, 2, 5)
     assert (move.due_at, move.changes, move.letters) == (FUTURE, {}, ())
     assert move.front, "a queued task keeps its place"
@@ -596,6 +596,6 @@ def test_a_remark_changes_nothing(state: State) -> None:
 
 
 def test_the_nearest_of_the_clocks_is_the_alarm() -> None:
-    assert moves.first() is None
-    assert moves.first(None, None) is None
-    assert moves.first(None, 7, 3, None, 5) == 3
+    assert moves.earliest() is None
+    assert moves.earliest(None, None) is None
+    assert moves.earliest(None, 7, 3, None, 5) == 3

@@ -15,8 +15,8 @@ from onward.core.clock import ManualClock
 from onward.core.contract import Backend
 from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Failed, Succeeded
-from onward.core.pressure.breaker import Rules
-from onward.core.slots import Seat
+from onward.core.pressure.breaker import BreakerRules
+from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Fault, Lane, State
 from onward.ledgers import open_backend
 from tests.support import NOW, PROFILES, a_task, wait_until
@@ -24,23 +24,23 @@ from tests.support import NOW, PROFILES, a_task, wait_until
 SLOTS, CALL_MS, TICK_MS = 40, 1_000, 250
 SECOND, MINUTE = 1_000, 60_000
 DOWN = Failed(Fault(kind="ServiceUnavailable", message="down", status=503))
-NEVER = Rules(volume=10**9)
+NEVER = BreakerRules(volume=10**9)
 
 
 class Town:
     """One service with a worker of so many slots, and the clock."""
 
-    def __init__(self, backend: Backend, rules: Rules) -> None:
+    def __init__(self, backend: Backend, rules: BreakerRules) -> None:
         self.clock = ManualClock()
         self.desk = Dispatcher(backend, PROFILES, self.clock, breaker=rules)
         self.down = False
         self.started: list[tuple[int, Lane, bool]] = []  # when, from which lane, breaker shut
         self._alarm = Alarm(self.desk)
         self._running: list[tuple[int, Claimed]] = []
-        self._seat = Seat(
+        self._seat = WorkerSlots(
             "w", ["q"], lease_ms=10**9, deliver=self._deliver, stop=lambda task, revoked: None
         )
-        self.desk.hands.sit(self._seat, SLOTS)
+        self.desk.slots.add(self._seat, SLOTS)
 
     def _deliver(self, task: Claimed) -> None:
         reading = self.desk.pressure.breakers.shut("q")
@@ -66,7 +66,7 @@ class Town:
             self._running = [item for item in self._running if item[0] > now]
             outcome = DOWN if self.down else Succeeded("1")
             settled = [self.desk.settle_soon(task, outcome) for task in over]
-            self.desk.hands.free(self._seat, len(over))
+            self.desk.slots.free(self._seat, len(over))
             for future in settled:
                 await future
             await wait_until(lambda: self.desk._claiming is None)
@@ -91,7 +91,7 @@ async def backend() -> AsyncIterator[Backend]:
 @pytest.mark.slow
 @pytest.mark.contract("S3-11")
 async def test_nothing_is_burned_while_open_and_no_herd_runs_on_release(backend: Backend) -> None:
-    town = Town(backend, Rules())
+    town = Town(backend, BreakerRules())
     await town.live(10 * SECOND, arrivals_a_second=16)
     town.down = True
     await town.live(10 * MINUTE, arrivals_a_second=16)

@@ -133,7 +133,7 @@ async def test_one_server_reads_and_another_goes_on_from_its_cursor(
             turns.append((name, ours))
 
         reader, duty = Reader(), Duty(backend.documents, clock, "reader", name)
-        return reader, Tail(backend, reader, clock, duty=duty, turn=turn)
+        return reader, Tail(backend, reader, clock, duty=duty, on_duty=turn)
 
     (first, one), (second, two) = server("one"), server("two")
     await submit(backend, "a")

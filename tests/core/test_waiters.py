@@ -1,4 +1,4 @@
-"""Callers who wait: each is told once, and one who goes away leaves nothing behind."""
+"""Callers who wait: each gets one ending, and one that goes away leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_a_ring_is_believed_only_by_who_waited_before_the_task_was_born() 
     waiters = Waiters()
     with waiters.expect("t", unborn=True) as first, waiters.expect("t") as later:
         assert waiters.of(["t", "u"]) == ["t"]
-        waiters.told(ENDING)
+        waiters.end_unborn(ENDING)
         assert await outcome_within(first, 0) == ENDING
         assert not later.done(), "it may be about a life before a replay"
         assert waiters.of(["t"]) == ["t"], "so somebody must look"
@@ -69,7 +69,7 @@ async def test_when_the_time_is_over_there_is_no_ending() -> None:
     with waiters.expect("t") as future:
         assert await outcome_within(future, 1) is None
         waiters.end(ENDING)
-        assert await outcome_within(future, 1_000) is None, "told that it is over, once"
+        assert await outcome_within(future, 1_000) is None, "let go once"
 
 
 async def test_an_ending_in_time_stops_the_clock() -> None:

@@ -14,7 +14,7 @@ from onward.core.contract import Query
 from onward.core.errors import Unreadable
 from onward.core.outcome import Outcome, Succeeded
 from onward.core.task import Claimed
-from onward.ledgers.sealed import beneath
+from onward.ledgers.sealed import unwrap
 from onward.ledgers.sealed.store import AGAIN_MS
 from onward.workers.runner import Runner
 from tests.agents.lobby import until
@@ -146,7 +146,7 @@ async def test_without_its_key_a_task_is_refused_and_the_server_lives(opened: Op
         assert (await worker.task())["taskId"] == fresh, "everybody else is served"
         await house.advance(2 * AGAIN_MS)
         await house.settled()
-        (raw,) = await beneath(house.onward.backend).tasks.get([task])
+        (raw,) = await unwrap(house.onward.backend).tasks.get([task])
         assert raw is not None
         assert raw.attempt == raw.lost == raw.failures == 0, "nothing is held against it"
     async with opened(BOTH) as house:
@@ -176,7 +176,7 @@ async def test_rotation_by_the_api(opened: Opened) -> None:
             resealed += answer.json()["resealed"]
             after = answer.json()["next"]
         assert resealed > 20
-        for raw in (await beneath(house.onward.backend).tasks.find(Query())).items:
+        for raw in (await unwrap(house.onward.backend).tasks.find(Query())).items:
             assert raw.payload.startswith("sealed:k2:")
     async with opened(NEW) as house:
         texts = [one["payload"] for one in (await house.get("/api/v2/tasks")).json()["items"]]

@@ -14,7 +14,7 @@ from onward.core.outcome import Failed, Succeeded
 from onward.core.policy import profiles
 from onward.core.task import Fault, State
 from onward.settings import Settings
-from tests.contract.desk import Desk
+from tests.contract.driver import Driver
 from tests.doors.summarizing import submitted
 from tests.house import House, open_house
 from tests.support import NOW
@@ -141,15 +141,15 @@ async def test_dead_letters_are_forgotten_when_their_time_is_over_if_so_set(ledg
     backend = open_backend(fresh_url(ledger) if ledger == "redis7" else ledger)
     rules = profiles(lease_ms=30_000, retention_ms={"dead": 5_000})
     dispatcher = Dispatcher(backend, rules, clock)
-    desk = Desk(backend)
+    driver = Driver(backend)
     await backend.documents.put("cursor", "slow", '""', now=NOW)
-    held = await desk.running()
+    held = await driver.running()
     await dispatcher.settle(held, Failed(Fault(kind="InvalidInput", message="no")))
-    found = await desk.task(held.id)
+    found = await driver.task(held.id)
     assert (found.state, found.due_at) == (State.DEAD, NOW + 5_000)
     clock.advance(5_000)
     await Alarm(dispatcher).sweep()
-    found = await desk.task(held.id)
+    found = await driver.task(held.id)
     assert found.due_at == NOW + 5_000 + 60_000, "not read yet: out of the sweep's way"
     await backend.documents.delete("cursor", "slow")
     clock.advance(60_000)
@@ -161,14 +161,14 @@ async def test_dead_letters_are_forgotten_when_their_time_is_over_if_so_set(ledg
 async def test_what_a_slow_reader_holds_is_not_written_anew_each_minute() -> None:
     async with open_house() as house:
         await house.onward.backend.documents.put("cursor", "slow", '"0"', now=0)
-        desk = Desk(house.onward.backend)
-        over = await desk.running()
-        await desk.settle(over, Succeeded("1"))
+        driver = Driver(house.onward.backend)
+        over = await driver.running()
+        await driver.settle(over, Succeeded("1"))
         month = 30 * 86_400_000
         await house.advance(month)
         waits = []
         for _ in range(9):
-            found = await desk.task(over.id)
+            found = await driver.task(over.id)
             assert found.due_at is not None
             waits.append((found.due_at - house.clock.now()) // 60_000)
             await house.advance(found.due_at - house.clock.now())

@@ -16,7 +16,7 @@ from onward.cli.terminal import REFUSED, USAGE
 from onward.ledgers.redis import RedisBackend
 from onward.ledgers.redis.client import NAME
 from onward.settings import Settings
-from tests.contract.desk import Desk
+from tests.contract.driver import Driver
 from tests.e2e.test_cli import run
 from tests.processes import free_port
 from tests.servers import RedisServer
@@ -103,7 +103,7 @@ def test_it_sees_a_ledger_its_functions_and_a_reader_that_fell_behind(
 ) -> None:
     async def use() -> None:
         backend = RedisBackend(redis.url)
-        await Desk(backend).submit()
+        await Driver(backend).submit()
         await backend.documents.put("cursor", "archive:lost", '"0-0"', now=0)
         await backend.close()
 
@@ -216,7 +216,7 @@ def test_a_password_is_not_in_a_command_for_the_shell() -> None:
 def test_torn_tasks_are_named_and_repaired_on_request(redis: RedisServer, tmp_path: Path) -> None:
     async def submit() -> None:
         backend = RedisBackend(redis.url)
-        await Desk(backend).submit(id="t", queue="q")
+        await Driver(backend).submit(id="t", queue="q")
         await backend.close()
 
     asyncio.run(submit())

@@ -22,7 +22,7 @@ from onward.core.outcome import Failed, Parked, Succeeded
 from onward.core.task import Fault
 from onward.ledgers import open_backend
 from onward.ledgers.archive import ArchivedBackend, Archiver
-from tests.contract.desk import Desk, submission
+from tests.contract.driver import Driver, submission
 from tests.faults.redis_invariants import check_only_permanent_keys, check_redis_invariants
 from tests.faults.test_kills import drained
 from tests.processes import Server
@@ -324,44 +324,44 @@ async def test_no_key_outlives_its_task(tmp_path: Path, redis: RedisServer) -> N
     assert isinstance(backend, ArchivedBackend)
     archiver = Archiver(backend, clock, {})
     await archiver.prepare()
-    desk = Desk(backend)
+    driver = Driver(backend)
     bad = Failed(Fault(kind="InvalidInput", message="no" * 100))
     long = '"' + "x" * 500 + '"'
-    good = await desk.running(payload=long, queue="long")
-    await desk.settle(good, Succeeded(long))
+    good = await driver.running(payload=long, queue="long")
+    await driver.settle(good, Succeeded(long))
     for fate in ("kept", "abandoned", "replayed"):
-        dead = await desk.running(queue=fate, session="s", payload=long)
-        await desk.settle(dead, bad)
+        dead = await driver.running(queue=fate, session="s", payload=long)
+        await driver.settle(dead, bad)
         if fate == "abandoned":
-            await desk.intervene(await desk.task(dead.id), machine.abandon)
+            await driver.intervene(await driver.task(dead.id), machine.abandon)
         elif fate == "replayed":
-            await desk.apply(replay(await desk.task(dead.id), NOW))
-            (again,) = await desk.claim(fate)
-            await desk.settle(again, Succeeded("1"))
+            await driver.apply(replay(await driver.task(dead.id), NOW))
+            (again,) = await driver.claim(fate)
+            await driver.settle(again, Succeeded("1"))
     for fields in ({"run_at": NOW + 5}, {"waiting_for": "event"}, {"priority": 0}, {"priority": 2}):
-        task = await desk.submit(**fields)
-        await desk.post(task.id, long)
-        await desk.intervene(await desk.task(task.id), machine.cancel)
-    parent = await desk.running(queue="parent")
+        task = await driver.submit(**fields)
+        await driver.post(task.id, long)
+        await driver.intervene(await driver.task(task.id), machine.cancel)
+    parent = await driver.running(queue="parent")
     child = a_task(queue="child", parent=parent.id)
-    await desk.settle(parent, Parked(seen=0, journal="{}", waiting_for="children"), child)
-    (born,) = await desk.claim("child")
-    await desk.settle(born, Succeeded("1"))
-    (parent,) = await desk.claim("parent")
-    await desk.settle(parent, Succeeded("1"))
-    await desk.insert(submission(a_task(id="keyed", key="k"), key=Key("s", "k", "b")))
-    (keyed,) = await desk.claim()
+    await driver.settle(parent, Parked(seen=0, journal="{}", waiting_for="children"), child)
+    (born,) = await driver.claim("child")
+    await driver.settle(born, Succeeded("1"))
+    (parent,) = await driver.claim("parent")
+    await driver.settle(parent, Succeeded("1"))
+    await driver.insert(submission(a_task(id="keyed", key="k"), key=Key("s", "k", "b")))
+    (keyed,) = await driver.claim()
     for name, acts in (("charge", keyed), ("mail", good)):
         await backend.effects.begin(acts, name, now=NOW)
         await backend.effects.finish(acts, name, "1", fence=acts.fence)
-    await desk.settle(keyed, Succeeded("1"))
+    await driver.settle(keyed, Succeeded("1"))
     check_redis_invariants(redis.client)
 
     assert await archiver.step()
-    over = [task.id for task in await desk.all()]
-    assert await desk.store.purge(over, now=NOW) == len(over)
-    await desk.store.purge([], now=NOW + DAY + 1)  # keys are remembered for a day
+    over = [task.id for task in await driver.all()]
+    assert await driver.store.purge(over, now=NOW) == len(over)
+    await driver.store.purge([], now=NOW + DAY + 1)  # keys are remembered for a day
     check_only_permanent_keys(redis.client)
-    assert {task.id for task in await desk.all()} == set(over), "the archive has them all"
+    assert {task.id for task in await driver.all()} == set(over), "the archive has them all"
     assert PROFILES["console"].retention_ms > DAY
     await backend.close()

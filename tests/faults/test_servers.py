@@ -127,11 +127,6 @@ async def running(client: httpx2.AsyncClient, task: str) -> None:
     raise AssertionError(f"{task} never ran")
 
 
-async def born_running(client: httpx2.AsyncClient, task: str) -> bool:
-    created, claimed, *_ = (await client.get(f"/api/v2/tasks/{task}/events")).json()["items"]
-    return (claimed["type"], claimed["at"]) == ("task.claimed", created["at"])
-
-
 @pytest.mark.contract("S0-1")
 @pytest.mark.parametrize("swapped", [False, True])
 async def test_a_caller_and_a_worker_on_different_servers_meet(pair: Pair, swapped: bool) -> None:
@@ -228,8 +223,7 @@ async def test_what_ran_on_a_killed_server_is_done_by_the_others_within_the_leas
     check_redis_invariants(pair.redis.client, [native, door])
 
 
-async def test_what_is_given_to_a_server_that_dies_or_goes_deaf_is_done_once(pair: Pair) -> None:
-    """Every task is put straight into the hands of the other server, whatever becomes of that."""
+async def test_what_a_server_that_dies_or_loses_its_bell_claims_is_done_once(pair: Pair) -> None:
     accepted: list[str] = []
     redis: Any = pair.redis.client
 
@@ -249,13 +243,11 @@ async def test_what_is_given_to_a_server_that_dies_or_goes_deaf_is_done_once(pai
             await wait_until(lambda: far.connected, WAIT_S)
         await submitting
         over = [await ended(client, task) for task in accepted]
-        given = [await born_running(client, task) for task in accepted]
     assert {task["state"] for task in over} == {"succeeded"}
-    assert sum(given) > 20, "the rest came while nobody was there"
     check_redis_invariants(pair.redis.client, accepted)
 
 
-async def test_what_is_given_to_a_server_that_stops_goes_back_at_once(pair: Pair) -> None:
+async def test_what_a_server_that_stops_has_claimed_goes_back_at_once(pair: Pair) -> None:
     accepted: list[str] = []
     stopped = asyncio.Event()
 
@@ -272,8 +264,6 @@ async def test_what_is_given_to_a_server_that_stops_goes_back_at_once(pair: Pair
         await asyncio.gather(*submitting)
         async with working(pair.a.url, id="near", concurrency=50):
             over = [await ended(client, task) for task in accepted]
-        given = [await born_running(client, task) for task in accepted]
-    assert any(given)
     assert {(task["state"], task["attempt"]) for task in over} == {("succeeded", 1)}
     check_redis_invariants(pair.redis.client, accepted)
 

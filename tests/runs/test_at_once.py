@@ -116,11 +116,11 @@ async def test_a_cancel_that_comes_before_the_step_is_written_holds(
     store = dispatcher.backend.tasks
     apply = store.apply
 
-    async def meddled(moves: Any, hands: Any = (), *, now: int) -> Any:
+    async def meddled(moves: Any, asks: Any = (), *, now: int) -> Any:
         if any(move.answer is not None for move in moves):
             monkeypatch.setattr(store, "apply", apply)
             assert await centre.cancel(run) == "canceling"
-        return await apply(moves, hands, now=now)
+        return await apply(moves, asks, now=now)
 
     monkeypatch.setattr(store, "apply", meddled)
     await centre.release(child, "did")

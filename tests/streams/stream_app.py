@@ -49,7 +49,7 @@ class StreamApp:
             await self.until(self.on_duty)
 
     async def on_duty(self) -> bool:
-        return self.app.onward._feed._offers.seat is not None
+        return self.app.onward._feed._offers.worker_slots is not None
 
     async def shut(self) -> None:
         await self._open.aclose()

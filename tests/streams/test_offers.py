@@ -325,7 +325,7 @@ async def _join(streams: StreamApp, *queues: str) -> None:
 async def test_a_type_that_a_socket_worker_serves_leaves_the_stream_again(ledger: str) -> None:
     async with open_stream_app(ledger, stream_types=("mail",)) as streams:
         await _join(streams, "mail")
-        await wait_until(lambda: "mail" not in streams.app.onward._feed._offers.seat.queues)
+        await wait_until(lambda: "mail" not in streams.app.onward._feed._offers.worker_slots.queues)
         first = await streams.submit(type="mail")
         assert await streams.take_all(timeout=1) == []
         roster = streams.app.onward.roster

@@ -12,7 +12,7 @@ from onward.core.contract import Backend
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import LEASE_MS, Duty
 from onward.core.outcome import Failed, Outcome, Succeeded
-from onward.core.slots import Seat
+from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Fault, Task, new_id
 from onward.core.trace import RUN, placed
 from onward.ledgers import open_backend
@@ -51,14 +51,16 @@ class Teller:
 async def attempts(dispatcher: Dispatcher, task: Task, *outcomes: Outcome) -> str:
     """Submitted, and run as often as there are outcomes."""
     taken: list[Claimed] = []
-    seat = Seat("w", [task.queue], lease_ms=1_000, deliver=taken.append, stop=lambda *_: None)
+    worker_slots = WorkerSlots(
+        "w", [task.queue], lease_ms=1_000, deliver=taken.append, stop=lambda *_: None
+    )
     await dispatcher.submit(task)
-    dispatcher.hands.sit(seat, 1)
+    dispatcher.slots.add(worker_slots, 1)
     for at, outcome in enumerate(outcomes):
         await wait_until(partial(_has_more, taken, at))
         await dispatcher.settle(taken[at], outcome)
-        dispatcher.hands.free(seat)
-    dispatcher.hands.leave(seat)
+        dispatcher.slots.free(worker_slots)
+    dispatcher.slots.remove(worker_slots)
     return task.id
 
 

@@ -76,7 +76,7 @@ async def test_one_frame_at_a_time_waits_for_a_worker_that_does_not_read() -> No
         assert (await worker.receive())["type"] == "registered"
         for _ in range(20):
             await house.post("/api/v2/tasks", {"type": "write"})
-        await wait_until(lambda: house.onward.dispatcher.hands.busy() == 20)
+        await wait_until(lambda: house.onward.dispatcher.slots.busy() == 20)
         await house.settled()
         assert most == 1
         reads.set()

@@ -73,7 +73,7 @@ async def test_a_slot_whose_function_still_runs_is_given_to_nobody(
         await asyncio.to_thread(begun.acquire, timeout=PATIENCE_S)
         second = await submit(onward)
         onward.clock.advance(1_001)  # type: ignore[attr-defined]
-        await wait_until(lambda: onward.dispatcher.hands.busy() == 0)  # its time is over: revoked
+        await wait_until(lambda: onward.dispatcher.slots.busy() == 0)  # its time is over: revoked
         assert await state(onward, first) is State.FAILED
         done = asyncio.Event()
         asyncio.get_running_loop().call_later(0.2, done.set)

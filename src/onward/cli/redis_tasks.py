@@ -10,7 +10,7 @@ from typing import Any
 
 from onward.cli.checkup import BAD, GOOD, ODD, Finding
 from onward.ledgers.redis.layout import LAYOUT, living
-from onward.ledgers.redis.mending import Mending
+from onward.ledgers.redis.repair import RowRepair
 
 EXAMPLES = 3
 TELL_EVERY_S = 1.0
@@ -36,7 +36,7 @@ def examine_tasks(client: Any, prefix: str, *, repair: bool) -> Iterator[Finding
 
 def _compare(client: Any, prefix: str, *, repair: bool, quiet: bool) -> Iterator[Finding]:
     kinds, examples = Counter[str](), dict[str, list[str]]()
-    mending = Mending(client, prefix, mends=repair, quiet=quiet, progress=_progress())
+    mending = RowRepair(client, prefix, mends=repair, quiet=quiet, progress=_progress())
     for wrong, where in mending.faults():
         kinds[wrong] += 1
         if kinds[wrong] <= EXAMPLES:

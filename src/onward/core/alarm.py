@@ -1,6 +1,6 @@
-"""The sweep: whatever the clock has to say to tasks takes the same road as everything else.
+"""The sweep: what the clock does to tasks is decided and applied like everything else.
 
-Several servers may sweep at once: the guard in the ledger lets one move win, so nobody is elected.
+Several servers may sweep at once: the guard in the ledger lets one move win; there is no leader.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Alarm:
     async def now(self) -> Instant:
         """By which to look for what is due, once the leases held here are renewed if need be."""
         # This process was paused (a suspended machine, SIGSTOP), or time has stepped forward: its
-        # own leases may have lapsed with nobody lost. They are renewed before anything is taken
+        # own leases may have lapsed with no worker lost. They are renewed before anything is taken
         # away. Where another server has taken a task over meanwhile, its fence has moved, and the
         # renewal is refused.
         clock = self._dispatcher.clock

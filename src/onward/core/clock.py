@@ -44,7 +44,7 @@ def wall_ahead_ms() -> int:
 class Clock(Protocol):
     @property
     def steps(self) -> int:
-        """How often `now` has stepped forward: leases may look lapsed with nobody lost."""
+        """How often `now` has stepped forward: leases may look lapsed with no worker lost."""
         ...
 
     def now(self) -> Instant: ...
@@ -79,7 +79,7 @@ class SharedClock:
         return self._last
 
     def adopt(self) -> None:
-        """Take the ledger's time over at once. For a start: nobody holds anything yet."""
+        """Take the ledger's time over at once. For a start: no task is held here yet."""
         self._base = None
         self._last = 0
 

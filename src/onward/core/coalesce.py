@@ -1,7 +1,7 @@
 """Group commit: many callers, one store call, no timer.
 
 The first caller makes a flush happen at the end of this turn of the loop; callers who come while a
-flush is under way share the next one. So one caller alone waits for nobody, and a thousand share.
+flush is under way share the next one. So a single caller does not wait, and a thousand share.
 A call is bounded in items and in bytes. One bad item never costs its neighbours anything: a call
 that fails is made again in halves, until only the bad item is left with its error.
 """
@@ -160,7 +160,7 @@ class Coalescer(Generic[In, Out]):
 async def call_in_halves(flush: Flush[In, Out], items: Sequence[In]) -> list[Out | Exception]:
     """One call for all of them; if it fails for what one of them is, the others go without it.
 
-    Nothing may have been done by a call that raises. A ledger that is away is everybody's error.
+    Nothing may have been done by a call that raises. A ledger that is away fails them all.
     """
     if not items:
         return []

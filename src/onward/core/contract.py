@@ -1,4 +1,4 @@
-"""The seams: what a ledger, a bell and an executor must be able to do, and the records they speak.
+"""The seams: what a ledger, a bell and an executor must be able to do, and the records they use.
 
 A store applies decided moves or refuses them; it never decides. Every store method takes many and
 is one round trip and one transaction. tests/contract holds every ledger to this file.
@@ -33,7 +33,7 @@ from onward.core.task import (
 
 T = TypeVar("T")
 
-# What may lie unread with one task, of letters that come by `post`.
+# Bounds of the unread letters of one task, of those that come by `post`.
 MAX_LETTERS = 1_000
 MAX_LETTER_BYTES = 8 << 20
 PAGE_BYTES = 8 << 20  # of a page of tasks, in texts
@@ -54,7 +54,6 @@ class Submission(msgspec.Struct, frozen=True):
     events: tuple[Note, ...]
     cap: int | None = None  # refuse if the queue would hold more than this
     key: Key | None = None
-    near: bool = False  # is not born in the hand of another server, which may be gone by now
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +69,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Note, ...]
     due_by: Instant | None = None  # clock-driven moves: refuse if the task is due later by now
     front: bool = False  # to queued: back to the place it was claimed from, not to the end
-    ahead: bool = False  # to queued: before everybody in its lane
+    ahead: bool = False  # to queued: before all others in its lane
     seen: int | None = None  # letters read so far, deleted here; waiting with more means queued
     spawn: tuple[Submission, ...] = ()  # children, born in the same transaction
     letters: tuple[Letter, ...] = ()  # posted in the same transaction
@@ -81,10 +80,10 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(StrEnum):
     APPLIED = "applied"
     GONE = "gone"  # no such task
-    STALE = "stale"  # claimed by somebody else since: a settlement is late
+    STALE = "stale"  # claimed again since: a settlement is late
     MOVED = "moved"  # same fence, but it changed since it was read: read again, decide again
     EARLY = "early"  # a heartbeat has moved the alarm
-    REFUSED = "refused"  # it cannot be applied, now or later; to a letter: too many lie unread
+    REFUSED = "refused"  # it cannot be applied, now or later; of a letter: too many are unread
 
 
 APPLIED = Verdict.APPLIED  # as QUEUED, beside its class
@@ -93,14 +92,14 @@ APPLIED = Verdict.APPLIED  # as QUEUED, beside its class
 class Moved(msgspec.Struct, frozen=True):
     verdicts: Sequence[Verdict]
     awake: frozenset[str]  # queues in which something became ready
-    claimed: tuple[Claimed, ...] = ()  # went straight into free hands
+    claimed: tuple[Claimed, ...] = ()  # went straight into free slots
     answered: frozenset[TaskId] = frozenset()  # whose answers were applied
 
 
 class Fate(StrEnum):
     FRESH = "fresh"
-    KNOWN = "known"  # this key has been here with this body: `task` is the first one's id
-    REUSED = "reused"  # this key has been here with another body
+    KNOWN = "known"  # this key was used with this body before: `task` is that task's id
+    REUSED = "reused"  # this key was used with another body before
     FULL = "full"
     REFUSED = "refused"  # what the ledger holds under its key cannot be read
 
@@ -111,7 +110,7 @@ FRESH, FULL = Fate.FRESH, Fate.FULL
 class Receipt(msgspec.Struct, frozen=True):
     fate: Fate
     task: TaskId
-    running: bool = False  # went straight into a free hand
+    running: bool = False  # went straight into a free slot
 
 
 class Want(msgspec.Struct, frozen=True):
@@ -128,13 +127,6 @@ class Ask(msgspec.Struct, frozen=True):
     limit: int
     wants: tuple[Want, ...]
     lease_ms: int | None = None  # None: the ledger's profile lease is not wanted (offered only)
-
-
-class Spare(msgspec.Struct, frozen=True):
-    """One free slot of a worker that nobody has asked to be filled."""
-
-    worker: WorkerId
-    lease_ms: int
 
 
 class Inserted(msgspec.Struct, frozen=True):
@@ -188,9 +180,9 @@ class TaskStore(Protocol):
     """The ledger."""
 
     async def insert(
-        self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
+        self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant
     ) -> Inserted:
-        """Bear tasks, and fill free hands from the head of their queues, new tasks included."""
+        """Write new tasks, and fill the asks from the head of their queues, new tasks included."""
         ...
 
     async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]: ...
@@ -200,15 +192,15 @@ class TaskStore(Protocol):
     ) -> Sequence[LeaseStatus]: ...
 
     async def apply(
-        self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
+        self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
     ) -> Moved:
-        """Free hands are filled as by `insert`: children are the new tasks."""
+        """Asks are filled as by `insert`: children are the new tasks."""
         ...
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         """A letter to a waiting task wakes it; to any other live task it only lies there.
 
-        Also to one that waits for approval: whoever can signal cannot thereby approve.
+        A task that waits for approval is not woken: a signal must not pass for an approval.
         """
         ...
 
@@ -221,7 +213,7 @@ class TaskStore(Protocol):
         most_bytes: int = PAGE_BYTES,
     ) -> Sequence[Task]:
         """Soonest first. The task that takes them past `most_bytes` is the last: only an answer
-        with no task says that there are no more.
+        with no task means that there are no more.
         """
         ...
 
@@ -244,7 +236,7 @@ class TaskStore(Protocol):
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
         """How many tasks by queue, lane and state as shown; never counted, always kept.
 
-        Lanes are told apart for queued tasks; every other task counts as PRIMARY.
+        Queued tasks are counted by lane; every other task counts as PRIMARY.
         """
         ...
 
@@ -310,10 +302,10 @@ COUNTED = 1_000
 
 
 class Sessions(Protocol):
-    """Who has tasks here. Found by an index, never by a walk over everybody's tasks."""
+    """Which sessions have tasks here. Found by an index, never by a walk over all tasks."""
 
     async def find(self, *, after: str | None, limit: int) -> Page[SessionTally]:
-        """Whoever submitted last comes first."""
+        """The session with the newest task comes first."""
         ...
 
     async def get(self, session: str) -> SessionTally | None: ...
@@ -335,11 +327,11 @@ class Effects(Protocol):
     """
 
     async def begin(self, task: Held, name: str, *, now: Instant) -> Effect | None:
-        """None: it is yours to do. Otherwise it was begun before."""
+        """None: the caller is to carry it out. Otherwise it was begun before."""
         ...
 
     async def finish(self, task: Held, name: str, value: Json, *, fence: int) -> bool:
-        """It happened. `fence` is the one that began it, whoever holds the task by now.
+        """It happened. `fence` is the one that began it, even if the task was claimed again since.
 
         The first value stays. False: no attempt with this fence began it, and nothing changes.
         """
@@ -363,32 +355,20 @@ class Bell(Protocol):
 
     def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]: ...
 
-    def attach(self, ear: Ear) -> None:
-        """From now on, `ear` is told what happens on other servers."""
-        ...
-
-    async def retire(self) -> None:
-        """From now on `ear` is given nothing more; whatever was given to it has been taken."""
+    def attach(self, peer: PeerEvents) -> None:
+        """From now on, pass what happens on other servers on to `peer`."""
         ...
 
 
-class Ear(Protocol):
+class PeerEvents(Protocol):
     """This server, for the others on its ledger."""
 
-    def hear(
+    def on_news(
         self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
     ) -> None:
         """Queues with new work; tasks with new events; those of them that have ended: how, or None
-        where that was not told.
+        where the message does not contain that.
         """
-        ...
-
-    def spare(self) -> Mapping[str, Spare]:
-        """By queue, a free slot here that a submission elsewhere may fill."""
-        ...
-
-    def take(self, task: Claimed) -> None:
-        """One of them was filled. It may be free no more: then the task goes back."""
         ...
 
 
@@ -435,12 +415,12 @@ class Backend(Protocol):
 
 
 class Executor(Protocol):
-    """Whoever can carry out a claimed task: a socket, a URL, a callable, the flow engine."""
+    """What can carry out a claimed task: a socket, a URL, a callable, the flow engine."""
 
     async def execute(self, task: Claimed) -> Outcome: ...
 
     def cancel(self, task: Claimed) -> None:
-        """Ask this very attempt to stop. Nobody waits for the answer."""
+        """Ask this very attempt to stop. The caller does not wait for it."""
         ...
 
 

@@ -16,12 +16,12 @@ from onward.core import machine
 from onward.core.contract import Key, Move, Submission
 from onward.core.errors import is_away
 from onward.core.outcome import Outcome, Parked, Succeeded, invalid_outcome
-from onward.core.policy import FAIL, Profile
+from onward.core.policy import Profile
 from onward.core.task import Claimed, Ending, Instant, Json, Letter, State, Task, TaskId
 
 log = structlog.get_logger("onward.dispatch")
 
-# A letter that tells of a child's success, and the result: who hears of it, and what it does then.
+# From a letter about a child's success, and the result: the parent, and what it does then.
 Reader: TypeAlias = Callable[[Letter, Json, Instant], tuple[Claimed, Parked | Succeeded] | None]
 
 MOST_REMEMBERED = 1_000
@@ -34,10 +34,8 @@ class Decisions:
         self._reported: dict[TaskId, None] = {}
 
     def submission(self, task: Task, cap: int | None = None, key: Key | None = None) -> Submission:
-        profile = self._profiles[task.profile]
-        born, events = machine.born(task, profile)
-        # What nobody has seen must not fail because somebody was lost.
-        return Submission(born, events, cap, key, near=profile.on_lost is FAIL)
+        born, events = machine.born(task, self._profiles[task.profile])
+        return Submission(born, events, cap, key)
 
     def settlement(self, task: Claimed | Task, outcome: Outcome, now: Instant) -> Move:
         profile = self._profiles[task.profile]
@@ -54,11 +52,11 @@ class Decisions:
     def answered(
         self, moves: Sequence[Move], reader: Reader | None, now: Instant
     ) -> Sequence[Move]:
-        """The same moves; of a child's success with what its parent does about it, where known."""
+        """The same moves; a child's success with what its parent does about it, where known."""
         if reader is None or not any(move.letters for move in moves):
             return moves
         heard = Counter(letter.to for move in moves for letter in move.letters)
-        # Of several children that end together their parent hears in one step, by letters.
+        # A parent whose children end together reads of all of them in one step, by letters.
         lone = {parent for parent, letters in heard.items() if letters == 1}
         return [
             self._with_answer(move, reader, now)
@@ -78,7 +76,7 @@ class Decisions:
             profile = self._profiles[parent.profile]
             children = self._children(outcome) if isinstance(outcome, Parked) else ()
             answer = machine.answer(parent, outcome, now, profile, children)
-        except Exception:  # the child's end stands: its parent hears of it by letter, and may fail
+        except Exception:  # the child's end stands: its parent reads of it by letter, and may fail
             log.exception("answer failed", task=move.letters[0].to)
             return move
         return msgspec.structs.replace(move, answer=answer)
@@ -90,8 +88,8 @@ class Decisions:
             try:
                 move = machine.on_due(task, now, self._profiles[task.profile])
             except Exception as error:
-                # A newer server's profile, or a row that somebody has edited: it must not stand
-                # before everybody else's alarms at each sweep.
+                # A newer server's profile, or a row edited by hand: it must not stand before all
+                # other alarms at each sweep.
                 self.undecided(task.id, error)
                 move = machine.postponed(task, now)
             if move is not None:

@@ -1,7 +1,7 @@
 """The Dispatcher: submit, claim, extend, settle, cancel, approve, replay, abandon, signal, wait.
 
 The one write path. It asks the machine what should happen, batches the answers, has the ledger
-apply them, and tells whoever waits. It holds no truth: kill it at any line and the ledger stands.
+apply them, and wakes those that wait. It holds no truth: kill it at any line and the ledger stands.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from onward.core.contract import (
     Move,
     Moved,
     Receipt,
-    Spare,
     Submission,
     Verdict,
 )
@@ -40,8 +39,8 @@ from onward.core.errors import Conflict, LedgerUnavailable, NextStep, NotFound, 
 from onward.core.intervene import (
     NO_TASK,
     Decide,
+    DecideReplay,
     Guards,
-    Replay,
     accepted,
     check_same_request,
     dead_only,
@@ -60,8 +59,8 @@ from onward.core.outcome import (
 )
 from onward.core.policy import Profile
 from onward.core.pressure.bounds import Pressure
-from onward.core.pressure.breaker import Rules as BreakerRules
-from onward.core.slots import Hands, Held, renewals_of
+from onward.core.pressure.breaker import BreakerRules
+from onward.core.slots import HeldTask, Slots, renewals_of
 from onward.core.task import (
     FINAL,
     QUEUED,
@@ -105,23 +104,23 @@ class Dispatcher:
         self.backend = backend
         self.clock = clock
         self.profiles = profiles
-        self.hands = Hands(wake=self._go_claiming)
+        self.slots = Slots(wake=self._go_claiming)
         self.pressure = Pressure(
-            backend, profiles, clock, self.hands, breaker=breaker, retry_share=retry_share
+            backend, profiles, clock, self.slots, breaker=breaker, retry_share=retry_share
         )
         self.waiters = Waiters() if waiters is None else waiters
         self.troubles = Troubles()
         self.tally: Counter[str] = Counter()  # events written through this process, by type
-        self.reader: Reader | None = None  # who may know a parent so well as to go on for it
+        self.reader: Reader | None = None  # decides for a parent whose state it knows
         self.guards: Callable[[], Awaitable[Guards]] = unguarded  # as services are declared now
-        # Waited for before the first task with a session is written, and then no more.
+        # Awaited once, before the first task with a session is written.
         self.before_sessions: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.decisions = Decisions(profiles)
         self._submissions = Coalescer(self._insert, size=lambda item: len(item.task.payload))
         self._settlements = Coalescer(self._settle, size=lambda item: size_of(item[1]))
         self._renewals = Coalescer(self._extend, size=size_of)
         self._claiming: asyncio.Task[None] | None = None
-        # Queues that slots of ours are out for right now, by what tells that they are back.
+        # Queues that asks of ours are under way for, by the future that is done when they are back.
         self._asking: dict[asyncio.Future[None], frozenset[str]] = {}
         self._loose: set[asyncio.Task[Any]] = set()
 
@@ -174,16 +173,16 @@ class Dispatcher:
         ]
         if not again:
             return receipts
-        # A free hand was out looking for work in a queue that was full without it: now that it is
-        # back, try once more, or a caller is refused with a worker idle.
+        # A free slot was in an ask for a queue that was full without it: now that it is back, try
+        # once more, or a caller is refused with a worker idle.
         await asyncio.wait(asking)
         # The first call is done: an error of this one is theirs alone.
         second = await call_in_halves(self._insert_once, [batch[at] for at in again])
         return [*{**dict(enumerate(receipts)), **dict(zip(again, second, strict=True))}.values()]
 
     async def _insert_once(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
-        asks = self.hands.lend(_queued(item.task for item in batch))
-        with self._out(asks) as claimed:
+        asks = self.slots.borrow(_queued(item.task for item in batch))
+        with self._under_way(asks) as claimed:
             inserted = await self.backend.tasks.insert(batch, asks, now=self.clock.now())
             claimed += inserted.claimed
         ready: set[str] = set()
@@ -204,8 +203,8 @@ class Dispatcher:
 
     async def _claim(self) -> None:
         try:
-            while asks := self.hands.ask_hot():
-                with self._out(asks) as claimed:
+            while asks := self.slots.ask_pending():
+                with self._under_way(asks) as claimed:
                     claimed += await self.backend.tasks.claim(asks, now=self.clock.now())
                 self.troubles.went_well("claim")
         except Exception as error:  # the next bell, or the next second, tries again
@@ -215,8 +214,8 @@ class Dispatcher:
             self._claiming = None
 
     @contextmanager
-    def _out(self, asks: Sequence[Ask]) -> Iterator[list[Claimed]]:
-        """While these slots are out; what was found for them is handed out when they are back."""
+    def _under_way(self, asks: Sequence[Ask]) -> Iterator[list[Claimed]]:
+        """While these asks are under way; what was found is delivered when they are back."""
         claimed: list[Claimed] = []
         back: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asking[back] = frozenset(want.queue for ask in asks for want in ask.wants)
@@ -225,30 +224,17 @@ class Dispatcher:
         finally:
             del self._asking[back]
             back.set_result(None)
-            self._hand_out(asks, claimed)
+            self._deliver(asks, claimed)
 
-    def _hand_out(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> None:
-        self._claimed(claimed)
-        for task in self.hands.give_back(asks, claimed):
-            self._hand_back(task)
+    def _deliver(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> None:
+        self.tally["task.claimed"] += len(claimed)
+        self.backend.bell.ring(*[f"task:{task.id}" for task in claimed])
+        for task in self.slots.give_back(asks, claimed):
+            self._release(task)
 
-    def _claimed(self, tasks: Sequence[Claimed]) -> None:
-        self.tally["task.claimed"] += len(tasks)
-        self.backend.bell.ring(*[f"task:{task.id}" for task in tasks])
-
-    def _hand_back(self, task: Claimed) -> None:
-        """Its worker left between asking and getting: nobody has seen it, so nothing is burned."""
+    def _release(self, task: Claimed) -> None:
+        """Its worker left while the ask was under way: no attempt began, so none is counted."""
         self.spawn(self.settle_surely(task, Released(), self.profiles[task.profile].lease_ms))
-
-    def spare(self) -> Mapping[str, Spare]:
-        return self.hands.spare()
-
-    def take(self, task: Claimed) -> None:
-        """Submitted on another server, and in the same call put into a free hand of this one."""
-        self._claimed([task])
-        self.backend.bell.ring("log")  # whoever submitted it does so on its own server only
-        if not self.hands.take(task, self.clock.now()):
-            self._hand_back(task)
 
     # Work is held.
 
@@ -264,7 +250,7 @@ class Dispatcher:
             for event, _ in renewal.notes:
                 self.tally[event] += 1
             if status is not LeaseStatus.HELD:
-                self.hands.stop(renewal.task, renewal.fence, revoked=status is LeaseStatus.LOST)
+                self.slots.stop(renewal.task, renewal.fence, revoked=status is LeaseStatus.LOST)
         return statuses
 
     async def delivered(
@@ -290,9 +276,9 @@ class Dispatcher:
 
     async def beat(self) -> None:
         """Renew the lease of everything that is held in this process."""
-        await self._renew(self.hands.held())
+        await self._renew(self.slots.held())
 
-    async def _renew(self, held: Iterable[Held]) -> None:
+    async def _renew(self, held: Iterable[HeldTask]) -> None:
         renewals = renewals_of(held, self.clock.now())
         if renewals:
             await self._renewals.many(renewals)
@@ -314,8 +300,8 @@ class Dispatcher:
                 return
 
     def settle_soon(self, task: Claimed, outcome: Outcome) -> asyncio.Future[Verdict]:
-        """The same for a caller who has better things to do than wait."""
-        self.hands.put_down(task.id, task.fence)
+        """The same for a caller that does not wait."""
+        self.slots.put_down(task.id, task.fence)
         return self._settlements.one((task, outcome))
 
     async def _settle(
@@ -336,7 +322,7 @@ class Dispatcher:
             return [self._beside(self._settle_again(task, outcome))]
         self.pressure.note(batch, moved.verdicts)
         # Those that are refused are read and decided again beside the batch: the others' results
-        # are in the ledger, and neither wait for that nor hear what goes wrong there.
+        # are in the ledger, and neither wait for that nor get its errors.
         return [
             verdict if verdict is APPLIED else self._beside(self._settle_again(*each))
             for each, verdict in zip(batch, moved.verdicts, strict=True)
@@ -353,7 +339,7 @@ class Dispatcher:
                 if not isinstance(outcome, Succeeded | Failed):
                     return Verdict.STALE
                 data = encode({"worker": held.worker, "fence": held.fence})
-                move = machine.remark(task, "task.late_result", data)
+                move = machine.event_only(task, "task.late_result", data)
             else:
                 # Changed under us with the fence unchanged (a cancel, say): decide on what is now.
                 move = self.decisions.settlement(task, outcome, now)
@@ -370,10 +356,10 @@ class Dispatcher:
 
     async def _apply(self, moves: Sequence[Move], now: Instant) -> Moved:
         answers = [move.answer for move in moves if move.answer is not None]
-        asks = self.hands.lend(
+        asks = self.slots.borrow(
             _queued(child.task for move in (*moves, *answers) for child in move.spawn)
         )
-        with self._out(asks) as claimed:
+        with self._under_way(asks) as claimed:
             moved = await self.backend.tasks.apply(moves, asks, now=now)
             claimed += moved.claimed
         applied = [
@@ -391,7 +377,7 @@ class Dispatcher:
     async def _apply_each(
         self, moves: Sequence[Move], now: Instant
     ) -> Sequence[Verdict | Exception]:
-        """The same for moves that have nothing to do with each other."""
+        """The same for moves that do not depend on each other."""
 
         async def apply(part: Sequence[Move]) -> Sequence[Verdict]:
             return (await self._apply(part, now)).verdicts
@@ -400,17 +386,17 @@ class Dispatcher:
 
     def _announce(self, ready: set[str] | frozenset[str], touched: Sequence[TaskId]) -> None:
         if ready:
-            self.hands.rung(ready)
+            self.slots.notify(ready)
         self.backend.bell.ring(
             *[f"queue:{queue}" for queue in ready], *[f"task:{task}" for task in touched], "log"
         )
 
-    # Somebody, or the clock, intervenes.
+    # A person, or the clock, intervenes.
 
     async def apply_clock(self, tasks: Sequence[Task], now: Instant) -> Iterable[TaskId]:
         """The alarms of these live tasks have rung; returns those of which nothing came.
 
-        One that cannot be decided rings again later, so that it is in nobody's way.
+        One that cannot be decided rings again later, so that it does not hold up the others.
         """
         left = {task.id: task for task in tasks}
         moves = self.decisions.alarms(tasks, now)
@@ -421,7 +407,7 @@ class Dispatcher:
                 task = left.pop(each.task)
                 if each.expect is State.RUNNING is not each.to:
                     self.pressure.note_lateness(task, each)
-                    self.hands.stop(each.task, each.fence, revoked=True)
+                    self.slots.stop(each.task, each.fence, revoked=True)
         return left.keys()
 
     async def cancel(self, task: TaskId) -> Task:
@@ -434,13 +420,13 @@ class Dispatcher:
 
         found = await self._intervene(task, decide)
         if found.state is State.RUNNING:
-            self.hands.stop(found.id, found.fence, revoked=False)
+            self.slots.stop(found.id, found.fence, revoked=False)
         return found
 
     async def approve(
         self, task: TaskId, decision: Decision, *, payload: Json | None = None
     ) -> Task:
-        """Let it run, perhaps with a mended payload. Conflict when it is decided already."""
+        """Let it run, perhaps with a corrected payload. Conflict when it is decided already."""
 
         def decide(found: Task, now: Instant) -> Move:
             profile = self.profiles[found.profile]
@@ -459,15 +445,17 @@ class Dispatcher:
 
     async def replay(self, task: TaskId, *, payload: Json | None = None) -> Task:
         payloads = {} if payload is None else {task: payload}
-        return await self._intervene(task, Replay(self.profiles, payloads, await self.guards()))
+        return await self._intervene(
+            task, DecideReplay(self.profiles, payloads, await self.guards())
+        )
 
     async def replay_all(
         self, starts: Mapping[TaskId, Instant], payloads: Mapping[TaskId, Json] = {}
     ) -> Mapping[TaskId, str]:
         """Dead letters, each from its instant on. Returns which were refused, and why.
-        When each one starts stands in the ledger: nobody need be there to see to it.
+        The ledger holds when each one starts: this process need not be there then.
         """
-        decide = Replay(self.profiles, payloads, await self.guards(), starts)
+        decide = DecideReplay(self.profiles, payloads, await self.guards(), starts)
         return await self._intervene_all(list(starts), dead_only(decide))
 
     async def abandon(self, task: TaskId) -> Task:
@@ -480,7 +468,7 @@ class Dispatcher:
         return machine.abandon(found, now, self.profiles[found.profile])
 
     async def give_up(self, task: TaskId, fault: Fault) -> Task:
-        """Whoever ran it last says that another try is of no use."""
+        """Its last worker reports that another try is of no use."""
         return await self._intervene(
             task,
             lambda found, now: machine.given_up(found, fault, now, self.profiles[found.profile]),
@@ -538,7 +526,7 @@ class Dispatcher:
                         refused[move.task] = str(error)
         return refused
 
-    # Somebody waits.
+    # Callers wait.
 
     async def wait(self, task: TaskId, *, timeout_ms: int) -> Ending | None:
         """How it ended, or None when the time is over first."""
@@ -550,24 +538,24 @@ class Dispatcher:
                 return Ending.of(found)
             return await outcome_within(future, timeout_ms)
 
-    def hear(
+    def on_news(
         self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
     ) -> None:
         """Something happened on another server: look for work, and for what is waited for here."""
-        self.hands.rung(queues)
-        held = self.hands.of(tasks)
-        if held:  # what we have in hand may be to stop
+        self.slots.notify(queues)
+        held = self.slots.of(tasks)
+        if held:  # what is held here may have to stop
             self.spawn(self._renew(held))
         for ending in ended.values():
             if ending is not None:
-                self.waiters.told(ending)
+                self.waiters.end_unborn(ending)
         waited = self.waiters.of(ended)
         if waited:
             self.spawn(self._look_for_endings(waited))
 
     async def reread(self) -> None:
         """What a lost bell cannot hide: look for work, and for the endings that are waited for."""
-        self.hands.rung_all()
+        self.slots.notify_all()
         await self._look_for_endings(self.waiters.waited_for())
 
     async def _look_for_endings(self, waited: Sequence[TaskId]) -> None:
@@ -580,12 +568,16 @@ class Dispatcher:
         return (await self.backend.tasks.get([task]))[0]
 
     async def finish(self, timeout_ms: int) -> None:
-        """What nobody waits for may still be under way: wait for it, but not for ever."""
+        """Wait, but not for ever, for what is under way without a caller."""
+        # A claim that was sent before the workers left comes back afterwards, and its tasks are
+        # released by work that is spawned only then.
+        if self._claiming is not None:
+            await asyncio.wait([self._claiming], timeout=timeout_ms / 1000)
         if self._loose:
             await asyncio.wait(self._loose, timeout=timeout_ms / 1000)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run something nobody waits for, and keep it from being collected meanwhile."""
+        """Run something without a caller, and keep it from being collected meanwhile."""
         _ = self._beside(work)
 
     def _beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -1,9 +1,9 @@
-"""What can go wrong for somebody who calls us.
+"""What can go wrong for a caller.
 
 OnwardError
 ├── NotFound            no such task (or not yours: the two look the same)
 ├── QueueFull           the queue is at its cap
-├── NoWorker            nobody who could do it is connected, and the caller would wait
+├── NoWorker            no worker that could do it is connected, and the caller would wait
 ├── KeyReused           an idempotency key came again with another body
 ├── Conflict            the task is not in a state in which that can be done
 ├── Invalid             the request makes no sense; `pointer` says where
@@ -143,6 +143,6 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error, LedgerUnavailable) and not isinstance(error, Unreadable)
 
 
-def our_words(said: str) -> str:
-    """What a validator of ours said, without pydantic's words before it."""
-    return said.removeprefix("Value error, ")
+def our_words(message: str) -> str:
+    """The message of a validator of ours, without pydantic's words before it."""
+    return message.removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""What whoever intervenes may decide on a task as it was read, and when it is a Conflict."""
+"""What may be decided on a task as it was read, and when that is a Conflict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def unguarded() -> Guards:
     return lambda _: False
 
 
-class Replay:
+class DecideReplay:
     """Decides on one generation only: of two who replay the same death, one is refused."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Replay:
 
     def __call__(self, found: Task, now: Instant) -> Move:
         if self._seen.setdefault(found.id, found.generation) != found.generation:
-            raise Conflict("somebody else has replayed it meanwhile")
+            raise Conflict("it has been replayed meanwhile")
         move = machine.replay(
             found,
             now,
@@ -71,7 +71,7 @@ def dead_only(decide: Decide) -> Decide:
 
 
 def check_same_request(found: Task, decision: Decision, move: Move | None) -> Move:
-    """The move, if the decision is about the request that is open now, as it was shown."""
+    """The move, if the task is still the one that the decision was about."""
     asked = approval_of(found)
     if asked is None:
         raise NotFound("this task has never needed an approval")

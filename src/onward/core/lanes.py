@@ -61,10 +61,14 @@ def wants(
     leader = _PRIORITIES[_PRIORITY_TURNS[turn % len(_PRIORITY_TURNS)]]
     priorities = (leader, *(p for p in _PRIORITIES if p is not leader))
     permille = round(retry_share * 1000)
-    retries = _owed(limit, permille, turn)
+    retries = _retry_slots(limit, permille, turn)
     shares = {Lane.PRIMARY: limit - retries, Lane.RETRY: retries}
     # Who comes first matters when a higher priority has left less than both shares.
-    lanes = (Lane.RETRY, Lane.PRIMARY) if _owed(1, permille, turn) else (Lane.PRIMARY, Lane.RETRY)
+    lanes = (
+        (Lane.RETRY, Lane.PRIMARY)
+        if _retry_slots(1, permille, turn)
+        else (Lane.PRIMARY, Lane.RETRY)
+    )
     # One queue further every other turn and every round: were queues in step with the turns of the
     # priorities (21) or the lanes (10), of three the same one would lead whenever low priority
     # does, and the others' low work would starve.
@@ -83,7 +87,7 @@ def wants(
     return tuple(ordered)
 
 
-def _owed(limit: int, permille: int, turn: int) -> int:
+def _retry_slots(limit: int, permille: int, turn: int) -> int:
     """How many of `limit` slots are the retries' at this turn; fractions add up over the turns."""
-    owed = limit * permille
-    return (turn + 1) * owed // 1000 - turn * owed // 1000
+    permilles = limit * permille
+    return (turn + 1) * permilles // 1000 - turn * permilles // 1000

@@ -31,7 +31,6 @@ from onward.core.policy import (
     CANCEL_GRACE_MS,
     POISON_AFTER,
     Profile,
-    Then,
     fingerprint,
     overrides_of,
     transient,
@@ -56,7 +55,7 @@ from onward.core.task import (
 )
 
 S = State
-# What may follow what, and the event that says so. A test walks every decision through it.
+# What may follow what, and the event that records it. A test walks every decision through it.
 TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
     (S.SCHEDULED, S.QUEUED): frozenset({"task.queued"}),
     (S.SCHEDULED, S.CANCELED): frozenset({"task.canceled"}),
@@ -101,7 +100,7 @@ CANCELED: Note = ("task.canceled", None)
 TIMED_OUT = Fault(kind="timeout", message="the time allowed for the task is over")
 ATTEMPT_TIMED_OUT = Fault(kind="TIMEOUT", message="the attempt took longer than its timeout")
 WORKER_LOST = Fault(kind="worker_lost", message="the worker went away while it ran the task")
-UNDECIDED = Fault(kind="Rejected", message="nobody approved it in time", retryable=False)
+UNDECIDED = Fault(kind="Rejected", message="it was not approved in time", retryable=False)
 POISON = Fault(
     kind="poison", message=f"{POISON_AFTER} workers in a row were lost while they ran the task"
 )
@@ -117,13 +116,13 @@ def born(task: Task, profile: Profile) -> tuple[Task, tuple[Note, ...]]:
         asked = approval_of(task) or ask(task.payload, task.created_at)
         task = msgspec.structs.replace(task, approval=asked.encode())
         notes += (asked.requested(),)
-        state, due_at = State.WAITING, moves.first(asked.expires_at, limit)
+        state, due_at = State.WAITING, moves.earliest(asked.expires_at, limit)
     elif task.waiting_for is not None:
         state, due_at = State.WAITING, limit
     elif task.run_at is not None and task.run_at > task.created_at:
-        state, due_at = State.SCHEDULED, moves.first(task.run_at, limit)
+        state, due_at = State.SCHEDULED, moves.earliest(task.run_at, limit)
     else:
-        state, due_at = QUEUED, moves.first(task.start_by, limit)
+        state, due_at = QUEUED, moves.earliest(task.start_by, limit)
     task = msgspec.structs.replace(
         task, state=state, due_at=due_at, queued_at=task.created_at, events=len(notes)
     )
@@ -161,7 +160,7 @@ def answer(
     profile: Profile,
     children: tuple[Submission, ...] = (),
 ) -> Move:
-    """A waiting task goes on as if it had been woken and claimed: as whoever parked it held it."""
+    """A waiting task goes on as if it had been woken and claimed, with the claim it parked with."""
     if isinstance(outcome, Parked):
         return moves.park_again(waiting, outcome, profile, children)
     changes: dict[str, str | int | None] = {
@@ -185,7 +184,7 @@ def _succeeded(held: Held, outcome: Succeeded, now: Instant, profile: Profile) -
 
 
 def _despite_cancel(outcome: Outcome, profile: Profile) -> Outcome:
-    """A cancel that was accepted holds, whatever the worker came back with."""
+    """A cancel that was accepted holds, whatever the worker reports."""
     if profile.winds_down and isinstance(outcome, Succeeded):
         # Its last step was made before it could read the cancel: it reads it now, and undoes.
         return Released()
@@ -227,7 +226,7 @@ def delivered(held: Claimed | Task, worker: WorkerId, now: Instant, until: Insta
         held,
         State.RUNNING,
         to=State.RUNNING,
-        due_at=moves.first(until, attempt_by, held.expires_at, held.cancel_by),
+        due_at=moves.earliest(until, attempt_by, held.expires_at, held.cancel_by),
         changes={
             "worker": worker,
             "started_at": now,
@@ -239,7 +238,7 @@ def delivered(held: Claimed | Task, worker: WorkerId, now: Instant, until: Insta
 
 
 def adopted(task: Task, worker: WorkerId) -> Submission:
-    """A task that somebody else put on a transport: it enters the ledger as offered there."""
+    """A task that another program put on a transport: it enters the ledger as offered there."""
     notes: tuple[Note, ...] = (
         ("task.created", None),
         ("task.claimed", encode({"worker": worker, "attempt": 1})),
@@ -252,22 +251,22 @@ def adopted(task: Task, worker: WorkerId) -> Submission:
         attempt=1,
         worker=worker,
         started_at=task.created_at,
-        due_at=moves.first(task.expires_at, NEVER),
+        due_at=moves.earliest(task.expires_at, NEVER),
         events=len(notes),
     )
     return Submission(offered, notes)
 
 
 def given_up(task: Task, fault: Fault, now: Instant, profile: Profile) -> Move | None:
-    """Whoever had it says that it is hopeless. None: it does not wait for another try."""
+    """Its last worker reports that another try is of no use. None: it does not wait for one."""
     if task.state not in (State.SCHEDULED, State.QUEUED):
         return None
     return moves.fail(task, task.state, fault, now, profile)
 
 
 def lost(held: Held, now: Instant, profile: Profile, detail: Json | None = None) -> Move:
-    """The worker went away. No retry is burned, but a task that takes its workers with it dies."""
-    if profile.on_lost is Then.FAIL:
+    """The worker went away. No retry is counted, but a task that kills its workers dies."""
+    if profile.fails_when_lost:
         return moves.fail(held, State.RUNNING, WORKER_LOST, now, profile)
     if held.lost + 1 >= POISON_AFTER:
         return moves.fail(held, State.RUNNING, POISON, now, profile)
@@ -285,8 +284,8 @@ def on_due(task: Task, now: Instant, profile: Profile) -> Move | None:
 
 
 def postponed(task: Task, now: Instant) -> Move:
-    """Nobody here can decide what its alarm means: it rings again later, and changes nothing."""
-    move = moves.going_on(task, now + POSTPONE_MS)
+    """What its alarm means cannot be decided here: it rings again later, and changes nothing."""
+    move = moves.unchanged(task, now + POSTPONE_MS)
     return _clocked(msgspec.structs.replace(move, front=True), now)
 
 
@@ -294,7 +293,7 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
     if task.state is State.RUNNING:
         return _struck_running(task, now, profile)
     limit = moves.age_limit(profile, task.expires_at)
-    over = moves.first(limit, task.start_by if task.state is State.QUEUED else None)
+    over = moves.earliest(limit, task.start_by if task.state is State.QUEUED else None)
     if task.state is State.QUEUED and (over is None or over > now):
         return _promoted(task, over)
     if over is not None and over <= now:
@@ -315,7 +314,7 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
 
 def _promoted(task: Task, due_at: Instant | None) -> Move:
     """A retry that would age out where it stands goes ahead of the others of its lane."""
-    move = moves.going_on(task, due_at)
+    move = moves.unchanged(task, due_at)
     return msgspec.structs.replace(move, ahead=True, events=(("task.promoted", None),))
 
 
@@ -323,30 +322,30 @@ def _struck_running(task: Task, now: Instant, profile: Profile) -> Move:
     def struck(at: Instant | None) -> bool:
         return at is not None and at <= now
 
-    nearest = moves.first(task.lease_until, task.attempt_by, task.expires_at, task.cancel_by)
+    nearest = moves.earliest(task.lease_until, task.attempt_by, task.expires_at, task.cancel_by)
     if not struck(nearest):
         # A move set the alarm from a reading that a heartbeat has overtaken: no clock struck yet.
-        return moves.going_on(task, nearest)
-    if struck(task.expires_at) and profile.on_expiry is Then.TELL and not struck(task.cancel_by):
-        return _tell(task, now)
+        return moves.unchanged(task, nearest)
+    if struck(task.expires_at) and profile.notifies_at_expiry and not struck(task.cancel_by):
+        return _notify(task, now)
     if task.cancel_by is not None and not profile.winds_down:
-        # Asked to stop and then lost, late or too old: handed to nobody else, and no failure.
+        # Asked to stop and then lost, late or too old: not claimed again, and no failure.
         return moves.end(task, task.state, State.CANCELED, now, profile, {}, CANCELED)
     if struck(task.expires_at):
         return moves.fail(task, task.state, TIMED_OUT, now, profile)
     if struck(task.attempt_by):
-        if profile.on_attempt_end is Then.FAIL:
+        if profile.fails_at_attempt_end:
             return moves.fail(task, task.state, TIMED_OUT, now, profile)
         return failed(task, ATTEMPT_TIMED_OUT, now, profile)
     return lost(task, now, profile)
 
 
-def _tell(task: Task, now: Instant) -> Move:
+def _notify(task: Task, now: Instant) -> Move:
     if task.lease_until is None:
-        # Only offered: nobody works on it yet. It is told once somebody does.
-        return moves.going_on(task, moves.first(task.cancel_by, NEVER))
+        # Only offered: no worker has it yet. The event is written once one does.
+        return moves.unchanged(task, moves.earliest(task.cancel_by, NEVER))
     return msgspec.structs.replace(
-        moves.going_on(task, moves.first(task.lease_until, task.attempt_by, task.cancel_by)),
+        moves.unchanged(task, moves.earliest(task.lease_until, task.attempt_by, task.cancel_by)),
         changes={"overdue": 1, "expires_at": None},
         events=(("task.timeout", encode(_spent(task, now))),),
     )
@@ -386,7 +385,7 @@ def cancel(task: Task, now: Instant, profile: Profile) -> Move | None:
             task,
             task.state,
             to=task.state,
-            due_at=moves.first(task.due_at, cancel_by),
+            due_at=moves.earliest(task.due_at, cancel_by),
             changes={"cancel_by": cancel_by},
             events=(("task.canceling", None),),
         )
@@ -404,44 +403,44 @@ def approve(
     comment: str | None = None,
     payload: Json | None = None,
 ) -> Move | None:
-    """It may run, perhaps with a mended payload. None: nobody is being asked (any more)."""
+    """It may run, perhaps with a corrected payload. None: no approval is open (any more)."""
     asked = open_approval(task, now)
     if asked is None:
         return None
-    said = asked.closed(Status.APPROVED, now, by=by, comment=comment)
+    closed = asked.closed(Status.APPROVED, now, by=by, comment=comment)
     if payload is not None:
-        said = msgspec.structs.replace(said, digest=digest_of(payload))
-    return _let_go(task, now, profile, said, payload)
+        closed = msgspec.structs.replace(closed, digest=digest_of(payload))
+    return _let_go(task, now, profile, closed, payload)
 
 
 def reject(
     task: Task, now: Instant, profile: Profile, by: str | None = None, comment: str | None = None
 ) -> Move | None:
-    """It will not run: failed, and never a dead letter. None: nobody is being asked (any more)."""
+    """It will not run: failed, and never a dead letter. None: no approval is open (any more)."""
     asked = open_approval(task, now)
     if asked is None:
         return None
-    said = asked.closed(Status.REJECTED, now, by=by, comment=comment)
+    closed = asked.closed(Status.REJECTED, now, by=by, comment=comment)
     message = comment or (f"rejected by {by}" if by else "rejected")
     fault = Fault(kind="Rejected", message=message, retryable=False)
-    return _refuse(task, now, profile, said, fault)
+    return _refuse(task, now, profile, closed, fault)
 
 
 def _undecided(task: Task, now: Instant, profile: Profile) -> Move:
     asked = approval_of(task) or ask(task.payload, now)
-    said = asked.closed(Status.EXPIRED, now, by=EXPIRY)
+    closed = asked.closed(Status.EXPIRED, now, by=EXPIRY)
     if asked.default == "approve":
-        return _let_go(task, now, profile, said)
-    return _refuse(task, now, profile, said, UNDECIDED)
+        return _let_go(task, now, profile, closed)
+    return _refuse(task, now, profile, closed, UNDECIDED)
 
 
 def _let_go(
-    task: Task, now: Instant, profile: Profile, said: Approval, payload: Json | None = None
+    task: Task, now: Instant, profile: Profile, closed: Approval, payload: Json | None = None
 ) -> Move:
     limit = moves.age_limit(profile, task.expires_at)
     later = task.run_at if task.run_at is not None and task.run_at > now else None
     changes: dict[str, str | int | None] = {
-        "approval": said.encode(),
+        "approval": closed.encode(),
         "waiting_for": None,
         "run_at": later,
         "start_by": None,  # it is not failed for the time that a person took
@@ -450,14 +449,14 @@ def _let_go(
     if payload is not None:
         changes["payload"] = payload
     return msgspec.structs.replace(
-        moves.going_on(task, moves.first(later, limit)),
+        moves.unchanged(task, moves.earliest(later, limit)),
         to=State.QUEUED if later is None else State.SCHEDULED,
         changes=changes,
-        events=(("approval.approved", said.said()),),
+        events=(("approval.approved", closed.said()),),
     )
 
 
-def _refuse(task: Task, now: Instant, profile: Profile, said: Approval, fault: Fault) -> Move:
+def _refuse(task: Task, now: Instant, profile: Profile, closed: Approval, fault: Fault) -> Move:
     return moves.end(
         task,
         task.state,
@@ -465,12 +464,12 @@ def _refuse(task: Task, now: Instant, profile: Profile, said: Approval, fault: F
         now,
         profile,
         {
-            "approval": said.encode(),
+            "approval": closed.encode(),
             "waiting_for": None,
             "error": fault.encode(),
             "fingerprint": fingerprint(fault),
         },
-        ("approval.rejected", said.said()),
+        ("approval.rejected", closed.said()),
         ("task.failed", encode({"error": fault, "attempt": task.attempt})),
     )
 
@@ -519,7 +518,7 @@ def replay(
         changes |= {"approval": asked.encode(), "waiting_for": WAITS}
         notes += (asked.requested(),)
     return msgspec.structs.replace(
-        moves.going_on(task, due_at), to=to, changes=changes, events=notes
+        moves.unchanged(task, due_at), to=to, changes=changes, events=notes
     )
 
 
@@ -535,7 +534,7 @@ def _at_once(task: Task, now: Instant, profile: Profile) -> Move:
 
 
 def abandon(task: Task, now: Instant, profile: Profile) -> Move | None:
-    """A dead letter nobody will replay. Its final event was written when it died."""
+    """A dead letter that is not to be replayed. Its final event was written when it died."""
     if task.state is not State.DEAD:
         return None
     return moves.guarded(
@@ -548,8 +547,8 @@ def abandon(task: Task, now: Instant, profile: Profile) -> Move | None:
     )
 
 
-def remark(task: Task, event: str, data: Json | None) -> Move:
-    """Write an event beside the task's life without changing it: a late result, say."""
+def event_only(task: Task, event: str, data: Json | None) -> Move:
+    """Write an event without changing the task: a late result, for example."""
     return moves.guarded(
         task,
         task.state,

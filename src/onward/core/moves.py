@@ -1,4 +1,4 @@
-"""How a move is put together: endings, failures, retries and returns, each field thought of once.
+"""How a move is put together: endings, failures, retries and returns, each in one place.
 
 machine.py decides which of these it is; nothing here looks at a task's state.
 """
@@ -15,7 +15,6 @@ from msgspec import UNSET
 from onward.core.contract import Move, Submission
 from onward.core.outcome import Parked
 from onward.core.policy import (
-    TELL,
     Overrides,
     Profile,
     fingerprint,
@@ -39,12 +38,12 @@ from onward.core.task import (
 MOST_NOTES = 1_000  # of one move
 MOST_NOTE_BYTES = 1 << 20
 LAST_NOTES = 4
-CHILDREN = "children"  # what a task waits for that bore some
+CHILDREN = "children"  # what a task with unfinished children waits for
 SHORTEST_PUT_OFF_MS, LONGEST_PUT_OFF_MS = 1_000, 60_000
 
 
-class Rest(TypedDict, total=False):
-    """What few moves have besides."""
+class MoveFields(TypedDict, total=False):
+    """Fields that few moves have."""
 
     front: bool
     ahead: bool
@@ -53,7 +52,7 @@ class Rest(TypedDict, total=False):
     letters: tuple[Letter, ...]
 
 
-def first(*instants: Instant | None) -> Instant | None:
+def earliest(*instants: Instant | None) -> Instant | None:
     """The nearest clock of those that are set."""
     nearest: Instant | None = None
     for instant in instants:
@@ -70,7 +69,7 @@ def guarded(
     due_at: Instant | None,
     changes: Mapping[str, str | int | None],
     events: tuple[Note, ...],
-    **more: Unpack[Rest],
+    **more: Unpack[MoveFields],
 ) -> Move:
     """A move that holds only for the task as it was read: its state, its fence and its rev."""
     return Move(
@@ -89,7 +88,7 @@ def guarded(
 def bounded(notes: tuple[Note, ...]) -> tuple[Note, ...]:
     """The same if they are few and small; else what is too much is counted in one note.
 
-    The first stay, and the last, which say what the move is.
+    The first stay, and the last ones, which name the move.
     """
     if len(notes) <= LAST_NOTES:
         return notes
@@ -109,8 +108,8 @@ def bounded(notes: tuple[Note, ...]) -> tuple[Note, ...]:
 
 
 def age_limit(profile: Profile, expires_at: Instant | None) -> Instant | None:
-    """The age clock as an alarm for work that is not running: telling can wait until it is."""
-    return None if profile.on_expiry is TELL else expires_at
+    """The age clock as an alarm for work that is not running: a mere event can wait until it is."""
+    return None if profile.notifies_at_expiry else expires_at
 
 
 def patience(
@@ -119,11 +118,11 @@ def patience(
     """The alarm of queued work: when it has waited too long, or is an old retry to be put ahead."""
     limit = age_limit(profile, expires_at)
     if limit is None or lane is not Lane.RETRY or profile.promote_ms is None:
-        return first(start_by, limit)
-    return first(start_by, limit - profile.promote_ms)
+        return earliest(start_by, limit)
+    return earliest(start_by, limit - profile.promote_ms)
 
 
-def going_on(task: Task, due_at: Instant | None) -> Move:
+def unchanged(task: Task, due_at: Instant | None) -> Move:
     return guarded(
         task,
         task.state,
@@ -156,12 +155,12 @@ def end(
     )
 
 
-def _to_parent(held: Held, to: State, said: str | int | None) -> tuple[Letter, ...]:
+def _to_parent(held: Held, to: State, result: str | int | None) -> tuple[Letter, ...]:
     if held.parent is None:
         return ()
-    # The result stays in the child; a letter has only who it is from, how it went and how much
-    # there is to read.
-    size = len(said) if isinstance(said, str) else 0
+    # The result stays in the child; a letter has only the child's id, how it ended and how long
+    # its result is.
+    size = len(result) if isinstance(result, str) else 0
     body = encode({"child": held.id, "ok": to is State.SUCCEEDED, "state": to, "size": size})
     return (Letter(to=held.parent, name="child", body=body),)
 
@@ -191,7 +190,7 @@ def retry(held: Held, fault: Fault, now: Instant, profile: Profile, overrides: O
     delay = retry_delay_ms(profile, overrides, fault, task=held.id, retry=held.retries)
     run_at = now + delay
     if delay > 0:
-        to, due_at = State.SCHEDULED, first(run_at, age_limit(profile, held.expires_at))
+        to, due_at = State.SCHEDULED, earliest(run_at, age_limit(profile, held.expires_at))
     else:
         to, due_at = State.QUEUED, patience(profile, Lane.RETRY, None, held.expires_at)
     return guarded(
@@ -234,18 +233,18 @@ def requeue(
 
 
 def release(held: Held, fault: Fault | None, now: Instant, profile: Profile) -> Move:
-    """No attempt is burned. With a fault, its worker cannot do it: it is queued again later."""
+    """No attempt is counted. With a fault, its worker cannot do it: it is queued again later."""
     if fault is None:
         return requeue(held, now, profile, {"attempt": held.attempt - 1}, ("task.released", None))
     # Longer for an older task, so that one which no worker ever can do costs little.
     delay = min(max((now - held.created_at) // 4, SHORTEST_PUT_OFF_MS), LONGEST_PUT_OFF_MS)
     run_at = now + delay
-    said = {"error": fault, "worker": held.worker, "run_at": run_at}
+    data = {"error": fault, "worker": held.worker, "run_at": run_at}
     return guarded(
         held,
         State.RUNNING,
         to=State.SCHEDULED,
-        due_at=first(run_at, age_limit(profile, held.expires_at)),
+        due_at=earliest(run_at, age_limit(profile, held.expires_at)),
         changes={
             "error": fault.encode(),
             "attempt": held.attempt - 1,
@@ -253,7 +252,7 @@ def release(held: Held, fault: Fault | None, now: Instant, profile: Profile) -> 
             "queued_at": now,
             "start_by": None,
         },
-        events=(("task.released", encode(said)),),
+        events=(("task.released", encode(data)),),
     )
 
 
@@ -268,11 +267,11 @@ def park(
         held,
         State.RUNNING,
         to=State.WAITING,
-        due_at=first(parked.until, age_limit(profile, held.expires_at)),
+        due_at=earliest(parked.until, age_limit(profile, held.expires_at)),
         changes={
             **_memory(parked),
             "waiting_for": parked.waiting_for,
-            "attempt": held.attempt - 1,  # whoever wakes it goes on with the same attempt
+            "attempt": held.attempt - 1,  # once woken it goes on with the same attempt
             "lost": 0,
             "worker": None,
             "queued_at": now,
@@ -287,13 +286,13 @@ def park(
 def park_again(
     held: Held, parked: Parked, profile: Profile, children: tuple[Submission, ...]
 ) -> Move:
-    """From one wait into the next; the one before was for children, or nobody would answer."""
+    """From one wait into the next; the one before was for children, or no answer would come."""
     again = parked.waiting_for == CHILDREN
     return guarded(
         held,
         State.WAITING,
         to=State.WAITING,
-        due_at=first(parked.until, age_limit(profile, held.expires_at)),
+        due_at=earliest(parked.until, age_limit(profile, held.expires_at)),
         changes=_memory(parked) | ({} if again else {"waiting_for": parked.waiting_for}),
         events=parked.notes if again else (*parked.notes, _parked_note(parked.waiting_for)),
         spawn=children,

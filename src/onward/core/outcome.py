@@ -1,4 +1,4 @@
-"""What an executor may answer when it has been handed a task."""
+"""What an executor may return for a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Canceled(msgspec.Struct, frozen=True):
-    """It was asked to stop, and has put its things in order."""
+    """It was asked to stop, and has stopped."""
 
     journal: Json | None = None
     notes: tuple[Note, ...] = ()
@@ -38,7 +38,7 @@ class Parked(msgspec.Struct, frozen=True, kw_only=True):
     bulk: Json | UnsetType | None = UNSET  # UNSET: as it was, and nothing of it is written
     waiting_for: str
     until: Instant | None = None
-    spawn: Sequence[Task] = ()  # children; the Dispatcher sees to their birth
+    spawn: Sequence[Task] = ()  # children; the Dispatcher submits them
     notes: tuple[Note, ...] = ()
 
 
@@ -55,7 +55,7 @@ class Released(msgspec.Struct, frozen=True):
 class Lost(msgspec.Struct, frozen=True):
     """The worker went away with it."""
 
-    detail: Json | None = None  # what the log should say of it, if more than which worker it was
+    detail: Json | None = None  # for the log, if more is known than which worker it was
 
 
 MOST_BYTES = 64 << 20  # of one outcome
@@ -65,9 +65,9 @@ Outcome: TypeAlias = Succeeded | Failed | Canceled | Parked | Released | Lost
 
 
 def storable(outcome: Outcome) -> Outcome:
-    """The same if a ledger can keep it, else a failure that says what is wrong with it."""
+    """The same if a ledger can keep it, else a failure with what is wrong with it."""
     if type(outcome) is Succeeded and not outcome.notes and outcome.journal is None:
-        text = outcome.result  # nearly all are no more than this, and need no closer look
+        text = outcome.result  # nearly all are just this, and need no closer look
         if type(text) is str and text.isascii() and len(text) <= MOST_BYTES:
             return outcome
     try:
@@ -86,14 +86,14 @@ def invalid_outcome(error: Exception) -> Failed:
     return Failed(storable_fault(Fault(kind="OutcomeInvalid", message=message, retryable=False)))
 
 
-def size_of(said: object) -> int:
+def size_of(item: object) -> int:
     """About how many bytes an outcome, or a hold, takes, at most."""
-    if type(said) is Succeeded and not said.notes and said.journal is None:
-        return len(said.result)
-    size = sum([weight(getattr(said, name, None)) for name in TEXTS])
-    if isinstance(said, Parked):
-        size += sum([weight(child.payload) for child in said.spawn])
-    return size + sum([weight(data) for _, data in getattr(said, "notes", ())])
+    if type(item) is Succeeded and not item.notes and item.journal is None:
+        return len(item.result)
+    size = sum([weight(getattr(item, name, None)) for name in TEXTS])
+    if isinstance(item, Parked):
+        size += sum([weight(child.payload) for child in item.spawn])
+    return size + sum([weight(data) for _, data in getattr(item, "notes", ())])
 
 
 def _check(outcome: Outcome) -> None:

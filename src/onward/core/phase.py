@@ -1,4 +1,4 @@
-"""What an outsider can tell apart in a task's life; computed, never stored.
+"""The stages of a task that an outsider can distinguish; computed, never stored.
 
 `phase` is the only function that looks at flags. A door that needs a finer word gets another phase
 here, never a condition in its router.
@@ -18,9 +18,9 @@ class Phase(StrEnum):
     RETRY_WAIT = "retry_wait"  # failed before, not yet due again
     RETRYING = "retrying"  # failed before, queued again
     REQUEUED = "requeued"  # claimed before and handed back without failing
-    OFFERED = "offered"  # on a transport, and nobody has taken it from there yet
+    OFFERED = "offered"  # on a transport, and no worker has taken it from there yet
     RUNNING = "running"
-    OVERDUE = "overdue"  # running past the time at which somebody was told
+    OVERDUE = "overdue"  # running past the time at which its session was notified
     CANCELING = "canceling"  # running, and asked to stop
     WAITING_APPROVAL = "waiting_approval"
     PARKED = "parked"

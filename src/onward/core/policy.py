@@ -1,4 +1,4 @@
-"""Profiles: what each door asks of the core, as data. The machine reads it, nobody else decides.
+"""Profiles: what each door asks of the core, as data. Only the machine decides by them.
 
 Error classes and retry schedules live here too, so that "is this worth another try, and when?" has
 one answer whatever brought the task in.
@@ -17,27 +17,18 @@ import msgspec
 from onward.core.task import Fault, Json, TaskId, bounded_delay
 
 
-class Then(StrEnum):
-    """What a clock that struck, or a lost worker, does to the task."""
-
-    FAIL = "fail"  # over at once, no further try
-    RETRY = "retry"  # as if the attempt had failed
-    DIE = "die"  # to the dead letters
-    TELL = "tell"  # say so once; the work goes on
-
-
-class Trips(StrEnum):
-    """Which failures of a task speak against the service that it was sent to; see breaker.py."""
+class BreakerPolicy(StrEnum):
+    """Which failures of a task count against the service that it was sent to; see breaker.py."""
 
     NEVER = "never"
-    OUTAGE = "outage"  # what says that it is away or overrun; a bare error is the handler's own
-    ANY = "any"  # whatever is worth another try
+    OUTAGE = "outage"  # those of a service that is away or overloaded; others are the handler's own
+    ANY = "any"  # all that are worth another try
 
 
-FAIL, TELL, NEVER = Then.FAIL, Then.TELL, Trips.NEVER  # as QUEUED, beside their classes
+NEVER = BreakerPolicy.NEVER  # as QUEUED, beside its class
 
 
-class Schedule(msgspec.Struct, frozen=True):
+class RetrySchedule(msgspec.Struct, frozen=True):
     delays_ms: tuple[int, ...]  # the last one repeats
     jitter: tuple[float, float] = (0.0, 0.0)  # as a share of the delay, from … to
 
@@ -45,17 +36,17 @@ class Schedule(msgspec.Struct, frozen=True):
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     max_retries: int
-    schedules: Mapping[str, Schedule]  # by error class; "Default" is always there
+    schedules: Mapping[str, RetrySchedule]  # by error class; "Default" is always there
     lease_ms: int
     retention_ms: int  # finished tasks are kept this long
-    dead_ms: int | None = None  # dead letters; None: until somebody decides
+    dead_ms: int | None = None  # dead letters; None: until a person decides
     dead_letters: bool = True  # a last failure is dead (kept for a person) rather than failed
-    on_attempt_end: Then = Then.RETRY
-    on_expiry: Then = Then.DIE
-    on_lost: Then = Then.RETRY
+    fails_at_attempt_end: bool = False  # over at once; else as if the attempt had failed
+    fails_when_lost: bool = False  # the same of a lost worker
+    notifies_at_expiry: bool = False  # an event, once, and the work goes on; else the task ends
     age_ms: int | None = None  # from birth or replay to its end, all together
     promote_ms: int | None = None  # a retry that has so little of its age left goes first
-    trips: Trips = Trips.OUTAGE
+    breaker: BreakerPolicy = BreakerPolicy.OUTAGE
     winds_down: bool = False  # asked to cancel, it is woken and ends itself, in its own time
 
 
@@ -90,24 +81,24 @@ PERMANENT = frozenset(
     {"InvalidInput", "SchemaInvalid", "MissingField", "AuthError", "PermissionDenied", "NotFound"}
 )
 
-BY_ERROR: Mapping[str, Schedule] = {
-    "RateLimitError": Schedule((60_000, 120_000, 300_000, 600_000), (0.0, 0.1)),
-    "ServiceUnavailable": Schedule((5_000, 10_000, 30_000, 60_000, 120_000), (0.0, 0.1)),
-    "NetworkTimeout": Schedule((2_000, 5_000, 10_000, 30_000, 60_000), (0.0, 0.1)),
-    "Default": Schedule((5_000, 15_000, 60_000, 300_000), (0.0, 0.1)),
+BY_ERROR: Mapping[str, RetrySchedule] = {
+    "RateLimitError": RetrySchedule((60_000, 120_000, 300_000, 600_000), (0.0, 0.1)),
+    "ServiceUnavailable": RetrySchedule((5_000, 10_000, 30_000, 60_000, 120_000), (0.0, 0.1)),
+    "NetworkTimeout": RetrySchedule((2_000, 5_000, 10_000, 30_000, 60_000), (0.0, 0.1)),
+    "Default": RetrySchedule((5_000, 15_000, 60_000, 300_000), (0.0, 0.1)),
 }
 
 
-PROTOCOL = Schedule((60_000, 300_000, 900_000))
-AGENTS = Schedule((1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 50_000), (-0.2, 0.2))  # ≤ 60 s
-AT_ONCE = Schedule((0,))
+PROTOCOL = RetrySchedule((60_000, 300_000, 900_000))
+AGENTS = RetrySchedule((1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 50_000), (-0.2, 0.2))  # ≤ 60 s
+AT_ONCE = RetrySchedule((0,))
 
 
 def profiles(
     *,
     lease_ms: int,
     max_retries: int = 3,
-    schedules: Mapping[str, Schedule] = BY_ERROR,
+    schedules: Mapping[str, RetrySchedule] = BY_ERROR,
     age_ms: int = 3_600_000,
     retention_ms: Mapping[str, int] = MappingProxyType({}),  # by profile, and DEAD for all of them
 ) -> Mapping[str, Profile]:
@@ -126,10 +117,9 @@ def profiles(
                 lease_ms=lease_ms,
                 retention_ms=hour,
                 dead_letters=False,
-                on_attempt_end=Then.FAIL,
-                on_expiry=Then.FAIL,
-                on_lost=Then.FAIL,
-                trips=Trips.NEVER,
+                fails_at_attempt_end=True,
+                fails_when_lost=True,
+                breaker=BreakerPolicy.NEVER,
             ),
             Profile(
                 name="console",
@@ -144,7 +134,7 @@ def profiles(
                 schedules={"Default": schedules.get("protocol", PROTOCOL)},
                 lease_ms=lease_ms,
                 retention_ms=month,
-                trips=Trips.NEVER,
+                breaker=BreakerPolicy.NEVER,
             ),
             Profile(
                 name="tasks",
@@ -154,7 +144,7 @@ def profiles(
                 retention_ms=month,
                 age_ms=age_ms,
                 promote_ms=age_ms // 5,
-                trips=Trips.ANY,
+                breaker=BreakerPolicy.ANY,
             ),
             Profile(
                 name="flow",
@@ -163,8 +153,7 @@ def profiles(
                 lease_ms=lease_ms,
                 retention_ms=month,
                 dead_letters=False,
-                on_expiry=Then.FAIL,
-                trips=Trips.NEVER,
+                breaker=BreakerPolicy.NEVER,
                 winds_down=True,
             ),
             Profile(
@@ -174,7 +163,6 @@ def profiles(
                 lease_ms=lease_ms,
                 retention_ms=month,
                 dead_letters=False,
-                on_expiry=Then.FAIL,
             ),
             Profile(
                 name="session",
@@ -182,7 +170,7 @@ def profiles(
                 schedules={"Default": schedules.get("agents", AGENTS)},
                 lease_ms=lease_ms,
                 retention_ms=month,
-                on_expiry=Then.TELL,
+                notifies_at_expiry=True,
             ),
         )
     }
@@ -201,7 +189,7 @@ def overrides_of(text: Json | None) -> Overrides:
 
 
 def transient(fault: Fault) -> bool:
-    """The worker's own word first, then the HTTP status, then the name; unknown is worth a try."""
+    """The worker's `retryable` first, then the HTTP status, then the name; unknown: try again."""
     if fault.retryable is not None:
         return fault.retryable
     if fault.status is not None and fault.status >= 400:
@@ -220,11 +208,11 @@ def error_class(fault: Fault) -> str:
     return "ServiceUnavailable" if fault.status is not None and fault.status >= 500 else "Default"
 
 
-def speaks_against(fault: Fault, profile: Profile) -> bool:
+def counts_as_failure(fault: Fault, profile: Profile) -> bool:
     """Whether a failure is a sign that the service is away, rather than the task's own."""
-    if profile.trips is Trips.NEVER or not transient(fault):
+    if profile.breaker is BreakerPolicy.NEVER or not transient(fault):
         return False
-    return profile.trips is Trips.ANY or error_class(fault) != "Default"
+    return profile.breaker is BreakerPolicy.ANY or error_class(fault) != "Default"
 
 
 def retry_delay_ms(
@@ -254,6 +242,6 @@ _NUMBERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|\d+")
 
 
 def fingerprint(fault: Fault) -> str:
-    """Same kind of death, same text: ids and numbers do not tell two deaths apart."""
+    """The same for the same kind of death: texts that differ in ids and numbers only are equal."""
     words = _NUMBERS.sub("#", fault.message[:200].lower())
     return f"{fault.kind}:{zlib.crc32(words.encode()):08x}"

@@ -1,4 +1,4 @@
-"""Who reads the log, how far each has come, and which of them nothing waits for any more.
+"""Which readers the log has, how far each has come, and which of them retention waits for.
 
 A finished task stays in the ledger until every reader has read its end. A reader that is silent
 for days while servers run is retired: its cursor is put aside, and holds nothing back. Should it
@@ -103,7 +103,7 @@ class Readers:
         return any(gone)
 
     async def retire_silent(self) -> None:
-        """Each minute, on every server: whoever comes first counts."""
+        """Each minute, on every server: the first one counts."""
         now = self._clock.now()
         rows = {doc.key: doc for doc in await self._documents.list(SEEN, now=now)}
         for cursor in await self._documents.list(CURSORS, now=now):

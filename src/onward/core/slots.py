@@ -1,8 +1,8 @@
 """The free slots of this process, and the tasks in them. Knows who could take work; runs nothing.
 
-A queue is *hot* while it may hold work that nobody here has looked for: it is asked for once a slot
-is free. A queue that gave less than it was asked for is cold until a bell rings for it, so an idle
-process asks the ledger for nothing.
+A queue is *pending* while it may hold work that this process has not looked for: it is claimed from
+once a slot is free. A queue that yielded less than was asked for is not pending until a bell rings
+for it, so an idle process sends the ledger nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TypeAlias
 import msgspec
 
 from onward.core import lanes
-from onward.core.contract import Ask, LeaseRenewal, Spare
+from onward.core.contract import Ask, LeaseRenewal
 from onward.core.task import Claimed, Instant, TaskId, WorkerId
 
 MOST_PER_CLAIM = 128  # half of the usual slots: while one half is settled, the other is claimed
 
 
-class Seat:
+class WorkerSlots:
     """One worker's standing offer: these queues, so many slots."""
 
     def __init__(
@@ -37,238 +37,199 @@ class Seat:
         self.lease_ms = lease_ms
         self.deliver = deliver
         self.stop = stop  # (task, revoked): please stop; revoked means that it is no longer ours
-        self.spare = None if lease_ms is None else Spare(worker, lease_ms)
         self.free = 0
         self.gone = False
 
 
-Held: TypeAlias = tuple[Seat, Claimed]
+HeldTask: TypeAlias = tuple[WorkerSlots, Claimed]
 
 
-class _Out(msgspec.Struct):
-    """Slots that are out of the house, with an ask."""
+class _Borrowed(msgspec.Struct):
+    """Slots that are in an ask which is under way."""
 
-    seat: Seat
-    slots: int
-    queues: tuple[str, ...]
-    looking: bool  # for work that may be waiting; False: lent to work that is coming in
+    slots: WorkerSlots
+    looking: bool  # for work that may be waiting; False: for work that is coming in
     bounded: str | None  # the bounded queue that they count for
 
 
-class Hands:
+class Slots:
     def __init__(self, *, wake: Callable[[], None]) -> None:
-        self._wake = wake  # there is a free slot and a hot queue: go and claim
-        self._seats: dict[WorkerId, Seat] = {}
-        self._idle: dict[str, dict[Seat, None]] = {}  # by queue; least recently used first
-        self._hot: set[str] = set()
-        self._asks: dict[int, _Out] = {}  # by the identity of an ask that is under way
-        self._held: dict[tuple[TaskId, int], Held] = {}
+        self._wake = wake  # there is a free slot and a pending queue: go and claim
+        self._by_worker: dict[WorkerId, WorkerSlots] = {}
+        self._idle: dict[str, dict[WorkerSlots, None]] = {}  # by queue; least recently used first
+        self._pending: set[str] = set()
+        self._asks: dict[int, _Borrowed] = {}  # by the identity of an ask that is under way
+        self._held: dict[tuple[TaskId, int], HeldTask] = {}
         self._fences: dict[TaskId, int] = {}  # of what is held, claimed last
         self._turn = 0
-        self._bounds: dict[str, int] = {}  # by queue: how many may be in hand at a time
-        self._in_hand: Counter[str] = Counter()  # by queue: tasks that are held
-        self._out: Counter[str] = Counter()  # by bounded queue: slots that are asked for
+        self._bounds: dict[str, int] = {}  # by queue: how many may be held at a time
+        self._held_count: Counter[str] = Counter()  # by queue: tasks that are held
+        self._out: Counter[str] = Counter()  # by bounded queue: slots that are in an ask
         self._share: Callable[[Sequence[str]], float] = _usual_share
 
-    def sit(self, seat: Seat, slots: int) -> None:
-        self._seats[seat.worker] = seat
-        self._hot.update(seat.queues)
-        self.free(seat, slots)
+    def add(self, slots: WorkerSlots, count: int) -> None:
+        self._by_worker[slots.worker] = slots
+        self._pending.update(slots.queues)
+        self.free(slots, count)
 
-    def rearrange(self, seat: Seat, queues: Iterable[str]) -> None:
+    def rearrange(self, slots: WorkerSlots, queues: Iterable[str]) -> None:
         """The worker serves other queues from now on."""
-        self._unlist(seat)
-        seat.queues = tuple(dict.fromkeys(queues))
-        self._hot.update(seat.queues)
-        self._list(seat)
+        self._unlist(slots)
+        slots.queues = tuple(dict.fromkeys(queues))
+        self._pending.update(slots.queues)
+        self._list(slots)
 
-    def leave(self, seat: Seat) -> None:
-        seat.gone = True
-        self._unlist(seat)
-        if self._seats.get(seat.worker) is seat:
-            del self._seats[seat.worker]
+    def remove(self, slots: WorkerSlots) -> None:
+        slots.gone = True
+        self._unlist(slots)
+        if self._by_worker.get(slots.worker) is slots:
+            del self._by_worker[slots.worker]
 
-    def come_back(self, seat: Seat) -> None:
-        """It left, and takes work again, with the slots that are free by now."""
-        if seat.gone:
-            seat.gone = False
-            self.sit(seat, 0)
+    def restore(self, slots: WorkerSlots) -> None:
+        """The worker had left, and takes work again, with the slots that are free by now."""
+        if slots.gone:
+            slots.gone = False
+            self.add(slots, 0)
 
-    def free(self, seat: Seat, slots: int = 1) -> None:
-        seat.free += slots
-        self._list(seat)
+    def free(self, slots: WorkerSlots, count: int = 1) -> None:
+        slots.free += count
+        self._list(slots)
 
     def bound(self, queue: str, most: int | None) -> None:
-        """From now on at most so many tasks of this queue may be in hand here at a time."""
+        """From now on at most so many tasks of this queue may be held here at a time."""
         before = self._bounds.get(queue)
         if most is None:
             self._bounds.pop(queue, None)
         else:
             self._bounds[queue] = most
         if before is not None and (most is None or most > before):
-            self.rung([queue])
+            self.notify([queue])
 
     def share_by(self, share: Callable[[Sequence[str]], float]) -> None:
         """How much of its slots a worker of these queues gives to retries."""
         self._share = share
 
     def served(self, queue: str) -> bool:
-        return any(queue in seat.queues for seat in self._seats.values())
+        return any(queue in slots.queues for slots in self._by_worker.values())
 
     def idle(self, queue: str) -> bool:
         """Whether a slot for this queue is free, and may be used."""
         return bool(self._idle.get(queue)) and self._room(queue, 1) > 0
 
-    def rung(self, queues: Iterable[str]) -> None:
+    def notify(self, queues: Iterable[str]) -> None:
         """There may be work in these queues."""
         for queue in queues:
-            self._hot.add(queue)
+            self._pending.add(queue)
             if self._idle.get(queue):
                 self._wake()
 
-    def rung_all(self) -> None:
-        self.rung([queue for queue, seats in self._idle.items() if seats])
+    def notify_all(self) -> None:
+        self.notify([queue for queue, idle in self._idle.items() if idle])
 
-    def lend(self, needs: Mapping[str, int]) -> list[Ask]:
+    def borrow(self, needs: Mapping[str, int]) -> list[Ask]:
         """Free slots for work that is just coming in."""
         asks: list[Ask] = []
         for queue, count in needs.items():
             need = self._room(queue, count)
             idle = self._idle.get(queue)
             while need > 0 and idle:
-                seat = next(iter(idle))
-                take = min(need, seat.free)
+                slots = next(iter(idle))
+                take = min(need, slots.free)
                 need -= take
-                asks.append(self._ask(seat, take, (queue,), looking=False))
+                asks.append(self._ask(slots, take, (queue,), looking=False))
         return asks
 
-    def ask_hot(self) -> list[Ask]:
+    def ask_pending(self) -> list[Ask]:
         """Free slots for work that may be waiting; empty when there is nothing to ask for."""
         asks: list[Ask] = []
         asked: set[str] = set()
         left = MOST_PER_CLAIM
-        for queue in [queue for queue in self._hot if self._idle.get(queue)]:
+        for queue in [queue for queue in self._pending if self._idle.get(queue)]:
             idle = self._idle[queue]
             while idle and (most := self._room(queue, left)) > 0:
-                seat = next(iter(idle))
-                take = min(seat.free, most)
+                slots = next(iter(idle))
+                take = min(slots.free, most)
                 left -= take
-                # A bounded queue is asked for alone: what it gives is counted against its bound.
-                wanted = (queue,) if queue in self._bounds else self._wanted(seat)
+                # A bounded queue has an ask of its own: what it yields counts against its bound.
+                wanted = (queue,) if queue in self._bounds else self._wanted(slots)
                 asked.update(wanted)
-                asks.append(self._ask(seat, take, wanted, looking=True))
-        self._hot -= asked
+                asks.append(self._ask(slots, take, wanted, looking=True))
+        self._pending -= asked
         return asks
 
     def give_back(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> list[Claimed]:
-        """Deliver what was found, free the rest. Returns what nobody is there to take any more.
+        """Deliver what was found, free the rest. Returns the tasks whose worker has left since.
 
-        A queue that gave all it was asked for may hold more; of slots lent to new work the
-        receipts say what stayed queued.
+        A queue that yielded all that was asked for may hold more; of slots borrowed for new work
+        the receipts show what stayed queued.
         """
         left = Counter(task.worker for task in claimed)
-        seats: dict[WorkerId, Seat] = {}
+        by_worker: dict[WorkerId, WorkerSlots] = {}
         for ask in asks:
             # Not looked up by name: a second connection may have taken the name over meanwhile, and
             # it has its own slots.
             out = self._back(ask)
-            seat = seats[ask.worker] = out.seat
+            slots = by_worker[ask.worker] = out.slots
             got = min(left[ask.worker], ask.limit)
             left[ask.worker] -= got
             if got == ask.limit and out.looking:
-                self._hot.update(want.queue for want in ask.wants)
+                self._pending.update(want.queue for want in ask.wants)
             if got < ask.limit:
-                self.free(seat, ask.limit - got)
+                self.free(slots, ask.limit - got)
         homeless: list[Claimed] = []
         for task in claimed:
-            seat = seats[task.worker]
-            if not self._seated(seat, task):
-                self.free(seat)
+            slots = by_worker[task.worker]
+            if not self._deliver(slots, task):
+                self.free(slots)
                 homeless.append(task)
-        self._wake_if_hot()
+        self._wake_if_pending()
         return homeless
 
-    def _back(self, ask: Ask) -> _Out:
+    def _back(self, ask: Ask) -> _Borrowed:
         out = self._asks.pop(id(ask))
         if out.bounded is not None:
             self._out[out.bounded] -= ask.limit
         return out
 
-    def spare(self) -> Mapping[str, Spare]:
-        """By queue, a slot for work that comes in elsewhere: free, or out looking in that queue."""
-        found: dict[str, Spare] = {}
-        promised: Counter[Seat] = Counter()  # free slots, to a queue each
-        for queue, idle in self._idle.items():
-            for seat in idle:
-                if seat.free > promised[seat] and self._promise(seat, queue, found):
-                    promised[seat] += 1
-                    break
-        for out in self._asks.values():
-            left = out.slots if out.looking else 0
-            for queue in out.queues:
-                if left > 0 and queue not in found and self._promise(out.seat, queue, found):
-                    left -= 1
-        return found
-
-    def _promise(self, seat: Seat, queue: str, found: dict[str, Spare]) -> bool:
-        if seat.spare is None or seat.gone or self._room(queue, 1) < 1:
-            return False
-        found[queue] = seat.spare
-        return True
-
-    def take(self, task: Claimed, now: Instant) -> bool:
-        """It was put into a slot that was spare. False: that is so no more, or was long ago."""
-        seat = self._seats.get(task.worker)
-        if seat is None or seat.free < 1 or task.queue not in seat.queues:
-            return False
-        # It was born into this hand, and leases are renewed three times in their length.
-        if seat.lease_ms is None or now - task.created_at > seat.lease_ms / 3:
-            return False
-        self._occupy(seat, 1)
-        seated = self._seated(seat, task)
-        if not seated:
-            self.free(seat)
-        return seated
-
-    def _seated(self, seat: Seat, task: Claimed) -> bool:
+    def _deliver(self, slots: WorkerSlots, task: Claimed) -> bool:
         # Asked for before its queue was bounded: a breaker that has opened meanwhile holds.
-        if seat.gone or self._room(task.queue, 1) < 1:
+        if slots.gone or self._room(task.queue, 1) < 1:
             return False
-        self.keep(seat, task)
-        seat.deliver(task)
+        self.keep(slots, task)
+        slots.deliver(task)
         return True
 
-    def keep(self, seat: Seat, task: Claimed) -> None:
-        """Held already: since an earlier life of this seat, or by another way than a claim."""
+    def keep(self, slots: WorkerSlots, task: Claimed) -> None:
+        """Held already: from before these slots were added, or by another way than a claim."""
         if (task.id, task.fence) not in self._held:
-            self._in_hand[task.queue] += 1
-        self._held[task.id, task.fence] = (seat, task)
+            self._held_count[task.queue] += 1
+        self._held[task.id, task.fence] = (slots, task)
         self._fences[task.id] = task.fence
 
     def put_down(self, task: TaskId, fence: int) -> None:
         entry = self._held.pop((task, fence), None)
         if entry is not None:
-            self._in_hand[entry[1].queue] -= 1
+            self._held_count[entry[1].queue] -= 1
             if self._fences[task] == fence:
                 del self._fences[task]
 
     def stop(self, task: TaskId, fence: int, *, revoked: bool) -> None:
-        """Tell whoever holds this task here to stop."""
+        """Ask the worker that holds this task here to stop."""
         entry = self._held.get((task, fence))
         if entry is not None:
-            seat, claimed = entry
+            slots, claimed = entry
             if revoked:
                 self.put_down(task, fence)
-            seat.stop(claimed, revoked)
+            slots.stop(claimed, revoked)
 
-    def held(self) -> Sequence[Held]:
+    def held(self) -> Sequence[HeldTask]:
         return list(self._held.values())
 
     def held_of(self, queue: str) -> frozenset[tuple[TaskId, int]]:
         """What is held of this queue: tasks and their fences."""
         return frozenset(key for key, (_, task) in self._held.items() if task.queue == queue)
 
-    def of(self, tasks: Iterable[TaskId]) -> Sequence[Held]:
+    def of(self, tasks: Iterable[TaskId]) -> Sequence[HeldTask]:
         """What of these tasks is held here."""
         return [self._held[id, self._fences[id]] for id in tasks if id in self._fences]
 
@@ -276,57 +237,59 @@ class Hands:
         return len(self._held)
 
     def busy_by_worker(self) -> Counter[WorkerId]:
-        return Counter(seat.worker for seat, _ in self._held.values())
+        return Counter(slots.worker for slots, _ in self._held.values())
 
-    def _ask(self, seat: Seat, take: int, queues: tuple[str, ...], *, looking: bool) -> Ask:
-        self._occupy(seat, take)
+    def _ask(self, slots: WorkerSlots, take: int, queues: tuple[str, ...], *, looking: bool) -> Ask:
+        self._occupy(slots, take)
         self._turn = (self._turn + 1) % lanes.CYCLE
         wants = lanes.wants(queues, take, self._turn, self._share(queues))
-        ask = Ask(seat.worker, take, wants, seat.lease_ms)
+        ask = Ask(slots.worker, take, wants, slots.lease_ms)
         bounded = queues[0] if queues and queues[0] in self._bounds else None
         if bounded is not None:
             self._out[bounded] += take
-        self._asks[id(ask)] = _Out(seat, take, queues, looking, bounded)
+        self._asks[id(ask)] = _Borrowed(slots, looking, bounded)
         return ask
 
-    def _occupy(self, seat: Seat, slots: int) -> None:
-        seat.free -= slots
-        self._unlist(seat)
-        self._list(seat)
+    def _occupy(self, slots: WorkerSlots, count: int) -> None:
+        slots.free -= count
+        self._unlist(slots)
+        self._list(slots)
 
-    def _wanted(self, seat: Seat) -> tuple[str, ...]:
-        return tuple(q for q in seat.queues if q in self._hot and q not in self._bounds)
+    def _wanted(self, slots: WorkerSlots) -> tuple[str, ...]:
+        return tuple(q for q in slots.queues if q in self._pending and q not in self._bounds)
 
     def _room(self, queue: str, most: int) -> int:
         """How many more of this queue may be taken now, of so many."""
         bound = self._bounds.get(queue)
-        return most if bound is None else min(most, bound - self._in_hand[queue] - self._out[queue])
+        return (
+            most if bound is None else min(most, bound - self._held_count[queue] - self._out[queue])
+        )
 
-    def _list(self, seat: Seat) -> None:
-        if seat.free > 0 and not seat.gone:
-            for queue in seat.queues:
-                self._idle.setdefault(queue, {})[seat] = None
-            self._wake_if_hot(seat.queues)
+    def _list(self, slots: WorkerSlots) -> None:
+        if slots.free > 0 and not slots.gone:
+            for queue in slots.queues:
+                self._idle.setdefault(queue, {})[slots] = None
+            self._wake_if_pending(slots.queues)
 
-    def _unlist(self, seat: Seat) -> None:
-        for queue in seat.queues:
+    def _unlist(self, slots: WorkerSlots) -> None:
+        for queue in slots.queues:
             idle = self._idle.get(queue)
             if idle is not None:
-                idle.pop(seat, None)
+                idle.pop(slots, None)
 
-    def _wake_if_hot(self, queues: Iterable[str] | None = None) -> None:
-        for queue in self._hot if queues is None else queues:
-            if queue in self._hot and self._idle.get(queue):
+    def _wake_if_pending(self, queues: Iterable[str] | None = None) -> None:
+        for queue in self._pending if queues is None else queues:
+            if queue in self._pending and self._idle.get(queue):
                 self._wake()
                 return
 
 
-def renewals_of(held: Iterable[Held], now: Instant) -> list[LeaseRenewal]:
+def renewals_of(held: Iterable[HeldTask], now: Instant) -> list[LeaseRenewal]:
     """With their leases renewed."""
     return [
-        LeaseRenewal(task.id, task.fence, now + seat.lease_ms)
-        for seat, task in held
-        if seat.lease_ms is not None
+        LeaseRenewal(task.id, task.fence, now + slots.lease_ms)
+        for slots, task in held
+        if slots.lease_ms is not None
     ]
 
 

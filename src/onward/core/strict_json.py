@@ -1,4 +1,4 @@
-"""JSON at the door: what no ledger, worker or browser could hand on unchanged never comes in.
+"""JSON at the door: what no ledger, worker or browser could pass on unchanged never comes in.
 
 Valid UTF-8, at most 64 levels, integers of 64 bits, finite numbers, no NUL, no lone surrogate, no
 key twice. The same verdict whichever ledger is behind, and never any other error than Invalid.
@@ -103,15 +103,15 @@ def _not_utf8(body: bytes) -> str:
     return "not UTF-8"
 
 
-def _fault(body: bytes, said: str) -> str:
+def _fault(body: bytes, reason: str) -> str:
     if body.startswith(b"\xef\xbb\xbf"):
         return "the body starts with a byte order mark"
-    if said.startswith("Number out of range"):
+    if reason.startswith("Number out of range"):
         return "a number that is not finite"
-    if said.startswith("Integer value out of range"):
+    if reason.startswith("Integer value out of range"):
         return TOO_LARGE
     if found := _LONE.search(body):
         return f"a lone surrogate in a text, byte {found.start(1)}"
-    if said == "Input data was truncated":
+    if reason == "Input data was truncated":
         return "not JSON: it ends too early"
-    return f"not JSON: {said.removeprefix('JSON is malformed: ')}"
+    return f"not JSON: {reason.removeprefix('JSON is malformed: ')}"

@@ -28,7 +28,7 @@ PACE_S = 0.02  # a task's few events come close together: one look, and one curs
 AGAIN_S = 1.0
 
 Look = Callable[[], Awaitable[bool]]
-Turn = Callable[[bool], Awaitable[None]]  # it is this server's turn to read, or no more
+OnDuty = Callable[[bool], Awaitable[None]]  # this server reads from now on, or stops reading
 
 
 class Tail:
@@ -41,7 +41,7 @@ class Tail:
         batch: int | None = None,  # for a projector that reads tasks in parts: events in one call
         pace_s: float = PACE_S,
         duty: Duty | None = None,  # None: no other server reads for this projector
-        turn: Turn | None = None,
+        on_duty: OnDuty | None = None,
     ) -> None:
         self._backend = backend
         self._projector = projector
@@ -50,7 +50,7 @@ class Tail:
         self._tasks = batch or TASKS
         self._pace_s = pace_s
         self._duty = duty
-        self._turn = turn
+        self._on_duty = on_duty
         self._reads = False
         self._cursor: str | None = None
         self._renew_at: Instant = 0
@@ -122,9 +122,9 @@ class Tail:
         ours = self._duty is None or await self._duty.mine()
         if ours is not self._reads:
             self._reads = ours
-            self._cursor = None  # whoever read meanwhile has moved it
-            if self._turn is not None:
-                await self._turn(ours)
+            self._cursor = None  # the server that read meanwhile has moved it
+            if self._on_duty is not None:
+                await self._on_duty(ours)
         return ours
 
 

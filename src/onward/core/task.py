@@ -22,11 +22,11 @@ Note: TypeAlias = tuple[str, Json | None]  # an event before it has a place in t
 
 class State(StrEnum):
     SCHEDULED = "scheduled"  # not before due_at
-    QUEUED = "queued"  # ready; whoever asks first has it
+    QUEUED = "queued"  # ready for the first worker that claims it
     RUNNING = "running"  # leased to a worker until due_at
     WAITING = "waiting"  # parked until a letter comes, or due_at
     SUCCEEDED = "succeeded"
-    FAILED = "failed"  # over; nobody will look again
+    FAILED = "failed"  # over, and not kept for a person
     DEAD = "dead"  # over, but kept for a person to replay or abandon
     CANCELED = "canceled"
 
@@ -77,7 +77,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_at: Instant | None = None  # scheduled: not before
     start_by: Instant | None = None  # queued: at most until
     attempt_ms: int | None = None  # one run: at most this long
-    expires_at: Instant | None = None  # all together: what then happens is the profile's word
+    expires_at: Instant | None = None  # all together: what happens then depends on the profile
     lease_until: Instant | None = None  # running: no heartbeat until then means lost
     attempt_by: Instant | None = None  # running: this attempt's end
     cancel_by: Instant | None = None  # running: a cancel was asked for; over by then at the latest
@@ -105,7 +105,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def offered(self) -> bool:
-        """On a transport, and nobody has taken it from there yet: shown as queued."""
+        """On a transport, and no worker has taken it from there yet: shown as queued."""
         return self.state is State.RUNNING and self.lease_until is None
 
     @property
@@ -114,7 +114,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A task in somebody's hands: just what is needed to run and settle it."""
+    """A task that a worker holds: just what is needed to run and settle it."""
 
     id: TaskId
     worker: WorkerId
@@ -200,7 +200,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a task ended: what somebody who waited for it wants to know."""
+    """How a task ended: what those who waited for it get."""
 
     id: TaskId
     state: State
@@ -227,7 +227,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
 
-UNKNOWN_SERVICE = "UnknownService"  # the kind of fault with which a worker hands a task back
+UNKNOWN_SERVICE = "UnknownService"  # the kind of fault with which a worker returns a task
 
 
 def unknown_service(type_: str) -> Fault:

@@ -1,7 +1,7 @@
 """Where a task stands in its caller's trace: kept with the task, handed on with each attempt.
 
 Ids of spans are derived and not drawn: the worker that hangs its own spans below an attempt, and
-whoever writes that attempt's span minutes later on another server, must mean the same one. Knows
+the server that writes that attempt's span minutes later, must mean the same one. Knows
 the W3C `traceparent` and no tracing library; a task without one costs a look.
 """
 
@@ -42,7 +42,7 @@ def sampled(traceparent: str) -> bool:
 
 
 def stored(traceparent: str | None) -> Json | None:
-    """As overrides, from somebody who may have written anything there."""
+    """As overrides, from a caller who may have written anything there."""
     if not traceparent or not _is_traceparent(traceparent):
         return None
     return Overrides(traceparent=traceparent).encode()
@@ -55,7 +55,7 @@ def placed(task: Task, traceparent: str) -> Task:
 
 
 def handed_on(task: Claimed) -> str | None:
-    """What whoever runs this attempt is told: the place of its span."""
+    """What the worker of this attempt gets: the place of its span."""
     own = traceparent_of(task.overrides)
     if own is None:
         return None

@@ -1,4 +1,4 @@
-"""What fails again and again: one board for all that is repeated beside the rest.
+"""What fails again and again: one list for all background jobs.
 
 Each repeated job reports how each round went. A job that has failed several rounds in a row, for a
 while, is in trouble until a round goes well. Read by /health; decides nothing.
@@ -29,7 +29,7 @@ class Troubles:
         self._failing: dict[str, _Failing] = {}
 
     def failed(self, job: str, error: BaseException) -> None:
-        # Of errors that are not ours only the name: what they quote is not for everybody.
+        # Of errors that are not ours only the name: what they quote is not public.
         text = str(error) if isinstance(error, OnwardError) else type(error).__name__
         found = self._failing.get(job)
         if found is None:
@@ -39,13 +39,13 @@ class Troubles:
             found.error = text
 
     def ended(self, job: str, error: BaseException) -> None:
-        """It will not be tried again: in trouble at once, and for good."""
+        """It will not be tried again: in trouble at once, until a restart."""
         self._failing[job] = _Failing(self._uptime_ms() - LONG_MS, TIMES, type(error).__name__)
 
     def went_well(self, job: str) -> None:
         self._failing.pop(job, None)
 
-    def lasting(self) -> Mapping[str, str]:
+    def in_trouble(self) -> Mapping[str, str]:
         """By job, what it fails with."""
         now_ms = self._uptime_ms()
         return {

@@ -25,7 +25,7 @@ class Waiters:
     def expect(self, task: TaskId, *, unborn: bool = False, firm: bool = False) -> Expectation:
         """Subscribed within a `with`; too many at once are refused.
 
-        Who waits firmly has no use for a task that is not over yet.
+        A firm waiter is not let go when the server stops: it can use nothing but the ending.
         """
         if self._count >= self._most:
             raise TooBusy(
@@ -50,18 +50,18 @@ class Waiters:
         for expectation in self._waiting.get(ending.id, ()):
             expectation.meet(ending)
 
-    def told(self, ending: Ending) -> None:
-        """As another server's ring says, which the ledger wrote with the move.
+    def end_unborn(self, ending: Ending) -> None:
+        """As in another server's message, which the ledger published with the move.
 
-        It is good enough for those who waited before the task was born: the first ending is theirs.
-        To others a ring that lags behind could tell of a life before a replay: they read the row.
+        It is enough for those who waited before the task was born: the first ending is theirs. To
+        others a late message could report the ending before a replay: they read the row.
         """
         for expectation in self._waiting.get(ending.id, ()):
             if expectation.unborn:
                 expectation.meet(ending)
 
     def of(self, tasks: Iterable[TaskId]) -> Sequence[TaskId]:
-        """Those of them that somebody still waits for."""
+        """Those of them that callers still wait for."""
         return [
             task
             for task in tasks

@@ -171,7 +171,7 @@ class FlowExecutor:
             return None
         known.fresh = False
         run, start = known.run, known.start
-        if not self._dispatcher.hands.idle(QUEUE):
+        if not self._dispatcher.slots.idle(QUEUE):
             return None
         published = self._flows.known(start.version)
         if published is None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from onward.core.contract import Backend
 from onward.core.errors import Invalid
 from onward.core.urls import shown
-from onward.ledgers.sealed.cells import Resealable
+from onward.ledgers.sealed.texts import Resealable
 
 EXTRA = "pip install 'onward[redis]'"
 
@@ -43,7 +43,7 @@ def open_backend(  # noqa: PLR0913 each is one setting
 
 
 def _mark(url: str, prefix: str) -> str:
-    """Tells one Redis ledger's archive from another's, whoever logs in there."""
+    """Distinguishes one Redis ledger's archive from another's, with whatever login."""
     parts = urlsplit(url)
     place = f"{parts.hostname}:{parts.port or 6379}{parts.path}?{parts.query} {prefix}"
     return sha256(place.encode()).hexdigest()[:8]
@@ -51,7 +51,7 @@ def _mark(url: str, prefix: str) -> str:
 
 def _placed(archive: str, state: Path | None) -> str:
     """An absolute place. Each file has a cursor of its own: one made anew in every folder that a
-    server is started in would leave cursors behind that nobody moves.
+    server is started in would leave cursors behind that are never moved.
     """
     if "{state}" not in archive:
         return archive

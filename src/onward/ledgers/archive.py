@@ -28,11 +28,11 @@ from onward.core.tail import Tail
 from onward.core.task import FINAL, FINAL_EVENTS, Event, Instant, Task, TaskId, encode, new_id
 from onward.core.troubles import Troubles
 from onward.core.urls import shown
-from onward.ledgers.codec import FIELDS, Cut, Reading, cut, text_bytes, to_row
-from onward.ledgers.sealed.cells import Resealable
-from onward.ledgers.sqlite.cells import ARCHIVE, SqlCells, Statement
+from onward.ledgers.codec import FIELDS, Cut, RowReader, cut, text_bytes, to_row
+from onward.ledgers.sealed.texts import Resealable
 from onward.ledgers.sqlite.database import Row, Take, migrate, named
 from onward.ledgers.sqlite.files import create_private
+from onward.ledgers.sqlite.sealed_texts import ARCHIVE, SqlSealedTexts, Statement
 from onward.ledgers.sqlite.sessions import SqlSessions
 from onward.ledgers.sqlite.store import matching
 
@@ -87,16 +87,16 @@ class Archive:
         try:
             create_private(self.path)
             self._writer = _open(self.path)
-            self.name = _founded(self._writer, self.path)
+            self.name = _open_schema(self._writer, self.path)
             self._reader = _open(self.path)
         except (apsw.Error, OSError) as error:
             raise LedgerUnavailable(
                 f"the archive {self.path} cannot be opened: {error}",
                 hint="name another file in ONWARD_ARCHIVE",
             ) from error
-        self._tasks = Reading()
+        self._tasks = RowReader()
         self.sessions = SqlSessions(self._read, table="archived_task")
-        self.cells = SqlCells(self._read, self._rewrite, ARCHIVE)
+        self.sealed_texts = SqlSealedTexts(self._read, self._rewrite, ARCHIVE)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="onward-archive")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="onward-archive-read")
 
@@ -138,7 +138,7 @@ class Archive:
         return Page(events, str(events[-1].n) if events else str(after), taken.more)
 
     async def erase(self, ids: Sequence[TaskId]) -> None:
-        """Whatever their age: somebody wants these gone."""
+        """Whatever their age: an operator wants these gone."""
         text = encode(ids)
 
         def work() -> None:
@@ -209,10 +209,10 @@ def _open(path: str) -> apsw.Connection:
     return connection
 
 
-def _founded(connection: apsw.Connection, path: str) -> str:
-    """The file's name for itself, given when its tables were made."""
+def _open_schema(connection: apsw.Connection, path: str) -> str:
+    """Creates or migrates the tables; returns the random name that the file got with them."""
     migrate(connection, STEPS, path, "name another file in ONWARD_ARCHIVE")
-    connection.execute(_SQL["christen"], (new_id(),))
+    connection.execute(_SQL["name_archive"], (new_id(),))
     ((name,),) = connection.execute(_SQL["name"]).fetchall()
     return str(name)
 
@@ -257,7 +257,7 @@ class ArchivedStore:
         if query.states and not query.states & FINAL:
             return await self._ledger.find(query)
         here = await self._ledger.placed(query)
-        # Below the last one that was read, nobody knows yet what the ledger has.
+        # Below the last one that was read, it is not known yet what the ledger has.
         floor = -1 if here.next is None else int(here.next)
         gone, floor = await self._departed(query, floor)
         # One order for both, by place: a task that leaves the ledger between two pages is on one.
@@ -341,7 +341,7 @@ class ArchivedBackend:
         self.tasks = ArchivedStore(tasks, archive)
         self.documents, self.effects, self.bell = ledger.documents, ledger.effects, ledger.bell
         self.sessions = ArchivedSessions(ledger.sessions, archive.sessions)
-        self.cells = [*ledger.cells, archive.cells]
+        self.sealed_texts = [*ledger.sealed_texts, archive.sealed_texts]
         self.gauges, self.maintain = ledger.gauges, ledger.maintain
 
     @property
@@ -360,7 +360,7 @@ class ArchivedBackend:
 class Archiver:
     """Reads the log into the archive. Of the servers that share a file one does, others stand by.
 
-    The lease saves double work, no more: a batch that two write is written once.
+    The lease only saves double work: a batch that two write is written once.
     """
 
     def __init__(
@@ -399,7 +399,7 @@ class Archiver:
         places = await self._backend.forgetful.places([task.id for task in over])
         await self._archive.keep(
             events,
-            # One without a place was purged this moment: it had been read, by somebody, before.
+            # One without a place was purged this moment: another server had archived it before.
             [(place, task) for task, place in zip(over, places, strict=True) if place is not None],
             [task for task in tasks if task.state not in FINAL],
         )

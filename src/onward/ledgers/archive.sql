@@ -3,7 +3,7 @@
 -- A batch comes as one JSON text and is written in one step: the library gives the interpreter lock
 -- up once a step, and gets it back late when the loop is busy.
 
--- :name christen
+-- :name name_archive
 INSERT OR IGNORE INTO identity VALUES (1, ?);
 
 -- :name name

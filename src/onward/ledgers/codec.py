@@ -36,7 +36,7 @@ def from_row(row: tuple[Any, ...]) -> Task:
     return Task(**dict(zip(FIELDS, values, strict=True)))
 
 
-class Reading:
+class RowReader:
     """Rows → tasks. One that this version cannot read is left out, and logged once."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Cut:
 
 
 def merge_renewals(renewals: Sequence[LeaseRenewal]) -> Sequence[LeaseRenewal]:
-    """One renewal a task: the last word on progress, everybody's notes in order."""
+    """One renewal a task: the latest progress, and the notes of all renewals in order."""
     merged: dict[tuple[TaskId, int], LeaseRenewal] = {}
     for renewal in renewals:
         before = merged.get((renewal.task, renewal.fence))

@@ -1,4 +1,4 @@
-"""The bell of one process: topics and whoever listens to them."""
+"""The bell of one process: topics and their listeners."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from onward.core.contract import Ear
+from onward.core.contract import PeerEvents
 
 
 class LocalListener:
@@ -30,11 +30,8 @@ class LocalBell:
             for listener in self._listeners.get(topic, ()):
                 listener.ring()
 
-    def attach(self, ear: Ear) -> None:
+    def attach(self, peer: PeerEvents) -> None:
         """There are no other servers."""
-
-    async def retire(self) -> None:
-        """Nobody gives anything."""
 
     @asynccontextmanager
     async def listen(self, *topics: str) -> AsyncIterator[LocalListener]:

@@ -9,8 +9,8 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import NextStep, Step
 from onward.core.machine import NEVER
 from onward.core.phase import Phase, phase
-from onward.core.pressure.breaker import Circuit, Reading
-from onward.core.pressure.pauses import Pause
+from onward.core.pressure.breaker import BreakerReading, Circuit
+from onward.core.pressure.pauses import QueuePause
 from onward.core.task import UNKNOWN_SERVICE, Instant, State, Task, fault_of
 from onward.native.views import progress_of
 from onward.workers.roster import Roster, group_of
@@ -33,8 +33,8 @@ def explain(
     *,
     served: bool,
     position: int | None,
-    shut: Reading | None = None,  # the service's breaker, if no work goes there
-    paused: Pause | None = None,
+    shut: BreakerReading | None = None,  # the service's breaker, if no work goes there
+    paused: QueuePause | None = None,
 ) -> Explained:
     now_in = phase(task)
     if paused is not None and task.state is State.QUEUED:
@@ -52,7 +52,7 @@ async def explained(task: Task, dispatcher: Dispatcher, roster: Roster) -> Expla
     return explain(
         task,
         dispatcher.clock.now(),
-        served=dispatcher.hands.served(task.queue) or await roster.serves(task.queue),
+        served=dispatcher.slots.served(task.queue) or await roster.serves(task.queue),
         position=await dispatcher.backend.tasks.position(task.id),
         shut=pressure.breakers.shut(task.queue),
         paused=pressure.pauses.paused().get(task.queue),
@@ -96,14 +96,14 @@ def _put_off(task: Task, why: str, now: Instant) -> _Reason:
     return "unknown_service", sentence, task.run_at, hint
 
 
-def _paused(task: Task, paused: Pause) -> _Reason:
+def _paused(task: Task, paused: QueuePause) -> _Reason:
     by = f" by {paused.by}" if paused.by else ""
     why = f": {paused.reason}" if paused.reason else ""
     sentence = f"Queue {task.queue!r} was paused{by}{why}."
     return "queue_paused", sentence, None, NextStep(Step.RESUME_QUEUE, task.queue)
 
 
-def _left_alone(task: Task, shut: Reading, now: Instant) -> _Reason:
+def _left_alone(task: Task, shut: BreakerReading, now: Instant) -> _Reason:
     failed = f"{shut.failures} of its last {shut.calls} calls failed"
     if shut.state is Circuit.HALF_OPEN:
         sentence = (

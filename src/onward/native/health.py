@@ -145,7 +145,7 @@ class Health:
         )
 
     def _background(self) -> BackgroundPart:
-        failing = self._dispatcher.troubles.lasting()
+        failing = self._dispatcher.troubles.in_trouble()
         return BackgroundPart(status="unhealthy" if failing else "healthy", failing=failing)
 
 

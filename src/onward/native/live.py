@@ -172,7 +172,7 @@ class Live:
             workers=Counter(member.transport for member in members),
             slots=sum(member.slots for member in members if not member.draining),
             draining=sum(member.draining for member in members),
-            busy=self._dispatcher.hands.busy(),
+            busy=self._dispatcher.slots.busy(),
             breakers=msgspec.convert(breakers, dict[str, BreakerView], from_attributes=True),
             paused=tuple(sorted(pressure.pauses.paused())),
         )

@@ -125,7 +125,7 @@ class _Reading:
         waiting = GaugeMetricFamily("onward_waiters", "Callers waiting for a result")
         waiting.add_metric([], len(self._dispatcher.waiters))
         held = GaugeMetricFamily("onward_held", "Tasks in the hands of this server's workers")
-        held.add_metric([], self._dispatcher.hands.busy())
+        held.add_metric([], self._dispatcher.slots.busy())
         postponed = CounterMetricFamily(
             "onward_alarms_postponed", "Alarms that could not be decided here", labels=["error"]
         )

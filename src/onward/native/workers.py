@@ -14,7 +14,7 @@ HERE = ("socket", "local")  # transports whose tasks go through the slots of one
 
 class Workers:
     def __init__(self, dispatcher: Dispatcher, roster: Roster, drains: Drains) -> None:
-        self._slots = dispatcher.hands
+        self._slots = dispatcher.slots
         self._roster = roster
         self._drains = drains
 

@@ -24,7 +24,7 @@ WORKERS_KIND = "service_worker"
 OPERATOR, WORKER = "operator", "worker"
 FRESH_MS = 1_000
 RENEW_MS = 500
-MISSED_MS = 20  # what is not known is looked for again: another server may just have heard of it
+MISSED_MS = 20  # what is not known is read again: another server may have written it just now
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,7 +57,7 @@ def strictest(first: Declared, second: Declared) -> Declared:
 def as_one(operator: Declared, workers: Declared) -> Declared:
     """One service as both declared it."""
     if not operator.declared_by:
-        # Nobody knows whose it was. Its guards may be an operator's, so they stay until an operator
+        # Who declared it was not recorded. Its guards may be an operator's, so they stay until one
         # removes them; the rest may be an old worker's, so the new worker's replaces it.
         return msgspec.structs.replace(
             workers,
@@ -93,7 +93,7 @@ class Catalog:
         return self._by_name.get(service.name, part)
 
     async def replace(self, service: Declared) -> Declared:
-        """An operator's declaration: it replaces whatever anybody declared of this service."""
+        """An operator's declaration: it replaces all that was declared of this service."""
         await self._check_types(service)
         part = msgspec.structs.replace(service, declared_by=(OPERATOR,))
         # In this order: between the two both parts hold, so no guard is missing meanwhile.

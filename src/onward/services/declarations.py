@@ -1,7 +1,7 @@
-"""What a declared service says of each submission of its types, whichever door it came by.
+"""What a declared service requires of each submission of its types, whichever door it came by.
 
 Its schema is asked before anything is accepted; its defaults stand in for what was left open. A
-guard (`requires_approval`) is no default: nobody who submits can wave it away. All of it holds for
+guard (`requires_approval`) is no default: no submission can switch it off. All of it holds for
 whatever else is put on the service's queue, too.
 """
 
@@ -20,7 +20,7 @@ from onward.services import privacy
 from onward.services.catalog import MISSED_MS, Catalog, Declared
 
 MOST_VALIDATORS = 1_000
-TOLD = "session"  # the profile whose `expires_at` is told of, and ends nothing
+NOTIFIED = "session"  # the profile whose `expires_at` only notifies, and ends nothing
 
 
 class Declarations:
@@ -100,8 +100,10 @@ def as_declared(task: Task, service: Declared | None) -> Task:
         changes["overrides"] = msgspec.structs.replace(
             overrides, max_retries=service.max_retries
         ).encode()
-    # Where the submission's own time is only told of, it ends no attempt: the service's still does.
-    timed = task.attempt_ms is not None or (task.expires_at is not None and task.profile != TOLD)
+    # Where the submission's own time only notifies, it ends no attempt: the service's still does.
+    timed = task.attempt_ms is not None or (
+        task.expires_at is not None and task.profile != NOTIFIED
+    )
     if service.timeout_ms is not None and not timed:
         changes["attempt_ms"] = service.timeout_ms
     if service.requires_approval:

@@ -1,6 +1,6 @@
 """A typed Python function as a service: its schema, its validation, and how it is called.
 
-Shared by whoever runs functions: the built-in worker in the server and the SDK's worker outside.
+Shared by the built-in worker in the server and the SDK's worker outside.
 Knows nothing of how a task reached it or where its result goes.
 """
 
@@ -60,7 +60,7 @@ class ResultInvalid(Refused):
 
 
 class EffectUnknown(Refused):
-    """An earlier attempt began this effect and never said how it went: a person must look."""
+    """An earlier attempt began this effect and recorded no end: a person must look."""
 
 
 @runtime_checkable
@@ -69,7 +69,7 @@ class Context(Protocol):
 
     task_id: str
     attempt: int
-    key: str  # stable over attempts: hand it to whoever can deduplicate by it
+    key: str  # stable over attempts: pass it to services that deduplicate by it
 
     @property
     def cancelled(self) -> bool: ...
@@ -77,7 +77,7 @@ class Context(Protocol):
     def progress(self, value: float, message: str | None = None) -> Awaitable[None]: ...
 
     def emit(self, data: Any) -> Awaitable[None]:
-        """Partial output, seen at once by whoever follows the task."""
+        """Partial output, seen at once by those who follow the task."""
         ...
 
     def once(
@@ -125,15 +125,15 @@ class PlainContext:
         noted.add_done_callback(lambda _: turns.put(None))
         ran = turns.get()
         if ran is not None:
-            said: tuple[Any, Exception | None]
+            outcome: tuple[Any, Exception | None]
             try:
-                said = effect(), None
+                outcome = effect(), None
             except Exception as error:
-                said = None, error
+                outcome = None, error
             except BaseException:  # SystemExit would end the loop: here it only ends the handler
                 self._loop.call_soon_threadsafe(ran.cancel)
                 raise
-            self._loop.call_soon_threadsafe(_hand_over, ran, said)
+            self._loop.call_soon_threadsafe(_set_result, ran, outcome)
         return noted.result()
 
     def _wait(self, work: Awaitable[Any]) -> Any:
@@ -144,9 +144,9 @@ async def _awaited(work: Awaitable[Any]) -> Any:
     return await work
 
 
-def _hand_over(ran: asyncio.Future[Any], said: Any) -> None:
-    if not ran.done():  # canceled meanwhile: nobody waits for it
-        ran.set_result(said)
+def _set_result(ran: asyncio.Future[Any], outcome: Any) -> None:
+    if not ran.done():  # canceled meanwhile
+        ran.set_result(outcome)
 
 
 class Service:
@@ -191,8 +191,8 @@ class Service:
         return self._whole.json_schema()
 
     def declaration(self) -> dict[str, Any]:
-        """What the server is told of it."""
-        said: dict[str, Any] = {
+        """As a worker sends it to the server."""
+        fields: dict[str, Any] = {
             "name": self.name,
             "task_types": [self.name],
             "schema": {self.name: self.schema},
@@ -201,7 +201,7 @@ class Service:
             "timeout_ms": self.timeout_ms,
             "max_retries": self.max_retries,
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
     def arguments(self, payload: Json) -> dict[str, Any]:
         """The payload as the function's keyword arguments; ValidationError if it does not fit."""
@@ -245,7 +245,7 @@ class Service:
         return self._result.serializer.to_json(kept, by_alias=True, warnings=doubt).decode()
 
     async def close(self) -> None:
-        """Whoever ran it will call it no more: let go of what it holds."""
+        """It is not called any more: release what it holds."""
 
 
 def _parameters(
@@ -272,7 +272,7 @@ def _parameters(
 
 
 def fault_from(error: BaseException) -> Fault:
-    """How a handler's exception is told to whoever decides on retries."""
+    """A handler's exception as the fault by which retries are decided."""
     return storable_fault(_fault_from(error))
 
 

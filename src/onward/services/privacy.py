@@ -2,7 +2,7 @@
 
 A path names a part: `card.number`, `people.*.email`, or as a JSON pointer, `/card/number`. `*` is
 any key or item, `$` all there is. A list on the way need not be named: each of its items is meant.
-Whoever masks too much hides something; whoever masks too little tells it, so doubt is masked. Free
+Masking too much hides something; masking too little reveals it, so doubt is masked. Free
 text is never looked into: an error's message says what its author wrote.
 """
 
@@ -74,7 +74,7 @@ def mask_text(text: Json, paths: Sequence[Path], *, anywhere: bool = False) -> J
 def masks_in(value: Any, paths: Sequence[Path], *, anywhere: bool = False) -> str | None:
     """The pointer of a part that should be sensitive, and is the mask itself. None: there is none.
 
-    It was shown masked to somebody, who has handed in what they saw.
+    A caller was shown it masked, and has submitted what they saw.
     """
     return _mask_in(value, paths, paths if anywhere else (), "")
 
@@ -102,7 +102,7 @@ def refuse_masks(value: Any, paths: Sequence[Path], at: str, *, anywhere: bool =
         raise Invalid(
             f"{at}{found} holds the mask and not the value that it hides",
             pointer=f"/{at}{found}",
-            hint="read it without masked=true, and hand in what stands there",
+            hint="read it without masked=true, and submit what is there",
         )
 
 
@@ -125,7 +125,7 @@ def mask_event(event: Event, paths: Sequence[Path]) -> Event:
         return event
     data: Any = msgspec.json.decode(event.data)
     if event.type == CHUNK:
-        # Of plain text nobody can say which part of a result it is.
+        # Of plain text it is not known which part of a result it is.
         data = mask(data, paths, anywhere=True) if isinstance(data, dict | list) else MASK
     elif isinstance(data, dict):
         data = {name: _copied(name, part, paths) for name, part in data.items()}

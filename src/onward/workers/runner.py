@@ -12,7 +12,7 @@ from onward.core.contract import Executor, Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable, Unreadable
 from onward.core.outcome import Failed, Outcome, Released
-from onward.core.slots import Seat
+from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Fault, WorkerId
 
 log = structlog.get_logger("onward.runner")
@@ -43,27 +43,29 @@ class Runner:
         self.taken = 0  # tasks, since it was made
         self._settling: set[asyncio.Future[Verdict]] = set()
         self._let_go: set[tuple[str, int]] = set()
-        self.seat = Seat(worker, queues, lease_ms=lease_ms, deliver=self._deliver, stop=self._stop)
+        self.worker_slots = WorkerSlots(
+            worker, queues, lease_ms=lease_ms, deliver=self._deliver, stop=self._stop
+        )
 
     def start(self) -> None:
-        self._dispatcher.hands.sit(self.seat, self._slots)
+        self._dispatcher.slots.add(self.worker_slots, self._slots)
 
     def serve(self, queues: Iterable[str]) -> None:
-        self._dispatcher.hands.rearrange(self.seat, queues)
+        self._dispatcher.slots.rearrange(self.worker_slots, queues)
 
     def resize(self, slots: int) -> None:
         """So many slots from now on; what runs beyond that is finished."""
         if slots != self._slots:
             more, self._slots = slots - self._slots, slots
-            self._dispatcher.hands.free(self.seat, more)
+            self._dispatcher.slots.free(self.worker_slots, more)
             # With fewer slots none may be free, or less than none: then it must not be claimed for.
-            self.serve(self.seat.queues)
+            self.serve(self.worker_slots.queues)
 
     def stop_claiming(self) -> None:
-        self._dispatcher.hands.leave(self.seat)
+        self._dispatcher.slots.remove(self.worker_slots)
 
     def claim_again(self) -> None:
-        self._dispatcher.hands.come_back(self.seat)
+        self._dispatcher.slots.restore(self.worker_slots)
 
     async def drain(self, grace_ms: int) -> None:
         """Takes nothing more, finishes what runs, and hands back what does not finish in time."""
@@ -135,10 +137,10 @@ class Runner:
         # would wait for that thread, away from every idle worker and with its own clock running.
         if key in self._running and key not in self._let_go and not self._keeps(task):
             self._let_go.add(key)
-            self._dispatcher.hands.free(self.seat)
+            self._dispatcher.slots.free(self.worker_slots)
 
     def _free(self, key: tuple[str, int]) -> None:
         if key in self._let_go:
             self._let_go.discard(key)
         else:
-            self._dispatcher.hands.free(self.seat)
+            self._dispatcher.slots.free(self.worker_slots)

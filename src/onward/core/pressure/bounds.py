@@ -14,10 +14,10 @@ from onward.core.clock import Clock
 from onward.core.contract import APPLIED, Backend, Move, Verdict
 from onward.core.lanes import RETRY_SHARE, RetryShare
 from onward.core.outcome import Failed, Outcome, Succeeded
-from onward.core.policy import NEVER, Profile, speaks_against
-from onward.core.pressure.breaker import Breakers, Circuit, Rules
+from onward.core.policy import NEVER, Profile, counts_as_failure
+from onward.core.pressure.breaker import BreakerRules, Breakers, Circuit
 from onward.core.pressure.pauses import Pauses
-from onward.core.slots import Hands
+from onward.core.slots import Slots
 from onward.core.task import Claimed, Lane, State, Task, TaskId, fault_of
 
 
@@ -27,32 +27,36 @@ class Pressure:
         backend: Backend,
         profiles: Mapping[str, Profile],
         clock: Clock,
-        hands: Hands,
+        slots: Slots,
         *,
-        breaker: Rules | None = None,
+        breaker: BreakerRules | None = None,
         retry_share: RetryShare = RETRY_SHARE,
     ) -> None:
         self._store = backend.tasks
         self._profiles = profiles
         self._waiting_retries: Mapping[str, int] = {}  # by queue, as of the last second
-        self._hands = hands
+        self._slots = slots
         self._bounds: dict[str, int] = {}  # by queue, as its breaker has it
-        # By queue whose breaker is half open: what was in hand when its probe began.
+        # By queue whose breaker is half open: the tasks that were held when its probe began.
         self._old: dict[str, frozenset[tuple[TaskId, int]]] = {}
         self.retry_share = retry_share
         self.breakers = Breakers(
-            backend.documents, clock, breaker or Rules(), bound=self._bound, serves=hands.served
+            backend.documents,
+            clock,
+            breaker or BreakerRules(),
+            bound=self._bound,
+            serves=slots.served,
         )
         self.pauses = Pauses(backend.documents, clock, changed=self._rebound)
-        hands.share_by(self._share)
+        slots.share_by(self._share)
 
     def note(self, batch: Sequence[tuple[Claimed, Outcome]], verdicts: Sequence[Verdict]) -> None:
-        """What these outcomes say of the services that they came from."""
+        """Count these outcomes for the breakers of their services."""
         calls: Counter[str] = Counter()
         failures: Counter[str] = Counter()
         for (task, outcome), verdict in zip(batch, verdicts, strict=True):
             profile = self._profiles[task.profile]
-            if verdict is not APPLIED or profile.trips is NEVER:
+            if verdict is not APPLIED or profile.breaker is NEVER:
                 continue
             if self._old and self._is_old(task):
                 continue
@@ -60,7 +64,7 @@ class Pressure:
                 calls[task.queue] += 1
             elif isinstance(outcome, Failed):
                 calls[task.queue] += 1
-                failures[task.queue] += speaks_against(outcome.fault, profile)
+                failures[task.queue] += counts_as_failure(outcome.fault, profile)
         for queue, count in calls.items():
             self.breakers.record(queue, count, failures[queue])
 
@@ -69,11 +73,11 @@ class Pressure:
         error = move.changes.get("error")
         fault = fault_of(error) if isinstance(error, str) else None
         late = fault == machine.ATTEMPT_TIMED_OUT and not self._is_old(task)
-        if fault is not None and late and speaks_against(fault, self._profiles[task.profile]):
+        if fault is not None and late and counts_as_failure(fault, self._profiles[task.profile]):
             self.breakers.record(task.queue, 1, 1)
 
     def _is_old(self, task: Claimed | Task) -> bool:
-        """Called before its service's probe began: it says nothing of how the service is now."""
+        """Called before its service's probe began: it does not show how the service is now."""
         return (task.id, task.fence) in self._old.get(task.queue, ())
 
     async def weigh(self) -> None:
@@ -93,14 +97,14 @@ class Pressure:
             self._bounds[queue] = most
         reading = self.breakers.readings().get(queue)
         if reading is not None and reading.state is Circuit.HALF_OPEN:
-            self._old[queue] = self._hands.held_of(queue)
+            self._old[queue] = self._slots.held_of(queue)
         else:
             self._old.pop(queue, None)
         self._rebound(queue)
 
     def _rebound(self, queue: str) -> None:
         paused = queue in self.pauses.paused()
-        self._hands.bound(queue, 0 if paused else self._bounds.get(queue))
+        self._slots.bound(queue, 0 if paused else self._bounds.get(queue))
 
     def _share(self, queues: Sequence[str]) -> float:
         waiting = self._waiting_retries

@@ -1,9 +1,9 @@
-"""A service that is down is left alone: nothing is claimed for it, so nothing is burned.
+"""A service that is down is left alone: nothing is claimed for it, so no attempt is lost.
 
 One breaker a queue. It opens when too many of the calls of the last minute failed, lets one task
 through after a pause, and closes on its success; then the work that waited goes out in waves. No
 task moves: an open breaker is a bound on what may be claimed. What one server finds out the others
-learn from a document, and whoever writes HALF_OPEN into it first has the probe.
+learn from a document, and the first to write HALF_OPEN into it has the probe.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class Circuit(StrEnum):
     HALF_OPEN = "half_open"
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class BreakerRules(msgspec.Struct, frozen=True, kw_only=True):
     failure_share: float = 0.5
-    volume: int = 10  # fewer calls than this say nothing
+    volume: int = 10  # fewer calls than this do not open it
     pause_ms: int = 60_000
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What every server knows of a service that is, or was a moment ago, not well."""
+class BreakerReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What every server knows of a service that fails, or did so a moment ago."""
 
     state: Circuit
     since: Instant  # when it came into this state
-    until: Instant  # open: not before; half-open: the probe's time; closed: in full swing again
-    by: str  # the server that says so, and has the probe
+    until: Instant  # open: no probe before; half-open: the probe's end; closed: no more waves
+    by: str  # the server that wrote it, and has the probe
     failures: int = 0
     calls: int = 0
 
 
-_decode = msgspec.json.Decoder(Reading).decode
+_decode = msgspec.json.Decoder(BreakerReading).decode
 
 
 class Window:
@@ -83,10 +83,10 @@ class Breakers:
         self,
         documents: Documents,
         clock: Clock,
-        rules: Rules,
+        rules: BreakerRules,
         *,
         bound: Callable[[str, int | None], None],  # (queue, how many at once): None is no bound
-        serves: Callable[[str], bool],  # whether anybody here could take the probe
+        serves: Callable[[str], bool],  # whether a worker here could take the probe
     ) -> None:
         self._documents = documents
         self._clock = clock
@@ -95,26 +95,26 @@ class Breakers:
         self._serves = serves
         self._me = new_id()
         self._windows: dict[str, Window] = {}
-        self._readings: dict[str, Reading] = {}
+        self._readings: dict[str, BreakerReading] = {}
         self._versions: dict[str, int] = {}  # of the document that a reading was last seen in
-        self._untold: set[str] = set()
+        self._unwritten: set[str] = set()  # readings that the others do not have yet
         self.opened: dict[str, int] = {}  # how often, by queue, as seen from here
 
-    def readings(self) -> Mapping[str, Reading]:
-        """The services that have a breaker to speak of; every other is well."""
+    def readings(self) -> Mapping[str, BreakerReading]:
+        """By queue; a service without one is well."""
         return self._readings
 
-    def shut(self, queue: str) -> Reading | None:
+    def shut(self, queue: str) -> BreakerReading | None:
         """The reading of a service to which no work goes right now."""
         reading = self._readings.get(queue)
         return None if reading is None or reading.state is Circuit.CLOSED else reading
 
     def record(self, queue: str, calls: int, failures: int) -> None:
-        """So many calls of this service have ended, and so many of them speak against it."""
+        """So many calls of this service have ended, and so many of them count as its failures."""
         now = self._clock.now()
         reading = self._readings.get(queue)
         if reading is not None and reading.state is not Circuit.CLOSED:
-            # What was under way when it opened says nothing new; only the probe does.
+            # Calls that were under way when it opened are not counted; only the probe is.
             if reading.state is Circuit.HALF_OPEN and reading.by == self._me:
                 self._probed(queue, failures == 0, now)
             return
@@ -127,13 +127,13 @@ class Breakers:
             self._open(queue, now, window.failures, window.calls)
 
     async def tend(self) -> None:
-        """Once a second: tell the others, hear from them, and see whose time has come."""
+        """Once a second: write what is new, read what the others wrote, and begin due probes."""
         now = self._clock.now()
         found = {doc.key: doc for doc in await self._documents.list(KIND, now=now)}
         for queue in [q for q, window in self._windows.items() if window.old(now)]:
             del self._windows[queue]
-        told = {queue for queue in list(self._untold) if await self._tell(queue, found, now)}
-        self._hear({queue: doc for queue, doc in found.items() if queue not in told}, told)
+        wrote = {queue for queue in list(self._unwritten) if await self._write(queue, found, now)}
+        self._take_over({queue: doc for queue, doc in found.items() if queue not in wrote}, wrote)
         for queue, reading in list(self._readings.items()):
             if reading.state is not Circuit.CLOSED and reading.until <= now:
                 if self._serves(queue):
@@ -143,22 +143,22 @@ class Breakers:
 
     def _open(self, queue: str, now: Instant, failures: int, calls: int) -> None:
         self.opened[queue] = self.opened.get(queue, 0) + 1
-        self._say(queue, Circuit.OPEN, now, self._rules.pause_ms, failures, calls)
+        self._set(queue, Circuit.OPEN, now, self._rules.pause_ms, failures, calls)
 
     def _probed(self, queue: str, well: bool, now: Instant) -> None:
         if not well:
             self._open(queue, now, 1, 1)
             return
         self._windows.pop(queue, None)
-        self._say(queue, Circuit.CLOSED, now, WAVE_MS * WAVES)
+        self._set(queue, Circuit.CLOSED, now, WAVE_MS * WAVES)
 
-    def _say(
+    def _set(
         self, queue: str, state: Circuit, now: Instant, ms: int, failures: int = 0, calls: int = 0
     ) -> None:
-        self._untold.add(queue)
+        self._unwritten.add(queue)
         self._read(
             queue,
-            Reading(
+            BreakerReading(
                 state=state,
                 since=now,
                 until=now + ms,
@@ -168,7 +168,7 @@ class Breakers:
             ),
         )
 
-    def _read(self, queue: str, reading: Reading) -> None:
+    def _read(self, queue: str, reading: BreakerReading) -> None:
         self._readings[queue] = reading
         match reading.state:
             case Circuit.OPEN:
@@ -179,9 +179,9 @@ class Breakers:
                 self._windows.pop(queue, None)
                 self._bound(queue, wave(reading, self._clock.now()))
 
-    async def _tell(self, queue: str, found: Mapping[str, Document], now: Instant) -> bool:
-        """Write what we found out, unless somebody has said something since we last looked."""
-        self._untold.discard(queue)
+    async def _write(self, queue: str, found: Mapping[str, Document], now: Instant) -> bool:
+        """For the others, unless one of them has written since we last read."""
+        self._unwritten.discard(queue)
         there = found[queue].version if queue in found else 0
         if there != self._versions.get(queue, 0):
             return False
@@ -191,13 +191,14 @@ class Breakers:
             self._versions[queue] = put.version
         return put is not None
 
-    def _hear(self, said: Mapping[str, Document], told: set[str]) -> None:
-        for queue, doc in said.items():
+    def _take_over(self, found: Mapping[str, Document], wrote: set[str]) -> None:
+        """What the others wrote."""
+        for queue, doc in found.items():
             if self._versions.get(queue) != doc.version:
                 self._versions[queue] = doc.version
                 self._read(queue, _decode(doc.body))
-        for queue in self._versions.keys() - said.keys() - told:
-            # Forgotten by whoever told us: the service has been well for a while.
+        for queue in self._versions.keys() - found.keys() - wrote:
+            # Deleted by the server that wrote it: the service has been well for a while.
             del self._versions[queue]
             self._forget(queue)
 
@@ -205,8 +206,8 @@ class Breakers:
         if self._readings.pop(queue, None) is not None:
             self._bound(queue, None)
 
-    async def _probe(self, queue: str, reading: Reading, now: Instant) -> None:
-        """Its pause is over, or whoever had the probe is silent: of all servers one has it."""
+    async def _probe(self, queue: str, reading: BreakerReading, now: Instant) -> None:
+        """Its pause is over, or the server with the probe is silent: one of all servers gets it."""
         probing = msgspec.structs.replace(
             reading,
             state=Circuit.HALF_OPEN,
@@ -221,7 +222,7 @@ class Breakers:
             self._versions[queue] = put.version
             self._read(queue, probing)
 
-    async def _ramp(self, queue: str, reading: Reading, now: Instant) -> None:
+    async def _ramp(self, queue: str, reading: BreakerReading, now: Instant) -> None:
         if now < reading.until:
             self._bound(queue, wave(reading, now))
             return
@@ -231,6 +232,6 @@ class Breakers:
             await self._documents.delete(KIND, queue)
 
 
-def wave(reading: Reading, now: Instant) -> int:
+def wave(reading: BreakerReading, now: Instant) -> int:
     """How many may be under way at once, so shortly after closing."""
     return int(2 ** (1 + (now - reading.since) // WAVE_MS))

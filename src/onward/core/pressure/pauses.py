@@ -16,13 +16,13 @@ from onward.core.task import Instant, encode
 KIND = "pause"
 
 
-class Pause(msgspec.Struct, frozen=True, kw_only=True):
+class QueuePause(msgspec.Struct, frozen=True, kw_only=True):
     since: Instant
     by: str | None = None
     reason: str | None = None
 
 
-_decode = msgspec.json.Decoder(Pause).decode
+_decode = msgspec.json.Decoder(QueuePause).decode
 
 
 class Pauses:
@@ -32,15 +32,17 @@ class Pauses:
         self._documents = documents
         self._clock = clock
         self._changed = changed
-        self._paused: dict[str, Pause] = {}
+        self._paused: dict[str, QueuePause] = {}
 
-    def paused(self) -> Mapping[str, Pause]:
+    def paused(self) -> Mapping[str, QueuePause]:
         return self._paused
 
-    async def pause(self, queue: str, *, by: str | None = None, reason: str | None = None) -> Pause:
-        """The first word stands: a queue that is paused already keeps its reason."""
+    async def pause(
+        self, queue: str, *, by: str | None = None, reason: str | None = None
+    ) -> QueuePause:
+        """The first pause stands: a queue that is paused already keeps its reason."""
         now = self._clock.now()
-        pause = Pause(since=now, by=by, reason=reason)
+        pause = QueuePause(since=now, by=by, reason=reason)
         await self._documents.put(KIND, queue, encode(pause), now=now, expect=0)
         await self.read()
         return self._paused.get(queue, pause)

@@ -72,7 +72,7 @@ class SeedViews:
         self._at_rest = at_rest
         self._tail = Tail(
             dispatcher.backend, self, dispatcher.clock,
-            batch=BATCH, pace_s=PACE_S, duty=duty, turn=self._turn,
+            batch=BATCH, pace_s=PACE_S, duty=duty, on_duty=self._turn,
         )  # fmt: skip
         self._together = TOGETHER
         self._shown: dict[TaskId, int] = {}  # how many of its events the view of a task covers

@@ -10,10 +10,10 @@ import structlog
 from onward.core.clock import uptime_ms, wall_ahead_ms
 from onward.core.contract import Gauge
 from onward.ledgers.redis.bell import RedisBell
-from onward.ledgers.redis.cells import RedisCells
 from onward.ledgers.redis.client import Functions, connect
 from onward.ledgers.redis.documents import RedisDocuments, RedisEffects
 from onward.ledgers.redis.keeping import damages, weaknesses
+from onward.ledgers.redis.sealed_texts import RedisSealedTexts
 from onward.ledgers.redis.sessions import RedisSessions
 from onward.ledgers.redis.store import RedisStore
 
@@ -36,8 +36,8 @@ class RedisBackend:
         self.documents = RedisDocuments(self.functions)
         self.effects = RedisEffects(self.functions)
         self.sessions = RedisSessions(self.functions)
-        self.bell = RedisBell(self.functions, self._redis, self.tasks)
-        self.cells = [RedisCells(self.functions, self.tasks)]
+        self.bell = RedisBell(self.functions, self._redis)
+        self.sealed_texts = [RedisSealedTexts(self.functions, self.tasks)]
 
         self.ahead_ms = wall_ahead_ms()  # until it is measured
         self.warnings: Sequence[str] = ()
@@ -54,11 +54,10 @@ class RedisBackend:
         if time.monotonic() >= self._look_at:
             await self._look()
             self._look_at = time.monotonic() + LOOK_EVERY_S
-        if await self.bell.hears():
-            self.functions.board.doubt()
+        await self.bell.check()
 
     async def _measure(self) -> int:
-        """Redis said its time somewhere between asking and hearing: in the middle, we assume.
+        """Redis read its clock somewhere between question and answer: in the middle, we assume.
 
         Against the uptime, so that a wall clock that is set between two measurements is not seen.
         """
@@ -66,8 +65,8 @@ class RedisBackend:
         seconds, microseconds = await self.functions.command("TIME")
         if time.monotonic() - began > LONGEST_TRIP_S:
             return self.ahead_ms  # as last measured
-        said_ms = int(seconds) * 1000 + int(microseconds) / 1000
-        ahead_ms, wall = round(said_ms - (asked + uptime_ms()) / 2), wall_ahead_ms()
+        redis_ms = int(seconds) * 1000 + int(microseconds) / 1000
+        ahead_ms, wall = round(redis_ms - (asked + uptime_ms()) / 2), wall_ahead_ms()
         return ahead_ms if abs(ahead_ms - wall) >= WORTH_MS else wall
 
     async def _look(self) -> None:

@@ -1,8 +1,8 @@
 """Connections to Redis, and the ledger's functions called over them, never retried.
 
 redis-py retries ten times by default, and a write whose reply was lost would be written again: here
-a call that breaks is unknown, and said to be so. The ledger's calls leave its client and pool aside
-(see line.py): those cost more than the call.
+a call that breaks is unknown, and raises as such. The ledger's calls go past its client and pool
+(see connection.py): those cost more than the call.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from onward.core.errors import Invalid, LedgerUnavailable, NotLetIn
 from onward.core.task import new_id
-from onward.ledgers.redis.board import Board
+from onward.ledgers.redis.connection import RedisConnection, open_connection
 from onward.ledgers.redis.layout import settle_layout
-from onward.ledgers.redis.line import Line, open_line
 
 log = structlog.get_logger("onward.redis")
 
@@ -52,7 +51,6 @@ MOST_CONNECTIONS = 64
 REFUSALS = (AuthenticationError, AuthorizationError, NoPermissionError)
 # The same by its words: on a unix socket redis-py makes a broken connection of it.
 REFUSED = ("Authentication required", "invalid username-password", "DB index is out of range")
-TELLING = frozenset({"insert", "claim", "extend", "apply", "post"})  # with `begin_telling`
 NO_WRITES = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 NOT_HERE = (MovedError, AskError, TryAgainError, ClusterDownError)  # while a cluster changes
 ALLOW = "allow it to Onward's user (ACL SETUSER)"
@@ -89,7 +87,7 @@ class _Bounded:
     """A connection whose sends are bounded by `asyncio.timeout`.
 
     redis-py takes `asyncio.wait_for`, which makes a task for every send, and in Python 3.11 loses a
-    cancellation that comes just when the send is done: whoever was told to stop would go on.
+    cancellation that comes just when the send is done: a caller that was canceled would go on.
     """
 
     socket_timeout: float | None
@@ -113,12 +111,11 @@ class Functions:
 
     def __init__(self, redis: Redis, prefix: str) -> None:
         self._redis = redis
-        self._free: list[Line] = []
+        self._free: list[RedisConnection] = []
         self._closed = False
         self._most = asyncio.Semaphore(MOST_CONNECTIONS)
         self.prefix = prefix
-        self.voice = ""  # by which we know our own rings; empty while we do not listen
-        self.board = Board()
+        self.server = ""  # our id in what we publish; empty while we do not listen
         self._loaded = False
         self._epoch: bytes | None = None  # of the ledger that we began with
         self._lost = ""  # why we do not go on
@@ -134,13 +131,7 @@ class Functions:
 
     async def call_plain(self, name: str, *request: Any) -> Any:
         await self.prepare()
-        arguments = ("FCALL", f"{NAME}_{name}", 1, self.prefix, _encode(request), self.voice)
-        if name not in TELLING:
-            return await self._call(arguments)
-        with self.board.telling() as changes:
-            return await self._call((*arguments, *changes))
-
-    async def _call(self, arguments: tuple[Any, ...]) -> Any:
+        arguments = ("FCALL", f"{NAME}_{name}", 1, self.prefix, _encode(request), self.server)
         try:
             return await self._send(arguments)
         except ResponseError as error:
@@ -148,7 +139,7 @@ class Functions:
                 await self.recognise()
             if "Function not found" not in str(error):
                 raise refused(error) from error
-            await self._load()  # somebody flushed functions
+            await self._load()  # another client flushed the functions
             return await self.command(*arguments)
         except RedisError as error:
             raise refused(error) from error
@@ -189,16 +180,16 @@ class Functions:
     async def _send_now(self, arguments: tuple[Any, ...]) -> Any:
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S), self._most:
-                line = await self._line()
+                connection = await self._connection()
                 try:
-                    reply = await line.ask(*arguments)
+                    reply = await connection.ask(*arguments)
                 except ResponseError:
-                    await self._put_back(line)
+                    await self._put_back(connection)
                     raise
                 except BaseException:  # broken, or left in the middle
-                    await line.close()
+                    await connection.close()
                     raise
-                await self._put_back(line)
+                await self._put_back(connection)
                 return reply
         except TimeoutError as error:
             await self._drop_free()  # what hides behind this one is as old, and as dead
@@ -208,21 +199,21 @@ class Functions:
         while self._free:
             await self._free.pop().close()
 
-    async def _line(self) -> Line:
+    async def _connection(self) -> RedisConnection:
         """One that the other end has not closed meanwhile."""
         while self._free:
-            line = self._free.pop()
-            if not line.lost.done():
-                return line
-            await line.close()
-        return await open_line(self._redis)
+            connection = self._free.pop()
+            if not connection.lost.done():
+                return connection
+            await connection.close()
+        return await open_connection(self._redis)
 
-    async def _put_back(self, line: Line) -> None:
-        """For the next call; one that ends after `close` is the last to know of its line."""
+    async def _put_back(self, connection: RedisConnection) -> None:
+        """For the next call; one that ends after `close` is the last to know of its connection."""
         if self._closed:
-            await line.close()
+            await connection.close()
         else:
-            self._free.append(line)
+            self._free.append(connection)
 
     async def _load(self) -> None:
         if self._epoch is not None:
@@ -240,13 +231,13 @@ class Functions:
         arguments = ("FCALL", f"{NAME}_rehearse", 1, self.prefix, _encode([0]))
         against = (await self.command(*arguments)).decode()
         if against:
-            said = against.partition(" ")[2]
-            log.error("redis refuses a command", error=said)
-            raise NotLetIn(f"Redis refuses a command that the ledger needs: {said}", hint=ALLOW)
+            reason = against.partition(" ")[2]
+            log.error("redis refuses a command", error=reason)
+            raise NotLetIn(f"Redis refuses a command that the ledger needs: {reason}", hint=ALLOW)
 
 
 def refused(error: RedisError) -> Exception:
-    """What a caller is told; a fault in a script is ours and goes through as it is."""
+    """The error for a caller; a fault in a script is ours and goes through as it is."""
     text = str(error)
     if isinstance(error, REFUSALS) or text.startswith(REFUSED):
         log.error("redis refuses us", error=text)

@@ -1,4 +1,4 @@
--- How tasks come in, and into workers' hands. Comes after ledger.lua.
+-- How tasks come in, and how workers claim them. Comes after ledger.lua.
 
 local CLAIM_FIELDS = { 'rev', 'type', 'profile', 'payload', 'created_at', 'expires_at', 'attempt_ms',
   'overrides', 'parent', 'key', 'events', 'mail', 'state' }
@@ -7,11 +7,11 @@ local MOVED_FIELDS = { 'fence', 'generation', 'attempt', 'failures', 'retries', 
   'lease_until', 'attempt_by', 'bulk' }
 local NONE = {}
 
--- One task for one worker's hands, by its CLAIM_FIELDS and MOVED_FIELDS; nothing is written. Returns
--- what is told of every task, with what most have at its default in an eleventh place; what its hash
--- is to keep besides: when to look at it, the number of its event, and how long the attempt may take;
--- and the fields that it must lose.
-local function hand_over(id, h, m, letters, ask, queue, lane, now)
+-- One task for one worker, by its CLAIM_FIELDS and MOVED_FIELDS; nothing is written. Returns the reply's
+-- row, with an eleventh place for what most tasks have at its default; what its hash is to keep besides:
+-- when to look at it, the number of its event, and when the attempt must end; and the fields that it
+-- must lose.
+local function decide_claim(id, h, m, letters, ask, queue, lane, now)
   local fence, rev = tonumber(m[1] or 0) + 1, tonumber(h[1] or 0) + 1
   local generation, attempt_ = tonumber(m[2] or 1), tonumber(m[3] or 0) + 1
   local expires_at, attempt_ms, n = number(h[6]), number(h[7]), tonumber(h[11] or 0) + 1
@@ -30,9 +30,9 @@ local function hand_over(id, h, m, letters, ask, queue, lane, now)
   return row, due_at, n, attempt_by, unset
 end
 
--- What these hands' claims of this call share; the rest is filled in for each.
+-- What this ask's claims of this call share; the rest is filled in for each.
 local function prepare_claims(ask, now)
-  ask.said = '{"worker":' .. cjson.encode(ask.worker) .. ',"attempt":'
+  ask.note_start = '{"worker":' .. cjson.encode(ask.worker) .. ',"attempt":'
   ask.note = {}
   ask.flat = { 'state', 'running', 'worker', ask.worker, 'started_at', stamp, 'fence', 0, 'rev', 0,
     'attempt', 0, 'due_at', 0, 'events', 0, 'e', '', '', '', '', '' }
@@ -40,13 +40,13 @@ local function prepare_claims(ask, now)
   if ask.lease_ms then ask.flat[19], ask.flat[20], ask.many = 'lease_until', now + ask.lease_ms, 20 end
 end
 
--- It is in these hands: the event, and what is known of it elsewhere than in its hash. Returns what its
--- hash keeps, and how many values those are; they are good until the next claim of the same hands.
+-- It is claimed by this ask: writes the event, and what is kept elsewhere than in its hash. Returns what
+-- its hash keeps, and how many values those are; they hold until the next claim of the same ask.
 local function record_claim(row, due_at, n, attempt_by, ask, queue, lane, now)
   if not ask.flat then prepare_claims(ask, now) end
   local id, attempt_, flat, many, note = row[1], row[9], ask.flat, ask.many, ask.note
   if note.attempt ~= attempt_ then
-    note = { 'task.claimed', ask.said .. text(attempt_) .. '}', attempt = attempt_ }
+    note = { 'task.claimed', ask.note_start .. text(attempt_) .. '}', attempt = attempt_ }
     ask.note = note
   end
   flat[8], flat[10], flat[12] = text(row[3]), text(row[4]), text(attempt_)
@@ -58,7 +58,7 @@ local function record_claim(row, due_at, n, attempt_by, ask, queue, lane, now)
   end
   if not ask.lease_ms then count(queue, lane, 'offered', 1) end
   set_lease(id, due_at)
-  tell_of(id)
+  publish_task(id)
   return flat, many
 end
 
@@ -71,7 +71,7 @@ local function read_claim(id, ask, queue, lane, now)
   if not (h[2] and h[3] and h[4] and tonumber(h[5])) then error('no task, or not all of it') end
   local m = h[1] and call('HMGET', key, unpack(MOVED_FIELDS)) or NONE
   local letters = tonumber(h[12] or 0) > 0 and letters_of(id) or NONE
-  return hand_over(id, h, m, letters, ask, queue, lane, now)
+  return decide_claim(id, h, m, letters, ask, queue, lane, now)
 end
 
 -- Long payloads, those of all at once. Of one that is not there the task cannot be read.
@@ -92,11 +92,11 @@ local function read_payloads(found, many)
   end
 end
 
--- A row that cannot be read is nobody's work, and must not keep the others from theirs.
+-- A row that cannot be read must not keep the tasks behind it from being claimed.
 local function put_aside(id) put('ZADD', P .. 'onward:aside', stamp, id) end
 
--- From the head of one list, all of them read before the first is taken. Returns how many were had,
--- and whether it may have more.
+-- From the head of one list, all of them read before the first is taken. Returns how many were claimed,
+-- and whether the list may have more.
 local function claim_from(list, limit, ask, want, now, claimed)
   local ids = call('LRANGE', list, 0, limit - 1)
   if #ids == 0 then return 0, false end
@@ -130,7 +130,7 @@ local function claim_from(list, limit, ask, want, now, claimed)
 end
 
 local function claim_for(ask, now, claimed)
-  local found, dry = 0, {} -- a lane that gave too little is asked for again in vain
+  local found, dry = 0, {} -- lanes that have no more: they are not read again
   for _, want in ipairs(ask.wants) do
     local limit = math.min(want.limit, ask.limit - found)
     if limit <= 0 then break end
@@ -144,134 +144,108 @@ local function claim_for(ask, now, claimed)
   return found
 end
 
--- A free hand for a new task of this queue, if there is one.
-local function free_hand(asks, queue)
+-- An ask with a free slot for a new task of this queue, if there is one.
+local function free_slot(asks, queue)
   for _, ask in ipairs(asks) do
     if ask.left > 0 and ask.queues[queue] then return ask end
   end
 end
 
--- The same on another server that listens. It is free no more, whoever it is.
-local function far_hand(queue, now)
-  if not (news and hands) then return end
-  hands[queue] = hands[queue] or { call('HGETALL', idle_at(queue)), 1 }
-  local known, at = unpack(hands[queue])
-  while known[at] do
-    local server, spare = known[at], known[at + 1]
-    at = at + 2
-    hands[queue][2] = at
-    if server ~= news.from then
-      put('HDEL', idle_at(queue), server)
-      local hand = cmsgpack.unpack(spare)
-      if now - hand.at < KNOWN_MS and listeners(bell_of(server)) > 0 then
-        hand.server, hand.left = server, 1
-        return hand
-      end
-    end
-  end
-end
-
--- Most submissions of a call are alike but for id, payload and idempotency key. What they share is told
--- once, a kind; a submission is { id, which kind, payload, key }. Of its hash, too, only what differs is
--- filled in for each: a table of its own, which grows, would cost as much as writing it.
-local function prepare_births(kinds, many)
-  for _, kind in ipairs(kinds) do
-    local task = kind.task
+-- Most submissions of a call are alike but for id, payload and idempotency key. What they share is sent
+-- once, as a template; a submission is { id, which template, payload, key }. Of its hash, too, only what
+-- differs is filled in for each: a table of its own, which grows, would cost as much as writing it.
+local function prepare_templates(templates, many)
+  for _, template in ipairs(templates) do
+    local task = template.task
     task.payload = nil
     task.state = task.state or 'queued' -- a default too: redis-cli should show it
-    kind.lane, kind.priority = task.lane or 'primary', task.priority or 1
-    kind.moved = NONE
+    template.lane, template.priority = task.lane or 'primary', task.priority or 1
+    template.moved = NONE
     for at, name in ipairs(MOVED_FIELDS) do
       if task[name] then
-        if kind.moved == NONE then kind.moved = {} end
-        kind.moved[at] = task[name]
+        if template.moved == NONE then template.moved = {} end
+        template.moved[at] = task[name]
         task.rev = task.rev or 0 -- so that a claim looks for it
       end
     end
-    kind.list = lane_key(task.queue, kind.priority, kind.lane)
-    kind.flat = { 'place', '', 'payload', '' }
-    kind.many = flatten(kind.flat, 4, task)
-    for at, value in ipairs(many > FEW and kind.flat or NONE) do
-      if type(value) == 'number' then kind.flat[at] = text(value) end -- once, and not for each task
+    template.list = lane_key(task.queue, template.priority, template.lane)
+    template.flat = { 'place', '', 'payload', '' }
+    template.many = flatten(template.flat, 4, task)
+    for at, value in ipairs(many > FEW and template.flat or NONE) do
+      if type(value) == 'number' then template.flat[at] = text(value) end -- once, and not for each task
     end
   end
-  return kinds
+  return templates
 end
 
--- A new task into a hand, here or on another server: into `flat`, behind its `many` values, goes what
--- its hash keeps of that. Returns how many it has now.
-local function bear_into(hand, flat, many, id, payload, kind, now, claimed)
-  local task = kind.task
+-- A new task into a free slot: into `flat`, behind its `many` values, goes what its hash keeps of that.
+-- Returns how many values it has now.
+local function insert_running(slot, flat, many, id, payload, template, now, claimed)
+  local task = template.task
   local fields = { task.rev, task.type, task.profile, payload, task.created_at, task.expires_at,
-    task.attempt_ms, task.overrides, task.parent, task.key, #kind.events }
-  local row, due_at, n, attempt_by = hand_over(id, fields, kind.moved, NONE, hand, task.queue,
-    kind.lane, now)
-  local kept, more = record_claim(row, due_at, n, attempt_by, hand, task.queue, kind.lane, now)
+    task.attempt_ms, task.overrides, task.parent, task.key, #template.events }
+  local row, due_at, n, attempt_by = decide_claim(id, fields, template.moved, NONE, slot, task.queue,
+    template.lane, now)
+  local kept, more = record_claim(row, due_at, n, attempt_by, slot, task.queue, template.lane, now)
   for at = 1, more do flat[many + at] = kept[at] end
-  hand.left = hand.left - 1
-  count(task.queue, kind.lane, 'running', 1)
-  if hand.server then given[#given + 1] = { hand, task.queue, row }
-  else claimed[#claimed + 1] = row end
+  slot.left = slot.left - 1
+  count(task.queue, template.lane, 'running', 1)
+  claimed[#claimed + 1] = row
   return many + more
 end
 
 -- A new task where its state says.
-local function bear_onto(id, kind)
-  local task, state = kind.task, kind.task.state
-  count(task.queue, kind.lane, state, 1)
+local function insert_waiting(id, template)
+  local task, state = template.task, template.task.state
+  count(task.queue, template.lane, state, 1)
   if state == 'running' then
     set_lease(id, task.due_at or FOREVER)
-    if not task.lease_until then count(task.queue, kind.lane, 'offered', 1) end
+    if not task.lease_until then count(task.queue, template.lane, 'offered', 1) end
   elseif task.due_at then set_alarm(id, task.due_at) end
   if state == 'queued' then
-    later('RPUSH', kind.list, id)
-    tell_ready(task.queue)
+    later('RPUSH', template.list, id)
+    publish_queue(task.queue)
   else
     if state == 'scheduled' then later('ZADD', P .. 'onward:scheduled', task.run_at, id) end
-    tell_of(id)
+    publish_task(id)
   end
 end
 
 local function key_name(key) return P .. 'onward:key:' .. key.scope .. '|' .. key.key end
 
 -- One submission; returns its receipt: 'fresh', 'running', 'full', or why not and whose key it is.
-local function admit(submission, kinds, asks, now, claimed)
-  local id, kind, payload, key = submission[1], kinds[submission[2]], submission[3], submission[4]
-  local task = kind.task
+local function admit(submission, templates, asks, now, claimed)
+  local id, template, payload, key = submission[1], templates[submission[2]], submission[3], submission[4]
+  local task = template.task
   if key then
     local known = call('HMGET', key_name(key), 'body', 'task')
     if known[2] then return { known[1] == key.body and 'known' or 'reused', known[2] } end
   end
-  local waiting, hand = depth(task.queue), nil
-  if task.state == 'queued' and waiting == 0 then
-    hand = free_hand(asks, task.queue)
-    if not (hand or kind.near or #payload > GIVING) then
-      hand = attempt('hand for', task.queue, far_hand, task.queue, now)
-    end
-  end
-  if not hand and kind.cap and waiting >= kind.cap then return 'full' end
+  local waiting, slot = depth(task.queue), nil
+  if task.state == 'queued' and waiting == 0 then slot = free_slot(asks, task.queue) end
+  if not slot and template.cap and waiting >= template.cap then return 'full' end
   local place, name = next_place(), key_of(id)
   -- Everything is read. From here on nothing raises.
-  local flat = kind.flat
+  local flat = template.flat
   flat[2], flat[4] = place, put_long(id, 'payload', payload)
-  local many = write_events(flat, kind.many, id, 0, task.generation or 1, kind.events)
+  local many = write_events(flat, template.many, id, 0, task.generation or 1, template.events)
   if key then
     put('HSET', key_name(key), 'body', key.body, 'task', id)
     flat[many + 1], flat[many + 2] = 'skey', key_name(key)
     many = many + 2
   end
-  if hand then many = bear_into(hand, flat, many, id, payload, kind, now, claimed)
-  else bear_onto(id, kind) end
+  if slot then many = insert_running(slot, flat, many, id, payload, template, now, claimed)
+  else insert_waiting(id, template) end
   put_all('HSET', name, flat, many)
   later('ZADD', P .. 'onward:index', place, id)
   if task.session then
     put('ZADD', P .. 'onward:session:' .. task.session, place, id)
     later('ZADD', P .. 'onward:sessions', place, task.session)
   end
-  return hand and 'running' or 'fresh'
+  return slot and 'running' or 'fresh'
 end
 
--- Whoever stood in a queue before goes first; hands that are left are for new work.
+-- Tasks that are queued already go first; slots that are left are for new ones.
 local function fill(asks, now, claimed)
   for _, ask in ipairs(asks) do
     ask.left, ask.queues = ask.limit, {}
@@ -281,13 +255,13 @@ local function fill(asks, now, claimed)
 end
 
 local function insert(keys, args)
-  local now, request = begin_telling(keys, args)
-  local submissions, asks, kinds = request[2], request[3], prepare_births(request[4], #request[2])
+  local now, request = begin_publishing(keys, args)
+  local submissions, asks, templates = request[2], request[3], prepare_templates(request[4], #request[2])
   local claimed, receipts = {}, {}
   take_places(#submissions)
   fill(asks, now, claimed)
   each('insert', submissions, function(submission, at)
-    receipts[at] = admit(submission, kinds, asks, now, claimed)
+    receipts[at] = admit(submission, templates, asks, now, claimed)
   end, function(at)
     receipts[at] = 'refused'
     return submissions[at][1]
@@ -295,23 +269,11 @@ local function insert(keys, args)
   return finish({ receipts, claimed })
 end
 
--- These hands are full, whatever was said of them.
-local function take_down(ask)
-  if not (news and hands) then return end
-  for _, want in ipairs(ask.wants) do
-    if board then board.free[want.queue] = nil end
-    if not hands[want.queue] then
-      put('HDEL', idle_at(want.queue), news.from)
-      hands[want.queue] = NONE
-    end
-  end
-end
-
 local function claim(keys, args)
-  local now, request = begin_telling(keys, args)
+  local now, request = begin_publishing(keys, args)
   local claimed = {}
   for _, ask in ipairs(request[2]) do
-    if attempt('claim', ask.worker, claim_for, ask, now, claimed) == ask.limit then take_down(ask) end
+    attempt('claim', ask.worker, claim_for, ask, now, claimed)
   end
   return finish(claimed)
 end

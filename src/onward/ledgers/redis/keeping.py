@@ -1,4 +1,4 @@
-"""Whether a Redis keeps what it is given, and whether it is still the ledger that we began with."""
+"""Whether a Redis keeps what is written to it, and what it has lost or refused already."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def weaknesses(functions: Functions) -> Sequence[str]:
 
 
 async def damages(functions: Functions) -> Sequence[str]:
-    """What has gone wrong already, and waits for somebody to look at it."""
+    """What has gone wrong already, and needs an operator."""
     refused = await functions.command("LLEN", f"{functions.prefix}onward:faults")
     aside = await functions.command("ZCARD", f"{functions.prefix}onward:aside")
     found: list[str] = []

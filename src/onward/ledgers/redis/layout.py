@@ -25,7 +25,7 @@ LAYOUT = "3"  # of the keys that these functions write; any but the last one is 
 LAST = "2"
 LAST_LIBRARY = "onward3"
 STEP = 200  # tasks moved in one call: some milliseconds
-TELL_EVERY = 50  # steps
+LOG_EVERY = 50  # steps
 SEP = b"\x1f"
 
 _MIGRATE = (files("onward.ledgers.redis") / "migrate.lua").read_text()
@@ -39,9 +39,9 @@ end
 
 
 async def settle_layout(functions: Functions) -> None:
-    """Before anything is written: ours, or made so, or refused."""
+    """Before anything is written: accept this layout, migrate the last one, refuse any other."""
     prefix = functions.prefix
-    # Asked first: whoever writes tasks has said before how they are laid out.
+    # Read first: a server writes the layout before its first task, so an index without one is old.
     written = await functions.command("EXISTS", f"{prefix}onward:index")
     found = await functions.command("GET", f"{prefix}onward:layout")
     layout = found.decode() if found else "1" if written else LAYOUT
@@ -88,7 +88,7 @@ async def _migrate(functions: Functions) -> None:
     stage, step = b"tasks", 0
     while stage != b"end":
         stage, done, total = await functions.command("EVAL", _MIGRATE, 1, functions.prefix, STEP)
-        if step % TELL_EVERY == 0 or stage == b"end":
+        if step % LOG_EVERY == 0 or stage == b"end":
             log.info("moving the ledger to a new layout", layout=LAYOUT, tasks=done, of=total)
         step += 1
     await _note_ends(functions)

@@ -1,17 +1,17 @@
 #!lua name=onward4
 -- The ledger in Redis. Every function takes one key, the prefix ("" or "{onward}:" for a cluster, so
 -- that all keys share a slot), and one msgpack argument with many items. Nothing here decides: a move
--- says what becomes of a task, and is refused unless state, fence and rev are what it expected.
+-- contains what becomes of a task, and is refused unless state, fence and rev are what it expects.
 --
 -- A script that fails half way is not rolled back. So each item is read first (`call`, which may
 -- raise) and written last (`put`, which does not): an item that cannot be read is refused by itself
 -- and changes nothing, and a write that Redis refuses does not keep the writes after it, of this
 -- item or of its neighbours, from being made. It is noted in onward:faults.
 --
--- The library's number goes up when what functions are asked, or answer, changes: during an upgrade
+-- The library's number goes up when arguments or replies of its functions change: during an upgrade
 -- servers of two versions share a ledger, and each calls its own.
 --
--- The key space, after the prefix. All of it begins with onward: and nobody else writes there.
+-- The key space, after the prefix. All of it begins with onward: and no other program writes there.
 --   onward:task:{id}              hash: the fields of core.task.Task that are not at their default,
 --                                 and the store's own: `place` (order in its queue and among all),
 --                                 `mail` (letters unread) and `mail_bytes`, `final` (last generation
@@ -35,7 +35,7 @@
 --   onward:session:{session}      the same of one session's tasks
 --   onward:sessions               zset of sessions by the place of the newest task of each
 --   onward:events                 stream: the event log and outbox; of an entry `t` is the task, and
---                                 `e` number, generation, type, instant and data, told apart by SEP
+--                                 `e` number, generation, type, instant and data, separated by SEP
 --   onward:place                  string: the last place given
 --   onward:layout                 string: the number of this layout (see layout.py)
 --   onward:epoch                  string: which ledger this is (see keeping.py)
@@ -47,21 +47,14 @@
 --   onward:aside                  zset of ids whose rows cannot be read, by the instant that was seen
 --   onward:faults                 list: the last writes that Redis refused
 --   onward:rehearsal:{type}       one of each, for a moment at the start of a server
---   onward:idle:{library}:{queue} hash: a free hand of each server that has one for this queue, and
---                                 understands what these functions would tell it
---   onward:given:{server}         hash: by queue, the last task that was put into such a hand, for a
---                                 server that did not hear of it; both expire
 --
--- A call that changes something tells the other servers so, on the channel onward:bell: who says it,
--- the queues with new work, the tasks with new events, and how tasks have ended. A server is told on
--- a channel of its own, onward:bell:{server}, which task was put into its hands.
+-- A call that changes something publishes it on the channel onward:bell, for the other servers: which
+-- server called, the queues with new work, the tasks with new events, and how tasks have ended.
 
 local LIBRARY = 'onward4'
 local SEP = '\31'
 local SHORT = 64
-local TELLING = 512 -- of an ending whose result or error is longer only the id is told
-local GIVING = 4096 -- a task whose payload is longer is fetched by who works on it
-local KNOWN_MS = 3000 -- how long a free hand is believed in; its server says it again every second
+local MOST_SENT = 512 -- of an ending whose result or error is longer only the id is published
 local FOREVER = 9e15
 local AHEAD = 2 ^ 52 -- less than any place given otherwise, and still a whole number
 local LONG = { payload = 'onward:payload:', result = 'onward:output:' }
@@ -81,9 +74,7 @@ local write_ -- redis.pcall, for `put`
 local faults -- writes of this call that were refused, and items that could not be read
 local delta, queued, stored -- counts changed by this call, of queued tasks by queue, and as it was
 local batches, alarms, leases -- what is written at the end of this call, many in one command
-local news -- what others are told when this call is over; nil: nobody else listens
-local board, hands, given -- what this server says of its free hands, those of others by queue, and
--- what went into them in this call
+local news -- what is published at the end of this call; nil: no other server listens
 local spare, last -- places taken but not given yet, and the last one given
 
 local function begin(keys, args)
@@ -103,7 +94,7 @@ local function note_fault(about, error)
 end
 
 -- Writes. Returns the reply, or nil if Redis refused: what comes after it is written all the same,
--- because a task that is half written is worse than one of whose keys one cannot be.
+-- because a task that is half written is worse than one that lacks a single key.
 local function put(command, key, ...)
   local reply = write_(command, key, ...)
   if type(reply) == 'table' and reply.err then
@@ -151,56 +142,26 @@ local function each(about, items, decide, refuse)
   end
 end
 
-local function bell_of(server) return P .. 'onward:bell:' .. server end
-local function idle_at(queue) return P .. 'onward:idle:' .. LIBRARY .. ':' .. queue end
-
-local function listeners(channel) return redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 0 end
-
--- The same for a call that has something to tell. Its second argument says who tells it: a server
--- that listens itself, or nobody (''). A third is there if servers may put tasks into each other's
--- hands: what has changed of its own, if anything. What is free no more is taken down at once.
-local function begin_telling(keys, args)
+-- The same for a call that publishes what it changes. Its second argument is the calling server's id, or
+-- '' if that server does not listen itself.
+local function begin_publishing(keys, args)
   local now, request = begin(keys, args)
   local from = args[2] or ''
-  board, hands, given = nil, args[3] and {}, {}
-  if hands and args[3] ~= '' then
-    board = cmsgpack.unpack(args[3])
-    board.from = from
-    for _, queue in ipairs(board.gone) do put('HDEL', idle_at(queue), from) end
-  end
-  local others = listeners(P .. 'onward:bell') - (from == '' and 0 or 1)
-  if others > 0 then
-    news = { from = from, others = others, queues = {}, tasks = {}, endings = {} }
+  local listeners = redis.pcall('PUBSUB', 'NUMSUB', P .. 'onward:bell')[2] or 0
+  if listeners > (from == '' and 0 or 1) then
+    news = { from = from, queues = {}, tasks = {}, endings = {} }
   end
   return now, request
 end
 
--- What is free once this call is over, for others to see.
-local function put_up(now)
-  for queue, spare in pairs(board.free) do
-    spare.at = now
-    put('HSET', idle_at(queue), board.from, cmsgpack.pack(spare))
-    put('PEXPIRE', idle_at(queue), KNOWN_MS)
-  end
-end
-
--- Said within the move, so that it costs no trip of its own. It may be lost all the same: whoever
--- may not publish (an ACL without channels) must not fail here, with everything written.
+-- Published by the call that made the change, so that it costs no trip of its own. A server that may not
+-- publish (an ACL without channels) must not fail here, with everything written.
 local function ring()
   local queues = {}
   for queue in pairs(news.queues) do queues[#queues + 1] = queue end
-  local rest = #news.tasks - #given -- of what was given its new owner need not be told again
-  if #queues + rest == 0 and (#given == 0 or news.others == 1) then return end
-  local said = cmsgpack.pack({ news.from, queues, news.tasks, news.endings })
-  redis.pcall('PUBLISH', P .. 'onward:bell', said)
-end
-
--- It listens, or the task would not be its own by now; if it does not hear, it can read.
-local function give(hand, queue, row)
-  local said, key = cmsgpack.pack(row), P .. 'onward:given:' .. hand.server
-  put('HSET', key, queue, said)
-  put('PEXPIRE', key, hand.lease_ms)
-  redis.pcall('PUBLISH', bell_of(hand.server), said)
+  if #queues + #news.tasks == 0 then return end
+  local message = cmsgpack.pack({ news.from, queues, news.tasks, news.endings })
+  redis.pcall('PUBLISH', P .. 'onward:bell', message)
 end
 
 local function key_of(id) return P .. 'onward:task:' .. id end
@@ -228,15 +189,15 @@ local function later(command, key, item, other)
   batch.many = many
 end
 
-local function tell_of(id)
+local function publish_task(id)
   if news then news.tasks[#news.tasks + 1] = id end
 end
 
-local function tell_ready(queue)
+local function publish_queue(queue)
   if news then news.queues[queue] = true end
 end
 
--- When to look at a task that is not running, and at one that is; nil: no more.
+-- When to look at a task that is not running, and at one that is; nil: never.
 local function set_alarm(id, due_at) alarms[id] = due_at or false end
 local function set_lease(id, due_at) leases[id] = due_at or false end
 
@@ -300,11 +261,7 @@ local function finish(answer)
   write_scores(P .. 'onward:alarms', alarms)
   write_scores(P .. 'onward:running', leases)
   add_up()
-  if news then
-    if board then put_up(tonumber(stamp)) end
-    for _, gift in ipairs(given) do give(unpack(gift)) end
-    ring()
-  end
+  if news then ring() end
   if #faults > 0 then
     write_('LPUSH', P .. 'onward:faults', unpack(faults, 1, math.min(#faults, FAULTS)))
     write_('LTRIM', P .. 'onward:faults', 0, FAULTS - 1)
@@ -363,9 +320,9 @@ local function write_events(flat, at, id, have, generation, notes)
   return at + 2
 end
 
--- The one behind whom a task goes back to the place it was claimed from: of those at the head that
+-- The id behind which a task goes back to the place it was claimed from: of those at the head that
 -- stood before it, the last. Nil: it is the first.
-local function whom_behind(list, id, place)
+local function find_predecessor(list, id, place)
   local behind
   for _, other in ipairs(call('LRANGE', list, 0, 255)) do
     if other ~= id then

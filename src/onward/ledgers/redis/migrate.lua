@@ -1,6 +1,6 @@
 -- From layout 2, in which tasks stood under names that others write as well (task:{id},
 -- tasks:pending:…, dlq:…), to layout 3. One call is one step of at most ARGV[1] tasks and leaves in
--- onward:migrating how far it came, so that whoever is killed in between, or two at once, lose and
+-- onward:migrating how far it came, so that a server that is killed in between, or two at once, lose and
 -- repeat nothing. Returns the stage that is next, the tasks done, and how many there are.
 --
 -- First all tasks in the order of their birth: renamed, counted, and those that are queued sorted by
@@ -23,7 +23,7 @@ end
 
 local function count(name) call('HINCRBY', P .. 'onward:counts', name, 1) end
 
--- Where it stands. Old names are left by pcall: somebody else may have put something else there.
+-- Where it stands. Old names are left by pcall: another program may have put something else there.
 local function stand(id, queue, state, h)
   local lane, priority = h[3] or 'primary', h[4] or '1'
   if state == 'queued' then

@@ -13,12 +13,12 @@ local function hold_on(hold)
   if hold.progress then flat[5], flat[6], many = 'progress', hold.progress, 6 end
   put_all('HSET', key, flat, write_events(flat, many, hold.task, have, generation, notes))
   set_lease(hold.task, due_at)
-  if #notes > 0 then tell_of(hold.task) end
+  if #notes > 0 then publish_task(hold.task) end
   return h[5] and 'cancel' or 'held'
 end
 
 local function extend(keys, args)
-  local _, request = begin_telling(keys, args)
+  local _, request = begin_publishing(keys, args)
   local pulses = {}
   each('extend', request[2], function(hold, at) pulses[at] = hold_on(hold) end,
     function(at)
@@ -28,20 +28,20 @@ local function extend(keys, args)
   return finish(pulses)
 end
 
--- What the steps of one call share: the free hands that ride along and what they got, queues with
+-- What the steps of one call share: the asks that come with it and what they claimed, queues with
 -- new work, and tasks whose answers were applied.
-local function begin_turn(now, asks, kinds, births)
-  local turn = { now = now, asks = asks, kinds = kinds, births = births, claimed = {}, awake = {},
-    answered = {} }
-  fill(asks, now, turn.claimed)
-  return turn
+local function begin_batch(now, asks, templates, task_templates)
+  local batch = { now = now, asks = asks, templates = templates, task_templates = task_templates,
+    claimed = {}, awake = {}, answered = {} }
+  fill(asks, now, batch.claimed)
+  return batch
 end
 
 -- Only a decision releases a task that waits for approval: a letter must not pass for one.
 local function wakes(h) return h.state == 'waiting' and h.waiting_for ~= 'approval' end
 
 -- All that must be known of it is in `h`, and its place at the end of its queue.
-local function wake(id, key, h, due_at, place, turn)
+local function wake(id, key, h, due_at, place, batch)
   local flat, many = { 'state', 'queued', 'rev', h.rev + 1, 'place', place, 'queued_at', stamp }, 8
   if due_at then flat[9], flat[10], many = 'due_at', due_at, 10 end
   many = write_events(flat, many, id, h.events, h.generation, { { 'task.woken' } })
@@ -51,7 +51,7 @@ local function wake(id, key, h, due_at, place, turn)
   later('RPUSH', lane_key(h.queue, h.priority, h.lane), id)
   count(h.queue, h.lane, 'waiting', -1)
   count(h.queue, h.lane, 'queued', 1)
-  turn.awake[h.queue] = true
+  batch.awake[h.queue] = true
 end
 
 -- What every move must know of its task, and what those must that touch a queue or ask for a clock.
@@ -84,7 +84,7 @@ end
 
 -- `most` letters and bytes may lie unread, where there is a bound: how a child ended is always
 -- delivered, and there are no more of those than children.
-local function deliver(letter, turn, most, most_bytes)
+local function deliver(letter, batch, most, most_bytes)
   local key = key_of(letter.to)
   local h = whole_head_of(key)
   if not h or not LIVE[h.state] then return 'gone' end
@@ -101,8 +101,8 @@ local function deliver(letter, turn, most, most_bytes)
   put('RPUSH', mail_of(letter.to), letter.name, letter.body)
   put('HINCRBY', key, 'mail', 1)
   put('HINCRBY', key, 'mail_bytes', size)
-  if woken then wake(letter.to, key, h, due_at, place, turn) end
-  tell_of(letter.to)
+  if woken then wake(letter.to, key, h, due_at, place, batch) end
+  publish_task(letter.to)
   return 'applied'
 end
 
@@ -113,69 +113,69 @@ local function leave_place(id, h)
 end
 
 -- Most moves of a call are alike but for the task, its fence and rev, and the result. What they share
--- is told once, a kind; a move is { task, fence, rev, which kind, result, more }. Of its hash, too, only
--- what differs is filled in for each, as with submissions.
-local function prepare(kinds)
-  for _, kind in ipairs(kinds) do
-    kind.plain = kind.expect == 'running' and kind.to ~= 'queued' and not kind.due_by
-    if not kind.due_at then kind.unset[#kind.unset + 1] = 'due_at' end
-    kind.reads = {}
-    for at, name in ipairs(HEAD) do kind.reads[at] = name end
-    for at, name in ipairs(kind.unset) do kind.reads[#HEAD + at] = name end
-    for _, note in ipairs(kind.events) do kind.ends = kind.ends or FINAL_EVENTS[note[1]] end
-    kind.flat, kind.there = { 'state', kind.to, 'rev', 0, 'due_at', kind.due_at }, {}
-    kind.many, kind.long = flatten(kind.flat, kind.due_at and 6 or 4, kind.set)
+-- is sent once, as a template; a move is { task, fence, rev, which template, result, more }. Of its hash,
+-- too, only what differs is filled in for each, as with submissions.
+local function prepare(templates)
+  for _, template in ipairs(templates) do
+    template.plain = template.expect == 'running' and template.to ~= 'queued' and not template.due_by
+    if not template.due_at then template.unset[#template.unset + 1] = 'due_at' end
+    template.reads = {}
+    for at, name in ipairs(HEAD) do template.reads[at] = name end
+    for at, name in ipairs(template.unset) do template.reads[#HEAD + at] = name end
+    for _, note in ipairs(template.events) do template.ends = template.ends or FINAL_EVENTS[note[1]] end
+    template.flat, template.there = { 'state', template.to, 'rev', 0, 'due_at', template.due_at }, {}
+    template.many, template.long = flatten(template.flat, template.due_at and 6 or 4, template.set)
   end
-  return kinds
+  return templates
 end
 
-local function refusal(h, kind, fence, rev)
+local function refusal(h, template, fence, rev)
   if not h then return 'gone' end
   if h.fence ~= fence then return 'stale' end
-  if h.state ~= kind.expect or h.rev ~= rev then return 'moved' end
-  if kind.due_by and not (h.due_at and h.due_at <= kind.due_by) then return 'early' end
+  if h.state ~= template.expect or h.rev ~= rev then return 'moved' end
+  if template.due_by and not (h.due_at and h.due_at <= template.due_by) then return 'early' end
 end
 
-local function tell_move(id, kind, result)
-  tell_of(id)
-  if LIVE[kind.to] or not LIVE[kind.expect] then return end
-  local error = kind.set.error
-  local told = #(result or '') <= TELLING and #(error or '') <= TELLING
-  news.endings[#news.endings + 1] = told
-    and { id, kind.to, result or NIL, error or NIL, kind.set.finished_at } or { id }
+local function publish_move(id, template, result)
+  publish_task(id)
+  if LIVE[template.to] or not LIVE[template.expect] then return end
+  local error = template.set.error
+  local sent = #(result or '') <= MOST_SENT and #(error or '') <= MOST_SENT
+  news.endings[#news.endings + 1] = sent
+    and { id, template.to, result or NIL, error or NIL, template.set.finished_at } or { id }
 end
 
-local function bear(children, turn)
+local function insert_children(children, batch)
   for _, child in ipairs(children) do
-    local task = turn.births[child[2]].task
-    local receipt = attempt('insert', child[1], admit, child, turn.births, turn.asks, turn.now,
-      turn.claimed)
-    if receipt == 'fresh' and task.state == 'queued' then turn.awake[task.queue] = true end
+    local task = batch.task_templates[child[2]].task
+    local receipt = attempt('insert', child[1], admit, child, batch.task_templates, batch.asks, batch.now,
+      batch.claimed)
+    if receipt == 'fresh' and task.state == 'queued' then batch.awake[task.queue] = true end
   end
 end
 
 -- Where in its queue it will stand, for a move that leads there: its place, if it gets a new one,
--- the list, and behind whom, if not at the end.
-local function seek_place(id, h, kind)
-  local list = lane_key(h.queue, h.priority, kind.set.lane or h.lane)
-  local place = not kind.front and next_place() - (kind.ahead and AHEAD or 0) or nil
-  if not (kind.front or kind.ahead) then return place, list end
-  return place, list, whom_behind(list, id, place or h.place)
+-- the list, and behind which id, if not at the end.
+local function seek_place(id, h, template)
+  local list = lane_key(h.queue, h.priority, template.set.lane or h.lane)
+  local place = not template.front and next_place() - (template.ahead and AHEAD or 0) or nil
+  if not (template.front or template.ahead) then return place, list end
+  return place, list, find_predecessor(list, id, place or h.place)
 end
 
 -- It leaves where it stands and stands somewhere else: into `flat`, behind its `at` values, goes what its
 -- task keeps of that. Returns how many it has now.
-local function change_place(flat, at, id, h, kind, now, place, list, behind)
+local function change_place(flat, at, id, h, template, now, place, list, behind)
   leave_place(id, h)
-  count(h.queue, h.lane, kind.expect, -1)
-  h.lane = kind.set.lane or h.lane
-  count(h.queue, h.lane, kind.to, 1)
-  if kind.to == 'scheduled' then
-    put('ZADD', P .. 'onward:scheduled', kind.set.run_at or kind.due_at, id)
-  elseif kind.to == 'dead' then put('ZADD', P .. 'onward:dead', now, id)
+  count(h.queue, h.lane, template.expect, -1)
+  h.lane = template.set.lane or h.lane
+  count(h.queue, h.lane, template.to, 1)
+  if template.to == 'scheduled' then
+    put('ZADD', P .. 'onward:scheduled', template.set.run_at or template.due_at, id)
+  elseif template.to == 'dead' then put('ZADD', P .. 'onward:dead', now, id)
   elseif not list then -- nothing: it stands nowhere
   elseif behind then put('LINSERT', list, 'AFTER', behind, id)
-  elseif kind.front or kind.ahead then put('LPUSH', list, id)
+  elseif template.front or template.ahead then put('LPUSH', list, id)
   else later('RPUSH', list, id) end
   if place then
     flat[at + 1], flat[at + 2] = 'place', place
@@ -188,9 +188,9 @@ local function change_place(flat, at, id, h, kind, now, place, list, behind)
   return at
 end
 
-local function look_again(id, kind)
-  local from, to = kind.expect == 'running', kind.to == 'running'
-  if to then set_lease(id, kind.due_at or FOREVER) else set_alarm(id, kind.due_at) end
+local function look_again(id, template)
+  local from, to = template.expect == 'running', template.to == 'running'
+  if to then set_lease(id, template.due_at or FOREVER) else set_alarm(id, template.due_at) end
   if from and not to then set_lease(id, nil) elseif to and not from then set_alarm(id, nil) end
 end
 
@@ -205,90 +205,90 @@ end
 
 -- What is known before the first write of a move that has read letters: how many stay, their bytes,
 -- and, if the task would sleep over them, the rest of what waking it takes.
-local function look_into_mail(id, key, h, kind, seen)
+local function look_into_mail(id, key, h, template, seen)
   local mail = tonumber(call('HGET', key, 'mail') or 0)
   local left = { seen = seen, many = mail - seen, bytes = seen > 0 and bytes_left(id, mail, seen) }
-  if kind.to == 'waiting' and left.many > 0 then
+  if template.to == 'waiting' and left.many > 0 then
     if not h.lane then add_rest(key, h) end
-    left.expires_at = kind.set.expires_at or number(call('HGET', key, 'expires_at'))
+    left.expires_at = template.set.expires_at or number(call('HGET', key, 'expires_at'))
     left.place = next_place()
   end
   return left
 end
 
-local function read_mail(id, key, h, kind, generation, left, turn)
+local function read_mail(id, key, h, template, generation, left, batch)
   if left.seen > 0 then
     put('LTRIM', mail_of(id), 2 * left.seen, -1)
     put('HSET', key, 'mail', left.many, 'mail_bytes', left.bytes)
   end
   if not left.place then return end
   -- Compare-and-park: a letter that came after the claim must not wait for another.
-  local parked = { state = 'waiting', waiting_for = kind.set.waiting_for, rev = h.rev + 1,
-    events = h.events + #kind.events, generation = generation, queue = h.queue, lane = h.lane,
+  local parked = { state = 'waiting', waiting_for = template.set.waiting_for, rev = h.rev + 1,
+    events = h.events + #template.events, generation = generation, queue = h.queue, lane = h.lane,
     priority = h.priority }
-  if wakes(parked) then wake(id, key, parked, left.expires_at, left.place, turn) end
+  if wakes(parked) then wake(id, key, parked, left.expires_at, left.place, batch) end
 end
 
-local function move_on(move, turn)
-  local id, kind, result, more = move[1], turn.kinds[move[4]], move[5], move[6]
+local function move_on(move, batch)
+  local id, template, result, more = move[1], batch.templates[move[4]], move[5], move[6]
   local key = key_of(id)
-  local h, had = head_of(key, kind.reads)
-  if h and not kind.plain then add_rest(key, h) end
-  local refused = refusal(h, kind, move[2], move[3])
+  local h, had = head_of(key, template.reads)
+  if h and not template.plain then add_rest(key, h) end
+  local refused = refusal(h, template, move[2], move[3])
   if refused then return refused end
-  local generation = kind.set.generation or h.generation
-  if kind.ends then
+  local generation = template.set.generation or h.generation
+  if template.ends then
     local ended = not LIVE[h.state] and h.generation or h.final
     if ended == generation then return 'refused' end -- a second final event of one generation
   end
-  local left_offer = h.offered and (kind.to ~= 'running' or kind.set.lease_until)
+  local left_offer = h.offered and (template.to ~= 'running' or template.set.lease_until)
     and (call('HGET', key, 'lane') or 'primary')
-  local leaves, place, list, behind = kind.to ~= kind.expect or kind.ahead, nil, nil, nil
-  if leaves and kind.to == 'queued' then place, list, behind = seek_place(id, h, kind) end
+  local leaves, place, list, behind = template.to ~= template.expect or template.ahead, nil, nil, nil
+  if leaves and template.to == 'queued' then place, list, behind = seek_place(id, h, template) end
   local left
   if more then
-    if more.seen then left = look_into_mail(id, key, h, kind, more.seen) end
+    if more.seen then left = look_into_mail(id, key, h, template, more.seen) end
     -- A child that could not be born would leave its parent waiting for ever.
     for _, child in ipairs(more.spawn or NONE) do
-      depth(turn.births[child[2]].task.queue)
+      depth(batch.task_templates[child[2]].task.queue)
       if child[4] then call('HMGET', key_name(child[4]), 'body', 'task') end
     end
   end
   -- Everything is read. From here on nothing raises.
-  local flat, many = kind.flat, kind.many
+  local flat, many = template.flat, template.many
   flat[4] = text(h.rev + 1)
   if result then
     flat[many + 1], flat[many + 2] = 'result', put_long(id, 'result', result)
     many = many + 2
   end
   if left_offer then count(h.queue, left_offer, 'offered', -1) end
-  if leaves then many = change_place(flat, many, id, h, kind, turn.now, place, list, behind) end
-  for name, value in pairs(kind.long or NONE) do
+  if leaves then many = change_place(flat, many, id, h, template, batch.now, place, list, behind) end
+  for name, value in pairs(template.long or NONE) do
     flat[many + 1], flat[many + 2] = name, put_long(id, name, value)
     many = many + 2
   end
-  put_all('HSET', key, flat, write_events(flat, many, id, h.events, generation, kind.events))
-  unset_fields(key, id, kind.unset, had, #HEAD + 1, kind.there)
-  look_again(id, kind)
-  if kind.to == 'queued' then turn.awake[h.queue] = true end
+  put_all('HSET', key, flat, write_events(flat, many, id, h.events, generation, template.events))
+  unset_fields(key, id, template.unset, had, #HEAD + 1, template.there)
+  look_again(id, template)
+  if template.to == 'queued' then batch.awake[h.queue] = true end
   if more then
-    if more.spawn then bear(more.spawn, turn) end
-    if left then read_mail(id, key, h, kind, generation, left, turn) end
+    if more.spawn then insert_children(more.spawn, batch) end
+    if left then read_mail(id, key, h, template, generation, left, batch) end
   end
-  if news then tell_move(id, kind, result) end
+  if news then publish_move(id, template, result) end
   return 'applied'
 end
 
 -- The letters of a move come last; one whose reader goes on at once, as was decided, is not posted.
-local function post_letters(more, turn)
+local function post_letters(more, batch)
   if not more then return end
   local answer = more.answer
-  if answer and attempt('apply', answer[1], move_on, answer, turn) == 'applied' then
-    turn.answered[#turn.answered + 1] = answer[1]
-    post_letters(answer[6], turn)
+  if answer and attempt('apply', answer[1], move_on, answer, batch) == 'applied' then
+    batch.answered[#batch.answered + 1] = answer[1]
+    post_letters(answer[6], batch)
   else
     for _, letter in ipairs(more.letters or NONE) do
-      attempt('post', letter.to, deliver, letter, turn)
+      attempt('post', letter.to, deliver, letter, batch)
     end
   end
 end
@@ -300,29 +300,29 @@ local function names_of(set)
 end
 
 local function apply(keys, args)
-  local now, request = begin_telling(keys, args)
-  local kinds, births = prepare(request[4]), prepare_births(request[5], #request[2])
-  local turn, verdicts = begin_turn(now, request[3], kinds, births), {}
+  local now, request = begin_publishing(keys, args)
+  local templates, task_templates = prepare(request[4]), prepare_templates(request[5], #request[2])
+  local batch, verdicts = begin_batch(now, request[3], templates, task_templates), {}
   each('apply', request[2], function(move, at)
-    verdicts[at] = move_on(move, turn)
-    if verdicts[at] == 'applied' then post_letters(move[6], turn) end
+    verdicts[at] = move_on(move, batch)
+    if verdicts[at] == 'applied' then post_letters(move[6], batch) end
   end, function(at)
     verdicts[at] = verdicts[at] or 'refused'
     return request[2][at][1]
   end)
-  if news then news.queues = turn.awake end
-  return finish({ verdicts, names_of(turn.awake), turn.claimed, turn.answered })
+  if news then news.queues = batch.awake end
+  return finish({ verdicts, names_of(batch.awake), batch.claimed, batch.answered })
 end
 
 local function post(keys, args)
-  local now, request = begin_telling(keys, args)
-  local turn, verdicts = begin_turn(now, {}, {}, {}), {}
+  local now, request = begin_publishing(keys, args)
+  local batch, verdicts = begin_batch(now, {}, {}, {}), {}
   for at, letter in ipairs(request[2]) do
-    verdicts[at] = attempt('post', letter.to, deliver, letter, turn, request[3], request[4])
+    verdicts[at] = attempt('post', letter.to, deliver, letter, batch, request[3], request[4])
       or 'refused'
   end
-  if news then news.queues = turn.awake end
-  return finish({ verdicts, names_of(turn.awake), {}, {} })
+  if news then news.queues = batch.awake end
+  return finish({ verdicts, names_of(batch.awake), {}, {} })
 end
 
 local function behind(a, b) -- log ids: is a before b?
@@ -367,7 +367,7 @@ local function purge_one(id, slowest, postpone_until, forget_at)
     return true
   end
   if call('HEXISTS', key, 'due_at') == 1 then
-    -- Somebody has not read its events yet: it stays a while, out of the sweep's way.
+    -- A reader of the log has not read its events yet: it stays a while, out of the sweep's way.
     put('HSET', key, 'due_at', postpone_until)
     set_alarm(id, postpone_until)
   end
@@ -391,8 +391,8 @@ local function purge(keys, args)
   return finish(gone)
 end
 
--- Ids that stand in the alarms, and whose rows cannot be read: nothing can be decided about them, and
--- they must not stand before those about whom it can.
+-- Ids in the alarms whose rows cannot be read: nothing can be decided about them, and they must not stand
+-- before the readable ones.
 local function set_aside(keys, args)
   local _, request = begin(keys, args)
   for _, id in ipairs(request[2]) do
@@ -450,8 +450,8 @@ local function delete_document(keys, args)
   return call('HDEL', name, field)
 end
 
--- Every command that `put` may be asked for, on keys of its own: returns what Redis says against the
--- first that it refuses (an ACL, say), so that a server learns of it before it writes a task.
+-- Every command that `put` may be called with, on keys of its own: returns the error of the first one
+-- that Redis refuses (an ACL, say), so that a server learns of it before it writes a task.
 local function rehearse(keys, args)
   begin(keys, args)
   local hash, list, zset, stream, text_ = 'hash', 'list', 'zset', 'stream', 'text'

@@ -69,7 +69,7 @@ local function within(set, value)
   return false
 end
 
--- Told from a few fields, because most tasks are only passed by.
+-- By a few fields, because most tasks do not match.
 local function might_hold(id, query)
   local h = peek(id, SIEVE)
   local state, among = h[1] or 'queued', query.offered
@@ -78,8 +78,8 @@ local function might_hold(id, query)
   for at = 3, 8 do
     if query[SIEVE[at]] and query[SIEVE[at]] ~= h[at] then return false end
   end
-  local said = query.approval and '"status":"' .. (query.approval == 'all' and '' or query.approval .. '"')
-  return not said or (h[9] and string.find(h[9], said, 1, true) ~= nil)
+  local status = query.approval and '"status":"' .. (query.approval == 'all' and '' or query.approval .. '"')
+  return not status or (h[9] and string.find(h[9], status, 1, true) ~= nil)
 end
 
 local function mentions(task, text)
@@ -146,7 +146,7 @@ end
 
 -- Looks at `steps` tasks at most, from a place downwards; returns what it found, each with its birth
 -- place, and where it stopped (false: at the end). The task that takes what it has read past `most_bytes`
--- is the last, also if it does not match: Redis serves nobody else meanwhile.
+-- is the last, also if it does not match: Redis serves no other client meanwhile.
 local function find(keys, args)
   local _, request = begin(keys, args)
   local query, steps = request[2], request[4]

@@ -37,7 +37,7 @@ log = structlog.get_logger("onward.redis")
 SEP = "\x1f"
 HOLDS = 500  # renewed in one call; others wait for its end
 ROUNDS = 10  # of setting aside, until something is due that can be read
-COMPLAINTS = 1_000  # rows that are complained of
+REPORTED = 1_000  # rows that cannot be read and get a log line each
 DOCTOR = "onward doctor --ledger <url>"
 BY_LANE = ("queued", "offered")  # what is counted by lane, as in ledger.lua
 FAR = 1_000
@@ -70,21 +70,18 @@ class RedisStore:
         self._functions = functions
 
     async def insert(
-        self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
+        self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant
     ) -> Inserted:
-        births = _Births()
-        packed = [births.pack(submission) for submission in submissions]
-        told, claimed = await self._functions.call("insert", now, packed, hands, births.list)
+        templates = _TaskTemplates()
+        packed = [templates.pack(submission) for submission in submissions]
+        fates, claimed = await self._functions.call("insert", now, packed, asks, templates.list)
         receipts = [
-            _receipt(fate, one.task.id) for fate, one in zip(told, submissions, strict=True)
+            _receipt(fate, one.task.id) for fate, one in zip(fates, submissions, strict=True)
         ]
-        return Inserted(receipts, [claimed_of(row) for row in claimed])
+        return Inserted(receipts, [_claimed(row) for row in claimed])
 
     async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]:
-        claimed = [claimed_of(row) for row in await self._functions.call("claim", now, asks)]
-        if claimed:
-            self._functions.board.note_full(asks, claimed)
-        return claimed
+        return [_claimed(row) for row in await self._functions.call("claim", now, asks)]
 
     async def extend(
         self, renewals: Sequence[LeaseRenewal], *, now: Instant
@@ -100,13 +97,12 @@ class RedisStore:
         return [statuses[renewal.task, renewal.fence] for renewal in renewals]
 
     async def apply(
-        self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
+        self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
     ) -> Moved:
-        kinds = _Kinds()
-        packed = [kinds.pack(move) for move in moves]
-        return _moved(
-            await self._functions.call("apply", now, packed, hands, kinds.list, kinds.births.list)
-        )
+        templates = _MoveTemplates()
+        packed = [templates.pack(move) for move in moves]
+        shared = (templates.list, templates.tasks.list)
+        return _moved(await self._functions.call("apply", now, packed, asks, *shared))
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         bounds = (MAX_LETTERS, MAX_LETTER_BYTES)
@@ -218,7 +214,7 @@ class RedisStore:
                 try:
                     events.append(_event(fields))
                 except ValueError as error:
-                    _complain(at.decode(), error)
+                    _report(at.decode(), error)
                     continue
                 spent += len(fields[3])
                 if spent > most_bytes:
@@ -268,12 +264,12 @@ def _log_order(body: bytes) -> tuple[int, int]:
 
 
 _PAYLOAD = Task.__struct_fields__.index("payload")
-_BIRTH = ("task", "events", "cap", "near")
+_TASK_TEMPLATE = ("task", "events", "cap")
 _COUNTS = frozenset({"attempt", "failures", "retries", "lost"})  # kept unless they are 0
 
 
-class _Births:
-    """Submissions as the functions take them. What many share goes once, as with moves."""
+class _TaskTemplates:
+    """Submissions as the functions take them. What many share is sent once, as with moves."""
 
     def __init__(self) -> None:
         self.list: list[dict[str, Any]] = []
@@ -282,33 +278,33 @@ class _Births:
     def pack(self, submission: Submission) -> Sequence[Any]:
         task = submission.task
         values = msgspec.structs.astuple(task)
-        told = (submission.events, submission.cap, submission.near)
-        like = (values[1:_PAYLOAD], values[_PAYLOAD + 1 :], *told)
-        kind = self._known.get(like)
-        if kind is None:
+        rest = (submission.events, submission.cap)
+        like = (values[1:_PAYLOAD], values[_PAYLOAD + 1 :], *rest)
+        template = self._known.get(like)
+        if template is None:
             shared = msgspec.structs.replace(task, id="", payload="")
-            self.list.append(dict(zip(_BIRTH, (shared, *told), strict=True)))
-            kind = self._known[like] = len(self.list)
+            self.list.append(dict(zip(_TASK_TEMPLATE, (shared, *rest), strict=True)))
+            template = self._known[like] = len(self.list)
         if submission.key is None:
-            return task.id, kind, task.payload
-        return task.id, kind, task.payload, submission.key
+            return task.id, template, task.payload
+        return task.id, template, task.payload, submission.key
 
 
-def _receipt(told: str | tuple[str, TaskId], task: TaskId) -> Receipt:
-    if told == "running":
+def _receipt(fate: str | tuple[str, TaskId], task: TaskId) -> Receipt:
+    if fate == "running":
         return Receipt(Fate.FRESH, task, running=True)
-    if isinstance(told, str):
-        return Receipt(FATES[told], task)
-    fate, task = told
+    if isinstance(fate, str):
+        return Receipt(FATES[fate], task)
+    fate, task = fate
     return Receipt(FATES[fate], task)
 
 
-class _Kinds:
-    """Moves as the function takes them. What many share, mostly all but the result, goes once."""
+class _MoveTemplates:
+    """Moves as the function takes them. What many share (all but the result) is sent once."""
 
     def __init__(self) -> None:
         self.list: list[dict[str, Any]] = []
-        self.births = _Births()
+        self.tasks = _TaskTemplates()
         self._known: dict[Any, int] = {}
 
     def pack(self, move: Move) -> Sequence[Any]:
@@ -316,16 +312,16 @@ class _Kinds:
         changes = [pair for pair in move.changes.items() if result is None or pair[0] != "result"]
         flags = (move.expect, move.to, move.due_at, move.due_by, move.front, move.ahead)
         like = (*flags, move.events, *changes)
-        kind = self._known.get(like)
-        if kind is None:
-            self.list.append(_kind(move, changes))
-            kind = self._known[like] = len(self.list)
-        row = [move.task, move.fence, move.rev, kind, result]
+        template = self._known.get(like)
+        if template is None:
+            self.list.append(_template(move, changes))
+            template = self._known[like] = len(self.list)
+        row = [move.task, move.fence, move.rev, template, result]
         if move.seen is not None or move.spawn or move.letters or move.answer is not None:
             row.append(
                 {
                     "seen": move.seen,
-                    "spawn": [self.births.pack(child) for child in move.spawn],
+                    "spawn": [self.tasks.pack(child) for child in move.spawn],
                     "letters": move.letters,
                     "answer": move.answer and self.pack(move.answer),
                 }
@@ -333,8 +329,8 @@ class _Kinds:
         return row
 
 
-def _kind(move: Move, changes: Iterable[tuple[str, str | int | None]]) -> dict[str, Any]:
-    """What to set and what to unset told apart."""
+def _template(move: Move, changes: Iterable[tuple[str, str | int | None]]) -> dict[str, Any]:
+    """What to set and what to unset in two lists."""
     given: dict[str, str | int] = {}
     unset: list[str] = []
     for name, value in changes:
@@ -360,13 +356,13 @@ def _moved(answer: Any) -> Moved:
     return Moved(
         [VERDICTS[verdict] for verdict in verdicts],
         frozenset(awake),
-        tuple(claimed_of(row) for row in claimed),
+        tuple(_claimed(row) for row in claimed),
         frozenset(answered),
     )
 
 
-def claimed_of(row: list[Any]) -> Claimed:
-    """As `hand_over` in intake.lua returns it."""
+def _claimed(row: list[Any]) -> Claimed:
+    """As `decide_claim` in intake.lua returns it."""
     if len(row) == 10:
         return _plainly_claimed(row)
     *head, attempt, created_at, more = row
@@ -404,17 +400,17 @@ def _readable(row: Mapping[str, str]) -> Task | None:
     try:
         return _task(row)
     except (TypeError, ValueError, KeyError) as error:
-        _complain(str(row.get("id")), error)
+        _report(str(row.get("id")), error)
         return None
 
 
-_complained: set[str] = set()
+_reported: set[str] = set()
 
 
-def _complain(row: str, error: Exception) -> None:
-    """One line a row: it is met again with every page that it is on."""
-    if row not in _complained and len(_complained) < COMPLAINTS:
-        _complained.add(row)
+def _report(row: str, error: Exception) -> None:
+    """One log line a row: every page that it is on meets it again."""
+    if row not in _reported and len(_reported) < REPORTED:
+        _reported.add(row)
         log.error("a row of the ledger cannot be read", row=row, error=repr(error), hint=DOCTOR)
 
 

@@ -14,21 +14,20 @@ from onward.core.contract import (
     Bell,
     Document,
     Documents,
-    Ear,
     Effect,
     Effects,
     Listener,
-    Spare,
+    PeerEvents,
 )
 from onward.core.errors import Unreadable
-from onward.core.task import Claimed, Ending, Held, Instant, Json, TaskId
-from onward.ledgers.sealed.cells import CLEAR, Resealable, document_owner, effect_owner, owner_of
+from onward.core.task import Ending, Held, Instant, Json, TaskId
 from onward.ledgers.sealed.fields import Sealing, opens
 from onward.ledgers.sealed.keyring import Keyring
-from onward.ledgers.sealed.rotation import Rotation, Step
+from onward.ledgers.sealed.rotation import ResealStep, Rotation
 from onward.ledgers.sealed.store import SealedStore
+from onward.ledgers.sealed.texts import CLEAR, Resealable, document_owner, effect_owner, owner_of
 
-Turn = Callable[[str, bool], Coroutine[Any, Any, Step]]
+RotateFn = Callable[[str, bool], Coroutine[Any, Any, ResealStep]]
 
 log = structlog.get_logger("onward.sealed")
 
@@ -99,7 +98,7 @@ def _effect_owner(task: Held) -> str:
 
 
 class SealedBell:
-    """What it tells of endings comes out of the ledger as it is kept there."""
+    """Endings in its messages come out of the ledger sealed, as they are kept there."""
 
     def __init__(self, inner: Bell, keyring: Keyring) -> None:
         self._inner = inner
@@ -111,36 +110,26 @@ class SealedBell:
     def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]:
         return self._inner.listen(*topics)
 
-    def attach(self, ear: Ear) -> None:
-        self._inner.attach(_SealedEar(ear, self._opens))
-
-    async def retire(self) -> None:
-        await self._inner.retire()
+    def attach(self, peer: PeerEvents) -> None:
+        self._inner.attach(_SealedPeer(peer, self._opens))
 
 
-class _SealedEar:
-    def __init__(self, ear: Ear, opens: Sealing) -> None:
-        self._ear = ear
+class _SealedPeer:
+    def __init__(self, peer: PeerEvents, opens: Sealing) -> None:
+        self._peer = peer
         self._opens = opens
 
-    def hear(
+    def on_news(
         self, queues: Sequence[str], tasks: Sequence[TaskId], ended: Mapping[TaskId, Ending | None]
     ) -> None:
-        self._ear.hear(
+        self._peer.on_news(
             queues, tasks, {task: self._opened(ending) for task, ending in ended.items()}
         )
-
-    def spare(self) -> Mapping[str, Spare]:
-        """None: a task is given to nobody before it is known to open, which the store sees to."""
-        return {}
-
-    def take(self, task: Claimed) -> None:
-        self._ear.take(self._opens.claimed(task))
 
     def _opened(self, ending: Ending | None) -> Ending | None:
         try:
             return None if ending is None else self._opens.ending(ending)
-        except Unreadable:  # whoever waits reads it, and is told why not
+        except Unreadable:  # callers that wait read the task, and get the reason
             return None
 
 
@@ -149,7 +138,7 @@ class SealedBackend:
         self.inner = inner
         self.keyring = keyring
         self.shared, self.redis = inner.shared, inner.redis
-        self.rotation = Rotation(inner.cells, keyring)
+        self.rotation = Rotation(inner.sealed_texts, keyring)
         self.tasks = SealedStore(inner.tasks, keyring)
         self.documents = SealedDocuments(inner.documents, keyring)
         self.effects = SealedEffects(inner.effects, keyring)
@@ -170,12 +159,12 @@ def sealed(backend: Resealable, keyring: Keyring | None) -> Backend:
     return backend if keyring is None else SealedBackend(backend, keyring)
 
 
-def beneath(backend: Backend) -> Backend:
+def unwrap(backend: Backend) -> Backend:
     """The ledger itself, with what is sealed in it left sealed."""
     return backend.inner if isinstance(backend, SealedBackend) else backend
 
 
-def rotating(backend: Backend) -> tuple[Sequence[str], Turn | None]:
+def rotating(backend: Backend) -> tuple[Sequence[str], RotateFn | None]:
     """The keys' names, the one that seals first, and a step of a rotation; ((), None): off."""
     if not isinstance(backend, SealedBackend):
         return (), None

@@ -13,28 +13,28 @@ import msgspec
 from onward.core.contract import LeaseRenewal, Move, Submission
 from onward.core.errors import Unreadable
 from onward.core.task import Claimed, Ending, Event, Fault, Json, Letter, Note, Task, TaskId, encode
-from onward.ledgers.sealed.cells import CLAIMED, event_field, letter_field, owner_of
 from onward.ledgers.sealed.keyring import Keyring, key_of
+from onward.ledgers.sealed.texts import CLAIMED, event_field, letter_field, owner_of
 
-Turn = Callable[[str, str, str], str]  # text, owner, field: seals it, or opens it
+SealFn = Callable[[str, str, str], str]  # text, owner, field: seals it, or opens it
 
 FIELDS = ("payload", "result", "error", "progress", "journal", "bulk", "approval")
-SAID = ("reason", "comment")  # of an approval, what people wrote; its status is looked for
+WRITTEN = ("reason", "comment")  # of an approval, by people; its status stays clear for queries
 
 
 class Sealing:
-    """One direction: with `Keyring.seal` as its turn it seals, with `Keyring.open` it opens."""
+    """One direction: with `Keyring.seal` as its function it seals, with `Keyring.open` it opens."""
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
+    def __init__(self, seal: SealFn) -> None:
+        self._seal = seal
 
     def text(self, task: TaskId, field: str, text: Json) -> Json:
         if field == "approval":
             return self._approval(task, text)
-        return self._turn(text, owner_of(task), field)
+        return self._seal(text, owner_of(task), field)
 
     def fields(self, task: TaskId, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of `found` that are sealed, turned; the rest is left out."""
+        """Those of `found` that are sealed, or opened; the rest is left out."""
         return {
             name: self.text(task, name, text)
             for name in FIELDS
@@ -54,7 +54,7 @@ class Sealing:
         return msgspec.structs.replace(event, data=self._data(event.task, event.type, event.data))
 
     def letter(self, letter: Letter) -> Letter:
-        body = self._turn(letter.body, owner_of(letter.to), letter_field(letter.name))
+        body = self._seal(letter.body, owner_of(letter.to), letter_field(letter.name))
         return msgspec.structs.replace(letter, body=body)
 
     def submission(self, submission: Submission) -> Submission:
@@ -104,27 +104,27 @@ class Sealing:
     def _data(self, task: TaskId, type_: str, data: Json | None) -> Json | None:
         if data is None or type_ == CLAIMED:
             return data
-        return self._turn(data, owner_of(task), event_field(type_))
+        return self._seal(data, owner_of(task), event_field(type_))
 
     def _approval(self, task: TaskId, text: Json) -> Json:
         asked: dict[str, Any] = msgspec.json.decode(text)
         turned = {
-            name: self._said(asked[name], owner_of(task), f"approval.{name}")
-            for name in SAID
+            name: self._written(asked[name], owner_of(task), f"approval.{name}")
+            for name in WRITTEN
             if asked.get(name)
         }
         return encode({**asked, **turned}) if turned else text
 
-    def _said(self, text: str, owner: str, field: str) -> str:
+    def _written(self, text: str, owner: str, field: str) -> str:
         """People's words are no JSON, and may look sealed: they never make a task unreadable."""
         try:
-            return self._turn(text, owner, field)
+            return self._seal(text, owner, field)
         except Unreadable:
             return text
 
 
 def shown(opening: Sealing, task: Task) -> Task:
-    """Opened as far as it opens; of the rest it says why not. For lists, which people look at."""
+    """Opened as far as possible, the rest replaced by the reason. For lists, which people read."""
     try:
         return opening.task(task)
     except Unreadable:
@@ -150,7 +150,7 @@ def shown_event(opening: Sealing, event: Event) -> Event:
 def _instead(name: str, text: str, error: Unreadable) -> str | None:
     if name == "error":
         return Fault(kind="Unreadable", message=str(error)).encode()
-    if name == "approval":  # it still says who was asked, and when
+    if name == "approval":  # it still holds who was asked, and when
         return text
     return _unreadable(text, error) if name in ("payload", "result") else None
 

@@ -1,6 +1,6 @@
 """Rotation: what rests under an older key, or under none, is sealed under the one that seals now.
 
-A step at a time, each with a cursor for the next: whoever asks may stop anywhere, and begin again.
+A step at a time, each with a cursor for the next: the caller may stop anywhere, and begin again.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 
 from onward.core.errors import Invalid, Unreadable
-from onward.ledgers.sealed.cells import Cell, Cells
-from onward.ledgers.sealed.fields import SAID, opens, seals
+from onward.ledgers.sealed.fields import WRITTEN, opens, seals
 from onward.ledgers.sealed.keyring import Keyring, key_of
+from onward.ledgers.sealed.texts import SealedText, SealedTexts
 
 STEP = 500  # texts: a step must not keep a server from its work
 UNSEALED = "none"  # the id under which texts are counted that no key has sealed
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class ResealStep(msgspec.Struct, frozen=True, kw_only=True):
     looked_at: int
     resealed: int
     unreadable: int
@@ -29,24 +29,24 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rotation:
-    def __init__(self, ledger: Sequence[Cells], keyring: Keyring) -> None:
+    def __init__(self, ledger: Sequence[SealedTexts], keyring: Keyring) -> None:
         self._ledger = ledger
         self._keyring = keyring
         self._opens, self._seals = opens(keyring), seals(keyring)
 
-    async def step(self, after: str = "", *, dry_run: bool = False) -> Step:
+    async def step(self, after: str = "", *, dry_run: bool = False) -> ResealStep:
         part, at = _cursor(after, len(self._ledger))
-        cells, next_ = await self._ledger[part].read(at, STEP)
+        texts, next_ = await self._ledger[part].read(at, STEP)
         held: Counter[str] = Counter()
-        changes: list[tuple[Cell, str]] = []
+        changes: list[tuple[SealedText, str]] = []
         unreadable = 0
-        for cell in cells:
-            under = {key_of(text) for text in _texts(cell)}
+        for one in texts:
+            under = {key_of(text) for text in _texts(one)}
             held.update(key or UNSEALED for key in under)
-            if under <= {self._keyring.sealing} or not cell.place:
+            if under <= {self._keyring.sealing} or not one.place:
                 continue
             try:
-                changes.append((cell, self._renewed(cell)))
+                changes.append((one, self._renewed(one)))
             except Unreadable:
                 unreadable += 1
         resealed = 0
@@ -56,24 +56,24 @@ class Rotation:
             more: str | None = f"{part}|{next_}"
         else:
             more = f"{part + 1}|" if part + 1 < len(self._ledger) else None
-        return Step(
-            looked_at=len(cells), resealed=resealed, unreadable=unreadable, held=held, next=more
+        return ResealStep(
+            looked_at=len(texts), resealed=resealed, unreadable=unreadable, held=held, next=more
         )
 
-    def _renewed(self, cell: Cell) -> str:
-        if cell.field != "approval":
-            opened = self._keyring.open(cell.text, cell.owner, cell.field)
-            return self._keyring.seal(opened, cell.owner, cell.field)
-        task = cell.owner.partition(":")[2]
-        return self._seals.text(task, "approval", self._opens.text(task, "approval", cell.text))
+    def _renewed(self, one: SealedText) -> str:
+        if one.field != "approval":
+            opened = self._keyring.open(one.text, one.owner, one.field)
+            return self._keyring.seal(opened, one.owner, one.field)
+        task = one.owner.partition(":")[2]
+        return self._seals.text(task, "approval", self._opens.text(task, "approval", one.text))
 
 
-def _texts(cell: Cell) -> Sequence[str]:
+def _texts(one: SealedText) -> Sequence[str]:
     """What of it is sealed: of an approval, what people wrote."""
-    if cell.field != "approval":
-        return [cell.text]
-    asked: dict[str, Any] = msgspec.json.decode(cell.text)
-    return [asked[name] for name in SAID if asked.get(name)]
+    if one.field != "approval":
+        return [one.text]
+    asked: dict[str, Any] = msgspec.json.decode(one.text)
+    return [asked[name] for name in WRITTEN if asked.get(name)]
 
 
 def _cursor(after: str, parts: int) -> tuple[int, str]:

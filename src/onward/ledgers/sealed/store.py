@@ -1,7 +1,7 @@
 """A TaskStore around another: what people wrote is sealed on its way in and opened on its way out.
 
 The ledger inside never sees a clear text, the core outside never a sealed one. A task that does not
-open is given to nobody: it waits, and is tried again every few minutes, until its key is back.
+open goes to no worker: it waits, and is tried again every few minutes, until its key is back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from onward.ledgers.sealed.keyring import Keyring
 log = structlog.get_logger("onward.sealed")
 
 AGAIN_MS = 300_000
-KEY = "key"  # what a task that does not open is waiting_for
+WAITING_FOR_KEY = "key"  # what a task that does not open is waiting_for
 LOOK = 256  # tasks opened at a time to look for a text
 MOST_LOOKED_AT = 20_000  # for one page of a search
 
@@ -47,10 +47,10 @@ class SealedStore:
         self._seals, self._opens = seals(keyring), opens(keyring)
 
     async def insert(
-        self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
+        self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant
     ) -> Inserted:
         inserted = await self._inner.insert(
-            [self._seals.submission(one) for one in submissions], hands, now=now
+            [self._seals.submission(one) for one in submissions], asks, now=now
         )
         return Inserted(inserted.receipts, await self._opened(inserted.claimed, now))
 
@@ -71,7 +71,7 @@ class SealedStore:
                 await self._inner.apply([self._seals.move(move) for move in waits], now=now)
             except Exception as error:
                 # The ledger went away between the claim and this: those that do not open are left
-                # to their lease, and those that do are somebody's work already.
+                # to their lease, and those that do are claimed already.
                 log.warning("left to their lease", tasks=len(waits), error=repr(error))
         return opened
 
@@ -83,9 +83,9 @@ class SealedStore:
         )
 
     async def apply(
-        self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
+        self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
     ) -> Moved:
-        moved = await self._inner.apply([self._seals.move(move) for move in moves], hands, now=now)
+        moved = await self._inner.apply([self._seals.move(move) for move in moves], asks, now=now)
         if not moved.claimed:
             return moved
         opened = await self._opened(moved.claimed, now)
@@ -170,13 +170,13 @@ def _waits(task: Claimed, now: Instant) -> Move:
         to=State.WAITING,
         due_at=_again_at(task.expires_at, now),
         changes={
-            "waiting_for": KEY,
+            "waiting_for": WAITING_FOR_KEY,
             "attempt": task.attempt - 1,
             "worker": None,
             "queued_at": now,
             "start_by": None,
         },
-        events=(("task.parked", encode({"waiting_for": KEY})),),
+        events=(("task.parked", encode({"waiting_for": WAITING_FOR_KEY})),),
     )
 
 
@@ -189,4 +189,4 @@ def _again_at(expires_at: Instant | None, now: Instant) -> Instant:
 
 
 def _mentions(task: Task, text: str) -> bool:
-    return any(text in said for said in (task.id, task.type, task.payload, task.error or ""))
+    return any(text in field for field in (task.id, task.type, task.payload, task.error or ""))

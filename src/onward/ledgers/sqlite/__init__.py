@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from onward.core.clock import wall_ahead_ms
 from onward.core.contract import Gauge
 from onward.ledgers.local_bell import LocalBell
-from onward.ledgers.sqlite.cells import LEDGER, SqlCells, Statement
 from onward.ledgers.sqlite.database import Database
 from onward.ledgers.sqlite.documents import SqliteDocuments, SqliteEffects
+from onward.ledgers.sqlite.sealed_texts import LEDGER, SqlSealedTexts, Statement
 from onward.ledgers.sqlite.sessions import SqlSessions
 from onward.ledgers.sqlite.store import SqliteStore
 
@@ -26,7 +26,7 @@ class SqliteBackend:
         self.effects = SqliteEffects(self.database)
         self.sessions = SqlSessions(self.database.read_far)
         self.bell = LocalBell()
-        self.cells = [SqlCells(self.database.read_far, self._rewrite, LEDGER)]
+        self.sealed_texts = [SqlSealedTexts(self.database.read_far, self._rewrite, LEDGER)]
 
     async def _rewrite(self, statements: Sequence[Statement]) -> int:
         def work() -> int:
@@ -39,8 +39,8 @@ class SqliteBackend:
         return wall_ahead_ms()  # it has no clock of its own
 
     def gauges(self) -> Sequence[Gauge]:
-        said = "Bytes in the write-ahead log of the ledger's file"
-        return [("onward_ledger_log_bytes", said, self.database.log_bytes)]
+        what = "Bytes in the write-ahead log of the ledger's file"
+        return [("onward_ledger_log_bytes", what, self.database.log_bytes)]
 
     async def maintain(self) -> None:
         await self.database.checkpoint()

@@ -36,7 +36,7 @@ CHUNKS = (64, 16, 4, 1)  # rows a statement: few prepared shapes, few trips into
 MEMORY = ":memory:"
 OLDEST = (3, 51, 3)  # before that, a reset of the write-ahead log could corrupt the file
 
-# The file or its disk fails: every caller is affected, and nothing is wrong with what was asked.
+# The file or its disk fails: every caller is affected, and nothing is wrong with their statements.
 # Any other error is about one statement and its values, and undoes no more than its own work.
 DISK_ERRORS = (
     apsw.BusyError,
@@ -131,7 +131,7 @@ class Database:
     # Writing.
 
     async def write(self, work: Callable[[], T]) -> T:
-        """Do `work` in this turn's transaction; returns when it is committed (and on disk)."""
+        """Do `work` in the open transaction; returns when it is committed (and on disk)."""
         await self._not_held()
         if self._broken is not None:
             raise self._broken
@@ -154,7 +154,7 @@ class Database:
 
     def _undo(self, turn: asyncio.Future[None]) -> None:
         if self._writer.in_transaction:
-            # Only this caller's work is undone: the others of this turn ride on.
+            # Only this caller's work is undone: the others of this transaction go on.
             self._writer.execute("ROLLBACK TO work; RELEASE work")
             return
         # A full or broken disk takes the whole transaction back, the others' work with it.
@@ -169,7 +169,7 @@ class Database:
             # What is counted in memory now holds what the file does not.
             log.error("the ledger cannot be read after a rollback", error=repr(unread))
             self._broken = LedgerUnavailable(
-                "the ledger cannot be read", hint="onward doctor, mend the disk, then restart"
+                "the ledger cannot be read", hint="run onward doctor, repair the disk, then restart"
             )
 
     def run(self, statement: str, bindings: Any = ()) -> list[Row]:
@@ -214,7 +214,7 @@ class Database:
             self.before_commit()
             self._writer.execute("COMMIT")
         except BaseException as error:
-            # Whatever it was: whoever waits for this turn must learn that it is not kept.
+            # Whatever it was: the callers of this transaction must learn that it is not kept.
             with suppress(apsw.Error):
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
@@ -244,7 +244,8 @@ class Database:
                 # After a failed sync the kernel may drop what it could not write: no later sync
                 # can vouch for it, so nothing is accepted any more until a restart re-reads it.
                 self._broken = LedgerUnavailable(
-                    "the disk refused to keep a commit", hint="free or mend the disk, then restart"
+                    "the disk refused to keep a commit",
+                    hint="repair the disk, then restart",
                 )
                 log.error("fdatasync failed", error=repr(error))
             for turn in riders:
@@ -377,7 +378,7 @@ def migrate(connection: apsw.Connection, folder: Traversable, path: str, other: 
 def _fail(turn: asyncio.Future[None], error: LedgerUnavailable) -> None:
     if not turn.done():
         turn.set_exception(error)
-        turn.exception()  # seen: if nobody waits any more, nobody need hear of it
+        turn.exception()  # retrieved: without a waiter asyncio would log it
 
 
 def _unavailable(error: BaseException, done: str = "written") -> LedgerUnavailable:

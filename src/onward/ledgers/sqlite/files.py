@@ -1,4 +1,4 @@
-"""The files of a ledger: who may read them, and that one process at a time has them."""
+"""The files of a ledger: their permissions, and the lock that keeps them to one process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def take(path: str) -> IO[str]:
 
 
 def cannot_open(path: str, error: BaseException) -> LedgerUnavailable:
-    return LedgerUnavailable(f"{path} cannot be opened: {error}", hint="onward doctor says why")
+    return LedgerUnavailable(f"{path} cannot be opened: {error}", hint="onward doctor shows why")
 
 
 class InUse(LedgerUnavailable):
@@ -61,7 +61,7 @@ class InUse(LedgerUnavailable):
 
 def _own(path: str) -> IO[str]:
     """One server a file: two would each trust its own counters."""
-    # Private as well: whoever can open it can lock it, and then no server starts.
+    # Private as well: a user who can open it can lock it, and then no server starts.
     handle = os.open(f"{path}.lock", os.O_RDWR | os.O_APPEND | os.O_CREAT, PRIVATE)
     lock = os.fdopen(handle, "a+")
     try:

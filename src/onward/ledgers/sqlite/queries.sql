@@ -57,7 +57,7 @@ SELECT id, tid, state = 'waiting' FROM task
 WHERE state IN ('scheduled', 'queued', 'running', 'waiting') AND id IN ({rows});
 
 -- :name lying
--- The letters that lie unread with each of these tasks: how many, how many bytes.
+-- The unread letters of each of these tasks: how many, how many bytes.
 SELECT t.id, count(*), sum(octet_length(l.name) + octet_length(l.body))
 FROM task t JOIN letter l USING (tid) WHERE t.mail > 0 AND t.id IN ({rows}) GROUP BY t.tid;
 
@@ -80,10 +80,10 @@ RETURNING tid, events, generation, queue, lane, priority;
 SELECT t.id, l.name, l.body FROM letter l JOIN task t USING (tid)
 WHERE l.tid IN ({rows}) ORDER BY l.tid, l.n;
 
--- :name burn_all_letters
+-- :name delete_all_letters
 DELETE FROM letter WHERE tid IN ({rows});
 
--- :name burn_letters
+-- :name delete_letters
 DELETE FROM letter WHERE tid = :tid
     AND n IN (SELECT n FROM letter WHERE tid = :tid ORDER BY n LIMIT :seen);
 

@@ -1,7 +1,7 @@
 """The TaskStore on SQLite. Applies decided moves and refuses them on their guards; decides nothing.
 
-Each method is one piece of work in the turn's transaction. Counts are kept in memory as they are in
-the file (`tally`), because this process is the file's only writer.
+Each method is one piece of work in the transaction of a group commit. Counts are kept in memory as
+they are in the file (`tally`), because this process is the file's only writer.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from onward.core.task import (
     Task,
     TaskId,
 )
-from onward.ledgers.codec import FIELDS, LANES, Cut, Reading, merge_renewals, text_bytes, to_row
-from onward.ledgers.sqlite.books import Books
+from onward.ledgers.codec import FIELDS, LANES, Cut, RowReader, merge_renewals, text_bytes, to_row
+from onward.ledgers.sqlite.counters import Counters
 from onward.ledgers.sqlite.database import QUERIES, Database, Row, sql
 from onward.ledgers.sqlite.texts import COLUMNS, INLINE, LONG, NAMES, read_as
-from onward.ledgers.sqlite.turn import Turn, born_claimed, claimed_note
+from onward.ledgers.sqlite.write_batch import WriteBatch, born_claimed, claimed_note
 
 CLAIMED = ", ".join(Claimed.__struct_fields__[:-2])
 FAR = 1_000  # positions beyond are not counted
 KEY_MEMORY_MS = 24 * 3_600_000
 AHEAD = 2**52  # less than any place given otherwise
-SECOND_FINAL = "event.tid, event.final"  # what SQLite says of a second one of a generation
+SECOND_FINAL = "event.tid, event.final"  # in SQLite's error for a generation's second final event
 
 # An index on some rows only is used if the query says in the index's own words that it means them.
 TROUBLE = frozenset({State.SCHEDULED, State.WAITING, State.FAILED, State.DEAD, State.CANCELED})
@@ -71,33 +71,33 @@ APPROVAL = "json_extract(approval, '$.status')"
 class SqliteStore:
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._books = Books(database)
-        self._reading = Reading()
+        self._counters = Counters(database)
+        self._reading = RowReader()
 
     # Coming in.
 
     async def insert(
-        self, submissions: Sequence[Submission], hands: Sequence[Ask], *, now: Instant
+        self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant
     ) -> Inserted:
         def work() -> Inserted:
-            self._books.open()
-            turn = self._begin(hands, now)
+            self._counters.open()
+            batch = self._begin(asks, now)
             rows: list[Row] = []
-            receipts = [self._admit(one, turn, rows) for one in submissions]
-            self._insert_rows(rows, turn)
-            self._books.close()
-            return Inserted(receipts, turn.claimed)
+            receipts = [self._admit(one, batch, rows) for one in submissions]
+            self._insert_rows(rows, batch)
+            self._counters.close()
+            return Inserted(receipts, batch.claimed)
 
         return await self._db.write(work)
 
-    def _begin(self, hands: Sequence[Ask], now: Instant) -> Turn:
-        """Whoever stood in a queue before goes first; hands that are left are for new work."""
-        turn = Turn(hands, now)
-        for ask in hands:
-            turn.give(ask, self._claim_for(ask, now))
-        return turn
+    def _begin(self, asks: Sequence[Ask], now: Instant) -> WriteBatch:
+        """Tasks that are queued already go first; slots that are left are for new ones."""
+        batch = WriteBatch(asks, now)
+        for ask in asks:
+            batch.give(ask, self._claim_for(ask, now))
+        return batch
 
-    def _admit(self, submission: Submission, turn: Turn, rows: list[Row]) -> Receipt:
+    def _admit(self, submission: Submission, batch: WriteBatch, rows: list[Row]) -> Receipt:
         task = submission.task
         key = submission.key
         if key is not None:
@@ -105,30 +105,34 @@ class SqliteStore:
             if known:
                 body, first = known[0]
                 return Receipt(Fate.KNOWN if body == key.body else Fate.REUSED, first)
-        depth = self._books.depth(task.queue)
-        # With a hand free it is born running: one write instead of two.
-        hand = turn.hand(task.queue) if task.state is QUEUED and not depth else None
-        if hand is None and submission.cap is not None and depth >= submission.cap:
+        depth = self._counters.depth(task.queue)
+        # With a slot free it is born running: one write instead of two.
+        slot = batch.take_slot(task.queue) if task.state is QUEUED and not depth else None
+        if slot is None and submission.cap is not None and depth >= submission.cap:
             return Receipt(FULL, task.id)
         if key is not None:
             self._db.run(QUERIES["keep_key"], (key.scope, key.key, key.body, task.id))
-        tid, place, notes = self._books.next_tid(), self._books.next_place(), submission.events
-        if hand is not None:
-            task, claimed = born_claimed(task, hand, turn.now)
-            notes = (*notes, claimed_note(hand.worker, 1))
-            turn.claimed.append(claimed)
-        rows.append((tid, place, *turn.texts.of_row(tid, to_row(task))))
-        self._books.write(tid, task.events, task.generation, notes, turn.now)
-        self._books.count(task.queue, task.state, task.lane, task.priority, +1)
-        return Receipt(FRESH, task.id, hand is not None)
+        tid, place, notes = (
+            self._counters.next_tid(),
+            self._counters.next_place(),
+            submission.events,
+        )
+        if slot is not None:
+            task, claimed = born_claimed(task, slot, batch.now)
+            notes = (*notes, claimed_note(slot.worker, 1))
+            batch.claimed.append(claimed)
+        rows.append((tid, place, *batch.texts.of_row(tid, to_row(task))))
+        self._counters.write(tid, task.events, task.generation, notes, batch.now)
+        self._counters.count(task.queue, task.state, task.lane, task.priority, +1)
+        return Receipt(FRESH, task.id, slot is not None)
 
     # Going out.
 
     async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]:
         def work() -> Sequence[Claimed]:
-            self._books.open()
+            self._counters.open()
             claimed = [task for ask in asks for task in self._claim_for(ask, now)]
-            self._books.close()
+            self._counters.close()
             return claimed
 
         return await self._db.write(work)
@@ -139,7 +143,7 @@ class SqliteStore:
             limit = min(want.limit, ask.limit - len(found))
             if limit <= 0:
                 break
-            if self._books.ready(want) > 0:
+            if self._counters.ready(want) > 0:
                 found += self._claim_lane(want, limit, ask, now)
         return found
 
@@ -159,8 +163,8 @@ class SqliteStore:
         )
         rows.sort(key=lambda row: row[3])
         mail = self._letters([row[0] for row in rows if row[2]])
-        self._books.count(want.queue, State.QUEUED, want.lane, want.priority, -len(rows))
-        self._books.count(want.queue, State.RUNNING, want.lane, want.priority, len(rows))
+        self._counters.count(want.queue, State.QUEUED, want.lane, want.priority, -len(rows))
+        self._counters.count(want.queue, State.RUNNING, want.lane, want.priority, len(rows))
         claimed: list[Claimed] = []
         for tid, events, _, _, *fields in rows:
             fields[13] = LANES[fields[13]]
@@ -172,7 +176,7 @@ class SqliteStore:
             if task.id in mail:
                 task = msgspec.structs.replace(task, letters=tuple(mail[task.id]))
             note = claimed_note(ask.worker, task.attempt)
-            self._books.write(tid, events, task.generation, (note,), now)
+            self._counters.write(tid, events, task.generation, (note,), now)
             claimed.append(task)
         return claimed
 
@@ -189,7 +193,7 @@ class SqliteStore:
         self, renewals: Sequence[LeaseRenewal], *, now: Instant
     ) -> Sequence[LeaseStatus]:
         def work() -> Sequence[LeaseStatus]:
-            self._books.open()
+            self._counters.open()
             latest = merge_renewals(renewals)
             rows = [
                 (renewal.task, renewal.fence, renewal.until, renewal.progress, len(renewal.notes))
@@ -207,8 +211,8 @@ class SqliteStore:
             for renewal in latest:
                 row = found.get((renewal.task, renewal.fence))
                 if row is not None and renewal.notes:
-                    self._books.write(row[0], row[1], row[2], renewal.notes, now)
-            self._books.close()
+                    self._counters.write(row[0], row[1], row[2], renewal.notes, now)
+            self._counters.close()
             return statuses
 
         return await self._db.write(work)
@@ -216,15 +220,15 @@ class SqliteStore:
     # Moving on.
 
     async def apply(
-        self, moves: Sequence[Move], hands: Sequence[Ask] = (), *, now: Instant
+        self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
     ) -> Moved:
         def work() -> Moved:
-            self._books.open()
-            turn = self._begin(hands, now)
-            verdicts = self._apply_all(moves, turn)
-            self._books.close()
-            awake, answered = frozenset(turn.awake), frozenset(turn.answered)
-            return Moved(verdicts, awake, tuple(turn.claimed), answered)
+            self._counters.open()
+            batch = self._begin(asks, now)
+            verdicts = self._apply_all(moves, batch)
+            self._counters.close()
+            awake, answered = frozenset(batch.awake), frozenset(batch.answered)
+            return Moved(verdicts, awake, tuple(batch.claimed), answered)
 
         try:
             return await self._db.write(work)
@@ -233,14 +237,18 @@ class SqliteStore:
                 raise  # of many: tried again in halves, down to the one that it is
             return Moved([Verdict.REFUSED], frozenset())
 
-    def _apply_all(self, moves: Sequence[Move], turn: Turn) -> list[Verdict]:
+    def _apply_all(self, moves: Sequence[Move], batch: WriteBatch) -> list[Verdict]:
         verdicts = [Verdict.GONE] * len(moves)
         for round_ in _rounds(moves):
-            self._apply_round(moves, round_, verdicts, turn)
+            self._apply_round(moves, round_, verdicts, batch)
         return verdicts
 
     def _apply_round(
-        self, moves: Sequence[Move], indexes: Sequence[int], verdicts: list[Verdict], turn: Turn
+        self,
+        moves: Sequence[Move],
+        indexes: Sequence[int],
+        verdicts: list[Verdict],
+        batch: WriteBatch,
     ) -> None:
         shapes: dict[tuple[bool, tuple[str, ...]], list[int]] = defaultdict(list)
         for index in indexes:
@@ -251,7 +259,7 @@ class SqliteStore:
         done: dict[TaskId, Row] = {}
         for (same, names), members in shapes.items():
             shaped = [moves[index] for index in members]
-            done.update(self._apply_shape(same, names, shaped, turn))
+            done.update(self._apply_shape(same, names, shaped, batch))
         refused: list[int] = []
         applied: list[Move] = []
         born: list[Row] = []
@@ -264,32 +272,32 @@ class SqliteStore:
                 continue
             verdicts[index] = APPLIED
             applied.append(moves[index])
-            self._follow(moves[index], row, born, turn)
+            self._follow(moves[index], row, born, batch)
             if moves[index].seen is not None:
                 self._read(moves[index], row, read, awoken)
-        self._insert_rows(born, turn)
-        self._db.run_list("burn_all_letters", read)
-        self._wake(awoken, turn)
+        self._insert_rows(born, batch)
+        self._db.run_list("delete_all_letters", read)
+        self._wake(awoken, batch)
         # After everybody's own events: a child's letter may wake a parent that is parked in this
         # batch, and the log must tell of the parking first.
-        self._deliver(self._unanswered(applied, turn), turn)
+        self._deliver(self._unanswered(applied, batch), batch)
         if refused:
             self._explain(moves, refused, verdicts)
 
-    def _unanswered(self, moves: Sequence[Move], turn: Turn) -> list[Letter]:
+    def _unanswered(self, moves: Sequence[Move], batch: WriteBatch) -> list[Letter]:
         """The letters of these moves, without those whose reader has gone on already."""
         answers = [move.answer for move in moves if move.answer is not None]
-        verdicts = iter(self._apply_all(answers, turn) if answers else ())
+        verdicts = iter(self._apply_all(answers, batch) if answers else ())
         letters: list[Letter] = []
         for move in moves:
             if move.answer is not None and next(verdicts) is Verdict.APPLIED:
-                turn.answered.add(move.answer.task)
+                batch.answered.add(move.answer.task)
             else:
                 letters += move.letters
         return letters
 
     def _apply_shape(
-        self, same: bool, names: tuple[str, ...], moves: Sequence[Move], turn: Turn
+        self, same: bool, names: tuple[str, ...], moves: Sequence[Move], batch: WriteBatch
     ) -> Mapping[TaskId, Row]:
         # A column that is named is written in each index that has it, changed or not.
         changes = "" if same else ", state = m.column5"
@@ -302,7 +310,7 @@ class SqliteStore:
                 text = values[at]
                 if isinstance(text, str) and len(text) > INLINE:
                     values[at] = LONG
-                    turn.long.add(move.task)
+                    batch.long.add(move.task)
             row: Row = (
                 move.task,
                 move.expect,
@@ -316,42 +324,42 @@ class SqliteStore:
                 *values,
             )
             if names and names[-1] == "place" and len(names) > len(move.changes):
-                place = self._books.next_place()
+                place = self._counters.next_place()
                 row = (*row, place - AHEAD if move.ahead else place)
             rows.append(row)
         return {row[0]: row[1:] for row in self._db.run_rows("apply", rows, changes=changes)}
 
-    def _follow(self, move: Move, row: Row, born: list[Row], turn: Turn) -> None:
+    def _follow(self, move: Move, row: Row, born: list[Row], batch: WriteBatch) -> None:
         """What comes with an applied move: events, counts, children."""
         tid, events, generation, queue, lane, priority, _ = row
         if move.to is not move.expect:
-            self._books.count(queue, move.expect, lane, priority, -1)
-            self._books.count(queue, move.to, lane, priority, +1)
-        self._books.write(tid, events, generation, move.events, turn.now)
-        if move.task in turn.long:
-            turn.texts.of_changes(tid, move.changes)
+            self._counters.count(queue, move.expect, lane, priority, -1)
+            self._counters.count(queue, move.to, lane, priority, +1)
+        self._counters.write(tid, events, generation, move.events, batch.now)
+        if move.task in batch.long:
+            batch.texts.of_changes(tid, move.changes)
         if move.to is QUEUED:
-            turn.awake.add(queue)
+            batch.awake.add(queue)
         for child in move.spawn:
-            receipt = self._admit(child, turn, born)
+            receipt = self._admit(child, batch, born)
             queued = child.task.state is QUEUED and not receipt.running
             if receipt.fate is FRESH and queued:
-                turn.awake.add(child.task.queue)
+                batch.awake.add(child.task.queue)
 
     def _read(self, move: Move, row: Row, read: list[int], awoken: list[int]) -> None:
-        """Letters that were seen are burned; one that came later keeps the task from parking."""
+        """Letters that were seen are deleted; one that came later keeps the task from parking."""
         tid, unread = row[0], row[-1]
         if move.seen and not unread:
             read.append(tid)
         elif move.seen:
-            self._db.run(QUERIES["burn_letters"], {"tid": tid, "seen": move.seen})
+            self._db.run(QUERIES["delete_letters"], {"tid": tid, "seen": move.seen})
         if move.to is State.WAITING and unread:
             awoken.append(tid)
 
-    def _insert_rows(self, rows: Sequence[Row], turn: Turn) -> None:
+    def _insert_rows(self, rows: Sequence[Row], batch: WriteBatch) -> None:
         if rows:
             self._db.run_rows("insert_tasks", rows, columns=f"tid, place, {', '.join(FIELDS)}")
-        turn.texts.write(self._db)
+        batch.texts.write(self._db)
 
     def _explain(
         self, moves: Sequence[Move], refused: Sequence[int], verdicts: list[Verdict]
@@ -373,11 +381,11 @@ class SqliteStore:
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         def work() -> Moved:
-            self._books.open()
-            turn = Turn((), now)
+            self._counters.open()
+            batch = WriteBatch((), now)
             fitting = self._fitting(letters)
-            alive = self._deliver([letters[at] for at in fitting], turn)
-            self._books.close()
+            alive = self._deliver([letters[at] for at in fitting], batch)
+            self._counters.close()
             verdicts = [
                 Verdict.REFUSED
                 if at not in fitting
@@ -386,7 +394,7 @@ class SqliteStore:
                 else Verdict.GONE
                 for at, letter in enumerate(letters)
             ]
-            return Moved(verdicts, frozenset(turn.awake))
+            return Moved(verdicts, frozenset(batch.awake))
 
         return await self._db.write(work)
 
@@ -403,27 +411,27 @@ class SqliteStore:
                 fitting.append(at)
         return frozenset(fitting)
 
-    def _deliver(self, letters: Sequence[Letter], turn: Turn) -> Collection[TaskId]:
+    def _deliver(self, letters: Sequence[Letter], batch: WriteBatch) -> Collection[TaskId]:
         """Into the inboxes of those who live; returns who they are."""
         found = self._db.run_list("addressees", list({letter.to for letter in letters}))
         alive = {id: tid for id, tid, _ in found}
         rows = [
-            (alive[letter.to], self._books.next_place(), letter.name, letter.body)
+            (alive[letter.to], self._counters.next_place(), letter.name, letter.body)
             for letter in letters
             if letter.to in alive
         ]
         self._db.run_rows("post_letters", rows)
         self._db.run_rows("count_mail", list(Counter(row[0] for row in rows).items()))
-        self._wake([tid for _, tid, waiting in found if waiting], turn)
+        self._wake([tid for _, tid, waiting in found if waiting], batch)
         return alive
 
-    def _wake(self, tids: Sequence[int], turn: Turn) -> None:
-        rows = [(tid, self._books.next_place(), turn.now) for tid in tids]
+    def _wake(self, tids: Sequence[int], batch: WriteBatch) -> None:
+        rows = [(tid, self._counters.next_place(), batch.now) for tid in tids]
         for tid, events, generation, queue, lane, priority in self._db.run_rows("wake", rows):
-            self._books.count(queue, State.WAITING, lane, priority, -1)
-            self._books.count(queue, State.QUEUED, lane, priority, +1)
-            self._books.write(tid, events, generation, (("task.woken", None),), turn.now)
-            turn.awake.add(queue)
+            self._counters.count(queue, State.WAITING, lane, priority, -1)
+            self._counters.count(queue, State.QUEUED, lane, priority, +1)
+            self._counters.write(tid, events, generation, (("task.woken", None),), batch.now)
+            batch.awake.add(queue)
 
     # Looking.
 
@@ -474,7 +482,7 @@ class SqliteStore:
             return None
         queue, priority, lane, place = found[0]
         before = sum(
-            self._books.waiting(queue, lane_, higher)
+            self._counters.waiting(queue, lane_, higher)
             for higher in range(priority)
             for lane_ in Lane
         )
@@ -483,7 +491,7 @@ class SqliteStore:
 
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
         counts: Counter[tuple[str, Lane, State]] = Counter()
-        for (queue, state, lane, _), count in self._books.tally():
+        for (queue, state, lane, _), count in self._counters.tally():
             if state not in STATES:
                 continue  # a newer version's
             counts[queue, LANES.get(lane, Lane.PRIMARY), STATES[state]] += count
@@ -512,12 +520,13 @@ class SqliteStore:
         self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
     ) -> int:
         def work() -> int:
-            self._books.open()
+            self._counters.open()
             slowest = self._db.run(QUERIES["slowest_cursor"])[0][0]
             over = self._db.run_list("over", ids)
             unread = [row[0] for row in over if slowest is not None and (row[4] or 0) > slowest]
             if unread:
-                # Somebody has not read its events yet: it stays a while, out of the sweep's way.
+                # A reader of the log has not read its events yet: it stays a while, out of the
+                # sweep's way.
                 self._db.run_list("postpone", unread, now + postpone_ms)
             gone = [row for row in over if row[0] not in set(unread)]
             tids = [row[0] for row in gone]
@@ -529,8 +538,8 @@ class SqliteStore:
             self._db.run(QUERIES["forget_effects"], (now,))
             self._db.run(QUERIES["forget_keys"], (now,))
             for _, _, queue, state, _ in gone:
-                self._books.count(queue, STATES[state], "", 0, -1)
-            self._books.close()
+                self._counters.count(queue, STATES[state], "", 0, -1)
+            self._counters.close()
             return len(gone)
 
         return await self._db.write(work)
@@ -543,11 +552,11 @@ def _rounds(moves: Sequence[Move]) -> Sequence[Sequence[int]]:
     rounds: list[list[int]] = []
     times: Counter[TaskId] = Counter()
     for index, move in enumerate(moves):
-        turn = times[move.task]
+        nth = times[move.task]
         times[move.task] += 1
-        if turn == len(rounds):
+        if nth == len(rounds):
             rounds.append([])
-        rounds[turn].append(index)
+        rounds[nth].append(index)
     return rounds
 
 

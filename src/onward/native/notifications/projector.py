@@ -91,7 +91,7 @@ class NotificationRunner:
         self._backend = backend
         self._projector = projector
         self._clock = clock
-        self._tail = Tail(backend, projector, clock, duty=duty, turn=self._turn)
+        self._tail = Tail(backend, projector, clock, duty=duty, on_duty=self._on_duty)
         self._reading: asyncio.Task[None] | None = None
         self._opened = asyncio.Event()
 
@@ -114,7 +114,7 @@ class NotificationRunner:
     async def step(self) -> bool:
         return await self._tail.catch_up()
 
-    async def _turn(self, ours: bool) -> None:
+    async def _on_duty(self, ours: bool) -> None:
         await self.close()
         if ours:
             self._projector.figures.live = gauge = LiveTaskGauge()

@@ -148,7 +148,7 @@ async def _until(run: Runner, enough: Callable[[], bool]) -> None:
 
 
 def _is_idle(run: Runner) -> bool:
-    return not run.busy and run.seat.free > 0
+    return not run.busy and run.worker_slots.free > 0
 
 
 class HostThread:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from onward.core.errors import Conflict, Invalid, LedgerUnavailable, NotLetIn
+from onward.core.errors import Conflict, Invalid, NotLetIn
 from onward.core.task import Claimed
 from onward.services.function import SAYING_NO, Service
 from onward.settings import Settings
@@ -68,7 +68,11 @@ class LedgerTransport:
             worker.background.run(worker.alarm.run())
             self._runner.start()
             self._signed_on = True
-            log.info("signed on", worker=self._runner.seat.worker, serving=self._runner.seat.queues)
+            log.info(
+                "signed on",
+                worker=self._runner.worker_slots.worker,
+                serving=self._runner.worker_slots.queues,
+            )
             await worker.roster.run()
         finally:
             self._signed_on = False
@@ -76,10 +80,6 @@ class LedgerTransport:
 
     async def drain(self, grace_ms: int) -> None:
         await self._runner.drain(grace_ms)
-        try:
-            await self._worker.backend.bell.retire()
-        except LedgerUnavailable as error:  # what others assign to this worker ends with its lease
-            log.warning("not retired", error=str(error))
         await self._worker.dispatcher.finish(grace_ms)
 
     async def _set_draining(self, draining: bool) -> None:

@@ -41,7 +41,7 @@ class BuiltinWorker:
         )
 
     async def start(self) -> None:
-        worker, queues = self._runner.seat.worker, self._own + self._groups
+        worker, queues = self._runner.worker_slots.worker, self._own + self._groups
         await self._roster.join(
             self._roster.member(worker, "local", queues, self._slots, stand_in=True),
             self._set_draining,
@@ -53,7 +53,7 @@ class BuiltinWorker:
     def _stand_in(self) -> None:
         """Serves a group only while no other worker does."""
         free = [queue for queue in self._groups if not self._roster.served_by_others(queue)]
-        if self._runner.seat.queues != (*self._own, *free):
+        if self._runner.worker_slots.queues != (*self._own, *free):
             self._runner.serve(self._own + free)
 
     async def _set_draining(self, draining: bool) -> None:

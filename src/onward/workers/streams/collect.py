@@ -72,7 +72,7 @@ class Collector:
         start = ">"
         while True:
             try:
-                if self._offers.seat is None:
+                if self._offers.worker_slots is None:
                     await asyncio.sleep(PAUSE_S)
                     continue
                 count = await self._collect(start, block=True)

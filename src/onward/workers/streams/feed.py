@@ -24,7 +24,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Lost, Released
-from onward.core.slots import Seat
+from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Instant, Json, State, encode, new_id
 from onward.services.catalog import Catalog
 from onward.services.declarations import Declarations
@@ -113,7 +113,7 @@ class Feed:
         for task in self._loops:
             task.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
-        fed = self._offers.seat is not None
+        fed = self._offers.worker_slots is not None
         self._offers.leave()
         with suppress(Exception):  # if this fails, others wait until it expires
             async with asyncio.timeout(LEAVE_S):
@@ -128,7 +128,7 @@ class Feed:
         while True:
             try:
                 if await self._is_ours():
-                    if self._offers.seat is None:
+                    if self._offers.worker_slots is None:
                         await self._take_seat()
                     await self.sweep()
                 else:
@@ -173,14 +173,14 @@ class Feed:
         # First the answers that came meanwhile: a task without an entry may have one.
         await self._collector.catch_up()
         await self._release_forgotten()
-        seat = Seat(
+        worker_slots = WorkerSlots(
             self._collector.worker,
             self._queues(),
             lease_ms=None,
             deliver=self._deliver,
             stop=self._stop,
         )
-        self._offers.sit(seat, self._settings.credits)
+        self._offers.sit(worker_slots, self._settings.credits)
 
     async def _release_forgotten(self) -> None:
         """Releases what was claimed for the stream and has no entry: never written, or deleted."""
@@ -220,9 +220,9 @@ class Feed:
     # Offering.
 
     def _deliver(self, task: Claimed) -> None:
-        self._spawn(self._offer(task, self._offers.seat))
+        self._spawn(self._offer(task, self._offers.worker_slots))
 
-    async def _offer(self, task: Claimed, seat: Seat | None) -> None:
+    async def _offer(self, task: Claimed, worker_slots: WorkerSlots | None) -> None:
         with self._offers.coming(task):
             try:
                 whole = await self._reading.one(task.id) if self._dialect.shared else None
@@ -230,17 +230,18 @@ class Feed:
             except AWAY as error:
                 # If the entry was written after all, its fence is older than the next offer's.
                 log.warning("not offered", task=task.id, error=repr(error))
-                if seat is not None and seat is self._offers.seat:
+                if worker_slots is not None and worker_slots is self._offers.worker_slots:
                     if isinstance(error, REFUSED):
                         # Else the same tasks would be claimed and released again and again.
                         self._closed_until = monotonic() + REFUSED_S
-                        self._dispatcher.hands.rearrange(seat, self._queues())
-                    self._dispatcher.hands.free(seat)
+                        self._dispatcher.slots.rearrange(worker_slots, self._queues())
+                    self._dispatcher.slots.free(worker_slots)
                 await self._dispatcher.settle(task, Released())
                 return
-            if seat is self._offers.seat:  # else the server on duty now reads it from the stream
+            # Else the server on duty now reads it from the stream.
+            if worker_slots is self._offers.worker_slots:
                 offer = Offer(entry, task)
-                offer.seat = seat
+                offer.worker_slots = worker_slots
                 self._offers.keep(offer)
 
     def _stop(self, task: Claimed, revoked: bool) -> None:
@@ -381,9 +382,9 @@ class Feed:
             queued = {q for (q, _, state), n in counts.items() if n and state is State.QUEUED}
             self._waiting_queues = sorted(queued)
         queues = tuple(self._queues())
-        if self._offers.seat is None or self._offers.seat.queues == queues:
+        if self._offers.worker_slots is None or self._offers.worker_slots.queues == queues:
             return
-        self._dispatcher.hands.rearrange(self._offers.seat, queues)
+        self._dispatcher.slots.rearrange(self._offers.worker_slots, queues)
         for offer in self._offers.all():
             # Another worker serves it by now, and perhaps none reads the stream.
             waits = offer.entry is not None and order(offer.entry) > delivered

@@ -14,7 +14,7 @@ from onward.core.coalesce import Coalescer
 from onward.core.contract import Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Outcome
-from onward.core.slots import Seat
+from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Instant, Task, TaskId
 from onward.workers.streams.channel import Channel
 
@@ -31,7 +31,7 @@ class Offer:
     def __init__(self, entry: str | None, claimed: Claimed) -> None:
         self.entry = entry  # None: only its answer is known
         self.claimed = claimed
-        self.seat: Seat | None = None  # whose slot it takes until a consumer has it
+        self.worker_slots: WorkerSlots | None = None  # whose slot it takes until a consumer has it
         self.consumer: str | None = None  # that has it; None: none yet
         self.until: Instant = 0  # when its consumer has been silent for too long
         self.acked_at: Instant | None = None  # acknowledged, and no answer read yet
@@ -40,12 +40,12 @@ class Offer:
 class Offers:
     def __init__(self, dispatcher: Dispatcher, channel: Channel) -> None:
         self._dispatcher = dispatcher
-        self._hands = dispatcher.hands
+        self._slots = dispatcher.slots
         self._dropping = Coalescer(channel.drop, whole=True)
         self._by_task: dict[TaskId, Offer] = {}
         self._by_entry: dict[str, Offer] = {}
         self._coming: dict[TaskId, tuple[str, asyncio.Event]] = {}  # on their way to the stream
-        self.seat: Seat | None = None  # set while this server is on duty
+        self.worker_slots: WorkerSlots | None = None  # set while this server is on duty
 
     @contextmanager
     def coming(self, task: Claimed) -> Iterator[None]:
@@ -77,24 +77,24 @@ class Offers:
     def all(self) -> list[Offer]:
         return list(self._by_task.values())
 
-    def sit(self, seat: Seat, credits: int) -> None:
-        self.seat = seat
+    def sit(self, worker_slots: WorkerSlots, credits: int) -> None:
+        self.worker_slots = worker_slots
         for offer in self._by_task.values():
-            self._hands.keep(seat, offer.claimed)
+            self._slots.keep(worker_slots, offer.claimed)
             if offer.consumer is None:
-                offer.seat = seat
+                offer.worker_slots = worker_slots
                 credits -= 1
-        self._hands.sit(seat, max(0, credits))
+        self._slots.add(worker_slots, max(0, credits))
 
     def leave(self) -> None:
-        if self.seat is not None:
-            self._hands.leave(self.seat)
-            self.seat = None
+        if self.worker_slots is not None:
+            self._slots.remove(self.worker_slots)
+            self.worker_slots = None
         self.clear()
 
     def clear(self) -> None:
         for offer in self._by_task.values():
-            self._hands.put_down(offer.claimed.id, offer.claimed.fence)
+            self._slots.put_down(offer.claimed.id, offer.claimed.fence)
         self._by_task.clear()
         self._by_entry.clear()
 
@@ -110,15 +110,15 @@ class Offers:
         self._by_task[offer.claimed.id] = offer
         if offer.entry is not None:
             self._by_entry[offer.entry] = offer
-        if self.seat is not None:
-            self._hands.keep(self.seat, offer.claimed)
+        if self.worker_slots is not None:
+            self._slots.keep(self.worker_slots, offer.claimed)
         return replaced
 
     def give_credit(self, offer: Offer) -> None:
-        # Only to the seat that lent it: a later seat began with a count of its own.
-        if offer.seat is not None and offer.seat is self.seat:
-            self._hands.free(offer.seat)
-        offer.seat = None
+        # Only to the slots that lent it: those added since began with a count of their own.
+        if offer.worker_slots is not None and offer.worker_slots is self.worker_slots:
+            self._slots.free(offer.worker_slots)
+        offer.worker_slots = None
 
     async def settle(self, offer: Offer, outcome: Outcome) -> Verdict:
         verdict = await self._dispatcher.settle(offer.claimed, outcome)
@@ -128,7 +128,7 @@ class Offers:
     async def forget(self, offer: Offer) -> None:
         """Settled first, deleted second: after a crash in between the next start deletes it."""
         self.give_credit(offer)
-        self._hands.put_down(offer.claimed.id, offer.claimed.fence)
+        self._slots.put_down(offer.claimed.id, offer.claimed.fence)
         if self._by_task.get(offer.claimed.id) is offer:
             del self._by_task[offer.claimed.id]
         if offer.entry is not None:

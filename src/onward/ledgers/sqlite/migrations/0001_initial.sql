@@ -2,11 +2,11 @@
 --
 -- `task` holds one row a task; its columns are the fields of core.task.Task, by the same names, and
 -- three of the store's own: `tid` (row number, which every other table refers to), `place` (order
--- within its queue, given whenever it is queued anew) and `mail` (how many letters lie unread).
+-- within its queue, given whenever it is queued anew) and `mail` (how many letters are unread).
 -- `event` is the log and the outbox: `seq` is the cursor of the whole log, (`tid`, `n`) that of one
 -- task. `final` repeats the generation for the one event that ends it, and is unique per task.
 -- `letter` is every task's inbox. `tally` counts tasks, kept in the transaction that changes them, so
--- that nothing is ever counted by a scan; lane and priority are told apart for queued tasks only.
+-- that nothing is ever counted by a scan; queued tasks alone are counted by lane and priority.
 -- `submission_key` remembers idempotency keys, also after their task is gone (until forget_at).
 -- `effect` is what handlers did to the outside world, one row a (key, name).
 -- `document` is small named JSON. `counter` hands out numbers that are never used twice.

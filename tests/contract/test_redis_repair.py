@@ -11,9 +11,9 @@ import redis
 from onward.cli.redis_tasks import examine_tasks
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Fault
-from onward.ledgers.redis import RedisBackend, mending
-from onward.ledgers.redis.mending import Mending
-from tests.contract.desk import Desk
+from onward.ledgers.redis import RedisBackend, repair
+from onward.ledgers.redis.repair import RowRepair
+from tests.contract.driver import Driver
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.servers import FLAVOURS, RedisServer, fresh_url, shared
 from tests.support import NOW, ids
@@ -28,16 +28,16 @@ def server(request: pytest.FixtureRequest) -> RedisServer:
 
 
 @pytest.fixture
-async def desk(server: RedisServer) -> AsyncIterator[Desk]:
+async def driver(server: RedisServer) -> AsyncIterator[Driver]:
     backend = RedisBackend(server.url)
-    desk = Desk(backend)
+    driver = Driver(backend)
     for n in range(5):
-        await desk.submit(id=f"queued-{n}", queue="a:b", payload=f'"{"x" * 100}"')
-    await desk.running(id="running", queue="r")
-    await desk.submit(id="scheduled", run_at=NOW + 10)
-    await desk.settle(await desk.running(id="dead", queue="d"), NO_MORE)
-    await desk.settle(await desk.running(id="over", queue="o"), Succeeded("1"))
-    yield desk
+        await driver.submit(id=f"queued-{n}", queue="a:b", payload=f'"{"x" * 100}"')
+    await driver.running(id="running", queue="r")
+    await driver.submit(id="scheduled", run_at=NOW + 10)
+    await driver.settle(await driver.running(id="dead", queue="d"), NO_MORE)
+    await driver.settle(await driver.running(id="over", queue="o"), Succeeded("1"))
+    yield driver
     await backend.close()
 
 
@@ -49,7 +49,7 @@ def client(server: RedisServer) -> Iterator[Any]:
 
 def faults(client: Any, *, mends: bool = False, quiet: bool = True) -> set[tuple[str, str]]:
     looked: list[int] = []
-    found = Mending(client, "", mends=mends, quiet=quiet, progress=looked.append).faults()
+    found = RowRepair(client, "", mends=mends, quiet=quiet, progress=looked.append).faults()
     return set(found)
 
 
@@ -113,14 +113,14 @@ TEARS: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
 @pytest.mark.parametrize("step", [200, 2])
 @pytest.mark.parametrize("tear", TEARS)
 async def test_each_tear_is_found_and_mended(
-    desk: Desk,
+    driver: Driver,
     server: RedisServer,
     client: Any,
     tear: str,
     step: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mending, "STEP", step)
+    monkeypatch.setattr(repair, "STEP", step)
     command, found = TEARS[tear]
     assert faults(client) == set()
     client.execute_command(*command)
@@ -129,10 +129,10 @@ async def test_each_tear_is_found_and_mended(
     assert found <= faults(client, mends=True)
     assert faults(client) == set()
     check_redis_invariants(server.client, all_over=False)
-    assert ids(await desk.claim("a:b", limit=9)) == [f"queued-{n}" for n in range(5)]
+    assert ids(await driver.claim("a:b", limit=9)) == [f"queued-{n}" for n in range(5)]
 
 
-async def test_a_row_that_cannot_be_read_is_named_and_left(desk: Desk, client: Any) -> None:
+async def test_a_row_that_cannot_be_read_is_named_and_left(driver: Driver, client: Any) -> None:
     client.hdel("onward:task:queued-1", "type")
     assert ("its row cannot be read", "queued-1") in faults(client)
     (found, *_) = [
@@ -142,15 +142,15 @@ async def test_a_row_that_cannot_be_read_is_named_and_left(desk: Desk, client: A
     ]
     assert "hgetall onward:task:queued-1" in found.todo
     assert client.exists("onward:task:queued-1")
-    assert ids(await desk.claim("a:b", limit=9)) == [
+    assert ids(await driver.claim("a:b", limit=9)) == [
         "queued-0",
         *(f"queued-{n}" for n in (2, 3, 4)),
     ]
 
 
-async def test_nothing_is_mended_while_a_server_runs(desk: Desk, client: Any) -> None:
+async def test_nothing_is_mended_while_a_server_runs(driver: Driver, client: Any) -> None:
     now = int(client.time()[0]) * 1000
-    docs = desk.backend.documents
+    docs = driver.backend.documents
     await docs.put("server", "s1", "{}", now=now, expires_at=now + 60_000)
     client.lrem(QUEUE, 0, "queued-1")
     client.hset("onward:counts", "z:running", 1)
@@ -164,7 +164,9 @@ async def test_nothing_is_mended_while_a_server_runs(desk: Desk, client: Any) ->
     assert "counts were not compared" in found.found
 
 
-async def test_the_doctor_tells_what_it_found_and_what_it_repaired(desk: Desk, client: Any) -> None:
+async def test_the_doctor_tells_what_it_found_and_what_it_repaired(
+    driver: Driver, client: Any
+) -> None:
     (well,) = examine_tasks(client, "", repair=False)
     assert (well.mark, well.found) == ("✓", "9, each where its row says")
     client.delete(QUEUE)

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from onward.core.contract import Backend
 
-# Whom to give work to, and who does what: the ledgers read some of these themselves.
+# Documents about workers, servers and rules: the ledgers read some of these themselves.
 CLEAR = frozenset(
     {
         *("cursor", "duty", "server", "worker", "http_worker", "service", "service_worker"),
@@ -19,22 +19,22 @@ CLEAR = frozenset(
     }
 )
 
-CLAIMED = "task.claimed"  # an event that the ledgers write themselves: who has it
+CLAIMED = "task.claimed"  # an event that the ledgers write themselves: which worker has it
 
 
-class Cell(NamedTuple):
+class SealedText(NamedTuple):
     place: tuple[str | int, ...]  # its ledger's own; empty: it stays as it is until it goes
     owner: str
     field: str
     text: str
 
 
-class Cells(Protocol):
-    async def read(self, after: str, limit: int) -> tuple[Sequence[Cell], str | None]:
+class SealedTexts(Protocol):
+    async def read(self, after: str, limit: int) -> tuple[Sequence[SealedText], str | None]:
         """Some, about `limit`, from a cursor on ("": the first); None: these were the last."""
         ...
 
-    async def rewrite(self, changes: Sequence[tuple[Cell, str]]) -> int:
+    async def rewrite(self, changes: Sequence[tuple[SealedText, str]]) -> int:
         """Each that is still as it was read; returns how many were."""
         ...
 
@@ -43,7 +43,7 @@ class Resealable(Backend, Protocol):
     """A ledger whose texts at rest can be gone through."""
 
     @property
-    def cells(self) -> Sequence[Cells]: ...
+    def sealed_texts(self) -> Sequence[SealedTexts]: ...
 
 
 def owner_of(task: str) -> str:

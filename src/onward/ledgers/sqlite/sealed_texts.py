@@ -10,17 +10,17 @@ import msgspec
 
 from onward.core.errors import Invalid
 from onward.ledgers.codec import Cut
-from onward.ledgers.sealed.cells import (
+from onward.ledgers.sealed.fields import FIELDS
+from onward.ledgers.sealed.texts import (
     CLAIMED,
     CLEAR,
-    Cell,
+    SealedText,
     document_owner,
     effect_owner,
     event_field,
     letter_field,
     owner_of,
 )
-from onward.ledgers.sealed.fields import FIELDS
 from onward.ledgers.sqlite.database import Row, Take, named
 
 Statement = tuple[str, tuple[Any, ...]]
@@ -32,7 +32,7 @@ ARCHIVE = ("archived_task", "event_log")
 
 STEP_BYTES = 4 << 20  # read at once, and rewritten in one transaction
 
-_SQL = named((files("onward.ledgers.sqlite") / "cells.sql").read_text())
+_SQL = named((files("onward.ledgers.sqlite") / "sealed_texts.sql").read_text())
 # Tables without a number of their own: what their keys are, and one that is before them all.
 _KEYED: Mapping[str, tuple[Any, tuple[str | int, ...]]] = {
     "long_text": (tuple[int, str], (-1, "")),
@@ -41,25 +41,25 @@ _KEYED: Mapping[str, tuple[Any, tuple[str | int, ...]]] = {
 }
 
 
-class SqlCells:
+class SqlSealedTexts:
     def __init__(self, read: Read, write: Write, tables: Sequence[str]) -> None:
         self._read = read
         self._write = write
         self._tables = tables
 
-    async def read(self, after: str, limit: int) -> tuple[Sequence[Cell], str | None]:
+    async def read(self, after: str, limit: int) -> tuple[Sequence[SealedText], str | None]:
         table, last = self._place(after)
         taken = Cut(limit, STEP_BYTES)
         rows = await self._read(_SQL[table], (*last, limit + 1), taken)
-        cells = [cell for row in rows for cell in _cells(table, row)]
+        texts = [one for row in rows for one in _texts_of(table, row)]
         if taken.more:
-            return cells, f"{table}:{msgspec.json.encode(_key(table, rows[-1])).decode()}"
+            return texts, f"{table}:{msgspec.json.encode(_key(table, rows[-1])).decode()}"
         later = self._tables[self._tables.index(table) + 1 :]
-        return cells, f"{later[0]}:" if later else None
+        return texts, f"{later[0]}:" if later else None
 
-    async def rewrite(self, changes: Sequence[tuple[Cell, str]]) -> int:
+    async def rewrite(self, changes: Sequence[tuple[SealedText, str]]) -> int:
         return await self._write(
-            [(_statement(cell), (text, *cell.place[1:], cell.text)) for cell, text in changes]
+            [(_statement(one), (text, *one.place[1:], one.text)) for one, text in changes]
         )
 
     def _place(self, after: str) -> tuple[str, tuple[str | int, ...]]:
@@ -77,35 +77,35 @@ def _key(table: str, row: Row) -> Row:
     return row[: len(_KEYED[table][1])] if table in _KEYED else row[:1]
 
 
-def _cells(table: str, row: Row) -> Iterable[Cell]:
+def _texts_of(table: str, row: Row) -> Iterable[SealedText]:
     match table:
         case "task" | "archived_task":
             yield from _of_task(table, *row)
         case "long_text":
             number, field, id, body = row
-            yield Cell((table, number, field), owner_of(id), field, body)
+            yield SealedText((table, number, field), owner_of(id), field, body)
         case "event" | "event_log":
             number, id, type_, data = row
             if type_ != CLAIMED:
-                yield Cell((table, number), owner_of(id), event_field(type_), data)
+                yield SealedText((table, number), owner_of(id), event_field(type_), data)
         case "letter":
             number, id, name, body = row
-            yield Cell((table, number), owner_of(id), letter_field(name), body)
+            yield SealedText((table, number), owner_of(id), letter_field(name), body)
         case "document":
             kind, key, body = row
             if kind not in CLEAR:
-                yield Cell((table, kind, key), document_owner(kind), key, body)
+                yield SealedText((table, kind, key), document_owner(kind), key, body)
         case _:
             scope, key, name, value = row
-            yield Cell((table, scope, key, name), effect_owner(key), name, value)
+            yield SealedText((table, scope, key, name), effect_owner(key), name, value)
 
 
-def _of_task(table: str, number: int, id: str, *texts: str | None) -> Iterable[Cell]:
+def _of_task(table: str, number: int, id: str, *texts: str | None) -> Iterable[SealedText]:
     for field, text in zip(FIELDS, texts, strict=True):
         if text:  # a long one lies elsewhere
-            yield Cell((f"{table}.{field}", number), owner_of(id), field, text)
+            yield SealedText((f"{table}.{field}", number), owner_of(id), field, text)
 
 
-def _statement(cell: Cell) -> str:
-    table, _, field = str(cell.place[0]).partition(".")
+def _statement(one: SealedText) -> str:
+    table, _, field = str(one.place[0]).partition(".")
     return _SQL[f"rewrite_{table}"].replace("{field}", field)

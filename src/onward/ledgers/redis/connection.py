@@ -1,4 +1,4 @@
-"""A connection that redis-py opens, and that is spoken over without it.
+"""A connection that redis-py opens, and that is used without it afterwards.
 
 Connecting, TLS, login and choosing the database are redis-py's. From then on bytes go in and out by
 one protocol object and hiredis: its streams and parser cost more than many a reply.
@@ -19,19 +19,19 @@ MESSAGE = b"message"
 CLOSED = "the connection was closed"
 
 
-class Line(asyncio.Protocol):
+class RedisConnection(asyncio.Protocol):
     def __init__(self, connection: AbstractConnection, transport: asyncio.Transport) -> None:
         self._connection = connection
         self._transport = transport
         self._opener = transport.get_protocol()
         self._reader = Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)
         self._reply: asyncio.Future[Any] | None = None
-        self.hear: Callable[[bytes, bytes], None] | None = None  # channel and message
+        self.on_message: Callable[[bytes, bytes], None] | None = None  # channel and message
         self.lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         transport.set_protocol(self)
 
     async def ask(self, *arguments: Any) -> Any:
-        """One at a time. Who leaves in the middle closes the line: a reply is under way."""
+        """One at a time. A caller that leaves in the middle must close it: a reply is under way."""
         if self.lost.done():
             raise self.lost.result()
         self._reply = asyncio.get_running_loop().create_future()
@@ -60,8 +60,8 @@ class Line(asyncio.Protocol):
             self._end(error)
 
     def _pass_on(self, reply: Any) -> None:
-        if self.hear is not None and isinstance(reply, list) and reply[0] == MESSAGE:
-            self.hear(reply[1], reply[2])
+        if self.on_message is not None and isinstance(reply, list) and reply[0] == MESSAGE:
+            self.on_message(reply[1], reply[2])
         elif self._reply is not None and not self._reply.done():
             self._reply.set_result(reply)
 
@@ -79,7 +79,7 @@ class Line(asyncio.Protocol):
             self.lost.set_result(error)
 
 
-async def open_line(redis: Redis) -> Line:
+async def open_connection(redis: Redis) -> RedisConnection:
     """Outside of the client's pool."""
     connection: AbstractConnection = redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
     try:
@@ -90,4 +90,4 @@ async def open_line(redis: Redis) -> Line:
     writer = connection._writer  # noqa: SLF001 there is no other way to its transport
     if writer is None:
         raise ConnectionError(CLOSED)
-    return Line(connection, writer.transport)  # type: ignore[arg-type]
+    return RedisConnection(connection, writer.transport)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A Dispatcher with a worker to look at, and somebody who meddles."""
+"""A Dispatcher with a worker to look at, and changes made behind its back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onward.core.clock import ManualClock
 from onward.core.contract import Backend
 from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Failed
-from onward.core.slots import Seat
+from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Fault, Task
 from onward.ledgers import open_backend
 from tests.support import LEASE_MS, PROFILES, a_task, wait_until
@@ -20,7 +20,7 @@ BUSY = Failed(Fault(kind="ServiceUnavailable", message="later"))
 BAD = Failed(Fault(kind="InvalidInput", message="never"))
 
 
-class Desk(Dispatcher):
+class Observed(Dispatcher):
     """A Dispatcher with one worker, who keeps what is delivered."""
 
     def __init__(self, backend: Backend, clock: ManualClock) -> None:
@@ -28,23 +28,23 @@ class Desk(Dispatcher):
         self.inbox: list[Claimed] = []
         self.stopped: list[tuple[str, bool]] = []
 
-    def sit(self, slots: int = 1, *, queues: str = "q", worker: str = "w") -> Seat:
-        seat = Seat(
+    def add_worker(self, slots: int = 1, *, queues: str = "q", worker: str = "w") -> WorkerSlots:
+        worker_slots = WorkerSlots(
             worker,
             queues.split(),
             lease_ms=LEASE_MS,
             deliver=self.inbox.append,
             stop=lambda task, revoked: self.stopped.append((task.id, revoked)),
         )
-        self.hands.sit(seat, slots)
-        return seat
+        self.slots.add(worker_slots, slots)
+        return worker_slots
 
     async def running(self, **fields: Any) -> Claimed:
-        """A task in the hands of a worker who takes this one and no more."""
-        seat = self.sit(worker=f"w{len(self.inbox)}")
+        """A task held by a worker that takes this one and no more."""
+        worker_slots = self.add_worker(worker=f"w{len(self.inbox)}")
         receipt = await self.submit(a_task(**fields))
         await wait_until(lambda: self.inbox and self.inbox[-1].id == receipt.task)
-        self.hands.leave(seat)
+        self.slots.remove(worker_slots)
         return self.inbox[-1]
 
     async def idle(self) -> None:
@@ -61,25 +61,25 @@ class Desk(Dispatcher):
         return [event.type for event in page.items]
 
 
-def before_applying(desk: Desk, act: Callable[[], Any], *, times: int = 1) -> None:
-    """Somebody else acts between this process's decision and the ledger's applying it."""
-    store = desk.backend.tasks
+def before_applying(dispatcher: Observed, act: Callable[[], Any], *, times: int = 1) -> None:
+    """Another server acts between this process's decision and the ledger's applying it."""
+    store = dispatcher.backend.tasks
     apply, left = store.apply, times
 
-    async def meddled(moves: Any, hands: Any = (), *, now: int) -> Any:
+    async def meddled(moves: Any, asks: Any = (), *, now: int) -> Any:
         nonlocal left
         if left:
             left -= 1
             store.apply = apply  # type: ignore[method-assign]
             await act()
             store.apply = meddled  # type: ignore[method-assign]
-        return await apply(moves, hands, now=now)
+        return await apply(moves, asks, now=now)
 
     store.apply = meddled  # type: ignore[method-assign]
 
 
 @pytest.fixture
-async def desk(clock: ManualClock) -> AsyncIterator[Desk]:
+async def dispatcher(clock: ManualClock) -> AsyncIterator[Observed]:
     backend = open_backend("sqlite:///:memory:")
-    yield Desk(backend, clock)
+    yield Observed(backend, clock)
     await backend.close()

@@ -26,20 +26,18 @@ from onward.core.task import Claimed, Event, Instant, Lane, Letter, Note, State,
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, an_ask
 
 
-def submission(
-    task: Task, *, cap: int | None = None, key: Key | None = None, near: bool = False
-) -> Submission:
-    return Submission(*machine.born(task, PROFILES[task.profile]), cap, key, near)
+def submission(task: Task, *, cap: int | None = None, key: Key | None = None) -> Submission:
+    return Submission(*machine.born(task, PROFILES[task.profile]), cap, key)
 
 
-class Desk:
+class Driver:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.store = backend.tasks
         self.now: Instant = NOW
 
-    async def insert(self, *submissions: Submission, hands: tuple[Ask, ...] = ()) -> Inserted:
-        return await self.store.insert(submissions, hands, now=self.now)
+    async def insert(self, *submissions: Submission, asks: tuple[Ask, ...] = ()) -> Inserted:
+        return await self.store.insert(submissions, asks, now=self.now)
 
     async def submit(self, **fields: Any) -> Task:
         task = a_task(**{"created_at": self.now, **fields})
@@ -55,7 +53,7 @@ class Desk:
         return list(await self.store.claim([ask], now=self.now))
 
     async def running(self, **fields: Any) -> Claimed:
-        """A task of its own queue, in somebody's hands."""
+        """A task of its own queue, claimed by a worker."""
         task = await self.submit(**fields)
         (claimed,) = await self.claim(task.queue)
         assert claimed.id == task.id
@@ -66,8 +64,8 @@ class Desk:
         hold = LeaseRenewal(held.id, held.fence, until, fields.get("progress"), notes)
         return (await self.store.extend([hold], now=self.now))[0]
 
-    async def apply(self, *moves: Move | None, hands: tuple[Ask, ...] = ()) -> Moved:
-        return await self.store.apply([move for move in moves if move], hands, now=self.now)
+    async def apply(self, *moves: Move | None, asks: tuple[Ask, ...] = ()) -> Moved:
+        return await self.store.apply([move for move in moves if move], asks, now=self.now)
 
     def decide(self, held: Claimed | Task, outcome: Outcome, *spawn: Task) -> Move:
         children = tuple(submission(child) for child in spawn)
@@ -105,7 +103,7 @@ class Desk:
                 return found[::-1]
 
     async def recount(self) -> Mapping[tuple[str, Lane, State], int]:
-        # Lanes are told apart where they mean something: in the queue.
+        # Only queued tasks are counted by lane.
         return Counter(
             (task.queue, task.lane if task.shown is State.QUEUED else Lane.PRIMARY, task.shown)
             for task in await self.all()

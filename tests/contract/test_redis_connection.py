@@ -21,9 +21,9 @@ from onward.core.errors import LedgerUnavailable
 from onward.core.task import State
 from onward.ledgers.redis import RedisBackend, client
 from onward.ledgers.redis.client import connect
-from onward.ledgers.redis.line import Line, open_line
-from tests.contract.desk import Desk
-from tests.contract.ears import Ear, listening
+from onward.ledgers.redis.connection import RedisConnection, open_connection
+from tests.contract.driver import Driver
+from tests.contract.peers import Peer, listening
 from tests.processes import free_port
 from tests.servers import RedisServer, fresh_url, shared
 from tests.support import wait_until
@@ -70,23 +70,23 @@ async def test_a_ledger_over_tls(tmp_path: Path) -> None:
         *("--tls-cert-file", str(certificate), "--tls-key-file", str(key)),
     )
     url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
-    backend, ear = RedisBackend(url), Ear()
+    backend, peer = RedisBackend(url), Peer()
     try:
-        async with listening("redis7", ear, to=backend):
+        async with listening("redis7", peer, to=backend):
             other = RedisBackend(url)
-            over = await Desk(other).finished(payload=f'"{"x" * 100_000}"')
-            await wait_until(lambda: over.id in ear.ended)
+            over = await Driver(other).finished(payload=f'"{"x" * 100_000}"')
+            await wait_until(lambda: over.id in peer.ended)
             await other.close()
-        assert (await Desk(backend).task(over.id)).state is State.SUCCEEDED
+        assert (await Driver(backend).task(over.id)).state is State.SUCCEEDED
     finally:
         await backend.close()
         server.close()
 
 
 @asynccontextmanager
-async def a_line(url: str) -> AsyncIterator[Line]:
+async def a_line(url: str) -> AsyncIterator[RedisConnection]:
     redis = connect(url)
-    line = await open_line(redis)
+    line = await open_connection(redis)
     try:
         yield line
     finally:
@@ -115,7 +115,7 @@ async def test_refusals_are_told_apart_as_redis_py_does() -> None:
 async def test_what_is_said_on_a_channel_is_no_reply() -> None:
     heard: list[tuple[bytes, bytes]] = []
     async with a_line(fresh_url("valkey")) as line:
-        line.hear = lambda channel, said: heard.append((channel, said))
+        line.on_message = lambda channel, said: heard.append((channel, said))
         assert await line.ask("SUBSCRIBE", "one") == [b"subscribe", b"one", 1]
         shared("valkey").client.publish("one", "hello")
         assert await line.ask("SUBSCRIBE", "two") == [b"subscribe", b"two", 2]
@@ -144,7 +144,7 @@ async def test_whoever_leaves_while_hello_is_said_leaves_no_connection_behind() 
     redis = connect(fresh_url("valkey"))
     connection = redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
     redis.connection_pool.make_connection = lambda: connection  # type: ignore[method-assign]
-    opening = asyncio.ensure_future(open_line(redis))
+    opening = asyncio.ensure_future(open_connection(redis))
     while not connection.is_connected:  # noqa: ASYNC110 nobody tells
         await asyncio.sleep(0)
     assert opening.cancel()

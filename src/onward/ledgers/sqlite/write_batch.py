@@ -1,4 +1,4 @@
-"""One piece of work on its way: the free hands that ride along, what they got, what became ready.
+"""One write on its way: the asks that come with it, what they claimed, which queues became ready.
 
 Holds what the steps of a write share; reads and writes nothing itself.
 """
@@ -21,17 +21,17 @@ FOREVER = 9_000_000_000_000_000  # later than any clock
 _claimed_fields = attrgetter(*Claimed.__struct_fields__[:-2])
 
 
-class Turn:
-    def __init__(self, hands: Sequence[Ask], now: Instant) -> None:
+class WriteBatch:
+    def __init__(self, asks: Sequence[Ask], now: Instant) -> None:
         self.now = now
         self.claimed: list[Claimed] = []
         self.awake: set[str] = set()  # queues in which something became ready
         self.answered: set[TaskId] = set()
         self.texts = LongTexts()
         self.long: set[TaskId] = set()  # whose moves have long texts
-        self._left = {id(ask): ask.limit for ask in hands}
+        self._left = {id(ask): ask.limit for ask in asks}
         self._by_queue: dict[str, list[Ask]] = defaultdict(list)
-        for ask in hands:
+        for ask in asks:
             for queue in dict.fromkeys(want.queue for want in ask.wants):
                 self._by_queue[queue].append(ask)
 
@@ -39,8 +39,8 @@ class Turn:
         self._left[id(ask)] -= len(tasks)
         self.claimed += tasks
 
-    def hand(self, queue: str) -> Ask | None:
-        """A free hand for a task of this queue; it is used up."""
+    def take_slot(self, queue: str) -> Ask | None:
+        """An ask with a free slot for a task of this queue; the slot is used up."""
         asks = self._by_queue.get(queue)
         while asks:
             if self._left[id(asks[0])] > 0:
@@ -50,11 +50,11 @@ class Turn:
         return None
 
 
-def born_claimed(task: Task, hand: Ask, now: Instant) -> tuple[Task, Claimed]:
-    """A task that goes straight into a free hand."""
+def born_claimed(task: Task, ask: Ask, now: Instant) -> tuple[Task, Claimed]:
+    """A task that goes straight into a free slot."""
     until, attempt_by = None, None
-    if hand.lease_ms is not None:
-        until = now + hand.lease_ms
+    if ask.lease_ms is not None:
+        until = now + ask.lease_ms
         attempt_by = None if task.attempt_ms is None else now + task.attempt_ms
     clocks = [at for at in (until, attempt_by, task.expires_at) if at is not None]
     running = msgspec.structs.replace(
@@ -64,7 +64,7 @@ def born_claimed(task: Task, hand: Ask, now: Instant) -> tuple[Task, Claimed]:
         rev=1,
         attempt=1,
         events=task.events + 1,
-        worker=hand.worker,
+        worker=ask.worker,
         started_at=now,
         lease_until=until,
         attempt_by=attempt_by,

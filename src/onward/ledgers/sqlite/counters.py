@@ -1,4 +1,4 @@
-"""What the SQLite ledger keeps count of, and the numbers it gives out.
+"""What the SQLite ledger counts, and the numbers it hands out.
 
 Held in memory as it stands in the file, because this process is the file's only writer. What one
 piece of work changes counts from its end on: if it fails, nothing was counted.
@@ -19,7 +19,7 @@ K = TypeVar("K")
 TallyKey = tuple[str, str, str, int]  # queue, state, and of queued tasks lane and priority
 
 
-class Books:
+class Counters:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._tally: dict[TallyKey, int] = {}  # those of no task are left out

@@ -9,16 +9,16 @@ from onward.core.contract import Query
 from onward.core.errors import Invalid
 from onward.ledgers.redis.client import Functions
 from onward.ledgers.redis.store import SEP, RedisStore, _pairs
-from onward.ledgers.sealed.cells import (
+from onward.ledgers.sealed.fields import FIELDS
+from onward.ledgers.sealed.texts import (
     CLAIMED,
     CLEAR,
-    Cell,
+    SealedText,
     document_owner,
     effect_owner,
     event_field,
     owner_of,
 )
-from onward.ledgers.sealed.fields import FIELDS
 
 SCANNED = 1_000  # keys looked at in one go
 LONG = {"payload": "onward:payload:", "result": "onward:output:"}  # as in ledger.lua
@@ -46,59 +46,59 @@ return done
 """
 
 
-class RedisCells:
+class RedisSealedTexts:
     def __init__(self, functions: Functions, store: RedisStore) -> None:
         self._functions = functions
         self._store = store
 
-    async def read(self, after: str, limit: int) -> tuple[Sequence[Cell], str | None]:
+    async def read(self, after: str, limit: int) -> tuple[Sequence[SealedText], str | None]:
         stage, _, at = (after or f"{TASKS}:").partition(":")
         match stage:
             case "tasks":
-                cells, last = await self._tasks(at, max(1, limit // len(FIELDS)))
+                texts, last = await self._tasks(at, max(1, limit // len(FIELDS)))
             case "events":
-                cells, last = await self._events(at, limit)
+                texts, last = await self._events(at, limit)
             case "documents" | "effects":
-                cells, last = await self._scanned(stage, at)
+                texts, last = await self._scanned(stage, at)
             case _:
                 raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
         if last is not None:
-            return cells, f"{stage}:{last}"
+            return texts, f"{stage}:{last}"
         later = STAGES[STAGES.index(stage) + 1 :]
-        return cells, f"{later[0]}:" if later else None
+        return texts, f"{later[0]}:" if later else None
 
-    async def rewrite(self, changes: Sequence[tuple[Cell, str]]) -> int:
+    async def rewrite(self, changes: Sequence[tuple[SealedText, str]]) -> int:
         flat: list[str] = []
-        for cell, text in changes:
-            key, field, long, head = map(str, cell.place)
-            flat += [key, field, long, head + cell.text, head + text]
+        for one, text in changes:
+            key, field, long, head = map(str, one.place)
+            flat += [key, field, long, head + one.text, head + text]
         prefix = self._functions.prefix
         return int(await self._functions.command("EVAL", _REWRITE, 1, prefix, *flat))
 
-    async def _tasks(self, after: str, limit: int) -> tuple[Sequence[Cell], str | None]:
+    async def _tasks(self, after: str, limit: int) -> tuple[Sequence[SealedText], str | None]:
         if after and not after.isdecimal():
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
         page = await self._store.find(Query(after=after or None, limit=limit))
-        cells = [
-            Cell((self._name(f"onward:task:{task.id}"), field, long, ""), *named, text)
+        texts = [
+            SealedText((self._name(f"onward:task:{task.id}"), field, long, ""), *named, text)
             for task in page.items
             for field in FIELDS
             if (text := getattr(task, field)) is not None
             for named in [(owner_of(task.id), field)]
             for long in [self._name(LONG[field] + task.id) if field in LONG else ""]
         ]
-        return cells, page.next
+        return texts, page.next
 
-    async def _events(self, after: str, limit: int) -> tuple[Sequence[Cell], str | None]:
+    async def _events(self, after: str, limit: int) -> tuple[Sequence[SealedText], str | None]:
         page = await self._store.events(after=after, limit=limit)
-        cells = [
-            Cell((), owner_of(event.task), event_field(event.type), event.data)
+        texts = [
+            SealedText((), owner_of(event.task), event_field(event.type), event.data)
             for event in page.items
             if event.data is not None and event.type != CLAIMED
         ]
-        return cells, page.next if page.more else None
+        return texts, page.next if page.more else None
 
-    async def _scanned(self, stage: str, after: str) -> tuple[Sequence[Cell], str | None]:
+    async def _scanned(self, stage: str, after: str) -> tuple[Sequence[SealedText], str | None]:
         if after and not after.isdecimal():
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
         start = self._name("onward:doc:" if stage == DOCUMENTS else "onward:effect")
@@ -106,25 +106,25 @@ class RedisCells:
         cursor, keys = await self._functions.command(
             "SCAN", after or "0", "MATCH", pattern, "COUNT", SCANNED
         )
-        cells: list[Cell] = []
+        texts: list[SealedText] = []
         for key in map(bytes.decode, keys):
             kind = key.removeprefix(start)
             if stage == DOCUMENTS and kind in CLEAR:
                 continue
             for field, value in _pairs(await self._functions.command("HGETALL", key)):
-                cells += _cell(stage, key, kind, field.decode(), value.decode())
-        return cells, None if cursor == b"0" else cursor.decode()
+                texts += _text_of(stage, key, kind, field.decode(), value.decode())
+        return texts, None if cursor == b"0" else cursor.decode()
 
     def _name(self, name: str) -> str:
         return f"{self._functions.prefix}{name}"
 
 
-def _cell(stage: str, key: str, kind: str, field: str, value: str) -> Sequence[Cell]:
+def _text_of(stage: str, key: str, kind: str, field: str, value: str) -> Sequence[SealedText]:
     """A document has version and expiry before its body, an effect the fence before its value."""
     owner = document_owner(kind) if stage == DOCUMENTS else effect_owner(_effect_key(kind))
     *head, text = value.split(SEP, 2 if stage == DOCUMENTS else 1)
     before: Any = "".join(f"{part}{SEP}" for part in head)
-    return [Cell((key, field, "", before), owner, field, text)] if text else []
+    return [SealedText((key, field, "", before), owner, field, text)] if text else []
 
 
 def _effect_key(rest: str) -> str:

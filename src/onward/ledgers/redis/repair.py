@@ -1,4 +1,4 @@
-"""Tasks of a Redis ledger whose row and place disagree: found, and mended (see mend.lua).
+"""Tasks of a Redis ledger whose row and place disagree: found, and mended (see repair.lua).
 
 Walks everything in small steps and keeps only counts by queue: a ledger of any size can be looked
 at. What takes more than one step to know (counts, and who is missing in a list) is known only while
@@ -13,15 +13,15 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-_MEND = (files("onward.ledgers.redis") / "mend.lua").read_text()
+_MEND = (files("onward.ledgers.redis") / "repair.lua").read_text()
 STEP = 200
 ZSETS = ("running", "alarms", "scheduled", "dead", "aside")
 
-Fault = tuple[str, str]  # what is wrong, and with whom
+Fault = tuple[str, str]  # what is wrong, and with which id or key
 Progress = Callable[[int], None]  # how many have been looked at
 
 
-class Mending:
+class RowRepair:
     def __init__(
         self, client: Any, prefix: str, *, mends: bool, quiet: bool, progress: Progress
     ) -> None:
