@@ -10,11 +10,10 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from onward.cli.terminal import USAGE, Server, fail
+from onward.cli.commands import Options, option
+from onward.cli.terminal import USAGE, fail
 from onward.core.urls import shown
 
 if TYPE_CHECKING:
@@ -27,21 +26,20 @@ SILENCE_S = 120.0  # the server pings an answer that takes long
 GOODBYE_S = 2.0  # for answers under way when nobody writes any more
 
 
-def mcp(
-    session: Annotated[
-        str | None,
-        typer.Option(
-            "--session",
-            envvar="ONWARD_SESSION",
-            help="Whose tasks they are; by default a session of this process alone.",
-            show_default=False,
-        ),
-    ] = None,
-    server: Server = None,
-) -> None:
+OPTIONS: Options = {
+    "session": option(
+        "--session",
+        "The session that its tasks belong to; by default one of this process alone.",
+        envvar="ONWARD_SESSION",
+        show_default=False,
+    ),
+}
+
+
+def mcp(session: str | None, server: str | None) -> None:
     """Speak MCP on stdin and stdout: the tools of a running server, for an agent's configuration.
 
-    Example: [cyan]{"command": "onward", "args": ["mcp", "--session", "me"]}[/]
+    $ {"command": "onward", "args": ["mcp", "--session", "me"]}
     """
     from onward.client.address import server_url
     from onward.core.task import new_id
@@ -49,7 +47,7 @@ def mcp(
     try:
         url = server_url(server)
     except ValueError as error:
-        fail(USAGE, "cannot speak MCP", str(error), "look at --server and ONWARD_URL")
+        fail(USAGE, "cannot speak MCP", str(error), "check --server and ONWARD_URL")
     asyncio.run(Bridge(url, session or f"mcp-{new_id()}").run())
 
 
