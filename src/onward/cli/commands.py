@@ -43,7 +43,7 @@ def option(
 
 
 def flag(flags: str, help: str) -> Option:
-    return option(flags, help, bool, False)
+    return option(flags, help, bool, False, metavar="")  # not <bool>: a flag takes no value
 
 
 def duration(flags: str, help: str, **more: Any) -> Option:
@@ -65,11 +65,7 @@ COMMON: Options = {
 
 
 def add_command(
-    app: typer.Typer,
-    name: str,
-    function: Callable[..., None],
-    options: Options,
-    help: str = "",
+    app: typer.Typer, name: str, function: Callable[..., None], options: Options, help: str = ""
 ) -> None:
     """`help` is the function's docstring by default; its lines that begin with $ are examples."""
 

@@ -10,15 +10,7 @@ import typer
 
 from onward.cli.commands import command, option
 from onward.cli.tables import listing, progress_bar
-from onward.cli.terminal import (
-    REFUSED,
-    USAGE,
-    console,
-    fail,
-    plain,
-    print_json,
-    with_client,
-)
+from onward.cli.terminal import REFUSED, USAGE, console, fail, plain, print_json, with_client
 
 if TYPE_CHECKING:
     from onward.client.encryption import Keys
@@ -80,7 +72,7 @@ def status(as_json: bool, server: str | None) -> None:
 
 @command(encryption)
 def rotate(as_json: bool, server: str | None) -> None:
-    """Encrypt everything with the first key that is not yet; the server goes on meanwhile.
+    """Encrypt with the first key whatever is not yet; the server goes on meanwhile.
 
     If it is stopped half way, run it again: texts that are done are skipped.
 

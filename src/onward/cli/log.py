@@ -72,9 +72,7 @@ LOG = Resource(
         "state": lambda reader: "[yellow]retired[/]" if reader.retired else "[green]waited for[/]",
     },
     folds=("name",),
-    options={
-        "ledger": option("--ledger", "Open this ledger; no server need run.", metavar="URL"),
-    },
+    options={"ledger": option("--ledger", "Open this ledger; no server need run.", metavar="URL")},
     verbs=(
         Verb(
             "readers",

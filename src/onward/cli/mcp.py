@@ -32,7 +32,7 @@ OPTIONS: Options = {
         "The session that its tasks belong to; by default one of this process alone.",
         envvar="ONWARD_SESSION",
         show_default=False,
-    ),
+    )
 }
 
 

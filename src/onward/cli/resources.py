@@ -243,7 +243,7 @@ WORKERS = Resource(
         ),
         Verb(
             "drain",
-            "Give a worker no more tasks. It finishes those it has; one of the SDK then ends.",
+            "Give a worker no more tasks. It finishes those it has, and then leaves.",
             lambda client, key: _item(client, "POST", "workers", key, "drain"),
         ),
         Verb(

@@ -127,8 +127,7 @@ def show(id: str | None, every: bool, as_json: bool, server: str | None) -> None
 
 
 @command(
-    RUN.app,
-    {"id": ID_OR_NEWEST, "as_json": flag("--json", "Print each event as a line of JSON.")},
+    RUN.app, {"id": ID_OR_NEWEST, "as_json": flag("--json", "Print each event as a line of JSON.")}
 )
 def watch(id: str | None, timeout: int | None, as_json: bool, server: str | None) -> None:
     """Follow a run until it is over. Exit codes: 0 succeeded, 1 failed, 124 not over in time.

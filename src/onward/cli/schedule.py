@@ -173,6 +173,7 @@ SCHEDULE = Resource(
             $ onward schedule list
             $ onward schedule list --json | jq -r '.items[] | select(.paused).name'""",
             lambda client, cursor, limit: client.schedules.list(cursor=cursor, limit=limit),
+            options={"limit": option("--limit", "How many to list.", int, 100, min=1, max=1000)},
             none="no schedules; onward schedule add NAME TYPE --every 5m makes one",
         ),
         Verb(

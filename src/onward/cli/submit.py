@@ -23,8 +23,8 @@ class PriorityWord(StrEnum):
 PAYLOAD = argument("[PAYLOAD|-|@FILE]", "JSON text, - to read stdin, or @file.", "{}")
 TASK_OPTIONS: Options = {
     "queue": option("--queue", "Instead of the type's own queue; a worker must claim it."),
-    "priority": option("--priority", "Which tasks come first.", PriorityWord | None),
-    "max_retries": option("--max-retries", "Instead of the type's default.", int | None, min=0),
+    "priority": option("--priority", "Which tasks start first.", PriorityWord | None),
+    "max_retries": option("--max-retries", "How often to retry a failure.", int | None, min=0),
     "timeout_ms": duration("--task-timeout", "How long one attempt may run."),
     "session_id": option("--session", "The session that the task belongs to."),
     "requires_approval": flag("--approval", "Wait for a person's approval before it runs."),

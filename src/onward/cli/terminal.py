@@ -33,7 +33,7 @@ Server = Annotated[
         "--server", help="URL of the server.", envvar="ONWARD_URL", show_default="this machine"
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.", metavar="")]
 MARKS = {
     "scheduled": "◷",
     "queued": "○",
@@ -57,13 +57,15 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     # A pipe has no width: a table folded at 80 columns would break ids in two.
     width = None if stream.isatty() else 240
-    return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
+    return Console(
+        file=stream, width=width, highlight=False, soft_wrap=not stream.isatty(), quiet=quiet
+    )
 
 
 def fail(code: int, what: str, why: str = "", then: str = "") -> NoReturn:

@@ -12,37 +12,28 @@ import typer
 from onward.cli.commands import Options, option
 from onward.cli.demo.processes import running
 from onward.cli.tables import hint, value_of
-from onward.cli.terminal import (
-    FAILED,
-    TIMED_OUT,
-    console,
-    fail,
-    plain,
-    print_json,
-    with_client,
-)
+from onward.cli.terminal import FAILED, TIMED_OUT, console, fail, plain, print_json, with_client
 
 if TYPE_CHECKING:
     from onward.client.flows import FlowView, RunView
     from onward.client.http import Client
 
 NAME = "demo-branching"
+
+
+def _transform(op: str) -> Mapping[str, Any]:
+    at: dict[str, Any] = {"prep": {"input_key": "$params.text"}, "post": {"output_key": "result"}}
+    return {"kind": "executor", "service": "transform", "params": {"op": op}, **at}
+
+
 FLOW: Mapping[str, Any] = {
     "name": NAME,
     "description": "A service decides whether the text goes to capitals or to small letters.",
     "start": "route",
     "nodes": {
         "route": {"kind": "executor", "service": "route", "post": {"action_key": "action"}},
-        **{
-            key: {
-                "kind": "executor",
-                "service": "transform",
-                "params": {"op": op},
-                "prep": {"input_key": "$params.text"},
-                "post": {"output_key": "result"},
-            }
-            for key, op in (("B", "upper"), ("C", "lower"))
-        },
+        "B": _transform("upper"),
+        "C": _transform("lower"),
     },
     "edges": [
         {"from": "route", "action": "goB", "to": "B"},
@@ -62,7 +53,7 @@ OPTIONS: Options = {
         "URL of the server.",
         envvar=["SCHEDULER_BASE", "ONWARD_URL"],
         show_default="this machine",
-    ),
+    )
 }
 
 

@@ -7,46 +7,31 @@ so that a laptop does not notice.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onward.cli.demo import shop
 from onward.cli.demo.shop import COURIER, GROUP, HOUR_MS, ORDER, POSTER
-from onward.cli.tables import hint
 
 if TYPE_CHECKING:
-    from onward.client.http import ApprovalView, Client, Options
+    from onward.client.http import Client
 
 PHOTOS = ("harbour", "two cats", "panorama of the bay", "the old mill", "Ada at five", "first snow")
 CUSTOMERS = ("Ada", "Grace", "Linus", "Barbara", "Donald")
 QUESTIONS = ("When do you open?", "Is my poster ready?", "Do you print on canvas?")
 SESSIONS = ("demo-ada", "demo-grace")
 PRIORITIES = ("normal", "high", "low")
+WINDOW = {"type": "demo-thumbnail", "payload": {"photo": "the shop window"}}
+TOWER = {"type": "demo-caption", "payload": {"photo": "the clock tower"}}
+NIGHT = {"flow": POSTER, "params": {"paper": "rag", "card": "4242", "text": "closed"}}
 SCHEDULES: Mapping[str, Mapping[str, Any]] = {
-    "demo-pulse": {
-        "type": "demo-thumbnail",
-        "payload": {"photo": "the shop window"},
-        "every_ms": 5_000,
-        "overlap": "skip",
-        "missed": "skip",
-    },
-    "demo-minutely": {
-        "type": "demo-caption",
-        "payload": {"photo": "the clock tower"},
-        "cron": "* * * * *",
-        "missed": "skip",
-    },
-    "demo-nightly": {
-        "flow": POSTER,
-        "params": {"paper": "rag", "card": "4242", "text": "closed"},
-        "cron": "0 3 * * MON-FRI",
-        "timezone": "Europe/Berlin",
-    },
+    "demo-pulse": {**WINDOW, "every_ms": 5_000, "overlap": "skip", "missed": "skip"},
+    "demo-minutely": {**TOWER, "cron": "* * * * *", "missed": "skip"},
+    "demo-nightly": {**NIGHT, "cron": "0 3 * * MON-FRI", "timezone": "Europe/Berlin"},
 }
 
-PAGE = 200
 OPEN_MOST = 4  # approvals that wait for the user; with more, the demo decides the oldest
 SELDOM = 20  # rounds from one failure to the next: the dead stay until a person decides
 CLOSED_S = 8.0  # the courier's desk, counted from when its breaker opened
@@ -56,17 +41,18 @@ AWAY_S = 1.0  # between two tries while the server does not answer
 
 
 class Scenario:
-    def __init__(self, client: Client, *, print_news: bool) -> None:
+    def __init__(self, client: Client, tell: Callable[[str], None]) -> None:
         self.client = client
+        self.tell = tell  # what has just happened
         self.made: Counter[str] = Counter()
-        self.news: deque[str] = deque(maxlen=6)
-        self.away = False
-        self._print_news = print_news
+        self.on_change: Callable[[], None] = lambda: None
+        self._away = False
 
-    def tell(self, text: str) -> None:
-        self.news.append(text)
-        if self._print_news:
-            hint(text)
+    def summary(self) -> str:
+        if self._away:
+            return "no server answers; waiting for it to come back"
+        made = ", ".join(f"{count} {what}" for what, count in self.made.items())
+        return f"handed in: {made or 'nothing'}"
 
     async def prepare(self) -> None:
         """Flows and schedules; the same twice is the same."""
@@ -93,36 +79,21 @@ class Scenario:
         for n in count():
             try:
                 await act.play(self, n)
-                self.away = False
+                self._away = False
             except Unreachable:
                 # A user who kills the server wants to see what happens when it is back.
-                self.away = True
+                self._away = True
                 await asyncio.sleep(AWAY_S)
                 continue
             except ProblemError as error:
                 self.tell(f"refused: {error}")
+            finally:
+                self.on_change()
             await asyncio.sleep(act.every_s)
 
     async def submit(self, type: str, payload: Any, **options: Any) -> None:
-        given: Options = options  # type: ignore[assignment]
-        await self.client.submit(type, payload, **given)
+        await self.client.submit(type, payload, **options)
         self.made["tasks"] += 1
-
-    async def breaker_is_open(self) -> bool:
-        queues = (await self.client.queues.list()).items
-        breaker = next((queue.breaker for queue in queues if queue.name == COURIER), None)
-        return breaker is not None and breaker.state != "closed"
-
-    async def approvals(self) -> Sequence[ApprovalView]:
-        """The demo's own that are open, oldest first: of tasks, and of runs."""
-        page = await self.client.approvals(limit=PAGE)
-        runs = await self.client.runs.list(flow=ORDER, state="waiting", limit=PAGE)
-        ours = {run.id for run in runs.items}
-        return [
-            each
-            for each in reversed(page.items)
-            if each.queue.startswith("demo-") or each.task_id in ours
-        ]
 
 
 async def photos(scene: Scenario, n: int) -> None:
@@ -167,10 +138,10 @@ async def outage(scene: Scenario, n: int) -> None:
             body = {"parcel": f"parcel {n}-{parcel}"}
             await scene.submit(COURIER, body, max_retries=20, backoff_ms=[400, 400, 1_500])
         async with asyncio.timeout(OPENS_WITHIN_S):
-            while True:
+            health = await scene.client.health()
+            while COURIER not in _open_breakers(health):
                 await asyncio.sleep(LOOK_S)
-                if await scene.breaker_is_open():
-                    break
+                health = await scene.client.health()
         scene.tell("the breaker is open: parcels wait, and none is tried in vain")
         await asyncio.sleep(CLOSED_S)
     except TimeoutError:  # another worker serves the courier's queue as well
@@ -180,13 +151,21 @@ async def outage(scene: Scenario, n: int) -> None:
     scene.tell("the desk is open again: one parcel is tried, then the others follow in waves")
 
 
+def _open_breakers(health: Mapping[str, Any]) -> set[str]:
+    breakers = health["details"]["circuit_breaker"]["services"]
+    return {name for name, each in breakers.items() if each["state"] != "closed"}
+
+
 async def desk(scene: Scenario, n: int) -> None:
     """A person is asked. What the user does not decide, the demo does, oldest first."""
     copies = 2 + n % 3
     reason = f"{copies} copies for {CUSTOMERS[n % 5]}, free of charge: really?"
     body = {"photo": PHOTOS[n % len(PHOTOS)], "copies": copies}
     await scene.submit("demo-print", body, approval={"reason": reason, "expires_ms": HOUR_MS})
-    for each in (await scene.approvals())[:-OPEN_MOST]:
+    # Newest first; those of runs have the type of their flow.
+    asked = (await scene.client.approvals(limit=200)).items
+    ours = [each for each in asked if each.type.startswith(("demo-", "flow:demo-"))]
+    for each in ours[OPEN_MOST:]:
         decide = scene.client.approve if n % 3 else scene.client.reject
         await decide(each.id, by="the demo")
     scene.tell("a print job waits for a person: /ui/approvals")

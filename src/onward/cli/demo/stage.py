@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
 import tempfile
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -18,19 +16,16 @@ from urllib.parse import urlsplit
 
 from onward.cli.demo import shop
 from onward.cli.demo.processes import START_S, STOP_S, running
-from onward.cli.demo.scenario import PAGE, SCHEDULES, Scenario
-from onward.cli.tables import card, hint, welcome
-from onward.cli.terminal import COLOURS, MARKS, REFUSED, console, fail, plain
+from onward.cli.demo.scenario import SCHEDULES, Scenario
+from onward.cli.tables import welcome
+from onward.cli.terminal import REFUSED, console, fail, plain
 from onward.client.errors import ProblemError, Unreachable
 from onward.core.errors import OnwardError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from onward.client.http import Client
 
 LIVE = ("scheduled", "queued", "running", "waiting")
-LOOK_S = 2.0
 
 
 async def play(
@@ -38,23 +33,21 @@ async def play(
 ) -> Mapping[str, Any]:
     """Ctrl-C and the end of the given time are both good ends."""
     logging.getLogger("onward").addHandler(logging.NullHandler())  # the table shows enough
-    table = sys.stderr.isatty() and not quiet
-    scene = Scenario(client, print_news=not quiet and not table)
+    out = console(stderr=True, quiet=quiet)
+    scene = Scenario(client, lambda text: out.print(plain(text), style="bright_black"))
     async with _server(client, may_start=may_start) as own:
         if not quiet:
-            _opening(client.url, own=own)
+            _welcome(client.url, own=own)
         try:
             async with _workers(client.url):
                 await scene.prepare()
-                await _until_told(_live(scene) if table else scene.play(), length_ms)
-                if not quiet:
-                    hint("ending: workers finish what they have; Ctrl-C again leaves at once")
+                with out.status("") as status:
+                    scene.on_change = lambda: status.update(scene.summary())
+                    await _until_told(scene.play(), length_ms)
+                out.print("ending: workers finish what they have; Ctrl-C again leaves at once")
         finally:
             left = "its server and ledger are gone" if own else await _clear_up(client)
-    if not quiet:
-        made = ", ".join(f"{count} {what}" for what, count in scene.made.items()) or "nothing"
-        console(stderr=True).print(f"[green]✓[/] handed in: {plain(made)}")
-        hint(f"  {left}")
+    out.print(f"[green]✓[/] {scene.summary()}\n  [bright_black]{left}[/]")
     return {"url": client.url, "own_server": own, "made": scene.made}
 
 
@@ -165,7 +158,7 @@ async def _unless_gone(call: Awaitable[Any]) -> bool:
     return True
 
 
-def _opening(url: str, *, own: bool) -> None:
+def _welcome(url: str, *, own: bool) -> None:
     own_server = "its own, on a temporary ledger; to keep one: onward up"
     yours = "yours; kill it and start it again: the demo goes on"
     rows = [
@@ -175,61 +168,3 @@ def _opening(url: str, *, own: bool) -> None:
     ]
     last = "Ctrl-C ends it and removes its workers and schedules."
     welcome("demo   a print shop at work", rows, last)
-
-
-async def _live(scene: Scenario) -> None:
-    """The scenario, under a table of what there is."""
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
-    rows: list[tuple[str, str]] = []
-
-    def drawn() -> RenderableType:
-        news = [Text(f"  {plain(text)}", style="bright_black") for text in scene.news]
-        if scene.away:
-            news.append(Text("  no server answers; waiting for it to come back", style="yellow"))
-        return Group(card(rows), Text(), *news)
-
-    async def look() -> None:
-        while True:
-            with suppress(OnwardError):  # the scenario notices, too
-                rows[:] = await _rows(scene)
-            await asyncio.sleep(LOOK_S)
-
-    with Live(console=console(stderr=True), get_renderable=drawn, transient=True):
-        async with asyncio.TaskGroup() as group:
-            group.create_task(look())
-            group.create_task(scene.play())
-
-
-async def _rows(scene: Scenario) -> list[tuple[str, str]]:
-    client = scene.client
-    tasks: Counter[str] = Counter()
-    for queue in (await client.queues.list()).items:
-        if queue.name.startswith("demo-"):
-            tasks.update(queue.states)
-    runs: Counter[str] = Counter()
-    for flow in (shop.ORDER, shop.POSTER):
-        runs.update(run.state for run in (await client.runs.list(flow=flow, limit=PAGE)).items)
-    groups = [each for each in (await client.dead_letters()).items if each.types[0] in shop.TYPES]
-    dead = sum(group.count for group in groups)
-    shut = await scene.breaker_is_open()
-    rows = {
-        "tasks": _states(tasks),
-        "runs": _states(runs),
-        "dead-letters": f"{dead} of {len(groups)} kinds",
-        "approvals": f"{len(await scene.approvals())} wait for you",
-        "schedules": ", ".join(SCHEDULES),
-        "queues": f"[yellow]the breaker of {shop.COURIER} is open[/]" if shut else "all are open",
-    }
-    return [(f"  [cyan]/ui/{page}[/]", text) for page, text in rows.items()]
-
-
-def _states(counts: Mapping[str, int]) -> str:
-    parts = [
-        f"[{COLOURS.get(state, 'default')}]{mark}[/] {counts[state]} {state}"
-        for state, mark in MARKS.items()
-        if counts.get(state)
-    ]
-    return "  ".join(parts) or "–"
