@@ -49,9 +49,9 @@ def _print(findings: Sequence[Finding]) -> None:
     table.add_column(style="bright_black")
     table.add_column(overflow="fold")
     for finding in findings:
-        said = escape(plain(finding.found))
+        text = escape(plain(finding.found))
         if finding.todo:
-            said += f"\n[cyan]→ {escape(finding.todo)}[/]"
+            text += f"\n[cyan]→ {escape(finding.todo)}[/]"
         mark = f"[bold {COLOURS[finding.mark]}]{finding.mark}[/]"
-        table.add_row(mark, finding.about, said)
+        table.add_row(mark, finding.about, text)
     console().print(table)

@@ -23,7 +23,7 @@ VERSION = "io.modelcontextprotocol/protocolVersion"
 NAMES = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId"}
 INTERNAL = -32603
 SILENCE_S = 120.0  # the server pings an answer that takes long
-GOODBYE_S = 2.0  # for answers under way when nobody writes any more
+GOODBYE_S = 2.0  # for answers under way when stdin is closed
 
 
 OPTIONS: Options = {
@@ -68,7 +68,7 @@ class Bridge:
                 "onward-session": session,
             }
         )
-        self._version: str | None = None  # what an older client has agreed on when it said hello
+        self._version: str | None = None  # agreed on in the initialize call of an older client
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -129,12 +129,12 @@ class Bridge:
         return {**headers, "mcp-name": name} if isinstance(name, str) else headers
 
     def _excuse(self, message: Mapping[str, Any], error: Exception) -> None:
-        said = (
+        why = (
             f"no answer from {shown(self._url)}: {error}; is the server up? `onward up` starts one"
         )
         if "id" in message:
-            _write({"jsonrpc": "2.0", "id": message["id"], "error": _fault(INTERNAL, said)})
-        print(said, file=sys.stderr)
+            _write({"jsonrpc": "2.0", "id": message["id"], "error": _fault(INTERNAL, why)})
+        print(why, file=sys.stderr)
 
 
 async def _answers(

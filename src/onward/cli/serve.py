@@ -63,14 +63,14 @@ def read_settings(**given: Any) -> Settings:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        said = our_words(first["msg"])
+        why = our_words(first["msg"])
         name = str(first["loc"][0]) if first["loc"] else "the settings"
         # A setting is named as it was given: as a variable of the environment, or as an option.
         name = f"--{name.replace('_', '-')}" if name in given else name
         fail(
             USAGE,
             f"{name} cannot be read",
-            f"{shown(repr(first['input']))}: {said}" if first["loc"] else said,
+            f"{shown(repr(first['input']))}: {why}" if first["loc"] else why,
             "correct it and start again; `onward up --help` shows the options",
         )
 

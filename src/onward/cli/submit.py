@@ -66,7 +66,7 @@ def submit(
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
-    """Only those that were used: what is not said is the server's to decide."""
+    """Only those that were used: for the others the server has defaults."""
     return {name: each for name, each in options.items() if each is not None and each is not False}
 
 
