@@ -18,7 +18,9 @@ def graph(*edges: tuple[str, str, str], also: Sequence[str] = ()) -> list[NodeVi
             key=key,
             kind="executor",
             start=number == 0,
-            edges=tuple(EdgeView(action, to) for source, action, to in edges if source == key),
+            edges=tuple(
+                EdgeView(action=action, to=to) for source, action, to in edges if source == key
+            ),
         )
         for number, key in enumerate(keys)
     ]
@@ -79,8 +81,10 @@ def test_what_no_edge_leads_to_is_shown_as_such() -> None:
 
 def test_a_subflow_is_drawn_inside_its_node() -> None:
     nodes = [
-        NodeView(key="a", kind="subflow", start=True, edges=(EdgeView("default", "b"),)),
-        NodeView(key="a/x", kind="executor", start=True, edges=(EdgeView("default", "y"),)),
+        NodeView(key="a", kind="subflow", start=True, edges=(EdgeView(action="default", to="b"),)),
+        NodeView(
+            key="a/x", kind="executor", start=True, edges=(EdgeView(action="default", to="y"),)
+        ),
         NodeView(key="a/y", kind="executor"),
         NodeView(key="b", kind="executor"),
     ]

@@ -216,6 +216,31 @@ def test_exit_codes_say_how_it_went(machine: Machine) -> None:
     assert machine.run("task", "get", id, "--server", "http://127.0.0.1:9").returncode == 5
 
 
+@pytest.mark.contract("N-1", "N-11")
+def test_workers_services_and_sessions_are_listed_and_changed(machine: Machine) -> None:
+    (worker,) = [each["id"] for each in machine.json("workers", "list")["items"]]
+    assert worker in machine.run("workers", "list").stdout
+    assert machine.json("workers", "drain", worker)["draining"] is True
+    assert machine.run("workers", "undrain", worker).stdout == f"{worker}  ready\n"
+    unknown = machine.run("workers", "drain", "nothing")
+    assert (unknown.returncode, "→ onward workers list" in unknown.stderr) == (3, True)
+
+    schema = {"make": {"type": "object", "required": ["n"]}}
+    declared = {"name": "report", "task_types": ["make"], "schema": schema}
+    (machine.place / "report.json").write_text(json.dumps(declared))
+    assert machine.run("service", "declare", "report.json").stdout == "report  make\n"
+    assert machine.json("service", "show", "report")["schema"] == schema
+    refused = machine.run("submit", "make", "{}")
+    assert (refused.returncode, "→ onward service show report" in refused.stderr) == (2, True)
+    id = machine.run("submit", "make", '{"n": 1}', "--session", "ada").stdout.strip()
+    assert machine.run("service", "delete", "report").stdout == "report is deleted\n"
+    assert "report" not in machine.run("service", "list").stdout
+
+    assert [each["id"] for each in machine.json("session", "list")["items"]] == ["ada"]
+    assert "1 queued" in machine.run("session", "show", "ada").stdout
+    assert id in machine.run("session", "tasks", "ada").stdout
+
+
 @pytest.mark.contract("N-1")
 def test_an_error_is_what_why_and_the_next_command(machine: Machine) -> None:
     for done in (
@@ -495,7 +520,8 @@ def test_doctor_finds_a_damaged_or_open_ledger(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     ["", "up", "serve", "worker", "submit", "doctor", "task"]
-    + [f"task {verb}" for verb in ("get", "list", "cancel", "retry", "explain", "events", "watch")],
+    + [f"task {verb}" for verb in ("get", "list", "cancel", "retry", "explain", "events", "watch")]
+    + ["workers drain", "service declare", "session tasks", "queue pause", "log forget"],
 )
 def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     done = run(*command.split(), "--help", cwd=tmp_path)

@@ -209,7 +209,7 @@ def test_a_rejected_task_says_so(shell: Shell) -> None:
     assert shell.run("task", "watch", task).returncode == 1
     assert "too dear" in shell.run("task", "get", task).stdout
     assert shell.json("approvals", "list", "--status", "rejected")["items"][0]["by"] == "bob"
-    assert "no open approvals" in shell.run("approvals", "list").stderr
+    assert "no approvals with this status" in shell.run("approvals", "list").stderr
 
 
 @pytest.mark.contract("N-1")

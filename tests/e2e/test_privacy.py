@@ -179,7 +179,7 @@ def test_doctor_says_how_it_is_about_encryption(tmp_path: Path) -> None:
         (one,) = [one for one in json.loads(done.stdout) if one["about"] == "encryption"]
         return one["mark"], one["found"]
 
-    assert found() == ("✓", "off: what is kept can be read by whoever has the files")
+    assert found() == ("✓", "off: whatever is stored can be read in its files")
     assert found(ONWARD_ENCRYPTION_KEYS=key) == ("✓", "on, k1 seals")
     other = onward("keys", "encryption", "new", "--name", "k0").strip()
     both = found(ONWARD_ENCRYPTION_KEYS=f"{key},{other}")

@@ -82,7 +82,7 @@ def test_a_schedule_from_a_shell(shell: Shell) -> None:
     assert "triggered" in card
     assert json.loads(done.stdout)["id"] in card
     assert shell.json("resume", "report")["paused"] is False
-    assert shell.run("remove", "report").stdout == "report removed\n"
+    assert shell.run("remove", "report").stdout == "report is removed\n"
     gone = shell.run("show", "report")
     assert (gone.returncode, "onward schedule list" in gone.stderr) == (3, True)
     assert shell.json("remove", "launch") == {"name": "launch", "removed": True}
@@ -94,8 +94,8 @@ def test_a_schedule_from_a_shell(shell: Shell) -> None:
     ("arguments", "said"),
     [
         (("--cron", "61 * * * *"), "bad minute"),
-        (("--every", "10ms"), ">= 1000"),
-        (("--at", "tomorrow"), "--at tomorrow is no time"),
+        (("--every", "10ms"), "greater than or equal to 1000"),
+        (("--at", "tomorrow"), "--at tomorrow is not a time"),
         (("--at", "2030-01-01", "--tz", "Mars/Base"), "no time zone 'Mars/Base'"),
         (("--cron", "@daily", "--tz", "Europe/Berln"), "did you mean Europe/Berlin?"),
         ((), "exactly one of cron, every_ms and run_at"),

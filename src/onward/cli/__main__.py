@@ -8,7 +8,6 @@ import typer
 
 from onward import __version__
 from onward.cli import (
-    approvals,
     demo,
     dlq,
     doctor,
@@ -17,7 +16,7 @@ from onward.cli import (
     keys,
     log,
     mcp,
-    queue,
+    resources,
     run,
     schedule,
     serve,
@@ -25,6 +24,7 @@ from onward.cli import (
     task,
     worker,
 )
+from onward.cli.commands import command
 
 app = typer.Typer(
     name="onward",
@@ -52,23 +52,29 @@ def _onward(
     """Hand off work and move on."""
 
 
-app.command()(serve.up)
-app.command()(serve.serve)
-app.command()(worker.worker)
-app.command("exec-worker")(exec_worker.exec_worker)
-app.command()(submit.submit)
-app.add_typer(task.app, name="task")
-app.add_typer(flow.app, name="flow")
-app.add_typer(run.app, name="run")
-app.add_typer(queue.app, name="queue")
-app.add_typer(dlq.app, name="dlq")
-app.add_typer(approvals.app, name="approvals")
-app.add_typer(schedule.app, name="schedule")
-app.add_typer(log.app, name="log")
+command(app, serve.OPTIONS)(serve.up)
+command(app, serve.OPTIONS)(serve.serve)
+command(app, worker.OPTIONS)(worker.worker)
+command(app, exec_worker.OPTIONS)(exec_worker.exec_worker)
+command(app, submit.OPTIONS)(submit.submit)
+for group in (
+    task.TASK,
+    flow.FLOW,
+    run.RUN,
+    resources.QUEUE,
+    dlq.DLQ,
+    resources.APPROVALS,
+    schedule.SCHEDULE,
+    resources.WORKERS,
+    resources.SERVICE,
+    resources.SESSION,
+    log.LOG,
+):
+    app.add_typer(group.app, name=group.name)
 app.add_typer(keys.app, name="keys")
 app.add_typer(demo.app, name="demo")
-app.command()(mcp.mcp)
-app.command()(doctor.doctor)
+command(app, mcp.OPTIONS)(mcp.mcp)
+command(app, doctor.OPTIONS)(doctor.doctor)
 
 
 def main() -> None:

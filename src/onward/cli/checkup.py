@@ -60,8 +60,8 @@ def examine(ledger: str | None, server: str | None, *, repair: bool = False) -> 
     except ValidationError as error:
         for wrong in error.errors(include_url=False):
             name = ".".join(str(part) for part in wrong["loc"]) or "settings"
-            said = f"{shown(repr(wrong['input']))}: {our_words(wrong['msg'])}"
-            yield Finding(BAD, name, said, f"correct {name}")
+            found = f"{shown(repr(wrong['input']))}: {our_words(wrong['msg'])}"
+            yield Finding(BAD, name, found, f"correct {name}")
         return
     answer = _ask(server, settings)
     yield _encryption(settings)
@@ -120,7 +120,7 @@ def _encryption(settings: Settings) -> Finding:
     except Invalid as error:
         return Finding(BAD, "encryption", str(error), error.hint or "")
     if keyring is None:
-        return Finding(GOOD, "encryption", "off: what is kept can be read by whoever has the files")
+        return Finding(GOOD, "encryption", "off: whatever is stored can be read in its files")
     opens = f", {', '.join(keyring.ids[1:])} only open" if keyring.ids[1:] else ""
     found = f"on, {keyring.sealing} seals{opens}"
     file = settings.encryption_keys_file
@@ -192,7 +192,7 @@ def _readers(path: Path) -> Iterator[Finding]:
             name: msgspec.json.decode(body)["silent_ms"] for name, body in connection.execute(kept)
         }
         names = [str(name) for (name,) in connection.execute(waited)]
-    except apsw.Error:  # no ledger yet, or no ledger at all: that is said elsewhere
+    except apsw.Error:  # no ledger yet, or no ledger at all: that is reported elsewhere
         return
     finally:
         connection.close()
@@ -247,16 +247,16 @@ def _owner(path: Path) -> str | None:
         number = re.search(r"\d+", name)
         command = _command(number[0]) if number is not None else ""
         return f"{name} ({command})" if command else name
-    except OSError:  # there is no lock: nobody ever was there
+    except OSError:  # there is no lock: no server has ever opened it
         return None
 
 
 def _command(process: str) -> str:
     try:
-        said = Path(f"/proc/{process}/cmdline").read_bytes()
+        line = Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:
         return ""
-    words = said.decode(errors="replace").split("\0")
+    words = line.decode(errors="replace").split("\0")
     # Up to its options: they may hold passwords.
     return plain(" ".join(map(shown, takewhile(lambda word: word[:2] != "--", words))))[:80]
 
@@ -324,12 +324,12 @@ def _server(
     if answer is None:
         yield _nobody(url)
         return
-    said = f"{shown(url)} is served by Onward {answer.body.get('version', '?')}"
+    served = f"{shown(url)} is served by Onward {answer.body.get('version', '?')}"
     status = str(answer.body.get("status"))
     if status == "healthy":
-        yield Finding(GOOD, "server", f"{said}, {status}")
+        yield Finding(GOOD, "server", f"{served}, {status}")
     else:
-        found = "; ".join([f"{said}, {status}", *_ill(answer.body.get("details") or {})])
+        found = "; ".join([f"{served}, {status}", *_ill(answer.body.get("details") or {})])
         mark = ODD if status == "degraded" else BAD
         yield Finding(mark, "server", found, f"curl {shown(url)}/health")
     if answer.skew_s is not None:

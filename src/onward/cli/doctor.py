@@ -1,13 +1,14 @@
-"""`onward doctor`: say what must be mended."""
+"""`onward doctor`: print what must be mended."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from onward.cli.terminal import FAILED, AsJson, Server, console, plain, print_json
+from onward.cli.commands import Options, flag, option
+from onward.cli.terminal import FAILED, console, plain, print_json
 
 if TYPE_CHECKING:
     from onward.cli.checkup import Finding
@@ -15,26 +16,18 @@ if TYPE_CHECKING:
 COLOURS = {"✓": "green", "!": "yellow", "✗": "red"}
 
 
-def doctor(
-    ledger: Annotated[
-        str | None, typer.Option("--ledger", help="Look at this one.", show_default="ONWARD_LEDGER")
-    ] = None,
-    repair: Annotated[
-        bool,
-        typer.Option("--repair", help="Mend the lists of a Redis ledger; stop all servers first."),
-    ] = False,
-    as_json: AsJson = False,
-    server: Server = None,
-) -> None:
-    """Check this machine and the server; exit 1 if something must be mended.
+OPTIONS: Options = {
+    "ledger": option("--ledger", "The ledger to check.", show_default="ONWARD_LEDGER"),
+    "repair": flag("--repair", "Mend the lists of a Redis ledger; stop all servers first."),
+}
 
-    Examples:
 
-    [cyan]onward doctor[/]
+def doctor(ledger: str | None, repair: bool, as_json: bool, server: str | None) -> None:
+    """Check this machine, the ledger and the server. Exit code 1: something must be mended.
 
-    [cyan]onward doctor --ledger sqlite:////data/onward.db --json[/]
-
-    [cyan]onward doctor --ledger redis://127.0.0.1:6379/0 --repair[/]
+    $ onward doctor
+    $ onward doctor --ledger sqlite:////data/onward.db --json
+    $ onward doctor --ledger redis://127.0.0.1:6379/0 --repair
     """
     from onward.cli.checkup import BAD, examine
 
@@ -56,9 +49,9 @@ def _print(findings: Sequence[Finding]) -> None:
     table.add_column(style="bright_black")
     table.add_column(overflow="fold")
     for finding in findings:
-        said = escape(plain(finding.found))
+        text = escape(plain(finding.found))
         if finding.todo:
-            said += f"\n[cyan]→ {escape(finding.todo)}[/]"
+            text += f"\n[cyan]→ {escape(finding.todo)}[/]"
         mark = f"[bold {COLOURS[finding.mark]}]{finding.mark}[/]"
-        table.add_row(mark, finding.about, said)
+        table.add_row(mark, finding.about, text)
     console().print(table)

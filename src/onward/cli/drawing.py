@@ -1,4 +1,4 @@
-"""A flow's graph in colours and signs; whatever a colour says, a sign or a word says too."""
+"""A flow's graph in colours and signs; whatever a colour shows, a sign or a word shows too."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KIND_MARKS: Mapping[str, str] = {
 }
 
 
-class Look(msgspec.Struct, frozen=True):
+class NodeStyle(msgspec.Struct, frozen=True):
     """How a node is shown: its sign, and what stands right of it, in columns."""
 
     mark: str
@@ -40,20 +40,20 @@ class Look(msgspec.Struct, frozen=True):
     cells: Sequence[str | Text] = ()
 
 
-def still(node: NodeView) -> Look:
-    """A node that nobody runs."""
+def still(node: NodeView) -> NodeStyle:
+    """A node outside of any run."""
     from rich.text import Text
 
     what = plain(node.what)
     kind = Text(node.kind, style=DIM)
-    said = "" if what in ("", node.kind) else what
+    about = "" if what in ("", node.kind) else what
     style = "cyan" if node.start else ""
-    return Look(KIND_MARKS.get(node.kind, "●"), style, (kind, said))
+    return NodeStyle(KIND_MARKS.get(node.kind, "●"), style, (kind, about))
 
 
 def picture(
     nodes: Sequence[NodeView],
-    look: Callable[[NodeView], Look] = still,
+    style_of: Callable[[NodeView], NodeStyle] = still,
     *,
     taken: layout.Taken = frozenset(),
     airy: bool = True,
@@ -61,8 +61,8 @@ def picture(
     from rich.table import Table
     from rich.text import Text
 
-    looks = {node.key: look(node) for node in nodes}
-    columns = max((len(each.cells) for each in looks.values()), default=0)
+    styles = {node.key: style_of(node) for node in nodes}
+    columns = max((len(each.cells) for each in styles.values()), default=0)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     for _ in range(columns):
@@ -78,7 +78,7 @@ def picture(
         if line.node is None:
             table.add_row(text)
             continue
-        shown = looks[line.node.key]
+        shown = styles[line.node.key]
         text.append(f"{shown.mark} {_name(line.node.key)}", style=shown.style or "default")
         table.add_row(text, *map(_cell, shown.cells))
     return table
@@ -98,7 +98,7 @@ def _name(path: str) -> str:
 
 
 def _unsteered(edge: str) -> str:
-    """An action is somebody's word: no control characters, but the blank at the end is ours."""
+    """Without control characters, which an action may contain; a blank at the end stays."""
     return plain(edge) + (" " if edge.endswith(" ") else "")
 
 
@@ -113,7 +113,7 @@ def nodes_of(definition: Definition) -> list[NodeView]:
             what=row.what,
             depth=row.depth,
             start=row.start,
-            edges=tuple(EdgeView(action, to) for action, to in row.leads_to),
+            edges=tuple(EdgeView(action=action, to=to) for action, to in row.leads_to),
         )
         for row in graph.outline(definition)
     ]

@@ -1,4 +1,4 @@
-"""What is wrong with a definition, told to people and to scripts."""
+"""The faults of a definition, for people and for scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def sound(source: Source) -> Definition:
-    """The parts of a definition without faults; of one with any, they are told: then the end."""
+    """The parts of a definition; if it has faults, they are printed and the command ends."""
     from onward.flow.definition import DefinitionFaults
 
     try:
@@ -52,7 +52,7 @@ def _tell(source: Source, flaws: Sequence[Flaw], colour: str) -> None:
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2, 0, 0))
-    # In the order of the file, as somebody mends them; what has no place comes last.
+    # In the order of the file, as they are mended; a fault without a place comes last.
     for at, flaw in sorted(
         ((source.position(flaw), flaw) for flaw in flaws), key=lambda each: each[0] or NOWHERE
     ):

@@ -2,68 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from onward.cli.submit import read_payload
-from onward.cli.tables import Timeout, cell, hint, listing, show_page
-from onward.cli.terminal import (
-    FAILED,
-    USAGE,
-    AsJson,
-    Server,
-    ago,
-    console,
-    converse,
-    fail,
-    plain,
-    print_json,
-)
+from onward.cli.commands import Options, Resource, Verb, argument, command, flag, option
+from onward.cli.submit import given, read_payload
+from onward.cli.tables import cell, hint, since
+from onward.cli.terminal import FAILED, USAGE, ago, console, fail, plain, print_json, with_client
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from onward.cli.changes import Change
     from onward.cli.source import Source
-    from onward.client.flows import RunOptions
     from onward.client.http import Client
     from onward.flow.parts import Definition
     from onward.wire.flows import FlowView
     from onward.wire.runs import RunView
 
-app = typer.Typer(help="Write flows, publish them, look at them, run them.", no_args_is_help=True)
+SOURCE = argument("FILE|-|MODULE:ATTR", "A JSON file, - for stdin, or a Flow in a Python module.")
+NAME = argument("NAME", "The flow's name, or its id.")
+VERSION = option(
+    "--version", "Which version of the flow.", int | None, min=1, show_default="the newest"
+)
+RUN_OPTIONS: Options = {
+    "shared": option("--shared", "The shared state to begin with.", metavar="JSON|@FILE|-"),
+    "watch": flag("--watch", "Show the graph as it runs."),
+}
 
-LOOK = "onward flow list"
 
-SourceArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE|-|MODULE:ATTR", help="A JSON file, - for stdin, or a flow of the builder."
+async def _show(client: Client, key: str, version: int | None, definition: bool) -> Any:
+    flow = await client.flows.get(key, version)
+    return flow.definition if definition else flow
+
+
+def _print_card(flow: Any) -> None:
+    from onward.cli.drawing import picture
+
+    if isinstance(flow, dict):
+        print_json(flow)
+        return
+    out = console()
+    if not flow.version:
+        out.print(f"{_title(flow)}: nothing is published yet")
+        return
+    out.print(f"{_title(flow)}  [bright_black]{ago(flow.published_at)}[/]")
+    for warning in flow.warnings:
+        node = "" if warning.node is None else f"node {warning.node}: "
+        out.print(f"! {plain(node + warning.message)}", style="yellow", markup=False)
+    out.print()
+    out.print(picture(flow.nodes))
+    if len(flow.versions) > 1:
+        out.print()
+        for each in flow.versions:
+            out.print(f"[bright_black]v{each.version}  {ago(each.published_at)}[/]")
+
+
+FLOW = Resource(
+    "flow",
+    "Write flows, publish them, look at them, run them.",
+    key=NAME,
+    columns={
+        "name": "name",
+        "version": lambda flow: str(flow.version or "–"),
+        "created": since("created_at"),
+        "id": "id",
+    },
+    folds=("name",),
+    verbs=(
+        Verb(
+            "list",
+            "List flows, newest first.",
+            lambda client: client.flows.list(),
+            none="no flows yet; onward flow apply FILE publishes one, onward demo flow shows one",
+        ),
+        Verb(
+            "show",
+            """Show a flow: its graph and its versions.
+
+            $ onward flow show review
+            $ onward flow show review --version 2 --definition > review.json""",
+            _show,
+            options={
+                "version": VERSION,
+                "definition": flag("--definition", "Print only the definition, to edit and apply."),
+            },
+            show=_print_card,
+        ),
     ),
-]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The flow's name, or its id.")]
-VersionOption = Annotated[
-    int | None, typer.Option("--version", min=1, help="This one.", show_default="the newest")
-]
-Watch = Annotated[bool, typer.Option("--watch", help="Show the graph as it runs.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait for the end, and show the result.")]
-Shared = Annotated[
-    str | None,
-    typer.Option("--shared", metavar="JSON|@FILE|-", help="The shared state to begin with."),
-]
+)
 
 
-@app.command()
-def validate(source: SourceArgument, as_json: AsJson = False) -> None:
-    """Say everything that is wrong with a definition. Needs no server. Exit code 1: something is.
+@command(FLOW.app, {"source": SOURCE})
+def validate(source: str, as_json: bool) -> None:
+    """Check a definition without a server: prints every fault with its line. Exit code 1: faults.
 
-    Examples:
-
-    [cyan]onward flow validate review.json[/]
-
-    [cyan]onward flow validate flows.py:review[/]
+    $ onward flow validate review.json
+    $ onward flow validate flows.py:review
     """
     from onward.cli import faults
     from onward.cli.source import load
@@ -75,29 +110,22 @@ def validate(source: SourceArgument, as_json: AsJson = False) -> None:
     definition = faults.sound(found)
     faults.warn(found, definition.warnings)
     counts = f"{_counted(definition.nodes, 'node')}, {_counted(definition.edges, 'edge')}"
-    console().print(f"[green]✓[/] {_named(found)}: {counts}")
+    console().print(f"[green]✓[/] {cell(found.name)}: {counts}")
 
 
-@app.command()
-def apply(
-    source: SourceArgument,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", help="The flow's.", show_default="the definition's, the file's"),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="A new version even if nothing has changed.")
-    ] = False,
-    as_json: AsJson = False,
-    server: Server = None,
-) -> None:
-    """Publish a definition as the next version of its flow, and say what has changed.
+@command(
+    FLOW.app,
+    {
+        "source": SOURCE,
+        "name": option("--name", "The flow's name, instead of the one in the definition."),
+        "force": flag("--force", "Publish a new version even if nothing has changed."),
+    },
+)
+def apply(source: str, name: str | None, force: bool, as_json: bool, server: str | None) -> None:
+    """Publish a definition as the next version of its flow, and print what has changed.
 
-    Examples:
-
-    [cyan]onward flow apply review.json[/]
-
-    [cyan]onward flow apply flows.py:review --name review-test[/]
+    $ onward flow apply review.json
+    $ onward flow apply flows.py:review --name review-test
     """
     from onward.cli import faults
     from onward.cli.source import load
@@ -106,16 +134,16 @@ def apply(
     definition = faults.sound(found)
     flow = name or found.flow
     if not flow:
-        fail(USAGE, "the flow has no name", "neither here nor in the definition", "--name NAME")
+        fail(USAGE, "the flow has no name", "the definition does not give one", "--name NAME")
 
-    async def talk(client: Client) -> tuple[FlowView, list[Change] | None]:
+    async def call(client: Client) -> tuple[FlowView, list[Change] | None]:
         newest = await published(client, flow)
         changed = None if newest is None else _changes(newest, definition)
         if newest is not None and not changed and not force:
             return newest, changed
         return await client.flows.publish(flow, found.raw), changed
 
-    view, changed = converse(server, f"publish {flow}", talk, look=LOOK)
+    view, changed = with_client(server, f"publish {flow}", call, see_also=FLOW.see_also)
     fresh = changed is None or bool(changed) or force
     if as_json:
         print_json(
@@ -140,65 +168,19 @@ def apply(
     hint(f"onward flow run {view.name} --watch")
 
 
-@app.command("list")
-def list_(as_json: AsJson = False, server: Server = None) -> None:
-    """List flows, newest first.
+@command(
+    FLOW.app,
+    {
+        "name": argument("NAME|FILE|-|MODULE:ATTR", "A published flow, or a definition."),
+        "version": VERSION,
+        "mermaid": flag("--mermaid", "Print it as Mermaid text."),
+    },
+)
+def graph(name: str, version: int | None, mermaid: bool, server: str | None) -> None:
+    """Draw the graph of a flow. A definition in a file needs no server.
 
-    Example: [cyan]onward flow list --json | jq -r '.items[].name'[/]
-    """
-    page = converse(server, "list flows", lambda client: client.flows.list())
-    if as_json:
-        print_json({"items": [_brief(flow) for flow in page.items], "next": page.next})
-        return
-    none = "no flows yet; onward flow apply FILE publishes one, onward demo flow shows one"
-    show_page(page, _rows, none=none, as_json=False)
-
-
-@app.command()
-def show(
-    name: NameArgument,
-    version: VersionOption = None,
-    definition: Annotated[
-        bool, typer.Option("--definition", help="Only the definition, as JSON, to edit and apply.")
-    ] = False,
-    as_json: AsJson = False,
-    server: Server = None,
-) -> None:
-    """Show a flow: its graph and its versions.
-
-    Examples:
-
-    [cyan]onward flow show review[/]
-
-    [cyan]onward flow show review --version 2 --definition > review.json[/]
-    """
-    flow = converse(
-        server, f"show flow {name}", lambda client: client.flows.get(name, version), look=LOOK
-    )
-    if definition:
-        print_json(flow.definition)
-    elif as_json:
-        print_json(flow)
-    else:
-        _card(flow)
-
-
-@app.command()
-def graph(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME|FILE|-|MODULE:ATTR", help="A flow, or a definition.")
-    ],
-    version: VersionOption = None,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="As Mermaid text.")] = False,
-    server: Server = None,
-) -> None:
-    """Draw a flow's graph; of a file without a server.
-
-    Examples:
-
-    [cyan]onward flow graph review[/]
-
-    [cyan]onward flow graph review.json --mermaid >> README.md[/]
+    $ onward flow graph review
+    $ onward flow graph review.json --mermaid >> README.md
     """
     from onward.cli.drawing import nodes_of, picture
     from onward.cli.source import is_source, load
@@ -210,9 +192,11 @@ def graph(
         definition = faults.sound(load(name))
         nodes, text = nodes_of(definition), as_mermaid(definition)
     else:
-        flow = converse(
-            server, f"draw flow {name}", lambda client: client.flows.get(name, version), look=LOOK
-        )
+
+        async def call(client: Client) -> FlowView:
+            return await client.flows.get(name, version)
+
+        flow = with_client(server, f"draw flow {name}", call, see_also=FLOW.see_also)
         nodes, text = list(flow.nodes), flow.mermaid
     if mermaid:
         print(text, end="")
@@ -220,52 +204,49 @@ def graph(
         console().print(picture(nodes))
 
 
-@app.command()
+@command(
+    FLOW.app,
+    {
+        "name": NAME,
+        "params": option("--params", "The parameters of the run.", metavar="JSON|@FILE|-"),
+        "param": option(
+            "--param -p", "One parameter; JSON or text.", list[str] | None, metavar="NAME=VALUE"
+        ),
+        "version": VERSION,
+        "request_id": option("--key", "Request id: started twice with it, it is still one run."),
+        **RUN_OPTIONS,
+    },
+)
 def run(
-    name: NameArgument,
-    params: Annotated[
-        str | None, typer.Option("--params", metavar="JSON|@FILE|-", help="What the run is given.")
-    ] = None,
-    param: Annotated[
-        list[str] | None,
-        typer.Option("--param", "-p", metavar="NAME=VALUE", help="One of them; JSON or text."),
-    ] = None,
-    shared: Shared = None,
-    version: VersionOption = None,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Request id: twice the same is one run.")
-    ] = None,
-    watch: Watch = False,
-    wait: Wait = False,
-    timeout: Timeout = None,
-    as_json: AsJson = False,
-    server: Server = None,
+    name: str,
+    params: str | None,
+    param: list[str] | None,
+    shared: str | None,
+    watch: bool,
+    wait: bool,
+    timeout: int | None,
+    as_json: bool,
+    server: str | None,
+    **options: Any,
 ) -> None:
     """Start a run. Exit codes with --wait or --watch: 0 succeeded, 1 failed, 124 not over in time.
 
-    Examples:
-
-    [cyan]onward flow run review -p url=https://example.org/a.txt --watch[/]
-
-    [cyan]onward flow run review --params @params.json --wait --json | jq .result[/]
+    $ onward flow run review -p url=https://example.org/a.txt --watch
+    $ onward flow run review --params @params.json --wait --json | jq .result
     """
-    given = {**read_object("--params", params), **_pairs(param or [])}
-    options: RunOptions = {"shared": read_object("--shared", shared)}
-    if version is not None:
-        options["version"] = version
-    if key is not None:
-        options["request_id"] = key
-
-    async def talk(client: Client) -> RunView:
-        return await client.flows.start(name, given, **options)
-
     from onward.cli import following
 
-    following.begun(
+    values = {**read_object("--params", params), **_pairs(param or [])}
+    state = read_object("--shared", shared)
+
+    async def call(client: Client) -> RunView:
+        return await client.flows.start(name, values, shared=state, **given(options))
+
+    following.start(
         server,
         f"run flow {name}",
-        talk,
-        look=LOOK,
+        call,
+        see_also=FLOW.see_also,
         watch=watch,
         wait=wait,
         timeout=timeout,
@@ -331,49 +312,9 @@ def _pairs(texts: list[str]) -> Mapping[str, Any]:
     return pairs
 
 
-def _brief(flow: FlowView) -> Mapping[str, Any]:
-    return {
-        "id": flow.id,
-        "name": flow.name,
-        "version": flow.version,
-        "created_at": flow.created_at,
-    }
-
-
-def _rows(flows: Sequence[FlowView]) -> Table:
-    table = listing("name", "version", "created", "id", folds=("name",))
-    for flow in flows:
-        version = str(flow.version) if flow.version else "–"
-        table.add_row(cell(flow.name), version, ago(flow.created_at), flow.id)
-    return table
-
-
-def _named(source: Source) -> str:
-    return cell(source.name)
-
-
 def _counted(things: Any, what: str) -> str:
     return f"{len(things)} {what}" if len(things) == 1 else f"{len(things)} {what}s"
 
 
 def _title(flow: FlowView) -> str:
     return f"[bold]{cell(flow.name)}[/] version {flow.version}"
-
-
-def _card(flow: FlowView) -> None:
-    from onward.cli.drawing import picture
-
-    out = console()
-    if not flow.version:
-        out.print(f"{_title(flow)}: nothing is published yet")
-        return
-    out.print(f"{_title(flow)}  [bright_black]{ago(flow.published_at)}[/]")
-    for warning in flow.warnings:
-        node = "" if warning.node is None else f"node {warning.node}: "
-        out.print(f"! {plain(node + warning.message)}", style="yellow", markup=False)
-    out.print()
-    out.print(picture(flow.nodes))
-    if len(flow.versions) > 1:
-        out.print()
-        for each in flow.versions:
-            out.print(f"[bright_black]v{each.version}  {ago(each.published_at)}[/]")

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from onward.cli import watching
-from onward.cli.portrait import Portrait
+from onward.cli.run_renderer import RunRenderer
 from onward.cli.tables import hint
 from onward.cli.terminal import (
     FAILED,
     INTERRUPTED,
     console,
-    converse,
     fail,
-    humane,
+    format_duration,
     plain,
     print_json,
     state_mark,
+    with_client,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from onward.client.http import Client
     from onward.flow.parts import Definition
-    from onward.wire.runs import RunView
+    from onward.wire.runs import RunDetail, RunView
     from onward.wire.tasks import Explanation, TaskEvent
 
 CALM_S = 0.1  # between two readings
@@ -40,8 +40,8 @@ LONGEST_S = 1.0
 MOST_PAGES = 20
 
 
-class Heard:
-    """What only a run's events tell: the tasks that do its calls, and which of them undo one."""
+class RunEvents:
+    """What only a run's events show: the tasks of its calls, and which of them undo one."""
 
     def __init__(self) -> None:
         self.calls: dict[str, str] = {}  # by the node's path
@@ -57,34 +57,34 @@ class Heard:
             self.calls[str(data.get("node"))] = str(data["child"])
 
 
-def begun(
+def start(
     server: str | None,
     doing: str,
-    start: Callable[[Client], Awaitable[RunView]],
+    begin: Callable[[Client], Awaitable[RunView]],
     *,
-    look: str,
+    see_also: str,
     watch: bool,
     wait: bool,
     timeout: int | None,
     as_json: bool,
 ) -> None:
-    """A run is started; then it is followed as far as somebody asked for, and told of."""
+    """Start a run, follow it if asked to, and print how it ended."""
 
-    async def talk(client: Client) -> RunView:
-        run = await start(client)
+    async def call(client: Client) -> RunView:
+        run = await begin(client)
         if watch or wait:
             quiet = not watch
             return await until_over(client, run.id, timeout_ms=timeout, quiet=quiet)
         return run
 
-    run = converse(server, doing, talk, look=look)
+    run = with_client(server, doing, call, see_also=see_also)
     if watch or wait:
         report(run, as_json=as_json, seen=watch and sys.stderr.isatty())
     else:
         watching.begun(run, "onward run watch", as_json=as_json)
 
 
-async def until_over(client: Client, id: str, *, timeout_ms: int | None, quiet: bool) -> RunView:
+async def until_over(client: Client, id: str, *, timeout_ms: int | None, quiet: bool) -> RunDetail:
     """However it ends; `quiet` shows no graph. Ctrl-C leaves the run alone."""
     from onward.client.errors import StillRunning
 
@@ -92,7 +92,7 @@ async def until_over(client: Client, id: str, *, timeout_ms: int | None, quiet: 
         if quiet:
             with console(stderr=True).status("running …") if sys.stderr.isatty() else nullcontext():
                 return await client.runs.wait(id, timeout_ms)
-        follow = _live if sys.stderr.isatty() else _told
+        follow = _live if sys.stderr.isatty() else _print_steps
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             return await follow(client, id)
     except TimeoutError as error:
@@ -104,49 +104,51 @@ async def until_over(client: Client, id: str, *, timeout_ms: int | None, quiet: 
         raise typer.Exit(INTERRUPTED) from None
 
 
-async def read(client: Client, id: str) -> Portrait:
+async def read(client: Client, id: str) -> RunRenderer:
     """A run as it is now, and what it waits for."""
     run = await client.runs.get(id)
-    heard, after = Heard(), 0
+    events, after = RunEvents(), 0
     for _ in range(MOST_PAGES):
         page = await client.events(id, after)
         for event in page.items:
-            heard.note(event)
+            events.note(event)
             after = event.n
         if page.next is None:
             break
     definition = await _definition(client, run)
-    return Portrait(run, definition, await _waits(client, run, heard), heard.undoing)
+    return RunRenderer(run, definition, await _waits(client, run, events), events.undoing)
 
 
-async def _live(client: Client, id: str) -> RunView:
+async def _live(client: Client, id: str) -> RunDetail:
     from rich.live import Live
 
     out = console(stderr=True)
-    portrait = Portrait(await client.runs.get(id))
+    renderer = RunRenderer(await client.runs.get(id))
 
     def drawn() -> RenderableType:
-        return portrait.whole(airy=2 * len(portrait.run.nodes) + 6 < out.height)
+        return renderer.whole(airy=2 * len(renderer.run.nodes) + 6 < out.height)
 
-    def show(newer: Portrait) -> None:
-        nonlocal portrait
-        portrait = newer
+    def show(newer: RunRenderer) -> None:
+        nonlocal renderer
+        renderer = newer
 
     with Live(console=out, get_renderable=drawn, refresh_per_second=8):
-        return await _followed(client, portrait, show)
+        return await _followed(client, renderer, show)
 
 
-async def _followed(client: Client, first: Portrait, show: Callable[[Portrait], None]) -> RunView:
+async def _followed(
+    client: Client, first: RunRenderer, show: Callable[[RunRenderer], None]
+) -> RunDetail:
     """Read anew after each event, and once a second: what a call does is in no event of the run."""
     id = first.run.id
     definition = await _definition(client, first.run)
-    heard = Heard()
+    events = RunEvents()
     bell = asyncio.Event()
 
     async def listen() -> None:
-        async with aclosing(client.stream(id)) as events:
-            async for event in events:
-                heard.note(event)
+        async with aclosing(client.stream(id)) as stream:
+            async for event in stream:
+                events.note(event)
                 bell.set()
 
     listening = asyncio.create_task(listen())
@@ -154,11 +156,11 @@ async def _followed(client: Client, first: Portrait, show: Callable[[Portrait], 
         while True:
             bell.clear()
             began = monotonic()
-            portrait = await _reading(client, id, listening, definition, heard)
-            if portrait is not None:
-                show(portrait)
-                if portrait.run.over:
-                    return portrait.run
+            renderer = await _reading(client, id, listening, definition, events)
+            if renderer is not None:
+                show(renderer)
+                if renderer.run.over:
+                    return renderer.run
             await asyncio.sleep(max(CALM_S, GENTLE * (monotonic() - began)))
             with suppress(TimeoutError):
                 await asyncio.wait_for(bell.wait(), LONGEST_S)
@@ -172,27 +174,27 @@ async def _reading(
     id: str,
     listening: asyncio.Task[None],
     definition: Definition | None,
-    heard: Heard,
-) -> Portrait | None:
-    """None: nobody answers. The listener bears with a server that restarts; we go by its word."""
+    events: RunEvents,
+) -> RunRenderer | None:
+    """None: the server does not answer. The listener waits for one that restarts, so we do too."""
     from onward.client.errors import Unreachable
 
     try:
         run = await client.runs.get(id)
-        return Portrait(run, definition, await _waits(client, run, heard), heard.undoing)
+        return RunRenderer(run, definition, await _waits(client, run, events), events.undoing)
     except Unreachable:
         if listening.done():
             raise
         return None
 
 
-async def _told(client: Client, id: str) -> RunView:
+async def _print_steps(client: Client, id: str) -> RunDetail:
     out = console(stderr=True)
     began = (await client.get(id)).created_at
     async with aclosing(client.stream(id)) as events:
         async for event in events:
             if (line := _line(event)) is not None:
-                out.print(f"{humane(event.at - began):>8}  {line}", markup=False)
+                out.print(f"{format_duration(event.at - began):>8}  {line}", markup=False)
     return await client.runs.wait(id)
 
 
@@ -212,10 +214,10 @@ def _line(event: TaskEvent) -> str | None:
     return f"{mark} {undoing}{node}{way}{why}"
 
 
-async def _waits(client: Client, run: RunView, heard: Heard) -> Explanation | None:
+async def _waits(client: Client, run: RunDetail, events: RunEvents) -> Explanation | None:
     from onward.client.errors import ProblemError
 
-    call = heard.calls.get(run.current_node or "")
+    call = events.calls.get(run.current_node or "")
     if run.over or call is None:
         return None
     try:
@@ -224,7 +226,7 @@ async def _waits(client: Client, run: RunView, heard: Heard) -> Explanation | No
         return None
 
 
-async def _definition(client: Client, run: RunView) -> Definition | None:
+async def _definition(client: Client, run: RunDetail) -> Definition | None:
     from onward.core.errors import OnwardError
     from onward.flow.definition import parse
 
@@ -241,9 +243,9 @@ def report(run: RunView, *, as_json: bool, seen: bool = False) -> None:
     if as_json:
         print_json(run)
         raise typer.Exit(watching.exit_code(run))
-    took = humane((run.finished_at or run.created_at) - run.created_at)
+    took = format_duration((run.finished_at or run.created_at) - run.created_at)
     if run.state != "succeeded":
-        why = run.reason if run.state != "canceled" else "somebody canceled it"
+        why = run.reason if run.state != "canceled" else "it was canceled"
         again = f"onward run fork {run.id} --from {run.current_node or 'NODE'}"
         then = f"onward run show {run.id}   or   {again}"
         fail(FAILED, f"{run.flow} {run.state} after {took}", why, then)

@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from onward.cli.terminal import (
-    REFUSED,
-    USAGE,
-    AsJson,
-    Server,
-    console,
-    converse,
-    fail,
-    plain,
-    print_json,
-)
+from onward.cli.commands import command, option
+from onward.cli.tables import listing, progress_bar
+from onward.cli.terminal import REFUSED, USAGE, console, fail, plain, print_json, with_client
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from onward.client.http import Client
     from onward.wire.encryption import KeyNames
 
-app = typer.Typer(help="Keys of the server.", no_args_is_help=True)
+app = typer.Typer(help="Manage the keys of the server.", no_args_is_help=True)
 encryption = typer.Typer(
-    help="Encryption at rest: make a key, see what is sealed, seal anew.", no_args_is_help=True
+    help="Encryption at rest: make a key, see which keys are in use, rotate them.",
+    no_args_is_help=True,
 )
 app.add_typer(encryption, name="encryption")
 
 SETTING = "ONWARD_ENCRYPTION_KEYS"
 
 
-@encryption.command()
-def new(
-    name: Annotated[
-        str | None, typer.Option("--name", help="What it is called.", show_default="today's date")
-    ] = None,
-) -> None:
-    """Print a new key. Whoever has it can read everything: keep it where secrets are kept.
+@command(encryption, {"name": option("--name", "The key's name.", show_default="today's date")})
+def new(name: str | None) -> None:
+    """Print a new key. With it, everything can be read: keep it where you keep secrets.
 
-    Examples:
-
-    [cyan]export ONWARD_ENCRYPTION_KEYS="$(onward keys encryption new)"[/]
-
-    [cyan]export ONWARD_ENCRYPTION_KEYS="$(onward keys encryption new),$ONWARD_ENCRYPTION_KEYS"[/]
+    $ export ONWARD_ENCRYPTION_KEYS="$(onward keys encryption new)"
+    $ export ONWARD_ENCRYPTION_KEYS="$(onward keys encryption new),$ONWARD_ENCRYPTION_KEYS"
     """
     from onward.core.errors import Invalid
     from onward.ledgers.sealed.keyring import new_key
@@ -59,21 +42,21 @@ def new(
         fail(USAGE, "cannot make a key", str(error), error.hint or "")
 
 
-@encryption.command()
-def status(as_json: AsJson = False, server: Server = None) -> None:
-    """Say which key seals, and how much rests under which; an old key with nothing left may go.
+@command(encryption)
+def status(as_json: bool, server: str | None) -> None:
+    """Show which key encrypts, and how many texts each key holds; one that holds none may go.
 
-    Example: [cyan]onward keys encryption status[/]
+    $ onward keys encryption status
     """
 
-    async def talk(client: Client) -> tuple[KeyNames, Counter[str], int]:
+    async def call(client: Client) -> tuple[KeyNames, Counter[str], int]:
         keys = await client.encryption.keys()
         if keys.sealing is None:
             return keys, Counter(), 0
         held, _, unreadable = await _walk(client, dry_run=True)
         return keys, held, unreadable
 
-    keys, held, unreadable = converse(server, "look at the keys", talk)
+    keys, held, unreadable = with_client(server, "read the keys", call)
     if as_json:
         print_json({"sealing": keys.sealing, "keys": keys.keys, "held": held})
         return
@@ -84,24 +67,24 @@ def status(as_json: AsJson = False, server: Server = None) -> None:
     _table(keys, held)
     if unreadable:
         missing = ", ".join(sorted(held.keys() - {*keys.keys, "none"})) or "some key"
-        fail(REFUSED, f"{unreadable:,} texts do not open", f"look at {missing} in {SETTING}")
+        fail(REFUSED, f"{unreadable:,} texts do not open", f"check {missing} in {SETTING}")
 
 
-@encryption.command()
-def rotate(as_json: AsJson = False, server: Server = None) -> None:
-    """Seal everything anew that rests under an older key, or under none; the server goes on.
+@command(encryption)
+def rotate(as_json: bool, server: str | None) -> None:
+    """Encrypt with the first key whatever is not yet; the server goes on meanwhile.
 
-    Stopped half way, it is begun again: what is done is passed by.
+    If it is stopped half way, run it again: texts that are done are skipped.
 
-    Example: [cyan]onward keys encryption rotate[/]
+    $ onward keys encryption rotate
     """
 
-    async def talk(client: Client) -> tuple[KeyNames, Counter[str], int, int]:
+    async def call(client: Client) -> tuple[KeyNames, Counter[str], int, int]:
         keys = await client.encryption.keys()
         return keys, *await _walk(client, dry_run=False)
 
-    keys, _, resealed, unreadable = converse(
-        server, "rotate the keys", talk, look="onward keys encryption new"
+    keys, _, resealed, unreadable = with_client(
+        server, "rotate the keys", call, see_also="onward keys encryption new"
     )
     if as_json:
         print_json({"sealing": keys.sealing, "resealed": resealed, "unreadable": unreadable})
@@ -113,12 +96,12 @@ def rotate(as_json: AsJson = False, server: Server = None) -> None:
 
 
 async def _walk(client: Client, *, dry_run: bool) -> tuple[Counter[str], int, int]:
-    """Through everything; returns what rests under which key, and how many were sealed or not."""
+    """Every text, in steps; returns their number by key, and of those sealed anew or unreadable."""
     held: Counter[str] = Counter()
     looked_at = resealed = unreadable = 0
     after: str | None = ""
-    with _bar() as progress:
-        row = progress.add_task("looking" if dry_run else "sealing", total=None)
+    with progress_bar(counts=False) as progress:
+        row = progress.add_task("reading" if dry_run else "sealing", total=None)
         while after is not None:
             step = await client.encryption.step(after, dry_run=dry_run)
             held.update(step.held)
@@ -126,16 +109,12 @@ async def _walk(client: Client, *, dry_run: bool) -> tuple[Counter[str], int, in
             resealed += step.resealed
             unreadable += step.unreadable
             after = step.next
-            progress.update(row, completed=looked_at, description=f"{looked_at:,} looked at")
+            progress.update(row, completed=looked_at, description=f"{looked_at:,} read")
     return held, resealed, unreadable
 
 
 def _table(keys: KeyNames, held: Counter[str]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bright_black")
-    for heading in ("key", "texts", ""):
-        table.add_column(heading)
+    table = listing("key", "texts", "")
     names = dict.fromkeys([*keys.keys, *sorted(held)])
     for name in names:
         table.add_row(plain(name), f"{held[name]:,}", _role(name, keys, held))
@@ -150,19 +129,3 @@ def _role(name: str, keys: KeyNames, held: Counter[str]) -> str:
     if name not in keys.keys:
         return "[red]missing[/]: what it sealed cannot be read"
     return "opens" if held[name] else "[bright_black]opens nothing any more: it may go[/]"
-
-
-def _bar() -> Progress:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns: tuple[Any, ...] = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        TimeElapsedColumn(),
-    )
-    return Progress(
-        *columns,
-        console=console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )

@@ -164,7 +164,7 @@ class _Drawing:
 
     @staticmethod
     def _points(stop: Stop, until: str | None) -> bool:
-        """Whether the last edge of a line must be said: where a fork meets again it need not."""
+        """Whether the last edge of a line is drawn: not where the branches of a fork meet again."""
         if stop.target is None:
             return False
         return stop.target != until or stop.word not in (None, DEFAULT)
@@ -176,11 +176,11 @@ class _Drawing:
         return Line(rails, edge, leads_to=_beside(stop.node, target), taken=taken)
 
     def _between(self, stop: Stop, rails: str) -> Iterator[Line]:
-        said = stop.word not in (None, DEFAULT)
-        if said or self._airy or stop.branches:
+        named = stop.word not in (None, DEFAULT)
+        if named or self._airy or stop.branches:
             taken = stop.word is not None and self._went(stop, stop.target or "")
             rail = "┃" if taken else "│"
-            yield Line(rails, f"{rail} {_short(stop.word or '')}" if said else rail, taken=taken)
+            yield Line(rails, f"{rail} {_short(stop.word or '')}" if named else rail, taken=taken)
 
     def _branches(self, stop: Stop, rails: str, *, more: bool) -> Iterator[Line]:
         width = max((len(_short(branch.word)) for branch in stop.branches), default=0)
@@ -207,10 +207,10 @@ def _beside(node: NodeView, key: str) -> str:
 
 def _edge(corner: str, word: str, width: int, taken: bool) -> str:
     dash = "━" if taken else "─"
-    said = _short(word)
-    if not said:
+    name = _short(word)
+    if not name:
         return f"{corner}{dash} "
-    return f"{corner}{dash} {said} {dash * (max(width, len(said)) - len(said) + 1)} "
+    return f"{corner}{dash} {name} {dash * (max(width, len(name)) - len(name) + 1)} "
 
 
 def _short(word: str) -> str:
@@ -218,52 +218,31 @@ def _short(word: str) -> str:
 
 
 def joins(ways: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
-    """Of each node, the nearest one that every way from it to an end passes; EXIT: there is none.
+    """For each node the nearest one that every way from it to an end passes; EXIT: there is none.
 
-    That is its immediate postdominator, found as Cooper, Harvey and Kennedy do.
+    That is its immediate postdominator. A node from which no way leads to an end has none.
     """
     into: dict[str, list[str]] = {EXIT: [key for key, targets in ways.items() if not targets]}
     for key, targets in ways.items():
         for target in targets:
             into.setdefault(target, []).append(key)
-    order = _finished_last(into)
-    rank = {key: number for number, key in enumerate(order)}
-    found: dict[str, str] = {EXIT: EXIT}
+    order, seen = [EXIT], {EXIT}  # from the ends backwards: most are settled at the first pass
+    for key in order:
+        fresh = [each for each in dict.fromkeys(into.get(key, ())) if each not in seen]
+        seen.update(fresh)
+        order += fresh
+    passed = dict.fromkeys(order, frozenset(order)) | {EXIT: frozenset({EXIT})}
     changed = True
     while changed:
         changed = False
         for key in order[1:]:
-            known = [target for target in ways[key] or [EXIT] if target in found]
-            best = known[0]
-            for other in known[1:]:
-                best = _meeting(best, other, found, rank)
-            if found.get(key) != best:
-                found[key] = best
-                changed = True
-    return found
+            known = [passed[target] for target in ways[key] or [EXIT] if target in passed]
+            found = frozenset.intersection(*known) | {key}
+            changed |= found != passed[key]
+            passed[key] = found
 
+    # Those that every way passes stand in a row; the nearest one is passed by the most others.
+    def passes(key: str) -> int:
+        return len(passed[key])
 
-def _finished_last(into: Mapping[str, Sequence[str]]) -> list[str]:
-    """From the exit backwards: each node before those that lead to it only through it."""
-    order: list[str] = []
-    seen = {EXIT}
-    waiting = [(EXIT, iter(into[EXIT]))]
-    while waiting:
-        key, rest = waiting[-1]
-        fresh = next((each for each in rest if each not in seen), None)
-        if fresh is None:
-            order.append(key)
-            waiting.pop()
-        else:
-            seen.add(fresh)
-            waiting.append((fresh, iter(into.get(fresh, ()))))
-    return order[::-1]
-
-
-def _meeting(one: str, other: str, found: Mapping[str, str], rank: Mapping[str, int]) -> str:
-    while one != other:
-        while rank[one] > rank[other]:
-            one = found[one]
-        while rank[other] > rank[one]:
-            other = found[other]
-    return one
+    return {EXIT: EXIT} | {key: max(passed[key] - {key}, key=passes) for key in order[1:]}

@@ -1,73 +1,34 @@
-"""`onward log …`: who reads the event log, and forgetting a reader that is gone."""
+"""`onward log …`: the readers of the event log, and forgetting one that is gone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
-
-from onward.cli.tables import cell, listing, show_page
-from onward.cli.terminal import FAILED, AsJson, Server, ago, console, converse, fail
+from onward.cli.commands import Resource, Verb, argument, option
+from onward.cli.tables import since
+from onward.cli.terminal import FAILED, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
-    from rich.table import Table
-
+    from onward.client.http import Client
     from onward.core.readers import Readers
-    from onward.wire.base import Page
-    from onward.wire.log import ReaderView
 
 T = TypeVar("T")
 
-app = typer.Typer(
-    help="Show the readers of the event log; forget one that is gone.", no_args_is_help=True
-)
 
-LOOK = "onward log readers"
-Ledger = Annotated[
-    str | None,
-    typer.Option("--ledger", help="Open this ledger itself; no server need run.", metavar="URL"),
-]
+async def _readers(client: Client, ledger: str | None) -> Any:
+    return await (client.log.readers() if ledger is None else _directly(ledger, "list", _page))
 
 
-@app.command("readers")
-def readers(ledger: Ledger = None, as_json: AsJson = False, server: Server = None) -> None:
-    """List the readers of the event log. Finished tasks stay until all of them have read their end.
-
-    Examples:
-
-    [cyan]onward log readers[/]
-
-    [cyan]onward log readers --ledger sqlite:////data/onward.db[/]
-    """
+async def _forget(client: Client, key: str, ledger: str | None) -> None:
     if ledger is None:
-        page = converse(server, "list readers", lambda client: client.log.readers())
-    else:
-        page = _directly(ledger, "list readers", _page)
-    show_page(page, _rows, none="the log has no readers", as_json=as_json)
+        await client.log.forget(key)
+    elif not await _directly(ledger, "forget", lambda readers: readers.forget(key)):
+        fail(FAILED, f"cannot forget {key}", "no reader has this name", LOG.see_also)
 
 
-@app.command("forget")
-def forget(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The reader's name.")],
-    ledger: Ledger = None,
-    server: Server = None,
-) -> None:
-    """Forget a reader that is gone for good: finished tasks no longer wait for it.
-
-    Example: [cyan]onward log forget archive:4f1c[/]
-    """
-    if ledger is None:
-        converse(server, f"forget {name}", lambda client: client.log.forget(name), look=LOOK)
-    elif not _directly(ledger, f"forget {name}", lambda found: found.forget(name)):
-        fail(FAILED, f"cannot forget {name}", "no reader of the log has this name", LOOK)
-    console().print(f"{cell(name)} is forgotten")
-
-
-def _directly(ledger: str, doing: str, ask: Callable[[Readers], Awaitable[T]]) -> T:
-    import asyncio
-
+async def _directly(ledger: str, doing: str, ask: Callable[[Readers], Awaitable[T]]) -> T:
     from onward.core.clock import SystemClock
     from onward.core.errors import OnwardError
     from onward.core.readers import Readers
@@ -75,7 +36,7 @@ def _directly(ledger: str, doing: str, ask: Callable[[Readers], Awaitable[T]]) -
     from onward.ledgers.sqlite.files import InUse
     from onward.settings import Settings
 
-    async def whole() -> T:
+    try:
         settings = Settings(ledger=ledger)
         backend = open_backend(
             settings.ledger, prefix=settings.redis_prefix, **settings.encryption()
@@ -85,29 +46,48 @@ def _directly(ledger: str, doing: str, ask: Callable[[Readers], Awaitable[T]]) -
             return await ask(Readers(backend, SystemClock()))
         finally:
             await backend.close()
-
-    try:
-        return asyncio.run(whole())
     except OnwardError as error:
         in_use = "leave out --ledger: then the server that has the file is asked"
         then = in_use if isinstance(error, InUse) else error.hint or ""
-        fail(FAILED, f"cannot {doing}", str(error), then)
+        fail(FAILED, f"cannot {doing} readers", str(error), then)
 
 
-async def _page(found: Readers) -> Page[ReaderView]:
-    from onward.native.caller import OPERATOR
-    from onward.native.log import Log
+async def _page(readers: Readers) -> Any:
+    from onward.wire.base import Page
 
-    return await Log(found).readers(OPERATOR)
+    return Page(items=tuple(await readers.list()))
 
 
-def _rows(items: Sequence[ReaderView]) -> Table:
-    table = listing("name", "behind", "seen", "state", folds=("name",))
-    for item in items:
-        table.add_row(
-            cell(item.name),
-            f"{item.behind_ms / 1000:,.0f} s",
-            "-" if item.seen_at is None else ago(item.seen_at),
-            "[yellow]retired[/]" if item.retired else "[green]waited for[/]",
-        )
-    return table
+LOG = Resource(
+    "log",
+    "See which programs read the event log; forget a reader that is gone.",
+    noun="reader",
+    key=argument("NAME", "The reader's name."),
+    example="archive:4f1c",
+    see_also="onward log readers",
+    columns={
+        "name": "name",
+        "behind": lambda reader: f"{reader.behind_ms / 1000:,.0f} s",
+        "seen": since("seen_at"),
+        "state": lambda reader: "[yellow]retired[/]" if reader.retired else "[green]waited for[/]",
+    },
+    folds=("name",),
+    options={"ledger": option("--ledger", "Open this ledger; no server need run.", metavar="URL")},
+    verbs=(
+        Verb(
+            "readers",
+            """List the readers of the log. Finished tasks are kept until all have read them.
+
+            $ onward log readers
+            $ onward log readers --ledger sqlite:////data/onward.db""",
+            _readers,
+            none="the log has no readers",
+        ),
+        Verb(
+            "forget",
+            "Forget a reader that is gone for good: finished tasks no longer wait for it.",
+            _forget,
+            done="forgotten",
+        ),
+    ),
+)

@@ -10,11 +10,10 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from onward.cli.terminal import USAGE, Server, fail
+from onward.cli.commands import Options, option
+from onward.cli.terminal import USAGE, fail
 from onward.core.urls import shown
 
 if TYPE_CHECKING:
@@ -24,24 +23,23 @@ VERSION = "io.modelcontextprotocol/protocolVersion"
 NAMES = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId"}
 INTERNAL = -32603
 SILENCE_S = 120.0  # the server pings an answer that takes long
-GOODBYE_S = 2.0  # for answers under way when nobody writes any more
+GOODBYE_S = 2.0  # for answers under way when stdin is closed
 
 
-def mcp(
-    session: Annotated[
-        str | None,
-        typer.Option(
-            "--session",
-            envvar="ONWARD_SESSION",
-            help="Whose tasks they are; by default a session of this process alone.",
-            show_default=False,
-        ),
-    ] = None,
-    server: Server = None,
-) -> None:
+OPTIONS: Options = {
+    "session": option(
+        "--session",
+        "The session that its tasks belong to; by default one of this process alone.",
+        envvar="ONWARD_SESSION",
+        show_default=False,
+    )
+}
+
+
+def mcp(session: str | None, server: str | None) -> None:
     """Speak MCP on stdin and stdout: the tools of a running server, for an agent's configuration.
 
-    Example: [cyan]{"command": "onward", "args": ["mcp", "--session", "me"]}[/]
+    $ {"command": "onward", "args": ["mcp", "--session", "me"]}
     """
     from onward.client.address import server_url
     from onward.core.task import new_id
@@ -49,7 +47,7 @@ def mcp(
     try:
         url = server_url(server)
     except ValueError as error:
-        fail(USAGE, "cannot speak MCP", str(error), "look at --server and ONWARD_URL")
+        fail(USAGE, "cannot speak MCP", str(error), "check --server and ONWARD_URL")
     asyncio.run(Bridge(url, session or f"mcp-{new_id()}").run())
 
 
@@ -70,7 +68,7 @@ class Bridge:
                 "onward-session": session,
             }
         )
-        self._version: str | None = None  # what an older client has agreed on when it said hello
+        self._version: str | None = None  # agreed on in the initialize call of an older client
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -131,12 +129,12 @@ class Bridge:
         return {**headers, "mcp-name": name} if isinstance(name, str) else headers
 
     def _excuse(self, message: Mapping[str, Any], error: Exception) -> None:
-        said = (
+        why = (
             f"no answer from {shown(self._url)}: {error}; is the server up? `onward up` starts one"
         )
         if "id" in message:
-            _write({"jsonrpc": "2.0", "id": message["id"], "error": _fault(INTERNAL, said)})
-        print(said, file=sys.stderr)
+            _write({"jsonrpc": "2.0", "id": message["id"], "error": _fault(INTERNAL, why)})
+        print(why, file=sys.stderr)
 
 
 async def _answers(

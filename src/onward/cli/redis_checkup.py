@@ -33,7 +33,7 @@ def examine_redis(settings: Settings, *, repair: bool = False) -> Iterator[Findi
 
 
 def _shell(url: str) -> str:
-    """The command that speaks to this very Redis; whoever needs a password fills it in."""
+    """The command that speaks to this very Redis; a password is to be filled in."""
     if url.startswith("unix:"):
         return f"redis-cli -s {urlsplit(url).path}"
     return f"redis-cli -u {shown(url)}"
@@ -71,12 +71,12 @@ def _examine(settings: Settings, *, repair: bool) -> Iterator[Finding]:
         yield from _readers(client, settings.redis_prefix)
         yield from examine_tasks(client, settings.redis_prefix, repair=repair)
     except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-        # To whoever has no password at all Redis explains HELLO instead.
-        said = "a password is wanted" if str(error).startswith("HELLO") else error
+        # Without any password Redis answers with a text about HELLO.
+        why = "a password is wanted" if str(error).startswith("HELLO") else error
         yield Finding(
             BAD,
             "ledger",
-            f"{shown(url)}: {said}",
+            f"{shown(url)}: {why}",
             "correct user and password, or what that user may do (ACL)",
         )
     except redis.RedisError as error:
@@ -108,12 +108,12 @@ def _layout(client: Any, prefix: str) -> Iterator[Finding]:
     written = client.exists(f"{prefix}onward:index")
     found = client.get(f"{prefix}onward:layout") or ("1" if written else None)
     if found == LAST:
-        said = f"its ledger has layout {LAST}: the next start brings it to {LAYOUT}"
-        yield Finding(ODD, "layout", said, "stop the servers of the older version, then onward up")
+        about = f"its ledger has layout {LAST}: the next start brings it to {LAYOUT}"
+        yield Finding(ODD, "layout", about, "stop the servers of the older version, then onward up")
     elif found not in (None, LAYOUT):
-        said = f"its ledger has layout {found}, and this Onward knows {LAYOUT}"
+        about = f"its ledger has layout {found}, and this Onward knows {LAYOUT}"
         todo = "use the Onward that wrote it, another database number, or ONWARD_REDIS_PREFIX"
-        yield Finding(BAD, "layout", said, todo)
+        yield Finding(BAD, "layout", about, todo)
 
 
 def _setting(client: Any, name: str, fallback: Any = None) -> str | None:
@@ -216,7 +216,7 @@ def _prefix(client: Any, prefix: str, info: Mapping[str, Any]) -> Finding:
         return Finding(GOOD, "prefix", f"{prefix!r}: a ledger is there")
     others = int(client.dbsize())
     if others and not prefix:
-        found = f"none, and {others:,} keys of somebody else are in this database"
+        found = f"none, and {others:,} keys of another program are in this database"
         todo = "use another database number; a prefix keeps keys apart, but not the streams"
         return Finding(ODD, "prefix", found, todo)
     return Finding(GOOD, "prefix", f"{prefix!r}: a ledger will be made")

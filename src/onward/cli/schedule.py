@@ -5,42 +5,19 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from onward.cli.commands import Options, Resource, Verb, argument, command, duration, flag, option
 from onward.cli.flow import read_object
-from onward.cli.submit import PriorityWord, read_payload
-from onward.cli.tables import Cursor, Limit, Timeout, card, cell, listing, show_page
-from onward.cli.terminal import (
-    USAGE,
-    AsJson,
-    Server,
-    ago,
-    console,
-    converse,
-    duration_ms,
-    fail,
-    humane,
-    plain,
-    print_json,
-)
+from onward.cli.submit import PAYLOAD, TASK_OPTIONS, given, read_payload
+from onward.cli.tables import Fields, as_text, card_of, cell, since, span
+from onward.cli.terminal import USAGE, ago, console, fail, format_duration, with_client
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.table import Table
-
-    from onward.client.http import Client
+    from onward.client.http import Client, TaskView
     from onward.wire.schedules import ScheduleDetail, ScheduleView
-    from onward.wire.tasks import TaskView
 
-app = typer.Typer(help="Run work once, at intervals, or by cron.", no_args_is_help=True)
-
-LOOK = "onward schedule list"
 COLOURS = {"submitted": "green", "triggered": "green", "overlapped": "yellow", "missed": "yellow"}
-
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 
 
 class MissedWord(StrEnum):
@@ -54,205 +31,12 @@ class OverlapWord(StrEnum):
     SKIP = "skip"
 
 
-@app.command("list")
-def list_(
-    cursor: Cursor = None,
-    limit: Limit = 100,
-    as_json: AsJson = False,
-    server: Server = None,
-) -> None:
-    """List schedules by name, each with its next instant in its own time zone.
-
-    Examples:
-
-    [cyan]onward schedule list[/]
-
-    [cyan]onward schedule list --json | jq -r '.items[] | select(.paused).name'[/]
-    """
-    page = converse(
-        server, "list schedules", lambda client: client.schedules.list(cursor=cursor, limit=limit)
-    )
-    none = "no schedules; onward schedule add NAME TYPE --every 5m makes one"
-    show_page(page, _rows, none=none, as_json=as_json)
-
-
-@app.command()
-def add(
-    name: NameArgument,
-    type: Annotated[
-        str | None, typer.Argument(metavar="[TYPE]", help="What is to be done; or --flow.")
-    ] = None,
-    payload: Annotated[
-        str, typer.Argument(metavar="[PAYLOAD|-|@FILE]", help="JSON, - for stdin, or @file.")
-    ] = "{}",
-    cron: Annotated[
-        str | None, typer.Option("--cron", metavar="RULE", help="As in '30 9 * * MON-FRI'.")
-    ] = None,
-    every: Annotated[
-        int | None,
-        typer.Option("--every", parser=duration_ms, metavar="30s|5m|1d", help="At intervals."),
-    ] = None,
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="Once, as in 2030-01-31T09:00.")
-    ] = None,
-    zone: Annotated[
-        str, typer.Option("--tz", metavar="ZONE", help="Time zone of --cron and --at.")
-    ] = "UTC",
-    flow: Annotated[
-        str | None, typer.Option("--flow", metavar="NAME", help="Run a flow instead of a task.")
-    ] = None,
-    params: Annotated[
-        str | None, typer.Option("--params", metavar="JSON|@FILE|-", help="Of the flow.")
-    ] = None,
-    missed: Annotated[
-        MissedWord, typer.Option("--missed", help="Runs whose time went by without a server.")
-    ] = MissedWord.ONCE,
-    overlap: Annotated[
-        OverlapWord, typer.Option("--overlap", help="While the last run is not over.")
-    ] = OverlapWord.ALLOW,
-    queue: Annotated[str | None, typer.Option("--queue", help="Instead of the type's own.")] = None,
-    priority: Annotated[PriorityWord | None, typer.Option("--priority")] = None,
-    max_retries: Annotated[int | None, typer.Option("--max-retries", min=0)] = None,
-    task_timeout: Annotated[
-        int | None,
-        typer.Option("--task-timeout", parser=duration_ms, metavar="30s|5m", help="Of one run."),
-    ] = None,
-    session: Annotated[str | None, typer.Option("--session", help="Whose tasks they are.")] = None,
-    approval: Annotated[
-        bool, typer.Option("--approval", help="A person approves each run first.")
-    ] = False,
-    paused: Annotated[bool, typer.Option("--paused", help="It begins when resumed.")] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="In the place of one of this name.")
-    ] = False,
-    as_json: AsJson = False,
-    server: Server = None,
-) -> None:
-    """Make a schedule. Exit code 4: there is another one of this name.
-
-    Examples:
-
-    [cyan]onward schedule add report mail @mail.json --cron '30 9 * * MON-FRI' --tz Europe/Berlin[/]
-
-    [cyan]onward schedule add heartbeat echo '"hello"' --every 30s --overlap skip[/]
-
-    [cyan]onward schedule add launch --flow release --params '{"n": 1}' --at 2030-01-31T09:00[/]
-    """
-    fields: dict[str, Any] = {
-        "timezone": zone,
-        "missed": missed,
-        "overlap": overlap,
-        "type": type,
-        "payload": None if type is None else read_payload(payload),
-        "flow": flow,
-        "params": None if params is None else read_object("--params", params),
-        "cron": cron,
-        "every_ms": every,
-        "run_at": None if at is None else _instant(at, zone),
-        "queue": queue,
-        "priority": priority,
-        "max_retries": max_retries,
-        "timeout_ms": task_timeout,
-        "session_id": session,
-        "requires_approval": approval or None,
-        "paused": paused or None,
-    }
-
-    async def talk(client: Client) -> ScheduleDetail:
-        if replace:
-            return await client.schedules.put(name, **fields)
-        return await client.schedules.create(name, **fields)
-
-    look = f"onward schedule show {name}, or add --replace"
-    _shown(converse(server, f"add schedule {name}", talk, look=look), as_json=as_json)
-
-
-@app.command()
-def show(name: NameArgument, as_json: AsJson = False, server: Server = None) -> None:
-    """Show a schedule: what it runs, its next instants, and what became of the last ones.
-
-    Example: [cyan]onward schedule show report[/]
-    """
-    found = converse(
-        server, f"show schedule {name}", lambda client: client.schedules.get(name), look=LOOK
-    )
-    if as_json:
-        print_json(found)
-    else:
-        _card(found)
-
-
-@app.command()
-def pause(name: NameArgument, as_json: AsJson = False, server: Server = None) -> None:
-    """Let a schedule rest. What falls into the pause is not made up for.
-
-    Example: [cyan]onward schedule pause report[/]
-    """
-    found = converse(
-        server, f"pause schedule {name}", lambda client: client.schedules.pause(name), look=LOOK
-    )
-    _shown(found, as_json=as_json)
-
-
-@app.command()
-def resume(name: NameArgument, as_json: AsJson = False, server: Server = None) -> None:
-    """Let a schedule go on, from now.
-
-    Example: [cyan]onward schedule resume report[/]
-    """
-    found = converse(
-        server, f"resume schedule {name}", lambda client: client.schedules.resume(name), look=LOOK
-    )
-    _shown(found, as_json=as_json)
-
-
-@app.command()
-def trigger(
-    name: NameArgument,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result, and show it.")] = False,
-    timeout: Timeout = None,
-    as_json: AsJson = False,
-    server: Server = None,
-) -> None:
-    """Run a schedule now, beside its times, also while it is paused. Prints the task's id.
-
-    Examples:
-
-    [cyan]onward schedule trigger report[/]
-
-    [cyan]onward schedule trigger report --wait --timeout 5m[/]
-    """
-    from onward.cli import watching
-
-    async def talk(client: Client) -> TaskView:
-        task = await client.schedules.trigger(name)
-        return await watching.until_over(client, task, timeout_ms=timeout) if wait else task
-
-    task = converse(server, f"trigger schedule {name}", talk, look=LOOK)
-    watching.told(task, waited=wait, as_json=as_json)
-
-
-@app.command()
-def remove(name: NameArgument, as_json: AsJson = False, server: Server = None) -> None:
-    """Remove a schedule. Tasks that it made stay as they are.
-
-    Example: [cyan]onward schedule remove report[/]
-    """
-    converse(
-        server, f"remove schedule {name}", lambda client: client.schedules.remove(name), look=LOOK
-    )
-    if as_json:
-        print_json({"name": name, "removed": True})
-    else:
-        console().print(f"{plain(name)} removed", markup=False)
-
-
 def _instant(text: str, zone: str) -> int:
-    """A time as people write it: with an offset of its own, or in that zone."""
+    """A time with an offset of its own, or else in that time zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        fail(USAGE, f"--at {text} is no time", str(error), "write 2030-01-31T09:00")
+        fail(USAGE, f"--at {text} is not a time", str(error), "write 2030-01-31T09:00")
     if moment.tzinfo is None:
         known = _zone(zone)
         if known is None:
@@ -277,7 +61,7 @@ def _when(at: int | None, zone: str) -> str:
     moment = datetime.fromtimestamp(at // 1000, _zone(zone) or UTC)
     clock = f"{moment:%a %Y-%m-%d %H:%M:%S}".removesuffix(":00")
     left = at - int(time.time() * 1000)
-    return f"{clock} {moment:%Z}, {f'in {humane(left)}' if left >= 0 else ago(at)}"
+    return f"{clock} {moment:%Z}, {f'in {format_duration(left)}' if left >= 0 else ago(at)}"
 
 
 def _next(found: ScheduleView) -> str:
@@ -287,58 +71,20 @@ def _next(found: ScheduleView) -> str:
 
 
 def _what(found: ScheduleView) -> str:
-    return plain(found.type or f"flow {found.flow}")
+    return cell(found.type or f"flow {found.flow}")
+
+
+def _rule(found: ScheduleView) -> str:
+    every = f"every {format_duration(found.every_ms)}" if found.every_ms else "once"
+    return cell(f"{found.cron or every} ({found.timezone})")
 
 
 def _outcome(outcome: str | None) -> str:
-    return "" if outcome is None else f"[{COLOURS.get(outcome, 'red')}]{plain(outcome)}[/]"
-
-
-def _shown(found: ScheduleDetail, *, as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-    else:
-        console().print(f"{cell(found.name)}  {_next(found)}")
-
-
-def _rows(schedules: Sequence[ScheduleView]) -> Table:
-    names = ("name", "runs", "when", "next", "last", "")
-    table = listing(*names, folds=("name", "runs", "when", ""))
-    for found in schedules:
-        table.add_row(
-            cell(found.name),
-            cell(_what(found)),
-            cell(found.description),
-            _next(found),
-            ago(found.last_run_at),
-            _outcome(found.last_outcome),
-        )
-    return table
+    return "" if outcome is None else f"[{COLOURS.get(outcome, 'red')}]{cell(outcome)}[/]"
 
 
 def _card(found: ScheduleDetail) -> None:
-    import msgspec
-
-    rule = found.cron or (found.every_ms and f"every {humane(found.every_ms)}") or "once"
-    body = found.payload if found.flow is None else found.params
-    terms = {
-        "queue": found.queue,
-        "priority": found.priority,
-        "max retries": found.max_retries,
-        "timeout": None if found.timeout_ms is None else humane(found.timeout_ms),
-        "session": found.session_id,
-        "approval": "each run" if found.requires_approval else None,
-    }
-    rows = [
-        ("runs", _what(found)),
-        ("payload" if found.flow is None else "params", msgspec.json.encode(body).decode()),
-        *((name, str(said)) for name, said in terms.items() if said is not None),
-        ("rule", f"{rule} ({found.timezone})"),
-        ("missed", found.missed),
-        ("overlap", found.overlap),
-        ("created", ago(found.created_at)),
-    ]
-    table = card(rows)
+    table = card_of(found, CARD)
     for n, at in enumerate(found.upcoming):
         table.add_row("" if n else "next", _when(at, found.timezone))
     for n, entry in enumerate(found.history):
@@ -346,6 +92,139 @@ def _card(found: ScheduleDetail) -> None:
         line = f"{_when(entry.at, found.timezone)}  {_outcome(entry.outcome)}  {about}"
         table.add_row("" if n else "last", line)
     out = console()
-    out.print(f"{cell(found.name)}  {_next(found) if found.paused or found.over else ''}".rstrip())
+    out.print(SCHEDULE.line(found) if found.paused or found.over else cell(found.name))
     out.print(f"[bright_black]{cell(found.description)}[/]")
     out.print(table)
+
+
+async def _add(
+    client: Client,
+    key: str,
+    payload: str,
+    params: str | None,
+    at: str | None,
+    replace: bool,
+    **fields: Any,
+) -> ScheduleView:
+    definition = given(fields)
+    if "type" in definition:
+        definition["payload"] = read_payload(payload)
+    if params is not None:
+        definition["params"] = read_object("--params", params)
+    if at is not None:
+        definition["run_at"] = _instant(at, fields["timezone"])
+    publish = client.schedules.put if replace else client.schedules.create
+    return await publish(key, **definition)
+
+
+NEW: Options = {
+    "type": argument("[TYPE]", "The type of the tasks; or use --flow.", None),
+    "payload": PAYLOAD,
+    "cron": option("--cron", "Run by this rule, as in '30 9 * * MON-FRI'.", metavar="RULE"),
+    "every_ms": duration("--every", "Run at intervals."),
+    "at": option("--at", "Run once, at a time such as 2030-01-31T09:00.", metavar="TIME"),
+    "timezone": option("--tz", "The time zone of --cron and --at.", str, "UTC", metavar="ZONE"),
+    "flow": option("--flow", "Run this flow instead of a task.", metavar="NAME"),
+    "params": option("--params", "The parameters of the flow.", metavar="JSON|@FILE|-"),
+    "missed": option("--missed", "Which missed runs to make up for.", MissedWord, MissedWord.ONCE),
+    "overlap": option(
+        "--overlap", "What to do while the last run is not over.", OverlapWord, OverlapWord.ALLOW
+    ),
+    **TASK_OPTIONS,
+    "paused": flag("--paused", "Run nothing before it is resumed."),
+    "replace": flag("--replace", "Replace the schedule of this name, if there is one."),
+}
+NAME = argument("NAME", "The schedule's name.")
+CARD: Fields = {
+    "runs": _what,
+    "payload": lambda found: "" if found.flow else as_text("payload")(found),
+    "params": lambda found: as_text("params")(found) if found.flow else "",
+    "queue": "queue",
+    "priority": "priority",
+    "max retries": "max_retries",
+    "timeout": span("timeout_ms"),
+    "session": "session_id",
+    "approval": lambda found: "each run" if found.requires_approval else "",
+    "rule": _rule,
+    "missed": "missed",
+    "overlap": "overlap",
+    "created": since("created_at"),
+}
+SCHEDULE = Resource(
+    "schedule",
+    "Run work once, at intervals, or by cron.",
+    key=NAME,
+    example="report",
+    columns={
+        "name": "name",
+        "runs": _what,
+        "when": "description",
+        "next": _next,
+        "last": since("last_run_at"),
+        "": lambda found: _outcome(found.last_outcome),
+    },
+    title=lambda found: f"{cell(found.name)}  {_next(found)}",
+    folds=("name", "runs", "when", ""),
+    verbs=(
+        Verb(
+            "list",
+            """List schedules by name, each with its next run in its own time zone.
+
+            $ onward schedule list
+            $ onward schedule list --json | jq -r '.items[] | select(.paused).name'""",
+            lambda client, cursor, limit: client.schedules.list(cursor=cursor, limit=limit),
+            options={"limit": option("--limit", "How many to list.", int, 100, min=1, max=1000)},
+            none="no schedules; onward schedule add NAME TYPE --every 5m makes one",
+        ),
+        Verb(
+            "add",
+            """Make a schedule. Exit code 4: another schedule has this name.
+
+            $ onward schedule add report mail @mail.json --cron '30 9 * * MON-FRI' --tz Asia/Tokyo
+            $ onward schedule add heartbeat echo '"hello"' --every 30s --overlap skip
+            $ onward schedule add launch --flow release --at 2030-01-31T09:00""",
+            _add,
+            options=NEW,
+            see_also="onward schedule show {key}, or add --replace",
+        ),
+        Verb(
+            "show",
+            "Show a schedule: what it runs, its next runs, and what became of the last ones.",
+            lambda client, key: client.schedules.get(key),
+            show=_card,
+        ),
+        Verb(
+            "pause",
+            "Pause a schedule. Runs that fall into the pause are not made up for.",
+            lambda client, key: client.schedules.pause(key),
+        ),
+        Verb(
+            "resume",
+            "Continue a paused schedule, from now on.",
+            lambda client, key: client.schedules.resume(key),
+        ),
+        Verb(
+            "remove",
+            "Remove a schedule. Tasks that it made stay as they are.",
+            lambda client, key: client.schedules.remove(key),
+            done="removed",
+        ),
+    ),
+)
+
+
+@command(SCHEDULE.app, {"name": NAME})
+def trigger(name: str, wait: bool, timeout: int | None, as_json: bool, server: str | None) -> None:
+    """Run a schedule now, in addition to its times, even while it is paused. Prints the task's id.
+
+    $ onward schedule trigger report
+    $ onward schedule trigger report --wait --timeout 5m
+    """
+    from onward.cli import watching
+
+    async def call(client: Client) -> TaskView:
+        task = await client.schedules.trigger(name)
+        return await watching.until_over(client, task, timeout_ms=timeout) if wait else task
+
+    task = with_client(server, f"trigger schedule {name}", call, see_also=SCHEDULE.see_also)
+    watching.print_task(task, waited=wait, as_json=as_json)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import socket
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from onward import __version__
+from onward.cli.commands import Options, option
 from onward.cli.tables import welcome
 from onward.cli.terminal import REFUSED, USAGE, fail
 from onward.core.urls import shown
@@ -16,77 +15,40 @@ from onward.core.urls import shown
 if TYPE_CHECKING:
     from onward.settings import Settings
 
-Host = Annotated[
-    str | None,
-    typer.Option("--host", help="Address to listen on.", show_default="ONWARD_HOST, 127.0.0.1"),
-]
-Port = Annotated[
-    int | None,
-    typer.Option("--port", help="Port to listen on.", show_default="ONWARD_PORT, 8070"),
-]
-Ledger = Annotated[
-    str | None,
-    typer.Option(
-        "--ledger",
-        help="Where the tasks are kept.",
-        show_default="ONWARD_LEDGER, sqlite:///onward.db",
+OPTIONS: Options = {
+    "host": option("--host", "Address to listen on.", show_default="ONWARD_HOST, 127.0.0.1"),
+    "port": option("--port", "Port to listen on.", int | None, show_default="ONWARD_PORT, 8070"),
+    "ledger": option(
+        "--ledger", "Where tasks are stored.", show_default="ONWARD_LEDGER, sqlite:///onward.db"
     ),
-]
-Redis = Annotated[
-    str | None,
-    typer.Option("--redis", help="Redis for the stream doors.", show_default="ONWARD_REDIS, none"),
-]
-
-
-KeysFile = Annotated[
-    str | None,
-    typer.Option(
+    "redis": option("--redis", "Redis for the stream doors.", show_default="ONWARD_REDIS, none"),
+    "encryption_keys_file": option(
         "--encryption-keys-file",
-        help="Keys for encryption at rest, id:base64 by lines; the first seals.",
+        "Keys for encryption at rest, a line id:base64 for each; the first encrypts.",
         show_default="ONWARD_ENCRYPTION_KEYS_FILE, none",
     ),
-]
+}
 
 
-def up(
-    host: Host = None,
-    port: Port = None,
-    ledger: Ledger = None,
-    redis: Redis = None,
-    encryption_keys_file: KeysFile = None,
-) -> None:
+def up(**given: Any) -> None:
     """Start everything on this machine: server, built-in worker and page.
 
-    Examples:
-
-    [cyan]onward up[/]
-
-    [cyan]onward up --port 9000 --ledger sqlite:////var/lib/onward/tasks.db[/]
+    $ onward up
+    $ onward up --port 9000 --ledger sqlite:////var/lib/onward/tasks.db
     """
-    given = {"ledger": ledger, "redis": redis, "encryption_keys_file": encryption_keys_file}
-    settings = read_settings(host=host, port=port, **given)
+    settings = read_settings(**given)
     _check_port(settings)
     _welcome(settings)
     _run(settings, builtin_worker=True)
 
 
-def serve(
-    host: Host = None,
-    port: Port = None,
-    ledger: Ledger = None,
-    redis: Redis = None,
-    encryption_keys_file: KeysFile = None,
-) -> None:
+def serve(**given: Any) -> None:
     """Start the server alone; workers connect to it.
 
-    Examples:
-
-    [cyan]onward serve --port 8070[/]
-
-    [cyan]ONWARD_LEDGER=sqlite:////data/onward.db onward serve[/]
+    $ onward serve --port 8070
+    $ ONWARD_LEDGER=sqlite:////data/onward.db onward serve
     """
-    given = {"ledger": ledger, "redis": redis, "encryption_keys_file": encryption_keys_file}
-    settings = read_settings(host=host, port=port, **given)
+    settings = read_settings(**given)
     _check_port(settings)
     _run(settings, builtin_worker=False)
 
@@ -101,20 +63,20 @@ def read_settings(**given: Any) -> Settings:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        said = our_words(first["msg"])
+        why = our_words(first["msg"])
         name = str(first["loc"][0]) if first["loc"] else "the settings"
-        # What came from the environment is named as it is there, what was given here as an option.
+        # A setting is named as it was given: as a variable of the environment, or as an option.
         name = f"--{name.replace('_', '-')}" if name in given else name
         fail(
             USAGE,
             f"{name} cannot be read",
-            f"{shown(repr(first['input']))}: {said}" if first["loc"] else said,
+            f"{shown(repr(first['input']))}: {why}" if first["loc"] else why,
             "correct it and start again; `onward up --help` shows the options",
         )
 
 
 def _check_port(settings: Settings) -> None:
-    """Found out now it is three lines; found out later it is a stack of log lines."""
+    """Checked first: three lines here instead of a traceback in the log."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -137,7 +99,7 @@ def _run(settings: Settings, *, builtin_worker: bool) -> None:
     try:
         run(settings, builtin_worker=builtin_worker)
     except OnwardError as error:
-        # What stands for its whole kind is said to somebody who has handed in a task.
+        # The hint of the whole class is meant for callers who have submitted a task.
         hint = None if error.hint == LedgerUnavailable.hint else error.hint
         then = hint or "onward doctor looks at the ledger; --ledger names another"
         fail(REFUSED, "the server could not start", shown(str(error)), then)

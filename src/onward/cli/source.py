@@ -1,7 +1,7 @@
-"""Where a definition comes from: a file, stdin, or a builder's flow in a module; and what is where.
+"""Where a definition comes from: a file, stdin, or a Flow in a Python module.
 
-The parser says which node and field are wrong. Here that becomes a line and a column, as far as
-the text shows them.
+The parser of definitions names the node and the field of a fault; here they become a line and a
+column of the text.
 """
 
 from __future__ import annotations
@@ -10,34 +10,35 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from json.decoder import JSONObject  # type: ignore[attr-defined]
-from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onward.cli.terminal import FAILED, USAGE, fail
 
 if TYPE_CHECKING:
     from onward.flow.parts import Definition, Flaw
 
-_STEP = re.compile(r"[^.\[\]]+")
+JsonPath: TypeAlias = tuple[str, ...]  # keys, and indices as text
+
+_STEP = re.compile(r"[^.\[\]]+")  # of a field such as choice_cases[0].expr
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
 class Source:
-    """A definition as it was written."""
+    """A definition, and the text it was written in, if it was."""
 
-    def __init__(self, name: str, raw: Any, text: str = "", places: _Places | None = None) -> None:
-        self.name = name  # as people know it: the file's, or module:attr
+    def __init__(self, name: str, raw: Any, text: str = "") -> None:
+        self.name = name  # the file's, or module:attr
         self.raw = raw
         self._text = text
-        self._places = places
+        self._positions = positions(text)
 
     @property
     def flow(self) -> str | None:
-        """What the flow is called: as the definition says, else as its file."""
-        said = self.raw.get("name") if isinstance(self.raw, Mapping) else None
-        if isinstance(said, str) and said:
-            return said
+        """The name of the flow: from the definition, or else from the file."""
+        name = self.raw.get("name") if isinstance(self.raw, Mapping) else None
+        if isinstance(name, str) and name:
+            return name
         return Path(self.name).stem if self._text and self.name != "stdin" else None
 
     def read(self) -> Definition:
@@ -47,65 +48,43 @@ class Source:
         return parse(self.raw)
 
     def position(self, flaw: Flaw) -> tuple[int, int] | None:
-        """Line and column of what a flaw is about, or of what it lies in. None: nobody knows."""
-        if self._places is None:
+        """Line and column of what a flaw is about, or of what it lies in, as far as known."""
+        path: tuple[str, ...] = ()
+        for key in flaw.node.split("/") if flaw.node is not None else ():
+            path += (*(("subflow",) if path else ()), "nodes", key)
+        path += tuple(_STEP.findall(flaw.field))
+        while path and path not in self._positions:
+            path = path[:-1]
+        if path not in self._positions:
             return None
-        offset = self._places.of(self.raw, flaw.node, flaw.field)
-        if offset is None:
-            return None
+        offset = self._positions[path]
         line = self._text.count("\n", 0, offset)
-        return line + 1, offset - (self._text.rfind("\n", 0, offset) + 1) + 1
+        return line + 1, offset - self._text.rfind("\n", 0, offset)
 
 
-class _Places(json.JSONDecoder):
-    """A JSON decoder that remembers where each object began."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = text
-        self._began: dict[int, int] = {}
-
-        def remembered(opened: tuple[str, int], *rest: Any) -> tuple[Any, int]:
-            found: tuple[Any, int] = JSONObject(opened, *rest)
-            # Every object stays part of the whole, so no id is given twice.
-            self._began[id(found[0])] = opened[1] - 1
-            return found
-
-        self.parse_object = remembered
-        self.scan_once = py_make_scanner(self)
-
-    def of(self, raw: Any, node: str | None, field: str) -> int | None:
-        at = raw
-        if node is not None:
-            for key in node.split("/"):
-                inner = at.get("subflow", at) if at is not raw else at
-                at = _down(_down(inner, "nodes"), key)
-        offset = self._began.get(id(at))
-        for step in _STEP.findall(field):
-            if offset is None:
-                return None
-            inner = _down(at, step)
-            if (found := self._began.get(id(inner))) is not None:
-                offset = found
-            elif isinstance(at, Mapping) and step in at:
-                offset = self._key(step, offset)
-            at = inner
-        return offset
-
-    def _key(self, key: str, offset: int) -> int:
-        """Looked for from where its object began: the first that is written so, most likely it."""
-        found = re.compile(rf"{re.escape(json.dumps(key, ensure_ascii=False))}\s*:").search(
-            self._text, offset
-        )
-        return offset if found is None else found.start()
-
-
-def _down(value: Any, step: str) -> Any:
-    if isinstance(value, Mapping):
-        return value.get(step)
-    if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-        return value[int(step)]
-    return None
+def positions(text: str) -> Mapping[JsonPath, int]:
+    """Where each value of a JSON text stands, by its path: an object and an item of a list where
+    they begin, any other member where its key does. The text is known to be JSON.
+    """
+    found: dict[JsonPath, int] = {}
+    inside: list[list[Any]] = []  # of each open object or list: its path, and the key or index now
+    key_at = 0
+    for token in _TOKEN.finditer(text):
+        sign = token[0]
+        if sign in "}]":
+            inside.pop()
+        elif sign == ",":
+            last = inside[-1]
+            last[1] = last[1] + 1 if isinstance(last[1], int) else None
+        elif inside and inside[-1][1] is None:
+            inside[-1][1], key_at = json.loads(sign), token.start()
+        elif sign != ":":
+            path = (*inside[-1][0], str(inside[-1][1])) if inside else ()
+            member = bool(inside) and isinstance(inside[-1][1], str) and sign != "{"
+            found[path] = key_at if member else token.start()
+            if sign in "{[":
+                inside.append([path, None if sign == "{" else 0])
+    return found
 
 
 def is_source(text: str) -> bool:
@@ -114,7 +93,7 @@ def is_source(text: str) -> bool:
 
 
 def load(where: str) -> Source:
-    """What cannot be read ends the command, and says where it stopped making sense."""
+    """A text that cannot be read ends the command, with the line at which it fails."""
     if where != "-" and not Path(where).is_file():
         if where.endswith(".json"):
             fail(USAGE, f"{where} cannot be read", "there is no such file", "onward flow --help")
@@ -135,16 +114,15 @@ def _parsed(name: str, text: str) -> Source:
     from onward.core import strict_json
     from onward.core.errors import Invalid
 
-    places = _Places(text)
     try:
-        raw = places.decode(text)
+        raw = json.loads(text)
         strict_json.parse(text.encode())
     except json.JSONDecodeError as error:
         what = f"{name}:{error.lineno}:{error.colno}: {error.msg}"
-        fail(FAILED, f"{name} is not JSON", what, "mend it, then try again")
+        fail(FAILED, f"{name} is not JSON", what, "correct it, then try again")
     except (Invalid, RecursionError, ValueError) as error:
-        fail(FAILED, f"{name} is not JSON that a server takes", str(error), "mend it")
-    return Source(name, raw, text, places)
+        fail(FAILED, f"{name} is not JSON that a server takes", str(error), "correct it")
+    return Source(name, raw, text)
 
 
 def _built(where: str) -> Source:
@@ -153,7 +131,7 @@ def _built(where: str) -> Source:
 
     module, _, attr = where.rpartition(":")
     if not module:
-        then = "name a JSON file, - for stdin, or a builder's flow as module:attr"
+        then = "name a JSON file, - for stdin, or a Flow as module:attr"
         fail(USAGE, f"{where} cannot be read", "there is no such file", then)
     found: Any = getattr(load_module(module), attr, None)
     if isinstance(found, Flow):
@@ -162,4 +140,4 @@ def _built(where: str) -> Source:
         return Source(where, dict(found))
     what = "missing" if found is None else f"a {type(found).__name__}"
     then = "name an onward.flow.builder.Flow, or a dict with start and nodes"
-    return fail(USAGE, f"{where} is no flow", f"{attr!r} is {what} there", then)
+    return fail(USAGE, f"{where} is not a flow", f"{attr!r} is {what} there", then)

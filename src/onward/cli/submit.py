@@ -5,23 +5,13 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from onward.cli.tables import Timeout
-from onward.cli.terminal import (
-    USAGE,
-    AsJson,
-    Server,
-    converse,
-    duration_ms,
-    fail,
-)
+from onward.cli.commands import Options, argument, duration, flag, option
+from onward.cli.terminal import USAGE, fail, with_client
 
 if TYPE_CHECKING:
-    from onward.client.http import Client, Options
-    from onward.wire.tasks import TaskView
+    from onward.client.http import Client, TaskView
 
 
 class PriorityWord(StrEnum):
@@ -30,72 +20,54 @@ class PriorityWord(StrEnum):
     LOW = "low"
 
 
+PAYLOAD = argument("[PAYLOAD|-|@FILE]", "JSON text, - to read stdin, or @file.", "{}")
+TASK_OPTIONS: Options = {
+    "queue": option("--queue", "Instead of the type's own queue; a worker must claim it."),
+    "priority": option("--priority", "Which tasks start first.", PriorityWord | None),
+    "max_retries": option("--max-retries", "How often to retry a failure.", int | None, min=0),
+    "timeout_ms": duration("--task-timeout", "How long one attempt may run."),
+    "session_id": option("--session", "The session that the task belongs to."),
+    "requires_approval": flag("--approval", "Wait for a person's approval before it runs."),
+}
+OPTIONS: Options = {
+    "type": argument("TYPE", "The type of the task."),
+    "payload": PAYLOAD,
+    "delay_ms": duration("--delay", "Start no earlier than this long from now."),
+    **TASK_OPTIONS,
+    "idempotency_key": option("--key", "Idempotency key: submitted twice, it is still one task."),
+}
+
+
 def submit(
-    type: Annotated[str, typer.Argument(metavar="TYPE", help="What is to be done.")],
-    payload: Annotated[
-        str, typer.Argument(metavar="[PAYLOAD|-|@FILE]", help="JSON, - for stdin, or @file.")
-    ] = "{}",
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result, and show it.")] = False,
-    timeout: Timeout = None,
-    task_timeout: Annotated[
-        int | None,
-        typer.Option(
-            "--task-timeout", parser=duration_ms, metavar="30s|5m", help="One run at most so long."
-        ),
-    ] = None,
-    delay: Annotated[
-        int | None,
-        typer.Option("--delay", parser=duration_ms, metavar="30s|5m", help="Not before then."),
-    ] = None,
-    queue: Annotated[
-        str | None,
-        typer.Option("--queue", help="Instead of the type's own; a worker must claim it."),
-    ] = None,
-    priority: Annotated[PriorityWord, typer.Option("--priority")] = PriorityWord.NORMAL,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Idempotency key: twice the same is one task.")
-    ] = None,
-    session: Annotated[str | None, typer.Option("--session", help="Whose task it is.")] = None,
-    max_retries: Annotated[
-        int | None, typer.Option("--max-retries", min=0, help="Instead of the type's own.")
-    ] = None,
-    approval: Annotated[
-        bool, typer.Option("--approval", help="A person approves it first.")
-    ] = False,
-    as_json: AsJson = False,
-    server: Server = None,
+    type: str,
+    payload: str,
+    wait: bool,
+    timeout: int | None,
+    as_json: bool,
+    server: str | None,
+    **options: Any,
 ) -> None:
     """Hand off a task. Exit codes with --wait: 0 succeeded, 1 failed, 124 not over in time.
 
-    Examples:
-
-    [cyan]onward submit countdown '{"seconds": 3}' --wait[/]
-
-    [cyan]onward submit report @report.json --delay 10m --key monday[/]
-
-    [cyan]echo '"hello"' | onward submit echo - --wait --json[/]
+    $ onward submit countdown '{"seconds": 3}' --wait
+    $ onward submit report @report.json --delay 10m --key monday
+    $ echo '"hello"' | onward submit echo - --wait --json
     """
     from onward.cli import watching
 
     body = read_payload(payload)
-    options: Options = {"priority": priority.value}
-    given: dict[str, Any] = {
-        "queue": queue,
-        "delay_ms": delay,
-        "idempotency_key": key,
-        "session_id": session,
-        "max_retries": max_retries,
-        "timeout_ms": task_timeout,
-        "requires_approval": approval or None,
-    }
-    options.update({name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
 
-    async def talk(client: Client) -> TaskView:
-        task = await client.submit(type, body, **options)
+    async def call(client: Client) -> TaskView:
+        task = await client.submit(type, body, **given(options))
         return await watching.until_over(client, task, timeout_ms=timeout) if wait else task
 
-    task = converse(server, f"submit {type}", talk)
-    watching.told(task, waited=wait, as_json=as_json)
+    task = with_client(server, f"submit {type}", call)
+    watching.print_task(task, waited=wait, as_json=as_json)
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """Only those that were used: for the others the server has defaults."""
+    return {name: each for name, each in options.items() if each is not None and each is not False}
 
 
 def read_payload(text: str, what: str = "the payload") -> Any:

@@ -1,59 +1,92 @@
-"""What commands show in one way: lists that go on, cards, hints beside a result, a first screen."""
+"""How results are shown: lists, cards, hints beside a result, progress bars, questions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import typer
 
-from onward.cli.terminal import console, duration_ms, plain, print_json
+from onward.cli.terminal import USAGE, ago, console, fail, format_duration, plain
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
     from rich.table import Table
 
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-Cursor = Annotated[str | None, typer.Option("--cursor", help="Where to go on.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000)]
-Timeout = Annotated[
-    int | None,
-    typer.Option("--timeout", parser=duration_ms, metavar="30s|5m", help="Wait at most so long."),
-]
+# One field of a thing: its name, or a function that returns markup.
+Field: TypeAlias = str | Callable[[Any], str]
+Fields: TypeAlias = Mapping[str, Field]
 
 
-class Page(Protocol[T_co]):
+class Page(Protocol):
     @property
-    def items(self) -> Sequence[T_co]: ...
+    def items(self) -> Sequence[Any]: ...
 
     @property
     def next(self) -> str | None: ...
 
 
 def hint(text: str) -> None:
-    """What somebody may want to know or do now; beside the result, never in it."""
+    """What the user may want to do next; on stderr, so never part of the result."""
     console(stderr=True).print(plain(text), style="bright_black", markup=False)
 
 
-def show_page(
-    page: Page[T], table: Callable[[Sequence[T]], Table], *, none: str, as_json: bool
+def print_page(
+    page: Page, columns: Fields, *, none: str, folds: Sequence[str] = ("about",)
 ) -> None:
-    """`none` is said where there is nothing to list."""
-    if as_json:
-        print_json(page)
-        return
+    """`none` is printed when there is nothing to list."""
     if not page.items:
         hint(none)
         return
-    console().print(table(page.items))
+    table = listing(*columns, folds=folds)
+    for item in page.items:
+        cells = ((name, shown(item, field)) for name, field in columns.items())
+        table.add_row(*(text or ("–" if name not in ("", *folds) else "") for name, text in cells))
+    console().print(table)
     if page.next is not None:
         hint(f"more: --cursor {quote(page.next)}")
 
 
+def shown(item: Any, field: Field) -> str:
+    """A field as markup; empty if it has no value."""
+    if not isinstance(field, str):
+        return field(item)
+    value = value_of(item, field)
+    if value is None:
+        return ""
+    return cell(", ".join(value) if isinstance(value, list | tuple) else str(value))
+
+
+def value_of(item: Any, name: str) -> Any:
+    return item[name] if isinstance(item, Mapping) else getattr(item, name)
+
+
+def as_text(name: str) -> Callable[[Any], str]:
+    """A field that holds any JSON value."""
+
+    def text(item: Any) -> str:
+        import msgspec
+
+        return cell(msgspec.json.encode(value_of(item, name)).decode())
+
+    return text
+
+
+def since(name: str) -> Callable[[Any], str]:
+    """A field that holds an instant in the past, or none."""
+    return lambda item: "" if value_of(item, name) is None else ago(value_of(item, name))
+
+
+def span(name: str) -> Callable[[Any], str]:
+    """A field that holds a duration in ms, or none."""
+    return lambda item: format_duration(value_of(item, name)) if value_of(item, name) else ""
+
+
 def listing(*names: str, folds: Sequence[str] = ("about",)) -> Table:
-    """A list under these headings; only the columns in `folds` are broken over lines."""
+    """A table under these headings; only the columns in `folds` are broken over lines."""
     from rich.table import Table
 
     table = Table(box=None, header_style="bright_black", pad_edge=False)
@@ -63,27 +96,31 @@ def listing(*names: str, folds: Sequence[str] = ("about",)) -> Table:
 
 
 def card(rows: Iterable[tuple[str, str]]) -> Table:
-    """One thing, a line for each of its sides; what others wrote cannot steer the terminal."""
-    from rich.markup import escape
+    """One thing, a line for each of its fields, as markup."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bright_black")
     table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, escape(plain(value)))
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
+def card_of(item: Any, fields: Fields) -> Table:
+    """Fields without a value are left out."""
+    return card((name, text) for name, field in fields.items() if (text := shown(item, field)))
+
+
 def cell(text: str, most: int | None = None) -> str:
-    """What somebody else wrote, as it stands in a list."""
+    """Text from outside as markup: it can neither style nor steer the terminal."""
     from rich.markup import escape
 
     return escape(plain(text)[:most])
 
 
 def welcome(title: str, rows: Iterable[tuple[str, str]], last: str) -> None:
-    """The first screen of something that goes on until Ctrl-C."""
+    """The first screen of a command that runs until Ctrl-C."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, padding=(0, 2))
@@ -95,3 +132,34 @@ def welcome(title: str, rows: Iterable[tuple[str, str]], last: str) -> None:
     out.print(f"\n  [bold cyan]Onward[/] {title}\n")
     out.print(table)
     out.print(f"\n  [bright_black]{last}[/]\n")
+
+
+def progress_bar(*, counts: bool = True) -> Progress:
+    """On a terminal only, and gone when the work is done; `counts` adds 3/10."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        *([MofNCompleteColumn()] if counts else []),
+        TimeElapsedColumn(),
+        console=console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+def confirm(question: str) -> None:
+    """Anything but yes ends the command."""
+    from rich.prompt import Confirm
+
+    # The event loop's own handler would wait for this very function before it stops anything.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        agreed = Confirm.ask(question, console=console(stderr=True), default=False)
+    except EOFError:
+        fail(USAGE, "there was no answer", question, "in a script, add --yes")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if not agreed:
+        raise typer.Abort

@@ -2,209 +2,141 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from onward.cli.tables import Cursor, Limit, card, cell, hint, listing, show_page
-from onward.cli.terminal import (
-    MARKS,
-    AsJson,
-    Server,
-    TaskIdArgument,
-    ago,
-    console,
-    converse,
-    duration_ms,
-    humane,
-    plain,
-    print_json,
-    state_mark,
-)
+from onward.cli.commands import Resource, Verb, argument, command, flag, option
+from onward.cli.tables import Fields, Page, as_text, cell, hint, print_page, since
+from onward.cli.terminal import MARKS, console, format_duration, plain, state_mark, with_client
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from onward.client.http import Client, Explanation, TaskView
 
-    from rich.table import Table
-
-    from onward.client.http import Client
-    from onward.wire.tasks import TaskView
-
-app = typer.Typer(help="Look at tasks, and intervene.", no_args_is_help=True)
-
-
-@app.command()
-def get(id: TaskIdArgument, as_json: AsJson = False, server: Server = None) -> None:
-    """Show a task.
-
-    Example: [cyan]onward task get 01990000-… --json | jq .result[/]
-    """
-    task = converse(server, f"show task {id}", lambda client: client.get(id))
-    if as_json:
-        print_json(task)
-    else:
-        _card(task)
+ID = argument("ID", "The task's id.")
+FILTERS = {
+    "type": option("--type", "Only of this type."),
+    "queue": option("--queue", "Only in this queue."),
+    "q": option("--search -q", "Only those that contain this text."),
+}
 
 
-@app.command("list")
-def list_(
-    state: Annotated[str | None, typer.Option("--state", help="Such as queued or dead.")] = None,
-    type: Annotated[str | None, typer.Option("--type")] = None,
-    queue: Annotated[str | None, typer.Option("--queue")] = None,
-    session: Annotated[str | None, typer.Option("--session")] = None,
-    q: Annotated[str | None, typer.Option("--search", "-q", help="Text to look for.")] = None,
-    cursor: Cursor = None,
-    limit: Limit = 20,
-    as_json: AsJson = False,
-    server: Server = None,
-) -> None:
-    """List tasks, newest first.
-
-    Examples:
-
-    [cyan]onward task list --state dead --type report[/]
-
-    [cyan]onward task list --json --limit 1000 | jq -r '.items[].id'[/]
-    """
-    page = converse(
-        server,
-        "list tasks",
-        lambda client: client.list(
-            state=state, type=type, queue=queue, session=session, q=q, cursor=cursor, limit=limit
-        ),
-    )
-    show_page(page, _rows, none="no such tasks; onward submit makes one", as_json=as_json)
+def _progress(task: TaskView) -> str:
+    if task.progress is None:
+        return ""
+    return cell(f"{task.progress:.0%} {task.progress_message or ''}")
 
 
-@app.command()
-def cancel(id: TaskIdArgument, as_json: AsJson = False, server: Server = None) -> None:
-    """Cancel a task: at once if it waits; if it runs, its worker is asked to stop.
-
-    Example: [cyan]onward task cancel 01990000-…[/]
-    """
-    task = converse(server, f"cancel task {id}", lambda client: client.cancel(id))
-    if task.state == "running" and not as_json:
+def _canceled(task: TaskView) -> None:
+    if task.state == "running":
         console().print(f"{MARKS['canceled']} canceling  [bright_black]{plain(task.id)}[/]")
         hint(f"its worker was asked to stop: onward task watch {task.id}")
     else:
-        _changed(task, as_json=as_json)
+        TASK.print_line(task)
 
 
-@app.command()
-def retry(id: TaskIdArgument, as_json: AsJson = False, server: Server = None) -> None:
-    """Run a task again that failed, died or was canceled.
-
-    Example: [cyan]onward task retry 01990000-…[/]
-    """
-    _changed(converse(server, f"retry task {id}", lambda client: client.retry(id)), as_json=as_json)
-
-
-@app.command()
-def explain(id: TaskIdArgument, as_json: AsJson = False, server: Server = None) -> None:
-    """Say why a task is where it is.
-
-    Example: [cyan]onward task explain 01990000-…[/]
-    """
-    found = converse(server, f"explain task {id}", lambda client: client.explain(id))
-    if as_json:
-        print_json(found)
-        return
-    out = console()
-    out.print(plain(found.sentence), markup=False)
+def _explained(found: Explanation) -> None:
+    console().print(plain(found.sentence), markup=False)
     if found.hint:
-        out.print(f"→ {plain(found.hint)}", markup=False)
+        console().print(f"→ {plain(found.hint)}", markup=False)
 
 
-@app.command()
-def events(id: TaskIdArgument, as_json: AsJson = False, server: Server = None) -> None:
-    """Show what has happened to a task.
-
-    Example: [cyan]onward task events 01990000-…[/]
-    """
-    page = converse(server, f"show task {id}", lambda client: client.events(id))
-    if as_json:
-        print_json(page)
-        return
-    import msgspec
-
-    began = page.items[0].at if page.items else 0
-    table = listing("n", "after", "event", "data", folds=("data",))
-    for event in page.items:
-        data = msgspec.json.encode(event.data).decode() if event.data else ""
-        table.add_row(str(event.n), humane(event.at - began), event.type, cell(data))
-    console().print(table)
+def _happened(page: Page) -> None:
+    began, data = page.items[0].at, as_text("data")
+    columns: Fields = {
+        "n": "n",
+        "after": lambda event: format_duration(event.at - began),
+        "event": "type",
+        "data": lambda event: data(event) if event.data else "",
+    }
+    print_page(page, columns, none="", folds=("data",))
 
 
-@app.command()
-def watch(
-    id: TaskIdArgument,
-    timeout: Annotated[
-        int | None,
-        typer.Option("--timeout", parser=duration_ms, metavar="30s|5m", help="At most so long."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line.")] = False,
-    server: Server = None,
-) -> None:
+TASK = Resource(
+    "task",
+    "Look at tasks, and intervene.",
+    key=ID,
+    example="01990000-…",
+    columns={
+        "id": "id",
+        "type": "type",
+        "state": lambda task: state_mark(task.state),
+        "created": since("created_at"),
+        "about": lambda task: cell(
+            task.reason if task.error is not None else task.progress_message or "", 100
+        ),
+    },
+    title=lambda task: f"{state_mark(task.state)}  [bright_black]{plain(task.id)}[/]",
+    card={
+        "type": "type",
+        "queue": "queue",
+        "attempt": lambda task: f"{task.attempt}, generation {task.generation}",
+        "created": since("created_at"),
+        "started": since("started_at"),
+        "finished": since("finished_at"),
+        "progress": _progress,
+        "error": lambda task: cell(task.reason) if task.error is not None else "",
+        "payload": as_text("payload"),
+        "result": lambda task: as_text("result")(task) if task.state == "succeeded" else "",
+    },
+    verbs=(
+        Verb("get", "Show a task.", lambda client, key: client.get(key)),
+        Verb(
+            "list",
+            """List tasks, newest first.
+
+            $ onward task list --state dead --type report
+            $ onward task list --json --limit 1000 | jq -r '.items[].id'""",
+            lambda client, cursor, limit, **query: client.list(cursor=cursor, limit=limit, **query),
+            options={
+                "state": option("--state", "Only in this state, such as queued or dead."),
+                **FILTERS,
+                "session": option("--session", "Only of this session."),
+            },
+            none="no such tasks; onward submit makes one",
+        ),
+        Verb(
+            "cancel",
+            "Cancel a task: at once if it waits; if it runs, its worker is asked to stop.",
+            lambda client, key: client.cancel(key),
+            show=_canceled,
+        ),
+        Verb(
+            "retry",
+            "Run a task again that failed, died or was canceled.",
+            lambda client, key: client.retry(key),
+        ),
+        Verb(
+            "explain",
+            "Explain why a task is in its present state, and what can be done about it.",
+            lambda client, key: client.explain(key),
+            show=_explained,
+        ),
+        Verb(
+            "events",
+            "Show what has happened to a task.",
+            lambda client, key: client.events(key),
+            show=_happened,
+        ),
+    ),
+)
+
+
+@command(TASK.app, {"id": ID, "as_json": flag("--json", "Print each event as a line of JSON.")})
+def watch(id: str, timeout: int | None, as_json: bool, server: str | None) -> None:
     """Follow a task until it is over. Exit codes: 0 succeeded, 1 failed, 124 not over in time.
 
-    Examples:
-
-    [cyan]onward task watch 01990000-…[/]
-
-    [cyan]onward task watch 01990000-… --json | jq -c 'select(.type == "task.chunk")'[/]
+    $ onward task watch 01990000-…
+    $ onward task watch 01990000-… --json | jq -c 'select(.type == "task.chunk")'
     """
     from onward.cli import watching
 
-    async def talk(client: Client) -> TaskView:
+    async def call(client: Client) -> TaskView:
         task = await client.get(id)
-        follow = watching.until_over if not as_json else watching.spoken
+        follow = watching.print_events if as_json else watching.until_over
         return await follow(client, task, timeout_ms=timeout)
 
-    task = converse(server, f"watch task {id}", talk)
+    task = with_client(server, f"watch task {id}", call)
     if as_json:
         raise typer.Exit(watching.exit_code(task))
     watching.report(task, as_json=False)
-
-
-def _changed(task: TaskView, *, as_json: bool) -> None:
-    if as_json:
-        print_json(task)
-    else:
-        console().print(f"{state_mark(task.state)}  [bright_black]{plain(task.id)}[/]")
-
-
-def _card(task: TaskView) -> None:
-    import msgspec
-
-    rows = [
-        ("type", task.type),
-        ("queue", task.queue),
-        ("attempt", f"{task.attempt}, generation {task.generation}"),
-        ("created", ago(task.created_at)),
-        ("started", ago(task.started_at)),
-        ("finished", ago(task.finished_at)),
-    ]
-    if task.progress is not None:
-        rows.append(("progress", f"{task.progress:.0%} {task.progress_message or ''}"))
-    if task.error is not None:
-        rows.append(("error", task.reason))
-    rows.append(("payload", msgspec.json.encode(task.payload).decode()))
-    if task.state == "succeeded":
-        rows.append(("result", msgspec.json.encode(task.result).decode()))
-    out = console()
-    out.print(f"{state_mark(task.state)}  [bright_black]{plain(task.id)}[/]")
-    out.print(card(rows))
-
-
-def _rows(tasks: Sequence[TaskView]) -> Table:
-    table = listing("id", "type", "state", "created", "about")
-    for task in tasks:
-        about = task.reason if task.error is not None else task.progress_message or ""
-        table.add_row(
-            task.id,
-            cell(task.type),
-            state_mark(task.state),
-            ago(task.created_at),
-            cell(about, 100),
-        )
-    return table

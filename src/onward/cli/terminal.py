@@ -1,6 +1,6 @@
-"""How the command line speaks: exit codes, three-line errors, JSON for scripts, options in common.
+"""What all commands share: exit codes, three-line errors, JSON for scripts, common options.
 
-Results go to stdout, everything else to stderr, so that a pipe gets what it is meant to get.
+Results go to stdout and everything else to stderr, so that a pipe carries only the result.
 """
 
 from __future__ import annotations
@@ -33,13 +33,7 @@ Server = Annotated[
         "--server", help="URL of the server.", envvar="ONWARD_URL", show_default="this machine"
     ),
 ]
-By = Annotated[
-    str | None,
-    typer.Option("--by", help="Who says so.", envvar="ONWARD_BY", show_default="your user name"),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-TaskIdArgument = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
-
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.", metavar="")]
 MARKS = {
     "scheduled": "◷",
     "queued": "○",
@@ -63,17 +57,19 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     # A pipe has no width: a table folded at 80 columns would break ids in two.
     width = None if stream.isatty() else 240
-    return Console(file=stream, width=width, highlight=False, soft_wrap=not stream.isatty())
+    return Console(
+        file=stream, width=width, highlight=False, soft_wrap=not stream.isatty(), quiet=quiet
+    )
 
 
 def fail(code: int, what: str, why: str = "", then: str = "") -> NoReturn:
-    """What failed, why, and the next step; then the end."""
+    """Print what failed, why, and the next step; then exit."""
     from rich.text import Text
 
     out = console(stderr=True)
@@ -86,7 +82,7 @@ def fail(code: int, what: str, why: str = "", then: str = "") -> NoReturn:
 
 
 def plain(text: str) -> str:
-    """One line without control characters: what a task says must not steer a terminal."""
+    """One line without control characters: text from a task must not steer a terminal."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", text).strip()
 
 
@@ -106,37 +102,37 @@ def print_json_line(value: Any) -> None:
     print(msgspec.json.encode(value).decode(), flush=True)
 
 
-def converse(
+def with_client(
     server: str | None,
     doing: str,
-    talk: Callable[[Client], Awaitable[T]],
+    call: Callable[[Client], Awaitable[T]],
     *,
-    look: str = "onward task list",
+    see_also: str = "onward task list",
 ) -> T:
-    """One conversation with the server; whatever goes wrong in it ends the command.
+    """What `call` returns; an error ends the command with an exit code and the next step.
 
-    `look` shows what there is, to somebody who has asked for what there is not.
+    `see_also` is the command that lists what exists, for a caller who named what does not.
     """
     import asyncio
 
     from onward.client.errors import ProblemError, StillRunning, Unreachable
     from onward.client.http import Client
 
-    async def whole() -> T:
+    async def connected() -> T:
         async with Client(server) as client:
-            return await talk(client)
+            return await call(client)
 
     try:
-        return asyncio.run(whole())
+        return asyncio.run(connected())
     except Unreachable as error:
         fail(UNREACHABLE, f"cannot {doing}", error.what, error.hint or "")
     except StillRunning as error:
         fail(TIMED_OUT, str(error), "the time to wait is over; the task goes on", error.hint or "")
     except ProblemError as error:
         why = error.detail or error.title
-        fail(_code_of(error), f"cannot {doing}", why, _next_step(error, server, look))
+        fail(_code_of(error), f"cannot {doing}", why, _next_step(error, see_also))
     except ValueError as error:
-        fail(USAGE, f"cannot {doing}", shown(str(error)), "look at --server and ONWARD_URL")
+        fail(USAGE, f"cannot {doing}", shown(str(error)), "check --server and ONWARD_URL")
 
 
 def _code_of(error: ProblemError) -> int:
@@ -147,24 +143,23 @@ def _code_of(error: ProblemError) -> int:
     return {404: NOT_FOUND, 504: TIMED_OUT, 500: FAILED}.get(error.status, REFUSED)
 
 
-def _next_step(error: ProblemError, server: str | None, look: str) -> str:
-    from onward.client.address import server_url
-
+def _next_step(error: ProblemError, see_also: str) -> str:
+    """The server words its hints as requests; here they become commands."""
     hint = error.hint or ""
-    if error.status == 404 or (error.status == 409 and re.match(r"$|[A-Z]+ /", hint)):
-        return look
-    # The server speaks HTTP to everybody; here, somebody has a shell.
-    hint = re.sub(r"^GET (/\S+)", rf"curl -s {shown(server_url(server))}\1  #", hint)
+    if error.status != 404 and (found := re.match(r"GET /api/v2/services/(\S+)", hint)):
+        return f"onward service show {found[1]}"
+    if error.status == 404 or re.match(r"[A-Z]+ /", hint) or (error.status == 409 and not hint):
+        return see_also
     return hint or ("onward doctor" if error.status >= 500 else "onward --help")
 
 
 def user() -> str | None:
-    """Who says so, if they do not."""
+    """The name of the user who runs the command, if it has one."""
     import getpass
 
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # nobody, as in a container that runs under a bare number
+    except (OSError, KeyError):  # as in a container that runs under a bare number
         return None
 
 
@@ -172,11 +167,11 @@ def duration_ms(text: str) -> int:
     """`500ms`, `30s`, `5m`, `1h`, `2d`; a bare number is seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", text.strip())
     if found is None:
-        raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 30s, 5m or 1h")
+        raise typer.BadParameter(f"{text!r} is not a duration; write 500ms, 30s, 5m or 1h")
     return int(float(found[1]) * _UNITS_MS[found[2] or "s"])
 
 
-def humane(ms: int | None) -> str:
+def format_duration(ms: int | None) -> str:
     """A duration for people."""
     if ms is None:
         return "–"
@@ -187,7 +182,7 @@ def humane(ms: int | None) -> str:
 
 
 def ago(at: int | None) -> str:
-    return "–" if at is None else f"{humane(max(0, int(time.time() * 1000) - at))} ago"
+    return "–" if at is None else f"{format_duration(max(0, int(time.time() * 1000) - at))} ago"
 
 
 def state_mark(state: str) -> str:

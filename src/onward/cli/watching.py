@@ -1,4 +1,4 @@
-"""Following a task on a terminal until it is over, and saying how it ended."""
+"""Follow a task on a terminal until it is over, and print how it ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onward.cli.terminal import (
     UNREACHABLE,
     console,
     fail,
-    humane,
+    format_duration,
     plain,
     print_json,
     print_json_line,
@@ -39,7 +39,7 @@ async def until_over(client: Client, task: TaskView, *, timeout_ms: int | None) 
         if not sys.stderr.isatty():
             return await client.wait(task.id, timeout_ms)
         with _display(task) as show:
-            return await _followed(client, task, timeout_ms, show)
+            return await _follow(client, task, timeout_ms, show)
     except asyncio.CancelledError:
         hint(f"the task goes on; onward task watch {task.id}")
         raise typer.Exit(INTERRUPTED) from None
@@ -52,16 +52,16 @@ async def until_over(client: Client, task: TaskView, *, timeout_ms: int | None) 
 
 
 def _lost(task: TaskView, why: str) -> NoReturn:
-    then = f"the task was taken, and goes on; onward task watch {task.id}"
-    fail(UNREACHABLE, f"lost sight of {task.type}", why, then)
+    then = f"the task was accepted, and goes on; onward task watch {task.id}"
+    fail(UNREACHABLE, f"lost the connection while waiting for {task.type}", why, then)
 
 
-async def spoken(client: Client, task: TaskView, *, timeout_ms: int | None) -> TaskView:
+async def print_events(client: Client, task: TaskView, *, timeout_ms: int | None) -> TaskView:
     """Each event as a line of JSON."""
-    return await _followed(client, task, timeout_ms, print_json_line)
+    return await _follow(client, task, timeout_ms, print_json_line)
 
 
-async def _followed(
+async def _follow(
     client: Client, task: TaskView, timeout_ms: int | None, show: Callable[[TaskEvent], None]
 ) -> TaskView:
     from onward.client.errors import StillRunning
@@ -95,9 +95,9 @@ def _display(task: TaskView) -> Iterator[Callable[[TaskEvent], None]]:
     def show(event: TaskEvent) -> None:
         data = event.data if isinstance(event.data, dict) else {}
         if event.type == "task.progress":
-            said = escape(plain(str(data.get("message") or "")))
+            message = escape(plain(str(data.get("message") or "")))
             done = data.get("progress")
-            progress.update(row, total=1.0, completed=done, description=said)
+            progress.update(row, total=1.0, completed=done, description=message)
         elif event.type != "task.chunk":
             progress.update(row, description=event.type.removeprefix("task."))
 
@@ -109,8 +109,8 @@ def exit_code(task: TaskView) -> int:
     return OK if task.state == "succeeded" else FAILED
 
 
-def told(task: TaskView, *, waited: bool, as_json: bool) -> None:
-    """How it ended, if somebody waited for that; else that it has begun."""
+def print_task(task: TaskView, *, waited: bool, as_json: bool) -> None:
+    """How it ended, if the command waited for that; else its id."""
     if waited:
         report(task, as_json=as_json)
     else:
@@ -118,7 +118,7 @@ def told(task: TaskView, *, waited: bool, as_json: bool) -> None:
 
 
 def begun(task: TaskView, watch: str, *, as_json: bool) -> None:
-    """Its id, alone on stdout, and beside it how to follow it."""
+    """Its id, alone on stdout; on stderr, how to follow it."""
     if as_json:
         print_json(task)
         return
@@ -127,15 +127,15 @@ def begun(task: TaskView, watch: str, *, as_json: bool) -> None:
 
 
 def report(task: TaskView, *, as_json: bool) -> None:
-    """The end of it, in the exit code too."""
+    """How it ended, in the exit code too."""
     if as_json:
         print_json(task)
         raise typer.Exit(exit_code(task))
     took = (task.finished_at or task.created_at) - task.created_at
     if task.state != "succeeded":
-        why = task.reason if task.state != "canceled" else "somebody canceled it"
+        why = task.reason if task.state != "canceled" else "it was canceled"
         then = f"onward task explain {task.id}   or   onward task retry {task.id}"
-        fail(FAILED, f"{task.type} {task.state} after {humane(took)}", why, then)
-    line = f"{state_mark(task.state)} in {humane(took)}  [bright_black]{plain(task.id)}[/]"
+        fail(FAILED, f"{task.type} {task.state} after {format_duration(took)}", why, then)
+    line = f"{state_mark(task.state)} in {format_duration(took)}  [bright_black]{plain(task.id)}[/]"
     console(stderr=True).print(line)
     print_json(task.result)

@@ -1,14 +1,13 @@
-"""`onward worker`: run somebody's Worker object."""
+"""`onward worker`: run a Worker object."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from onward.cli.terminal import REFUSED, USAGE, Server, fail
+from onward.cli.commands import Options, argument, option
+from onward.cli.terminal import REFUSED, USAGE, fail
 from onward.core.urls import shown
 
 if TYPE_CHECKING:
@@ -20,64 +19,53 @@ if TYPE_CHECKING:
     from onward.wire.frames import RegisterFrame
 
 
+WAYS = ("socket", "ledger", "streams", "http")
+LISTEN = option(
+    "--listen",
+    "With --via http: the URL to listen at; another port if that one is taken.",
+    str,
+    "http://127.0.0.1:8080",
+    envvar="WORKER_URL",
+)
+OPTIONS: Options = {
+    "where": argument("MODULE:ATTR", "Where the Worker object is."),
+    "via": option("--via", f"How it gets its tasks: {', '.join(WAYS)}.", str, "socket"),
+    "redis": option(
+        "--redis",
+        "With --via streams: its Redis, as in redis://127.0.0.1:6379.",
+        envvar=["ONWARD_REDIS", "REDIS_URL"],
+    ),
+    "ledger": option(
+        "--ledger",
+        "With --via ledger: the servers' ledger, as in redis://127.0.0.1:6379/0.",
+        envvar="ONWARD_LEDGER",
+    ),
+    "listen": LISTEN,
+    "concurrency": option("--concurrency", "How many tasks run at a time.", int | None, min=1),
+}
+
+
 def worker(
-    where: Annotated[
-        str, typer.Argument(metavar="MODULE:ATTR", help="Where the Worker object is.")
-    ],
-    via: Annotated[
-        str,
-        typer.Option(
-            "--via", help="How tasks come to it: socket, ledger, streams (of a Redis) or http."
-        ),
-    ] = "socket",
-    redis: Annotated[
-        str | None,
-        typer.Option(
-            "--redis",
-            envvar=["ONWARD_REDIS", "REDIS_URL"],
-            help="With --via streams: where, as in redis://127.0.0.1:6379.",
-        ),
-    ] = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(
-            "--ledger",
-            envvar="ONWARD_LEDGER",
-            help="With --via ledger: the servers' own, as in redis://127.0.0.1:6379/0.",
-        ),
-    ] = None,
-    listen: Annotated[
-        str,
-        typer.Option(
-            "--listen",
-            envvar="WORKER_URL",
-            help="With --via http: the URL to listen at; another port if that one is taken.",
-        ),
-    ] = "http://127.0.0.1:8080",
-    concurrency: Annotated[
-        int | None, typer.Option("--concurrency", min=1, help="Tasks at a time.")
-    ] = None,
-    server: Server = None,
+    where: str,
+    via: str,
+    redis: str | None,
+    ledger: str | None,
+    listen: str,
+    concurrency: int | None,
+    server: str | None,
 ) -> None:
-    """Connect a worker and serve until Ctrl-C; what runs then is finished first.
+    """Run a worker until Ctrl-C; it finishes its running tasks before it ends.
 
-    Examples:
-
-    [cyan]onward worker examples/hello_worker.py:worker[/]
-
-    [cyan]onward worker mypackage.jobs:worker --concurrency 4 --server http://127.0.0.1:8071[/]
-
-    [cyan]onward worker mypackage.jobs:worker --via streams --redis redis://10.0.0.5[/]
-
-    [cyan]onward worker mypackage.jobs:worker --via ledger --ledger redis://10.0.0.5:6379/0[/]
-
-    [cyan]onward worker mypackage.jobs:worker --via http --listen http://127.0.0.1:8080[/]
+    $ onward worker examples/hello_worker.py:worker
+    $ onward worker mypackage.jobs:worker --concurrency 4 --server http://127.0.0.1:8071
+    $ onward worker mypackage.jobs:worker --via streams --redis redis://10.0.0.5
+    $ onward worker mypackage.jobs:worker --via ledger --ledger redis://10.0.0.5:6379/0
+    $ onward worker mypackage.jobs:worker --via http --listen http://127.0.0.1:8080
     """
     from onward.client.address import server_url
 
-    if via not in ("socket", "ledger", "streams", "http"):
-        ways = "workers come by socket, ledger, streams or http"
-        fail(USAGE, f"--via {via} is not known", ways, "--via socket")
+    if via not in WAYS:
+        fail(USAGE, f"--via {via} is not known", f"there are {', '.join(WAYS)}", "--via socket")
     if via == "streams" and redis is None:
         fail(
             USAGE, "--via streams needs a Redis", "none is named", "--redis redis://127.0.0.1:6379"
@@ -167,7 +155,7 @@ def _find(where: str) -> Worker:
     if not isinstance(found, Worker):
         fail(
             USAGE,
-            f"{where} is no worker",
+            f"{where} is not a worker",
             f"{name!r} is {'missing' if found is None else f'a {type(found).__name__}'} there",
             "name an onward.Worker, as in examples/hello_worker.py:worker",
         )
@@ -186,7 +174,7 @@ def load_module(module: str) -> ModuleType:
         then = "name it as you would import it, or by its file"
         return fail(USAGE, f"{module} cannot be loaded", _mistake(error), then)
     except Exception as error:  # whatever the lines of the file raise
-        then = "mend it, then try again"
+        then = "correct it, then try again"
         return fail(USAGE, f"{module} cannot be loaded", _mistake(error), then)
 
 

@@ -1,96 +1,59 @@
-"""`onward demo`: a server with something going on. `onward demo flow`: one flow, looked at closely.
+"""`onward demo`: a server at work. `onward demo flow`: one flow, node by node.
 
-Everything in it is real: tasks handed in through the doors and done by workers of this process. It
-changes nothing but what is called `demo-…`, and takes back what would go on without it.
+Written as any program on the SDK would be: what it hands in is done by workers of its own. It
+changes nothing but what is called `demo-…`, and at its end takes back what would go on without it.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
+from onward.cli.commands import command
 from onward.cli.demo import branching
-from onward.cli.terminal import FAILED, USAGE, AsJson, Server, duration_ms, fail, print_json
+from onward.cli.terminal import USAGE, AsJson, Server, duration_ms, fail, print_json, with_client
 
 app = typer.Typer(invoke_without_command=True)
-app.command()(branching.flow)
+command(app, branching.OPTIONS)(branching.flow)
+
+Length = typer.Option("--for", parser=duration_ms, metavar="30s|5m", help="Stop after this long.")
+Port = typer.Option(
+    min=1, max=65535, help="The server on this machine; started if none answers there."
+)
 
 
 @app.callback()
 def demo(
     context: typer.Context,
-    length: Annotated[
-        int | None,
-        typer.Option(
-            "--for",
-            parser=duration_ms,
-            metavar="30s|5m",
-            help="Only so long.",
-            show_default="until Ctrl-C",
-        ),
-    ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Each thing once, until all of it is there; then end.")
-    ] = False,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            min=1,
-            max=65535,
-            help="On this machine: the server there, or a new one.",
-            show_default="8070",
-        ),
-    ] = None,
-    redis: Annotated[
-        str | None,
-        typer.Option(
-            "--redis",
-            metavar="URL",
-            help="The server's Redis: adds a stream worker. Not where stream workers of yours are.",
-        ),
-    ] = None,
+    length: Annotated[int | None, Length] = None,
+    port: Annotated[int | None, Port] = None,
     as_json: AsJson = False,
     server: Server = None,
 ) -> None:
-    """Fill a server with life, so that every page of /ui has something to show, until Ctrl-C.
+    """Fill a server with work, so that every page of /ui has something to show, until Ctrl-C.
 
-    Where none answers and no URL was given, it starts a server of its own.
+    If no server answers and none was named, the demo starts one of its own.
 
-    At the end its workers and schedules are gone; tasks stay as history.
-
-    Exit code 1 with --once: something did not come about.
+    At the end its workers and schedules are gone; finished tasks stay.
 
     Examples:
 
     [cyan]onward demo[/]
 
     [cyan]onward demo --for 5m --server http://127.0.0.1:9000[/]
-
-    [cyan]onward demo --once --json | jq .made[/]
     """
     if context.invoked_subcommand is not None:
         return
-    if once and length is not None:
-        fail(USAGE, "--once and --for exclude each other", "--once ends by itself", "take one")
     if port is not None and server not in (None, os.environ.get("ONWARD_URL")):
-        fail(USAGE, "--port and --server exclude each other", "both say where it is", "take one")
-    from onward.cli.demo.stage import Plan, play
+        fail(USAGE, "--port and --server exclude each other", "both name the server", "use one")
+    from onward.cli.demo.stage import play
 
     url = server if port is None else f"http://127.0.0.1:{port}"
-    ended = play(
-        Plan(
-            url=url,
-            own=port is not None or server is None,
-            length_ms=length,
-            once=once,
-            redis=redis,
-            quiet=as_json,
-        )
-    )
+    may_start = port is not None or server is None
+    call: Any = partial(play, may_start=may_start, length_ms=length, quiet=as_json)
+    ended = with_client(url, "show the demo", call, see_also="onward doctor")
     if as_json:
         print_json(ended)
-    if ended.missing:
-        raise typer.Exit(FAILED)

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from onward.cli.tables import hint
-from onward.cli.terminal import (
-    FAILED,
-    REFUSED,
-    TIMED_OUT,
-    AsJson,
-    console,
-    converse,
-    fail,
-    plain,
-    print_json,
-)
+from onward.cli.commands import Options, option
+from onward.cli.demo.processes import running
+from onward.cli.tables import hint, value_of
+from onward.cli.terminal import FAILED, TIMED_OUT, console, fail, plain, print_json, with_client
 
 if TYPE_CHECKING:
     from onward.client.http import Client
@@ -30,26 +20,21 @@ if TYPE_CHECKING:
     from onward.wire.runs import RunDetail
 
 NAME = "demo-branching"
+
+
+def _transform(op: str) -> Mapping[str, Any]:
+    at: dict[str, Any] = {"prep": {"input_key": "$params.text"}, "post": {"output_key": "result"}}
+    return {"kind": "executor", "service": "transform", "params": {"op": op}, **at}
+
+
 FLOW: Mapping[str, Any] = {
     "name": NAME,
-    "description": "A service decides which way the text goes: to capitals, or away from them.",
+    "description": "A service decides whether the text goes to capitals or to small letters.",
     "start": "route",
     "nodes": {
         "route": {"kind": "executor", "service": "route", "post": {"action_key": "action"}},
-        "B": {
-            "kind": "executor",
-            "service": "transform",
-            "params": {"op": "upper"},
-            "prep": {"input_key": "$params.text"},
-            "post": {"output_key": "result"},
-        },
-        "C": {
-            "kind": "executor",
-            "service": "transform",
-            "params": {"op": "lower"},
-            "prep": {"input_key": "$params.text"},
-            "post": {"output_key": "result"},
-        },
+        "B": _transform("upper"),
+        "C": _transform("lower"),
     },
     "edges": [
         {"from": "route", "action": "goB", "to": "B"},
@@ -61,42 +46,46 @@ BRANCHES: Mapping[str, Mapping[str, str]] = {
     "B": {"action": "goB", "text": "Hand off work"},
     "C": {"action": "goC", "text": "And Move On"},
 }
-START_S = 20.0
-PATIENCE_MS = 60_000
+LONGEST_MS = 60_000
 
-Base = Annotated[
-    str | None,
-    typer.Option(
+OPTIONS: Options = {
+    "server": option(
         "--server",
-        help="URL of the server.",
+        "URL of the server.",
         envvar=["SCHEDULER_BASE", "ONWARD_URL"],
         show_default="this machine",
-    ),
-]
+    )
+}
 
 
-def flow(as_json: AsJson = False, server: Base = None) -> None:
-    """A flow with a branch: published, run both ways, and shown with each node's attempts.
+def flow(as_json: bool, server: str | None) -> None:
+    """Publish a flow with a branch, run it both ways, and print each node's attempts.
 
-    When no worker serves it, one is started for as long as the demo runs.
+    If no worker serves it, one is started for as long as the demo runs.
 
-    Examples:
-
-    [cyan]onward demo flow[/]
-
-    [cyan]SCHEDULER_BASE=http://127.0.0.1:8070 onward demo flow[/]
+    $ onward demo flow
+    $ SCHEDULER_BASE=http://127.0.0.1:8070 onward demo flow
     """
-    view, runs = converse(server, "show the demo", _played, look="onward doctor")
+    view, runs = with_client(server, "show the demo", _run_both, see_also="onward doctor")
     if as_json:
-        told = [{"branch": branch, **_told(run)} for branch, run in runs.items()]
-        print_json({"flow": view.name, "version": view.version, "runs": told})
+        fields = ("id", "state", "params", "result", "error", "node_runs")
+        print_json(
+            {
+                "flow": view.name,
+                "version": view.version,
+                "runs": [
+                    {"branch": branch, **{field: getattr(run, field) for field in fields}}
+                    for branch, run in runs.items()
+                ],
+            }
+        )
     else:
-        _shown(view, runs)
+        _print(view, runs)
     if any(run.state != "succeeded" for run in runs.values()):
         raise typer.Exit(FAILED)
 
 
-async def _played(client: Client) -> tuple[FlowView, Mapping[str, RunDetail]]:
+async def _run_both(client: Client) -> tuple[FlowView, Mapping[str, RunDetail]]:
     from onward.cli.flow import published
     from onward.client.errors import StillRunning
 
@@ -109,7 +98,7 @@ async def _played(client: Client) -> tuple[FlowView, Mapping[str, RunDetail]]:
         }
         try:
             ended = await asyncio.gather(
-                *(client.runs.wait(run.id, PATIENCE_MS) for run in begun.values())
+                *(client.runs.wait(run.id, LONGEST_MS) for run in begun.values())
             )
         except StillRunning as error:
             then = f"onward run show {error.task.id}"
@@ -119,73 +108,37 @@ async def _played(client: Client) -> tuple[FlowView, Mapping[str, RunDetail]]:
 
 @asynccontextmanager
 async def _workers(client: Client) -> AsyncIterator[None]:
-    """Somebody who serves the demo's nodes: whoever is there, else a worker of our own."""
-    served = {queue for worker in await client.workers() for queue in worker.queues}
-    if served >= SERVICES:
+    """Whichever worker serves the demo's nodes; if none does, one of our own."""
+
+    async def served() -> bool:
+        workers = await client.workers()
+        return {queue for each in workers for queue in value_of(each, "queues")} >= SERVICES
+
+    if await served():
         yield
         return
     hint("no worker serves route and transform: starting one (onward exec-worker) for the demo")
-    from onward.cli.demo.hosting import stopped
-
-    worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "onward.cli", "exec-worker", "--server", client.url, "--json"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        # Ctrl-C is for us: it ends in order, and we tell it when.
-        start_new_session=True,
-    )
-    try:
-        await _registered(worker)
+    async with running("exec-worker", "--server", client.url, ready=served):
         yield
-    finally:
-        await stopped(worker)
 
 
-async def _registered(worker: asyncio.subprocess.Process) -> None:
-    """It says so in a line of JSON; one that ends, or says nothing, cannot help."""
-    if worker.stdout is None or worker.stderr is None:
-        return
-    try:
-        line = await asyncio.wait_for(worker.stdout.readline(), START_S)
-    except TimeoutError:
-        line = b""
-    if line:
-        return
-    why = ""
-    if worker.returncode is not None:
-        why = (await worker.stderr.read()).decode(errors="replace")
-    fail(REFUSED, "the demo's worker did not start", plain(why)[-300:], "onward exec-worker")
-
-
-def _told(run: RunDetail) -> Mapping[str, Any]:
-    return {
-        "id": run.id,
-        "state": run.state,
-        "params": run.params,
-        "result": run.result,
-        "error": run.error,
-        "node_runs": run.node_runs,
-    }
-
-
-def _shown(view: FlowView, runs: Mapping[str, RunDetail]) -> None:
+def _print(view: FlowView, runs: Mapping[str, RunDetail]) -> None:
     import msgspec
 
     from onward.cli.drawing import picture
-    from onward.cli.portrait import Portrait
     from onward.cli.run import attempts
+    from onward.cli.run_renderer import RunRenderer
 
     out = console()
     out.print(f"[bold]{view.name}[/] version {view.version}\n")
     out.print(picture(view.nodes))
     for branch, run in runs.items():
         out.print(f"\n[bold]task {branch}[/]  ", end="")
-        portrait = Portrait(run)
-        out.print(portrait.header())
+        renderer = RunRenderer(run)
+        out.print(renderer.header())
         given = msgspec.json.encode(run.params).decode()
         ended = msgspec.json.encode(run.result).decode() if run.error is None else run.reason
         out.print(f"{plain(given)} → {plain(ended)}\n", markup=False)
-        out.print(attempts(portrait))
+        out.print(attempts(renderer))
     out.print()
     hint(f"onward flow graph {NAME}   or   onward flow run {NAME} -p action=goB -p text=hi --watch")

@@ -1,7 +1,6 @@
-"""The demo from its first second to its last: a server, workers, the scenario; then all away again.
+"""The demo from its first second to its last: a server, workers, the scenario; then all is removed.
 
-Schedules have fixed names, so a demo that was killed leaves nothing that the next one does not take
-over. Of two at a time the last one clears up: it is the one that finds no other's workers.
+Schedules have fixed names: what a demo that was killed has left, the next one takes over.
 """
 
 from __future__ import annotations
@@ -9,168 +8,108 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-import msgspec
-import typer
-
-from onward.cli.demo import inventory, picture
-from onward.cli.demo.hosting import server
-from onward.cli.demo.inventory import Inventory
-from onward.cli.demo.scenario import PULSE, SCHEDULES, Scenario, of_demo, prepare, until
-from onward.cli.terminal import (
-    INTERRUPTED,
-    REFUSED,
-    TIMED_OUT,
-    console,
-    converse,
-    fail,
-    plain,
-)
+from onward.cli.demo import shop
+from onward.cli.demo.processes import START_S, STOP_S, running
+from onward.cli.demo.scenario import SCHEDULES, Scenario
+from onward.cli.tables import welcome
+from onward.cli.terminal import REFUSED, console, fail, plain
+from onward.client.errors import ProblemError, Unreachable
 from onward.core.errors import OnwardError
 
 if TYPE_CHECKING:
     from onward.client.http import Client
-    from onward.client.worker import Worker
 
-START_S = 30.0
-STOP_S = 15.0
-ONCE_S = 120.0
 LIVE = ("scheduled", "queued", "running", "waiting")
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    url: str | None = None
-    own: bool = False  # where nobody answers, a server may be started
-    length_ms: int | None = None
-    once: bool = False
-    redis: str | None = None
-    quiet: bool = False
-
-
-class Ended(msgspec.Struct, kw_only=True):
-    """How it went, and what is left."""
-
-    url: str
-    own_server: bool
-    made: dict[str, int]
-    there: Inventory
-    missing: list[str]
-    removed_schedules: list[str] = []
-    canceled: int = 0
-    another_demo: bool = False  # runs on, so schedules and unfinished work are left to it
-
-
-def play(plan: Plan) -> Ended:
-    logging.getLogger("onward").addHandler(logging.NullHandler())  # the picture tells enough
-    try:
-        ended = converse(
-            plan.url, "show the demo", lambda client: _played(client, plan), look="onward doctor"
-        )
-    except asyncio.CancelledError:  # SIGTERM, before there was anything to show
-        raise typer.Exit(INTERRUPTED) from None
-    if not plan.quiet:
-        _told(ended)
-    return ended
-
-
-async def _played(client: Client, plan: Plan) -> Ended:
-    from onward.client.wire import Wire
-
-    _end_in_order()
-    async with server(client, may_start=plan.own, redis=plan.redis) as own:
-        wire = Wire(client.url)
+async def play(
+    client: Client, *, may_start: bool, length_ms: int | None, quiet: bool
+) -> Mapping[str, Any]:
+    """Ctrl-C and the end of the given time are both good ends."""
+    logging.getLogger("onward").addHandler(logging.NullHandler())  # the table shows enough
+    out = console(stderr=True, quiet=quiet)
+    scene = Scenario(client, lambda text: out.print(plain(text), style="bright_black"))
+    async with _server(client, may_start=may_start) as own:
+        if not quiet:
+            _welcome(client.url, own=own)
         try:
-            scene = Scenario(client, wire, streams=plan.redis is not None)
-            return await _acted(scene, plan, own=own)
+            async with _workers(client.url):
+                await scene.prepare()
+                with out.status("") as status:
+                    scene.on_change = lambda: status.update(scene.summary())
+                    await _until_told(scene.play(), length_ms)
+                out.print("ending: workers finish what they have; Ctrl-C again leaves at once")
         finally:
-            await wire.close()
+            left = "its server and ledger are gone" if own else await _clear_up(client)
+    out.print(f"[green]✓[/] {scene.summary()}\n  [bright_black]{left}[/]")
+    return {"url": client.url, "own_server": own, "made": scene.made}
 
 
-async def _acted(scene: Scenario, plan: Plan, *, own: bool) -> Ended:
-    if not plan.quiet:
-        picture.opening(scene.client.url, own=own)
-    ended = Ended(url=scene.client.url, own_server=own, made={}, there=Inventory(), missing=[])
+async def _until_told(show: Awaitable[None], length_ms: int | None) -> None:
+    """SIGTERM and a closed terminal end it like Ctrl-C: workers and schedules must be removed."""
+    task = asyncio.ensure_future(show)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
     try:
-        async with _working(scene.client, plan):
-            before = (await prepare(scene.client))[PULSE]
-            await _until_told(scene, plan, before)
-            if not plan.quiet:
-                picture.closing()
-            ended.made = dict(scene.made)
-            with suppress(OnwardError):  # away just now: then nobody can say what is there
-                ended.there = await inventory.read(scene)
-            if plan.once:
-                ended.missing = ended.there.missing(scene, before)
+        await asyncio.wait([task], timeout=None if length_ms is None else length_ms / 1000)
     finally:
-        if not own:  # else it goes with its ledger
-            await _clear_up(scene.client, ended)
-    return ended
-
-
-async def _until_told(scene: Scenario, plan: Plan, before: str | None) -> None:
-    """Ctrl-C, the time that was given, or everything there: all are good ends."""
-    seconds = ONCE_S if plan.once else plan.length_ms and plan.length_ms / 1000
-    try:
-        async with asyncio.timeout(seconds):
-            if plan.quiet:
-                await _going(scene, plan, before)
-            else:
-                async with picture.shown(scene):
-                    await _going(scene, plan, before)
-    except TimeoutError:
-        return
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if plan.once or task is None:
-            raise
-        task.uncancel()
-
-
-async def _going(scene: Scenario, plan: Plan, before: str | None) -> None:
-    if not plan.once:
-        await scene.go_on()
-    await scene.once()
-
-    async def whole() -> bool:
-        return not (await inventory.read(scene)).missing(scene, before)
-
-    await until(whole)
-
-
-def _end_in_order() -> None:
-    """SIGTERM and a closed terminal are as good as Ctrl-C: workers and schedules must go."""
-    task = asyncio.current_task()
-    if task is not None:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-
-
-# Workers.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 @asynccontextmanager
-async def _working(client: Client, plan: Plan) -> AsyncIterator[None]:
-    from onward.cli.demo import services
-    from onward.client.address import is_loopback
-
-    # A server elsewhere could not call us here.
-    listen = "http://127.0.0.1:0" if is_loopback(client.url) else None
-    ways: list[tuple[Worker, dict[str, Any]]] = [
-        (services.studio, {}),
-        (services.reception, {}),
-        (services.post, {"listen": listen}),
-    ]
-    if plan.redis is not None:
-        ways.append((services.archive, {"redis": plan.redis}))
-    workers = [worker for worker, _ in ways]
-    for worker in workers:
-        worker.url, worker.url_is_explicit = client.url, True
-    serving = [asyncio.create_task(worker.serve(**way)) for worker, way in ways]
+async def _server(client: Client, *, may_start: bool) -> AsyncIterator[bool]:
+    """The one that answers; if none does and none was named, one of our own: then True."""
     try:
-        await _connected(workers, serving)
+        await client.health()
+    except Unreachable as error:
+        if not may_start:
+            error.hint = "start it with `onward up`, or name none: then the demo starts its own"
+            raise
+    else:
+        yield False
+        return
+
+    async def ready() -> bool:
+        with suppress(OnwardError):
+            return bool((await client.health()).get("status") == "healthy")
+        return False
+
+    with tempfile.TemporaryDirectory(prefix="onward-demo-") as folder:
+        where = (
+            "--port",
+            str(urlsplit(client.url).port),
+            "--ledger",
+            f"sqlite:///{folder}/demo.db",
+        )
+        # An open breaker is tried again soon, and nothing waits for work that is thrown away.
+        env = {"CIRCUIT_TIMEOUT": "10", "ONWARD_DRAIN_MS": "500"}
+        async with running("up", *where, ready=ready, **env):
+            yield True
+
+
+@asynccontextmanager
+async def _workers(url: str) -> AsyncIterator[None]:
+    workers = shop.workers(url)
+    serving = [asyncio.create_task(worker.serve()) for worker in workers]
+    try:
+        async with asyncio.timeout(START_S):
+            while not all(worker.connected for worker in workers):
+                for each in serving:
+                    if each.done():
+                        why = str(each.exception())
+                        fail(REFUSED, "a worker of the demo cannot serve", why, "onward doctor")
+                await asyncio.sleep(0.05)
         yield
     finally:
         for worker in workers:
@@ -181,71 +120,37 @@ async def _working(client: Client, plan: Plan) -> AsyncIterator[None]:
         await asyncio.gather(*serving, return_exceptions=True)
 
 
-async def _connected(workers: Sequence[Worker], serving: Sequence[asyncio.Task[None]]) -> None:
+async def _clear_up(client: Client) -> str:
+    canceled = 0
     try:
-        async with asyncio.timeout(START_S):
-            while not all(worker.connected for worker in workers):
-                if ended := [each for each in serving if each.done()]:
-                    why = str(ended[0].exception() or "it ended at once")
-                    fail(REFUSED, "a worker of the demo cannot serve", why, "onward doctor")
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        late = next(worker.id for worker in workers if not worker.connected)
-        fail(TIMED_OUT, f"{late} found nobody to work for", "", "onward doctor")
-
-
-# And away again.
-
-
-async def _clear_up(client: Client, ended: Ended) -> None:
-    try:
-        ended.another_demo = await _another(client)
-        if ended.another_demo:
-            return
-        ended.removed_schedules = [
-            name for name in SCHEDULES if await _done(client.schedules.remove(name))
-        ]
-        ended.canceled = await _cancel_unfinished(client)
+        for name in SCHEDULES:
+            await _unless_gone(client.schedules.remove(name))
+        for state in LIVE:
+            canceled += await _cancel(client, state)
     except OnwardError as error:
-        names = " ".join(SCHEDULES)
-        text = f"not cleared up ({error}): the next `onward demo` does; or remove schedules {names}"
-        console(stderr=True).print(plain(text), style="yellow", markup=False)
-
-
-async def _another(client: Client) -> bool:
-    from onward.cli.demo.services import SHIFT
-
-    # Only sockets: one that was killed is gone with its connection, not after some seconds.
-    return any(
-        each.transport == "socket" and of_demo(each.id) and not each.id.endswith(SHIFT)
-        for each in await client.workers()
+        return f"not cleared up ({error}): the next `onward demo` will do it"
+    return (
+        f"removed: its workers, {len(SCHEDULES)} schedules, and {canceled} unfinished tasks"
+        f" (canceled); open approvals stay for an hour; see {client.url}/ui/tasks"
     )
 
 
-async def _cancel_unfinished(client: Client) -> int:
-    """Runs first, they take their calls along. What asks a person stays: it says when it ends."""
-    from onward.cli.demo import services
-    from onward.cli.demo.flows import ORDER, POSTER
-
+async def _cancel(client: Client, state: str) -> int:
+    """Runs first: they take their calls along. What waits for a person stays; it has an end."""
     canceled = 0
-    for state in LIVE:
-        for flow in (ORDER, POSTER):
-            for run in (await client.runs.list(flow=flow, state=state, limit=1_000)).items:
-                canceled += await _done(client.runs.cancel(run.id))
-        for worker in (services.studio, services.post, services.archive):
-            for type in worker.services:
-                for task in (await client.list(type=type, state=state, limit=1_000)).items:
-                    if task.phase != "waiting_approval":
-                        canceled += await _done(client.cancel(task.id))
+    for flow in (shop.ORDER, shop.POSTER):
+        for run in (await client.runs.list(flow=flow, state=state, limit=1_000)).items:
+            canceled += await _unless_gone(client.runs.cancel(run.id))
+    for type in shop.TYPES:
+        for task in (await client.list(type=type, state=state, limit=1_000)).items:
+            if task.phase != "waiting_approval":
+                canceled += await _unless_gone(client.cancel(task.id))
     return canceled
 
 
-async def _done(doing: Any) -> bool:
-    """False: it was over, or gone, before we came."""
-    from onward.client.errors import ProblemError
-
+async def _unless_gone(call: Awaitable[Any]) -> bool:
     try:
-        await doing
+        await call
     except ProblemError as error:
         if error.status not in (404, 409):
             raise
@@ -253,20 +158,13 @@ async def _done(doing: Any) -> bool:
     return True
 
 
-def _told(ended: Ended) -> None:
-    out = console(stderr=True)
-    made = ", ".join(f"{count} {what}" for what, count in ended.made.items()) or "nothing"
-    out.print(f"[green]✓[/] handed in: {plain(made)}")
-    for what in ended.missing:
-        out.print(f"[red]✗[/] not there in time: {plain(what)}")
-    if ended.own_server:
-        left = "workers, server and its temporary ledger are gone; `onward up` starts one to keep"
-    elif ended.another_demo:
-        left = "its workers are gone; another demo runs on, and clears up when it ends"
-    else:
-        left = (
-            f"gone: its workers, {len(ended.removed_schedules)} schedules, and"
-            f" {ended.canceled} unfinished tasks (canceled); approvals stay open for an hour;"
-            f" the rest is history: {ended.url}/ui/tasks"
-        )
-    out.print(f"  {plain(left)}", style="bright_black", markup=False)
+def _welcome(url: str, *, own: bool) -> None:
+    own_server = "its own, on a temporary ledger; to keep one: onward up"
+    yours = "yours; kill it and start it again: the demo goes on"
+    rows = [
+        ("page", f"{url}/ui"),
+        ("server", own_server if own else yours),
+        ("try", f"onward task list --server {url}"),
+    ]
+    last = "Ctrl-C ends it and removes its workers and schedules."
+    welcome("demo   a print shop at work", rows, last)

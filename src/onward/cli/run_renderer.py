@@ -1,6 +1,6 @@
-"""What a run looks like on a terminal: its graph with states and times, and what it waits for.
+"""How a run is drawn on a terminal: its graph with states and times, and what it waits for.
 
-Made of a run as it was read, the definition it runs, and `now`; asks nobody anything.
+Made of a run as it was read, its definition, and the time; sends no requests.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onward.cli.drawing import DIM, Look, picture
+from onward.cli.drawing import DIM, NodeStyle, picture
 from onward.cli.layout import DEFAULT, Taken
-from onward.cli.terminal import COLOURS, MARKS, humane, plain
+from onward.cli.terminal import COLOURS, MARKS, format_duration, plain
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
+    from onward.client.http import Explanation
     from onward.flow.parts import Definition
     from onward.wire.flows import NodeView
     from onward.wire.runs import NodeRun, RunDetail
-    from onward.wire.tasks import Explanation
 
 BAR = 20
 FANS: Mapping[str, str] = {"foreach": "fe", "parallel": "pl"}
@@ -46,10 +46,10 @@ class Fan(msgspec.Struct, frozen=True):
 
     done: int
     failed: int
-    total: int | None  # None: nobody can tell from outside
+    total: int | None  # None: not known from outside
 
 
-class Portrait:
+class RunRenderer:
     def __init__(
         self,
         run: RunDetail,
@@ -91,22 +91,22 @@ class Portrait:
         return Text.assemble(
             (f"{MARKS.get(state, '?')} {state}", f"bold {colour}"),
             f"  {plain(run.flow)}{version}  ",
-            (humane(max(0, ended - run.created_at)), "bold"),
+            (format_duration(max(0, ended - run.created_at)), "bold"),
             (f"  {plain(run.id)}", DIM),
         )
 
     def _stands(self) -> str:
-        """In the words of people: a run that waits for a call that runs is running."""
+        """A run that waits for a call that runs is shown as running."""
         at = self._node(self.run.current_node or "")
         if self.run.over or at is None:
             return self.run.state
         return self.state_of(at)
 
     def graph(self, *, airy: bool = True) -> Table:
-        return picture(self.run.nodes, self._look, taken=self._taken(), airy=airy)
+        return picture(self.run.nodes, self._style, taken=self._taken(), airy=airy)
 
     def hints(self) -> list[Text]:
-        """What a person can do about it now."""
+        """What it waits for, and the commands that help."""
         from rich.text import Text
 
         run, waits = self.run, self.waits
@@ -115,16 +115,16 @@ class Portrait:
         at = self._node(run.current_node or "")
         if at is None or self.state_of(at) == "running":
             return []
-        said: list[Text] = []
+        about: list[Text] = []
         then = ""
         if at.kind == "wait_event":
             then = f"onward run signal {run.id} {at.key}"
         elif waits is not None:
-            said, then = [Text(plain(f"{at.key}: {waits.sentence}"))], waits.hint or ""
+            about, then = [Text(plain(f"{at.key}: {waits.sentence}"))], waits.hint or ""
             if waits.reason == "no_worker" and at.what in SHIPPED:
                 then = "onward exec-worker"
         steps = then.split("   or   ") if then else []
-        return said + [Text.assemble(("→ ", "cyan"), plain(step)) for step in steps]
+        return about + [Text.assemble(("→ ", "cyan"), plain(step)) for step in steps]
 
     def state_of(self, node: NodeView) -> str:
         if node.status != "running":
@@ -137,7 +137,7 @@ class Portrait:
         begun = bool(rows) if node.kind in FANS else any(row.status == "running" for row in rows)
         return "queued" if node.kind in CALLING and not begun else "running"
 
-    def _look(self, node: NodeView) -> Look:
+    def _style(self, node: NodeView) -> NodeStyle:
         from rich.text import Text
 
         state = self.state_of(node)
@@ -149,7 +149,7 @@ class Portrait:
             Text(self._took(node), justify="right"),
             self._about(node, state),
         )
-        return Look(mark, colour if state else DIM, cells)
+        return NodeStyle(mark, colour if state else DIM, cells)
 
     def _about(self, node: NodeView, state: str) -> Text:
         from rich.text import Text
@@ -190,7 +190,7 @@ class Portrait:
             return ""
         over = all(row.finished_at is not None for row in rows)
         ended = max(row.finished_at or 0 for row in rows) if over else _now()
-        return humane(max(0, ended - min(row.started_at or 0 for row in rows)))
+        return format_duration(max(0, ended - min(row.started_at or 0 for row in rows)))
 
     def _taken(self) -> Taken:
         edges = {node.key: {edge.action: edge.to for edge in node.edges} for node in self.run.nodes}

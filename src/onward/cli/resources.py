@@ -1,0 +1,367 @@
+"""The table of resources: for each, the columns of its list, the rows of its card, and its verbs.
+
+A group is named by the singular of what it acts on, as in `onward queue pause mail`. Fixed by
+contract are `approvals`, `keys` and `dlq`; and it is `onward workers`, because `onward worker
+MODULE:ATTR` runs one. Commands that do more than one call (watch, replay, add …) are functions in
+modules of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from onward.cli.commands import Resource, Verb, argument, option
+from onward.cli.submit import read_payload
+from onward.cli.tables import as_text, cell, since, span
+from onward.cli.task import TASK
+from onward.cli.terminal import COLOURS, MARKS, ago, format_duration, user
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from onward.client.http import ApprovalView, Client
+    from onward.wire.queues import QueueView
+
+T = TypeVar("T")
+
+
+class StatusWord(StrEnum):
+    OPEN = "open"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    CANCELED = "canceled"
+    ALL = "all"
+
+
+def _status(found: ApprovalView) -> str:
+    colours = {"open": "yellow", "approved": "green", "rejected": "red"}
+    return f"[{colours.get(found.status, 'bright_black')}]{found.status}[/]"
+
+
+def _expiry(found: ApprovalView) -> str:
+    if found.expires_at is None or found.decided_at is not None:
+        return ""
+    left = format_duration(max(0, found.expires_at - int(time.time() * 1000)))
+    return f"in {left}, then {found.default}"
+
+
+def _next_steps(found: ApprovalView) -> str:
+    steps = (f"onward approvals {verb} {found.id}" for verb in ("approve", "reject"))
+    return "   or   ".join(steps) if found.status == "open" else ""
+
+
+async def _approve(
+    client: Client,
+    key: str,
+    by: str | None,
+    comment: str | None,
+    payload: str | None,
+    digest: str | None,
+) -> ApprovalView:
+    value = msgspec.UNSET if payload is None else read_payload(payload)
+    return await client.approve(key, by=by or user(), comment=comment, digest=digest, payload=value)
+
+
+APPROVALS = Resource(
+    "approvals",
+    "Approve or reject tasks that wait for a person.",
+    noun="approval",
+    key=argument("ID", "The approval's id, or the id of its task."),
+    example="01990000-….1",
+    see_also="onward approvals list --status all",
+    columns={
+        "id": "id",
+        "type": "type",
+        "status": _status,
+        "asked": since("requested_at"),
+        "expires": _expiry,
+        "by": "by",
+        "about": lambda found: cell(found.comment or found.reason or "", 100),
+    },
+    title=lambda found: f"{_status(found)}  [bright_black]{cell(found.task_id)}[/]",
+    card={
+        "approval": "id",
+        "type": "type",
+        "queue": "queue",
+        "asked": since("requested_at"),
+        "expires": _expiry,
+        "reason": "reason",
+        "payload": as_text("payload"),
+        "digest": "digest",
+        "decided": since("decided_at"),
+        "by": "by",
+        "comment": "comment",
+    },
+    next_steps=_next_steps,
+    options={
+        "status": option("--status", "Those with this status.", StatusWord, StatusWord.OPEN),
+        "comment": option("--comment -m", "Your reason."),
+        "payload": option("--payload", "Run it with this payload instead.", metavar="JSON|@FILE|-"),
+        "digest": option("--digest", "Decide only if the payload still has this digest."),
+    },
+    verbs=(
+        Verb(
+            "list",
+            """List approvals, newest first; only open ones unless --status names another.
+
+            $ onward approvals list
+            $ onward approvals list --status rejected --json | jq -r '.items[].by'""",
+            lambda client, status, cursor, limit: client.approvals(
+                status.value, cursor=cursor, limit=limit
+            ),
+            none="no approvals with this status; onward approvals list --status all",
+        ),
+        Verb(
+            "show",
+            "Show what is to be decided, with the payload.",
+            lambda client, key: client.approval(key),
+        ),
+        Verb(
+            "approve",
+            """Let a task run. Exit code 4: it was decided already.
+
+            $ onward approvals approve 01990000-….1 -m "checked with Ada"
+            $ onward approvals approve 01990000-….1 --payload '{"sum": 50}'""",
+            _approve,
+        ),
+        Verb(
+            "reject",
+            "Refuse a task: it fails without having run. Exit code 4: it was decided already.",
+            lambda client, key, by, comment, digest: client.reject(
+                key, by=by or user(), comment=comment, digest=digest
+            ),
+        ),
+    ),
+)
+
+
+def _pace(found: QueueView) -> str:
+    """Whether tasks are handed out, and if not, why."""
+    if found.paused is not None:
+        about = ", ".join(filter(None, (found.paused.by, found.paused.reason)))
+        return f"[yellow]paused[/] {ago(found.paused.since)}{cell(f', {about}' if about else '')}"
+    if found.breaker is not None and found.breaker.state != "closed":
+        return f"[red]breaker {found.breaker.state}[/]"
+    # Not "served": workers that read streams are unknown to the server.
+    return "[green]open[/]"
+
+
+QUEUE = Resource(
+    "queue",
+    "See what waits in each queue; pause a queue and resume it.",
+    key=argument("NAME", "The queue's name."),
+    example="summarize",
+    columns={
+        "name": "name",
+        "queued": "queued",
+        "retries": "retrying",
+        "running": lambda found: str(found.states.get("running", 0)),
+        "dead": lambda found: str(found.states.get("dead", 0)),
+        "workers": "workers",
+        "slots": "slots",
+        "": _pace,
+    },
+    title=lambda found: f"{cell(found.name)}  {_pace(found)}, {found.queued} queued",
+    folds=("name", ""),
+    verbs=(
+        Verb(
+            "list",
+            """List queues by name, with their tasks and workers.
+
+            $ onward queue list
+            $ onward queue list --json | jq -r '.items[] | select(.paused).name'""",
+            lambda client: client.queues.list(),
+            none="no queues; onward submit TYPE puts a task into one",
+        ),
+        Verb(
+            "pause",
+            "Hand out no more tasks of a queue. Running tasks go on; new ones are still accepted.",
+            lambda client, key, reason, by: client.queues.pause(
+                key, by=by or user(), reason=reason
+            ),
+            options={"reason": option("--reason -m", "Why it is paused.")},
+        ),
+        Verb(
+            "resume",
+            "Hand out a paused queue's tasks again.",
+            lambda client, key: client.queues.resume(key),
+        ),
+    ),
+)
+
+# The SDK has no methods for the verbs of workers, services and sessions.
+
+
+def _call(client: Client, kind: type[T], method: str, *path: str, **more: Any) -> Awaitable[T]:
+    at = "/".join(("/api/v2", *(quote(part, safe="") for part in path)))
+    return client._wire.call(kind, method, at, **more)  # noqa: SLF001
+
+
+def _item(client: Client, method: str, *path: str, **more: Any) -> Awaitable[dict[str, Any]]:
+    return _call(client, dict[str, Any], method, *path, **more)
+
+
+def _items(client: Client, path: str, **query: Any) -> Awaitable[Any]:
+    from onward.wire.base import Page
+
+    return _call(client, Page[dict[str, Any]], "GET", path, **query)
+
+
+def _ready(worker: dict[str, Any]) -> str:
+    return "[yellow]draining[/]" if worker["draining"] else "[green]ready[/]"
+
+
+WORKERS = Resource(
+    "workers",
+    "See which workers are connected; let one finish its tasks and leave.",
+    noun="worker",
+    key=argument("ID", "The worker's id."),
+    example="mail-1",
+    columns={
+        "id": "id",
+        "transport": "transport",
+        "queues": "queues",
+        "slots": "slots",
+        "busy": "busy",
+        "connected": since("connected_at"),
+        "": _ready,
+    },
+    title=lambda worker: f"{cell(worker['id'])}  {_ready(worker)}",
+    folds=("queues",),
+    verbs=(
+        Verb(
+            "list",
+            "List the workers.",
+            lambda client: _items(client, "workers"),
+            none="no workers; onward worker MODULE:ATTR runs one",
+        ),
+        Verb(
+            "drain",
+            "Give a worker no more tasks. It finishes those it has, and then leaves.",
+            lambda client, key: _item(client, "POST", "workers", key, "drain"),
+        ),
+        Verb(
+            "undrain",
+            "Give a draining worker tasks again, if it has not left yet.",
+            lambda client, key: _item(client, "DELETE", "workers", key, "drain"),
+        ),
+    ),
+)
+
+
+async def _delete(client: Client, key: str) -> None:
+    wire = client._wire  # noqa: SLF001
+    await wire.tell(wire.request("DELETE", f"/api/v2/services/{quote(key, safe='')}"))
+
+
+def _declare(client: Client, file: str) -> Awaitable[dict[str, Any]]:
+    body = read_payload("-" if file == "-" else f"@{file}", "the declaration")
+    return _item(client, "POST", "services", body=body)
+
+
+SERVICE = Resource(
+    "service",
+    "See which services are declared; declare one or delete it.",
+    key=argument("NAME", "The service's name."),
+    example="report",
+    columns={
+        "name": "name",
+        "task types": "task_types",
+        "via": "via",
+        "approval": lambda found: "yes" if found["requires_approval"] else "",
+        "timeout": span("timeout_ms"),
+        "retries": "max_retries",
+        "declared by": "declared_by",
+    },
+    title=lambda found: f"{cell(found['name'])}  {cell(', '.join(found['task_types']))}",
+    card={
+        "via": "via",
+        "approval": lambda found: "each task" if found["requires_approval"] else "",
+        "timeout": span("timeout_ms"),
+        "retries": "max_retries",
+        "sensitive": "sensitive",
+        "declared by": "declared_by",
+        "schema": lambda found: as_text("schema")(found) if found["schema"] else "",
+    },
+    folds=("task types",),
+    verbs=(
+        Verb(
+            "list",
+            "List the declared services.",
+            lambda client: _items(client, "services"),
+            none="no services; a worker declares what it serves when it connects",
+        ),
+        Verb(
+            "show",
+            "Show a service: its task types, their schemas, and what holds for its tasks.",
+            lambda client, key: _item(client, "GET", "services", key),
+        ),
+        Verb(
+            "declare",
+            """Declare a service, or replace its declaration.
+
+            $ onward service declare report.json
+            $ echo '{"name": "report", "task_types": ["make"]}' | onward service declare -""",
+            _declare,
+            options={"file": argument("FILE|-", "A JSON file, or - to read stdin.")},
+        ),
+        Verb(
+            "delete",
+            "Delete the declaration of a service. Its tasks stay; a worker may declare it again.",
+            _delete,
+            done="deleted",
+        ),
+    ),
+)
+
+
+def _states(session: dict[str, Any]) -> str:
+    return "  ".join(
+        f"[{COLOURS.get(state, 'default')}]{MARKS.get(state, '?')}[/] {count} {state}"
+        for state, count in session["states"].items()
+        if count
+    )
+
+
+SESSION = Resource(
+    "session",
+    "See which sessions there are, and their tasks.",
+    key=argument("ID", "The session's id."),
+    example="ada",
+    columns={
+        "id": "id",
+        "tasks": "tasks",
+        "states": _states,
+        "unread": "unread",
+        "listening": "connected",
+        "last": since("last_at"),
+    },
+    title="id",
+    folds=("id", "states"),
+    verbs=(
+        Verb(
+            "list",
+            "List sessions, the latest active first.",
+            lambda client, cursor, limit: _items(client, "sessions", cursor=cursor, limit=limit),
+            options={"limit": option("--limit", "How many to list.", int, 50, min=1, max=200)},
+            none="no sessions; onward submit TYPE --session ID begins one",
+        ),
+        Verb(
+            "show",
+            "Show a session: its tasks by state, unread notifications, and how many listen.",
+            lambda client, key: _item(client, "GET", "sessions", key),
+        ),
+        Verb(
+            "tasks",
+            "List the tasks of a session, newest first.",
+            lambda client, key, cursor, limit: client.list(session=key, cursor=cursor, limit=limit),
+            show=lambda page: TASK.print_page(page, none="no tasks in this session"),
+        ),
+    ),
+)
