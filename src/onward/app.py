@@ -17,7 +17,7 @@ from onward.doors import errors
 from onward.doors.agents.socket import NotificationSocket
 from onward.doors.chat import router as chat
 from onward.doors.dispatcher import router as dispatcher
-from onward.doors.dispatcher.submission import Door
+from onward.doors.dispatcher.submission import DispatcherDoor
 from onward.doors.document import document
 from onward.doors.express import Express
 from onward.doors.flows import router as flow_centre
@@ -67,7 +67,7 @@ class Application:
             onward.dispatcher, onward.roster, onward.declarations, settings.stream_types
         )
         onward.parts.append(RedisViews(onward, intake))
-        door = Door(onward.dispatcher, onward.roster, onward.declarations, settings)
+        door = DispatcherDoor(onward.dispatcher, onward.roster, onward.declarations, settings)
         dispatch = dispatcher.Dispatch(door)
         v1 = tasks_door.TasksDoor(
             onward.dispatcher,
@@ -131,7 +131,7 @@ def _web(onward: Onward, tasks: Tasks, requests: Requests) -> FastAPI:
         onward.notifications,
         AGENTS,
     )
-    calls = mcp.Door(toolbox, wait_ms=onward.settings.mcp_wait_ms, ready=lambda: onward.ready)
+    calls = mcp.McpDoor(toolbox, wait_ms=onward.settings.mcp_wait_ms, ready=lambda: onward.ready)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -75,10 +75,10 @@ if TYPE_CHECKING:
     from onward.workers.celery.wake import WakeUps
     from onward.workers.streams.channel import StreamConnections
     from onward.workers.streams.dialects import Dialect
-    from onward.workers.streams.feed import Feed
+    from onward.workers.streams.feed import StreamFeed
 
 
-class Part(Protocol):
+class EnginePart(Protocol):
     """What a door does besides answering calls: started and stopped with the engine."""
 
     def start(self) -> None: ...
@@ -202,10 +202,10 @@ class Onward:
         self._open_notifications(Hosts(settings.worker_hosts))
         self._chronicle = self._told_by(self.tracing)
 
-        self._feed: Feed | None = None
-        self._agent_feed: Feed | None = None
+        self._feed: StreamFeed | None = None
+        self._agent_feed: StreamFeed | None = None
         self._wake_ups: WakeUps | None = None
-        self.parts: list[Part] = []
+        self.parts: list[EnginePart] = []
         self.lines: StreamConnections | None = None  # to the Redis that the streams are on
         self._connections: Sequence[Redis] = ()
         self._dialects: Sequence[Dialect] = ()
@@ -402,7 +402,7 @@ class Onward:
         from onward.ledgers.redis.client import connect
         from onward.workers.streams.agent_dialect import AGENT_STREAMS
         from onward.workers.streams.channel import StreamConnections
-        from onward.workers.streams.feed import Feed, FeedSettings
+        from onward.workers.streams.feed import FeedSettings, StreamFeed
 
         settings = self.settings
         calls, blocking = connect(url), connect(url, timeout_s=None)
@@ -416,9 +416,11 @@ class Onward:
             credits=settings.stream_credits,
         )
 
-        def feed_of(dialect: Dialect, rules: FeedSettings) -> Feed:
+        def feed_of(dialect: Dialect, rules: FeedSettings) -> StreamFeed:
             duty = self.duty(dialect.name)
-            return Feed(self.dispatcher, self.roster, lines, dialect, rules, self.catalog, duty)
+            return StreamFeed(
+                self.dispatcher, self.roster, lines, dialect, rules, self.catalog, duty
+            )
 
         self._feed = feed_of(WORKER_STREAMS, rules)
         self._agent_feed = feed_of(agents, msgspec.structs.replace(rules, types=()))

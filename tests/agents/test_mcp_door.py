@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onward.doors.mcp import door as mcp
-from onward.doors.mcp.door import KEY, Door, Exchange
+from onward.doors.mcp.door import KEY, Exchange, McpDoor
 from onward.native.caller import OPERATOR
 from tests.house import House, open_house
 
@@ -23,9 +23,9 @@ async def house() -> AsyncIterator[House]:
         yield house
 
 
-def door(house: House) -> Door:
+def door(house: House) -> McpDoor:
     (route,) = [route for route in house.app.web.routes if getattr(route, "path", "") == "/mcp"]
-    found: Door = route.endpoint  # type: ignore[attr-defined]
+    found: McpDoor = route.endpoint  # type: ignore[attr-defined]
     return found
 
 

@@ -20,7 +20,7 @@ from tests.processes import free_port
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
     async with served() as url, Client(url) as client:
-        request = client._wire.request(
+        request = client._api.request(
             "POST",
             "/api/v2/services",
             body={
@@ -35,7 +35,7 @@ async def url() -> AsyncIterator[str]:
                 },
             },
         )
-        await client._wire.tell(request)
+        await client._api.send(request)
         yield url
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onward.cli.checkup import BAD, ODD, Answer, _owner, _server
+from onward.cli.checkup import BAD, ODD, ServerReply, _owner, _server
 from onward.settings import Settings
 
 OPEN = {"circuit_breaker": {"status": "open", "services": {"ocr": {"state": "open"}}}}
@@ -32,7 +32,7 @@ def test_doctor_names_what_is_wrong_with_the_server(
     status: str, details: dict[str, Any], mark: str, says: str
 ) -> None:
     well = {"redis": {"status": "not_configured"}, "encryption": {"status": "healthy"}}
-    answer = Answer({"status": status, "version": "1", "details": {**well, **details}}, None)
+    answer = ServerReply({"status": status, "version": "1", "details": {**well, **details}}, None)
     (found,) = _server(None, Settings(), answer)
     assert found.mark == mark
     assert found.found.endswith(f", {status}; {says}")

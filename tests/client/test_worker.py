@@ -15,9 +15,9 @@ import pytest
 from pydantic import BaseModel
 
 from onward.client.address import http_options
+from onward.client.api import ServerApi
 from onward.client.context import LostTask, TaskContext
 from onward.client.http import Client, Options, TaskView
-from onward.client.wire import Wire
 from onward.client.worker import NameTaken, Worker
 from onward.services.function import Context, PlainContext, Refused, TryAgain
 from onward.wire.frames import LARGEST, SocketFrame, TaskFrame
@@ -401,7 +401,7 @@ async def test_a_stale_attempt_has_no_effects(url: str, client: Client) -> None:
     task = await client.submit("later", {})
 
     class Stale:
-        wire = Wire(url)
+        api = ServerApi(url)
 
         async def send(self, frame: SocketFrame) -> None: ...
 
@@ -413,7 +413,7 @@ async def test_a_stale_attempt_has_no_effects(url: str, client: Client) -> None:
         await context.once("charge", lambda: done.append(True))
 
     assert done == []
-    await link.wire.close()
+    await link.api.close()
 
 
 @pytest.mark.contract("S0-8", "S0-12")

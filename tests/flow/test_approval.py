@@ -8,7 +8,7 @@ import pytest
 
 from onward.core.task import Fault
 from onward.flow.definition import DefinitionFaults, parse
-from onward.flow.step import Answer, ChildEnded, Completed, Failed, Signal
+from onward.flow.step import ChildEnded, ChildResult, RunCompleted, RunFailed, Signal
 from tests.flow.world import Run, call, chain, edge, play
 from tests.support import NOW
 
@@ -91,12 +91,12 @@ def test_no_data_can_approve(key: str) -> None:
     for name in ("ask", "approval", "approved", "$shared.approval", "_rt"):
         step = run.signal(name, "approved")
     for stranger in ("run-0", "run-2", "run-1x", "approval", ""):
-        run.answers[stranger] = Answer("approved")
+        run.answers[stranger] = ChildResult("approved")
         step = run.go(ChildEnded(stranger, ok=True))
     assert (run.end, step.waiting_for) == (None, "children")
     assert run.state.frames[0].node == "ask"
     run.reject()
-    assert isinstance(run.end, Failed)
+    assert isinstance(run.end, RunFailed)
 
 
 @pytest.mark.contract("S4-10")
@@ -112,7 +112,7 @@ def test_a_rejection_is_not_talked_away_by_what_lies_in_shared() -> None:
 def test_an_approvers_remark_chooses_no_branch() -> None:
     run = Run(asking(None, *BOTH, "free"))
     (question,) = run.go().calls
-    step = run.answer(question.id, Answer({"approval": "free", "decision": "free"}))
+    step = run.answer(question.id, ChildResult({"approval": "free", "decision": "free"}))
     assert [made.node for made in step.calls] == ["approved"]
 
 
@@ -124,7 +124,7 @@ def test_a_rejection_does_not_go_on_along_the_default_edge(post: dict[str, str])
     run = Run(flow)
     run.go()
     run.reject()
-    assert run.end == Failed("Rejected", "not like this", "ask")
+    assert run.end == RunFailed("Rejected", "not like this", "ask")
     assert run.shared["approval"] == "rejected"
     approved = Run(flow)
     approved.go()
@@ -152,11 +152,11 @@ def test_a_rejection_at_the_very_end_is_an_end_but_not_inside_a_subflow() -> Non
     run = Run(asking())
     run.go()
     run.reject()
-    assert run.end == Completed({"approval": "rejected"})
+    assert run.end == RunCompleted({"approval": "rejected"})
     inside = Run(chain(("sub", {"kind": "subflow", "subflow": asking()}), ("publish", call())))
     inside.go()
     inside.reject()
-    assert inside.end == Failed("Rejected", "not like this", "sub/ask")
+    assert inside.end == RunFailed("Rejected", "not like this", "sub/ask")
 
 
 @pytest.mark.contract("S4-6", "S4-10")
@@ -183,7 +183,7 @@ def test_a_question_that_expired_in_the_ledger_is_a_timeout_and_another_end_a_fa
     for kind, taken in (("timeout", "timeout"), ("canceled", "error")):
         run = Run(asking(None, *BOTH, "error", "timeout"))
         (question,) = run.go().calls
-        step = run.answer(question.id, Answer(fault=Fault(kind=kind, message="…")))
+        step = run.answer(question.id, ChildResult(fault=Fault(kind=kind, message="…")))
         assert [made.node for made in step.calls] == [taken]
 
 
@@ -229,4 +229,4 @@ def test_a_signal_meant_for_an_event_is_not_eaten_by_an_approval() -> None:
     run = Run(chain(("ask", APPROVAL), ("approval", wait)))
     run.go(Signal("approval", "sent"))
     run.approve()
-    assert run.end == Completed({"approval": "sent"})
+    assert run.end == RunCompleted({"approval": "sent"})

@@ -10,7 +10,7 @@ import pytest
 
 from onward.flow import expr
 from onward.flow.scope import Scope
-from onward.flow.step import Completed
+from onward.flow.step import RunCompleted
 from tests.flow.world import call, edge, play
 
 SCOPE = Scope(
@@ -278,7 +278,7 @@ def test_without_a_hit_the_action_key_and_then_the_default_action_decide() -> No
 @pytest.mark.contract("S4-7")
 def test_a_choice_passes_its_input_on_and_writes_one_note() -> None:
     run = play(branching(post={"output_key": "seen"}), params={"n": 11})
-    assert run.end == Completed({"seen": 11})
+    assert run.end == RunCompleted({"seen": 11})
     first = run.notes[0]
     assert (first.type, first.data) == (
         "node.finished",

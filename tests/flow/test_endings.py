@@ -10,7 +10,7 @@ from onward.core.task import Fault
 from onward.flow import engine
 from onward.flow import state as states
 from onward.flow.definition import parse
-from onward.flow.step import Answer, Cancel, Canceled, ChildEnded, Completed, Failed
+from onward.flow.step import Cancel, ChildEnded, ChildResult, RunCanceled, RunCompleted, RunFailed
 from tests.flow.world import Run, call, chain, edge, play
 from tests.support import NOW
 
@@ -29,7 +29,7 @@ def test_a_cancel_stops_what_is_out_waits_for_it_and_leaves_one_record() -> None
     assert (step.stop, step.waiting_for, step.until) == (("run-0",), "children", NOW + GRACE)
     assert run.trail() == [("a", "canceled", None)]
     run.go(ChildEnded("run-0", ok=False))
-    assert run.end == Canceled()
+    assert run.end == RunCanceled()
     assert run.trail() == [("a", "canceled", None)]
 
 
@@ -40,7 +40,7 @@ def test_a_cancel_does_not_wait_for_ever() -> None:
     run.cancel()
     assert run.later(GRACE - 1).waiting_for == "children"
     run.later(1)
-    assert run.end == Canceled()
+    assert run.end == RunCanceled()
 
 
 @pytest.mark.contract("S4-12")
@@ -57,7 +57,7 @@ def test_a_run_that_has_nothing_out_is_canceled_at_once(node: dict[str, Any]) ->
     run = Run(chain(("n", node)))
     run.go()
     run.cancel()
-    assert run.end == Canceled()
+    assert run.end == RunCanceled()
     assert [status for (status,) in run.trail("status")] == ["canceled"]
 
 
@@ -65,7 +65,7 @@ def test_a_run_that_has_nothing_out_is_canceled_at_once(node: dict[str, Any]) ->
 def test_a_run_that_has_not_begun_is_canceled_without_a_call() -> None:
     run = Run(chain(("a", call())))
     run.cancel()
-    assert (run.end, run.made) == (Canceled(), [])
+    assert (run.end, run.made) == (RunCanceled(), [])
     assert run.trail("seq", "node", "status") == [(1, "a", "canceled")]
 
 
@@ -80,7 +80,7 @@ def test_all_of_a_fan_is_stopped_and_a_question_withdrawn() -> None:
     question.go()
     assert question.cancel().stop == ("run-0",)
     question.go(ChildEnded("run-0", ok=True))
-    assert question.end == Canceled()
+    assert question.end == RunCanceled()
 
 
 @pytest.mark.contract("S4-12")
@@ -88,7 +88,7 @@ def test_a_cancel_wins_over_a_result_that_comes_with_it() -> None:
     run = Run(chain(("a", call()), ("b", call())))
     run.go()
     run.go(run.work("run-0"), Cancel())
-    assert run.end == Canceled()
+    assert run.end == RunCanceled()
     assert len(run.made) == 1
 
 
@@ -122,7 +122,7 @@ def undoings(run: Run) -> list[tuple[Any, ...]]:
 @pytest.mark.contract("S2-11", "S4-14")
 def test_a_failure_undoes_what_was_done_last_things_first() -> None:
     run = play(STEPS, services=SHOP, params={"user": 7})
-    assert run.end == Failed("Boom", "it broke", "ship")
+    assert run.end == RunFailed("Boom", "it broke", "ship")
     assert undoings(run) == [
         ("refund", "pay", {"payment": 2}),
         ("unbook", "book", {"booking": 1}),
@@ -148,7 +148,7 @@ def test_a_cancel_undoes_too() -> None:
     run.go(ChildEnded("run-2", ok=False))
     assert undoings(run) == [("refund", "pay", {"payment": 2})]
     run.play()
-    assert run.end == Canceled()
+    assert run.end == RunCanceled()
     assert [made.service for made in run.made[-2:]] == ["refund", "unbook"]
     assert [row for row in run.trail() if row[1] == "canceled"] == [("skip", "canceled", None)]
 
@@ -162,7 +162,7 @@ def test_work_that_was_done_before_it_could_be_stopped_is_undone(together: bool)
         run.go(run.work("run-0"), Cancel())
     else:
         run.cancel()
-        run.answer("run-0", Answer({"booking": 1}))
+        run.answer("run-0", ChildResult({"booking": 1}))
     assert undoings(run) == [("unbook", "book", {"booking": 1})]
 
 
@@ -171,25 +171,25 @@ def test_what_an_approval_said_before_it_could_be_withdrawn_needs_no_undoing() -
     run = Run(chain(("ask", node)))
     run.go()
     run.cancel()
-    run.answer("run-0", Answer({"by": "ann"}))
-    assert (run.end, undoings(run)) == (Canceled(), [])
+    run.answer("run-0", ChildResult({"by": "ann"}))
+    assert (run.end, undoings(run)) == (RunCanceled(), [])
 
 
 def test_a_cancel_asks_for_no_answers_where_nothing_is_to_be_undone() -> None:
     run = Run(chain(("a", call())))
     run.go()
     run.cancel()
-    run.answer("run-0", Answer("done after all"))
-    assert (run.end, run.needed) == (Canceled(), [])
+    run.answer("run-0", ChildResult("done after all"))
+    assert (run.end, run.needed) == (RunCanceled(), [])
 
 
 def test_what_turns_out_to_have_failed_is_not_undone() -> None:
     run = Run(STEPS, services=SHOP)
     run.go()
     run.cancel()
-    run.answers["run-0"] = Answer(fault=Fault(kind="Boom", message="it broke"))
+    run.answers["run-0"] = ChildResult(fault=Fault(kind="Boom", message="it broke"))
     run.go(ChildEnded("run-0", ok=True))
-    assert (run.end, undoings(run)) == (Canceled(), [])
+    assert (run.end, undoings(run)) == (RunCanceled(), [])
 
 
 def test_a_cancel_leaves_an_earlier_visit_of_the_node_alone() -> None:
@@ -198,20 +198,20 @@ def test_a_cancel_leaves_an_earlier_visit_of_the_node_alone() -> None:
     earlier = states.Record(start=NOW, total=2, next=2, open=[1], failed=[0])
     again = states.RunState([states.Frame(node="p", records={"pl:p": earlier})], children=2)
     step = engine.advance(definition, again, run_id="r", params={}, now=NOW, news=[Cancel()])
-    assert (step.stop, step.end) == ((), Canceled())
+    assert (step.stop, step.end) == ((), RunCanceled())
 
 
 def test_what_the_definition_cannot_undo_any_more_is_left() -> None:
     definition = parse(chain(("plain", call()), ("kept", undone())))
     failed = states.begin(definition)
-    failed.winding_up, failed.failure = True, states.Failure("Boom", "it broke", "plain")
+    failed.winding_up, failed.failure = True, states.NodeFailure("Boom", "it broke", "plain")
     failed.undo = [states.Undo(node) for node in ("plain", "kept", "plain", "gone", "gone/too")]
     step = engine.advance(definition, failed, run_id="r", params={}, now=NOW)
     assert [made.node for made in step.calls] == ["kept"]
     last = engine.advance(
         definition, step.state, run_id="r", params={}, now=NOW, news=[ChildEnded("r-0", ok=True)]
     )
-    assert last.end == Failed("Boom", "it broke", "plain")
+    assert last.end == RunFailed("Boom", "it broke", "plain")
 
 
 def test_of_a_fan_that_is_canceled_what_went_well_is_undone() -> None:
@@ -244,9 +244,9 @@ def test_of_a_fan_that_failed_what_went_well_is_undone_too() -> None:
 
 def test_what_failed_and_what_completed_is_not_undone() -> None:
     failed = play(chain(("a", undone("boom"))))
-    assert (failed.end, undoings(failed)) == (Failed("Boom", "it broke", "a"), [])
+    assert (failed.end, undoings(failed)) == (RunFailed("Boom", "it broke", "a"), [])
     completed = play(chain(("a", undone())))
-    assert (completed.end, undoings(completed)) == (Completed({}), [])
+    assert (completed.end, undoings(completed)) == (RunCompleted({}), [])
 
 
 def test_a_compensation_may_prepare_its_input() -> None:
@@ -259,7 +259,7 @@ def test_a_compensation_may_prepare_its_input() -> None:
 def test_a_compensation_that_fails_is_told_and_the_next_goes_on() -> None:
     flow = chain(("a", undone()), ("b", undone(by="boom")), ("c", call("boom")))
     run = play(flow)
-    assert run.end == Failed("Boom", "it broke", "c")
+    assert run.end == RunFailed("Boom", "it broke", "c")
     last = [note.data for note in run.notes if note.type == "node.finished"][-2:]
     assert [(data["node"], data["status"]) for data in last] == [("b", "error"), ("a", "ok")]
     assert last[0]["error"] == {"kind": "Boom", "message": "it broke"}
@@ -269,7 +269,7 @@ def test_each_round_of_a_loop_is_undone() -> None:
     flow = chain(("a", undone()), ("b", call()), max_steps=5)
     flow["edges"].append(edge("b", "default", "a"))
     run = play(flow)
-    assert isinstance(run.end, Failed)
+    assert isinstance(run.end, RunFailed)
     assert [node for _, node, _ in undoings(run)] == ["a"] * 3
 
 
@@ -290,7 +290,7 @@ def test_a_cancel_during_compensation_changes_only_the_ending() -> None:
     canceled = run.cancel()
     assert (canceled.stop, canceled.calls, canceled.notes) == ((), (), ())
     run.play()
-    assert run.end == Canceled()
+    assert run.end == RunCanceled()
     assert [made.service for made in run.made[-2:]] == ["refund", "unbook"]
 
 
@@ -309,7 +309,7 @@ LOOP["edges"] = [edge("a", "again", "a")]
 
 def test_a_loop_ends_at_the_limit_of_steps() -> None:
     run = play(LOOP | {"max_steps": 7})
-    assert run.end == Failed("StepLimit", "more than 7 steps", "a")
+    assert run.end == RunFailed("StepLimit", "more than 7 steps", "a")
     assert run.state.step_count == 7
     assert len(run.notes) == 7
 
@@ -326,16 +326,16 @@ def test_one_advance_takes_a_bounded_number_of_steps() -> None:
     run.go()
     assert run.state.step_count == 2 * engine.INLINE_STEPS
     run.cancel()
-    assert run.end == Canceled()
+    assert run.end == RunCanceled()
 
 
 def test_a_run_whose_node_is_gone_fails_and_does_not_raise() -> None:
     other = parse(chain(("b", call())))
     gone = states.begin(other, at="a")
     step = engine.advance(other, gone, run_id="r", params={}, now=NOW)
-    assert step.end == Failed("NoSuchNode", "the definition has no such node", "a")
+    assert step.end == RunFailed("NoSuchNode", "the definition has no such node", "a")
     canceled = engine.advance(other, gone, run_id="r", params={}, now=NOW, news=[Cancel()])
-    assert canceled.end == Canceled()
+    assert canceled.end == RunCanceled()
 
 
 @pytest.mark.parametrize("outer", ["gone", "b"])
@@ -343,7 +343,7 @@ def test_a_run_whose_subflow_is_gone_fails_and_names_it(outer: str) -> None:
     definition = parse(chain(("b", call())))
     inside = states.RunState([states.Frame(node=outer, seq=1), states.Frame(node="i")])
     step = engine.advance(definition, inside, run_id="r", params={}, now=NOW)
-    assert step.end == Failed("NoSuchNode", "the definition has no such node", f"{outer}/i")
+    assert step.end == RunFailed("NoSuchNode", "the definition has no such node", f"{outer}/i")
 
 
 def test_a_run_may_begin_at_another_node() -> None:
@@ -357,5 +357,5 @@ def test_a_run_may_begin_at_another_node() -> None:
 def test_a_child_that_was_canceled_by_somebody_else_fails_its_node() -> None:
     run = Run(chain(("a", call())))
     run.go()
-    run.answer("run-0", Answer(fault=Fault(kind="canceled", message="by an operator")))
-    assert run.end == Failed("canceled", "by an operator", "a")
+    run.answer("run-0", ChildResult(fault=Fault(kind="canceled", message="by an operator")))
+    assert run.end == RunFailed("canceled", "by an operator", "a")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onward.core.task import Fault
-from onward.flow.step import Answer, Completed, Failed
+from onward.flow.step import ChildResult, RunCompleted, RunFailed
 from tests.flow.world import Run, call, chain, edge, play
 
 
@@ -15,7 +15,7 @@ from tests.flow.world import Run, call, chain, edge, play
 def test_input_comes_from_params_and_output_goes_into_shared() -> None:
     node = call("double", prep={"input_key": "$params.n"}, post={"output_key": "twice"})
     run = play(chain(("a", node)), params={"n": 21})
-    assert run.end == Completed({"twice": 42})
+    assert run.end == RunCompleted({"twice": 42})
     assert run.trail() == [("a", "ok", "default")]
 
 
@@ -164,18 +164,18 @@ def test_a_failure_takes_its_own_edge_and_never_the_default_one(
 ) -> None:
     run = play(failing(service, *edges))
     if follows is None:
-        assert isinstance(run.end, Failed)
+        assert isinstance(run.end, RunFailed)
         assert run.end.node == "a"
         assert run.trail() == [("a", "error", None)]
     else:
-        assert isinstance(run.end, Completed)
+        assert isinstance(run.end, RunCompleted)
         assert run.trail() == [("a", "error", follows), (follows, "ok", "default")]
 
 
 @pytest.mark.contract("S4-6")
 def test_a_fixed_action_does_not_hide_a_failure() -> None:
     flow = failing("boom", edge("a", "on", "well"), post={"action_static": "on"})
-    assert play(flow).end == Failed("Boom", "it broke", "a")
+    assert play(flow).end == RunFailed("Boom", "it broke", "a")
 
 
 @pytest.mark.contract("S4-14")
@@ -198,7 +198,7 @@ def test_a_stale_letter_changes_nothing() -> None:
     again = run.go(first)
     assert (again.calls, again.notes, again.need) == ((), (), ())
     assert again.state == waiting.state
-    stranger = run.answer("another-7", Answer("forged"))
+    stranger = run.answer("another-7", ChildResult("forged"))
     assert (stranger.calls, stranger.notes, stranger.state) == ((), (), waiting.state)
 
 
@@ -206,16 +206,16 @@ def test_a_child_that_was_replayed_meanwhile_counts_by_what_it_says_now() -> Non
     run = Run(chain(("a", call(post={"output_key": "out"}))))
     run.go()
     letter = run.work("run-0")
-    run.answers["run-0"] = Answer("mended")
+    run.answers["run-0"] = ChildResult("mended")
     run.go(type(letter)(letter.child, ok=False))
-    assert run.end == Completed({"out": "mended"})
+    assert run.end == RunCompleted({"out": "mended"})
 
 
 @pytest.mark.contract("S4-7")
 def test_local_is_a_call_as_well() -> None:
     node = call("double", kind="local", prep={"input_key": "n"}, post={"output_key": "n"})
     run = play(chain(("a", node)), shared={"n": 4})
-    assert run.end == Completed({"n": 8})
+    assert run.end == RunCompleted({"n": 8})
     assert run.trail("kind", "child") == [("local", "run-0")]
 
 
@@ -232,15 +232,15 @@ def test_a_flow_ref_is_a_run_of_that_flow_and_its_shared_state_is_the_result() -
     assert (made.kind, made.flow, made.version, made.service) == ("flow", "billing", 3, None)
     assert made.input == {"id": 1}
     assert made.params == {"order": {"id": 1}, "tenant": "t", "x": 1}
-    run.answer(made.id, Answer({"total": 12}))
-    assert run.end == Completed({"bill": {"total": 12}})
+    run.answer(made.id, ChildResult({"total": 12}))
+    assert run.end == RunCompleted({"bill": {"total": 12}})
 
 
 def test_a_flow_ref_that_fails_fails_its_node() -> None:
     run = Run(chain(("a", {"kind": "flow_ref", "params": {"flow": "f"}})))
     (made,) = run.go().calls
-    run.answer(made.id, Answer(fault=Fault(kind="StepLimit", message="more than 10 steps")))
-    assert run.end == Failed("StepLimit", "more than 10 steps", "a")
+    run.answer(made.id, ChildResult(fault=Fault(kind="StepLimit", message="more than 10 steps")))
+    assert run.end == RunFailed("StepLimit", "more than 10 steps", "a")
 
 
 def test_calls_are_told_with_their_child_and_without_their_values() -> None:

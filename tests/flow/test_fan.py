@@ -11,7 +11,7 @@ from onward.core.task import Fault
 from onward.flow import state as states
 from onward.flow.definition import parse
 from onward.flow.nodes import fan
-from onward.flow.step import Answer, Completed, Failed
+from onward.flow.step import ChildResult, RunCompleted, RunFailed
 from tests.flow.world import Run, call, chain, edge, play
 
 
@@ -76,7 +76,7 @@ def test_results_are_in_order_however_they_come_in() -> None:
 @pytest.mark.parametrize("strategy", ["fail_fast", "ignore_errors"])
 def test_nothing_to_do_is_an_empty_list(strategy: str) -> None:
     run = play(chain(("f", foreach(failure_strategy=strategy))), shared={"items": []})
-    assert run.end == Completed({"items": [], "out": []})
+    assert run.end == RunCompleted({"items": [], "out": []})
     assert run.made == []
     node = parallel(params={"services": []}, failure_strategy=strategy)
     assert play(chain(("p", node))).shared["out"] == []
@@ -102,7 +102,7 @@ def test_fail_fast_stops_what_is_out() -> None:
     run.go(run.work("run-0"))
     step = run.go(run.work("run-1"))
     assert sorted(step.stop) == ["run-2", "run-3"]
-    assert run.end == Completed({"items": [0, 1, 2, 4], "out": [0]})
+    assert run.end == RunCompleted({"items": [0, 1, 2, 4], "out": [0]})
     assert run.rt["fe:f"]["done"] == [0]
 
 
@@ -212,18 +212,20 @@ def test_services_may_stand_in_params_or_where_they_point(services: Any) -> None
 def test_services_that_are_no_list_of_texts_fail_the_node(found: Any) -> None:
     node = parallel(params={"services": "$shared.chosen"})
     run = play(chain(("p", node)), shared={"chosen": found})
-    assert run.end == Failed("InvalidInput", "params.services leads to no list of texts", "p")
+    assert run.end == RunFailed("InvalidInput", "params.services leads to no list of texts", "p")
 
 
 @pytest.mark.parametrize(("shared", "what"), [({}, "nothing"), ({"items": {"a": 1}}, "an object")])
 def test_foreach_over_no_list_fails_the_node(shared: dict[str, Any], what: str) -> None:
     run = play(chain(("f", foreach())), shared=shared)
-    assert run.end == Failed("InvalidInput", f"$shared.items leads to {what}, not to a list", "f")
+    assert run.end == RunFailed(
+        "InvalidInput", f"$shared.items leads to {what}, not to a list", "f"
+    )
 
 
 def test_too_many_items_fail_the_node() -> None:
     run = play(chain(("f", foreach())), shared={"items": [0] * (fan.MAX_CALLS + 1)})
-    assert isinstance(run.end, Failed)
+    assert isinstance(run.end, RunFailed)
     assert run.end.kind == "LimitExceeded"
 
 
@@ -234,7 +236,7 @@ def test_results_that_are_too_large_together_fail_the_node(
     monkeypatch.setattr(fan, "MAX_RESULTS", 100)
     node = foreach("echo", parallel_mode="concurrent", max_parallel=2, failure_strategy=strategy)
     run = play(chain(("f", node)), shared={"items": ["x" * 40] * 9})
-    assert isinstance(run.end, Failed)
+    assert isinstance(run.end, RunFailed)
     assert (run.end.kind, run.end.node) == ("LimitExceeded", "f")
     assert run.end.message.startswith("the results of 3 calls have 126 characters, more than 100")
     assert (len(run.made), run.stopped) == (4, ["run-3"])
@@ -251,7 +253,7 @@ def test_results_that_are_too_large_may_take_an_edge_and_are_undone_later(
     flow["nodes"]["bad"] = call("boom")
     flow["edges"].append(edge("f", "error", "bad"))
     run = play(flow, shared={"items": ["x" * 40] * 9})
-    assert isinstance(run.end, Failed)
+    assert isinstance(run.end, RunFailed)
     assert run.end.kind == "Boom"
     assert run.made[-1].purpose == "compensation"
     assert run.made[-1].input == ["x" * 40] * 3
@@ -262,7 +264,7 @@ def test_errors_count_as_results_where_they_are_collected(monkeypatch: pytest.Mo
     monkeypatch.setattr(fan, "MAX_RESULTS", 100)
     node = foreach("boom", failure_strategy="collect_errors")
     run = play(chain(("f", node)), shared={"items": [0] * 9})
-    assert isinstance(run.end, Failed)
+    assert isinstance(run.end, RunFailed)
     assert run.end.kind == "LimitExceeded"
     assert len(run.made) < 9
 
@@ -271,7 +273,7 @@ def test_a_fan_in_a_loop_has_fresh_children_each_time() -> None:
     flow = chain(("f", foreach("echo", post={"output_key": "items"})), ("n", call("echo")))
     flow["edges"].append(edge("n", "default", "f"))
     run = play(flow | {"max_steps": 6}, shared={"items": [1, 2]})
-    assert isinstance(run.end, Failed)
+    assert isinstance(run.end, RunFailed)
     assert len(run.made) == len({made.id for made in run.made}) == 9
 
 
@@ -281,7 +283,7 @@ def test_letters_of_a_fan_that_is_over_change_nothing() -> None:
     run.go()
     run.go(run.work("run-0"))
     standing = run.state
-    late = run.answer("run-1", Answer(fault=Fault(kind="canceled", message="stopped")))
+    late = run.answer("run-1", ChildResult(fault=Fault(kind="canceled", message="stopped")))
     assert (late.calls, late.notes) == ((), ())
     assert late.state == standing
 

@@ -13,7 +13,7 @@ from onward.flow import engine
 from onward.flow import state as states
 from onward.flow.definition import parse
 from onward.flow.parts import Post, Prep
-from onward.flow.step import Answer, Cancel, ChildEnded, Completed, News, Signal
+from onward.flow.step import Cancel, ChildEnded, ChildResult, News, RunCompleted, Signal
 from tests.flow.world import Run, call, chain, edge, play
 from tests.support import NOW
 
@@ -78,7 +78,7 @@ def through(run: Run) -> Run:
     run.play()
     run.approve()
     (other,) = (child for child, made in run.open.items() if made.kind == "flow")
-    run.answer(other, Answer({"done": 1}))
+    run.answer(other, ChildResult({"done": 1}))
     return run.play()
 
 
@@ -86,7 +86,7 @@ def through(run: Run) -> Run:
 def test_a_run_that_forgets_between_steps_goes_the_way_of_one_that_does_not() -> None:
     forgetful = through(Run(EVERY_KIND, params=PARAMS))
     steady = through(Run(EVERY_KIND, params=PARAMS, forgetful=False))
-    assert isinstance(forgetful.end, Completed)
+    assert isinstance(forgetful.end, RunCompleted)
     assert forgetful.end == steady.end
     assert forgetful.steps == steady.steps
     assert forgetful.visible == steady.visible
@@ -108,7 +108,7 @@ def test_letters_that_come_twice_or_together_make_no_difference() -> None:
     stammering.play()
     stammering.approve()
     (other,) = (child for child, made in stammering.open.items() if made.kind == "flow")
-    stammering.answer(other, Answer({"done": 1}))
+    stammering.answer(other, ChildResult({"done": 1}))
     stammering.play()
     assert stammering.end == through(Run(EVERY_KIND, params=PARAMS)).end
 
@@ -145,7 +145,7 @@ def test_a_definition_from_laxer_days_cannot_write_there_either() -> None:
     step = engine.advance(
         definition, states.begin(definition), run_id="r", params={"x": {"y": 1}}, now=NOW
     )
-    assert step.end == Completed({"z": 1})
+    assert step.end == RunCompleted({"z": 1})
 
 
 def random_flow(pick: random.Random, depth: int = 0) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def ended(pick: random.Random, run: Run, child: str) -> ChildEnded:
         return run.work(child)
     fault = pick.choice([None, Fault(kind="Rejected", message="no"), Fault(kind="x", message="y")])
     del run.open[child]
-    run.answers[child] = Answer({"by": "ann"}, fault)
+    run.answers[child] = ChildResult({"by": "ann"}, fault)
     return ChildEnded(child, fault is None)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.flow.step import Completed, Failed, Signal
+from onward.flow.step import RunCompleted, RunFailed, Signal
 from tests.flow.world import Run, call, chain, edge, play
 
 
@@ -89,7 +89,7 @@ def test_records_of_inner_graphs_stay_inside() -> None:
 def test_a_signal_reaches_a_node_inside_by_key_or_path(name: str) -> None:
     run = Run(nested(2, {"kind": "wait_event"}))
     run.go(Signal(name))
-    assert run.end == Completed({})
+    assert run.end == RunCompleted({})
 
 
 @pytest.mark.contract("S4-6")
@@ -102,7 +102,7 @@ def test_a_failure_inside_looks_for_an_edge_inside_and_then_around() -> None:
     flow = chain(("s", sub(nested(1, call("boom")), post={"error_key": "why"})), ("mend", call()))
     flow["edges"] = [edge("s", "default", "s"), edge("s", "error", "mend")]
     run = play(flow)
-    assert isinstance(run.end, Completed)
+    assert isinstance(run.end, RunCompleted)
     assert run.trail() == [
         ("s/n/n", "error", None),
         ("s/n", "error", None),
@@ -122,7 +122,7 @@ def test_a_timeout_inside_is_a_timeout_around() -> None:
 @pytest.mark.contract("S4-6")
 def test_a_failure_that_nobody_catches_fails_the_run_and_names_the_inner_node() -> None:
     run = play(chain(("s", sub(nested(1, call("boom")))), ("never", call())))
-    assert run.end == Failed("Boom", "it broke", "s/n/n")
+    assert run.end == RunFailed("Boom", "it broke", "s/n/n")
     assert run.shared == {}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from onward.flow import engine
 from onward.flow.scope import shared_key
-from onward.flow.step import Completed, Failed, Signal
+from onward.flow.step import RunCompleted, RunFailed, Signal
 from tests.flow.world import Run, call, chain, edge, play
 from tests.support import NOW
 
@@ -31,7 +31,7 @@ def test_a_timer_goes_on_when_its_time_is_over_and_not_before() -> None:
     assert run.rt == {"tm:t": {"start": NOW}}
     assert run.later(2999).until == NOW + 3000
     run.later(1)
-    assert run.end == Completed({"x": 1, "y": 1})
+    assert run.end == RunCompleted({"x": 1, "y": 1})
     about = {"seq": 1, "node": "t", "kind": "timer"}
     assert [(note.type, note.data) for note in run.notes] == [
         ("node.started", {**about, "input": 1}),
@@ -45,7 +45,7 @@ def test_a_timer_that_is_due_at_once_takes_no_time() -> None:
     for delay_ms in (0, "$params.none"):
         run = Run(chain(("t", timer(delay_ms))), params={"none": 0})
         run.go()
-        assert (run.end, len(run.notes)) == (Completed({}), 1)
+        assert (run.end, len(run.notes)) == (RunCompleted({}), 1)
 
 
 @pytest.mark.contract("S4-7")
@@ -57,12 +57,12 @@ def test_a_delay_may_be_given_by_a_path() -> None:
 @pytest.mark.parametrize("pause", [-1, 1.5, True, "5", [1], 10**18])
 def test_a_path_to_no_duration_fails_the_timer(pause: Any) -> None:
     run = play(chain(("t", timer("$params.pause"))), params={"pause": pause})
-    assert run.end == Failed("InvalidInput", "params.delay_ms is no duration in ms", "t")
+    assert run.end == RunFailed("InvalidInput", "params.delay_ms is no duration in ms", "t")
 
 
 def test_a_path_to_nothing_fails_the_timer() -> None:
     end = play(chain(("t", timer("$params.pause")))).end
-    assert end == Failed("InvalidInput", "params.delay_ms leads to nothing", "t")
+    assert end == RunFailed("InvalidInput", "params.delay_ms leads to nothing", "t")
 
 
 def test_large_values_are_left_out_of_the_log() -> None:
@@ -87,7 +87,7 @@ def test_an_event_is_waited_for_until_its_signal_comes() -> None:
     assert (step.waiting_for, step.until) == ("event", NOW + 60_000)
     assert run.rt == {"we:w": {"start": NOW}}
     run.signal("flag", {"by": "ann"})
-    assert run.end == Completed({"flag": {"by": "ann"}})
+    assert run.end == RunCompleted({"flag": {"by": "ann"}})
     assert run.notes[-1].data["output"] == {"by": "ann"}
 
 
@@ -100,7 +100,7 @@ def test_a_signal_whose_value_is_not_true_changes_nothing(name: str, value: Any)
     assert run.signal(name, value).waiting_for == "event"
     assert run.shared == {}
     run.signal(name, "go")
-    assert run.end == Completed({"flag": "go"})
+    assert run.end == RunCompleted({"flag": "go"})
 
 
 @pytest.mark.contract("S4-10")
@@ -109,7 +109,7 @@ def test_without_a_key_any_signal_to_the_node_releases_it(value: Any) -> None:
     run = Run(chain(("w", event())))
     run.go()
     run.signal("w", value)
-    assert run.end == Completed({})
+    assert run.end == RunCompleted({})
 
 
 @pytest.mark.contract("S4-10")
@@ -128,7 +128,7 @@ def test_a_key_that_is_not_shared_is_no_name_for_a_signal(signal_key: str | None
     run.go(Signal("go", 1), Signal("", 1))
     assert run.end is None
     run.signal("w", 1)
-    assert run.end == Completed({})
+    assert run.end == RunCompleted({})
 
 
 def test_what_belongs_to_the_engine_is_no_shared_key() -> None:
@@ -150,7 +150,7 @@ def test_a_signal_that_came_too_early_is_kept_and_used_once() -> None:
     run.go(run.work("run-0"))
     assert run.state.frames[0].node == "w2"
     run.signal("other", 2)
-    assert run.end == Completed({"flag": 1, "other": 2})
+    assert run.end == RunCompleted({"flag": 1, "other": 2})
     assert run.state.signals == []
 
 
@@ -183,7 +183,7 @@ def test_an_earlier_node_can_raise_the_flag() -> None:
         ("a", call("echo", prep={"input_key": "$params.on"}, post={"output_key": "flag"})),
         ("w", event(signal_key="$shared.flag")),
     )
-    assert play(flow, params={"on": True}).end == Completed({"flag": True})
+    assert play(flow, params={"on": True}).end == RunCompleted({"flag": True})
 
 
 @pytest.mark.contract("S4-6", "S4-7")
@@ -195,7 +195,7 @@ def test_an_event_that_does_not_come_takes_the_timeout_edge() -> None:
     assert run.trail() == [("w", "error", "timeout"), ("late", "ok", "default")]
     assert run.shared["why"]["kind"] == "timeout"
     flow["edges"] = [edge("w", "default", "well")]
-    assert play(flow).end == Failed("timeout", "no event within 500 ms", "w")
+    assert play(flow).end == RunFailed("timeout", "no event within 500 ms", "w")
 
 
 def test_a_signal_in_the_last_moment_is_not_too_late() -> None:
@@ -203,7 +203,7 @@ def test_a_signal_in_the_last_moment_is_not_too_late() -> None:
     run.go()
     run.now += 500
     run.signal("flag", 1)
-    assert run.end == Completed({"flag": 1})
+    assert run.end == RunCompleted({"flag": 1})
 
 
 def dropped(run: Run) -> list[Mapping[str, Any]]:
@@ -225,7 +225,7 @@ def test_signals_that_are_kept_are_bounded_in_bytes_too(monkeypatch: pytest.Monk
     run.go(Signal("flag", "first"), Signal("big", "x" * 99), Signal("late", 1))
     assert dropped(run) == [{"count": 2, "names": ["big", "late"]}]
     run.go(run.work("run-0"))
-    assert run.end == Completed({"flag": "first"})
+    assert run.end == RunCompleted({"flag": "first"})
 
 
 def test_signals_that_nobody_waits_for_are_bounded_and_the_oldest_stay() -> None:
@@ -234,11 +234,11 @@ def test_signals_that_nobody_waits_for_are_bounded_and_the_oldest_stay() -> None
     run.go(*(Signal("noise", n) for n in range(engine.MAX_SIGNALS)))
     assert dropped(run) == [{"count": 1, "names": ["noise"]}]
     run.go(run.work("run-0"))
-    assert run.end == Completed({"flag": "first"})
+    assert run.end == RunCompleted({"flag": "first"})
 
 
 def test_a_full_stash_does_not_keep_a_signal_from_the_node_that_waits() -> None:
     run = Run(chain(("w", event(signal_key="flag"))))
     run.go(*(Signal("noise", n) for n in range(engine.MAX_SIGNALS)))
     run.signal("flag", 1)
-    assert run.end == Completed({"flag": 1})
+    assert run.end == RunCompleted({"flag": 1})

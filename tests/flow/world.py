@@ -17,7 +17,17 @@ from onward.flow import state as states
 from onward.flow.definition import parse
 from onward.flow.engine import advance
 from onward.flow.replay import EVERYTHING, Ends, Replay
-from onward.flow.step import Answer, Call, Cancel, ChildEnded, End, News, Note, Signal, Step
+from onward.flow.step import (
+    Call,
+    Cancel,
+    ChildEnded,
+    ChildResult,
+    End,
+    News,
+    NodeNote,
+    Signal,
+    StepResult,
+)
 from tests.support import NOW
 
 REPLAYED = 300  # notes of one run that are gone over after each of its steps
@@ -72,33 +82,35 @@ class Run:
         self.services = {**SERVICES, **(services or {})}
         self.forgetful = forgetful
         self.now = now
-        self.answers: dict[str, Answer] = {}
-        self.first_answers: dict[str, Answer] = {}
+        self.answers: dict[str, ChildResult] = {}
+        self.first_answers: dict[str, ChildResult] = {}
         self.open: dict[str, Call] = {}
         self.made: list[Call] = []
         self.stopped: list[str] = []
-        self.notes: list[Note] = []
-        self.steps: list[Step] = []
+        self.notes: list[NodeNote] = []
+        self.steps: list[StepResult] = []
         self.needed: list[tuple[str, ...]] = []
         self.end: End | None = None
         self.most_open = 0
 
-    def go(self, *news: News) -> Step:
+    def go(self, *news: News) -> StepResult:
         """One advance, with every answer that it asks for."""
-        known: dict[str, Answer] = {}
+        known: dict[str, ChildResult] = {}
         before = states.encode(self.state)
         while True:
             step = self._advance(news, known)
             assert states.encode(self.state) == before, "an advance changed what it was given"
             if not step.need:
                 return self._taken(step)
-            assert step == Step(state=self.state, need=step.need), "it asked, and acted as well"
+            assert step == StepResult(state=self.state, need=step.need), (
+                "it asked, and acted as well"
+            )
             assert not known.keys() & set(step.need)
             self.needed.append(step.need)
             known |= {child: self.answers[child] for child in step.need}
 
-    def _advance(self, news: tuple[News, ...], known: Mapping[str, Answer]) -> Step:
-        def made(held: int | None = None) -> Step:
+    def _advance(self, news: tuple[News, ...], known: Mapping[str, ChildResult]) -> StepResult:
+        def made(held: int | None = None) -> StepResult:
             return advance(
                 self.definition,
                 self.state,
@@ -116,7 +128,7 @@ class Run:
         assert made(held) == step, "a bound of its size, given, led to another step than a measure"
         return step
 
-    def _taken(self, step: Step) -> Step:
+    def _taken(self, step: StepResult) -> StepResult:
         assert self.end is None, "a run that is over was advanced"
         assert (step.end is None) is (step.waiting_for is not None)
         fresh = [call.id for call in step.calls]
@@ -129,7 +141,7 @@ class Run:
         self.most_open = max(self.most_open, len(self.open))
         for child in step.stop:
             assert self.open.pop(child, None) is not None
-            self.answers[child] = Answer(fault=Fault(kind="canceled", message="stopped"))
+            self.answers[child] = ChildResult(fault=Fault(kind="canceled", message="stopped"))
         self.end = step.end
         self.state = states.decode(states.encode(step.state)) if self.forgetful else step.state
         if len(self.notes) <= REPLAYED:
@@ -140,7 +152,7 @@ class Run:
         """Without one of the calls, if its record is to be gone."""
         self.first_answers = {**self.answers, **self.first_answers}  # a task ends once
         known = {call: each for call, each in self.first_answers.items() if call != without}
-        many: dict[int, dict[int, Answer]] = {}
+        many: dict[int, dict[int, ChildResult]] = {}
         for made in self.made:
             if made.id in known:
                 many.setdefault(made.seq, {})[made.index] = known[made.id]
@@ -159,9 +171,9 @@ class Run:
         """One child's service does its work."""
         call = self.open.pop(child)
         try:
-            self.answers[child] = Answer(self._done(call))
+            self.answers[child] = ChildResult(self._done(call))
         except Refused as refused:
-            self.answers[child] = Answer(fault=refused.fault)
+            self.answers[child] = ChildResult(fault=refused.fault)
         return ended(child, self.answers[child])
 
     def _done(self, call: Call) -> Any:
@@ -169,30 +181,30 @@ class Run:
         assert call.service is not None
         return self.services[call.service](call.input, call.params)
 
-    def answer(self, child: str, answer: Answer) -> Step:
+    def answer(self, child: str, answer: ChildResult) -> StepResult:
         self.open.pop(child, None)
         self.answers[child] = answer
         return self.go(ended(child, answer))
 
-    def approve(self, by: str = "ann") -> Step:
-        return self.answer(self._question(), Answer({"by": by}))
+    def approve(self, by: str = "ann") -> StepResult:
+        return self.answer(self._question(), ChildResult({"by": by}))
 
-    def reject(self) -> Step:
+    def reject(self) -> StepResult:
         return self.answer(
-            self._question(), Answer(fault=Fault(kind="Rejected", message="not like this"))
+            self._question(), ChildResult(fault=Fault(kind="Rejected", message="not like this"))
         )
 
     def _question(self) -> str:
         (child,) = (call.id for call in self.open.values() if call.kind == "approval")
         return child
 
-    def signal(self, name: str, value: Any = None) -> Step:
+    def signal(self, name: str, value: Any = None) -> StepResult:
         return self.go(Signal(name, value))
 
-    def cancel(self) -> Step:
+    def cancel(self) -> StepResult:
         return self.go(Cancel())
 
-    def later(self, ms: int) -> Step:
+    def later(self, ms: int) -> StepResult:
         self.now += ms
         return self.go()
 
@@ -234,7 +246,7 @@ class Run:
         ]
 
 
-def ended(child: str, answer: Answer) -> ChildEnded:
+def ended(child: str, answer: ChildResult) -> ChildEnded:
     return ChildEnded(child, answer.fault is None, len(encode(answer.fault or answer.value)))
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from opentelemetry.trace import SpanKind, Tracer
 
+from onward.client.api import ServerApi
 from onward.client.context import TaskContext
 from onward.client.execution import Execution
-from onward.client.wire import Wire
 from onward.engine import Onward
 from onward.flow.runs import QUEUE
 from onward.services.function import Service
@@ -306,7 +306,7 @@ async def test_spans_of_a_handler_hang_below_the_attempt(caller: Tracer, plain: 
 
 
 async def test_a_client_tells_of_its_current_span_and_of_nothing_else(caller: Tracer) -> None:
-    wire = Wire("http://127.0.0.1:1")
+    wire = ServerApi("http://127.0.0.1:1")
     with caller.start_as_current_span("asks", kind=SpanKind.CLIENT) as span:
         at = span.get_span_context()
         sent = wire.request("POST", "/api/v2/tasks", body={}).headers

@@ -72,7 +72,7 @@ def examine(ledger: str | None, server: str | None, *, repair: bool = False) -> 
     else:
         if repair:
             yield Finding(ODD, "repair", "only tasks of a Redis ledger are repaired")
-        yield from _ledger(settings.ledger, served=isinstance(answer, Answer))
+        yield from _ledger(settings.ledger, served=isinstance(answer, ServerReply))
     yield from _server(server, settings, answer)
 
 
@@ -271,7 +271,7 @@ def _disk(path: Path) -> Finding:
     return Finding(GOOD, "disk", found)
 
 
-class Answer:
+class ServerReply:
     def __init__(self, body: dict[str, Any], skew_s: float | None) -> None:
         self.body = body
         self.skew_s = skew_s
@@ -284,7 +284,7 @@ def _url(server: str | None, settings: Settings) -> str:
     return server_url(server or f"http://{host}:{settings.port}")
 
 
-def _ask(server: str | None, settings: Settings) -> Answer | Finding | None:
+def _ask(server: str | None, settings: Settings) -> ServerReply | Finding | None:
     """None: no server answers."""
     import asyncio
 
@@ -292,12 +292,12 @@ def _ask(server: str | None, settings: Settings) -> Answer | Finding | None:
     from onward.client.http import Client
     from onward.core.errors import OnwardError
 
-    async def ask() -> Answer:
+    async def ask() -> ServerReply:
         async with Client(_url(server, settings)) as client, asyncio.timeout(ANSWER_S):
             await client.health()  # the first answer pays for the connection
             asked = time()
             body = await client.health()
-            return Answer(body, _skew(body, (asked + time()) / 2))
+            return ServerReply(body, _skew(body, (asked + time()) / 2))
 
     try:
         return asyncio.run(ask())
@@ -315,7 +315,7 @@ def _skew(body: dict[str, Any], now: float) -> float | None:
 
 
 def _server(
-    server: str | None, settings: Settings, answer: Answer | Finding | None
+    server: str | None, settings: Settings, answer: ServerReply | Finding | None
 ) -> Iterator[Finding]:
     url = _url(server, settings)
     if isinstance(answer, Finding):

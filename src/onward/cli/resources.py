@@ -200,7 +200,7 @@ QUEUE = Resource(
 
 def _call(client: Client, kind: type[T], method: str, *path: str, **more: Any) -> Awaitable[T]:
     at = "/".join(("/api/v2", *(quote(part, safe="") for part in path)))
-    return client._wire.call(kind, method, at, **more)  # noqa: SLF001
+    return client._api.call(kind, method, at, **more)  # noqa: SLF001
 
 
 def _item(client: Client, method: str, *path: str, **more: Any) -> Awaitable[dict[str, Any]]:
@@ -256,8 +256,8 @@ WORKERS = Resource(
 
 
 async def _delete(client: Client, key: str) -> None:
-    wire = client._wire  # noqa: SLF001
-    await wire.tell(wire.request("DELETE", f"/api/v2/services/{quote(key, safe='')}"))
+    wire = client._api  # noqa: SLF001
+    await wire.send(wire.request("DELETE", f"/api/v2/services/{quote(key, safe='')}"))
 
 
 def _declare(client: Client, file: str) -> Awaitable[dict[str, Any]]:

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import msgspec
 from pydantic_core import to_json
 
+from onward.client.api import PASSING, ServerApi
 from onward.client.errors import ProblemError, Unreachable
-from onward.client.wire import PASSING, Wire
 from onward.pace import PROGRESS_EVERY_S, Pace
 from onward.services.function import EffectUnknown
 from onward.wire.attempts import BeginEffect, EffectView, FinishEffect
@@ -38,7 +38,7 @@ class Link(Protocol):
     """The connection that brought the task."""
 
     @property
-    def wire(self) -> Wire:
+    def api(self) -> ServerApi:
         """Where effects are recorded; raises ServerNeeded if the worker has no server URL."""
         ...
 
@@ -103,14 +103,14 @@ class TaskContext:
         return msgspec.json.decode(result)
 
     async def _begin(self, name: str) -> EffectView:
-        wire = self._link.wire
+        api = self._link.api
         tries = 0
 
         async def begin() -> EffectView:
             nonlocal tries
             tries += 1
             body = BeginEffect(fence=self.fence)
-            return await wire.call(EffectView, "POST", self._path(name), body=body)
+            return await api.call(EffectView, "POST", self._path(name), body=body)
 
         while True:
             try:
@@ -130,10 +130,10 @@ class TaskContext:
                 return EffectView(state="begun") if tries > 1 and begun.own else begun
 
     async def _finish(self, name: str, value: bytes, fence: int) -> None:
-        wire = self._link.wire
+        api = self._link.api
         body = FinishEffect(fence=fence, value=msgspec.Raw(value))
         try:
-            await self._retried(lambda: wire.tell(wire.request("PUT", self._path(name), body=body)))
+            await self._retried(lambda: api.send(api.request("PUT", self._path(name), body=body)))
         except ProblemError as error:
             raise _lost_or(error) from error
 
@@ -152,8 +152,8 @@ class TaskContext:
     async def _take_back(self, name: str) -> None:
         # If this fails too, the effect stays begun: a person must look at it, which is safe.
         with contextlib.suppress(Unreachable, ProblemError):
-            wire = self._link.wire
-            await wire.tell(wire.request("DELETE", self._path(name), fence=self.fence))
+            api = self._link.api
+            await api.send(api.request("DELETE", self._path(name), fence=self.fence))
 
     def _path(self, name: str) -> str:
         return f"/api/v2/tasks/{quote(self.task_id, safe='')}/effects/{quote(name, safe='')}"

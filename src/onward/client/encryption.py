@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 from onward.wire.encryption import KeyNames, Rotate, RotationStep
 
 if TYPE_CHECKING:
-    from onward.client.wire import Wire
+    from onward.client.api import ServerApi
 
 _PATH = "/api/v2/encryption"
 
 
 class Encryption:
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, api: ServerApi) -> None:
+        self._api = api
 
     async def keys(self) -> KeyNames:
-        return await self._wire.call(KeyNames, "GET", _PATH)
+        return await self._api.call(KeyNames, "GET", _PATH)
 
     async def step(self, after: str = "", *, dry_run: bool = False) -> RotationStep:
         """Seal some texts anew, or only count them; `next` says where the next step begins."""
         body = Rotate(after=after, dry_run=dry_run)
-        return await self._wire.call(RotationStep, "POST", f"{_PATH}/rotate", body=body)
+        return await self._api.call(RotationStep, "POST", f"{_PATH}/rotate", body=body)

@@ -20,8 +20,8 @@ from onward.wire.runs import ForkRun, RunDetail, RunView, SignalRun, StartRun
 from onward.wire.tasks import TaskView
 
 if TYPE_CHECKING:
+    from onward.client.api import ServerApi
     from onward.client.http import Client
-    from onward.client.wire import Wire
     from onward.flow.builder import Flow
 
 
@@ -41,17 +41,17 @@ class RunFilter(TypedDict, total=False):
 
 
 class Flows:
-    def __init__(self, client: Client, wire: Wire) -> None:
+    def __init__(self, client: Client, api: ServerApi) -> None:
         self._client = client
-        self._wire = wire
+        self._api = api
 
     async def list(self) -> Page[FlowView]:
-        return await self._wire.call(Page[FlowView], "GET", _FLOWS)
+        return await self._api.call(Page[FlowView], "GET", _FLOWS)
 
     async def get(self, flow: str, version: int | None = None) -> FlowView:
         """With its newest version, or with the one that is asked for."""
         path = _flow(flow) if version is None else _flow(flow, "versions", str(version))
-        return await self._wire.call(FlowView, "GET", path)
+        return await self._api.call(FlowView, "GET", path)
 
     async def publish(self, flow: str | Flow, definition: Any = None) -> FlowView:
         """The next version of the flow of this name, which is made if there is none.
@@ -63,7 +63,7 @@ class Flows:
             definition = flow.definition()
             name = definition.get("name")
         body = CreateFlow(name=name, definition=definition)
-        return await self._wire.call(FlowView, "POST", _FLOWS, body=body)
+        return await self._api.call(FlowView, "POST", _FLOWS, body=body)
 
     async def start(
         self,
@@ -78,7 +78,7 @@ class Flows:
         key = options.get("request_id") or new_id()
         given: dict[str, Any] = {**options, "request_id": key}
         body = StartRun(flow=flow, params=dict(params or {}), **given)
-        return await self._wire.call(RunView, "POST", _RUNS, body=body, key=key, wait_ms=wait_ms)
+        return await self._api.call(RunView, "POST", _RUNS, body=body, key=key, wait_ms=wait_ms)
 
     async def run(
         self,
@@ -102,16 +102,16 @@ class Flows:
 
 
 class Runs:
-    def __init__(self, client: Client, wire: Wire) -> None:
+    def __init__(self, client: Client, api: ServerApi) -> None:
         self._client = client
-        self._wire = wire
+        self._api = api
 
     async def list(self, **filter: Unpack[RunFilter]) -> Page[RunView]:
-        return await self._wire.call(Page[RunView], "GET", _RUNS, **filter)
+        return await self._api.call(Page[RunView], "GET", _RUNS, **filter)
 
     async def get(self, id: str) -> RunDetail:
         """With its graph and every attempt of its nodes."""
-        return await self._wire.call(RunDetail, "GET", _run(id))
+        return await self._api.call(RunDetail, "GET", _run(id))
 
     async def wait(self, id: str, timeout_ms: int | None = None) -> RunDetail:
         """Until it is over, however it ends; StillRunning when the time is over first."""
@@ -121,10 +121,10 @@ class Runs:
     async def signal(self, id: str, name: str, value: Any = True) -> RunView:
         """`name` is the node that waits, or the shared key that it waits for."""
         body = SignalRun(name=name, value=value)
-        return await self._wire.call(RunView, "POST", _run(id, "signal"), body=body)
+        return await self._api.call(RunView, "POST", _run(id, "signal"), body=body)
 
     async def cancel(self, id: str) -> RunView:
-        return await self._wire.call(RunView, "POST", _run(id, "cancel"))
+        return await self._api.call(RunView, "POST", _run(id, "cancel"))
 
     async def fork(
         self,
@@ -141,7 +141,7 @@ class Runs:
         """
         state = None if shared is None else dict(shared)
         body = ForkRun(from_node=from_node, shared=state, anyway=anyway)
-        return await self._wire.call(RunView, "POST", _run(id, "fork"), body=body)
+        return await self._api.call(RunView, "POST", _run(id, "fork"), body=body)
 
 
 _FLOWS, _RUNS = "/api/v2/flows", "/api/v2/runs"

@@ -15,12 +15,12 @@ import httpx2
 import msgspec
 
 from onward.client.address import http_options, server_url
+from onward.client.api import ANSWER_S, CONNECT_S, IDEMPOTENCY_KEY, encode
 from onward.client.errors import Unreachable, problem_from
-from onward.client.wire import ANSWER_S, CONNECT_S, IDEMPOTENCY_KEY, encode
 from onward.core.task import new_id
 
 if TYPE_CHECKING:
-    from onward.client.wire import Wire
+    from onward.client.api import ServerApi
 
 PATH = "/api/v2/tools"
 
@@ -48,13 +48,13 @@ def plain_tools(url: str | None = None, session_id: str | None = None) -> list[T
     return [_function(definition, _calling(server, definition)) for definition in definitions]
 
 
-async def async_tools(wire: Wire, session_id: str | None = None) -> list[ToolFunction]:
+async def async_tools(api: ServerApi, session_id: str | None = None) -> list[ToolFunction]:
     """The same for a program with an event loop: functions to be awaited."""
-    definitions = await wire.call(
+    definitions = await api.call(
         list[dict[str, Any]], "GET", PATH, format="openai", session_id=session_id
     )
     return [
-        _function(definition, _awaiting(wire, definition, session_id)) for definition in definitions
+        _function(definition, _awaiting(api, definition, session_id)) for definition in definitions
     ]
 
 
@@ -107,12 +107,14 @@ def _calling(server: _BlockingServer, definition: Mapping[str, Any]) -> Callable
     return call
 
 
-def _awaiting(wire: Wire, definition: Mapping[str, Any], session: str | None) -> Callable[..., Any]:
+def _awaiting(
+    api: ServerApi, definition: Mapping[str, Any], session: str | None
+) -> Callable[..., Any]:
     path = _path(definition)
 
     async def call(*given: Any, **arguments: Any) -> Any:
         body = _bound(call, given, arguments)
-        return await wire.call(
+        return await api.call(
             dict[str, Any], "POST", path, body=body, key=new_id(), session_id=session
         )
 

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import msgspec
 
 from onward.client.address import server_url
+from onward.client.api import RetryWindow, ServerApi
 from onward.client.errors import ProblemError, StillRunning, TaskFailed, Unreachable
-from onward.client.wire import Patience, Wire
 from onward.core.task import FINAL_EVENTS, State, new_id
 from onward.wire.approvals import ApprovalView, Approve, Reject
 from onward.wire.base import Page
@@ -88,7 +88,7 @@ class DeadFilter(TypedDict, total=False):
 class Client:
     def __init__(self, url: str | None = None) -> None:
         self.url = server_url(url)
-        self._wire = Wire(self.url)
+        self._api = ServerApi(self.url)
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,43 +97,43 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        await self._wire.close()
+        await self._api.close()
 
     @cached_property
     def flows(self) -> Flows:
         from onward.client.flows import Flows
 
-        return Flows(self, self._wire)
+        return Flows(self, self._api)
 
     @cached_property
     def runs(self) -> Runs:
         from onward.client.flows import Runs
 
-        return Runs(self, self._wire)
+        return Runs(self, self._api)
 
     @cached_property
     def schedules(self) -> Schedules:
         from onward.client.schedules import Schedules
 
-        return Schedules(self._wire)
+        return Schedules(self._api)
 
     @cached_property
     def log(self) -> Log:
         from onward.client.log import Log
 
-        return Log(self._wire)
+        return Log(self._api)
 
     @cached_property
     def queues(self) -> Queues:
         from onward.client.queues import Queues
 
-        return Queues(self._wire)
+        return Queues(self._api)
 
     @cached_property
     def encryption(self) -> Encryption:
         from onward.client.encryption import Encryption
 
-        return Encryption(self._wire)
+        return Encryption(self._api)
 
     # Work goes in.
 
@@ -143,7 +143,7 @@ class Client:
         """The task is taken when this returns; with `wait_ms`, perhaps it is over already."""
         body = {"type": type, "payload": payload, **options}
         key = options.get("idempotency_key") or new_id()
-        return await self._wire.call(TaskView, "POST", _TASKS, body=body, key=key, wait_ms=wait_ms)
+        return await self._api.call(TaskView, "POST", _TASKS, body=body, key=key, wait_ms=wait_ms)
 
     async def run(
         self,
@@ -167,25 +167,25 @@ class Client:
     # What became of it.
 
     async def get(self, id: str) -> TaskView:
-        return await self._wire.call(TaskView, "GET", _path(id))
+        return await self._api.call(TaskView, "GET", _path(id))
 
     async def wait(self, id: str, timeout_ms: int | None = None) -> TaskView:
         """Until it is over, however it ends; StillRunning when the time is over first."""
         began = monotonic()
-        patience = Patience(self._wire)
+        window = RetryWindow(self._api)
         while True:
             asked = monotonic()
             left = LONG_POLL_MS
             if timeout_ms is not None:
                 left = max(0, min(left, timeout_ms - _since_ms(began)))
             try:
-                task = await self._wire.call(TaskView, "GET", _path(id), wait_ms=left)
+                task = await self._api.call(TaskView, "GET", _path(id), wait_ms=left)
             except (Unreachable, ProblemError) as error:
                 if left == 0:
                     raise
-                await patience.bear(error)
+                await window.retry_or_raise(error)
                 continue
-            patience.rest()
+            window.reset()
             if task.over:
                 return task
             if timeout_ms is not None and _since_ms(began) >= timeout_ms:
@@ -195,19 +195,19 @@ class Client:
     async def stream(self, id: str, after: int = 0) -> AsyncGenerator[TaskEvent, None]:
         """Its events after number `after`, as they happen, until it is over."""
         seen, last = after, ""
-        patience = Patience(self._wire)
+        window = RetryWindow(self._api)
         while True:
             before = seen
             try:
-                async with aclosing(self._wire.follow(_path(id, "events"), after=seen)) as sent:
+                async with aclosing(self._api.follow(_path(id, "events"), after=seen)) as sent:
                     async for data in sent:
                         event = msgspec.json.decode(data, type=TaskEvent)
-                        patience.rest()
+                        window.reset()
                         if event.n > seen:
                             seen, last = event.n, event.type
                             yield event
             except (Unreachable, ProblemError) as error:
-                await patience.bear(error)
+                await window.retry_or_raise(error)
                 continue
             # The server ended the stream: the task is over, or the server is stopping.
             if last in LAST_EVENTS or (seen == before and (await self.get(id)).over):
@@ -216,42 +216,44 @@ class Client:
 
     async def events(self, id: str, after: int = 0) -> Page[TaskEvent]:
         """What has happened to it so far, from number `after` on."""
-        return await self._wire.call(Page[TaskEvent], "GET", _path(id, "events"), after=after)
+        return await self._api.call(Page[TaskEvent], "GET", _path(id, "events"), after=after)
 
     async def list(self, **filter: Unpack[Filter]) -> Page[TaskView]:
-        return await self._wire.call(Page[TaskView], "GET", _TASKS, **filter)
+        return await self._api.call(Page[TaskView], "GET", _TASKS, **filter)
 
     async def explain(self, id: str) -> Explanation:
         """Why it is where it is, and what can be done about it."""
-        return await self._wire.call(Explanation, "GET", _path(id, "explain"))
+        return await self._api.call(Explanation, "GET", _path(id, "explain"))
 
     async def workers(self) -> tuple[WorkerView, ...]:
-        return (await self._wire.call(Page[WorkerView], "GET", "/api/v2/workers")).items
+        return (await self._api.call(Page[WorkerView], "GET", "/api/v2/workers")).items
 
     async def services(self) -> tuple[ServiceView, ...]:
-        return (await self._wire.call(Page[ServiceView], "GET", "/api/v2/services")).items
+        return (await self._api.call(Page[ServiceView], "GET", "/api/v2/services")).items
 
     async def tools(self, session_id: str | None = None) -> Sequence[ToolFunction]:
         """The agent door's tools, as functions to be awaited; with a session, they are its own."""
         from onward.client.functions import async_tools
 
-        return await async_tools(self._wire, session_id)
+        return await async_tools(self._api, session_id)
 
     async def health(self) -> dict[str, Any]:
         """Whether the server is well (wire/health.py); one that is not answers 503 with the same.
 
         As it came: the doctor also reads what other versions answer.
         """
-        return await self._wire.ask(dict[str, Any], self._wire.request("GET", "/health"), even=503)
+        return await self._api.get_json(
+            dict[str, Any], self._api.request("GET", "/health"), ok_status=503
+        )
 
     # To change its course.
 
     async def cancel(self, id: str) -> TaskView:
-        return await self._wire.call(TaskView, "POST", _path(id, "cancel"))
+        return await self._api.call(TaskView, "POST", _path(id, "cancel"))
 
     async def retry(self, id: str) -> TaskView:
         """Replay one task, however it ended; `replay` takes many dead letters."""
-        return await self._wire.call(TaskView, "POST", _path(id, "retry"))
+        return await self._api.call(TaskView, "POST", _path(id, "retry"))
 
     # What waits for a person.
 
@@ -259,10 +261,10 @@ class Client:
         self, status: str = "open", *, cursor: str | None = None, limit: int | None = None
     ) -> Page[ApprovalView]:
         params = {"status": status, "cursor": cursor, "limit": limit}
-        return await self._wire.call(Page[ApprovalView], "GET", _APPROVALS, **params)
+        return await self._api.call(Page[ApprovalView], "GET", _APPROVALS, **params)
 
     async def approval(self, id: str) -> ApprovalView:
-        return await self._wire.call(ApprovalView, "GET", _path(id, of=_APPROVALS))
+        return await self._api.call(ApprovalView, "GET", _path(id, of=_APPROVALS))
 
     async def approve(
         self,
@@ -276,7 +278,7 @@ class Client:
         """Let it run, with another payload if one is given; with `digest`, only what was seen."""
         body = Approve(by=by, comment=comment, payload=payload, digest=digest)
         path = _path(id, "approve", of=_APPROVALS)
-        return await self._wire.call(ApprovalView, "POST", path, body=body)
+        return await self._api.call(ApprovalView, "POST", path, body=body)
 
     async def reject(
         self,
@@ -288,21 +290,21 @@ class Client:
     ) -> ApprovalView:
         body = Reject(by=by, comment=comment, digest=digest)
         path = _path(id, "reject", of=_APPROVALS)
-        return await self._wire.call(ApprovalView, "POST", path, body=body)
+        return await self._api.call(ApprovalView, "POST", path, body=body)
 
     # Tasks that failed for good.
 
     async def dead_letters(self, **filter: Unpack[DeadFilter]) -> Page[DeadGroup]:
         """What died, grouped by its cause. The tasks of one group: `dead_tasks`."""
-        return await self._wire.call(Page[DeadGroup], "GET", _DEAD, **filter)
+        return await self._api.call(Page[DeadGroup], "GET", _DEAD, **filter)
 
     async def dead_tasks(
         self, *, cursor: str | None = None, limit: int | None = None, **filter: Unpack[DeadFilter]
     ) -> Page[TaskView]:
         params: dict[str, Any] = {"cursor": cursor, "limit": limit, **filter}
         if "fingerprint" in filter:
-            return await self._wire.call(Page[TaskView], "GET", _DEAD, **params)
-        return await self._wire.call(Page[TaskView], "GET", _TASKS, state=State.DEAD, **params)
+            return await self._api.call(Page[TaskView], "GET", _DEAD, **params)
+        return await self._api.call(Page[TaskView], "GET", _TASKS, state=State.DEAD, **params)
 
     async def replay(
         self,
@@ -321,7 +323,7 @@ class Client:
         body = Replay(
             **_chosen(ids, filter), payload=payload, patch=patch, rate=rate, dry_run=dry_run
         )
-        return await self._wire.call(Replayed, "POST", f"{_DEAD}/replay", body=body)
+        return await self._api.call(Replayed, "POST", f"{_DEAD}/replay", body=body)
 
     async def abandon(
         self,
@@ -331,7 +333,7 @@ class Client:
         dry_run: bool = False,
     ) -> Abandoned:
         body = Abandon(**_chosen(ids, filter), dry_run=dry_run)
-        return await self._wire.call(Abandoned, "POST", f"{_DEAD}/abandon", body=body)
+        return await self._api.call(Abandoned, "POST", f"{_DEAD}/abandon", body=body)
 
 
 _TASKS, _APPROVALS, _DEAD = "/api/v2/tasks", "/api/v2/approvals", "/api/v2/dead-letters"

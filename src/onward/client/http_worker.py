@@ -21,12 +21,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from onward.client.api import ServerApi
 from onward.client.context import TaskContext
 from onward.client.errors import ProblemError, Unreachable
 from onward.client.execution import Ended, Execution, RunningTasks
 from onward.client.listening import bind, server_of
 from onward.client.reporting import declare_services, post_note
-from onward.client.wire import Wire
 from onward.core import strict_json
 from onward.core.errors import Invalid
 from onward.core.outcome import Failed
@@ -59,14 +59,14 @@ class HttpTransport:
         registration: RegisterFrame,
         services: Mapping[str | None, Service],
         *,
-        wire: Wire,
+        api: ServerApi,
         threads: Threads,
     ) -> None:
         if None in services:
             raise ValueError("a worker group is served over a socket; over HTTP, services only")
         self._services = services
         self._registration = registration
-        self._wire = wire
+        self._api = api
         self._running = RunningTasks(threads)
         self._limit = asyncio.Semaphore(registration.concurrency)
         self._beat_s = _ttl_ms() / 3000
@@ -84,7 +84,7 @@ class HttpTransport:
         server = server_of(self._app())
         serving = asyncio.get_running_loop().create_task(server.serve([self._socket]))
         try:
-            await declare_services(self._wire, self._services)
+            await declare_services(self._api, self._services)
             await self._stay_registered()
             # Draining: `serve` is canceled, and the shielded HTTP server closes after that.
             await asyncio.shield(serving)
@@ -131,20 +131,20 @@ class HttpTransport:
             "load": self._load,
             "slots": me.concurrency,
         }
-        request = self._wire.request("POST", "/workers/register", body=body)
-        answer = await self._wire.tell(request, even=400)
+        request = self._api.request("POST", "/workers/register", body=body)
+        answer = await self._api.send(request, ok_status=400)
         if answer.status_code == 400:
             raise NotAccepted(_error_of(answer.content) or "the server gave no reason")
         self.connected = True
         names = ", ".join(me.services)
-        log.info("registered %s with %s, serving %s", self.url, shown(self._wire.url), names)
+        log.info("registered %s with %s, serving %s", self.url, shown(self._api.url), names)
         if self.on_registered is not None:
             self.on_registered(self.url)
 
     async def _beat(self) -> None:
         body = {"id": self._registration.worker_id, "load": self._load}
-        request = self._wire.request("POST", "/workers/heartbeat", body=body)
-        answer = await self._wire.tell(request, even=404)
+        request = self._api.request("POST", "/workers/heartbeat", body=body)
+        answer = await self._api.send(request, ok_status=404)
         if answer.status_code == 404:
             log.info("the server has forgotten this worker")
             self.connected = False
@@ -162,9 +162,9 @@ class HttpTransport:
 
     async def _deregister(self) -> bool:
         body = {"id": self._registration.worker_id}
-        request = self._wire.request("POST", "/workers/deregister", body=body)
+        request = self._api.request("POST", "/workers/deregister", body=body)
         try:
-            await self._wire.tell(request, even=404)
+            await self._api.send(request, ok_status=404)
         except (Unreachable, ProblemError) as error:  # then its missing heartbeats remove it
             log.warning("this worker is still registered (%s)", error)
             return False
@@ -211,7 +211,7 @@ class HttpTransport:
         self._idle.clear() if self._load else self._idle.set()
 
     async def _run(self, service: Service, payload: Json, request: Request) -> Response:
-        call = TaskRequest(request, self._wire)
+        call = TaskRequest(request, self._api)
         execution = Execution(service, TaskContext(call.task, call))
         answers: list[Ended] = []
 
@@ -249,9 +249,9 @@ class HttpTransport:
 class TaskRequest:
     """The request that brought a task. Its progress and chunks go to the server."""
 
-    def __init__(self, request: Request, wire: Wire) -> None:
+    def __init__(self, request: Request, api: ServerApi) -> None:
         headers = request.headers
-        self.wire = wire
+        self.api = api
         self._from_server = "x-onward-task" in headers  # else the server does not know the task
         self.task = TaskFrame(
             headers.get("x-onward-task") or new_id(),
@@ -263,7 +263,7 @@ class TaskRequest:
 
     async def send(self, frame: SocketFrame) -> None:
         if self._from_server:
-            await post_note(self.wire, frame, self.task.fence)
+            await post_note(self.api, frame, self.task.fence)
 
 
 def _ttl_ms() -> int:

@@ -19,9 +19,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from onward.client.address import credentials, is_loopback, socket_url
+from onward.client.api import ServerApi
 from onward.client.context import LostTask, TaskContext
 from onward.client.execution import Ended, Execution, RunningTasks
-from onward.client.wire import Wire
 from onward.core.outcome import Failed
 from onward.core.task import Fault, unknown_service
 from onward.core.urls import shown
@@ -68,12 +68,12 @@ class SocketTransport:
         registration: RegisterFrame,
         services: Mapping[str | None, Service],  # None: the handler of the group
         *,
-        wire: Wire,
+        api: ServerApi,
         threads: Threads,
     ) -> None:
         self._registration = registration
         self._services = services
-        self._wire = wire
+        self._api = api
         self._threads = threads
         self._link: SocketLink | None = None
         self.on_drain: Callable[[], None] = _ignore  # called when the server drains this worker
@@ -94,7 +94,7 @@ class SocketTransport:
                 if monotonic() - began > STEADY_S:
                     pause = FIRST_PAUSE_S
                 wait = pause * random.uniform(0.5, 1)
-                where = shown(self._wire.url)
+                where = shown(self._api.url)
                 log.warning("no connection to %s (%s); trying again in %.1f s", where, error, wait)
                 await asyncio.sleep(wait)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
@@ -110,7 +110,7 @@ class SocketTransport:
             raise NameTaken(f"another worker has connected as {me!r}; this one stops")
 
     async def _serve_one_connection(self) -> None:
-        url = self._wire.url
+        url = self._api.url
         async with connect(
             socket_url(url),
             additional_headers=credentials(url),
@@ -119,7 +119,7 @@ class SocketTransport:
             max_queue=256,
             proxy=None if is_loopback(url) else True,
         ) as socket:
-            link = SocketLink(socket, self._services, wire=self._wire, threads=self._threads)
+            link = SocketLink(socket, self._services, api=self._api, threads=self._threads)
             link.on_drain = self.on_drain
             await link.register(self._registration)
             names = ", ".join(service.name for service in self._services.values())
@@ -138,10 +138,10 @@ class SocketLink:
         socket: ClientConnection,
         services: Mapping[str | None, Service],  # None: the handler of the group
         *,
-        wire: Wire,
+        api: ServerApi,
         threads: Threads,
     ) -> None:
-        self.wire = wire
+        self.api = api
         self._socket = socket
         self._services = services
         self._running = RunningTasks(threads)

@@ -9,18 +9,18 @@ from onward.wire.base import Page
 from onward.wire.log import ReaderView
 
 if TYPE_CHECKING:
-    from onward.client.wire import Wire
+    from onward.client.api import ServerApi
 
 _PATH = "/api/v2/log/readers"
 
 
 class Log:
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, api: ServerApi) -> None:
+        self._api = api
 
     async def readers(self) -> Page[ReaderView]:
-        return await self._wire.call(Page[ReaderView], "GET", _PATH)
+        return await self._api.call(Page[ReaderView], "GET", _PATH)
 
     async def forget(self, name: str) -> None:
         """Finished tasks no longer wait for it."""
-        await self._wire.tell(self._wire.request("DELETE", f"{_PATH}/{quote(name, safe='')}"))
+        await self._api.send(self._api.request("DELETE", f"{_PATH}/{quote(name, safe='')}"))

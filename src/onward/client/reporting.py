@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from onward.client.api import ServerApi
 from onward.client.errors import ProblemError, Unreachable
-from onward.client.wire import Wire
 from onward.core.errors import OnwardError
 from onward.services.function import Service
 from onward.wire.frames import ChunkFrame, ProgressFrame, SocketFrame
@@ -16,20 +16,22 @@ from onward.wire.frames import ChunkFrame, ProgressFrame, SocketFrame
 log = logging.getLogger("onward.worker")
 
 
-async def declare_services(wire: Wire, services: Mapping[str | None, Service], **more: str) -> None:
+async def declare_services(
+    api: ServerApi, services: Mapping[str | None, Service], **more: str
+) -> None:
     """The schemas of the services, so that the server checks payloads and finds the worker."""
     for name, service in services.items():
         if name is None:
             continue
         body = {**service.declaration(), **more}
         try:
-            await wire.tell(wire.request("POST", "/api/v2/services", body=body, by="worker"))
+            await api.send(api.request("POST", "/api/v2/services", body=body, by="worker"))
         except OnwardError as error:
             log.warning("%s is not declared: %s", name, error)
             return
 
 
-async def post_note(wire: Wire, frame: SocketFrame, fence: int | None) -> None:
+async def post_note(api: ServerApi, frame: SocketFrame, fence: int | None) -> None:
     """Progress or a chunk of a task. If it cannot be sent, the task goes on without it."""
     body: dict[str, Any]
     match frame:
@@ -41,8 +43,8 @@ async def post_note(wire: Wire, frame: SocketFrame, fence: int | None) -> None:
             return
     if fence is not None:
         body["fence"] = fence
-    request = wire.request("POST", f"/api/v2/tasks/{quote(task, safe='')}/{path}", body=body)
+    request = api.request("POST", f"/api/v2/tasks/{quote(task, safe='')}/{path}", body=body)
     try:
-        await wire.tell(request)
+        await api.send(request)
     except (Unreachable, ProblemError) as error:
         log.debug("%s of %s not sent: %s", path, task, error)

@@ -24,11 +24,11 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
+from onward.client.api import ServerApi
 from onward.client.context import TaskContext
 from onward.client.errors import NotAdmitted, ServerNeeded
 from onward.client.execution import Ended, Execution, RunningTasks
 from onward.client.reporting import declare_services, post_note
-from onward.client.wire import Wire
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Fault, unknown_service
 from onward.services.function import Service
@@ -120,7 +120,7 @@ class StreamTransport:
         registration: RegisterFrame,
         services: Mapping[str | None, Service],
         *,
-        wire: Wire | None,
+        api: ServerApi | None,
         threads: Threads,
     ) -> None:
         if None in services:
@@ -131,7 +131,7 @@ class StreamTransport:
             )
         self._services = services
         self._registration = registration
-        self._wire = wire
+        self._api = api
         self._running = RunningTasks(threads)
         self._slots = registration.concurrency
         # A new name each time: entries of an earlier process with this id are not ours.
@@ -150,18 +150,18 @@ class StreamTransport:
     # What TaskContext needs of the transport.
 
     @property
-    def wire(self) -> Wire:
-        if self._wire is None:
+    def api(self) -> ServerApi:
+        if self._api is None:
             raise ServerNeeded
-        return self._wire
+        return self._api
 
     async def send(self, frame: SocketFrame) -> None:
         """Progress and chunks go to the server: the streams have no entries for them."""
-        if self._wire is None or not isinstance(frame, ProgressFrame | ChunkFrame):
+        if self._api is None or not isinstance(frame, ProgressFrame | ChunkFrame):
             return
         contexts = [held.execution.context for held in self._held.values()]
         fences = [one.fence for one in contexts if one.task_id == frame.task_id and not one.lost]
-        await post_note(self._wire, frame, fences[-1] if fences else None)
+        await post_note(self._api, frame, fences[-1] if fences else None)
 
     # Serving.
 
@@ -170,8 +170,8 @@ class StreamTransport:
         beating = loop.create_task(self._beat())
         self._reader = loop.create_task(self._read_on())
         try:
-            if self._wire is not None:
-                await declare_services(self._wire, self._services, via="streams")
+            if self._api is not None:
+                await declare_services(self._api, self._services, via="streams")
             await self._reader
             await beating
         finally:

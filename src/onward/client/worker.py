@@ -24,8 +24,8 @@ from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overloa
 import msgspec
 
 from onward.client.address import is_explicit, server_url
+from onward.client.api import ServerApi
 from onward.client.link import NameTaken, SocketTransport
-from onward.client.wire import Wire
 from onward.services.function import Service
 from onward.wire.frames import RegisterFrame
 
@@ -171,14 +171,14 @@ class Worker:
             missing = "@worker.service" if self._group is None else "@worker.group()"
             raise ValueError(f"nothing to do: decorate a function with {missing}")
         threads = ThreadPoolExecutor(self.concurrency, thread_name_prefix=THREADS)
-        wire = Wire(self.url)
+        api = ServerApi(self.url)
         loop = asyncio.get_running_loop()
         requested = loop.create_task(self._drain_requested.wait())
         try:
             if transport is not None:
                 chosen = transport(self._registration(), self._services, self._on_server_drain)
             else:
-                chosen = self._built_in_transport(redis, listen, wire, threads)
+                chosen = self._built_in_transport(redis, listen, api, threads)
             self._transport = chosen
             serving = loop.create_task(chosen.serve())
             try:
@@ -191,7 +191,7 @@ class Worker:
             self._transport = None
             requested.cancel()
             threads.shutdown(wait=False, cancel_futures=True)
-            await wire.close()
+            await api.close()
         if not serving.cancelled():
             serving.result()
 
@@ -210,20 +210,20 @@ class Worker:
         await transport.drain(self.grace_ms)
 
     def _built_in_transport(
-        self, redis: str | None, listen: str | None, wire: Wire, threads: ThreadPoolExecutor
+        self, redis: str | None, listen: str | None, api: ServerApi, threads: ThreadPoolExecutor
     ) -> Transport:
         if listen is not None:
             from onward.client.http_worker import HttpTransport
 
             called = HttpTransport(
-                listen, self._registration(), self._services, wire=wire, threads=threads
+                listen, self._registration(), self._services, api=api, threads=threads
             )
             called.on_registered = self.on_registered
             called.on_drain = self._on_server_drain
             return called
         if redis is None:
             connected = SocketTransport(
-                self._registration(), self._services, wire=wire, threads=threads
+                self._registration(), self._services, api=api, threads=threads
             )
             connected.on_drain = self._on_server_drain
             return connected
@@ -233,7 +233,7 @@ class Worker:
             redis,
             self._registration(),
             self._services,
-            wire=wire if self.url_is_explicit else None,
+            api=api if self.url_is_explicit else None,
             threads=threads,
         )
 

@@ -1,4 +1,4 @@
-"""The flow engine: (definition, state, news, answers, now) → Step. Pure: no clock, store or chance.
+"""(definition, state, news, results, now) → StepResult: how a run goes on, pure.
 
 It goes through as many nodes as it can, until one waits or the run ends. What a node does is its
 kind's word (nodes/); here is decided what follows: what is written, which edge is taken, what a
@@ -28,20 +28,20 @@ from onward.flow.nodes.kind import (
 from onward.flow.notes import finished, started
 from onward.flow.parts import DEFAULT, Definition, Node
 from onward.flow.scope import ABSENT, Scope, descend, outputs, prepare, reserved
-from onward.flow.state import CALLS, Failure, Frame, Passed, RunState, Stashed, Undo, Undoing
+from onward.flow.state import CALLS, Frame, NodeFailure, Passed, RunState, Stashed, Undo, Undoing
 from onward.flow.step import (
-    Answer,
     Call,
     Cancel,
-    Canceled,
     ChildEnded,
-    Completed,
+    ChildResult,
     End,
-    Failed,
     News,
-    Note,
+    NodeNote,
+    RunCanceled,
+    RunCompleted,
+    RunFailed,
     Signal,
-    Step,
+    StepResult,
 )
 
 INLINE_STEPS = 500  # nodes entered in one advance; then others have their turn
@@ -62,9 +62,9 @@ def advance(  # noqa: PLR0913 all that a step depends on
     params: Mapping[str, Any],
     now: Instant,
     news: Sequence[News] = (),
-    results: Mapping[TaskId, Answer] | None = None,
+    results: Mapping[TaskId, ChildResult] | None = None,
     held: int | None = None,
-) -> Step:
+) -> StepResult:
     """Go on as far as possible. `state` is left as it is; the step has the next one.
 
     `held`: bytes of the state's values, at most, for a caller who knows without measuring them.
@@ -75,7 +75,7 @@ def advance(  # noqa: PLR0913 all that a step depends on
     try:
         return walk.through(news)
     except Missing as missing:
-        return Step(state=state, need=missing.children)
+        return StepResult(state=state, need=missing.children)
 
 
 class _Walk:
@@ -91,7 +91,7 @@ class _Walk:
         self.state = state
         self.params = params
         self.advance = advance
-        self.notes: list[Note] = []
+        self.notes: list[NodeNote] = []
         self.size = held  # of all values, at most; None: not measured yet
         self.heard_signal = False
         self.levels = [Level(definition, params, ABSENT, "")]
@@ -103,7 +103,7 @@ class _Walk:
         """In the innermost graph: after a subflow was entered or left, that is another one."""
         self.frame, self.level = self.state.frames[-1], self.levels[-1]
 
-    def through(self, news: Iterable[News]) -> Step:
+    def through(self, news: Iterable[News]) -> StepResult:
         self._hear(news)
         until_pause = INLINE_STEPS
         while True:
@@ -144,7 +144,7 @@ class _Walk:
             top=len(self.levels) == 1,
         )
 
-    def _look(self) -> Step | None:
+    def _look(self) -> StepResult | None:
         """One look at the node where the run stands. None: it stands at another one now."""
         fresh = self.frame.seq == 0
         if fault := self._barred(fresh):
@@ -189,7 +189,7 @@ class _Walk:
         self._stand()
         self.size = None
 
-    def _done(self, visit: NodeVisit, done: NodeDone, fresh: bool) -> Step | None:
+    def _done(self, visit: NodeVisit, done: NodeDone, fresh: bool) -> StepResult | None:
         """The node is over, and with the last node of a subflow the subflow too."""
         while True:
             writes = {**outputs(visit.node.post, done.result), **done.writes}
@@ -205,7 +205,7 @@ class _Walk:
                 return None
             if len(self.state.frames) == 1:
                 self.state.undo.clear()  # it went well; a journal that is kept need not be long
-                return self._ended(Completed(self.frame.shared))
+                return self._ended(RunCompleted(self.frame.shared))
             done, fresh = NodeDone(self._ascend()), False
             visit = self._visit()
 
@@ -296,7 +296,7 @@ class _Walk:
 
     def _fail(self, fault: Fault, node: str | None = None) -> None:
         path = node or self.level.path + self.frame.node
-        self.state.failure = Failure(fault.kind, fault.message, path)
+        self.state.failure = NodeFailure(fault.kind, fault.message, path)
         self.state.winding_up = True
 
     def _halt(self) -> None:
@@ -313,7 +313,7 @@ class _Walk:
         visit.seq = visit.seq or state.step_count + 1
         self.notes.append(finished(visit, "canceled", None))
 
-    def _wind_up(self) -> Step:
+    def _wind_up(self) -> StepResult:
         """Wait for what was stopped, undo what was done, last things first; then it is over."""
         state = self.state
         if state.stop_by is not None:
@@ -336,8 +336,8 @@ class _Walk:
     def _last_word(self) -> End:
         failure = self.state.failure
         if self.state.canceling or failure is None:
-            return Canceled()
-        return Failed(failure.kind, failure.message, failure.node)
+            return RunCanceled()
+        return RunFailed(failure.kind, failure.message, failure.node)
 
     def _remember_so_far(self, visit: NodeVisit) -> None:
         """Calls that went well before they could be stopped have had their effect."""
@@ -375,7 +375,7 @@ class _Walk:
         self.advance.calls.append(call)
         self.state.undoing = Undoing(undo.node, call.id, call.seq)
         told = {"seq": call.seq, "node": call.node, "kind": call.purpose, "child": call.id}
-        self.notes.append(Note("node.started", told))
+        self.notes.append(NodeNote("node.started", told))
         return True
 
     def _undone(self, undoing: Undoing, ok: bool) -> None:
@@ -385,20 +385,20 @@ class _Walk:
             (answer,) = self.advance.answers([undoing.child])
             fault = answer.fault or NO_ANSWER
             told["error"] = {"kind": fault.kind, "message": fault.message}
-        self.notes.append(Note("node.finished", told))
+        self.notes.append(NodeNote("node.finished", told))
         self.state.undoing = None
 
-    def _step(self, waits: NodeWaits) -> Step:
+    def _step(self, waits: NodeWaits) -> StepResult:
         return self._made(waiting_for=waits.what, until=waits.until)
 
-    def _ended(self, end: End) -> Step:
+    def _ended(self, end: End) -> StepResult:
         return self._made(end=end)
 
-    def _made(self, **how: Any) -> Step:
+    def _made(self, **how: Any) -> StepResult:
         self.state.children = self.advance.numbers
         self._drop_signals()
         advance = self.advance
-        return Step(
+        return StepResult(
             state=self.state,
             calls=tuple(advance.calls),
             stop=tuple(advance.stop),
@@ -424,7 +424,7 @@ class _Walk:
         if dropped:
             names = list(dict.fromkeys(signal.name for signal in dropped))[:MOST_NAMED]
             told = {"count": len(dropped), "names": names}
-            self.notes.append(Note("signal.dropped", told))
+            self.notes.append(NodeNote("signal.dropped", told))
 
 
 def _action(node: Node, result: Scope, shared: Mapping[str, Any]) -> str:

@@ -55,19 +55,19 @@ from onward.flow.runs import (
     start_of,
     unpublished_run,
 )
-from onward.flow.state import Bulk, RunState
+from onward.flow.state import LargeValues, RunState
 from onward.flow.step import (
-    Answer,
     Call,
     Cancel,
-    Canceled,
     ChildEnded,
-    Completed,
+    ChildResult,
     End,
-    Failed,
     News,
+    RunCanceled,
+    RunCompleted,
+    RunFailed,
     Signal,
-    Step,
+    StepResult,
 )
 from onward.services.catalog import Catalog, Declared
 from onward.services.declarations import as_declared
@@ -87,7 +87,7 @@ class _Known(msgspec.Struct):
     run: Claimed
     start: Start
     state: RunState
-    bulk: Bulk | None
+    bulk: LargeValues | None
     size: int  # of its texts, in characters
     fresh: bool = True  # not woken since, as far as this process knows
 
@@ -150,7 +150,7 @@ class FlowExecutor:
             self._remember(task, start, outcome, step.state, bulk)
         return outcome
 
-    def _read(self, run: Claimed) -> tuple[Start, Bulk | None]:
+    def _read(self, run: Claimed) -> tuple[Start, LargeValues | None]:
         """Large texts that were read or written here before are not parsed again."""
         known = self._forget(run.id)
         if known is None or known.run.payload != run.payload:
@@ -185,7 +185,7 @@ class FlowExecutor:
             params=start.params,
             now=now,
             news=[ended],
-            results={ended.child: Answer(value=msgspec.json.decode(result))},
+            results={ended.child: ChildResult(value=msgspec.json.decode(result))},
             held=_held(run),
         )
         children = self._plain_children(step, run, now)
@@ -200,7 +200,7 @@ class FlowExecutor:
             return None
         return run, outcome
 
-    def _plain_children(self, step: Step, run: Claimed, now: Instant) -> list[Task] | None:
+    def _plain_children(self, step: StepResult, run: Claimed, now: Instant) -> list[Task] | None:
         """None: something must be read, or stopped, before the step can be made."""
         if step.need or step.stop:
             return None
@@ -224,7 +224,7 @@ class FlowExecutor:
             self._renewing = False
 
     def _remember(
-        self, run: Claimed, start: Start, parked: Parked, after: RunState, bulk: Bulk | None
+        self, run: Claimed, start: Start, parked: Parked, after: RunState, bulk: LargeValues | None
     ) -> None:
         self._forget(run.id)
         if parked.waiting_for != CHILDREN:
@@ -261,8 +261,8 @@ class FlowExecutor:
         said = {"by": asked.by, "comment": asked.comment}
         return Succeeded(encode({name: text for name, text in said.items() if text is not None}))
 
-    async def _answers(self, ids: Sequence[TaskId]) -> Mapping[TaskId, Answer]:
-        found: dict[TaskId, Answer] = {}
+    async def _answers(self, ids: Sequence[TaskId]) -> Mapping[TaskId, ChildResult]:
+        found: dict[TaskId, ChildResult] = {}
         for at in range(0, len(ids), CHUNK):
             part = ids[at : at + CHUNK]
             # Runs that are advanced side by side read together.
@@ -384,8 +384,8 @@ def _budget(tries: int, workers: int, wait_ms: int, attempt_delay_ms: int) -> st
 
 
 def _outcome(
-    step: Step, seen: int, children: Sequence[Task], bulk: Bulk | None
-) -> tuple[Outcome, Bulk | None]:
+    step: StepResult, seen: int, children: Sequence[Task], bulk: LargeValues | None
+) -> tuple[Outcome, LargeValues | None]:
     """What becomes of the run, and its bulk from now on."""
     notes = tuple((note.type, encode(note.data)) for note in step.notes)
     if step.end is not None:
@@ -403,15 +403,15 @@ def _outcome(
     return parked, divided
 
 
-def _ending(step: Step, end: End, notes: tuple[Note, ...]) -> Outcome:
+def _ending(step: StepResult, end: End, notes: tuple[Note, ...]) -> Outcome:
     match end:
-        case Completed(shared):
+        case RunCompleted(shared):
             return Succeeded(encode(shared), state.encode(_without_shared(step.state)), notes)
-        case Failed(kind, message, node):
+        case RunFailed(kind, message, node):
             where = f"node {node!r}: " if node else ""
             fault = Fault(kind=kind, message=f"{where}{message}", retryable=False)
             return outcomes.Failed(fault, state.encode(step.state), notes)
-        case Canceled():
+        case RunCanceled():
             return outcomes.Canceled(state.encode(step.state), notes)
 
 

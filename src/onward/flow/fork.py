@@ -16,7 +16,7 @@ from onward.flow.parts import Definition
 from onward.flow.replay import Moment, Replay
 from onward.flow.replay import State as Known
 from onward.flow.state import RunState
-from onward.flow.step import Note
+from onward.flow.step import NodeNote
 
 UNDO = "compensation"
 
@@ -33,7 +33,7 @@ def visited(replay: Replay, node: str) -> Moment | None:
 
 
 def undone_before(
-    notes: Iterable[Note], moment: Moment | None, memory: RunState | None
+    notes: Iterable[NodeNote], moment: Moment | None, memory: RunState | None
 ) -> list[str]:
     """Nodes that the fork would not do again, though the old run has undone them or is about to."""
     seen = [note.data for note in notes if note.type in ("node.started", "node.finished")]
@@ -49,7 +49,7 @@ def undone_before(
 
 
 def unapproved_before(
-    definition: Definition, notes: Iterable[Note], began: str, node: str
+    definition: Definition, notes: Iterable[NodeNote], began: str, node: str
 ) -> list[str]:
     """Approvals between the old run's first node and one that it never reached, without a yes.
 

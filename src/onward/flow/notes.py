@@ -12,18 +12,18 @@ from typing import Any, Literal
 from onward.core.task import Fault
 from onward.flow.nodes.kind import NodeVisit
 from onward.flow.scope import ABSENT
-from onward.flow.step import Note
+from onward.flow.step import NodeNote
 
 LARGE = 4_096  # about so many characters
 SINGLE = frozenset({"executor", "local", "flow_ref", "approval"})
 WITH_OUTPUT = frozenset({"wait_event", "approval"})
 
 
-def started(visit: NodeVisit) -> Note:
+def started(visit: NodeVisit) -> NodeNote:
     data = _about(visit)
     if visit.node.kind not in SINGLE:
         _add(data, "input", visit.scope.input)
-    return Note("node.started", data)
+    return NodeNote("node.started", data)
 
 
 def finished(
@@ -34,7 +34,7 @@ def finished(
     output: Any = ABSENT,
     fault: Fault | None = None,
     fresh: bool = False,
-) -> Note:
+) -> NodeNote:
     data = _about(visit)
     data["status"] = status
     if action is not None:
@@ -45,7 +45,7 @@ def finished(
         _add(data, "output", output)
     if fault is not None:
         data["error"] = {"kind": fault.kind, "message": fault.message}
-    return Note("node.finished", data)
+    return NodeNote("node.finished", data)
 
 
 def _about(visit: NodeVisit) -> dict[str, Any]:

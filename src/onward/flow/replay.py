@@ -18,7 +18,7 @@ from onward.flow.nodes.fan import successes
 from onward.flow.nodes.kind import key_path
 from onward.flow.parts import Definition, Node, Prep
 from onward.flow.scope import ABSENT, outputs, own, parted, reserved, shared_key
-from onward.flow.step import Answer, Note
+from onward.flow.step import ChildResult, NodeNote
 
 GONE = "the record of its call is gone"
 LARGE = "the value was too large to be written down"
@@ -46,8 +46,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 class Ends(msgspec.Struct, frozen=True):
     """How the run's calls ended: by their ids, and those of nodes with many by step and index."""
 
-    single: Mapping[TaskId, Answer]
-    many: Mapping[int, Mapping[int, Answer]] = {}
+    single: Mapping[TaskId, ChildResult]
+    many: Mapping[int, Mapping[int, ChildResult]] = {}
 
 
 class Replay:
@@ -72,7 +72,7 @@ class Replay:
     def unknown(self) -> Unknown:
         return self._frames[0].unknown
 
-    def through(self, notes: Iterable[Note], ends: Ends) -> None:
+    def through(self, notes: Iterable[NodeNote], ends: Ends) -> None:
         """Over the run's log, in its order."""
         for note in notes:
             if note.type == "node.started":

@@ -15,7 +15,7 @@ from onward.core.task import Fault, Instant, State, Task, TaskId, encode, fault_
 from onward.flow import state as states
 from onward.flow.catalog import Published
 from onward.flow.state import RunState
-from onward.flow.step import Answer
+from onward.flow.step import ChildResult
 
 PROFILE, NODE = "flow", "node"
 QUEUE = "flow:runs"
@@ -103,19 +103,19 @@ def node_of(run: Task) -> str:
     return start_of(run.payload).at if memory is None else states.current_node(memory)
 
 
-def answer_of(child: Task | None) -> Answer:
+def answer_of(child: Task | None) -> ChildResult:
     """How a call ended, for the run that made it."""
     if child is None:
-        return Answer(fault=Fault(kind="Missing", message="its record is gone"))
+        return ChildResult(fault=Fault(kind="Missing", message="its record is gone"))
     if child.state is State.SUCCEEDED:
-        return Answer(value=msgspec.json.decode(child.result or "null"))
+        return ChildResult(value=msgspec.json.decode(child.result or "null"))
     fault = fault_of(child.error)
     if fault is None or child.state is State.CANCELED:
-        return Answer(fault=Fault(kind="canceled", message="it was canceled"))
+        return ChildResult(fault=Fault(kind="canceled", message="it was canceled"))
     asked = approval_of(child)
     if asked is not None and asked.status is Status.EXPIRED:
         fault = Fault(kind="timeout", message="nobody decided in time")
-    return Answer(fault=fault)
+    return ChildResult(fault=fault)
 
 
 def new_run(id: TaskId, published: Published, now: Instant, start: Start, **more: Any) -> Task:

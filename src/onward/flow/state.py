@@ -83,7 +83,7 @@ class Undoing(msgspec.Struct, frozen=True):
     seq: int
 
 
-class Failure(msgspec.Struct, frozen=True):
+class NodeFailure(msgspec.Struct, frozen=True):
     kind: str
     message: str
     node: str
@@ -97,7 +97,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     signals: list[Stashed] = msgspec.field(default_factory=list)
     undo: list[Undo] = msgspec.field(default_factory=list)  # the last is undone first
     undoing: Undoing | None = None
-    failure: Failure | None = None
+    failure: NodeFailure | None = None
     canceling: bool = False
     winding_up: bool = False  # no further node: what is out is stopped, what was done undone
     stop_by: Instant | None = None
@@ -112,7 +112,7 @@ class Values(msgspec.Struct, frozen=True):
     signals: list[Stashed]
 
 
-class Bulk(msgspec.Struct, frozen=True):
+class LargeValues(msgspec.Struct, frozen=True):
     """Values as they lie in the ledger: a step that leaves them alone need not write them."""
 
     text: Json
@@ -146,7 +146,7 @@ def encode(state: RunState) -> Json:
     return msgspec.json.encode(state).decode()
 
 
-def decode(journal: Json, bulk: Bulk | None = None) -> RunState:
+def decode(journal: Json, bulk: LargeValues | None = None) -> RunState:
     if bulk is None:
         return _decode(journal)
     state, values = _decode_split(journal).split, bulk.values
@@ -155,18 +155,18 @@ def decode(journal: Json, bulk: Bulk | None = None) -> RunState:
     return msgspec.structs.replace(state, undo=values.undo, signals=values.signals)
 
 
-def read_bulk(text: Json | None) -> Bulk | None:
-    return None if text is None else Bulk(text, _decode_values(text))
+def read_bulk(text: Json | None) -> LargeValues | None:
+    return None if text is None else LargeValues(text, _decode_values(text))
 
 
-def divide(state: RunState, bulk: Bulk | None) -> tuple[Json, Bulk | None]:
+def divide(state: RunState, bulk: LargeValues | None) -> tuple[Json, LargeValues | None]:
     """As journal and bulk, given the bulk as it was: the same object, if it need not be written."""
     if bulk is None or not bulk.holds(state):
         whole = encode(state)
         if len(whole) <= LARGE:
             return whole, None
         values = Values([frame.shared for frame in state.frames], state.undo, state.signals)
-        bulk = Bulk(msgspec.json.encode(values).decode(), values)
+        bulk = LargeValues(msgspec.json.encode(values).decode(), values)
         if len(bulk.text) <= LARGE:
             return whole, None
     frames = [msgspec.structs.replace(frame, shared={}) for frame in state.frames]

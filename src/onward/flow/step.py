@@ -1,6 +1,7 @@
-"""What goes into an advance and what comes out of it: news and answers, calls, notes and endings.
+"""What goes into an advance and what comes out of it: news and results, calls, notes and endings.
 
-Records only. The executor turns letters into news, calls into child tasks, and a Step into a move.
+Records only. The executor turns letters into news, calls into child tasks, and a StepResult into a
+move.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Cancel(msgspec.Struct, frozen=True):
 News: TypeAlias = ChildEnded | Signal | Cancel
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ChildResult(msgspec.Struct, frozen=True):
     """How a child ended, as it stands in the child: its result, or why there is none."""
 
     value: Any = None
@@ -64,31 +65,31 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     version: int | None = None
 
 
-class Note(msgspec.Struct, frozen=True):
+class NodeNote(msgspec.Struct, frozen=True):
     """Something for the run's log."""
 
     type: Literal["node.started", "node.finished", "signal.dropped"]
     data: Mapping[str, Any]
 
 
-class Completed(msgspec.Struct, frozen=True):
+class RunCompleted(msgspec.Struct, frozen=True):
     shared: Mapping[str, Any]
 
 
-class Failed(msgspec.Struct, frozen=True):
+class RunFailed(msgspec.Struct, frozen=True):
     kind: str
     message: str
     node: str
 
 
-class Canceled(msgspec.Struct, frozen=True):
+class RunCanceled(msgspec.Struct, frozen=True):
     pass
 
 
-End: TypeAlias = Completed | Failed | Canceled
+End: TypeAlias = RunCompleted | RunFailed | RunCanceled
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     """One advance. With `need` nothing has happened: come again with those answers too.
 
     A run that waits for a person is `waiting_for` its child, which asks: a task that itself waits
@@ -99,7 +100,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     need: tuple[TaskId, ...] = ()
     calls: tuple[Call, ...] = ()
     stop: tuple[TaskId, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[NodeNote, ...] = ()
     end: End | None = None
     waiting_for: Literal["children", "event", "timer"] | None = None
     until: Instant | None = None

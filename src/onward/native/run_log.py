@@ -18,7 +18,7 @@ from onward.core.task import FINAL, Instant, Json, State, Task, TaskId, encode, 
 from onward.flow.parts import Definition
 from onward.flow.replay import Ends, Replay
 from onward.flow.runs import Place, answer_of, node_of, place_of, start_of
-from onward.flow.step import Answer, Note
+from onward.flow.step import ChildResult, NodeNote
 from onward.wire.runs import NodeRun
 
 PAGE = 500
@@ -91,7 +91,7 @@ async def calls_of(store: TaskStore, run: Task) -> AsyncIterator[tuple[Task, Pla
 
 async def replayed(
     store: TaskStore, run: Task, definition: Definition
-) -> tuple[Replay, list[Note]]:
+) -> tuple[Replay, list[NodeNote]]:
     """The run's shared state at each step, rebuilt, and the notes that it was rebuilt from."""
     start = start_of(run.payload)
     notes = [note async for note, _ in _notes(store, run)]
@@ -105,21 +105,21 @@ def error_text(error: Json | None) -> str:
     return "" if fault is None else fault.message
 
 
-async def _notes(store: TaskStore, run: Task) -> AsyncIterator[tuple[Note, Instant]]:
+async def _notes(store: TaskStore, run: Task) -> AsyncIterator[tuple[NodeNote, Instant]]:
     """What the run's log says of its nodes, and when."""
     async for event in history(store, run.id):
         if event.generation == run.generation and event.type in NODE_EVENTS and event.data:
-            yield Note(event.type, msgspec.json.decode(event.data)), event.at  # type: ignore[arg-type]
+            yield NodeNote(event.type, msgspec.json.decode(event.data)), event.at  # type: ignore[arg-type]
 
 
-async def _ends(store: TaskStore, run: Task, notes: list[Note]) -> Ends:
+async def _ends(store: TaskStore, run: Task, notes: list[NodeNote]) -> Ends:
     over = [note.data for note in notes if note.type == FINISHED]
     ids = [data["child"] for data in over if data["status"] == OK and "child" in data]
-    single: dict[TaskId, Answer] = {}
+    single: dict[TaskId, ChildResult] = {}
     for at in range(0, len(ids), CHUNK):
         part = ids[at : at + CHUNK]
         single |= zip(part, map(answer_of, await store.get(part)), strict=True)
-    many: dict[int, dict[int, Answer]] = {}
+    many: dict[int, dict[int, ChildResult]] = {}
     if any(data["kind"] in MANY for data in over):
         async for child, place in calls_of(store, run):
             many.setdefault(place.seq, {})[place.index] = answer_of(child)

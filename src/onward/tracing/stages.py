@@ -30,7 +30,7 @@ SILENT = frozenset({"task.created", "task.progress", "task.chunk"})
 TOLD = ("worker", "attempt", "waiting_for", "run_at", "reason", "from", "generation")
 
 
-class Note(msgspec.Struct, frozen=True):
+class SpanNote(msgspec.Struct, frozen=True):
     name: str
     at: Instant
     said: dict[str, str | int]
@@ -46,7 +46,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
     outcome: str | None = None
     fault: str | None = None  # its kind
-    notes: tuple[Note, ...] = ()
+    notes: tuple[SpanNote, ...] = ()
 
 
 class _Attempt:
@@ -55,7 +55,7 @@ class _Attempt:
         self.number = said.get("attempt", 1)
         self.worker = said.get("worker")
         self.began_at = event.at
-        self.notes: list[Note] = []
+        self.notes: list[SpanNote] = []
 
 
 def stages(events: Sequence[Event]) -> Iterator[Stage]:
@@ -85,7 +85,7 @@ def _go_on(attempt: _Attempt, event: Event, said: dict[str, Any]) -> None:
     if event.type in ("task.claimed", "task.delivered", "task.sent"):
         attempt.worker = said.get("worker", attempt.worker)
     told = {name: said[name] for name in TOLD if isinstance(said.get(name), str | int)}
-    attempt.notes.append(Note(event.type, event.at, told))
+    attempt.notes.append(SpanNote(event.type, event.at, told))
 
 
 def _ended(
@@ -121,7 +121,7 @@ def _ended(
             start_at=ready_at,
             end_at=attempt.began_at,
         )
-    notes = [*attempt.notes, Note("task.dlq", event.at, {})] if dead else attempt.notes
+    notes = [*attempt.notes, SpanNote("task.dlq", event.at, {})] if dead else attempt.notes
     yield Stage(
         kind=RUN,
         n=event.n,

@@ -26,7 +26,7 @@ class Problem(Wire, frozen=True):
     errors: tuple[FieldFault, ...] | UnsetType = UNSET
 
 
-class Fault(NamedTuple):
+class WrongField(NamedTuple):
     pointer: str
     message: str
 
@@ -39,7 +39,7 @@ _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<at>[^`]*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"^Object (?P<how>missing required|contains unknown) field `(?P<name>[^`]*)`$")
 
 
-def fault_of(text: str) -> Fault:
+def fault_of(text: str) -> WrongField:
     """What msgspec finds wrong, as a JSON pointer and a sentence."""
     found = _AT.match(text)
     what, at = (found["what"], found["at"] or "$") if found else (text, "$")
@@ -47,10 +47,10 @@ def fault_of(text: str) -> Fault:
     if field := _FIELD.match(what):
         unknown = field["how"] == "contains unknown"
         pointer = f"{pointer}/{field['name']}"
-        return Fault(pointer, "is no field of this request" if unknown else "is required")
+        return WrongField(pointer, "is no field of this request" if unknown else "is required")
     if what.startswith("Invalid enum value"):
         # Without the value, which msgspec quotes: it may be a secret in the wrong field.
-        return Fault(pointer, "is none of the values that this may have")
+        return WrongField(pointer, "is none of the values that this may have")
     for name, word in _WORDS.items():
         what = what.replace(name, word)
-    return Fault(pointer, f"{what[:1].lower()}{what[1:]}")
+    return WrongField(pointer, f"{what[:1].lower()}{what[1:]}")

@@ -16,7 +16,7 @@ from onward.core.errors import Invalid
 from onward.core.follow import follow
 from onward.core.task import Ending, State, Task
 from onward.doors.chat.errors import ONCE, failure
-from onward.doors.dispatcher.submission import Door, error_text
+from onward.doors.dispatcher.submission import DispatcherDoor, error_text
 from onward.doors.json_reply import answer
 from onward.doors.refusal import JSON
 from onward.doors.route import route
@@ -43,7 +43,7 @@ class Completion(msgspec.Struct):
 
 
 class Chat:
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: DispatcherDoor) -> None:
         self._door = door
         self._places = Places(MOST_STREAMS, f"{MOST_STREAMS} answers are being streamed already")
 
@@ -76,7 +76,7 @@ def routes(chat: Chat) -> Sequence[APIRoute]:
     ]  # fmt: skip
 
 
-def _checked(door: Door, body: dict[str, Any]) -> tuple[str, int]:
+def _checked(door: DispatcherDoor, body: dict[str, Any]) -> tuple[str, int]:
     model = body.get("model")
     if not isinstance(model, str) or not 0 < len(model) <= 128 or not model.isprintable():
         raise Invalid("model must be the name of a worker group", pointer="/model")
@@ -114,7 +114,7 @@ def _envelope(
     return msgspec.json.encode(envelope)
 
 
-async def _stream(door: Door, task: Task, model: str) -> AsyncIterator[bytes]:
+async def _stream(door: DispatcherDoor, task: Task, model: str) -> AsyncIterator[bytes]:
     def piece(delta: dict[str, Any], finish: str | None = None) -> bytes:
         body = _envelope(task, model, "chat.completion.chunk", {"delta": delta}, finish)
         return b"data: " + body + b"\n\n"

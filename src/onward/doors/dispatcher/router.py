@@ -17,7 +17,7 @@ from onward.core import strict_json
 from onward.core.errors import Invalid, NotFound
 from onward.core.phase import phase
 from onward.core.task import Ending, State, Task
-from onward.doors.dispatcher.submission import Door, error_text
+from onward.doors.dispatcher.submission import DispatcherDoor, error_text
 from onward.doors.json_reply import answer
 from onward.doors.refusal import PlainError
 from onward.doors.route import route
@@ -63,7 +63,7 @@ class TaskStatus(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class Dispatch:
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: DispatcherDoor) -> None:
         self._door = door
 
     @needs(Scope.SUBMIT)

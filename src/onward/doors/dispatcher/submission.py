@@ -20,7 +20,7 @@ OURS = ("group", "timeout", "async")  # addressed to the door; the worker sees t
 ALARM_SLACK_MS = 2_000  # the alarm says when a task timed out; this is when we stop believing it
 
 
-class Door:
+class DispatcherDoor:
     def __init__(
         self,
         dispatcher: Dispatcher,

@@ -41,7 +41,7 @@ class Exchange(msgspec.Struct):
     over: bool = False  # the last byte was written
 
 
-class Door:
+class McpDoor:
     def __init__(self, toolbox: Toolbox, *, wait_ms: int, ready: Callable[[], bool]) -> None:
         self._toolbox = toolbox
         self._wait_ms = wait_ms

@@ -37,9 +37,9 @@ from onward.core.task import FINAL, State, Task, TaskId
 from onward.doors.guard import MAX_BODY
 from onward.doors.hints import TOOLS, with_hint
 from onward.doors.mcp.door import KEY, Exchange
-from onward.doors.mcp.tasks import Tasks, created, declared
+from onward.doors.mcp.tasks import McpTasks, created, declared
 from onward.native.tools.toolbox import Toolbox, ToolReply, renamed
-from onward.native.tools.tools import RESULT, Kind, Tool
+from onward.native.tools.tools import RESULT, Tool, ToolKind
 
 Call = ServerRequestContext[Any, Any]
 
@@ -68,7 +68,7 @@ def build(
     server.add_notification_handler(
         "notifications/cancelled", CancelledNotificationParams, handlers.canceled
     )
-    Tasks(toolbox, handlers.result).install(server)
+    McpTasks(toolbox, handlers.result).install(server)
     # Host and Origin are the guard's, before every door.
     return StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=MAX_BODY)
 
@@ -106,7 +106,7 @@ class McpHandlers:
         except NotFound as error:
             raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
         try:
-            if tool.kind is Kind.CALL:
+            if tool.kind is ToolKind.CALL:
                 return await self._direct(call, tool, arguments, begun)
             reply = await self._toolbox.run(exchange.caller, tool, arguments, exchange.session)
         except OnwardError as error:

@@ -51,7 +51,7 @@ def created(task: Task, dispatcher: Dispatcher) -> dict[str, Any]:
     return {"resultType": "task", **_outline(task, dispatcher)}
 
 
-class Tasks:
+class McpTasks:
     def __init__(
         self, toolbox: Toolbox, result: Callable[[Call, Task], Awaitable[CallToolResult]]
     ) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from onward.core.task import TaskId
-from onward.doors.streams.dead_letters import DeadLetters
+from onward.doors.streams.dead_letters import DeadLetterProjector
 from onward.doors.tasks.submission import Intake
 from onward.engine import Onward
 from onward.ledgers.sealed import at_rest
@@ -34,7 +34,7 @@ class RedisViews:
         if lines is None:
             return  # nothing of this server is on a Redis
         redis, prefix = lines.calls, onward.settings.redis_prefix
-        onward.project(DeadLetters(onward.backend.tasks, partial(tell_once, redis)))
+        onward.project(DeadLetterProjector(onward.backend.tasks, partial(tell_once, redis)))
         agents = AgentStreams(onward.backend, redis, onward.clock, prefix=prefix, tally=lines.tally)
         onward.run(agents.run(onward.dispatcher.troubles, onward.duty(agents.name)))
         onward.run(self._show(redis))

@@ -14,7 +14,7 @@ STREAM = "stream:dlq"
 Tell = Callable[[str, str, int, Mapping[str, str]], Awaitable[None]]
 
 
-class DeadLetters:
+class DeadLetterProjector:
     name = "stream-dead-letters"
 
     def __init__(self, store: TaskStore, tell: Tell) -> None:

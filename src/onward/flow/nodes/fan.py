@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from onward.core.task import Fault
 from onward.flow.nodes.kind import NodeDone, NodeFailed, NodeVisit, NodeWaits, Verdict
-from onward.flow.step import Answer
+from onward.flow.step import ChildResult
 
 WINDOW = 64
 MAX_CALLS = 100_000
@@ -89,7 +89,7 @@ def _gathered(visit: NodeVisit) -> Any:
     return {"results": successes(answers), "errors": errors}
 
 
-def successes(answers: Iterable[Answer]) -> list[Any]:
+def successes(answers: Iterable[ChildResult]) -> list[Any]:
     return [answer.value for answer in answers if answer.fault is None]
 
 

@@ -16,7 +16,7 @@ from onward.flow.fields import MAX_MS, whole
 from onward.flow.parts import Definition, Node
 from onward.flow.scope import ABSENT, Scope, is_path, path_flaw
 from onward.flow.state import Record, Stashed
-from onward.flow.step import Answer, Call, ChildEnded, timed_out
+from onward.flow.step import Call, ChildEnded, ChildResult, timed_out
 
 
 class NodeDone(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Advance(msgspec.Struct):
     run_id: str
     now: Instant
     ended: Mapping[TaskId, ChildEnded]
-    results: Mapping[TaskId, Answer]
+    results: Mapping[TaskId, ChildResult]
     numbers: int  # given to children so far, in the whole run
     calls: list[Call] = msgspec.field(default_factory=list)
     stop: list[TaskId] = msgspec.field(default_factory=list)
@@ -82,7 +82,7 @@ class Advance(msgspec.Struct):
     def child(self, number: int) -> TaskId:
         return f"{self.run_id}-{number}"
 
-    def answers(self, children: Sequence[TaskId]) -> list[Answer]:
+    def answers(self, children: Sequence[TaskId]) -> list[ChildResult]:
         missing = [child for child in children if child not in self.results]
         if missing:
             raise Missing(missing)
@@ -176,7 +176,7 @@ class NodeVisit(msgspec.Struct):
     def stop(self) -> None:
         self.advance.stop.extend(self.child(index) for index in self.record.open)
 
-    def answers(self, indexes: Iterable[int]) -> list[Answer]:
+    def answers(self, indexes: Iterable[int]) -> list[ChildResult]:
         return self.advance.answers([self.child(index) for index in indexes])
 
     def take_signal(self, names: Iterable[str]) -> Stashed | None:

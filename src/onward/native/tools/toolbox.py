@@ -30,7 +30,7 @@ from onward.native.notifications.notification import (
 from onward.native.notifications.store import NotificationStore, StoredNotification
 from onward.native.session_tasks import SessionTasks
 from onward.native.submission import Submissions
-from onward.native.tools.tools import LIST, MOST_LISTED, RESULT, Kind, Tool, tools_of
+from onward.native.tools.tools import LIST, MOST_LISTED, RESULT, Tool, ToolKind, tools_of
 from onward.native.views import ending_text, progress_of
 from onward.services.catalog import Catalog, Declared
 from onward.wire.base import Key, Page
@@ -145,15 +145,15 @@ class Toolbox:
         session = session_among(arguments, bound)
         result: ToolResult
         match tool.kind:
-            case Kind.HAND_OFF:
+            case ToolKind.HAND_OFF:
                 result = await self._hand_off(caller, tool, arguments, _required(session), key)
-            case Kind.RESULT:
+            case ToolKind.RESULT:
                 result = await self._report(await self._task_named(arguments, session))
-            case Kind.LIST:
+            case ToolKind.LIST:
                 result = await self._summaries(arguments, _required(session))
-            case Kind.CANCEL:
+            case ToolKind.CANCEL:
                 result = await self._cancel(await self._task_named(arguments, session))
-            case Kind.CALL:
+            case ToolKind.CALL:
                 # Only MCP lists these tools, and waits for their tasks itself.
                 raise NotFound(f"no tool is called {tool.name!r}")
         return await self._reply(result, session)

@@ -27,7 +27,7 @@ FILTERS = ("all", "pending", "processing", "completed", "failed", "timeout")
 MOST_LISTED = 100
 
 
-class Kind(StrEnum):
+class ToolKind(StrEnum):
     HAND_OFF = "hand_off"  # returns at once, with the id of a task
     RESULT = "result"
     LIST = "list"
@@ -37,7 +37,7 @@ class Kind(StrEnum):
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    kind: Kind
+    kind: ToolKind
     description: str
     parameters: Schema
     service: str | None = None
@@ -126,7 +126,7 @@ def _hand_off(name: str, service: Declared, *, bound: bool) -> Tool:
         description += " A person must approve each task before it runs."
     return Tool(
         name=name,
-        kind=Kind.HAND_OFF,
+        kind=ToolKind.HAND_OFF,
         description=description,
         parameters=_object(_with_session(first, bound), set()),
         service=service.name,
@@ -149,13 +149,13 @@ def follow_up_tools(*, bound: bool) -> list[Tool]:
     return [
         Tool(
             name=CANCEL,
-            kind=Kind.CANCEL,
+            kind=ToolKind.CANCEL,
             description="Cancel a task that is not over yet. One that runs is asked to stop.",
             parameters=_object(_with_session({"task_id": task_id}, bound), optional),
         ),
         Tool(
             name=RESULT,
-            kind=Kind.RESULT,
+            kind=ToolKind.RESULT,
             description=(
                 "How a task is: its status, and its result, its error, how far it is or how many "
                 "are ahead of it."
@@ -164,7 +164,7 @@ def follow_up_tools(*, bound: bool) -> list[Tool]:
         ),
         Tool(
             name=LIST,
-            kind=Kind.LIST,
+            kind=ToolKind.LIST,
             description="The user's tasks, newest first, each with its status in one line.",
             parameters=_object(_with_session(listed, bound), optional=set(listed)),
         ),
@@ -181,7 +181,7 @@ def _call(name: str, type_: str, service: Declared) -> Tool:
         schema = _object({"payload": _part(schema, "/properties/payload")}, set())
     return Tool(
         name=name,
-        kind=Kind.CALL,
+        kind=ToolKind.CALL,
         description=description,
         parameters=schema,
         service=service.name,

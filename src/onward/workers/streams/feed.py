@@ -64,7 +64,7 @@ class FeedSettings(msgspec.Struct, frozen=True, kw_only=True):
     credits: int  # entries that no worker has read yet
 
 
-class Feed:
+class StreamFeed:
     """Feeds one stream and collects its answers, on one server at a time."""
 
     def __init__(

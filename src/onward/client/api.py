@@ -27,7 +27,7 @@ IDEMPOTENCY_KEY = "idempotency-key"
 PASSING = frozenset({"stopping", "ledger_unavailable"})  # problems that are soon over
 
 
-class Wire:
+class ServerApi:
     def __init__(self, url: str) -> None:
         self.url = url
         self.reached = False
@@ -73,19 +73,19 @@ class Wire:
         self, kind: type[T], method: str, path: str, *, body: Any = None, **more: Any
     ) -> T:
         """One request, its answer as a `kind`."""
-        return await self.ask(kind, self.request(method, path, body=body, **more))
+        return await self.get_json(kind, self.request(method, path, body=body, **more))
 
-    async def ask(self, kind: type[T], request: httpx2.Request, *, even: int = 0) -> T:
-        """The answer as a `kind`; `even` names an error status whose body is an answer too."""
-        response = await self.tell(request, even=even)
+    async def get_json(self, kind: type[T], request: httpx2.Request, *, ok_status: int = 0) -> T:
+        """The answer as a `kind`; `ok_status` names an error status whose body is an answer too."""
+        response = await self.send(request, ok_status=ok_status)
         try:
             return msgspec.json.decode(response.content, type=kind)
         except msgspec.DecodeError as error:
             raise problem_from(response.status_code, b"") from error
 
-    async def tell(self, request: httpx2.Request, *, even: int = 0) -> httpx2.Response:
+    async def send(self, request: httpx2.Request, *, ok_status: int = 0) -> httpx2.Response:
         response = await self._send(request)
-        if response.is_error and response.status_code != even:
+        if response.is_error and response.status_code != ok_status:
             raise problem_from(response.status_code, response.content)
         return response
 
@@ -134,28 +134,28 @@ class Wire:
         return response
 
 
-class Patience:
+class RetryWindow:
     """A server that was there a moment ago may be restarting: this much we bear with it."""
 
     LIMIT_S = 30.0
     FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        self.rest()
+    def __init__(self, api: ServerApi) -> None:
+        self._api = api
+        self.reset()
 
-    def rest(self) -> None:
+    def reset(self) -> None:
         """It is there, and well."""
         self._pause = self.FIRST_PAUSE_S
         self._since: float | None = None
 
-    async def bear(self, error: Unreachable | ProblemError) -> None:
+    async def retry_or_raise(self, error: Unreachable | ProblemError) -> None:
         """Raises what cannot be borne, or no longer."""
         if isinstance(error, ProblemError) and error.code not in PASSING:
             raise error
-        if not self._wire.reached:
+        if not self._api.reached:
             raise error
-        self._since = self._since or self._wire.away_since or monotonic()
+        self._since = self._since or self._api.away_since or monotonic()
         if monotonic() - self._since > self.LIMIT_S:
             raise error
         await asyncio.sleep(self._pause * random.uniform(0.5, 1))
