@@ -129,6 +129,8 @@ def test_what_is_wrong_with_a_definition_is_shown_at_its_nodes(site: Site) -> No
         text = page.get_by_label("Definition")
         text.fill(text.input_value().replace("More than 100", "More than a hundred"))
         page.get_by_role("button", name="Publish new version").click()
+        # Once it is published the page leaves the editor, and with it a tab that was chosen before.
+        expect(page).not_to_have_url(re.compile("tab=edit"))
         page.get_by_role("button", name="Versions").click()
         changes = page.get_by_role("region", name="Changes")
         expect(changes.locator(".diff-old")).to_contain_text("More than 100")

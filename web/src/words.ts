@@ -21,7 +21,7 @@ const word = (label: string, tone: Tone, icon: IconName, acts: readonly Act[], l
   live,
 });
 
-const PHASES: Record<Phase, Word> = {
+const PHASES: Record<Phase | State, Word> = {
   scheduled: word("scheduled", "later", "clock", ["cancel"]),
   queued: word("queued", "idle", "dots", ["cancel"]),
   retry_wait: word("backing off", "wait", "clock", ["cancel"]),

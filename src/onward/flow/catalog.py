@@ -6,7 +6,7 @@ A flow's name is as good as its id: two flows never share one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -18,7 +18,7 @@ from onward.flow.definition import parse
 from onward.flow.parts import Definition
 
 FLOW, NAME, VERSION = "flow", "flow_name", "flow_version"
-PUBLISHED = "published"
+PUBLISHED: Final = "published"
 MOST_PARSED = 1_000
 MAX_NAME = 200
 TRIES = 20  # so many may publish at the same moment
@@ -38,7 +38,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     definition: msgspec.Raw  # as it came
     created_at: Instant
-    status: str = PUBLISHED
+    status: Literal["published"] = PUBLISHED
 
 
 class Published(NamedTuple):

@@ -93,7 +93,7 @@ def _view(task: Task, asked: Approval) -> ApprovalView:
         type=task.type,
         queue=task.queue,
         payload=raw(task.payload),
-        status=asked.status,
+        status=asked.status.value,
         requested_at=asked.requested_at,
         expires_at=asked.expires_at,
         default=asked.default,

@@ -13,7 +13,7 @@ from onward.flow.catalog import Flow, FlowCatalog, Published, Version, version_i
 from onward.flow.definition import DefinitionFaults, parse
 from onward.flow.parts import Definition, Flaw
 from onward.native.caller import Caller, Scope, needs
-from onward.wire.base import Number, Page
+from onward.wire.base import NodeStatus, Number, Page
 from onward.wire.flows import (
     CreateFlow,
     EdgeView,
@@ -87,7 +87,7 @@ class Flows:
 
 
 def node_views(
-    definition: Definition, states: Mapping[str, str] | None = None
+    definition: Definition, states: Mapping[str, NodeStatus] | None = None
 ) -> Sequence[NodeView]:
     """The nodes in the order in which a run would meet them; `states` by the node's path."""
     known = states or {}

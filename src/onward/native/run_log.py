@@ -8,7 +8,7 @@ service, a pair of events in the run's own log.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from onward.flow.parts import Definition
 from onward.flow.replay import Ends, Replay
 from onward.flow.runs import Place, answer_of, node_of, place_of, start_of
 from onward.flow.step import ChildResult, NodeNote
+from onward.wire.base import NodeStatus
 from onward.wire.runs import NodeRun
 
 PAGE = 500
@@ -29,14 +30,18 @@ CALLING = frozenset({"executor", "local", "parallel", "foreach", "compensation"}
 MANY = frozenset({"foreach", "parallel"})
 STARTED, FINISHED = "node.started", "node.finished"
 NODE_EVENTS = frozenset({STARTED, FINISHED})
-RUNNING, OK, ERROR, CANCELED = "running", "ok", "error", "canceled"
-ENDINGS = {
+RUNNING: Final = "running"
+OK: Final = "ok"
+ERROR: Final = "error"
+CANCELED: Final = "canceled"
+ENDINGS: Mapping[str, NodeStatus] = {
     "task.succeeded": OK,
     "task.retrying": ERROR,
     "task.failed": ERROR,
     "task.reclaimed": ERROR,
     "task.canceled": CANCELED,
 }
+ENDED: Mapping[State, NodeStatus] = {State.SUCCEEDED: OK, State.CANCELED: CANCELED}
 LOST = "the worker went away while it ran"
 
 NodeStep = dict[str, Any]  # the events of one step, merged
@@ -192,7 +197,7 @@ class _Attempt(msgspec.Struct):
     started_at: Instant
     worker: str = ""
     url: str = ""
-    status: str = RUNNING
+    status: NodeStatus = RUNNING
     error: str = ""
     finished_at: Instant | None = None
 
@@ -247,7 +252,7 @@ def _unlogged(child: Task) -> Sequence[_Attempt]:
         return ()
     attempt = _Attempt(child.started_at, child.worker or "", finished_at=child.finished_at)
     if child.state in FINAL:
-        attempt.status = {State.SUCCEEDED: OK, State.CANCELED: CANCELED}.get(child.state, ERROR)
+        attempt.status = ENDED.get(child.state, ERROR)
     if attempt.status == ERROR:
         attempt.error = error_text(child.error)
     return (attempt,)

@@ -40,7 +40,7 @@ from onward.native.reads import Fits, fitting
 from onward.native.run_log import RUNNING, node_runs, replayed
 from onward.native.slow_reads import SlowReads
 from onward.native.views import raw, task_view
-from onward.wire.base import Page
+from onward.wire.base import NodeStatus, Page
 from onward.wire.runs import (
     ForkRun,
     NodeRun,
@@ -289,7 +289,7 @@ def _fields(view: msgspec.Struct) -> dict[str, Any]:
     return msgspec.structs.asdict(view)
 
 
-def _node_states(run: Task, rows: Sequence[NodeRun]) -> Mapping[str, str]:
+def _node_states(run: Task, rows: Sequence[NodeRun]) -> Mapping[str, NodeStatus]:
     """The status of each node's last attempt; that of the current node is running."""
     states = {row.node_key: row.status for row in rows}
     if run.state not in FINAL and memory_of(run) is not None:

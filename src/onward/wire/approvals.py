@@ -16,10 +16,10 @@ class ApprovalView(Wire, frozen=True):
     type: str
     queue: str
     payload: Any
-    status: str
+    status: Literal["open", "approved", "rejected", "expired", "canceled"]
     requested_at: Instant
     expires_at: Instant | None
-    default: str  # what holds when no one decides in time
+    default: Literal["approve", "reject"]  # what holds when no one decides in time
     reason: str | None
     by: str | None
     comment: str | None

@@ -46,6 +46,7 @@ Phase: TypeAlias = Literal[
     "canceling", "waiting_approval", "parked", "succeeded", "failed", "dead", "canceled",
 ]  # fmt: skip
 PriorityWord: TypeAlias = Literal["high", "normal", "low"]
+NodeStatus: TypeAlias = Literal["running", "ok", "error", "canceled"]
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from onward.wire.base import Body, Instant, Wire
+from onward.wire.base import Body, Instant, NodeStatus, Wire
 
 
 class EdgeView(Wire, frozen=True):
@@ -23,7 +23,7 @@ class NodeView(Wire, frozen=True):
     what: str = ""  # the service, the delay, the question …
     depth: int = 0
     start: bool = False
-    status: str | None = None  # in a run; None: it was not reached
+    status: NodeStatus | None = None  # in a run; None: it was not reached
     edges: tuple[EdgeView, ...] = ()
 
 
@@ -36,7 +36,7 @@ class FlawView(Wire, frozen=True):
 class VersionBrief(Wire, frozen=True):
     version_id: str
     version: int
-    status: str
+    status: Literal["published"]
     published_at: Instant
 
 
@@ -56,7 +56,7 @@ class FlowView(Wire, frozen=True, omit_defaults=True):
     # Of the version.
     flow_id: str = ""
     version_id: str = ""
-    status: str = ""
+    status: Literal["published", ""] = ""
     published_at: Instant = 0
     definition: Any = None
     warnings: Sequence[FlawView] = ()

@@ -15,6 +15,7 @@ from onward.wire.base import (
     Key,
     Limit,
     Masked,
+    NodeStatus,
     Number,
     Query,
     State,
@@ -60,7 +61,7 @@ class NodeRun(Wire, frozen=True):
     task_id: str
     node_key: str
     attempt_no: int = 1
-    status: str = "running"  # then ok, error or canceled
+    status: NodeStatus = "running"
     prep_json: str = ""
     exec_input_json: str = ""
     exec_output_json: str = ""
@@ -77,9 +78,9 @@ class RunView(TaskView, frozen=True):
 
     flow: str
     flow_version_id: str
-    params: Any
-    shared: Any
-    current_node: str | None
+    params: dict[str, Any] | None  # None: a list was asked to be brief
+    shared: dict[str, Any] | None
+    current_node: str
     last_action: str | None
     step_count: int
     forked_from: str | None
@@ -95,6 +96,8 @@ class RunView(TaskView, frozen=True):
 class RunDetail(RunView, frozen=True):
     """With its graph, and every attempt of its nodes in order of start."""
 
+    params: dict[str, Any]
+    shared: dict[str, Any]
     nodes: tuple[NodeView, ...]
     mermaid: str
     node_runs: tuple[NodeRun, ...]

@@ -29,6 +29,19 @@ from onward.wire.base import (
 )
 
 _OVER = frozenset({"succeeded", "failed", "dead", "canceled"})
+# Not a class: the server passes on what is stored, and a client reads a dict.
+_FAULT = {
+    "type": ["object", "null"],
+    "properties": {
+        "kind": {"type": "string"},
+        "message": {"type": "string"},
+        "status": {"type": "integer"},
+        "retryable": {"type": "boolean"},
+        "retry_after_ms": {"type": "integer"},
+        "details": {},
+    },
+    "required": ["kind", "message"],
+}
 
 
 class ApprovalTerms(Body, frozen=True):
@@ -77,7 +90,7 @@ class TaskView(Wire, frozen=True):
     phase: Phase
     payload: Any
     result: Any
-    error: Any
+    error: Annotated[Any, Meta(extra_json_schema=_FAULT)]
     attempt: int
     generation: int
     created_at: Instant

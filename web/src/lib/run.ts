@@ -1,6 +1,6 @@
 // A run, read from its events and node runs: the steps it made, how each node stands, which way it went.
 import { parse } from "../api/client";
-import type { NodeRun, NodeStatus, Run, TaskEvent } from "../api/types";
+import type { Fault, NodeRun, NodeStatus, Run, TaskEvent } from "../api/types";
 import type { NodeLook } from "../components/graph";
 import { atIt, phaseWord } from "../words";
 
@@ -18,17 +18,7 @@ export interface Step {
   error: string;
 }
 
-type Data = Partial<{
-  seq: number;
-  node: string;
-  kind: string;
-  calls: number;
-  child: string;
-  status: NodeStatus;
-  action: string;
-  input: unknown;
-  error: { message: string };
-}>;
+type Data = Partial<Omit<Step, "error"> & { input: unknown; error: Fault }>;
 
 /** Those of the present generation: a run that was replayed begins anew. */
 export function stepsOf(events: readonly TaskEvent[]): Step[] {

@@ -28,7 +28,7 @@ export interface ScheduleDraft {
   missed: Schedule["missed"];
   overlap: Schedule["overlap"];
   queue: string;
-  priority: "" | "high" | "normal" | "low";
+  priority: "" | NonNullable<Schedule["priority"]>;
   max_retries: string;
   timeout_ms: string;
   session_id: string;

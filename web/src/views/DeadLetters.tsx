@@ -251,7 +251,7 @@ function Replay({
   onClose: () => void;
   onPaced: (under: Under) => void;
 }): ReactNode {
-  const { shown, hidden, reveal } = useWhole<{ payload: unknown }>(
+  const { shown, hidden, reveal } = useWhole<Pick<Task, "payload">>(
     `/api/v2/tasks/${encodeURIComponent(chosen.sample?.id ?? "")}`,
     chosen.sample ?? { payload: null },
     ["payload"],

@@ -20,7 +20,8 @@ const TABS = [
   ["notices", "Notices"],
   ["preferences", "Preferences"],
 ] as const;
-const TYPES: Record<string, readonly [string, Tone]> = {
+type Kind = Notification["type"];
+const TYPES: Record<Kind, readonly [string, Tone]> = {
   task_completed: ["completed", "good"],
   task_failed: ["failed", "bad"],
   task_timeout: ["overdue", "wait"],
@@ -179,7 +180,7 @@ function WishForm({ kept, path }: { kept: Preferences; path: string }): ReactNod
           </label>
           <fieldset disabled={!now.push}>
             <legend>Kinds</legend>
-            {Object.entries(TYPES).map(([type, [word]]) => (
+            {(Object.keys(TYPES) as Kind[]).map((type) => (
               <label key={type} className="row">
                 <input
                   type="checkbox"
@@ -190,7 +191,7 @@ function WishForm({ kept, path }: { kept: Preferences; path: string }): ReactNod
                     })
                   }
                 />
-                {word}
+                {TYPES[type][0]}
               </label>
             ))}
           </fieldset>
