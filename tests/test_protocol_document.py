@@ -113,6 +113,7 @@ def test_states_and_transitions() -> None:
 def test_phases_and_the_vocabularies() -> None:
     rows = table(LIFE, "Phases and vocabularies", "phase", "when", "sync", "streams", "agents")
     columns = (SYNC, STREAMS, AGENTS, TASKS, FLOWS, MCP)
+    assert {row[0] for row in rows} == set(Phase)
     for column, vocabulary in enumerate(columns, start=2):
         assert {Phase(row[0]): row[column] for row in rows} == vocabulary
 
@@ -355,6 +356,16 @@ def test_every_link_leads_somewhere(document: Path) -> None:
         assert page.exists(), target
         if anchor:
             assert anchor in _anchors(page.read_text()), target
+
+
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_path_that_a_document_names_exists(document: str) -> None:
+    known = {f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("src/**/*.*")}
+    known |= {f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("tests/**/*.py")}
+    text = (ROOT / document).read_text()
+    named = re.findall(r"(?<![\w*>])[a-z_]+(?:/[a-z_]+)*\.(?:py|sql|lua)\b", text)
+    missing = [name for name in named if not any(path.endswith(f"/{name}") for path in known)]
+    assert missing == ["utils.py"] * len(missing)
 
 
 def _anchors(text: str) -> set[str]:
