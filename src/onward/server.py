@@ -55,7 +55,7 @@ def run(settings: Settings, *, builtin_worker: bool) -> None:
 
     logs.configure(settings)
     for name, meant in unknown().items():
-        hint = "PROTOCOL.md lists them" if meant is None else f"did you mean {meant}?"
+        hint = f"did you mean {meant}?" if meant else "docs/reference/settings.md lists them"
         log.warning("no such setting, it is ignored", name=name, hint=hint)
     # A plain handler that computes in a thread holds the interpreter for a whole interval: at the
     # default of 5 ms every database statement beside it would wait as long.
