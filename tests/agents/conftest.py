@@ -1,4 +1,4 @@
-"""One house a test, and a worker who serves `report.generate` in it."""
+"""A running application, used by the sessions of agents."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.agents.lobby import Lobby
-from tests.house import open_house
+from tests.agents.sessions import Sessions
+from tests.running_app import running_app
 
 
 @pytest.fixture
-async def lobby() -> AsyncIterator[Lobby]:
-    async with open_house() as house:
-        yield Lobby(house)
+async def sessions() -> AsyncIterator[Sessions]:
+    async with running_app() as app:
+        yield Sessions(app)

@@ -7,79 +7,79 @@ from typing import Any
 
 import pytest
 
-from tests.agents.lobby import until
+from tests.agents.sessions import until
 from tests.agents.test_figures import ledger
-from tests.house import House, SocketWorker, open_house
+from tests.running_app import RunningApp, SocketWorker, running_app
 
 DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
-    async with open_house(**ledger(request.param)) as house:
-        yield house
+async def app(request: pytest.FixtureRequest) -> AsyncIterator[RunningApp]:
+    async with running_app(**ledger(request.param)) as app:
+        yield app
 
 
-async def submit(house: House, session: str | None) -> dict[str, Any]:
+async def submit(app: RunningApp, session: str | None) -> dict[str, Any]:
     body = {"type": "charge", "idempotency_key": "k", "backoff_ms": [0]}
     whose = {} if session is None else {"session_id": session}
-    answer = await house.post("/api/v2/tasks", {**body, **whose})
+    answer = await app.post("/api/v2/tasks", {**body, **whose})
     assert answer.status_code == 202, answer.text
     task: dict[str, Any] = answer.json()
     return task
 
 
-async def charge(house: House, worker: SocketWorker, task: str) -> Any:
+async def charge(app: RunningApp, worker: SocketWorker, task: str) -> Any:
     """Begin and, if it is ours to do, finish; returns what was begun or done before."""
     frame = await worker.task()
     assert frame["taskId"] == task
     path = f"/api/v2/tasks/{task}/effects/charge"
-    begun = (await house.post(path, {"fence": frame["fence"]})).json()
+    begun = (await app.post(path, {"fence": frame["fence"]})).json()
     if begun == {"state": "begun"}:
         said = {"fence": frame["fence"], "value": f"receipt of {task}"}
-        assert (await house.http.put(path, json=said)).status_code == 200
+        assert (await app.http.put(path, json=said)).status_code == 200
     return begun
 
 
 @pytest.mark.contract("S2-9")
-async def test_an_effect_is_the_sessions_own_also_under_anothers_key(house: House) -> None:
-    tasks = [await submit(house, session) for session in ("ada", "eve", None)]
+async def test_an_effect_is_the_sessions_own_also_under_anothers_key(app: RunningApp) -> None:
+    tasks = [await submit(app, session) for session in ("ada", "eve", None)]
     assert {task["idempotency_key"] for task in tasks} == {"k"}
-    worker = await house.worker(group=None, services=["charge"])
+    worker = await app.worker(group=None, services=["charge"])
     for task in tasks:
-        assert await charge(house, worker, task["id"]) == {"state": "begun"}, task["session_id"]
+        assert await charge(app, worker, task["id"]) == {"state": "begun"}, task["session_id"]
         await worker.answer(task["id"], "done")
 
 
 @pytest.mark.contract("S2-9")
-async def test_a_worker_is_given_another_key_for_each_session(house: House) -> None:
-    tasks = [await submit(house, session) for session in ("ada", "eve", None)]
-    worker = await house.worker(group=None, services=["charge"], concurrency=3)
+async def test_a_worker_is_given_another_key_for_each_session(app: RunningApp) -> None:
+    tasks = [await submit(app, session) for session in ("ada", "eve", None)]
+    worker = await app.worker(group=None, services=["charge"], concurrency=3)
     keys = {(await worker.task())["key"] for _ in tasks}
     assert len(keys) == 3
     assert "k" in keys
 
 
 @pytest.mark.contract("S1-8")
-async def test_a_sessions_effect_is_remembered_over_a_retry(house: House) -> None:
-    task = await submit(house, "ada")
-    worker = await house.worker(group=None, services=["charge"])
-    assert await charge(house, worker, task["id"]) == {"state": "begun"}
+async def test_a_sessions_effect_is_remembered_over_a_retry(app: RunningApp) -> None:
+    task = await submit(app, "ada")
+    worker = await app.worker(group=None, services=["charge"])
+    assert await charge(app, worker, task["id"]) == {"state": "begun"}
     await worker.answer(task["id"], error="after the charge")
-    again = await charge(house, worker, task["id"])
+    again = await charge(app, worker, task["id"])
     assert again == {"state": "done", "value": f"receipt of {task['id']}"}
 
 
-async def test_a_sessions_effect_is_forgotten_with_its_key(house: House) -> None:
-    task = await submit(house, "ada")
-    worker = await house.worker(group=None, services=["charge"])
-    await charge(house, worker, task["id"])
+async def test_a_sessions_effect_is_forgotten_with_its_key(app: RunningApp) -> None:
+    task = await submit(app, "ada")
+    worker = await app.worker(group=None, services=["charge"])
+    await charge(app, worker, task["id"])
     await worker.answer(task["id"], "done")
-    await house.settled()
-    store, effects = house.onward.backend.tasks, house.onward.backend.effects
+    await app.settled()
+    store, effects = app.onward.backend.tasks, app.onward.backend.effects
     (row,) = await store.get([task["id"]])
     assert row is not None
-    now = house.clock.now()
+    now = app.clock.now()
 
     async def purged() -> bool:  # not before everybody has read its events
         return await store.purge([task["id"]], now=now) == 1

@@ -17,9 +17,17 @@ from onward.core.task import Event
 from onward.native.notifications.figures import BUCKETS, LiveTaskGauge
 from onward.native.notifications.projector import NotificationProjector
 from onward.workers.streams.depths import MOST_GROUPS
-from tests.agents.agency import COMPLETED, CREATE, DEAD, FAILED, TIMEOUT, Agency, open_agency
-from tests.agents.lobby import TYPE, Lobby, until
-from tests.house import House, open_house
+from tests.agents.agent_app import (
+    COMPLETED,
+    CREATE,
+    DEAD,
+    FAILED,
+    TIMEOUT,
+    AgentApp,
+    open_agent_app,
+)
+from tests.agents.sessions import TYPE, Sessions, until
+from tests.running_app import RunningApp, running_app
 from tests.servers import fresh_url
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -47,17 +55,17 @@ QUEUE_FIGURES = {
 }
 
 
-async def series(house: House | Agency) -> dict[str, float]:
+async def series(app: RunningApp | AgentApp) -> dict[str, float]:
     """A real scrape: each series, as it is written, and its value."""
-    answer = await house.http.get("/metrics")
+    answer = await app.http.get("/metrics")
     assert answer.status_code == 200
     lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-async def noticed(lobby: Lobby) -> dict[str, float]:
+async def noticed(sessions: Sessions) -> dict[str, float]:
     """The same, once the whole log has been read."""
-    backend, clock = lobby.house.onward.backend, lobby.house.clock
+    backend, clock = sessions.app.onward.backend, sessions.app.clock
 
     async def read_up() -> bool:
         end = (await backend.tasks.events(after="$", limit=1)).next
@@ -65,7 +73,7 @@ async def noticed(lobby: Lobby) -> dict[str, float]:
         return found is not None and json.loads(found.body) == end
 
     await until(read_up, timeout=15)
-    return await series(lobby.house)
+    return await series(sessions.app)
 
 
 def ledger(name: str) -> dict[str, Any]:
@@ -73,18 +81,18 @@ def ledger(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-async def either(request: pytest.FixtureRequest) -> AsyncIterator[Lobby]:
-    async with open_house(**ledger(request.param)) as house:
-        yield Lobby(house)
+async def either(request: pytest.FixtureRequest) -> AsyncIterator[Sessions]:
+    async with running_app(**ledger(request.param)) as app:
+        yield Sessions(app)
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-async def agency(request: pytest.FixtureRequest) -> AsyncIterator[Agency]:
-    async with open_agency(request.param) as agency:
-        yield agency
+async def agents(request: pytest.FixtureRequest) -> AsyncIterator[AgentApp]:
+    async with open_agent_app(request.param) as agents:
+        yield agents
 
 
-async def begun(lobby: Lobby, worker: Any) -> str:
+async def begun(sessions: Sessions, worker: Any) -> str:
     frame: dict[str, Any] = await worker.task()
     return str(frame["taskId"])
 
@@ -93,7 +101,7 @@ async def begun(lobby: Lobby, worker: Any) -> str:
 
 
 @pytest.mark.contract("S2-10")
-async def test_what_becomes_of_tasks_is_counted(either: Lobby) -> None:
+async def test_what_becomes_of_tasks_is_counted(either: Sessions) -> None:
     worker = await either.worker()
     done = await either.submit("s1")
     failed = await either.submit("s1", max_retries=0)
@@ -102,12 +110,12 @@ async def test_what_becomes_of_tasks_is_counted(either: Lobby) -> None:
     await either.submit(None)  # nobody's: counted elsewhere
     for _ in range(4):
         await begun(either, worker)
-    await either.house.advance(2_000)
+    await either.app.advance(2_000)
     await worker.answer(done, "well")
     await either.over(done)
     await worker.answer(failed, error="no luck")
     await either.over(failed)
-    await either.house.post(f"/api/v2/tasks/{gone}/cancel", {})
+    await either.app.post(f"/api/v2/tasks/{gone}/cancel", {})
     await worker.answer(gone, error="stopped")
     await either.over(gone)
     found = await noticed(either)
@@ -139,9 +147,9 @@ async def test_what_becomes_of_tasks_is_counted(either: Lobby) -> None:
 
 
 @pytest.mark.contract("S2-10")
-async def test_every_figure_of_a_minute_is_there_before_the_first_event(lobby: Lobby) -> None:
+async def test_every_figure_of_a_minute_is_there_before_the_first_event(sessions: Sessions) -> None:
     """A rate over a series that begins with its first event would not see that event."""
-    before = await series(lobby.house)
+    before = await series(sessions.app)
     for figure, name in FIGURES.items():
         if not name.startswith("onward_agent_session"):  # no session was seen: nobody knows
             assert before[name] == 0, figure
@@ -157,16 +165,16 @@ async def test_every_figure_of_the_agents_text_is_documented() -> None:
 
 
 @pytest.mark.contract("S2-10")
-async def test_a_batch_that_comes_again_is_counted_once(lobby: Lobby) -> None:
-    task = await lobby.succeed()
-    found = await noticed(lobby)
-    log = (await lobby.house.onward.backend.tasks.events(after="0", limit=9, task=task)).items
-    tasks = {task: (await lobby.house.onward.backend.tasks.get([task]))[0]}
-    figures = lobby.house.onward.figures
+async def test_a_batch_that_comes_again_is_counted_once(sessions: Sessions) -> None:
+    task = await sessions.succeed()
+    found = await noticed(sessions)
+    log = (await sessions.app.onward.backend.tasks.events(after="0", limit=9, task=task)).items
+    tasks = {task: (await sessions.app.onward.backend.tasks.get([task]))[0]}
+    figures = sessions.app.onward.figures
     figures.note(log, tasks)
-    before = await series(lobby.house)
+    before = await series(sessions.app)
     figures.note(log, tasks)
-    after = await series(lobby.house)
+    after = await series(sessions.app)
     for name in (n for n in found if n.startswith((TASKS, DURATION)) and "_created" not in n):
         assert before[name] == after[name], name
 
@@ -175,7 +183,7 @@ async def test_a_batch_that_comes_again_is_counted_once(lobby: Lobby) -> None:
 
 
 @pytest.mark.contract("S2-10")
-async def test_active_tasks_are_told_by_session_without_naming_one(either: Lobby) -> None:
+async def test_active_tasks_are_told_by_session_without_naming_one(either: Sessions) -> None:
     for session, count in (("ada-1", 1), ("ada-2", 2), ("ada-3", 7)):
         for _ in range(count):
             await either.submit(session)
@@ -189,12 +197,12 @@ async def test_active_tasks_are_told_by_session_without_naming_one(either: Lobby
 
 
 @pytest.mark.contract("S2-10")
-async def test_the_number_of_series_does_not_grow_with_sessions(lobby: Lobby) -> None:
-    await lobby.submit("s0")
-    before = await noticed(lobby)
+async def test_the_number_of_series_does_not_grow_with_sessions(sessions: Sessions) -> None:
+    await sessions.submit("s0")
+    before = await noticed(sessions)
     for number in range(40):
-        await lobby.submit(f"s{number}")
-    assert (await noticed(lobby)).keys() == before.keys()
+        await sessions.submit(f"s{number}")
+    assert (await noticed(sessions)).keys() == before.keys()
 
 
 @pytest.mark.contract("S2-10")
@@ -203,23 +211,23 @@ async def test_a_server_that_starts_knows_the_live_tasks_of_before(
     kind: str, tmp_path: Path
 ) -> None:
     on = {"ledger": f"sqlite:///{tmp_path}/tasks.db"} if kind == "sqlite" else ledger(kind)
-    async with open_house(**on) as house:
-        lobby = Lobby(house)
-        live = [await lobby.submit(session) for session in ("ada", "ada", "eve")]
-        await lobby.succeed("bob", type="other", queue=TYPE, priority="high")
-        await noticed(lobby)
-    async with open_house(**on) as house:
-        lobby = Lobby(house)
+    async with running_app(**on) as app:
+        sessions = Sessions(app)
+        live = [await sessions.submit(session) for session in ("ada", "ada", "eve")]
+        await sessions.succeed("bob", type="other", queue=TYPE, priority="high")
+        await noticed(sessions)
+    async with running_app(**on) as app:
+        sessions = Sessions(app)
 
         async def known() -> dict[str, float] | None:
-            found = await noticed(lobby)
+            found = await noticed(sessions)
             return found if found.get("onward_agent_tasks_active") == len(live) else None
 
         found = await until(known, timeout=15)
         assert found["onward_agent_sessions_active"] == 2
         assert found["onward_agent_busiest_session_tasks"] == 2
-        await house.post(f"/api/v2/tasks/{live[2]}/cancel", {})
-        found = await noticed(lobby)
+        await app.post(f"/api/v2/tasks/{live[2]}/cancel", {})
+        found = await noticed(sessions)
         assert found["onward_agent_tasks_active"] == 2
         assert found["onward_agent_sessions_active"] == 1
 
@@ -229,9 +237,11 @@ def _event(task: str, type_: str) -> Event:
 
 
 @pytest.mark.contract("S2-10")
-async def test_a_task_that_ends_while_the_live_ones_are_read_does_not_stay(lobby: Lobby) -> None:
-    task = await lobby.submit("ada")
-    gauge, store = LiveTaskGauge(), lobby.house.onward.backend.tasks
+async def test_a_task_that_ends_while_the_live_ones_are_read_does_not_stay(
+    sessions: Sessions,
+) -> None:
+    task = await sessions.submit("ada")
+    gauge, store = LiveTaskGauge(), sessions.app.onward.backend.tasks
     find = store.find
 
     async def slow(query: Any) -> Any:
@@ -263,14 +273,16 @@ def test_the_spread_is_what_counting_would_give(seed: int) -> None:
 
 
 @pytest.mark.contract("S2-10")
-async def test_a_scrape_looks_at_no_task(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
-    await lobby.succeed()
-    await noticed(lobby)
+async def test_a_scrape_looks_at_no_task(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sessions.succeed()
+    await noticed(sessions)
 
     async def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a scrape that walks")
 
-    store = lobby.house.onward.backend.tasks
+    store = sessions.app.onward.backend.tasks
     events = store.events
 
     async def one_event(*, limit: int, **asked: Any) -> Any:
@@ -280,14 +292,14 @@ async def test_a_scrape_looks_at_no_task(lobby: Lobby, monkeypatch: pytest.Monke
     for name in ("get", "look", "find", "due"):
         monkeypatch.setattr(store, name, refuse)
     monkeypatch.setattr(store, "events", one_event)
-    assert (await series(lobby.house))[f'{TASKS}{{event="completed"}}'] == 1
+    assert (await series(sessions.app))[f'{TASKS}{{event="completed"}}'] == 1
 
 
 # Notices.
 
 
 @pytest.mark.contract("S2-10", "S2-6")
-async def test_a_notice_counts_as_delivered_once_however_often_it_is_told(either: Lobby) -> None:
+async def test_a_notice_counts_as_delivered_once_however_often_it_is_told(either: Sessions) -> None:
     await either.succeed()
     (notice,) = await either.told(1)
     await either.notices()
@@ -309,44 +321,44 @@ async def test_a_notice_counts_as_delivered_once_however_often_it_is_told(either
 
 
 @pytest.mark.contract("S2-10")
-async def test_the_streams_depth_and_lag_are_told(agency: Agency) -> None:
-    await agency.join()
+async def test_the_streams_depth_and_lag_are_told(agents: AgentApp) -> None:
+    await agents.join()
     tasks = [
-        await agency.submit(type="report.generate", queue="agents", session_id="ada")
+        await agents.submit(type="report.generate", queue="agents", session_id="ada")
         for _ in range(3)
     ]
 
     async def offered() -> bool:
-        return await agency.length(CREATE) == 3
+        return await agents.length(CREATE) == 3
 
-    await agency.until(offered)
+    await agents.until(offered)
     group = f'{{group="report-service-group",stream="{CREATE}"}}'
-    found = await series(agency)
+    found = await series(agents)
     assert found[f'onward_stream_depth{{stream="{CREATE}"}}'] == 3
     assert found[f"onward_stream_lag{group}"] == 3
     assert found[f"onward_stream_pending{group}"] == 0
     assert found[f'onward_stream_entries_total{{step="published",stream="{CREATE}"}}'] == 3
-    entry, event = await agency.get()
-    found = await series(agency)
+    entry, event = await agents.get()
+    found = await series(agents)
     assert (found[f"onward_stream_lag{group}"], found[f"onward_stream_pending{group}"]) == (2, 1)
     # With its end an entry is deleted, and Redis loses count of the lag.
-    await agency.finish(entry, event["data"]["task_id"], "done")
-    await agency.over(event["data"]["task_id"])
+    await agents.finish(entry, event["data"]["task_id"], "done")
+    await agents.over(event["data"]["task_id"])
 
     async def swept() -> dict[str, float] | None:
-        found = await series(agency)
+        found = await series(agents)
         taken = f'onward_stream_entries_total{{step="acknowledged",stream="{COMPLETED}"}}'
-        return found if await agency.length(CREATE) == 2 and found.get(taken) else None
+        return found if await agents.length(CREATE) == 2 and found.get(taken) else None
 
-    found = await agency.until(swept)
+    found = await agents.until(swept)
     assert (found[f"onward_stream_lag{group}"], found[f"onward_stream_pending{group}"]) == (2, 0)
     assert found[f'onward_stream_entries_total{{step="consumed",stream="{COMPLETED}"}}'] == 1
 
     async def counted() -> dict[str, float] | None:
-        found = await series(agency)
+        found = await series(agents)
         return found if found[f'{TASKS}{{event="completed"}}'] == 1 else None
 
-    found = await agency.until(counted)
+    found = await agents.until(counted)
     assert found[f'{TASKS}{{event="created"}}'] == 3
     assert found[f'{TASKS}{{event="processing"}}'] <= 1, "offered is not yet taken"
     for stream in (COMPLETED, FAILED, TIMEOUT, DEAD, "stream:task"):
@@ -356,38 +368,38 @@ async def test_the_streams_depth_and_lag_are_told(agency: Agency) -> None:
 
 @pytest.mark.contract("S2-10")
 async def test_a_lag_of_which_redis_has_lost_count_is_counted() -> None:
-    async with open_agency("sqlite") as agency:
-        entries = [await agency.redis.xadd(TIMEOUT, {"n": number}) for number in range(4)]
-        await agency.redis.xgroup_create(TIMEOUT, "watchers", id="0")
-        await agency.redis.xreadgroup("watchers", "one", {TIMEOUT: ">"}, count=1)
-        await agency.redis.xdel(TIMEOUT, entries[2])
-        groups = await agency.redis.xinfo_groups(TIMEOUT)
+    async with open_agent_app("sqlite") as agents:
+        entries = [await agents.redis.xadd(TIMEOUT, {"n": number}) for number in range(4)]
+        await agents.redis.xgroup_create(TIMEOUT, "watchers", id="0")
+        await agents.redis.xreadgroup("watchers", "one", {TIMEOUT: ">"}, count=1)
+        await agents.redis.xdel(TIMEOUT, entries[2])
+        groups = await agents.redis.xinfo_groups(TIMEOUT)
         assert [group["lag"] for group in groups if group["name"] == b"watchers"] == [None]
-        found = await series(agency)
+        found = await series(agents)
     assert found[f'onward_stream_lag{{group="watchers",stream="{TIMEOUT}"}}'] == 2
 
 
 @pytest.mark.contract("S2-10")
 async def test_of_too_many_groups_those_furthest_behind_are_told() -> None:
-    async with open_agency("sqlite") as agency:
-        await agency.redis.xgroup_create(CREATE, "g0-group", id="0", mkstream=True)
-        await agency.submit(type="report.generate", queue="agents", session_id="ada")
-        await until(lambda: agency.redis.xlen(CREATE))  # it stays there: nobody works on it
+    async with open_agent_app("sqlite") as agents:
+        await agents.redis.xgroup_create(CREATE, "g0-group", id="0", mkstream=True)
+        await agents.submit(type="report.generate", queue="agents", session_id="ada")
+        await until(lambda: agents.redis.xlen(CREATE))  # it stays there: nobody works on it
         for number in range(1, MOST_GROUPS + 10):
-            await agency.redis.xgroup_create(CREATE, f"g{number}-group", id="$")
-        names = [name for name in await series(agency) if name.startswith("onward_stream_lag{")]
+            await agents.redis.xgroup_create(CREATE, f"g{number}-group", id="$")
+        names = [name for name in await series(agents) if name.startswith("onward_stream_lag{")]
     assert sum(CREATE in name for name in names) == MOST_GROUPS
     assert any('"g0-group"' in name for name in names)
 
 
 @pytest.mark.contract("S2-10")
-async def test_dead_letters_are_told(agency: Agency) -> None:
-    await agency.join()
-    task = await agency.submit(type="report.generate", queue="agents", session_id="ada")
-    entry, _ = await agency.get()
-    await agency.fail_with(entry, task, "INSUFFICIENT_DATA")
-    await agency.told(DEAD)
-    found = await series(agency)
+async def test_dead_letters_are_told(agents: AgentApp) -> None:
+    await agents.join()
+    task = await agents.submit(type="report.generate", queue="agents", session_id="ada")
+    entry, _ = await agents.get()
+    await agents.fail_with(entry, task, "INSUFFICIENT_DATA")
+    await agents.told(DEAD)
+    found = await series(agents)
     assert found[f'onward_stream_depth{{stream="{DEAD}"}}'] == 1
     assert found['onward_tasks{lane="primary",queue="agents",state="dead"}'] == 1
     assert found[f'onward_stream_entries_total{{step="published",stream="{DEAD}"}}'] == 1
@@ -395,24 +407,24 @@ async def test_dead_letters_are_told(agency: Agency) -> None:
 
 
 @pytest.mark.contract("S2-10")
-async def test_without_a_redis_there_is_no_word_of_streams(lobby: Lobby) -> None:
-    await lobby.submit()
-    assert not any(name.startswith("onward_stream") for name in await noticed(lobby))
+async def test_without_a_redis_there_is_no_word_of_streams(sessions: Sessions) -> None:
+    await sessions.submit()
+    assert not any(name.startswith("onward_stream") for name in await noticed(sessions))
 
 
 @pytest.mark.contract("S2-10")
 async def test_a_redis_that_is_away_costs_only_its_own_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with open_agency("sqlite") as agency:
+    async with open_agent_app("sqlite") as agents:
 
         async def away(*_: Any) -> Any:
             raise ConnectionError
 
         monkeypatch.setattr(
-            agency.app.onward._connections[0].connection_pool, "get_connection", away
+            agents.app.onward._connections[0].connection_pool, "get_connection", away
         )
-        found = await series(agency)
+        found = await series(agents)
     assert f'{TASKS}{{event="created"}}' in found
     assert not any(name.startswith("onward_stream") for name in found)
 
@@ -421,20 +433,22 @@ async def test_a_redis_that_is_away_costs_only_its_own_figures(
 
 
 @pytest.mark.contract("S2-10", "S2-9")
-async def test_the_lines_of_the_agents_text_are_logged_without_what_was_sent(lobby: Lobby) -> None:
+async def test_the_lines_of_the_agents_text_are_logged_without_what_was_sent(
+    sessions: Sessions,
+) -> None:
     with capture_logs() as lines:
-        worker = await lobby.worker()
+        worker = await sessions.worker()
         secret = {"pin": "4711-secret"}
-        done = await lobby.submit("ada", payload=secret, timeout_ms=1_000)
-        failed = await lobby.submit("ada", payload=secret, max_retries=0)
+        done = await sessions.submit("ada", payload=secret, timeout_ms=1_000)
+        failed = await sessions.submit("ada", payload=secret, max_retries=0)
         for _ in range(2):
-            await begun(lobby, worker)
-        await lobby.house.advance(1_500)
+            await begun(sessions, worker)
+        await sessions.app.advance(1_500)
         await worker.answer(done, secret)
-        await lobby.over(done)
+        await sessions.over(done)
         await worker.answer(failed, error="4711-secret is no pin")
-        await lobby.over(failed)
-        await noticed(lobby)
+        await sessions.over(failed)
+        await noticed(sessions)
     said = [line for line in lines if line["event"].startswith("Task ")]
     assert "4711-secret" not in json.dumps(lines, default=repr)
     created = {"event": "Task created", "log_level": "info", "type": TYPE, "session": "ada"}
@@ -453,19 +467,19 @@ async def test_the_lines_of_the_agents_text_are_logged_without_what_was_sent(lob
 @pytest.mark.contract("S2-10")
 async def test_events_of_the_streams_are_logged_as_they_go() -> None:
     with capture_logs() as lines:
-        async with open_agency("sqlite") as agency:
-            await agency.join()
-            task = await agency.submit(type="report.generate", queue="agents", session_id="ada")
-            entry, event = await agency.get()
-            await agency.finish(entry, task, "done")
-            await agency.over(task)
-            await agency.notices("ada")
+        async with open_agent_app("sqlite") as agents:
+            await agents.join()
+            task = await agents.submit(type="report.generate", queue="agents", session_id="ada")
+            entry, event = await agents.get()
+            await agents.finish(entry, task, "done")
+            await agents.over(task)
+            await agents.notices("ada")
 
             async def seen() -> bool:
                 return any(line["event"] == "Event acknowledged" for line in lines)
 
-            await agency.until(seen)
-            (told,) = await agency.on(COMPLETED)
+            await agents.until(seen)
+            (told,) = await agents.on(COMPLETED)
     debug = [line for line in lines if line["event"].startswith("Event ")]
     assert {line["log_level"] for line in debug} == {"debug"}
     published = {"event": "Event published", "stream": CREATE, "event_id": event["event_id"]}

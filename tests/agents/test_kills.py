@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from onward.client.address import http_options
-from tests.agents.lobby import until
+from tests.agents.sessions import until
 from tests.processes import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -29,7 +29,7 @@ WORKER = Path(__file__).with_name("reporter.py")
 
 
 @contextmanager
-def house(folder: Path, wait_ms: int) -> Iterator[Server]:
+def app(folder: Path, wait_ms: int) -> Iterator[Server]:
     """A server with a worker, whose calls wait so long for their answer."""
     with serving(folder, ONWARD_MCP_WAIT_MS=wait_ms) as server:
         command = (sys.executable, "-m", "onward.cli", "worker", f"{WORKER}:worker")
@@ -47,13 +47,13 @@ def house(folder: Path, wait_ms: int) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("mcp"), 60_000) as server:
+    with app(tmp_path_factory.mktemp("mcp"), 60_000) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("hurried"), 1_000) as server:
+    with app(tmp_path_factory.mktemp("hurried"), 1_000) as server:
         yield server
 
 

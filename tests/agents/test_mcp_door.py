@@ -12,44 +12,44 @@ import pytest
 from onward.doors.mcp import door as mcp
 from onward.doors.mcp.door import KEY, Exchange, McpDoor
 from onward.native.caller import OPERATOR
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 
 MESSAGE = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with open_house() as house:
-        yield house
+async def app() -> AsyncIterator[RunningApp]:
+    async with running_app() as app:
+        yield app
 
 
-def door(house: House) -> McpDoor:
-    (route,) = [route for route in house.app.web.routes if getattr(route, "path", "") == "/mcp"]
+def door(app: RunningApp) -> McpDoor:
+    (route,) = [route for route in app.asgi.web.routes if getattr(route, "path", "") == "/mcp"]
     found: McpDoor = route.endpoint  # type: ignore[attr-defined]
     return found
 
 
-async def a_notice(house: House) -> None:
-    task = (await house.post("/api/v2/tasks", {"type": "t", "session_id": "ada"})).json()["id"]
-    worker = await house.worker(services=["t"])
+async def a_notice(app: RunningApp) -> None:
+    task = (await app.post("/api/v2/tasks", {"type": "t", "session_id": "ada"})).json()["id"]
+    worker = await app.worker(services=["t"])
     await worker.task()
     await worker.answer(task, "done")
-    await house.settled()
-    await house.onward._notifying.step()
+    await app.settled()
+    await app.onward._notifying.step()
 
 
-async def unread(house: House) -> int:
+async def unread(app: RunningApp) -> int:
     path = "/api/v2/sessions/ada/notifications?unread=true"
-    return len((await house.get(path)).json()["items"])
+    return len((await app.get(path)).json()["items"])
 
 
 @pytest.mark.contract("S2-6")
 @pytest.mark.parametrize(("arrives", "left"), [(True, 0), (False, 1)])
 async def test_news_are_read_only_if_the_answer_was_written_out(
-    house: House, arrives: bool, left: int
+    app: RunningApp, arrives: bool, left: int
 ) -> None:
-    await a_notice(house)
-    here = door(house)
+    await a_notice(app)
+    here = door(app)
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         exchange = scope["state"][KEY]
@@ -60,22 +60,22 @@ async def test_news_are_read_only_if_the_answer_was_written_out(
         await send({"type": "http.response.body", "body": b"x", "more_body": not arrives})
 
     here._serve = serve
-    await called(house, "/mcp", leaves=False)
-    assert await unread(house) == left
+    await called(app, "/mcp", leaves=False)
+    assert await unread(app) == left
 
 
 @pytest.mark.contract("S2-6")
 @pytest.mark.parametrize(("leaves", "left"), [(False, 0), (True, 1)])
 async def test_a_caller_who_left_has_been_told_nothing(
-    house: House, leaves: bool, left: int
+    app: RunningApp, leaves: bool, left: int
 ) -> None:
-    await a_notice(house)
-    sent = await called(house, "/api/v2/tools/list_user_tasks_tool", leaves=leaves)
+    await a_notice(app)
+    sent = await called(app, "/api/v2/tools/list_user_tasks_tool", leaves=leaves)
     assert sent[0]["status"] == 200
-    assert await unread(house) == left
+    assert await unread(app) == left
 
 
-async def called(house: House, path: str, *, leaves: bool) -> list[Any]:
+async def called(app: RunningApp, path: str, *, leaves: bool) -> list[Any]:
     """As ada, by somebody who is gone once the body is sent, or is not."""
     sent: list[Any] = []
     incoming = [{"type": "http.request", "body": b"{}", "more_body": False}]
@@ -102,7 +102,7 @@ async def called(house: House, path: str, *, leaves: bool) -> list[Any]:
         "server": ("127.0.0.1", 8070),
         "asgi": {"version": "3.0"},
     }
-    await house.app(scope, receive, send)
+    await app.asgi(scope, receive, send)
     return sent
 
 
@@ -111,10 +111,10 @@ async def forever() -> Any:
 
 
 async def test_without_the_extra_it_says_what_to_install(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    app: RunningApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp, "find_spec", lambda _: None)
-    answer = await house.post("/mcp", MESSAGE)
+    answer = await app.post("/mcp", MESSAGE)
     assert answer.status_code == 501
     assert "onward[mcp]" in answer.json()["detail"]
 
@@ -122,14 +122,14 @@ async def test_without_the_extra_it_says_what_to_install(
 @pytest.mark.contract("S2-11")
 @pytest.mark.parametrize("older", [False, True], ids=["hangs up", "says so"])
 async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
-    house: House, older: bool
+    app: RunningApp, older: bool
 ) -> None:
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
     from onward.doors.mcp.server import McpHandlers
 
-    await house.post("/api/v2/services", {"name": "t", "task_types": ["t"]})
-    toolbox = door(house)._toolbox
+    await app.post("/api/v2/services", {"name": "t", "task_types": ["t"]})
+    toolbox = door(app)._toolbox
     submit, written, go_on = toolbox.submit, asyncio.Event(), asyncio.Event()
 
     async def lingering(*args: Any, **more: Any) -> Any:
@@ -159,7 +159,7 @@ async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
     go_on.set()
 
     async def state() -> str:
-        tasks = (await house.get("/api/v2/sessions/ada/tasks")).json()["items"]
+        tasks = (await app.get("/api/v2/sessions/ada/tasks")).json()["items"]
         return str(tasks[0]["state"])
 
     async with asyncio.timeout(15):
@@ -169,10 +169,10 @@ async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
     assert handlers._calls == {}
 
 
-async def test_two_clients_of_one_session_may_count_alike(house: House) -> None:
+async def test_two_clients_of_one_session_may_count_alike(app: RunningApp) -> None:
     from onward.doors.mcp.server import McpHandlers
 
-    handlers = McpHandlers(door(house)._toolbox, wait_ms=60_000, ready=lambda: True)
+    handlers = McpHandlers(door(app)._toolbox, wait_ms=60_000, ready=lambda: True)
     exchange = Exchange(OPERATOR, "ada")
     call: Any = SimpleNamespace(
         request_id=1, request=SimpleNamespace(scope={"state": {KEY: exchange}})

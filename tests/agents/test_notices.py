@@ -15,16 +15,16 @@ from onward.native.notifications import projector, store
 from onward.native.notifications.notification import notification_of
 from onward.native.notifications.store import KEPT_MS, NotificationStore, StoredNotification
 from onward.wire.notifications import Notification
-from tests.agents.lobby import TYPE, Lobby
+from tests.agents.sessions import TYPE, Sessions
 from tests.support import NOW, a_task
 
 AT = "2023-11-14T22:13:20.000Z"
 
 
 @pytest.mark.contract("S2-6")
-async def test_an_ending_is_told_in_the_contracts_format(lobby: Lobby) -> None:
-    task = await lobby.succeed(priority="high")
-    (notice,) = await lobby.told(1)
+async def test_an_ending_is_told_in_the_contracts_format(sessions: Sessions) -> None:
+    task = await sessions.succeed(priority="high")
+    (notice,) = await sessions.told(1)
     id_ = notice.pop("notification_id")
     assert id_.startswith("notif-")
     assert notice == {
@@ -37,19 +37,19 @@ async def test_an_ending_is_told_in_the_contracts_format(lobby: Lobby) -> None:
         "priority": "high",
         "read": False,
     }
-    assert await lobby.metric("onward_notifications_total", type="task_completed") == 1
-    written = await lobby.metric("onward_notification_delay_seconds_count", until="written")
+    assert await sessions.metric("onward_notifications_total", type="task_completed") == 1
+    written = await sessions.metric("onward_notification_delay_seconds_count", until="written")
     assert written == 1
 
 
 @pytest.mark.contract("S2-6")
-async def test_a_failure_is_told_with_its_reason(lobby: Lobby) -> None:
-    worker = await lobby.worker()
-    task = await lobby.submit(max_retries=0)
+async def test_a_failure_is_told_with_its_reason(sessions: Sessions) -> None:
+    worker = await sessions.worker()
+    task = await sessions.submit(max_retries=0)
     await worker.task()
     await worker.answer(task, error="the printer is on fire")
-    assert (await lobby.over(task))["state"] == "dead"
-    (notice,) = await lobby.told(1)
+    assert (await sessions.over(task))["state"] == "dead"
+    (notice,) = await sessions.told(1)
     assert notice["type"] == "task_failed"
     assert notice["message"] == f"Your {TYPE} failed: the printer is on fire"
     assert notice["action"] == "review_error"
@@ -61,98 +61,98 @@ async def test_an_endless_reason_is_cut() -> None:
     assert len(notice.message) < 250
 
 
-async def test_a_retry_and_a_cancel_are_not_told(lobby: Lobby) -> None:
-    worker = await lobby.worker()
-    task = await lobby.submit()
+async def test_a_retry_and_a_cancel_are_not_told(sessions: Sessions) -> None:
+    worker = await sessions.worker()
+    task = await sessions.submit()
     await worker.task()
     await worker.answer(task, error="busy", retryable=True)
-    other = await lobby.submit(delay_ms=60_000)
-    assert (await lobby.house.post(f"/api/v2/tasks/{other}/cancel", None)).status_code == 200
-    await lobby.house.advance(1_300)
+    other = await sessions.submit(delay_ms=60_000)
+    assert (await sessions.app.post(f"/api/v2/tasks/{other}/cancel", None)).status_code == 200
+    await sessions.app.advance(1_300)
     await worker.task()
     await worker.answer(task, 1)
-    assert [notice["task_id"] for notice in await lobby.told(1)] == [task]
+    assert [notice["task_id"] for notice in await sessions.told(1)] == [task]
 
 
 @pytest.mark.contract("S2-7")
-async def test_a_timeout_is_told_once_and_the_completion_after_it(lobby: Lobby) -> None:
-    worker = await lobby.worker()
-    task = await lobby.submit(timeout_ms=5_000)
+async def test_a_timeout_is_told_once_and_the_completion_after_it(sessions: Sessions) -> None:
+    worker = await sessions.worker()
+    task = await sessions.submit(timeout_ms=5_000)
     await worker.task()
-    await lobby.house.advance(4_999)
-    await lobby.house.onward._notifying.step()
-    assert await lobby.notices() == []
-    await lobby.house.advance(1)
-    (late,) = await lobby.told(1)
+    await sessions.app.advance(4_999)
+    await sessions.app.onward._notifying.step()
+    assert await sessions.notices() == []
+    await sessions.app.advance(1)
+    (late,) = await sessions.told(1)
     assert late["type"] == "task_timeout"
     assert late["timestamp"] == "2023-11-14T22:13:25.000Z"
     assert late["message"] == (
         f"Your {TYPE} is taking longer than expected. The task is still running. I'll notify you"
         f" when it completes, or you can check status with: 'Show task status for {task}'"
     )
-    found = (await lobby.house.get("/api/v2/sessions/s1/tasks?status=TIMEOUT")).json()["items"]
+    found = (await sessions.app.get("/api/v2/sessions/s1/tasks?status=TIMEOUT")).json()["items"]
     assert [item["id"] for item in found] == [task]
-    await lobby.house.advance(60_000)
+    await sessions.app.advance(60_000)
     await worker.answer(task, "at last")
-    done, again = await lobby.told(2)
+    done, again = await sessions.told(2)
     assert (done["type"], again) == ("task_completed", late)
-    assert len(await lobby.notices()) == 2
+    assert len(await sessions.notices()) == 2
 
 
 @pytest.mark.contract("S2-7", "N-11")
-async def test_a_services_own_timeout_ends_the_attempt_in_a_session_too(lobby: Lobby) -> None:
+async def test_a_services_own_timeout_ends_the_attempt_in_a_session_too(sessions: Sessions) -> None:
     service = {"name": TYPE, "task_types": [TYPE], "timeout_ms": 5_000, "max_retries": 0}
-    assert (await lobby.house.post("/api/v2/services", service)).status_code == 201
-    worker = await lobby.worker()
-    task = await lobby.submit(timeout_ms=2_000)
+    assert (await sessions.app.post("/api/v2/services", service)).status_code == 201
+    worker = await sessions.worker()
+    task = await sessions.submit(timeout_ms=2_000)
     await worker.task()
-    await lobby.house.advance(2_000)
-    (late,) = await lobby.told(1)
+    await sessions.app.advance(2_000)
+    (late,) = await sessions.told(1)
     assert late["type"] == "task_timeout", "the submission's own time is told"
-    await lobby.house.advance(3_000)
-    assert (await lobby.over(task))["error"]["kind"] == "TIMEOUT"
+    await sessions.app.advance(3_000)
+    assert (await sessions.over(task))["error"]["kind"] == "TIMEOUT"
     assert (await worker.receive())["type"] == "cancel"
-    failed, _ = await lobby.told(2)
+    failed, _ = await sessions.told(2)
     assert failed["type"] == "task_failed"
 
 
-async def rewind(lobby: Lobby) -> None:
+async def rewind(sessions: Sessions) -> None:
     """As if the server had died before it saved how far it had read."""
-    onward = lobby.house.onward
+    onward = sessions.app.onward
     await onward.backend.documents.put(CURSORS, "notices", '""', now=NOW)
     onward._notifying._tail._cursor = None
     await onward._notifying.step()
 
 
 @pytest.mark.contract("S2-6")
-async def test_an_event_that_is_read_again_adds_nothing(lobby: Lobby) -> None:
-    await lobby.succeed()
-    (before,) = await lobby.told(1)
-    assert await lobby.ack(before["notification_id"]) == 200
-    await rewind(lobby)
-    (after,) = await lobby.notices()
+async def test_an_event_that_is_read_again_adds_nothing(sessions: Sessions) -> None:
+    await sessions.succeed()
+    (before,) = await sessions.told(1)
+    assert await sessions.ack(before["notification_id"]) == 200
+    await rewind(sessions)
+    (after,) = await sessions.notices()
     assert after == {**before, "read": True}
-    assert await lobby.metric("onward_notifications_total", type="task_completed") == 1
+    assert await sessions.metric("onward_notifications_total", type="task_completed") == 1
 
 
 @pytest.mark.contract("S2-6")
-async def test_what_was_acknowledged_does_not_come_back_with_its_event(lobby: Lobby) -> None:
+async def test_what_was_acknowledged_does_not_come_back_with_its_event(sessions: Sessions) -> None:
     for _ in range(2):
-        await lobby.succeed()
-    first, second = [one["notification_id"] for one in await lobby.told(2)]
-    assert await lobby.ack(first) == 200
+        await sessions.succeed()
+    first, second = [one["notification_id"] for one in await sessions.told(2)]
+    assert await sessions.ack(first) == 200
     told: list[str] = []
 
     async def hear(_: str, all_: Sequence[StoredNotification]) -> None:
         told.extend(kept.id for kept in all_)
 
-    lobby.house.onward._notifying._projector._listeners = [hear]
-    await rewind(lobby)
+    sessions.app.onward._notifying._projector._listeners = [hear]
+    await rewind(sessions)
     assert set(told) == {second}
 
 
 async def test_what_a_dead_projector_left_behind_is_told_by_the_next(
-    lobby: Lobby, monkeypatch: pytest.MonkeyPatch
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[str] = []
     keep = NotificationStore.add
@@ -165,28 +165,28 @@ async def test_what_a_dead_projector_left_behind_is_told_by_the_next(
 
     monkeypatch.setattr(projector, "AGAIN_S", 0.01)
     monkeypatch.setattr(NotificationStore, "add", die_first)
-    await lobby.succeed()
-    (notice,) = await lobby.told(1)
+    await sessions.succeed()
+    (notice,) = await sessions.told(1)
     assert kept == [notice["notification_id"]] * 3
 
 
-async def test_a_replayed_task_is_told_of_again_under_another_id(lobby: Lobby) -> None:
-    worker = await lobby.worker()
-    task = await lobby.submit(max_retries=0)
+async def test_a_replayed_task_is_told_of_again_under_another_id(sessions: Sessions) -> None:
+    worker = await sessions.worker()
+    task = await sessions.submit(max_retries=0)
     await worker.task()
     await worker.answer(task, error="no")
-    await lobby.told(1)
-    assert (await lobby.house.post(f"/api/v2/tasks/{task}/retry", None)).status_code == 200
+    await sessions.told(1)
+    assert (await sessions.app.post(f"/api/v2/tasks/{task}/retry", None)).status_code == 200
     await worker.task()
     await worker.answer(task, error="no")
-    both = await lobby.told(2)
+    both = await sessions.told(2)
     assert len({notice["notification_id"] for notice in both}) == 2
 
 
 async def test_without_a_session_nobody_reads_the_log(
-    lobby: Lobby, monkeypatch: pytest.MonkeyPatch
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    onward = lobby.house.onward
+    onward = sessions.app.onward
     looks: list[str] = []
     events = onward.backend.tasks.events
 
@@ -195,32 +195,32 @@ async def test_without_a_session_nobody_reads_the_log(
         return await events(**query)
 
     monkeypatch.setattr(onward.backend.tasks, "events", counted)
-    await lobby.succeed(session=None)
+    await sessions.succeed(session=None)
     assert looks == []
     assert await onward.backend.documents.get(CURSORS, "notices", now=NOW) is None
-    await lobby.succeed()
-    assert [notice["type"] for notice in await lobby.told(1)] == ["task_completed"]
+    await sessions.succeed()
+    assert [notice["type"] for notice in await sessions.told(1)] == ["task_completed"]
     assert looks[0] == "$"  # what was before the first session is never read
     assert "" not in looks
 
 
-async def test_a_notice_is_unread_until_it_is_acked(lobby: Lobby) -> None:
-    await lobby.succeed()
-    (notice,) = await lobby.told(1)
-    assert await lobby.notices(unread=True) == [notice]
-    assert [await lobby.ack(notice["notification_id"]) for _ in range(2)] == [200, 200]
-    assert await lobby.notices(unread=True) == []
-    assert await lobby.notices() == [{**notice, "read": True}]
-    assert await lobby.ack("notif-nobody-knows") == 404
-    assert await lobby.ack(notice["notification_id"], session="s2") == 404
+async def test_a_notice_is_unread_until_it_is_acked(sessions: Sessions) -> None:
+    await sessions.succeed()
+    (notice,) = await sessions.told(1)
+    assert await sessions.notices(unread=True) == [notice]
+    assert [await sessions.ack(notice["notification_id"]) for _ in range(2)] == [200, 200]
+    assert await sessions.notices(unread=True) == []
+    assert await sessions.notices() == [{**notice, "read": True}]
+    assert await sessions.ack("notif-nobody-knows") == 404
+    assert await sessions.ack(notice["notification_id"], session="s2") == 404
 
 
-async def test_polling_is_counted(lobby: Lobby) -> None:
-    await lobby.succeed()
-    await lobby.told(1)
-    before = await lobby.metric("onward_notifications_delivered_total", how="poll")
-    await lobby.notices()
-    assert await lobby.metric("onward_notifications_delivered_total", how="poll") == before + 1
+async def test_polling_is_counted(sessions: Sessions) -> None:
+    await sessions.succeed()
+    await sessions.told(1)
+    before = await sessions.metric("onward_notifications_delivered_total", how="poll")
+    await sessions.notices()
+    assert await sessions.metric("onward_notifications_delivered_total", how="poll") == before + 1
 
 
 def a_notice(number: int, at: int = NOW) -> StoredNotification:
@@ -239,20 +239,20 @@ def a_notice(number: int, at: int = NOW) -> StoredNotification:
 
 
 @pytest.fixture
-def many(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> NotificationStore:
+def many(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> NotificationStore:
     monkeypatch.setattr(store, "MOST", 10)
     monkeypatch.setattr(store, "SLACK", 5)
-    return lobby.house.onward.notifications
+    return sessions.app.onward.notifications
 
 
-async def test_notices_come_in_pages(lobby: Lobby) -> None:
+async def test_notices_come_in_pages(sessions: Sessions) -> None:
     for number in range(5):
-        await lobby.house.onward.notifications.add("s1", a_notice(number))
+        await sessions.app.onward.notifications.add("s1", a_notice(number))
     seen: list[str] = []
     cursor: dict[str, str | None] = {}
     for _ in range(3):
         path = "/api/v2/sessions/s1/notifications"
-        page = (await lobby.house.get(path, params={"limit": 2, **cursor})).json()
+        page = (await sessions.app.get(path, params={"limit": 2, **cursor})).json()
         seen += [item["notification_id"] for item in page["items"]]
         cursor = {"cursor": page["next"]}
     assert seen == [f"notif-{number:06}" for number in (4, 3, 2, 1, 0)]
@@ -269,11 +269,11 @@ async def test_of_too_many_the_oldest_that_were_read_go_first(many: Notification
     assert left == [4, 5, 6, *range(8, 16)]
 
 
-async def test_a_notice_past_its_time_is_gone(lobby: Lobby, many: NotificationStore) -> None:
+async def test_a_notice_past_its_time_is_gone(sessions: Sessions, many: NotificationStore) -> None:
     await many.add("s1", a_notice(1))
-    lobby.house.clock.advance(KEPT_MS)
+    sessions.app.clock.advance(KEPT_MS)
     assert await many.list("s1") == []
-    await many.add("s1", a_notice(2, lobby.house.clock.now()))
+    await many.add("s1", a_notice(2, sessions.app.clock.now()))
     await many.trim("s1")
-    found = await lobby.house.onward.backend.documents.list("notice:s1", now=NOW)
+    found = await sessions.app.onward.backend.documents.list("notice:s1", now=NOW)
     assert [document.key for document in found] == ["notif-000002"]

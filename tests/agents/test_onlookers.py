@@ -6,37 +6,37 @@ from typing import Any
 
 import pytest
 
-from tests.agents.lobby import Lobby, until
+from tests.agents.sessions import Sessions, until
 from tests.agents.test_push import connected
 
 
-async def looked(lobby: Lobby, session: str = "s1") -> dict[str, Any]:
+async def looked(sessions: Sessions, session: str = "s1") -> dict[str, Any]:
     """Its one notice, as an onlooker sees it."""
 
     async def there() -> dict[str, Any] | None:
-        found = await lobby.notices(session, peek=True)
+        found = await sessions.notices(session, peek=True)
         return found[0] if found else None
 
     return await until(there)
 
 
-async def delivered(lobby: Lobby, session: str = "s1") -> dict[str, Any]:
+async def delivered(sessions: Sessions, session: str = "s1") -> dict[str, Any]:
     async def told() -> dict[str, Any] | None:
-        found = await looked(lobby, session)
+        found = await looked(sessions, session)
         return found if found["delivered_by"] else None
 
     return await until(told)
 
 
 @pytest.mark.contract("N-5", "N-8")
-async def test_sessions_are_listed_with_what_each_has(lobby: Lobby) -> None:
-    await lobby.succeed("s1")
-    await lobby.submit("s2")
-    listener = lobby.listen("s2")
-    await connected(lobby, "s2")
-    await looked(lobby)
-    page = (await lobby.house.get("/api/v2/sessions")).json()
-    now = lobby.house.clock.now()
+async def test_sessions_are_listed_with_what_each_has(sessions: Sessions) -> None:
+    await sessions.succeed("s1")
+    await sessions.submit("s2")
+    listener = sessions.listen("s2")
+    await connected(sessions, "s2")
+    await looked(sessions)
+    page = (await sessions.app.get("/api/v2/sessions")).json()
+    now = sessions.app.clock.now()
     assert page == {
         "items": [
             {
@@ -58,84 +58,84 @@ async def test_sessions_are_listed_with_what_each_has(lobby: Lobby) -> None:
         ],
         "next": None,
     }
-    assert (await lobby.house.get("/api/v2/sessions/s1")).json() == page["items"][1]
+    assert (await sessions.app.get("/api/v2/sessions/s1")).json() == page["items"][1]
     await listener.close()
 
 
-async def test_sessions_come_in_pages(lobby: Lobby) -> None:
+async def test_sessions_come_in_pages(sessions: Sessions) -> None:
     for name in ("a", "b", "c"):
-        await lobby.submit(name)
-    first = (await lobby.house.get("/api/v2/sessions?limit=2")).json()
+        await sessions.submit(name)
+    first = (await sessions.app.get("/api/v2/sessions?limit=2")).json()
     assert [one["id"] for one in first["items"]] == ["c", "b"]
-    second = (await lobby.house.get(f"/api/v2/sessions?limit=2&cursor={first['next']}")).json()
+    second = (await sessions.app.get(f"/api/v2/sessions?limit=2&cursor={first['next']}")).json()
     assert ([one["id"] for one in second["items"]], second["next"]) == (["a"], None)
 
 
 @pytest.mark.parametrize("query", ["cursor=x", "cursor=-1", "limit=0", "limit=201"])
-async def test_a_question_that_makes_no_sense_is_refused(lobby: Lobby, query: str) -> None:
-    assert (await lobby.house.get(f"/api/v2/sessions?{query}")).status_code == 422
+async def test_a_question_that_makes_no_sense_is_refused(sessions: Sessions, query: str) -> None:
+    assert (await sessions.app.get(f"/api/v2/sessions?{query}")).status_code == 422
 
 
-async def test_a_session_that_nobody_used_is_not_found(lobby: Lobby) -> None:
-    answer = await lobby.house.get("/api/v2/sessions/nobody")
+async def test_a_session_that_nobody_used_is_not_found(sessions: Sessions) -> None:
+    answer = await sessions.app.get("/api/v2/sessions/nobody")
     assert answer.status_code == 404
     assert answer.json()["hint"]
 
 
-async def test_a_look_delivers_nothing(lobby: Lobby) -> None:
-    await lobby.succeed()
-    notice = await looked(lobby)
+async def test_a_look_delivers_nothing(sessions: Sessions) -> None:
+    await sessions.succeed()
+    notice = await looked(sessions)
     assert (notice["delivered_by"], notice["delivered_at"], notice["read_at"]) == (None,) * 3
-    assert await lobby.metric("onward_notifications_delivered_total", how="poll") == 0
-    assert (await looked(lobby))["delivered_by"] is None
+    assert await sessions.metric("onward_notifications_delivered_total", how="poll") == 0
+    assert (await looked(sessions))["delivered_by"] is None
 
 
 @pytest.mark.contract("S2-6")
-async def test_the_first_way_a_notice_went_is_kept(lobby: Lobby) -> None:
-    listener = lobby.listen()
-    await connected(lobby)
-    await lobby.succeed()
+async def test_the_first_way_a_notice_went_is_kept(sessions: Sessions) -> None:
+    listener = sessions.listen()
+    await connected(sessions)
+    await sessions.succeed()
     await listener.receive()
-    pushed = await delivered(lobby)
+    pushed = await delivered(sessions)
     assert pushed["delivered_by"] == "websocket"
-    assert pushed["delivered_at"] == lobby.house.clock.now()
-    lobby.house.clock.advance(1_000)
-    await lobby.notices()  # a poll later on changes nothing of it
-    assert await looked(lobby) == pushed
+    assert pushed["delivered_at"] == sessions.app.clock.now()
+    sessions.app.clock.advance(1_000)
+    await sessions.notices()  # a poll later on changes nothing of it
+    assert await looked(sessions) == pushed
     await listener.close()
 
 
-async def test_a_poll_is_a_delivery_too(lobby: Lobby) -> None:
-    await lobby.succeed()
-    await lobby.told(1)
-    assert (await delivered(lobby))["delivered_by"] == "poll"
+async def test_a_poll_is_a_delivery_too(sessions: Sessions) -> None:
+    await sessions.succeed()
+    await sessions.told(1)
+    assert (await delivered(sessions))["delivered_by"] == "poll"
 
 
-async def test_an_acknowledged_notice_says_when(lobby: Lobby) -> None:
-    await lobby.succeed()
-    (notice,) = await lobby.told(1)
-    lobby.house.clock.advance(2_000)
-    assert await lobby.ack(notice["notification_id"]) == 200
-    seen = await looked(lobby)
+async def test_an_acknowledged_notice_says_when(sessions: Sessions) -> None:
+    await sessions.succeed()
+    (notice,) = await sessions.told(1)
+    sessions.app.clock.advance(2_000)
+    assert await sessions.ack(notice["notification_id"]) == 200
+    seen = await looked(sessions)
     assert seen["read"] is True
     assert seen["read_at"] == seen["delivered_at"] + 2_000
 
 
-async def test_what_a_tools_answer_told_went_with_it(lobby: Lobby) -> None:
-    await lobby.succeed()
-    await looked(lobby)
-    answer = await lobby.house.post("/api/v2/tools/list_user_tasks_tool?session_id=s1", {})
+async def test_what_a_tools_answer_told_went_with_it(sessions: Sessions) -> None:
+    await sessions.succeed()
+    await looked(sessions)
+    answer = await sessions.app.post("/api/v2/tools/list_user_tasks_tool?session_id=s1", {})
     assert answer.status_code == 200, answer.text
-    told = await delivered(lobby)
+    told = await delivered(sessions)
     assert (told["delivered_by"], told["read"]) == ("interaction", True)
 
 
-async def test_an_acknowledgement_meanwhile_is_not_undone_by_the_record(lobby: Lobby) -> None:
-    await lobby.succeed()
-    await looked(lobby)
-    notices = lobby.house.onward.notifications
+async def test_an_acknowledgement_meanwhile_is_not_undone_by_the_record(sessions: Sessions) -> None:
+    await sessions.succeed()
+    await looked(sessions)
+    notices = sessions.app.onward.notifications
     (kept,) = await notices.list("s1")
     await notices.acknowledge("s1", kept.id)
     await notices.record("s1", [kept], "websocket")  # as it was read before the word came
-    seen = await looked(lobby)
+    seen = await looked(sessions)
     assert (seen["read"], seen["delivered_by"]) == (True, "websocket")

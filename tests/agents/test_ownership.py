@@ -19,8 +19,8 @@ from fastapi.routing import iter_route_contexts
 from onward.app import build
 from onward.native.tools.tools import tools_of
 from onward.settings import Settings
-from tests.agents.lobby import until
-from tests.house import House, SocketWorker, open_house
+from tests.agents.sessions import until
+from tests.running_app import RunningApp, SocketWorker, running_app
 
 ABSENT = "01900000-0000-7000-8000-000000000000"
 SECRET = "4711-secret"
@@ -108,18 +108,18 @@ PLAIN = re.compile(
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with open_house() as house:
-        yield house
+async def app() -> AsyncIterator[RunningApp]:
+    async with running_app() as app:
+        yield app
 
 
-async def adas(house: House, stage: str) -> str:
+async def adas(app: RunningApp, stage: str) -> str:
     """A task of Ada's that has come so far."""
     body = {"type": "secret", "payload": {"pin": SECRET}, "session_id": "ada", "max_retries": 0}
     body["requires_approval"] = stage == "waiting"
-    id: str = (await house.post("/api/v2/tasks", body)).json()["id"]
+    id: str = (await app.post("/api/v2/tasks", body)).json()["id"]
     if stage in ("running", "succeeded", "dead"):
-        worker = await house.worker(group=None, services=["secret"])
+        worker = await app.worker(group=None, services=["secret"])
         await worker.task()
         said = {"type": "progress", "taskId": id, "progress": 0.5, "message": SECRET}
         await worker.send(said)
@@ -128,19 +128,19 @@ async def adas(house: House, stage: str) -> str:
         elif stage == "dead":
             await worker.answer(id, error=SECRET)
     elif stage == "canceled":
-        await house.post(f"/api/v2/tasks/{id}/cancel", {})
+        await app.post(f"/api/v2/tasks/{id}/cancel", {})
 
     async def there() -> bool:
-        found = await seen(house, id)
+        found = await seen(app, id)
         return bool(found["state"] == stage and (stage != "running" or found["progress"]))
 
     await until(there)
     return id
 
 
-async def seen(house: House, id: str) -> dict[str, Any]:
+async def seen(app: RunningApp, id: str) -> dict[str, Any]:
     """As the operator has it."""
-    found: dict[str, Any] = (await house.get(f"/api/v2/tasks/{id}")).json()
+    found: dict[str, Any] = (await app.get(f"/api/v2/tasks/{id}")).json()
     return found
 
 
@@ -185,47 +185,49 @@ SESSION_TASKS = [route for route in SESSION if "{task_id}" in route]
 @pytest.mark.contract("S2-9", "R-8")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("route", SESSION_TASKS)
-async def test_no_route_opens_another_sessions_task(house: House, route: str, stage: str) -> None:
-    task = await adas(house, stage)
-    before = await seen(house, task)
+async def test_no_route_opens_another_sessions_task(
+    app: RunningApp, route: str, stage: str
+) -> None:
+    task = await adas(app, stage)
+    before = await seen(app, task)
     method, path = route.split()
 
     async def ask(session: str, id: str) -> httpx2.Response:
         at = path.replace("{session_id}", session).replace("{task_id}", id)
-        return await house.http.request(method, at)
+        return await app.http.request(method, at)
 
     for stranger in ("eve", "ADA", "ada%20"):
         foreign = await ask(stranger, task)
         assert foreign.status_code == 404
         same(foreign, await ask(stranger, ABSENT), (task, ABSENT))
-    assert await seen(house, task) == before
+    assert await seen(app, task) == before
     assert (await ask("ada", task)).status_code < 300
 
 
 @pytest.mark.contract("R-8")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("route", FOREIGN)
-async def test_no_other_door_opens_a_sessions_task(house: House, route: str, stage: str) -> None:
-    task = await adas(house, stage)
-    before = await seen(house, task)
+async def test_no_other_door_opens_a_sessions_task(app: RunningApp, route: str, stage: str) -> None:
+    task = await adas(app, stage)
+    before = await seen(app, task)
     method, path = FOREIGN[route].split()
 
     async def ask(id: str) -> httpx2.Response:
-        return await house.http.request(method, path.replace("{task_id}", id))
+        return await app.http.request(method, path.replace("{task_id}", id))
 
     foreign = await ask(task)
     assert foreign.status_code in (404, 400)  # the tasks door has no other word where it retries
     same(foreign, await ask(ABSENT), (task, ABSENT))
-    assert await seen(house, task) == before
+    assert await seen(app, task) == before
 
 
 @pytest.mark.contract("R-8")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("route", FOREIGN_LISTS)
-async def test_no_other_door_lists_a_sessions_task(house: House, route: str, stage: str) -> None:
-    task = await adas(house, stage)
+async def test_no_other_door_lists_a_sessions_task(app: RunningApp, route: str, stage: str) -> None:
+    task = await adas(app, stage)
     method, path = route.split()
-    answer = await house.http.request(method, path)
+    answer = await app.http.request(method, path)
     assert answer.status_code == 200, answer.text
     assert task not in answer.text
     assert SECRET not in answer.text
@@ -237,50 +239,50 @@ async def test_no_other_door_lists_a_sessions_task(house: House, route: str, sta
 @pytest.mark.contract("S2-9")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("status", ["all", "pending", "processing", "completed", "failed"])
-async def test_no_list_shows_another_sessions_tasks(house: House, stage: str, status: str) -> None:
-    task = await adas(house, stage)
+async def test_no_list_shows_another_sessions_tasks(
+    app: RunningApp, stage: str, status: str
+) -> None:
+    task = await adas(app, stage)
     path = f"/api/v2/sessions/eve/tasks?status={status}"
-    assert (await house.get(path)).json()["items"] == []
+    assert (await app.get(path)).json()["items"] == []
     tool = "/api/v2/tools/list_user_tasks_tool?session_id={}"
     body = {} if status == "processing" else {"status_filter": status}
-    assert (await house.post(tool.format("eve"), body)).json()["tasks"] == []
-    listed = (await house.post(tool.format("ada"), {})).json()["tasks"]
+    assert (await app.post(tool.format("eve"), body)).json()["tasks"] == []
+    listed = (await app.post(tool.format("ada"), {})).json()["tasks"]
     assert [item["task_id"] for item in listed] == [task]
 
 
-async def told(house: House) -> dict[str, Any]:
+async def told(app: RunningApp) -> dict[str, Any]:
     """A notice of Ada's."""
-    await adas(house, "succeeded")
+    await adas(app, "succeeded")
 
     async def there() -> dict[str, Any] | None:
-        items = (await house.get("/api/v2/sessions/ada/notifications")).json()["items"]
+        items = (await app.get("/api/v2/sessions/ada/notifications")).json()["items"]
         return items[0] if items else None
 
     return await until(there)
 
 
 @pytest.mark.contract("S2-9")
-async def test_a_session_is_told_nothing_of_anothers_by_any_way(house: House) -> None:
-    sockets = {
-        name: SocketWorker(house.app, f"/ws/notifications/{name}") for name in ("ada", "eve")
-    }
-    notice = await told(house)
+async def test_a_session_is_told_nothing_of_anothers_by_any_way(app: RunningApp) -> None:
+    sockets = {name: SocketWorker(app.asgi, f"/ws/notifications/{name}") for name in ("ada", "eve")}
+    notice = await told(app)
     assert (await sockets["ada"].receive())["notification_id"] == notice["notification_id"]
     await sockets["eve"].send({"type": "ping"})
     assert await sockets["eve"].receive() == {"type": "pong"}, "and nothing before it"
     for socket in sockets.values():
         await socket.close()
-    assert (await house.get("/api/v2/sessions/eve/notifications")).json()["items"] == []
+    assert (await app.get("/api/v2/sessions/eve/notifications")).json()["items"] == []
     path = "/api/v2/tools/list_user_tasks_tool?session_id={}"
-    assert (await house.post(path.format("eve"), {})).json()["notifications"] == []
-    heard = (await house.post(path.format("ada"), {})).json()["notifications"]
+    assert (await app.post(path.format("eve"), {})).json()["notifications"] == []
+    heard = (await app.post(path.format("ada"), {})).json()["notifications"]
     assert [one["notification_id"] for one in heard] == [notice["notification_id"]]
 
 
 @pytest.mark.contract("S2-9")
-async def test_an_event_stream_is_the_sessions_own(house: House) -> None:
-    notice = await told(house)
-    hub = house.onward.hub
+async def test_an_event_stream_is_the_sessions_own(app: RunningApp) -> None:
+    notice = await told(app)
+    hub = app.onward.hub
     async with asyncio.timeout(30):
         own = hub.follow("ada", "sse")
         first = await anext(own)
@@ -289,21 +291,21 @@ async def test_an_event_stream_is_the_sessions_own(house: House) -> None:
         await own.aclose()
     strange = hub.follow("eve", "sse")
     waiting = asyncio.ensure_future(anext(strange))
-    await house.settled()
+    await app.settled()
     assert not waiting.done()
     waiting.cancel()
     await asyncio.wait([waiting])
 
 
 @pytest.mark.contract("S2-9")
-async def test_another_sessions_notice_cannot_be_acknowledged_by_any_way(house: House) -> None:
-    notice = (await told(house))["notification_id"]
+async def test_another_sessions_notice_cannot_be_acknowledged_by_any_way(app: RunningApp) -> None:
+    notice = (await told(app))["notification_id"]
     absent = "notif-01900000-0000-7000-8000-000000000000"
     path = "/api/v2/sessions/eve/notifications/{}/ack"
-    answers = [await house.post(path.format(id), None) for id in (notice, absent)]
+    answers = [await app.post(path.format(id), None) for id in (notice, absent)]
     assert answers[0].status_code == 404
     same(answers[0], answers[1], (notice, absent))
-    eve = SocketWorker(house.app, "/ws/notifications/eve")
+    eve = SocketWorker(app.asgi, "/ws/notifications/eve")
     said = []
     for id in (notice, absent):
         await eve.send({"type": "ack", "notification_id": id})
@@ -311,25 +313,25 @@ async def test_another_sessions_notice_cannot_be_acknowledged_by_any_way(house: 
     await eve.close()
     assert said[0] == said[1]
     assert said[0]["type"] == "error"
-    kept = (await house.get("/api/v2/sessions/ada/notifications?unread=true")).json()["items"]
+    kept = (await app.get("/api/v2/sessions/ada/notifications?unread=true")).json()["items"]
     assert [one["notification_id"] for one in kept] == [notice]
 
 
 @pytest.mark.contract("S2-9")
-async def test_a_sessions_preferences_are_its_own(house: House) -> None:
+async def test_a_sessions_preferences_are_its_own(app: RunningApp) -> None:
     path = "/api/v2/sessions/{}/preferences"
-    usual = (await house.get(path.format("eve"))).json()
+    usual = (await app.get(path.format("eve"))).json()
     wished = {"push": False, "types": ["task_failed"]}
-    assert (await house.http.put(path.format("ada"), json=wished)).status_code == 200
-    assert (await house.get(path.format("eve"))).json() == usual
+    assert (await app.http.put(path.format("ada"), json=wished)).status_code == 200
+    assert (await app.get(path.format("eve"))).json() == usual
 
 
 @pytest.mark.contract("S2-9")
-async def test_a_session_that_has_nothing_looks_like_one_that_never_was(house: House) -> None:
-    await adas(house, "queued")
-    assert (await house.get("/api/v2/sessions/ada")).status_code == 200
+async def test_a_session_that_has_nothing_looks_like_one_that_never_was(app: RunningApp) -> None:
+    await adas(app, "queued")
+    assert (await app.get("/api/v2/sessions/ada")).status_code == 200
     for name in ("eve", "ADA", "ada%20"):
-        assert (await house.get(f"/api/v2/sessions/{name}")).status_code == 404
+        assert (await app.get(f"/api/v2/sessions/{name}")).status_code == 404
 
 
 # Tools.
@@ -348,18 +350,18 @@ TASK_TOOLS = [tool.name for tool in tools_of([]) if "task_id" in tool.parameters
 @pytest.mark.contract("S2-9", "R-8")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("tool", TASK_TOOLS)
-async def test_no_tool_opens_another_sessions_task(house: House, tool: str, stage: str) -> None:
-    task = await adas(house, stage)
-    before = await seen(house, task)
+async def test_no_tool_opens_another_sessions_task(app: RunningApp, tool: str, stage: str) -> None:
+    task = await adas(app, stage)
+    before = await seen(app, task)
     for asker, (query, arguments) in ASKERS.items():
 
         async def ask(id: str, query: str = query, said: dict[str, str] = arguments) -> Any:
-            return await house.post(f"/api/v2/tools/{tool}{query}", {**said, "task_id": id})
+            return await app.post(f"/api/v2/tools/{tool}{query}", {**said, "task_id": id})
 
         foreign = await ask(task)
         assert foreign.status_code == 404, asker
         same(foreign, await ask(ABSENT), (task, ABSENT))
-    assert await seen(house, task) == before
+    assert await seen(app, task) == before
 
 
 # MCP.
@@ -386,9 +388,9 @@ class _Nobody:
 METHODS = _methods()
 
 
-async def spoken(house: House, session: str | None, method: str, params: Any) -> httpx2.Response:
+async def spoken(app: RunningApp, session: str | None, method: str, params: Any) -> httpx2.Response:
     query = "" if session is None else f"?session_id={session}"
-    return await house.http.post(
+    return await app.http.post(
         f"/mcp{query}",
         json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params},
         headers={
@@ -400,29 +402,29 @@ async def spoken(house: House, session: str | None, method: str, params: Any) ->
 
 @pytest.mark.contract("S2-9", "R-8")
 @pytest.mark.parametrize("stage", STAGES)
-async def test_no_word_of_mcp_opens_another_sessions_task(house: House, stage: str) -> None:
-    task = await adas(house, stage)
-    before = await seen(house, task)
+async def test_no_word_of_mcp_opens_another_sessions_task(app: RunningApp, stage: str) -> None:
+    task = await adas(app, stage)
+    before = await seen(app, task)
     for session in ("eve", "ADA", None):
         for method in METHODS:
             said = [
-                await spoken(house, session, method, {"taskId": id, "inputResponses": {}})
+                await spoken(app, session, method, {"taskId": id, "inputResponses": {}})
                 for id in (task, ABSENT)
             ]
             assert '"code":-32602' in said[0].text, method
             same(said[0], said[1], (task, ABSENT))
         for tool in TASK_TOOLS:
             said = [
-                await spoken(house, session, "tools/call", {"name": tool, "arguments": arguments})
+                await spoken(app, session, "tools/call", {"name": tool, "arguments": arguments})
                 for arguments in ({"task_id": task}, {"task_id": ABSENT})
             ]
             assert '"code":"not_found"' in said[0].text, tool
             same(said[0], said[1], (task, ABSENT))
         if session is not None:
             listed = await spoken(
-                house, session, "tools/call", {"name": "list_user_tasks_tool", "arguments": {}}
+                app, session, "tools/call", {"name": "list_user_tasks_tool", "arguments": {}}
             )
             assert task not in listed.text
-    assert await seen(house, task) == before
-    own = await spoken(house, "ada", "tasks/get", {"taskId": task})
+    assert await seen(app, task) == before
+    own = await spoken(app, "ada", "tasks/get", {"taskId": task})
     assert json.loads(own.text.partition("data: ")[2])["result"]["taskId"] == task

@@ -9,37 +9,37 @@ from typing import Any
 import pytest
 
 from onward.native.tools.toolbox import LAST_OUTPUT, MOST_OUTPUT
-from tests.agents.lobby import TYPE, Lobby, until
+from tests.agents.sessions import TYPE, Sessions, until
 from tests.agents.test_figures import ledger
 from tests.agents.test_ownership import spoken
-from tests.house import SocketWorker, open_house
+from tests.running_app import SocketWorker, running_app
 
 PIECES: list[Any] = ["first", {"n": 2}, None]
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-async def either(request: pytest.FixtureRequest) -> AsyncIterator[Lobby]:
-    async with open_house(**ledger(request.param)) as house:
-        yield Lobby(house)
+async def either(request: pytest.FixtureRequest) -> AsyncIterator[Sessions]:
+    async with running_app(**ledger(request.param)) as app:
+        yield Sessions(app)
 
 
-async def begun(lobby: Lobby, session: str | None) -> tuple[SocketWorker, str]:
+async def begun(sessions: Sessions, session: str | None) -> tuple[SocketWorker, str]:
     """A task that is half done."""
-    worker = await lobby.worker()
-    task = await lobby.submit(session, backoff_ms=[0])
+    worker = await sessions.worker()
+    task = await sessions.submit(session, backoff_ms=[0])
     await worker.task()
-    await put_out(lobby, worker, task, PIECES)
+    await put_out(sessions, worker, task, PIECES)
     return worker, task
 
 
-async def put_out(lobby: Lobby, worker: SocketWorker, task: str, pieces: list[Any]) -> None:
+async def put_out(sessions: Sessions, worker: SocketWorker, task: str, pieces: list[Any]) -> None:
     for piece in pieces:
         await worker.send({"type": "chunk", "taskId": task, "data": piece})
     said = {"type": "progress", "taskId": task, "progress": 0.5, "message": "half"}
     await worker.send(said)
 
     async def written() -> bool:
-        found = (await lobby.house.get(f"/api/v2/tasks/{task}/events?limit=1000")).json()["items"]
+        found = (await sessions.app.get(f"/api/v2/tasks/{task}/events?limit=1000")).json()["items"]
         since = [event["type"] for event in found][::-1]
         since = since[: since.index("task.claimed")]
         return "task.progress" in since and since.count("task.chunk") == len(pieces)
@@ -47,9 +47,9 @@ async def put_out(lobby: Lobby, worker: SocketWorker, task: str, pieces: list[An
     await until(written, timeout=15)
 
 
-async def result(lobby: Lobby, task: str) -> dict[str, Any]:
+async def result(sessions: Sessions, task: str) -> dict[str, Any]:
     path = "/api/v2/tools/get_task_result_tool?session_id=s1"
-    body: dict[str, Any] = (await lobby.house.post(path, {"task_id": task})).json()
+    body: dict[str, Any] = (await sessions.app.post(path, {"task_id": task})).json()
     return body
 
 
@@ -58,7 +58,7 @@ def shown(body: dict[str, Any]) -> tuple[Any, Any]:
 
 
 @pytest.mark.contract("S2-1")
-async def test_the_tool_tells_how_far_it_is_and_what_there_is(either: Lobby) -> None:
+async def test_the_tool_tells_how_far_it_is_and_what_there_is(either: Sessions) -> None:
     worker, task = await begun(either, "s1")
     said = await result(either, task)
     assert shown(said) == (0.5, "half")
@@ -71,7 +71,9 @@ async def test_the_tool_tells_how_far_it_is_and_what_there_is(either: Lobby) -> 
 
 
 @pytest.mark.contract("S2-1")
-async def test_what_a_failed_attempt_put_out_is_not_taken_for_the_next_ones(either: Lobby) -> None:
+async def test_what_a_failed_attempt_put_out_is_not_taken_for_the_next_ones(
+    either: Sessions,
+) -> None:
     worker, task = await begun(either, "s1")
     await worker.answer(task, error="afterwards")
     assert (await worker.task())["taskId"] == task
@@ -81,43 +83,43 @@ async def test_what_a_failed_attempt_put_out_is_not_taken_for_the_next_ones(eith
 
 
 @pytest.mark.contract("S2-1")
-async def test_of_much_output_the_newest_is_shown(lobby: Lobby) -> None:
-    worker = await lobby.worker()
-    task = await lobby.submit("s1")
+async def test_of_much_output_the_newest_is_shown(sessions: Sessions) -> None:
+    worker = await sessions.worker()
+    task = await sessions.submit("s1")
     await worker.task()
     many = list(range(LAST_OUTPUT + 50))
-    await put_out(lobby, worker, task, many)
-    assert (await result(lobby, task))["partial_output"] == many[-MOST_OUTPUT:]
+    await put_out(sessions, worker, task, many)
+    assert (await result(sessions, task))["partial_output"] == many[-MOST_OUTPUT:]
 
 
 @pytest.mark.contract("S2-1")
-async def test_mcp_tells_the_same(lobby: Lobby) -> None:
-    _, task = await begun(lobby, "s1")
+async def test_mcp_tells_the_same(sessions: Sessions) -> None:
+    _, task = await begun(sessions, "s1")
     arguments = {"name": "get_task_result_tool", "arguments": {"task_id": task}}
-    called = await spoken(lobby.house, "s1", "tools/call", arguments)
+    called = await spoken(sessions.app, "s1", "tools/call", arguments)
     said = json.loads(called.text.partition("data: ")[2])["result"]["structuredContent"]
     assert shown(said) == (0.5, "half")
     assert said["partial_output"] == PIECES
-    asked = await spoken(lobby.house, "s1", "tasks/get", {"taskId": task})
+    asked = await spoken(sessions.app, "s1", "tasks/get", {"taskId": task})
     handle = json.loads(asked.text.partition("data: ")[2])["result"]
     assert handle["statusMessage"] == f"{TYPE} is running: 50%, half."
 
 
 @pytest.mark.contract("N-5")
-async def test_whoever_polls_is_told_how_far_it_is(either: Lobby) -> None:
+async def test_whoever_polls_is_told_how_far_it_is(either: Sessions) -> None:
     _, task = await begun(either, "s1")
-    one = (await either.house.get(f"/api/v2/sessions/s1/tasks/{task}")).json()
+    one = (await either.app.get(f"/api/v2/sessions/s1/tasks/{task}")).json()
     assert shown(one) == (0.5, "half")
-    (listed,) = (await either.house.get("/api/v2/sessions/s1/tasks")).json()["items"]
+    (listed,) = (await either.app.get("/api/v2/sessions/s1/tasks")).json()["items"]
     assert shown(listed) == (0.5, "half")
 
 
 @pytest.mark.contract("N-3")
-async def test_an_event_stream_has_every_piece_in_its_order(either: Lobby) -> None:
+async def test_an_event_stream_has_every_piece_in_its_order(either: Sessions) -> None:
     worker, task = await begun(either, "s1")
     await worker.answer(task, "whole")
     await either.over(task)
-    events = await either.house.get(
+    events = await either.app.get(
         f"/api/v2/tasks/{task}/events", headers={"accept": "text/event-stream"}
     )
     seen = [
@@ -132,18 +134,18 @@ async def test_an_event_stream_has_every_piece_in_its_order(either: Lobby) -> No
 
 
 @pytest.mark.contract("S3-4")
-async def test_the_tasks_door_tells_how_far_a_task_without_a_session_is(either: Lobby) -> None:
+async def test_the_tasks_door_tells_how_far_a_task_without_a_session_is(either: Sessions) -> None:
     _, task = await begun(either, None)
-    assert shown((await either.house.get(f"/api/v1/tasks/{task}")).json()) == (0.5, "half")
+    assert shown((await either.app.get(f"/api/v1/tasks/{task}")).json()) == (0.5, "half")
 
 
 @pytest.mark.contract("S2-11")
 async def test_a_canceled_task_is_stopped_and_its_output_stays_in_its_history(
-    either: Lobby,
+    either: Sessions,
 ) -> None:
     worker, task = await begun(either, "s1")
     path = "/api/v2/tools/cancel_task_tool?session_id=s1"
-    asked = (await either.house.post(path, {"task_id": task})).json()
+    asked = (await either.app.post(path, {"task_id": task})).json()
     assert (asked["status"], asked["message"]) == ("processing", "It was asked to stop.")
     assert (await result(either, task))["partial_output"] == PIECES
     stop = await worker.receive()
@@ -152,5 +154,5 @@ async def test_a_canceled_task_is_stopped_and_its_output_stays_in_its_history(
     assert (await either.over(task))["state"] == "canceled"
     said = await result(either, task)
     assert (said["status"], said["error"]["code"]) == ("failed", "CANCELED")
-    events = (await either.house.get(f"/api/v2/tasks/{task}/events")).json()["items"]
+    events = (await either.app.get(f"/api/v2/tasks/{task}/events")).json()["items"]
     assert [one["data"] for one in events if one["type"] == "task.chunk"] == PIECES

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from onward.core import duty
-from tests.agents.lobby import Lobby, until
-from tests.house import open_house
+from tests.agents.sessions import Sessions, until
+from tests.running_app import running_app
 from tests.servers import fresh_url, shared
 from tests.support import wait_until
 
@@ -18,15 +18,15 @@ from tests.support import wait_until
 @pytest.fixture
 async def pair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[Lobby, Lobby]]:
+) -> AsyncIterator[tuple[Sessions, Sessions]]:
     # Redis forgets by its own clock, and the one by which servers renew it stands still here.
     monkeypatch.setattr(duty, "LEASE_MS", 600_000)
     url = fresh_url("valkey")
     async with AsyncExitStack() as stack:
         lobbies = [
-            Lobby(
+            Sessions(
                 await stack.enter_async_context(
-                    open_house(ledger=url, archive=f"sqlite:///{tmp_path}/archive.db")
+                    running_app(ledger=url, archive=f"sqlite:///{tmp_path}/archive.db")
                 )
             )
             for _ in range(2)
@@ -35,57 +35,61 @@ async def pair(
 
 
 @pytest.mark.contract("S2-6")
-async def test_a_session_is_pushed_to_wherever_it_is_connected(pair: tuple[Lobby, Lobby]) -> None:
-    listeners = [lobby.listen() for lobby in pair]
-    for lobby in pair:
-        hub = lobby.house.onward.hub
+async def test_a_session_is_pushed_to_wherever_it_is_connected(
+    pair: tuple[Sessions, Sessions],
+) -> None:
+    listeners = [sessions.listen() for sessions in pair]
+    for sessions in pair:
+        hub = sessions.app.onward.hub
         await wait_until(lambda hub=hub: hub._subscriptions)  # type: ignore[misc]
-    tasks = [await lobby.succeed() for lobby in pair]
+    tasks = [await sessions.succeed() for sessions in pair]
     for listener in listeners:
         told = [(await listener.receive())["task_id"] for _ in tasks]
         assert sorted(told) == sorted(tasks)
     for listener in listeners:
         assert listener.pending() == 0
         await listener.close()
-    assert all(not lobby.house.onward.hub._subscriptions for lobby in pair)
+    assert all(not sessions.app.onward.hub._subscriptions for sessions in pair)
 
 
-async def test_only_one_server_writes_and_the_other_takes_over(pair: tuple[Lobby, Lobby]) -> None:
+async def test_only_one_server_writes_and_the_other_takes_over(
+    pair: tuple[Sessions, Sessions],
+) -> None:
     one, two = pair
     await one.succeed()
     await one.told(1)
     await two.told(1)
     name = "onward_notifications_total"
-    wrote = [await lobby.metric(name, type="task_completed") for lobby in pair]
+    wrote = [await sessions.metric(name, type="task_completed") for sessions in pair]
     assert sorted(wrote) == [0, 1]
     first = pair[wrote.index(1)]
     second = pair[wrote.index(0)]
-    assert not await second.house.onward._notifying.step()  # it does not even read
-    for work in first.house.onward._background.tasks:
+    assert not await second.app.onward._notifying.step()  # it does not even read
+    for work in first.app.onward._background.tasks:
         work.cancel()
-    await first.house.onward._notifying.close()
+    await first.app.onward._notifying.close()
     await second.succeed()
     await second.told(2)
     assert await second.metric(name, type="task_completed") == 1
 
 
 @pytest.mark.contract("S2-10")
-async def test_a_task_is_counted_by_one_server_only(pair: tuple[Lobby, Lobby]) -> None:
+async def test_a_task_is_counted_by_one_server_only(pair: tuple[Sessions, Sessions]) -> None:
     await pair[0].succeed()
     await pair[1].submit()
     name = "onward_agent_tasks_total"
 
     async def counted() -> bool:
-        return sum([await lobby.metric(name, event="created") for lobby in pair]) == 2
+        return sum([await sessions.metric(name, event="created") for sessions in pair]) == 2
 
     await until(counted, timeout=15)
-    said = [(await lobby.house.get("/metrics")).text for lobby in pair]
+    said = [(await sessions.app.get("/metrics")).text for sessions in pair]
     assert sum("onward_agent_tasks_active 1.0" in text for text in said) == 1
     assert sum("onward_agent_tasks_active" in text for text in said) == 1
 
 
 async def test_sessions_that_nobody_asks_for_leave_nothing_behind(
-    pair: tuple[Lobby, Lobby],
+    pair: tuple[Sessions, Sessions],
 ) -> None:
     await pair[0].succeed()
     await pair[0].told(1)

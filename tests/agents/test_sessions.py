@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.agents.lobby import Lobby
+from tests.agents.sessions import Sessions
 
 
 def same(one: Any, other: Any) -> None:
@@ -17,16 +17,16 @@ def same(one: Any, other: Any) -> None:
 
 
 @pytest.mark.contract("S2-9", "N-5")
-async def test_another_sessions_task_is_as_good_as_missing(lobby: Lobby) -> None:
-    task = await lobby.submit("s1")
-    get = lobby.house.get
+async def test_another_sessions_task_is_as_good_as_missing(sessions: Sessions) -> None:
+    task = await sessions.submit("s1")
+    get = sessions.app.get
     own = await get(f"/api/v2/sessions/s1/tasks/{task}")
     assert (own.status_code, own.json()["id"]) == (200, task)
     same(
         await get(f"/api/v2/sessions/s2/tasks/{task}"),
         await get("/api/v2/sessions/s2/tasks/no-such-task"),
     )
-    nobodys = await lobby.submit(None)
+    nobodys = await sessions.submit(None)
     same(
         await get(f"/api/v2/sessions/s2/tasks/{nobodys}"),
         await get("/api/v2/sessions/s2/tasks/no-such-task"),
@@ -34,38 +34,38 @@ async def test_another_sessions_task_is_as_good_as_missing(lobby: Lobby) -> None
 
 
 @pytest.mark.contract("S2-9")
-async def test_another_sessions_notice_is_as_good_as_missing(lobby: Lobby) -> None:
-    await lobby.succeed("s1")
-    (notice,) = await lobby.told(1)
+async def test_another_sessions_notice_is_as_good_as_missing(sessions: Sessions) -> None:
+    await sessions.succeed("s1")
+    (notice,) = await sessions.told(1)
     path = "/api/v2/sessions/s2/notifications/{}/ack"
     same(
-        await lobby.house.post(path.format(notice["notification_id"]), None),
-        await lobby.house.post(path.format("notif-none"), None),
+        await sessions.app.post(path.format(notice["notification_id"]), None),
+        await sessions.app.post(path.format("notif-none"), None),
     )
-    assert await lobby.notices("s2") == []
-    assert (await lobby.notices("s1"))[0]["read"] is False
+    assert await sessions.notices("s2") == []
+    assert (await sessions.notices("s1"))[0]["read"] is False
 
 
 @pytest.mark.contract("R-8")
-async def test_a_sessions_task_is_not_found_at_the_other_doors(lobby: Lobby) -> None:
-    task = await lobby.succeed("s1")
+async def test_a_sessions_task_is_not_found_at_the_other_doors(sessions: Sessions) -> None:
+    task = await sessions.succeed("s1")
     for path in (f"/api/task/{task}", f"/api/v1/tasks/{task}"):
-        assert (await lobby.house.get(path)).status_code == 404, path
-    assert (await lobby.house.get(f"/tasks/get?id={task}")).status_code == 404
-    listed = (await lobby.house.get("/api/v1/tasks/")).json()
+        assert (await sessions.app.get(path)).status_code == 404, path
+    assert (await sessions.app.get(f"/tasks/get?id={task}")).status_code == 404
+    listed = (await sessions.app.get("/api/v1/tasks/")).json()
     assert task not in str(listed)
-    assert (await lobby.house.get(f"/api/v2/tasks/{task}")).status_code == 200
+    assert (await sessions.app.get(f"/api/v2/tasks/{task}")).status_code == 200
 
 
 @pytest.mark.contract("N-5", "S2-4")
-async def test_a_list_holds_the_sessions_own_by_status(lobby: Lobby) -> None:
-    done = await lobby.succeed("s1")
-    await lobby.succeed("s2")
-    waiting = [await lobby.submit("s1") for _ in range(3)]
-    await lobby.submit("s2")
+async def test_a_list_holds_the_sessions_own_by_status(sessions: Sessions) -> None:
+    done = await sessions.succeed("s1")
+    await sessions.succeed("s2")
+    waiting = [await sessions.submit("s1") for _ in range(3)]
+    await sessions.submit("s2")
 
     async def listed(**query: Any) -> list[str]:
-        page = await lobby.house.get("/api/v2/sessions/s1/tasks", params=query)
+        page = await sessions.app.get("/api/v2/sessions/s1/tasks", params=query)
         assert page.status_code == 200, page.text
         return [item["id"] for item in page.json()["items"]]
 
@@ -76,20 +76,20 @@ async def test_a_list_holds_the_sessions_own_by_status(lobby: Lobby) -> None:
     assert await listed(status="failed") == []
     assert await listed(state="succeeded") == [done]
     assert await listed(state="succeeded", status="pending") == []
-    refused = await lobby.house.get("/api/v2/sessions/s1/tasks?status=asleep")
+    refused = await sessions.app.get("/api/v2/sessions/s1/tasks?status=asleep")
     assert refused.status_code == 422
 
 
-async def test_a_page_by_status_ends_where_the_next_begins(lobby: Lobby) -> None:
+async def test_a_page_by_status_ends_where_the_next_begins(sessions: Sessions) -> None:
     pending = []
     for _ in range(3):
-        pending.append(await lobby.submit("s1"))
-        await lobby.submit("s1", delay_ms=60_000, requires_approval=True)
+        pending.append(await sessions.submit("s1"))
+        await sessions.submit("s1", delay_ms=60_000, requires_approval=True)
     seen: list[str] = []
     cursor: dict[str, str] = {}
     for _ in range(10):
         params: dict[str, Any] = {"status": "pending", "limit": 2, **cursor}
-        page = (await lobby.house.get("/api/v2/sessions/s1/tasks", params=params)).json()
+        page = (await sessions.app.get("/api/v2/sessions/s1/tasks", params=params)).json()
         seen += [item["id"] for item in page["items"]]
         if page["next"] is None:
             break
@@ -97,59 +97,59 @@ async def test_a_page_by_status_ends_where_the_next_begins(lobby: Lobby) -> None
     assert seen == [*reversed(pending)]
 
 
-async def test_a_page_is_never_longer_than_asked_for(lobby: Lobby) -> None:
-    asked = [await lobby.submit("s1", requires_approval=True) for _ in range(2)]
-    await lobby.submit("s1")
-    asked.append(await lobby.submit("s1", requires_approval=True))
+async def test_a_page_is_never_longer_than_asked_for(sessions: Sessions) -> None:
+    asked = [await sessions.submit("s1", requires_approval=True) for _ in range(2)]
+    await sessions.submit("s1")
+    asked.append(await sessions.submit("s1", requires_approval=True))
     query = {"status": "processing", "limit": 2}
-    page = (await lobby.house.get("/api/v2/sessions/s1/tasks", params=query)).json()
+    page = (await sessions.app.get("/api/v2/sessions/s1/tasks", params=query)).json()
     assert [item["id"] for item in page["items"]] == [asked[2], asked[1]]
-    more = await lobby.house.get(
+    more = await sessions.app.get(
         "/api/v2/sessions/s1/tasks", params={**query, "cursor": page["next"]}
     )
     assert [item["id"] for item in more.json()["items"]] == [asked[0]]
 
 
-async def test_a_task_is_submitted_within_its_session(lobby: Lobby) -> None:
+async def test_a_task_is_submitted_within_its_session(sessions: Sessions) -> None:
     path = "/api/v2/sessions/s1/tasks"
-    answer = await lobby.house.post(path, {"type": "report.generate", "timeout_ms": 5_000})
+    answer = await sessions.app.post(path, {"type": "report.generate", "timeout_ms": 5_000})
     assert (answer.status_code, answer.json()["session_id"]) == (202, "s1")
-    other = await lobby.house.post(path, {"type": "report.generate", "session_id": "s2"})
+    other = await sessions.app.post(path, {"type": "report.generate", "session_id": "s2"})
     assert (other.status_code, other.json()["code"]) == (422, "invalid_request")
 
 
 @pytest.mark.contract("S2-9")
-async def test_an_idempotency_key_is_the_sessions_own(lobby: Lobby) -> None:
-    first = await lobby.submit("s1", idempotency_key="k")
-    assert await lobby.submit("s1", idempotency_key="k") == first
-    others = {await lobby.submit(session, idempotency_key="k") for session in ("s2", None)}
+async def test_an_idempotency_key_is_the_sessions_own(sessions: Sessions) -> None:
+    first = await sessions.submit("s1", idempotency_key="k")
+    assert await sessions.submit("s1", idempotency_key="k") == first
+    others = {await sessions.submit(session, idempotency_key="k") for session in ("s2", None)}
     assert len({first, *others}) == 3
 
 
 @pytest.mark.parametrize("session", ["x" * 129, "%00", "%0a"])
-async def test_what_is_no_session_id_is_refused(lobby: Lobby, session: str) -> None:
-    answer = await lobby.house.get(f"/api/v2/sessions/{session}/notifications")
+async def test_what_is_no_session_id_is_refused(sessions: Sessions, session: str) -> None:
+    answer = await sessions.app.get(f"/api/v2/sessions/{session}/notifications")
     assert answer.status_code == 422
 
 
 @pytest.mark.contract("S2-6")
-async def test_preferences_are_kept_and_a_secret_is_shown_once(lobby: Lobby) -> None:
+async def test_preferences_are_kept_and_a_secret_is_shown_once(sessions: Sessions) -> None:
     path = "/api/v2/sessions/s1/preferences"
     every = ["task_completed", "task_failed", "task_timeout"]
     usual = {"push": True, "types": every, "webhook": None}
-    assert (await lobby.house.get(path)).json() == usual
+    assert (await sessions.app.get(path)).json() == usual
     webhook = {"url": "http://127.0.0.1:9/hook"}
-    first = (await lobby.prefer(push=False, types=["task_failed"], webhook=webhook)).json()
+    first = (await sessions.prefer(push=False, types=["task_failed"], webhook=webhook)).json()
     secret = first["webhook"].pop("secret")
     assert secret.startswith("whsec_")
     wished = {"push": False, "types": ["task_failed"], "webhook": {**webhook, "types": every}}
     assert first == wished
-    assert (await lobby.house.get(path)).json() == wished
-    again = await lobby.prefer(push=False, types=["task_failed"], webhook=webhook)
+    assert (await sessions.app.get(path)).json() == wished
+    again = await sessions.prefer(push=False, types=["task_failed"], webhook=webhook)
     assert again.json() == wished  # the same URL keeps its secret
-    assert (await lobby.house.onward.preferences.get("s1")).webhook.secret == secret  # type: ignore[union-attr]
-    assert (await lobby.house.get("/api/v2/sessions/s2/preferences")).json() == usual
-    assert (await lobby.prefer()).json() == usual
+    assert (await sessions.app.onward.preferences.get("s1")).webhook.secret == secret  # type: ignore[union-attr]
+    assert (await sessions.app.get("/api/v2/sessions/s2/preferences")).json() == usual
+    assert (await sessions.prefer()).json() == usual
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ async def test_preferences_are_kept_and_a_secret_is_shown_once(lobby: Lobby) -> 
     ],
 )
 async def test_preferences_that_make_no_sense_are_refused(
-    lobby: Lobby, wishes: dict[str, Any]
+    sessions: Sessions, wishes: dict[str, Any]
 ) -> None:
-    answer = await lobby.prefer(**wishes)
+    answer = await sessions.prefer(**wishes)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
-    assert (await lobby.house.get("/api/v2/sessions/s1/preferences")).json()["webhook"] is None
+    assert (await sessions.app.get("/api/v2/sessions/s1/preferences")).json()["webhook"] is None

@@ -9,9 +9,9 @@ import asyncio
 
 import pytest
 
-from tests.agents.lobby import TYPE, Lobby, until
+from tests.agents.sessions import TYPE, Sessions, until
 from tests.agents.test_figures import DELAY, DURATION, TASKS, noticed
-from tests.house import SocketWorker
+from tests.running_app import SocketWorker
 from tests.support import wait_until
 
 SESSIONS, EACH = 50, 20
@@ -24,23 +24,23 @@ async def hear(listener: SocketWorker, count: int) -> set[str]:
 
 @pytest.mark.contract("S2-12")
 @pytest.mark.timeout(180)
-async def test_a_thousand_tasks_at_once_are_all_completed_and_all_told(lobby: Lobby) -> None:
-    sessions = [f"s{number}" for number in range(SESSIONS)]
-    connected = sessions[::2]
-    listeners = {session: lobby.listen(session) for session in connected}
-    hub = lobby.house.onward.hub
+async def test_a_thousand_tasks_at_once_are_all_completed_and_all_told(sessions: Sessions) -> None:
+    names = [f"s{number}" for number in range(SESSIONS)]
+    connected = names[::2]
+    listeners = {session: sessions.listen(session) for session in connected}
+    hub = sessions.app.onward.hub
     await wait_until(lambda: len(hub._subscriptions) == len(connected), timeout=60)
-    worker = await lobby.house.worker(group=None, services=[TYPE], concurrency=TOTAL)
+    worker = await sessions.app.worker(group=None, services=[TYPE], concurrency=TOTAL)
     owned: dict[str, set[str]] = {}
-    for session in sessions:
-        owned[session] = set(await asyncio.gather(*[lobby.submit(session) for _ in range(EACH)]))
+    for session in names:
+        owned[session] = set(await asyncio.gather(*[sessions.submit(session) for _ in range(EACH)]))
     running = {(await worker.receive(timeout=60))["taskId"] for _ in range(TOTAL)}
     assert running == set().union(*owned.values())
-    found = await noticed(lobby)
+    found = await noticed(sessions)
     assert found["onward_agent_tasks_active"] == found["onward_held"] == TOTAL
     assert found["onward_agent_sessions_active"] == SESSIONS
     # The agent is answered while all of them run.
-    extra = await lobby.submit("s0")
+    extra = await sessions.submit("s0")
     owned["s0"].add(extra)
 
     for task in running:
@@ -51,21 +51,21 @@ async def test_a_thousand_tasks_at_once_are_all_completed_and_all_told(lobby: Lo
         *[hear(listeners[session], len(owned[session])) for session in connected]
     )
     assert heard == [owned[session] for session in connected]
-    for session in sessions[1::2]:
+    for session in names[1::2]:
 
         async def told(session: str = session) -> bool:
-            return {one["task_id"] for one in await lobby.notices(session)} == owned[session]
+            return {one["task_id"] for one in await sessions.notices(session)} == owned[session]
 
         await until(told, timeout=60)
     all_, pushed = TOTAL + 1, sum(len(owned[session]) for session in connected)
 
     async def reached() -> bool:
-        return await lobby.metric("onward_notifications_reached_total") == all_
+        return await sessions.metric("onward_notifications_reached_total") == all_
 
     await until(reached, timeout=60)
     for listener in listeners.values():
         await listener.close()
-    found = await noticed(lobby)
+    found = await noticed(sessions)
     # 99.9 % completion, and the time each took.
     assert found[f'{TASKS}{{event="created"}}'] == found[f'{TASKS}{{event="completed"}}'] == all_
     assert found[f'{TASKS}{{event="failed"}}'] == 0

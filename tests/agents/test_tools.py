@@ -12,7 +12,7 @@ import pytest
 
 from onward.native.tools.tools import tools_of
 from onward.services.catalog import Declared
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 
 GOLDEN = Path(__file__).with_name("openai_tools.json")
 REPORT = {
@@ -30,22 +30,22 @@ REPORT = {
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with open_house() as house:
-        await house.post("/api/v2/services", REPORT)
-        yield house
+async def app() -> AsyncIterator[RunningApp]:
+    async with running_app() as app:
+        await app.post("/api/v2/services", REPORT)
+        yield app
 
 
-async def call(house: House, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    response = await house.post(f"/api/v2/tools/{name}", arguments)
+async def call(app: RunningApp, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    response = await app.post(f"/api/v2/tools/{name}", arguments)
     assert response.status_code == 200, response.text
     body: dict[str, Any] = response.json()
     return body
 
 
-async def hand_off(house: House, session: str = "ada", **parameters: Any) -> str:
+async def hand_off(app: RunningApp, session: str = "ada", **parameters: Any) -> str:
     answer = await call(
-        house,
+        app,
         "report_task_tool",
         {
             "task_type": "report.generate",
@@ -56,85 +56,85 @@ async def hand_off(house: House, session: str = "ada", **parameters: Any) -> str
     return str(answer["task_id"])
 
 
-async def result(house: House, task: str, session: str = "ada") -> dict[str, Any]:
-    return await call(house, "get_task_result_tool", {"task_id": task, "session_id": session})
+async def result(app: RunningApp, task: str, session: str = "ada") -> dict[str, Any]:
+    return await call(app, "get_task_result_tool", {"task_id": task, "session_id": session})
 
 
-async def told(house: House) -> None:
+async def told(app: RunningApp) -> None:
     """The log has been read, and notices written."""
-    await house.onward._notifying.step()
+    await app.onward._notifying.step()
 
 
 @pytest.mark.contract("S2-1")
-async def test_openai_definitions_are_as_they_were(house: House) -> None:
-    found = (await house.get("/api/v2/tools?format=openai")).json()
+async def test_openai_definitions_are_as_they_were(app: RunningApp) -> None:
+    found = (await app.get("/api/v2/tools?format=openai")).json()
     assert found == json.loads(GOLDEN.read_text())
 
 
 @pytest.mark.contract("S2-1")
-async def test_a_bound_tool_does_not_ask_whose_it_is(house: House) -> None:
-    for tool in (await house.get("/api/v2/tools?session_id=ada")).json()["items"]:
+async def test_a_bound_tool_does_not_ask_whose_it_is(app: RunningApp) -> None:
+    for tool in (await app.get("/api/v2/tools?session_id=ada")).json()["items"]:
         assert "session_id" not in tool["parameters"]["properties"]
-    answer = await house.post(
+    answer = await app.post(
         "/api/v2/tools/report_task_tool?session_id=ada",
         {"task_type": "report.generate", "parameters": {"quarter": "Q1"}},
     )
     task = answer.json()["task_id"]
-    assert (await result(house, task))["status"] == "pending"
+    assert (await result(app, task))["status"] == "pending"
 
 
 @pytest.mark.contract("S2-1")
-async def test_a_task_is_handed_off_and_acknowledged_at_once(house: House) -> None:
+async def test_a_task_is_handed_off_and_acknowledged_at_once(app: RunningApp) -> None:
     answer = await call(
-        house,
+        app,
         "report_task_tool",
         {"task_type": "report.export", "parameters": {"any": 1}, "session_id": "ada"},
     )
     assert set(answer) == {"task_id", "acknowledgment_message", "status", "notifications"}
     assert answer["task_id"] in answer["acknowledgment_message"]
-    task = (await house.get(f"/api/v2/tasks/{answer['task_id']}")).json()
+    task = (await app.get(f"/api/v2/tasks/{answer['task_id']}")).json()
     assert (task["session_id"], task["type"]) == ("ada", "report.export")
     assert task["payload"] == {"any": 1}
 
 
 @pytest.mark.contract("S2-1", "S2-4")
-async def test_a_result_says_what_each_status_calls_for(house: House) -> None:
-    first, second = await hand_off(house), await hand_off(house)
-    pending = await result(house, second)
+async def test_a_result_says_what_each_status_calls_for(app: RunningApp) -> None:
+    first, second = await hand_off(app), await hand_off(app)
+    pending = await result(app, second)
     assert (pending["status"], pending["queue_position"]) == ("pending", 2)
 
-    worker = await house.worker(services=["report.generate"])
+    worker = await app.worker(services=["report.generate"])
     frame = await worker.task()
     await worker.send({"type": "progress", "taskId": frame["taskId"], "progress": 0.25})
-    await house.settled()
-    await house.advance(3_000)
-    processing = await result(house, first)
+    await app.settled()
+    await app.advance(3_000)
+    processing = await result(app, first)
     assert (processing["status"], processing["progress"]) == ("processing", 0.25)
     assert processing["eta_seconds"] == 9
 
     await worker.answer(first, {"file": "q4.pdf"})
-    await house.settled()
-    completed = await result(house, first)
+    await app.settled()
+    completed = await result(app, first)
     assert (completed["status"], completed["result"]) == ("completed", {"file": "q4.pdf"})
     assert completed["error"] is None
 
     await worker.task()
     await worker.answer(second, error="no data for Q4", errorType="SchemaInvalid")
-    await house.settled()
-    failed = await result(house, second)
+    await app.settled()
+    failed = await result(app, second)
     assert failed["status"] == "failed"
     assert failed["error"]["code"] == "SchemaInvalid"
     assert "no data for Q4" in failed["message"]
 
 
 @pytest.mark.contract("S2-1", "S2-7")
-async def test_a_late_task_is_said_to_go_on(house: House) -> None:
+async def test_a_late_task_is_said_to_go_on(app: RunningApp) -> None:
     body = {"type": "report.export", "payload": {}, "session_id": "ada", "timeout_ms": 1_000}
-    task = (await house.post("/api/v2/tasks", body)).json()["id"]
-    worker = await house.worker(services=["report.export"])
+    task = (await app.post("/api/v2/tasks", body)).json()["id"]
+    worker = await app.worker(services=["report.export"])
     await worker.task()
-    await house.advance(1_500)
-    late = await result(house, task)
+    await app.advance(1_500)
+    late = await result(app, task)
     assert late["status"] == "timeout"
     assert "still running" in late["message"]
     assert task in late["message"]
@@ -142,25 +142,23 @@ async def test_a_late_task_is_said_to_go_on(house: House) -> None:
 
 @pytest.mark.contract("S2-1", "S2-4")
 @pytest.mark.parametrize("word", ["pending", "PENDING", "all"])
-async def test_tasks_are_listed_by_status_in_any_case(house: House, word: str) -> None:
-    task = await hand_off(house)
-    listed = await call(house, "list_user_tasks_tool", {"session_id": "ada", "status_filter": word})
+async def test_tasks_are_listed_by_status_in_any_case(app: RunningApp, word: str) -> None:
+    task = await hand_off(app)
+    listed = await call(app, "list_user_tasks_tool", {"session_id": "ada", "status_filter": word})
     assert [item["task_id"] for item in listed["tasks"]] == [task]
     none = await call(
-        house, "list_user_tasks_tool", {"session_id": "ada", "status_filter": "completed"}
+        app, "list_user_tasks_tool", {"session_id": "ada", "status_filter": "completed"}
     )
     assert none["tasks"] == []
 
 
 @pytest.mark.contract("S2-11")
-async def test_a_task_is_canceled(house: House) -> None:
-    task = await hand_off(house)
-    said = await call(house, "cancel_task_tool", {"task_id": task, "session_id": "ada"})
+async def test_a_task_is_canceled(app: RunningApp) -> None:
+    task = await hand_off(app)
+    said = await call(app, "cancel_task_tool", {"task_id": task, "session_id": "ada"})
     assert said["status"] == "failed"
-    assert (await result(house, task))["error"]["code"] == "CANCELED"
-    again = await house.post(
-        "/api/v2/tools/cancel_task_tool", {"task_id": task, "session_id": "ada"}
-    )
+    assert (await result(app, task))["error"]["code"] == "CANCELED"
+    again = await app.post("/api/v2/tools/cancel_task_tool", {"task_id": task, "session_id": "ada"})
     assert again.status_code == 409
 
 
@@ -214,67 +212,67 @@ async def test_a_task_is_canceled(house: House) -> None:
     ],
 )
 async def test_a_bad_argument_is_named_and_nothing_is_accepted(
-    house: House, tool: str, arguments: Mapping[str, Any], pointer: str, words: str
+    app: RunningApp, tool: str, arguments: Mapping[str, Any], pointer: str, words: str
 ) -> None:
-    response = await house.post(f"/api/v2/tools/{tool}", arguments)
+    response = await app.post(f"/api/v2/tools/{tool}", arguments)
     problem = response.json()
     assert (response.status_code, problem["code"]) == (422, "invalid_request")
     assert problem["errors"][0]["pointer"] == pointer
     assert words in problem["detail"]
-    assert (await house.get("/api/v2/tasks")).json()["items"] == []
+    assert (await app.get("/api/v2/tasks")).json()["items"] == []
 
 
-async def test_a_tool_that_is_not_there_is_not_found(house: House) -> None:
-    assert (await house.post("/api/v2/tools/none_task_tool", {})).status_code == 404
+async def test_a_tool_that_is_not_there_is_not_found(app: RunningApp) -> None:
+    assert (await app.post("/api/v2/tools/none_task_tool", {})).status_code == 404
     # What only MCP waits for is no tool of this door.
-    assert (await house.post("/api/v2/tools/report_generate", {})).status_code == 404
-    assert (await house.post("/api/v2/tools/report_task_tool", [])).status_code == 422
+    assert (await app.post("/api/v2/tools/report_generate", {})).status_code == 404
+    assert (await app.post("/api/v2/tools/report_task_tool", [])).status_code == 422
 
 
-async def test_a_tool_bound_to_a_session_takes_no_other(house: House) -> None:
-    task = await hand_off(house, "ada")
-    response = await house.post(
+async def test_a_tool_bound_to_a_session_takes_no_other(app: RunningApp) -> None:
+    task = await hand_off(app, "ada")
+    response = await app.post(
         "/api/v2/tools/get_task_result_tool?session_id=eve", {"task_id": task, "session_id": "ada"}
     )
     assert response.status_code == 422
 
 
-async def test_a_call_sent_twice_under_one_key_is_one_task(house: House) -> None:
+async def test_a_call_sent_twice_under_one_key_is_one_task(app: RunningApp) -> None:
     arguments = {"task_type": "report.export", "parameters": {}, "session_id": "ada"}
     path, key = "/api/v2/tools/report_task_tool", {"idempotency-key": "k1"}
-    first = (await house.post(path, arguments, headers=key)).json()["task_id"]
-    assert (await house.post(path, arguments, headers=key)).json()["task_id"] == first
+    first = (await app.post(path, arguments, headers=key)).json()["task_id"]
+    assert (await app.post(path, arguments, headers=key)).json()["task_id"] == first
 
 
 @pytest.mark.contract("S2-1", "S2-6")
-async def test_an_answer_tells_what_was_not_yet_told_and_tells_it_once(house: House) -> None:
-    task = await hand_off(house)
-    worker = await house.worker(services=["report.generate"])
+async def test_an_answer_tells_what_was_not_yet_told_and_tells_it_once(app: RunningApp) -> None:
+    task = await hand_off(app)
+    worker = await app.worker(services=["report.generate"])
     await worker.task()
     await worker.answer(task, "done")
-    await house.settled()
-    await told(house)
+    await app.settled()
+    await told(app)
 
     # The next interaction is any tool's, about anything.
-    listed = await call(house, "list_user_tasks_tool", {"session_id": "ada"})
+    listed = await call(app, "list_user_tasks_tool", {"session_id": "ada"})
     (notice,) = listed["notifications"]
     assert (notice["type"], notice["task_id"]) == ("task_completed", task)
-    assert (await result(house, task))["notifications"] == []
-    kept = (await house.get("/api/v2/sessions/ada/notifications")).json()["items"]
+    assert (await result(app, task))["notifications"] == []
+    kept = (await app.get("/api/v2/sessions/ada/notifications")).json()["items"]
     assert [item["read"] for item in kept] == [True]
 
 
 @pytest.mark.contract("S2-6")
-async def test_an_answer_that_was_refused_has_told_nothing(house: House) -> None:
-    task = await hand_off(house)
-    worker = await house.worker(services=["report.generate"])
+async def test_an_answer_that_was_refused_has_told_nothing(app: RunningApp) -> None:
+    task = await hand_off(app)
+    worker = await app.worker(services=["report.generate"])
     await worker.task()
     await worker.answer(task, "done")
-    await house.settled()
-    await told(house)
+    await app.settled()
+    await told(app)
     bad = {"session_id": "ada", "status_filter": "lost"}
-    assert (await house.post("/api/v2/tools/list_user_tasks_tool", bad)).status_code == 422
-    assert len((await result(house, task))["notifications"]) == 1
+    assert (await app.post("/api/v2/tools/list_user_tasks_tool", bad)).status_code == 422
+    assert len((await result(app, task))["notifications"]) == 1
 
 
 def _declared(*names: str, types: Mapping[str, tuple[str, ...]] | None = None) -> list[Declared]:

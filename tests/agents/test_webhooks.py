@@ -16,7 +16,7 @@ from onward.core.contract import Key
 from onward.core.task import encode
 from onward.native.notifications import webhooks
 from onward.native.notifications.webhooks import QUEUE, WebhookDelivery
-from tests.agents.lobby import Lobby, until
+from tests.agents.sessions import Sessions, until
 from tests.agents.test_notices import rewind
 from tests.push.conftest import PlainWorker, Request, raw
 from tests.support import NOW, a_task, wait_until
@@ -45,18 +45,20 @@ def verified(request: Request, secret: bytes) -> bool:
     return bool(headers["webhook-signature"] == f"v1,{mac}")
 
 
-async def webhook_deliveries(lobby: Lobby, **query: Any) -> list[dict[str, Any]]:
-    answer = await lobby.house.get("/api/v2/tasks", params={"queue": QUEUE, **query})
+async def webhook_deliveries(sessions: Sessions, **query: Any) -> list[dict[str, Any]]:
+    answer = await sessions.app.get("/api/v2/tasks", params={"queue": QUEUE, **query})
     items: list[dict[str, Any]] = answer.json()["items"]
     return items
 
 
 @pytest.mark.contract("S2-6")
-async def test_a_notice_is_posted_as_a_signed_cloud_event(lobby: Lobby, receiver: Receive) -> None:
+async def test_a_notice_is_posted_as_a_signed_cloud_event(
+    sessions: Sessions, receiver: Receive
+) -> None:
     hook = receiver()
-    await lobby.prefer(webhook={"url": f"{hook.url}/hooks/onward", "secret": SECRET})
-    task = await lobby.succeed()
-    (notice,) = await lobby.told(1)
+    await sessions.prefer(webhook={"url": f"{hook.url}/hooks/onward", "secret": SECRET})
+    task = await sessions.succeed()
+    (notice,) = await sessions.told(1)
     del notice["read"]
     await wait_until(lambda: hook.calls)
     (call,) = hook.calls
@@ -75,130 +77,134 @@ async def test_a_notice_is_posted_as_a_signed_cloud_event(lobby: Lobby, receiver
         "sessionid": "s1",
         "data": notice,
     }
-    assert await until(lambda: webhook_deliveries(lobby, state="succeeded"))
-    assert await lobby.metric("onward_notifications_delivered_total", how="webhook") == 1
+    assert await until(lambda: webhook_deliveries(sessions, state="succeeded"))
+    assert await sessions.metric("onward_notifications_delivered_total", how="webhook") == 1
 
 
-async def test_a_plain_secret_signs_as_it_is(lobby: Lobby, receiver: Receive) -> None:
+async def test_a_plain_secret_signs_as_it_is(sessions: Sessions, receiver: Receive) -> None:
     hook = receiver()
-    await lobby.prefer(webhook={"url": hook.url, "secret": "long enough"})
-    await lobby.succeed()
+    await sessions.prefer(webhook={"url": hook.url, "secret": "long enough"})
+    await sessions.succeed()
     await wait_until(lambda: hook.calls)
     assert verified(hook.calls[0], b"long enough")
 
 
 @pytest.mark.contract("S2-6")
-async def test_a_receiver_that_is_away_is_tried_again(lobby: Lobby, receiver: Receive) -> None:
+async def test_a_receiver_that_is_away_is_tried_again(
+    sessions: Sessions, receiver: Receive
+) -> None:
     answers = [503, 200]
 
     def answer(request: Request) -> Any:
         return raw(answers.pop(0))(request)
 
     hook = receiver(answer)
-    await lobby.prefer(webhook={"url": hook.url, "secret": SECRET})
-    await lobby.succeed()
-    assert await until(lambda: webhook_deliveries(lobby, state="scheduled"))
-    await lobby.house.advance(5_000)
-    assert await until(lambda: webhook_deliveries(lobby, state="succeeded"))
+    await sessions.prefer(webhook={"url": hook.url, "secret": SECRET})
+    await sessions.succeed()
+    assert await until(lambda: webhook_deliveries(sessions, state="scheduled"))
+    await sessions.app.advance(5_000)
+    assert await until(lambda: webhook_deliveries(sessions, state="succeeded"))
     first, second = hook.calls
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert int(second.headers["webhook-timestamp"]) == int(first.headers["webhook-timestamp"]) + 5
     assert first.body == second.body
-    breakers = lobby.house.onward.dispatcher.pressure.breakers
+    breakers = sessions.app.onward.dispatcher.pressure.breakers
     assert breakers.shut(QUEUE) is None
 
 
 async def test_one_broken_receiver_does_not_keep_others_waiting(
-    lobby: Lobby, receiver: Receive
+    sessions: Sessions, receiver: Receive
 ) -> None:
     broken, hook = receiver(raw(503)), receiver()
-    await lobby.prefer("s1", webhook={"url": broken.url})
-    await lobby.prefer("s2", webhook={"url": hook.url})
+    await sessions.prefer("s1", webhook={"url": broken.url})
+    await sessions.prefer("s2", webhook={"url": hook.url})
     for _ in range(12):  # more than a breaker needs to open
-        await lobby.succeed("s1")
+        await sessions.succeed("s1")
     await wait_until(lambda: len(broken.calls) == 12)
-    await lobby.succeed("s2")
+    await sessions.succeed("s2")
     await wait_until(lambda: hook.calls)
 
 
 @pytest.mark.parametrize("status", [302, 400, 410])
 async def test_a_refusal_for_good_is_a_dead_letter(
-    lobby: Lobby, receiver: Receive, status: int
+    sessions: Sessions, receiver: Receive, status: int
 ) -> None:
     elsewhere = receiver()
     hook = receiver(raw(status, location=elsewhere.url))
-    await lobby.prefer(webhook={"url": hook.url})
-    await lobby.succeed()
-    (delivery,) = await until(lambda: webhook_deliveries(lobby, state="dead"))
+    await sessions.prefer(webhook={"url": hook.url})
+    await sessions.succeed()
+    (delivery,) = await until(lambda: webhook_deliveries(sessions, state="dead"))
     assert str(status) in delivery["error"]["message"]
     assert len(hook.calls) == 1
     assert elsewhere.calls == []  # a redirect is not followed
 
 
-async def test_an_event_that_is_read_again_posts_nothing(lobby: Lobby, receiver: Receive) -> None:
+async def test_an_event_that_is_read_again_posts_nothing(
+    sessions: Sessions, receiver: Receive
+) -> None:
     hook = receiver()
-    await lobby.prefer(webhook={"url": hook.url})
-    await lobby.succeed()
-    assert await until(lambda: webhook_deliveries(lobby, state="succeeded"))
-    await rewind(lobby)
-    assert len(await webhook_deliveries(lobby)) == 1
+    await sessions.prefer(webhook={"url": hook.url})
+    await sessions.succeed()
+    assert await until(lambda: webhook_deliveries(sessions, state="succeeded"))
+    await rewind(sessions)
+    assert len(await webhook_deliveries(sessions)) == 1
     assert len(hook.calls) == 1
 
 
-async def test_only_what_is_wished_for_is_posted(lobby: Lobby, receiver: Receive) -> None:
+async def test_only_what_is_wished_for_is_posted(sessions: Sessions, receiver: Receive) -> None:
     hook = receiver()
-    await lobby.prefer(webhook={"url": hook.url, "types": ["task_failed"]})
-    await lobby.succeed()
-    await lobby.told(1)
-    await lobby.house.onward._notifying.step()
-    assert await webhook_deliveries(lobby) == []
+    await sessions.prefer(webhook={"url": hook.url, "types": ["task_failed"]})
+    await sessions.succeed()
+    await sessions.told(1)
+    await sessions.app.onward._notifying.step()
+    assert await webhook_deliveries(sessions) == []
 
 
-async def test_a_forged_errand_has_nothing_signed(lobby: Lobby, receiver: Receive) -> None:
+async def test_a_forged_errand_has_nothing_signed(sessions: Sessions, receiver: Receive) -> None:
     hook = receiver()
-    await lobby.prefer(webhook={"url": hook.url, "secret": SECRET})
+    await sessions.prefer(webhook={"url": hook.url, "secret": SECRET})
     forged = {"session_id": "s1", "notification_id": "notif-forged", "notification": {"x": 1}}
     path = "/api/v2/tasks?wait_ms=5000"
-    answer = await lobby.house.post(path, {"type": QUEUE, "payload": forged})
+    answer = await sessions.app.post(path, {"type": QUEUE, "payload": forged})
     assert answer.json()["result"] == {"skipped": "no notification"}
-    answer = await lobby.house.post(path, {"type": QUEUE, "payload": [1]})
+    answer = await sessions.app.post(path, {"type": QUEUE, "payload": [1]})
     assert answer.json()["state"] == "dead"
     assert hook.calls == []
 
 
 async def test_a_host_that_is_no_longer_allowed_is_not_called(
-    lobby: Lobby, receiver: Receive, monkeypatch: pytest.MonkeyPatch
+    sessions: Sessions, receiver: Receive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = receiver()
-    await lobby.prefer(webhook={"url": hook.url})
-    monkeypatch.setattr(lobby.house.onward.hosts, "_nets", [])
-    await lobby.succeed()
-    (delivery,) = await until(lambda: webhook_deliveries(lobby, state="scheduled"))
+    await sessions.prefer(webhook={"url": hook.url})
+    monkeypatch.setattr(sessions.app.onward.hosts, "_nets", [])
+    await sessions.succeed()
+    (delivery,) = await until(lambda: webhook_deliveries(sessions, state="scheduled"))
     assert "is not among the hosts" in delivery["error"]["message"]
     assert hook.calls == []
 
 
 async def test_a_receiver_that_hangs_is_given_up_on(
-    lobby: Lobby, receiver: Receive, monkeypatch: pytest.MonkeyPatch
+    sessions: Sessions, receiver: Receive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = threading.Event()
     hook = receiver(lambda _: held.wait(5))
     monkeypatch.setattr(webhooks, "CALL_S", 0.05)
-    await lobby.prefer(webhook={"url": hook.url})
-    await lobby.succeed()
+    await sessions.prefer(webhook={"url": hook.url})
+    await sessions.succeed()
     try:
-        assert await until(lambda: webhook_deliveries(lobby, state="scheduled"))
+        assert await until(lambda: webhook_deliveries(sessions, state="scheduled"))
     finally:
         held.set()
 
 
-async def test_an_errand_for_a_webhook_that_is_gone_is_skipped(lobby: Lobby) -> None:
-    await lobby.succeed()
-    (notice,) = await lobby.told(1)
+async def test_an_errand_for_a_webhook_that_is_gone_is_skipped(sessions: Sessions) -> None:
+    await sessions.succeed()
+    (notice,) = await sessions.told(1)
     delivery = a_task(
         type=QUEUE, queue=QUEUE, payload=encode(WebhookDelivery("s1", notice["notification_id"]))
     )
-    dispatcher = lobby.house.onward.dispatcher
+    dispatcher = sessions.app.onward.dispatcher
     _, ending = await dispatcher.submit_and_wait(
         delivery, timeout_ms=5_000, key=Key(QUEUE, "x", "x")
     )

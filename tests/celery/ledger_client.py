@@ -22,7 +22,9 @@ from tests.servers import RedisServer
 from tests.support import PROFILES, a_task
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-JOBS = ",".join(f"tests.celery.jobs:{name}" for name in ("mark", "hold", "second_time", "add"))
+SERVICES = ",".join(
+    f"tests.celery.services:{name}" for name in ("mark", "hold", "second_time", "add")
+)
 LEASE_MS = 1_500
 
 
@@ -30,7 +32,7 @@ def environment(redis: RedisServer) -> dict[str, str]:
     return {
         "ONWARD_LEDGER": redis.url,
         "ONWARD_ARCHIVE": "",
-        "ONWARD_CELERY_SERVICES": JOBS,
+        "ONWARD_CELERY_SERVICES": SERVICES,
         "ONWARD_LEASE_MS": str(LEASE_MS),
         "ONWARD_DRAIN_MS": "500",
         "ONWARD_RETRY_SCHEDULES": '{"Default":[0.2]}',

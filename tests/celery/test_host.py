@@ -57,7 +57,7 @@ class Doings:
         raise TryAgain("down")
 
 
-class Shop:
+class HostOnLedger:
     def __init__(self, here: LedgerClient, doings: Doings, **settings: Any) -> None:
         self.ledger = here
         self.passed_on = 0
@@ -89,106 +89,108 @@ def doings() -> Iterator[Doings]:
 
 
 @pytest.fixture
-async def shop(redis: RedisServer, doings: Doings) -> AsyncIterator[Shop]:
+async def hosted(redis: RedisServer, doings: Doings) -> AsyncIterator[HostOnLedger]:
     redis.client.flushall()
     async with ledger_client(redis) as here:
-        shop = Shop(here, doings, lease_ms=600, retry_schedules={"Default": [60.0]})
+        hosted = HostOnLedger(here, doings, lease_ms=600, retry_schedules={"Default": [60.0]})
 
         async def signed_on() -> bool:
             return await here.workers() == ["celery@test/1"]
 
         await until(signed_on)
-        yield shop
+        yield hosted
         doings.go.set()
-        await shop.close()
+        await hosted.close()
 
 
 async def test_one_wake_up_does_all_that_waits_and_wakes_one_other(
-    shop: Shop, doings: Doings
+    hosted: HostOnLedger, doings: Doings
 ) -> None:
-    ids = [await shop.ledger.submit("quick", {"n": n}) for n in range(5)]
-    await shop.work("quick")
+    ids = [await hosted.ledger.submit("quick", {"n": n}) for n in range(5)]
+    await hosted.work("quick")
     assert doings.done == [0, 1, 2, 3, 4]
-    assert shop.passed_on == 1
-    check_redis_invariants(shop.ledger.redis.client, ids)
+    assert hosted.passed_on == 1
+    check_redis_invariants(hosted.ledger.redis.client, ids)
 
 
 async def test_the_last_task_wakes_no_other_and_neither_does_an_empty_queue(
-    shop: Shop, doings: Doings
+    hosted: HostOnLedger, doings: Doings
 ) -> None:
-    await shop.ledger.submit("quick", {"n": 1})
-    await shop.work("quick")
-    await shop.work("quick")
-    assert (doings.done, shop.passed_on) == ([1], 0)
+    await hosted.ledger.submit("quick", {"n": 1})
+    await hosted.work("quick")
+    await hosted.work("quick")
+    assert (doings.done, hosted.passed_on) == ([1], 0)
 
 
-async def test_a_queue_that_is_not_served_here_is_left_alone(shop: Shop) -> None:
-    id = await shop.ledger.submit("elsewhere", {})
-    await shop.work("elsewhere")
-    assert (await shop.ledger.get(id)).fence == 0
+async def test_a_queue_that_is_not_served_here_is_left_alone(hosted: HostOnLedger) -> None:
+    id = await hosted.ledger.submit("elsewhere", {})
+    await hosted.work("elsewhere")
+    assert (await hosted.ledger.get(id)).fence == 0
 
 
 async def test_after_a_while_a_run_takes_nothing_more_but_ends_what_it_has(
-    shop: Shop, doings: Doings, monkeypatch: pytest.MonkeyPatch
+    hosted: HostOnLedger, doings: Doings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_module, "CLAIM_S", 0.1)
-    ids = [await shop.ledger.submit("slow", {"n": n}) for n in range(3)]
-    working = asyncio.create_task(shop.work("slow"))
+    ids = [await hosted.ledger.submit("slow", {"n": n}) for n in range(3)]
+    working = asyncio.create_task(hosted.work("slow"))
     await wait_until(lambda: doings.done == [0])
     await asyncio.sleep(0.3)  # its time is over, its task is not
     assert not working.done()
     doings.go.set()
     await working
-    states = [(await shop.ledger.get(id)).state for id in ids]
+    states = [(await hosted.ledger.get(id)).state for id in ids]
     assert states == [State.SUCCEEDED, State.QUEUED, State.QUEUED]
-    assert [(await shop.ledger.get(id)).fence for id in ids] == [1, 0, 0]
+    assert [(await hosted.ledger.get(id)).fence for id in ids] == [1, 0, 0]
 
 
-async def test_work_that_is_no_longer_ours_is_stopped(shop: Shop, doings: Doings) -> None:
-    id = await shop.ledger.submit("patient", {})
-    working = asyncio.create_task(shop.work("patient"))
-    await shop.ledger.until(id, State.RUNNING)
-    await shop.ledger.dispatcher.cancel(id)
+async def test_work_that_is_no_longer_ours_is_stopped(hosted: HostOnLedger, doings: Doings) -> None:
+    id = await hosted.ledger.submit("patient", {})
+    working = asyncio.create_task(hosted.work("patient"))
+    await hosted.ledger.until(id, State.RUNNING)
+    await hosted.ledger.dispatcher.cancel(id)
     await wait_until(doings.stopped.is_set)
     await working
-    assert (await shop.ledger.get(id)).state is State.CANCELED
+    assert (await hosted.ledger.get(id)).state is State.CANCELED
 
 
-async def test_closing_hands_back_what_does_not_end_in_time(shop: Shop, doings: Doings) -> None:
-    id = await shop.ledger.submit("slow", {})
-    working = asyncio.create_task(shop.work("slow"))
+async def test_closing_hands_back_what_does_not_end_in_time(
+    hosted: HostOnLedger, doings: Doings
+) -> None:
+    id = await hosted.ledger.submit("slow", {})
+    working = asyncio.create_task(hosted.work("slow"))
     await wait_until(lambda: doings.done == [0])
-    await shop.close(grace_ms=50)
+    await hosted.close(grace_ms=50)
     await working
-    task = await shop.ledger.get(id)
+    task = await hosted.ledger.get(id)
     assert (task.state, task.attempt, task.lost) == (State.QUEUED, 0, 0)
-    assert await shop.ledger.workers() == []
+    assert await hosted.ledger.workers() == []
 
 
-async def test_what_ends_in_time_is_not_handed_back(shop: Shop, doings: Doings) -> None:
-    id = await shop.ledger.submit("slow", {})
-    working = asyncio.create_task(shop.work("slow"))
+async def test_what_ends_in_time_is_not_handed_back(hosted: HostOnLedger, doings: Doings) -> None:
+    id = await hosted.ledger.submit("slow", {})
+    working = asyncio.create_task(hosted.work("slow"))
     await wait_until(lambda: doings.done == [0])
-    closing = asyncio.create_task(shop.close(grace_ms=5_000))
+    closing = asyncio.create_task(hosted.close(grace_ms=5_000))
     await asyncio.sleep(0.1)
     assert not closing.done()
     doings.go.set()
     await asyncio.gather(working, closing)
-    assert (await shop.ledger.get(id)).state is State.SUCCEEDED
+    assert (await hosted.ledger.get(id)).state is State.SUCCEEDED
 
 
 @pytest.mark.contract("S3-11")
 async def test_a_service_that_is_down_is_left_alone_and_no_process_is_woken(
-    shop: Shop, doings: Doings
+    hosted: HostOnLedger, doings: Doings
 ) -> None:
     for _ in range(14):
-        await shop.ledger.submit("broken", {}, profile="tasks")
-    await shop.work("broken")
+        await hosted.ledger.submit("broken", {}, profile="tasks")
+    await hosted.work("broken")
     tried = len(doings.done)
     assert tried < 14, "no breaker opened"
-    before = shop.passed_on
-    await shop.work("broken")
-    assert (len(doings.done), shop.passed_on) == (tried, before)
+    before = hosted.passed_on
+    await hosted.work("broken")
+    assert (len(doings.done), hosted.passed_on) == (tried, before)
 
 
 def test_wake_ups_that_are_not_read_do_not_pile_up(
@@ -214,13 +216,13 @@ def test_wake_ups_that_are_not_read_do_not_pile_up(
         del sys.modules[name]
 
 
-async def test_a_sweep_returns_what_waits_for_celery_workers(shop: Shop) -> None:
-    later = shop.ledger.dispatcher.clock.now() + 50
-    await shop.ledger.submit("quick", {}, run_at=later)
-    await shop.ledger.submit("quick", {})
-    await shop.ledger.submit("elsewhere", {})
+async def test_a_sweep_returns_what_waits_for_celery_workers(hosted: HostOnLedger) -> None:
+    later = hosted.ledger.dispatcher.clock.now() + 50
+    await hosted.ledger.submit("quick", {}, run_at=later)
+    await hosted.ledger.submit("quick", {})
+    await hosted.ledger.submit("elsewhere", {})
 
     async def swept() -> bool:
-        return await shop.sweep() == {"quick": 2}
+        return await hosted.sweep() == {"quick": 2}
 
     await until(swept)

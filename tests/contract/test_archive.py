@@ -30,7 +30,7 @@ HOUR, MONTH = 3_600_000, 30 * 24 * 3_600_000
 FINISHED = frozenset({State.SUCCEEDED, State.FAILED})
 
 
-class Shelf(Driver):
+class ArchivedDriver(Driver):
     """A driver with an archive behind it, and an archiver."""
 
     backend: ArchivedBackend
@@ -78,21 +78,21 @@ class Shelf(Driver):
 
 
 @pytest.fixture
-async def shelf(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Shelf]:
-    shelf = Shelf(tmp_path, clock)
-    await shelf.archiver.prepare()
-    yield shelf
-    await shelf.backend.close()
+async def archived(tmp_path: Path, clock: ManualClock) -> AsyncIterator[ArchivedDriver]:
+    archived = ArchivedDriver(tmp_path, clock)
+    await archived.archiver.prepare()
+    yield archived
+    await archived.backend.close()
 
 
 @pytest.mark.contract("S1-9")
-async def test_every_event_is_in_the_event_log_once(shelf: Shelf) -> None:
-    await shelf.finished(id="good")
-    held = await shelf.running(id="bad")
-    await shelf.settle(held, BAD)
-    log = await shelf.log()
-    await shelf.file_all()
-    told = shelf.select(
+async def test_every_event_is_in_the_event_log_once(archived: ArchivedDriver) -> None:
+    await archived.finished(id="good")
+    held = await archived.running(id="bad")
+    await archived.settle(held, BAD)
+    log = await archived.log()
+    await archived.file_all()
+    told = archived.select(
         "SELECT task_id, n, generation, type, at, data FROM event_log ORDER BY rowid"
     )
     assert [Event(*row) for row in told] == log
@@ -102,26 +102,26 @@ async def test_every_event_is_in_the_event_log_once(shelf: Shelf) -> None:
         "task.failed",
         "task.dlq",
     ]
-    await shelf.backend.documents.delete("cursor", shelf.archiver.name)
-    again = Archiver(shelf.backend, shelf.clock, {})
-    shelf.clock.advance(10_000)
+    await archived.backend.documents.delete("cursor", archived.archiver.name)
+    again = Archiver(archived.backend, archived.clock, {})
+    archived.clock.advance(10_000)
     assert await again.step(), "the whole log a second time"
-    assert shelf.select("SELECT count(*), count(DISTINCT event_id) FROM event_log") == [
+    assert archived.select("SELECT count(*), count(DISTINCT event_id) FROM event_log") == [
         (len(log), len(log))
     ]
 
 
 async def test_what_the_archiver_missed_waits_for_it(
-    shelf: Shelf, tmp_path: Path, clock: ManualClock
+    archived: ArchivedDriver, tmp_path: Path, clock: ManualClock
 ) -> None:
-    first = await shelf.finished()
-    await shelf.file_all()
-    second = await shelf.finished()
-    assert await shelf.store.purge([first.id, second.id], now=NOW) == 1, (
+    first = await archived.finished()
+    await archived.file_all()
+    second = await archived.finished()
+    assert await archived.store.purge([first.id, second.id], now=NOW) == 1, (
         "its end is not archived yet"
     )
     clock.advance(10_000)
-    later = Shelf(tmp_path, clock, url=shelf.url)
+    later = ArchivedDriver(tmp_path, clock, url=archived.url)
     await later.archiver.prepare()
     await later.file_all()
     assert await later.store.purge([second.id], now=NOW) == 1
@@ -134,27 +134,27 @@ async def test_what_the_archiver_missed_waits_for_it(
     await later.backend.close()
 
 
-async def test_nothing_leaves_before_a_new_archive_has_read_it(shelf: Shelf) -> None:
-    task = await shelf.finished()
-    assert await shelf.store.purge([task.id], now=NOW) == 0
-    assert await shelf.backend.forgetful.get([task.id]) != [None]
+async def test_nothing_leaves_before_a_new_archive_has_read_it(archived: ArchivedDriver) -> None:
+    task = await archived.finished()
+    assert await archived.store.purge([task.id], now=NOW) == 0
+    assert await archived.backend.forgetful.get([task.id]) != [None]
 
 
 @pytest.mark.contract("S2-5")
-async def test_a_task_that_left_is_read_from_the_archive(shelf: Shelf) -> None:
-    task = await shelf.gone(session="s", payload='["\\u0000 \U0001f600"]', priority=0)
-    assert await shelf.store.get(["nobody", task.id]) == [None, task]
-    assert await shelf.history(task.id) == ["task.created", "task.claimed", "task.succeeded"]
-    page = await shelf.store.events(after="1", limit=1, task=task.id)
+async def test_a_task_that_left_is_read_from_the_archive(archived: ArchivedDriver) -> None:
+    task = await archived.gone(session="s", payload='["\\u0000 \U0001f600"]', priority=0)
+    assert await archived.store.get(["nobody", task.id]) == [None, task]
+    assert await archived.history(task.id) == ["task.created", "task.claimed", "task.succeeded"]
+    page = await archived.store.events(after="1", limit=1, task=task.id)
     assert ([event.n for event in page.items], page.next) == ([2], "2")
-    page = await shelf.store.events(after="3", limit=1, task=task.id)
+    page = await archived.store.events(after="3", limit=1, task=task.id)
     assert (list(page.items), page.next) == ([], "3")
-    assert await shelf.pages(1, session="s") == [task.id]
-    assert await shelf.log() == [], "the stream keeps what the ledger keeps"
+    assert await archived.pages(1, session="s") == [task.id]
+    assert await archived.log() == [], "the stream keeps what the ledger keeps"
 
 
-async def test_the_columns_are_the_fields_of_a_task(shelf: Shelf) -> None:
-    columns = shelf.select("SELECT name FROM pragma_table_info('archived_task')")
+async def test_the_columns_are_the_fields_of_a_task(archived: ArchivedDriver) -> None:
+    columns = archived.select("SELECT name FROM pragma_table_info('archived_task')")
     assert sorted(name for (name,) in columns) == sorted(["tid", *FIELDS])
 
 
@@ -167,22 +167,22 @@ async def test_an_archive_of_an_older_version_is_brought_up_to_date(
     first = (archives.STEPS / "0001_initial.sql").read_text()
     (steps / "0001_initial.sql").write_text(first)
     monkeypatch.setattr(archives, "STEPS", steps)
-    shelf = Shelf(tmp_path, clock)
-    await shelf.archiver.prepare()
-    name = shelf.backend.archive.name
-    await shelf.backend.close()
-    assert shelf.select("PRAGMA user_version") == [(1,)]
+    archived = ArchivedDriver(tmp_path, clock)
+    await archived.archiver.prepare()
+    name = archived.backend.archive.name
+    await archived.backend.close()
+    assert archived.select("PRAGMA user_version") == [(1,)]
 
     new = "ALTER TABLE archived_task ADD COLUMN new_field TEXT"
     (steps / "0002_new_field.sql").write_text(new)
-    shelf = Shelf(tmp_path, clock, url=shelf.url)
-    assert shelf.select("PRAGMA user_version") == [(2,)]
-    assert shelf.select("SELECT count(new_field) FROM archived_task") == [(0,)]
-    assert shelf.backend.archive.name == name, "it is the same file to the ledger's cursor"
-    await shelf.backend.close()
+    archived = ArchivedDriver(tmp_path, clock, url=archived.url)
+    assert archived.select("PRAGMA user_version") == [(2,)]
+    assert archived.select("SELECT count(new_field) FROM archived_task") == [(0,)]
+    assert archived.backend.archive.name == name, "it is the same file to the ledger's cursor"
+    await archived.backend.close()
 
 
-async def test_every_event_that_touches_a_finished_task_is_known(shelf: Shelf) -> None:
+async def test_every_event_that_touches_a_finished_task_is_known(archived: ArchivedDriver) -> None:
     over = {State.SUCCEEDED, State.FAILED, State.DEAD, State.CANCELED}
     telling = {
         frozenset(events)
@@ -193,42 +193,48 @@ async def test_every_event_that_touches_a_finished_task_is_known(shelf: Shelf) -
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 50])
-async def test_pages_run_from_the_ledger_into_the_archive(shelf: Shelf, limit: int) -> None:
+async def test_pages_run_from_the_ledger_into_the_archive(
+    archived: ArchivedDriver, limit: int
+) -> None:
     tasks = [
-        await shelf.gone(),
-        await shelf.finished(queue="b"),
-        await shelf.submit(queue="idle"),
-        await shelf.gone(),
-        await shelf.gone(),
-        await shelf.finished(queue="b"),
-        await shelf.submit(queue="idle"),
-        await shelf.gone(),
+        await archived.gone(),
+        await archived.finished(queue="b"),
+        await archived.submit(queue="idle"),
+        await archived.gone(),
+        await archived.gone(),
+        await archived.finished(queue="b"),
+        await archived.submit(queue="idle"),
+        await archived.gone(),
     ]
-    await shelf.file_all()
+    await archived.file_all()
     newest = ids(tasks)[::-1]
-    assert await shelf.pages(limit) == newest
+    assert await archived.pages(limit) == newest
     over = [task.id for task in tasks if task.queue != "idle"][::-1]
-    assert await shelf.pages(limit, states=FINISHED) == over
-    assert await shelf.pages(limit, queue="b") == ids([tasks[5], tasks[1]])
-    assert await shelf.pages(limit, states=frozenset({State.QUEUED})) == ids([tasks[6], tasks[2]])
+    assert await archived.pages(limit, states=FINISHED) == over
+    assert await archived.pages(limit, queue="b") == ids([tasks[5], tasks[1]])
+    assert await archived.pages(limit, states=frozenset({State.QUEUED})) == ids(
+        [tasks[6], tasks[2]]
+    )
 
 
 @pytest.mark.parametrize("most_bytes", [1, 200, 450, 1_000])
 async def test_pages_of_few_bytes_run_from_the_ledger_into_the_archive(
-    shelf: Shelf, most_bytes: int
+    archived: ArchivedDriver, most_bytes: int
 ) -> None:
     payload = f'"{"x" * 100}"'
     tasks = [
         await (
-            shelf.finished(payload=payload) if at in (1, 4, 5, 8) else shelf.gone(payload=payload)
+            archived.finished(payload=payload)
+            if at in (1, 4, 5, 8)
+            else archived.gone(payload=payload)
         )
         for at in range(10)
     ]
-    await shelf.file_all()
+    await archived.file_all()
     found: list[str] = []
     after: str | None = None
     while True:
-        page = await shelf.store.find(Query(after=after, most_bytes=most_bytes))
+        page = await archived.store.find(Query(after=after, most_bytes=most_bytes))
         assert sum(len(task.payload) for task in page.items[:-1]) <= most_bytes
         found += ids(page.items)
         after = page.next
@@ -237,116 +243,122 @@ async def test_pages_of_few_bytes_run_from_the_ledger_into_the_archive(
     assert found == ids(tasks)[::-1]
 
 
-async def test_a_task_that_leaves_between_two_pages_is_shown_once(shelf: Shelf) -> None:
-    tasks = [await shelf.finished() for _ in range(4)]
-    await shelf.file_all()
-    page = await shelf.store.find(Query(limit=2))
-    await shelf.store.purge(ids(tasks), now=NOW)
-    rest = await shelf.store.find(Query(limit=2, after=page.next))
+async def test_a_task_that_leaves_between_two_pages_is_shown_once(archived: ArchivedDriver) -> None:
+    tasks = [await archived.finished() for _ in range(4)]
+    await archived.file_all()
+    page = await archived.store.find(Query(limit=2))
+    await archived.store.purge(ids(tasks), now=NOW)
+    rest = await archived.store.find(Query(limit=2, after=page.next))
     assert ids([*page.items, *rest.items]) == ids(tasks)[::-1]
 
 
-async def test_a_replayed_task_is_no_longer_shown_as_it_ended(shelf: Shelf) -> None:
-    held = await shelf.running()
-    await shelf.settle(held, BAD)
-    await shelf.file_all()
-    await shelf.apply(replay(await shelf.task(held.id), shelf.now))
-    assert await shelf.pages(5, states=frozenset({State.DEAD})) == [], "before the archive knows"
-    await shelf.file_all()
-    assert shelf.select("SELECT count(*) FROM archived_task") == [(0,)]
-    (again,) = await shelf.claim()
-    await shelf.settle(again, Succeeded("2"))
-    await shelf.file_all()
-    await shelf.store.purge([held.id], now=NOW)
-    found = await shelf.task(held.id)
+async def test_a_replayed_task_is_no_longer_shown_as_it_ended(archived: ArchivedDriver) -> None:
+    held = await archived.running()
+    await archived.settle(held, BAD)
+    await archived.file_all()
+    await archived.apply(replay(await archived.task(held.id), archived.now))
+    assert await archived.pages(5, states=frozenset({State.DEAD})) == [], "before the archive knows"
+    await archived.file_all()
+    assert archived.select("SELECT count(*) FROM archived_task") == [(0,)]
+    (again,) = await archived.claim()
+    await archived.settle(again, Succeeded("2"))
+    await archived.file_all()
+    await archived.store.purge([held.id], now=NOW)
+    found = await archived.task(held.id)
     assert (found.state, found.generation, found.result) == (State.SUCCEEDED, 2, "2")
 
 
-async def test_a_late_word_on_a_finished_task_is_kept_too(shelf: Shelf) -> None:
-    task = await shelf.finished()
-    await shelf.file_all()
-    await shelf.apply(machine.event_only(task, "task.late_result", None))
-    newest = await shelf.task(task.id)
-    await shelf.file_all()
-    await shelf.store.purge([task.id], now=NOW)
-    assert await shelf.task(task.id) == newest
-    assert (await shelf.history(task.id))[-1] == "task.late_result"
+async def test_a_late_word_on_a_finished_task_is_kept_too(archived: ArchivedDriver) -> None:
+    task = await archived.finished()
+    await archived.file_all()
+    await archived.apply(machine.event_only(task, "task.late_result", None))
+    newest = await archived.task(task.id)
+    await archived.file_all()
+    await archived.store.purge([task.id], now=NOW)
+    assert await archived.task(task.id) == newest
+    assert (await archived.history(task.id))[-1] == "task.late_result"
 
 
 async def test_one_server_archives_and_the_others_stand_by(
-    shelf: Shelf, tmp_path: Path, clock: ManualClock
+    archived: ArchivedDriver, tmp_path: Path, clock: ManualClock
 ) -> None:
-    other = Shelf(tmp_path, clock, url=shelf.url)
+    other = ArchivedDriver(tmp_path, clock, url=archived.url)
     await other.archiver.prepare()
-    assert other.archiver.name == shelf.archiver.name
-    assert await shelf.archiver.step()
+    assert other.archiver.name == archived.archiver.name
+    assert await archived.archiver.step()
     assert not await other.archiver.step()
     clock.advance(4_000)
-    assert await shelf.archiver.step(), "renewed"
+    assert await archived.archiver.step(), "renewed"
     clock.advance(4_000)
     assert not await other.archiver.step()
-    task = await shelf.finished()
+    task = await archived.finished()
     clock.advance(2_000)
     assert await other.archiver.step(), "the lease has lapsed"
-    assert not await shelf.archiver.step()
+    assert not await archived.archiver.step()
     assert await other.store.purge([task.id], now=NOW) == 1
-    assert await shelf.task(task.id) == task, "they share the file"
+    assert await archived.task(task.id) == task, "they share the file"
     await other.backend.close()
 
 
 async def test_each_file_is_archived_in_full(
-    shelf: Shelf, tmp_path: Path, clock: ManualClock
+    archived: ArchivedDriver, tmp_path: Path, clock: ManualClock
 ) -> None:
-    apart = Shelf(tmp_path / "apart", clock, url=shelf.url)
+    apart = ArchivedDriver(tmp_path / "apart", clock, url=archived.url)
     await apart.archiver.prepare()
-    task = await shelf.finished()
-    await shelf.file_all()
-    assert await shelf.store.purge([task.id], now=NOW) == 0, "the other file has not got it"
+    task = await archived.finished()
+    await archived.file_all()
+    assert await archived.store.purge([task.id], now=NOW) == 0, "the other file has not got it"
     await apart.file_all()
-    assert await shelf.store.purge([task.id], now=NOW) == 1
-    assert (await apart.task(task.id)).result == (await shelf.task(task.id)).result == task.result
+    assert await archived.store.purge([task.id], now=NOW) == 1
+    assert (
+        (await apart.task(task.id)).result == (await archived.task(task.id)).result == task.result
+    )
     await apart.backend.close()
 
 
-async def test_the_archive_forgets_by_the_profile_but_never_the_dead(shelf: Shelf) -> None:
-    brief = await shelf.gone(profile="sync")
-    long = await shelf.gone()
-    dead = await shelf.running()
-    await shelf.settle(dead, BAD)
-    await shelf.file_all()
-    shelf.clock.advance(2 * HOUR)
-    await shelf.file_all()
-    assert await shelf.store.get([brief.id]) == [None]
-    assert await shelf.history(brief.id) == []
-    assert await shelf.store.get([long.id]) == [long]
-    shelf.clock.advance(MONTH)
-    await shelf.file_all()
-    assert await shelf.store.get([long.id]) == [None]
-    assert shelf.select("SELECT id FROM archived_task") == [(dead.id,)]
+async def test_the_archive_forgets_by_the_profile_but_never_the_dead(
+    archived: ArchivedDriver,
+) -> None:
+    brief = await archived.gone(profile="sync")
+    long = await archived.gone()
+    dead = await archived.running()
+    await archived.settle(dead, BAD)
+    await archived.file_all()
+    archived.clock.advance(2 * HOUR)
+    await archived.file_all()
+    assert await archived.store.get([brief.id]) == [None]
+    assert await archived.history(brief.id) == []
+    assert await archived.store.get([long.id]) == [long]
+    archived.clock.advance(MONTH)
+    await archived.file_all()
+    assert await archived.store.get([long.id]) == [None]
+    assert archived.select("SELECT id FROM archived_task") == [(dead.id,)]
 
 
 async def test_a_ledger_that_was_emptied_goes_on_counting_after_its_archive(
-    shelf: Shelf, tmp_path: Path, clock: ManualClock
+    archived: ArchivedDriver, tmp_path: Path, clock: ManualClock
 ) -> None:
-    old = [await shelf.gone() for _ in range(3)]
-    fresh = Shelf(tmp_path, clock)  # empties it
+    old = [await archived.gone() for _ in range(3)]
+    fresh = ArchivedDriver(tmp_path, clock)  # empties it
     await fresh.archiver.prepare()
     new = [await fresh.finished(queue="n") for _ in range(3)]
     assert await fresh.pages(2) == ids([*old, *new])[::-1]
     await fresh.backend.close()
 
 
-async def test_a_sqlite_ledger_has_the_same_event_log(tmp_path: Path, shelf: Shelf) -> None:
+async def test_a_sqlite_ledger_has_the_same_event_log(
+    tmp_path: Path, archived: ArchivedDriver
+) -> None:
     file = tmp_path / "ledger.db"
     driver = Driver(open_backend(f"sqlite:///{file}"))
     await driver.finished(id="same")
     await driver.backend.close()
-    await shelf.finished(id="same")
-    await shelf.file_all()
+    await archived.finished(id="same")
+    await archived.file_all()
     statement = "SELECT event_id, task_id, n, generation, type, at, data FROM event_log ORDER BY n"
-    theirs = shelf.select(statement)
-    shelf.file = file
-    assert shelf.select(statement) == theirs
+    theirs = archived.select(statement)
+    archived.file = file
+    assert archived.select(statement) == theirs
     assert theirs[0][:5] == ("same:1", "same", 1, 1, "task.created")
 
 

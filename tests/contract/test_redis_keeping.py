@@ -17,7 +17,7 @@ from onward.ledgers import redis as ledger
 from onward.ledgers.redis import RedisBackend
 from onward.ledgers.redis.client import Functions, refused
 from tests.contract.driver import Driver
-from tests.house import open_house
+from tests.running_app import running_app
 from tests.servers import FLAVOURS, fresh_url, shared
 
 
@@ -157,8 +157,8 @@ async def test_health_is_degraded_while_it_may_forget_and_fails_when_it_has(
 ) -> None:
     url = shared(flavour).url
     terms = {"archive": "", "redis_volatile": False}
-    async with open_house(ledger=url, builtin_worker=True, **terms) as house:
-        health = await house.get("/health")
+    async with running_app(ledger=url, builtin_worker=True, **terms) as app:
+        health = await app.get("/health")
         assert (health.status_code, health.json()["status"]) == (200, "degraded")
         part = health.json()["details"]["ledger"]
         assert part["status"] == "degraded"
@@ -167,7 +167,7 @@ async def test_health_is_degraded_while_it_may_forget_and_fails_when_it_has(
         answers: list[Any] = []
 
         async def ask() -> bool:
-            answers.append(await house.get("/health"))
+            answers.append(await app.get("/health"))
             return bool(answers[-1].status_code == 503)
 
         while not await ask():  # noqa: ASYNC110 the server looks once a second
@@ -180,12 +180,12 @@ async def test_no_stream_is_made_in_a_redis_that_has_lost_the_ledger(
 ) -> None:
     url = shared(flavour).url
     with capture_logs() as lines:
-        async with open_house(ledger=url, redis=url, builtin_worker=True, archive="") as house:
+        async with running_app(ledger=url, redis=url, builtin_worker=True, archive="") as app:
             async with asyncio.timeout(30):
                 while not client.keys("onward:fed:*"):  # noqa: ASYNC110 another process
                     await asyncio.sleep(0.05)
                 client.flushall()
-                while (await house.get("/health")).status_code != 503:  # noqa: ASYNC110
+                while (await app.get("/health")).status_code != 503:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
                 # A look may have been half way through when the ledger went.
                 client.flushall()

@@ -31,7 +31,7 @@ from onward.ledgers.sealed.texts import CLEAR
 from onward.ledgers.sqlite import SqliteBackend
 from tests.contract.driver import Driver, submission
 from tests.contract.peers import Peer
-from tests.contract.vault import (
+from tests.contract.sealed_ledger import (
     BOTH,
     K1,
     K2,
@@ -39,7 +39,7 @@ from tests.contract.vault import (
     OLD,
     SECRET,
     TEXT,
-    Vault,
+    SealedLedger,
     check_readable,
     file_bytes,
     lived,
@@ -50,7 +50,7 @@ from tests.support import PROFILES, a_task, an_ask, wait_until
 
 
 @pytest.fixture(params=["sqlite", "redis", "redis with archive"])
-async def vault(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Vault]:
+async def sealed(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SealedLedger]:
     if request.param == "sqlite":
         url, archive = f"sqlite:///{tmp_path}/ledger.db", ""
     else:
@@ -61,23 +61,23 @@ async def vault(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         kept = b"" if request.param == "sqlite" else redis_bytes("valkey")
         return kept + file_bytes(tmp_path)
 
-    vault = Vault(lambda keys: open_backend(url, archive=archive, keys=keys), raw)
-    yield vault
-    await vault.driver.backend.close()
+    sealed = SealedLedger(lambda keys: open_backend(url, archive=archive, keys=keys), raw)
+    yield sealed
+    await sealed.driver.backend.close()
 
 
 @pytest.mark.contract("S2-9")
 @pytest.mark.parametrize(("keys", "found"), [("", True), (BOTH, False)])
-async def test_a_secret_is_nowhere_at_rest(vault: Vault, keys: str, found: bool) -> None:
-    driver = await vault.use(keys)
+async def test_a_secret_is_nowhere_at_rest(sealed: SealedLedger, keys: str, found: bool) -> None:
+    driver = await sealed.use(keys)
     ids = await lived(driver)
-    await vault.file()
+    await sealed.file()
     await check_readable(driver, ids)
-    assert (SECRET.encode() in vault.raw()) is found, "without keys it is there: the look is one"
+    assert (SECRET.encode() in sealed.raw()) is found, "without keys it is there: the look is one"
 
 
-async def test_what_a_parent_answers_is_sealed_with_its_childs_end(vault: Vault) -> None:
-    driver = await vault.use(OLD)
+async def test_what_a_parent_answers_is_sealed_with_its_childs_end(sealed: SealedLedger) -> None:
+    driver = await sealed.use(OLD)
     parked = Parked(seen=0, journal=TEXT, waiting_for="children", notes=(("node.started", TEXT),))
     held = await driver.running()
     await driver.settle(held, parked, a_task(queue="c", parent=held.id, payload=TEXT))
@@ -90,34 +90,34 @@ async def test_what_a_parent_answers_is_sealed_with_its_childs_end(vault: Vault)
     assert moved.answered == {parent.id}
     assert [task.payload for task in moved.claimed] == [TEXT]
     assert (await driver.task(parent.id)).journal == TEXT
-    assert SECRET.encode() not in vault.raw()
+    assert SECRET.encode() not in sealed.raw()
 
 
-async def test_a_ledger_may_hold_both(vault: Vault) -> None:
+async def test_a_ledger_may_hold_both(sealed: SealedLedger) -> None:
     """Keys may be introduced on a ledger that has lived without."""
-    ids = await lived(await vault.use(""))
-    driver = await vault.use(NEW)
+    ids = await lived(await sealed.use(""))
+    driver = await sealed.use(NEW)
     await check_readable(driver, ids)
     fresh = await driver.submit(payload=TEXT)
     assert (await driver.task(fresh.id)).payload == TEXT
 
 
 @pytest.mark.contract("S2-9")
-async def test_rotation_leaves_nothing_under_the_old_key(vault: Vault) -> None:
-    ids = await lived(await vault.use(OLD))
-    await vault.file()
-    driver = await vault.use(BOTH)
+async def test_rotation_leaves_nothing_under_the_old_key(sealed: SealedLedger) -> None:
+    ids = await lived(await sealed.use(OLD))
+    await sealed.file()
+    driver = await sealed.use(BOTH)
     (runs,) = [task for task in await driver.all() if task.id == ids["runs"]]
-    _, _, before = await vault.rotate(dry_run=True)
+    _, _, before = await sealed.rotate(dry_run=True)
     assert set(before) == {"k1"}
-    resealed, unreadable, held = await vault.rotate()
+    resealed, unreadable, held = await sealed.rotate()
     assert held == before
     assert unreadable == 0
-    _, _, after = await vault.rotate(dry_run=True)
+    _, _, after = await sealed.rotate(dry_run=True)
     on_redis = not isinstance(unwrap(driver.backend), SqliteBackend)
     assert 0 < resealed == after["k2"]
     assert on_redis or set(after) == {"k2"}, "only a log on Redis cannot be written anew"
-    assert (await vault.rotate())[0] == 0, "once is enough"
+    assert (await sealed.rotate())[0] == 0, "once is enough"
     await check_readable(driver, ids)
     moved = await driver.task(ids["runs"])
     assert (moved.rev, moved.fence, moved.due_at) == (runs.rev, runs.fence, runs.due_at), (
@@ -128,23 +128,23 @@ async def test_rotation_leaves_nothing_under_the_old_key(vault: Vault) -> None:
     assert (await driver.task(moved.id)).result == TEXT
 
 
-async def test_after_rotation_the_new_key_alone_opens_every_task(vault: Vault) -> None:
-    ids = await lived(await vault.use(OLD))
-    await vault.use(BOTH)
-    await vault.rotate()
-    driver = await vault.use(NEW)
+async def test_after_rotation_the_new_key_alone_opens_every_task(sealed: SealedLedger) -> None:
+    ids = await lived(await sealed.use(OLD))
+    await sealed.use(BOTH)
+    await sealed.rotate()
+    driver = await sealed.use(NEW)
     assert (await driver.task(ids["done"])).result == TEXT
     schedule = await driver.backend.documents.get("schedule", "nightly", now=driver.now)
     assert schedule is not None
     assert schedule.body == TEXT
 
 
-async def test_rotation_seals_what_was_never_sealed(vault: Vault) -> None:
-    ids = await lived(await vault.use(""))
-    driver = await vault.use(NEW)
-    _, _, before = await vault.rotate(dry_run=True)
+async def test_rotation_seals_what_was_never_sealed(sealed: SealedLedger) -> None:
+    ids = await lived(await sealed.use(""))
+    driver = await sealed.use(NEW)
+    _, _, before = await sealed.rotate(dry_run=True)
     assert set(before) == {"none"}
-    assert (await vault.rotate())[0] > 0
+    assert (await sealed.rotate())[0] > 0
     (raw,) = await unwrap(driver.backend).tasks.get([ids["done"]])
     assert raw is not None
     assert {key_of(str(getattr(raw, field))) for field in ("payload", "result", "journal")} == {
@@ -153,8 +153,8 @@ async def test_rotation_seals_what_was_never_sealed(vault: Vault) -> None:
     await check_readable(driver, ids)
 
 
-async def test_rotation_passes_by_what_changed_meanwhile(vault: Vault) -> None:
-    driver = await vault.use(OLD)
+async def test_rotation_passes_by_what_changed_meanwhile(sealed: SealedLedger) -> None:
+    driver = await sealed.use(OLD)
     ids = await lived(driver)
     (texts, *_) = unwrap(driver.backend).sealed_texts  # type: ignore[attr-defined]
     found, _ = await texts.read("", 500)
@@ -186,9 +186,9 @@ async def test_what_is_swapped_does_not_open(tmp_path: Path) -> None:
     await driver.backend.close()
 
 
-async def test_a_missing_key_is_named(vault: Vault) -> None:
-    ids = await lived(await vault.use(OLD))
-    driver = await vault.use(NEW)
+async def test_a_missing_key_is_named(sealed: SealedLedger) -> None:
+    ids = await lived(await sealed.use(OLD))
+    driver = await sealed.use(NEW)
     with pytest.raises(Unreadable) as refused:
         await driver.task(ids["done"])
     assert f"payload of task {ids['done']} is sealed under the key 'k1'" in str(refused.value)
@@ -202,9 +202,9 @@ async def test_a_missing_key_is_named(vault: Vault) -> None:
     assert "'k1'" in logs[0]["error"]
 
 
-async def test_readers_of_the_log_go_on_past_what_does_not_open(vault: Vault) -> None:
-    ids = await lived(await vault.use(OLD))
-    driver = await vault.use(NEW)
+async def test_readers_of_the_log_go_on_past_what_does_not_open(sealed: SealedLedger) -> None:
+    ids = await lived(await sealed.use(OLD))
+    driver = await sealed.use(NEW)
     fresh = await driver.submit(payload=TEXT)
     done, none, there = await driver.store.look([ids["done"], "nobody", fresh.id])
     assert there is not None
@@ -215,9 +215,9 @@ async def test_readers_of_the_log_go_on_past_what_does_not_open(vault: Vault) ->
     assert done.state is State.SUCCEEDED, "what is not sealed is as it is"
 
 
-async def test_reads_that_travel_together_fail_one_by_one(vault: Vault) -> None:
-    ids = await lived(await vault.use(OLD))
-    driver = await vault.use(NEW)
+async def test_reads_that_travel_together_fail_one_by_one(sealed: SealedLedger) -> None:
+    ids = await lived(await sealed.use(OLD))
+    driver = await sealed.use(NEW)
     fresh = [await driver.submit(payload=TEXT) for _ in range(3)]
     wanted = [fresh[0].id, ids["done"], fresh[1].id, ids["asks"], fresh[2].id]
     reads = Coalescer(driver.store.get)
@@ -226,10 +226,12 @@ async def test_reads_that_travel_together_fail_one_by_one(vault: Vault) -> None:
     assert [getattr(found[at], "payload", None) for at in (0, 2, 4)] == [TEXT] * 3
 
 
-async def test_what_opens_is_claimed_though_the_ledger_goes_away_meanwhile(vault: Vault) -> None:
-    driver = await vault.use(OLD)
+async def test_what_opens_is_claimed_though_the_ledger_goes_away_meanwhile(
+    sealed: SealedLedger,
+) -> None:
+    driver = await sealed.use(OLD)
     closed = await driver.submit(payload=TEXT)
-    driver = await vault.use(NEW)
+    driver = await sealed.use(NEW)
     fresh = await driver.submit(payload=TEXT)
     inner = unwrap(driver.backend).tasks
 
@@ -243,10 +245,12 @@ async def test_what_opens_is_claimed_though_the_ledger_goes_away_meanwhile(vault
     assert (await unwrap(driver.backend).tasks.get([closed.id]))[0].state is State.RUNNING  # type: ignore[union-attr]
 
 
-async def test_a_task_whose_time_is_over_waits_for_its_key_all_the_same(vault: Vault) -> None:
-    driver = await vault.use(OLD)
+async def test_a_task_whose_time_is_over_waits_for_its_key_all_the_same(
+    sealed: SealedLedger,
+) -> None:
+    driver = await sealed.use(OLD)
     task = await driver.submit(payload=TEXT, profile="session", expires_at=driver.now + 10)
-    driver = await vault.use(NEW)
+    driver = await sealed.use(NEW)
     driver.now += 20
     assert await driver.store.claim([an_ask()], now=driver.now) == []
     (found,) = await unwrap(driver.backend).tasks.get([task.id])
@@ -254,9 +258,9 @@ async def test_a_task_whose_time_is_over_waits_for_its_key_all_the_same(vault: V
     assert (found.state, found.due_at) == (State.WAITING, driver.now + AGAIN_MS)
 
 
-async def test_a_list_goes_on_past_what_does_not_open(vault: Vault) -> None:
-    ids = await lived(await vault.use(OLD))
-    driver = await vault.use(NEW)
+async def test_a_list_goes_on_past_what_does_not_open(sealed: SealedLedger) -> None:
+    ids = await lived(await sealed.use(OLD))
+    driver = await sealed.use(NEW)
     fresh = await driver.submit(payload=TEXT)
     found = {task.id: task for task in (await driver.store.find(Query())).items}
     assert found[fresh.id].payload == TEXT
@@ -271,9 +275,9 @@ async def test_a_list_goes_on_past_what_does_not_open(vault: Vault) -> None:
     assert all("canary" not in (event.data or "") for event in events)
 
 
-async def test_a_task_that_does_not_open_waits_for_its_key(vault: Vault) -> None:
-    task = await (await vault.use(OLD)).submit(queue="q", payload=TEXT)
-    driver = await vault.use(NEW)
+async def test_a_task_that_does_not_open_waits_for_its_key(sealed: SealedLedger) -> None:
+    task = await (await sealed.use(OLD)).submit(queue="q", payload=TEXT)
+    driver = await sealed.use(NEW)
     fresh = await driver.submit(queue="q", payload=TEXT)
     with capture_logs() as logs:
         claimed = await driver.claim("q", limit=2)
@@ -286,9 +290,9 @@ async def test_a_task_that_does_not_open_waits_for_its_key(vault: Vault) -> None
     assert (raw.state, raw.waiting_for, raw.attempt) == (State.WAITING, "key", 0)
     assert await driver.claim("q") == [], "it does not go round in circles"
 
-    vault.driver.now += AGAIN_MS
-    now = vault.driver.now
-    driver = await vault.use(BOTH)
+    sealed.driver.now += AGAIN_MS
+    now = sealed.driver.now
+    driver = await sealed.use(BOTH)
     driver.now = now
     due = await driver.store.due(now=now, limit=10)
     for one in due:
@@ -298,22 +302,22 @@ async def test_a_task_that_does_not_open_waits_for_its_key(vault: Vault) -> None
     assert (again.id, again.payload, again.attempt, again.lost) == (task.id, TEXT, 1, 0)
 
 
-async def test_the_clock_strikes_also_for_what_does_not_open(vault: Vault) -> None:
-    driver = await vault.use(OLD)
+async def test_the_clock_strikes_also_for_what_does_not_open(sealed: SealedLedger) -> None:
+    driver = await sealed.use(OLD)
     asked = ask(TEXT, driver.now, expires_ms=1_000, default="approve", reason=SECRET)
     task = await driver.submit(payload=TEXT, waiting_for="approval", approval=asked.encode())
-    driver = await vault.use(NEW)
+    driver = await sealed.use(NEW)
     driver.now += 2_000
     (due,) = await driver.store.due(now=driver.now, limit=10)
     await driver.apply(machine.on_due(due, driver.now, PROFILES[due.profile]))
-    driver = await vault.use(BOTH)
+    driver = await sealed.use(BOTH)
     found = await driver.task(task.id)
     assert (found.state, found.payload) == (State.QUEUED, TEXT)
     assert SECRET in (found.approval or ""), "what could not be read was kept as it was"
 
 
-async def test_a_text_is_found_though_it_is_sealed(vault: Vault) -> None:
-    driver = await vault.use(NEW)
+async def test_a_text_is_found_though_it_is_sealed(sealed: SealedLedger) -> None:
+    driver = await sealed.use(NEW)
     wanted = [
         (await driver.submit(payload=TEXT if at % 3 == 0 else '"else"')).id for at in range(20)
     ][::3]
@@ -385,8 +389,8 @@ def test_whatever_passes_the_store_was_thought_of() -> None:
     assert {*FIELDS} & {*Claimed.__struct_fields__} == {"payload", "journal", "bulk"}
 
 
-async def test_what_the_ledgers_read_themselves_stays_clear(vault: Vault) -> None:
-    driver = await vault.use(NEW)
+async def test_what_the_ledgers_read_themselves_stays_clear(sealed: SealedLedger) -> None:
+    driver = await sealed.use(NEW)
     await driver.backend.documents.put("cursor", "reader", '"17"', now=driver.now)
     found = await unwrap(driver.backend).documents.get("cursor", "reader", now=driver.now)
     assert found is not None

@@ -10,7 +10,7 @@ from onward.core.clock import ManualClock
 from onward.core.contract import COUNTED, SessionTally
 from onward.core.task import State
 from tests.contract.driver import Driver, submission
-from tests.contract.test_archive import Shelf
+from tests.contract.test_archive import ArchivedDriver
 from tests.support import NOW, a_task
 
 
@@ -83,20 +83,20 @@ async def test_a_session_is_gone_with_its_last_task(driver: Driver) -> None:
 
 
 async def test_what_has_left_the_ledger_is_counted_on(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, ManualClock())
-    await shelf.archiver.prepare()
+    archived = ArchivedDriver(tmp_path, ManualClock())
+    await archived.archiver.prepare()
     try:
-        await shelf.gone(session="old", queue="a")
-        await shelf.gone(session="ann", queue="b")
-        both = await shelf.finished(session="ann", queue="c")
-        await shelf.file_all()
-        await shelf.submit(session="ann")
-        await shelf.submit(session="new")
-        assert names(await everybody(shelf)) == ["new", "ann", "old"]
-        assert names(await everybody(shelf, 1)) == ["new", "ann", "old"]
-        tally = await shelf.backend.sessions.get("ann")
+        await archived.gone(session="old", queue="a")
+        await archived.gone(session="ann", queue="b")
+        both = await archived.finished(session="ann", queue="c")
+        await archived.file_all()
+        await archived.submit(session="ann")
+        await archived.submit(session="new")
+        assert names(await everybody(archived)) == ["new", "ann", "old"]
+        assert names(await everybody(archived, 1)) == ["new", "ann", "old"]
+        tally = await archived.backend.sessions.get("ann")
         assert tally is not None
         assert tally.tasks == 3, both
         assert tally.states == {State.QUEUED: 1, State.SUCCEEDED: 2}
     finally:
-        await shelf.backend.close()
+        await archived.backend.close()

@@ -42,7 +42,7 @@ def claimed(worker: str, queue: str = "q", *, id: str | None = None, fence: int 
     )
 
 
-class Office:
+class CountedSlots:
     """Slots, with a count of how often they asked to go claiming."""
 
     def __init__(self) -> None:
@@ -77,216 +77,216 @@ def queues_of(ask: Ask) -> set[str]:
 
 
 def test_a_bounded_queue_gives_no_more_than_its_bound() -> None:
-    office = Office()
-    office.add("w", slots=8)
-    office.slots.bound("q", 2)
-    (ask,) = office.slots.ask_pending()
+    counted = CountedSlots()
+    counted.add("w", slots=8)
+    counted.slots.bound("q", 2)
+    (ask,) = counted.slots.ask_pending()
     assert (ask.limit, queues_of(ask)) == (2, {"q"})
     found = [claimed("w"), claimed("w")]
-    office.slots.give_back([ask], found)
-    assert office.slots.ask_pending() == [], "two are in hand"
-    assert office.slots.borrow({"q": 5}) == []
-    office.slots.put_down(found[0].id, 1)
-    office.slots.notify(["q"])
-    assert [(ask.limit, queues_of(ask)) for ask in office.slots.ask_pending()] == [(1, {"q"})]
+    counted.slots.give_back([ask], found)
+    assert counted.slots.ask_pending() == [], "two are in hand"
+    assert counted.slots.borrow({"q": 5}) == []
+    counted.slots.put_down(found[0].id, 1)
+    counted.slots.notify(["q"])
+    assert [(ask.limit, queues_of(ask)) for ask in counted.slots.ask_pending()] == [(1, {"q"})]
 
 
 def test_a_bounded_queue_is_asked_for_alone() -> None:
-    office = Office()
-    office.add("w", "q", "other", slots=8)
-    office.slots.bound("q", 2)
-    asks = office.slots.ask_pending()
+    counted = CountedSlots()
+    counted.add("w", "q", "other", slots=8)
+    counted.slots.bound("q", 2)
+    asks = counted.slots.ask_pending()
     assert sum(ask.limit for ask in asks) == 8
     assert all(queues_of(ask) == {"other"} or ask.limit <= 2 for ask in asks)
 
 
 def test_a_bound_that_grows_goes_claiming() -> None:
-    office = Office()
-    office.add("w", slots=4)
-    office.slots.bound("q", 0)
-    assert office.slots.ask_pending() == []
-    office.wakes = 0
-    office.slots.bound("q", 1)
-    assert office.wakes > 0
-    assert [ask.limit for ask in office.slots.ask_pending()] == [1]
-    office.slots.bound("q", None)
-    assert [ask.limit for ask in office.slots.ask_pending()] == [3]
+    counted = CountedSlots()
+    counted.add("w", slots=4)
+    counted.slots.bound("q", 0)
+    assert counted.slots.ask_pending() == []
+    counted.wakes = 0
+    counted.slots.bound("q", 1)
+    assert counted.wakes > 0
+    assert [ask.limit for ask in counted.slots.ask_pending()] == [1]
+    counted.slots.bound("q", None)
+    assert [ask.limit for ask in counted.slots.ask_pending()] == [3]
 
 
 def test_what_was_asked_for_before_the_bound_is_handed_back() -> None:
-    office = Office()
-    worker_slots = office.add("w", slots=2)
-    asks = office.slots.ask_pending()
-    office.slots.bound("q", 0)
+    counted = CountedSlots()
+    worker_slots = counted.add("w", slots=2)
+    asks = counted.slots.ask_pending()
+    counted.slots.bound("q", 0)
     late = claimed("w")
-    assert office.slots.give_back(asks, [late]) == [late]
-    assert office.delivered["w"] == []
+    assert counted.slots.give_back(asks, [late]) == [late]
+    assert counted.delivered["w"] == []
     assert worker_slots.free == 2
 
 
 def test_a_worker_who_sits_down_is_asked_for_at_once() -> None:
-    office = Office()
-    office.add("w", "a", "b", slots=3)
-    assert office.wakes
-    (ask,) = office.slots.ask_pending()
+    counted = CountedSlots()
+    counted.add("w", "a", "b", slots=3)
+    assert counted.wakes
+    (ask,) = counted.slots.ask_pending()
     assert (ask.worker, ask.limit, queues_of(ask)) == ("w", 3, {"a", "b"})
     assert ask.lease_ms == LEASE_MS
 
 
 def test_an_idle_process_asks_the_ledger_for_nothing() -> None:
-    office = Office()
-    worker_slots = office.add("w", slots=2)
-    office.cool()
-    assert office.slots.ask_pending() == []
-    assert (office.wakes, worker_slots.free) == (0, 2)
+    counted = CountedSlots()
+    worker_slots = counted.add("w", slots=2)
+    counted.cool()
+    assert counted.slots.ask_pending() == []
+    assert (counted.wakes, worker_slots.free) == (0, 2)
 
 
 def test_a_bell_makes_only_its_queue_hot() -> None:
-    office = Office()
-    office.add("w", "a", "b")
-    office.cool()
-    office.slots.notify(["b", "elsewhere"])
-    assert office.wakes == 1
-    (ask,) = office.slots.ask_pending()
+    counted = CountedSlots()
+    counted.add("w", "a", "b")
+    counted.cool()
+    counted.slots.notify(["b", "elsewhere"])
+    assert counted.wakes == 1
+    (ask,) = counted.slots.ask_pending()
     assert queues_of(ask) == {"b"}
 
 
 def test_a_bell_nobody_can_answer_now_is_remembered() -> None:
-    office = Office()
-    worker_slots = office.add("w")
-    asks = office.slots.ask_pending()
-    office.slots.give_back(asks, [claimed("w")])
-    office.cool()
-    office.slots.notify(["q"])
-    assert office.wakes == 0
-    office.slots.free(worker_slots)
-    assert office.wakes == 1
-    assert len(office.slots.ask_pending()) == 1
+    counted = CountedSlots()
+    worker_slots = counted.add("w")
+    asks = counted.slots.ask_pending()
+    counted.slots.give_back(asks, [claimed("w")])
+    counted.cool()
+    counted.slots.notify(["q"])
+    assert counted.wakes == 0
+    counted.slots.free(worker_slots)
+    assert counted.wakes == 1
+    assert len(counted.slots.ask_pending()) == 1
 
 
 def test_a_queue_that_gave_all_it_was_asked_for_is_asked_again() -> None:
-    office = Office()
-    worker_slots = office.add("w")
-    office.slots.give_back(office.slots.ask_pending(), [claimed("w")])
-    office.wakes = 0
-    office.slots.free(worker_slots)
-    assert office.wakes
-    assert len(office.slots.ask_pending()) == 1
+    counted = CountedSlots()
+    worker_slots = counted.add("w")
+    counted.slots.give_back(counted.slots.ask_pending(), [claimed("w")])
+    counted.wakes = 0
+    counted.slots.free(worker_slots)
+    assert counted.wakes
+    assert len(counted.slots.ask_pending()) == 1
 
 
 def test_looking_again_asks_for_everything_that_has_a_free_slot() -> None:
-    office = Office()
-    office.add("w", "a", "b")
-    office.cool()
-    office.slots.notify_all()
-    assert set().union(*map(queues_of, office.slots.ask_pending())) == {"a", "b"}
+    counted = CountedSlots()
+    counted.add("w", "a", "b")
+    counted.cool()
+    counted.slots.notify_all()
+    assert set().union(*map(queues_of, counted.slots.ask_pending())) == {"a", "b"}
 
 
 def test_workers_take_turns() -> None:
-    office = Office()
+    counted = CountedSlots()
     for name in "abc":
-        office.add(name, slots=2)
-    office.cool()
-    order = [office.slots.borrow({"q": 1})[0].worker for _ in range(6)]
+        counted.add(name, slots=2)
+    counted.cool()
+    order = [counted.slots.borrow({"q": 1})[0].worker for _ in range(6)]
     assert order == ["a", "b", "c", "a", "b", "c"]
-    assert office.slots.borrow({"q": 1}) == []
+    assert counted.slots.borrow({"q": 1}) == []
 
 
 def test_new_work_is_lent_as_many_slots_as_it_needs() -> None:
-    office = Office()
-    office.add("a", slots=2)
-    office.add("b", slots=2)
-    asks = office.slots.borrow({"q": 3, "nobody serves": 5})
+    counted = CountedSlots()
+    counted.add("a", slots=2)
+    counted.add("b", slots=2)
+    asks = counted.slots.borrow({"q": 3, "nobody serves": 5})
     assert Counter({ask.worker: ask.limit for ask in asks}) == {"a": 2, "b": 1}
     assert all(queues_of(ask) == {"q"} for ask in asks)
 
 
 def test_one_claim_asks_for_a_bounded_number() -> None:
-    office = Office()
+    counted = CountedSlots()
     for n in range(4):
-        office.add(f"w{n}", slots=100)
-    assert sum(ask.limit for ask in office.slots.ask_pending()) == MOST_PER_CLAIM
+        counted.add(f"w{n}", slots=100)
+    assert sum(ask.limit for ask in counted.slots.ask_pending()) == MOST_PER_CLAIM
 
 
 def test_what_was_found_is_delivered_and_held() -> None:
-    office = Office()
-    office.add("w", slots=2)
+    counted = CountedSlots()
+    counted.add("w", slots=2)
     task = claimed("w")
-    assert office.slots.give_back(office.slots.ask_pending(), [task]) == []
-    assert office.delivered["w"] == [task]
-    assert office.slots.busy() == 1
-    (hold,) = renewals_of(office.slots.held(), NOW)
+    assert counted.slots.give_back(counted.slots.ask_pending(), [task]) == []
+    assert counted.delivered["w"] == [task]
+    assert counted.slots.busy() == 1
+    (hold,) = renewals_of(counted.slots.held(), NOW)
     assert (hold.task, hold.fence, hold.until) == (task.id, 1, NOW + LEASE_MS)
-    office.slots.put_down(task.id, task.fence)
-    office.slots.put_down(task.id, task.fence)
-    assert renewals_of(office.slots.held(), NOW) == []
+    counted.slots.put_down(task.id, task.fence)
+    counted.slots.put_down(task.id, task.fence)
+    assert renewals_of(counted.slots.held(), NOW) == []
 
 
 def test_work_for_a_worker_who_has_left_comes_back() -> None:
-    office = Office()
-    worker_slots = office.add("w")
-    asks = office.slots.ask_pending()
-    office.slots.remove(worker_slots)
+    counted = CountedSlots()
+    worker_slots = counted.add("w")
+    asks = counted.slots.ask_pending()
+    counted.slots.remove(worker_slots)
     task = claimed("w")
-    assert office.slots.give_back(asks, [task]) == [task]
-    assert office.slots.busy() == 0
-    assert not office.slots.served("q")
-    office.slots.free(worker_slots)
-    assert office.slots.borrow({"q": 1}) == [], "a worker_slots that is gone has no slots"
+    assert counted.slots.give_back(asks, [task]) == [task]
+    assert counted.slots.busy() == 0
+    assert not counted.slots.served("q")
+    counted.slots.free(worker_slots)
+    assert counted.slots.borrow({"q": 1}) == [], "a worker_slots that is gone has no slots"
 
 
 def test_who_replaces_a_worker_inherits_neither_its_slots_nor_its_work() -> None:
     """A second connection with a live worker id comes while the first one's claim is under way."""
-    office = Office()
-    first = office.add("w")
-    asks = office.slots.ask_pending()
-    office.slots.remove(first)
-    second = office.add("w")
-    assert office.slots.give_back(asks, ()) == []
+    counted = CountedSlots()
+    first = counted.add("w")
+    asks = counted.slots.ask_pending()
+    counted.slots.remove(first)
+    second = counted.add("w")
+    assert counted.slots.give_back(asks, ()) == []
     assert second.free == 1
-    asks = office.slots.ask_pending()
-    office.slots.remove(second)
-    third = office.add("w")
+    asks = counted.slots.ask_pending()
+    counted.slots.remove(second)
+    third = counted.add("w")
     task = claimed("w")
-    assert office.slots.give_back(asks, [task]) == [task]
+    assert counted.slots.give_back(asks, [task]) == [task]
     assert third.free == 1
 
 
 def test_a_late_goodbye_of_a_replaced_worker_leaves_the_new_one_seated() -> None:
-    office = Office()
-    first = office.add("w")
-    second = office.add("w")
-    office.slots.remove(first)
-    assert office.slots.served("q")
-    assert [ask.limit for ask in office.slots.borrow({"q": 5})] == [1]
+    counted = CountedSlots()
+    first = counted.add("w")
+    second = counted.add("w")
+    counted.slots.remove(first)
+    assert counted.slots.served("q")
+    assert [ask.limit for ask in counted.slots.borrow({"q": 5})] == [1]
     assert second.free == 0
 
 
 def test_a_worker_may_come_to_serve_other_queues() -> None:
-    office = Office()
-    worker_slots = office.add("w", "a")
-    office.cool()
-    office.slots.rearrange(worker_slots, ["b", "b", "c"])
-    assert office.wakes == 1
-    assert not office.slots.served("a")
-    assert office.slots.borrow({"a": 1}) == []
-    (ask,) = office.slots.ask_pending()
+    counted = CountedSlots()
+    worker_slots = counted.add("w", "a")
+    counted.cool()
+    counted.slots.rearrange(worker_slots, ["b", "b", "c"])
+    assert counted.wakes == 1
+    assert not counted.slots.served("a")
+    assert counted.slots.borrow({"a": 1}) == []
+    (ask,) = counted.slots.ask_pending()
     assert queues_of(ask) == {"b", "c"}
 
 
 def test_stopping_reaches_whoever_holds_this_very_claim() -> None:
-    office = Office()
-    office.add("w", slots=2)
+    counted = CountedSlots()
+    counted.add("w", slots=2)
     task = claimed("w", fence=2)
-    office.slots.give_back(office.slots.ask_pending(), [task])
-    office.slots.stop(task.id, 1, revoked=True)
-    assert office.stopped == []
-    office.slots.stop(task.id, 2, revoked=False)
-    assert office.slots.busy() == 1, "asked to stop, still ours"
-    office.slots.stop(task.id, 2, revoked=True)
-    office.slots.stop(task.id, 2, revoked=True)
-    assert office.stopped == [(task.id, False), (task.id, True)]
-    assert office.slots.busy() == 0
+    counted.slots.give_back(counted.slots.ask_pending(), [task])
+    counted.slots.stop(task.id, 1, revoked=True)
+    assert counted.stopped == []
+    counted.slots.stop(task.id, 2, revoked=False)
+    assert counted.slots.busy() == 1, "asked to stop, still ours"
+    counted.slots.stop(task.id, 2, revoked=True)
+    counted.slots.stop(task.id, 2, revoked=True)
+    assert counted.stopped == [(task.id, False), (task.id, True)]
+    assert counted.slots.busy() == 0
 
 
 class SlotsAddUp(RuleBasedStateMachine):
@@ -294,7 +294,7 @@ class SlotsAddUp(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.office = Office()
+        self.counted = CountedSlots()
         self.by_worker: list[tuple[WorkerSlots, int]] = []
         self.lent: list[tuple[Sequence[Ask], dict[str, WorkerSlots]]] = []
         self.busy: Counter[WorkerSlots] = Counter()
@@ -307,29 +307,29 @@ class SlotsAddUp(RuleBasedStateMachine):
     @rule(worker=st.sampled_from("abc"), queues=st.sets(st.sampled_from("xyz"), min_size=1))
     def sit(self, worker: str, queues: set[str]) -> None:
         for worker_slots, _ in [pair for pair in self.by_worker if pair[0].worker == worker]:
-            self.office.slots.remove(worker_slots)
+            self.counted.slots.remove(worker_slots)
         self.by_worker = [pair for pair in self.by_worker if pair[0].worker != worker]
         slots = len(queues) + 1
-        self.by_worker.append((self.office.add(worker, *sorted(queues), slots=slots), slots))
+        self.by_worker.append((self.counted.add(worker, *sorted(queues), slots=slots), slots))
 
     @precondition(lambda self: self.by_worker)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         pair = data.draw(st.sampled_from(self.by_worker))
         self.by_worker.remove(pair)
-        self.office.slots.remove(pair[0])
+        self.counted.slots.remove(pair[0])
 
     @rule(needs=st.dictionaries(st.sampled_from("xyz"), st.integers(1, 6)))
     def borrow(self, needs: dict[str, int]) -> None:
-        asks = self.office.slots.borrow(needs)
+        asks = self.counted.slots.borrow(needs)
         for queue, need in needs.items():
             assert sum(ask.limit for ask in asks if queues_of(ask) == {queue}) <= need
         self.keep(asks)
 
     @rule(rung=st.sets(st.sampled_from("xyz")))
     def ask_pending(self, rung: set[str]) -> None:
-        self.office.slots.notify(rung)
-        self.keep(self.office.slots.ask_pending())
+        self.counted.slots.notify(rung)
+        self.keep(self.counted.slots.ask_pending())
 
     @precondition(lambda self: self.lent)
     @rule(data=st.data())
@@ -338,7 +338,7 @@ class SlotsAddUp(RuleBasedStateMachine):
         found = [
             claimed(ask.worker) for ask in asks for _ in range(data.draw(st.integers(0, ask.limit)))
         ]
-        homeless = self.office.slots.give_back(asks, found)
+        homeless = self.counted.slots.give_back(asks, found)
         here = {id(worker_slots) for worker_slots, _ in self.by_worker}
         gone = [task for task in found if id(then[task.worker]) not in here]
         assert homeless == gone
@@ -350,7 +350,7 @@ class SlotsAddUp(RuleBasedStateMachine):
         if busy:
             worker_slots = data.draw(st.sampled_from(busy))
             self.busy[worker_slots] -= 1
-            self.office.slots.free(worker_slots)
+            self.counted.slots.free(worker_slots)
 
     @invariant()
     def nothing_is_lost_or_invented(self) -> None:
@@ -369,7 +369,7 @@ TestSlotsAddUp = SlotsAddUp.TestCase
 
 @given(slots=st.lists(st.integers(1, 5), min_size=1, max_size=6), need=st.integers(1, 40))
 def test_lending_never_exceeds_what_is_free(slots: list[int], need: int) -> None:
-    office = Office()
+    counted = CountedSlots()
     for n, count in enumerate(slots):
-        office.add(f"w{n}", slots=count)
-    assert sum(ask.limit for ask in office.slots.borrow({"q": need})) == min(need, sum(slots))
+        counted.add(f"w{n}", slots=count)
+    assert sum(ask.limit for ask in counted.slots.borrow({"q": need})) == min(need, sum(slots))

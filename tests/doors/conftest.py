@@ -1,4 +1,4 @@
-"""One house a test."""
+"""One app a test."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with open_house() as opened:
+async def app() -> AsyncIterator[RunningApp]:
+    async with running_app() as opened:
         yield opened

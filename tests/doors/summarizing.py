@@ -6,56 +6,56 @@ from typing import Any
 
 from onward.core.task import Task
 from onward.wire.times import iso
-from tests.house import House, SocketWorker
+from tests.running_app import RunningApp, SocketWorker
 
 SUMMARIZE = "/api/v1/tasks/summarize/"
 
 
-async def submitted(house: House, content: str = "Long text", type_: str = "summarize") -> str:
-    response = await house.post(f"/api/v1/tasks/{type_}/", {"content": content})
+async def submitted(app: RunningApp, content: str = "Long text", type_: str = "summarize") -> str:
+    response = await app.post(f"/api/v1/tasks/{type_}/", {"content": content})
     assert response.status_code == 200, response.text
     task: str = response.json()["task_id"]
     return task
 
 
-async def read(house: House, task: str) -> dict[str, Any]:
-    response = await house.get(f"/api/v1/tasks/{task}")
+async def read(app: RunningApp, task: str) -> dict[str, Any]:
+    response = await app.get(f"/api/v1/tasks/{task}")
     assert response.status_code == 200, response.text
     body: dict[str, Any] = response.json()
     return body
 
 
-async def listed(house: House, **query: Any) -> list[str]:
-    response = await house.get("/api/v1/tasks/", params=query)
+async def listed(app: RunningApp, **query: Any) -> list[str]:
+    response = await app.get("/api/v1/tasks/", params=query)
     assert response.status_code == 200, response.text
     return [task["task_id"] for task in response.json()]
 
 
-async def fail(house: House, worker: SocketWorker, **error: Any) -> None:
+async def fail(app: RunningApp, worker: SocketWorker, **error: Any) -> None:
     frame = await worker.task()
     await worker.answer(frame["taskId"], **({"error": "flaky", "status": 503} | error))
-    await house.settled()
+    await app.settled()
 
 
-async def dead(house: House, worker: SocketWorker) -> str:
-    task = await submitted(house)
-    await fail(house, worker, error="no such model", status=404)
+async def dead(app: RunningApp, worker: SocketWorker) -> str:
+    task = await submitted(app)
+    await fail(app, worker, error="no such model", status=404)
     return task
 
 
-async def stored(house: House, task: str) -> Task:
-    found = (await house.onward.backend.tasks.get([task]))[0]
+async def stored(app: RunningApp, task: str) -> Task:
+    found = (await app.onward.backend.tasks.get([task]))[0]
     assert found is not None
     return found
 
 
-async def summarizer(house: House) -> SocketWorker:
-    return await house.worker(group=None, services=["summarize"])
+async def summarizer(app: RunningApp) -> SocketWorker:
+    return await app.worker(group=None, services=["summarize"])
 
 
-def detail(house: House, task: str, **more: Any) -> dict[str, Any]:
+def detail(app: RunningApp, task: str, **more: Any) -> dict[str, Any]:
     """A fresh task, and what is different about this one."""
-    now = iso(house.clock.now())
+    now = iso(app.clock.now())
     fresh = {
         "task_id": task, "state": "PENDING", "content": "Long text", "retry_count": 0,
         "max_retries": 3, "last_error": None, "error_type": None, "retry_after": None,

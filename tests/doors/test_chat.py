@@ -10,24 +10,22 @@ import openai
 import pytest
 
 from onward.doors.chat import router as chat
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 
 pytestmark = pytest.mark.contract("N-6")
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 
 
-def client(house: House) -> openai.AsyncOpenAI:
+def client(app: RunningApp) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(
-        base_url="http://127.0.0.1/v1", api_key="unused", http_client=house.http
+        base_url="http://127.0.0.1/v1", api_key="unused", http_client=app.http
     )
 
 
-async def test_the_model_names_the_group_and_a_text_becomes_the_message(house: House) -> None:
-    worker = await house.worker(group="llama")
-    call = asyncio.ensure_future(
-        client(house).chat.completions.create(model="llama", messages=HELLO)
-    )
+async def test_the_model_names_the_group_and_a_text_becomes_the_message(app: RunningApp) -> None:
+    worker = await app.worker(group="llama")
+    call = asyncio.ensure_future(client(app).chat.completions.create(model="llama", messages=HELLO))
     frame = await worker.task()
     assert (frame["group"], frame["payload"]["messages"]) == ("llama", HELLO)
     await worker.answer(frame["taskId"], "hi there")
@@ -38,11 +36,9 @@ async def test_the_model_names_the_group_and_a_text_becomes_the_message(house: H
     assert completion.choices[0].finish_reason == "stop"
 
 
-async def test_a_worker_that_speaks_openai_is_passed_on_unchanged(house: House) -> None:
-    worker = await house.worker(group="llama")
-    call = asyncio.ensure_future(
-        client(house).chat.completions.create(model="llama", messages=HELLO)
-    )
+async def test_a_worker_that_speaks_openai_is_passed_on_unchanged(app: RunningApp) -> None:
+    worker = await app.worker(group="llama")
+    call = asyncio.ensure_future(client(app).chat.completions.create(model="llama", messages=HELLO))
     message = {"role": "assistant", "content": "mine"}
     body = {
         "id": "x", "object": "chat.completion", "created": 1, "model": "m",
@@ -52,8 +48,8 @@ async def test_a_worker_that_speaks_openai_is_passed_on_unchanged(house: House) 
     assert (await call).model_dump(exclude_unset=True) == body
 
 
-async def test_chunks_stream_as_deltas_and_the_result_is_not_sent_again(house: House) -> None:
-    worker = await house.worker(group="llama")
+async def test_chunks_stream_as_deltas_and_the_result_is_not_sent_again(app: RunningApp) -> None:
+    worker = await app.worker(group="llama")
 
     async def speak() -> None:
         frame = await worker.task()
@@ -63,48 +59,46 @@ async def test_chunks_stream_as_deltas_and_the_result_is_not_sent_again(house: H
         await worker.answer(frame["taskId"], "Hello!")
 
     speaking = asyncio.ensure_future(speak())
-    stream = await client(house).chat.completions.create(model="llama", messages=HELLO, stream=True)
+    stream = await client(app).chat.completions.create(model="llama", messages=HELLO, stream=True)
     pieces = [chunk.choices[0] async for chunk in stream]
     await speaking
     assert [piece.delta.content or "" for piece in pieces] == ["", "Hel", "lo", "!", ""]
     assert pieces[-1].finish_reason == "stop"
 
 
-async def test_without_chunks_the_result_is_the_stream(house: House) -> None:
-    worker = await house.worker(group="llama")
+async def test_without_chunks_the_result_is_the_stream(app: RunningApp) -> None:
+    worker = await app.worker(group="llama")
     asked = asyncio.ensure_future(
-        client(house).chat.completions.create(model="llama", messages=HELLO, stream=True)
+        client(app).chat.completions.create(model="llama", messages=HELLO, stream=True)
     )
     await worker.answer((await worker.task())["taskId"], "all at once")
     pieces = [chunk.choices[0].delta.content or "" async for chunk in await asked]
     assert "".join(pieces) == "all at once"
 
 
-async def test_a_stream_that_fails_says_so_in_openais_form(house: House) -> None:
-    worker = await house.worker(group="llama")
+async def test_a_stream_that_fails_says_so_in_openais_form(app: RunningApp) -> None:
+    worker = await app.worker(group="llama")
     asked = asyncio.ensure_future(
-        client(house).chat.completions.create(model="llama", messages=HELLO, stream=True)
+        client(app).chat.completions.create(model="llama", messages=HELLO, stream=True)
     )
     await worker.answer((await worker.task())["taskId"], error="out of memory")
     with pytest.raises(openai.APIError, match="out of memory"):
         _ = [chunk async for chunk in await asked]
 
 
-async def test_a_lost_worker_is_told_once_and_not_sent_again(house: House) -> None:
-    worker = await house.worker(group="llama")
-    call = asyncio.ensure_future(
-        client(house).chat.completions.create(model="llama", messages=HELLO)
-    )
+async def test_a_lost_worker_is_told_once_and_not_sent_again(app: RunningApp) -> None:
+    worker = await app.worker(group="llama")
+    call = asyncio.ensure_future(client(app).chat.completions.create(model="llama", messages=HELLO))
     await worker.task()
     await worker.close()
     with pytest.raises(openai.InternalServerError, match="Worker disconnected"):
         await call
-    tasks = (await house.get("/api/v2/tasks")).json()["items"]
+    tasks = (await app.get("/api/v2/tasks")).json()["items"]
     assert len(tasks) == 1, "the client's silent re-send would have run it three times"
 
 
-async def test_no_worker_is_a_503_with_a_message(house: House) -> None:
-    once = client(house).with_options(max_retries=0)
+async def test_no_worker_is_a_503_with_a_message(app: RunningApp) -> None:
+    once = client(app).with_options(max_retries=0)
     with pytest.raises(openai.InternalServerError) as refused:
         await once.chat.completions.create(model="nobody", messages=HELLO)
     assert refused.value.status_code == 503
@@ -120,8 +114,8 @@ async def test_no_worker_is_a_503_with_a_message(house: House) -> None:
     "body",
     [b"{", b"{}", b'{"model":"m"}', b'{"model":7,"messages":[]}', b'{"model":"m","messages":"x"}'],
 )
-async def test_a_bad_request_has_openais_error_object(house: House, body: bytes) -> None:
-    response = await house.http.post("/v1/chat/completions", content=body)
+async def test_a_bad_request_has_openais_error_object(app: RunningApp, body: bytes) -> None:
+    response = await app.http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["type"] == "invalid_request_error"
@@ -131,10 +125,10 @@ async def test_a_bad_request_has_openais_error_object(house: House, body: bytes)
 
 @pytest.mark.contract("N-1")
 async def test_the_built_in_worker_answers_a_first_chat() -> None:
-    async with open_house(builtin_worker=True) as house:
-        completion = await client(house).chat.completions.create(model="default", messages=HELLO)
+    async with running_app(builtin_worker=True) as app:
+        completion = await client(app).chat.completions.create(model="default", messages=HELLO)
         assert completion.choices[0].message.content == "You said: hello"
-        stream = await client(house).chat.completions.create(
+        stream = await client(app).chat.completions.create(
             model="default", messages=HELLO, stream=True
         )
         pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
@@ -143,28 +137,28 @@ async def test_the_built_in_worker_answers_a_first_chat() -> None:
 
 
 @pytest.fixture
-async def narrow_house(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+async def narrow_app(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningApp]:
     monkeypatch.setattr(chat, "MOST_STREAMS", 2)
-    async with open_house() as house:
-        yield house
+    async with running_app() as app:
+        yield app
 
 
 async def test_of_those_who_stream_at_once_none_is_let_in_beyond_the_limit(
-    narrow_house: House,
+    narrow_app: RunningApp,
 ) -> None:
-    house = narrow_house
-    worker = await house.worker(group="llama", concurrency=8)
+    app = narrow_app
+    worker = await app.worker(group="llama", concurrency=8)
     body = {"model": "llama", "messages": HELLO, "stream": True}
-    asking = [asyncio.ensure_future(house.post("/v1/chat/completions", body)) for _ in range(5)]
+    asking = [asyncio.ensure_future(app.post("/v1/chat/completions", body)) for _ in range(5)]
     for _ in range(2):
         await worker.answer((await worker.task())["taskId"], "hi")
     answers = await asyncio.gather(*asking)
     assert sorted(answer.status_code for answer in answers) == [200, 200, 503, 503, 503]
     assert worker.pending() == 0, "who is refused has handed nothing in"
     # Those are over, and their places free; one that could not be handed in has none.
-    lost = await house.post("/v1/chat/completions", {**body, "model": "nobody"})
+    lost = await app.post("/v1/chat/completions", {**body, "model": "nobody"})
     assert lost.status_code == 503
-    again = asyncio.gather(*[house.post("/v1/chat/completions", body) for _ in range(2)])
+    again = asyncio.gather(*[app.post("/v1/chat/completions", body) for _ in range(2)])
     for _ in range(2):
         await worker.answer((await worker.task())["taskId"], "hi")
     assert [answer.status_code for answer in await again] == [200, 200]

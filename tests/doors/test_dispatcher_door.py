@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onward.wire.frames import LARGEST
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 
 
 @pytest.mark.contract("S0-9")
@@ -40,9 +40,9 @@ from tests.house import House, open_house
     ],
 )
 async def test_what_makes_no_sense_is_refused_and_leaves_nothing_behind(
-    house: House, body: bytes, details: str | None
+    app: RunningApp, body: bytes, details: str | None
 ) -> None:
-    response = await house.http.post("/api/openai", content=body)
+    response = await app.http.post("/api/openai", content=body)
     assert response.status_code == 400
     error = response.json()["error"]
     assert list(response.json()) == ["error"]
@@ -50,25 +50,25 @@ async def test_what_makes_no_sense_is_refused_and_leaves_nothing_behind(
     assert error != "Invalid request: "
     if details is not None:
         assert error == f"Invalid request: {details}"
-    assert not await house.onward.backend.tasks.counts()
+    assert not await app.onward.backend.tasks.counts()
 
 
 @pytest.mark.contract("S0-9")
-async def test_a_body_over_a_mebibyte_is_too_large(house: House) -> None:
-    response = await house.http.post("/api/openai", content=b'{"data":"' + b"x" * (1 << 20) + b'"}')
+async def test_a_body_over_a_mebibyte_is_too_large(app: RunningApp) -> None:
+    response = await app.http.post("/api/openai", content=b'{"data":"' + b"x" * (1 << 20) + b'"}')
     assert response.status_code == 413
     assert list(response.json()) == ["error"]
 
 
 @pytest.mark.contract("S0-9")
 async def test_an_unexpected_fault_tells_nothing_of_the_inside(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    app: RunningApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("secret: password=hunter2")
 
-    monkeypatch.setattr(house.onward.backend.tasks, "insert", broken)
-    response = await house.post("/api/openai", {"data": 1, "async": True})
+    monkeypatch.setattr(app.onward.backend.tasks, "insert", broken)
+    response = await app.post("/api/openai", {"data": 1, "async": True})
     assert response.status_code == 500
     assert response.content == b'{"error":"Internal error"}'
     assert response.headers["x-request-id"]
@@ -76,88 +76,88 @@ async def test_an_unexpected_fault_tells_nothing_of_the_inside(
 
 @pytest.mark.contract("S0-7")
 async def test_checks_come_in_order_bad_request_then_no_worker_then_full() -> None:
-    async with open_house(max_queue_length=0) as house:
-        bad = await house.post("/api/openai", {"group": "g"})
+    async with running_app(max_queue_length=0) as app:
+        bad = await app.post("/api/openai", {"group": "g"})
         assert bad.status_code == 400
-        nobody = await house.post("/api/openai", {"data": 1, "group": "g"})
+        nobody = await app.post("/api/openai", {"data": 1, "group": "g"})
         assert nobody.content == b'{"error":"No worker available"}'
-        full = await house.post("/api/openai", {"data": 1, "group": "g", "async": True})
+        full = await app.post("/api/openai", {"data": 1, "group": "g", "async": True})
         assert full.content == b'{"error":"Queue is full"}'
         assert (nobody.status_code, full.status_code) == (503, 503)
 
 
 @pytest.mark.contract("S0-7", "S0-6")
 async def test_a_queue_without_places_still_serves_idle_workers() -> None:
-    async with open_house(max_queue_length=0) as house:
-        worker = await house.worker(group="g")
-        call = asyncio.ensure_future(house.post("/api/openai", {"data": 1, "group": "g"}))
+    async with running_app(max_queue_length=0) as app:
+        worker = await app.worker(group="g")
+        call = asyncio.ensure_future(app.post("/api/openai", {"data": 1, "group": "g"}))
         await worker.answer((await worker.task())["taskId"], "done")
         assert (await call).json()["result"] == "done"
 
 
 @pytest.mark.contract("S0-7")
 async def test_when_the_last_worker_leaves_queued_callers_wait_until_their_timeout(
-    house: House,
+    app: RunningApp,
 ) -> None:
-    worker = await house.worker(group="g")
-    first = asyncio.ensure_future(house.post("/api/openai", {"data": 1, "group": "g"}))
+    worker = await app.worker(group="g")
+    first = asyncio.ensure_future(app.post("/api/openai", {"data": 1, "group": "g"}))
     await worker.task()
-    second = asyncio.ensure_future(house.post("/api/openai", {"data": 2, "group": "g"}))
-    await house.settled()
+    second = asyncio.ensure_future(app.post("/api/openai", {"data": 2, "group": "g"}))
+    await app.settled()
     await worker.close()
     assert (await first).content == b'{"error":"Worker disconnected"}'
     assert not second.done()
-    await house.advance(60_000)
+    await app.advance(60_000)
     assert (await second).content == b'{"error":"Task timeout"}'
 
 
 @pytest.mark.contract("S0-7", "S0-8")
-async def test_a_second_connection_of_a_live_worker_replaces_the_first(house: House) -> None:
-    first = await house.worker(workerId="gpu-1", group="g")
-    call = asyncio.ensure_future(house.post("/api/openai", {"data": 1, "group": "g"}))
+async def test_a_second_connection_of_a_live_worker_replaces_the_first(app: RunningApp) -> None:
+    first = await app.worker(workerId="gpu-1", group="g")
+    call = asyncio.ensure_future(app.post("/api/openai", {"data": 1, "group": "g"}))
     await first.task()
-    second = await house.worker(workerId="gpu-1", group="g")
+    second = await app.worker(workerId="gpu-1", group="g")
     assert (await call).content == b'{"error":"Worker disconnected"}'
     with pytest.raises(ConnectionError):
         await first.receive()
-    again = asyncio.ensure_future(house.post("/api/openai", {"data": 2, "group": "g"}))
+    again = asyncio.ensure_future(app.post("/api/openai", {"data": 2, "group": "g"}))
     await second.answer((await second.task())["taskId"], 2)
     assert (await again).json()["result"] == 2
     await first.close()
-    members = (await house.get("/api/v2/workers")).json()["items"]
+    members = (await app.get("/api/v2/workers")).json()["items"]
     assert [member["id"] for member in members] == ["gpu-1"]
 
 
 @pytest.mark.contract("S0-5")
 async def test_a_polled_task_times_out_from_its_dispatch_and_when_queued_too_long() -> None:
-    async with open_house(queue_age_ms=50_000) as house:
+    async with running_app(queue_age_ms=50_000) as app:
         body = {"data": 1, "group": "g", "async": True, "timeout": 5_000}
-        queued = (await house.post("/api/openai", body)).json()["taskId"]
-        await house.advance(49_999)
-        worker = await house.worker(group="g")
+        queued = (await app.post("/api/openai", body)).json()["taskId"]
+        await app.advance(49_999)
+        worker = await app.worker(group="g")
         assert (await worker.task())["timeout"] == 5_000
-        stuck = (await house.post("/api/openai", body)).json()["taskId"]
-        await house.advance(5_000)
-        failed = (await house.get(f"/api/task/{queued}")).json()
+        stuck = (await app.post("/api/openai", body)).json()["taskId"]
+        await app.advance(5_000)
+        failed = (await app.get(f"/api/task/{queued}")).json()
         assert (failed["status"], failed["error"]) == ("failed", "Task timeout")
         await worker.close()
-        await house.advance(50_000)
-        failed = (await house.get(f"/api/task/{stuck}")).json()
+        await app.advance(50_000)
+        failed = (await app.get(f"/api/task/{stuck}")).json()
         assert (failed["status"], failed["error"]) == ("failed", "Task timeout")
 
 
 @pytest.mark.contract("S0-5")
-async def test_a_timed_out_workers_slot_is_free_at_its_late_answer(house: House) -> None:
-    worker = await house.worker(group="g")
+async def test_a_timed_out_workers_slot_is_free_at_its_late_answer(app: RunningApp) -> None:
+    worker = await app.worker(group="g")
     call = asyncio.ensure_future(
-        house.post("/api/openai", {"data": 1, "group": "g", "timeout": 5_000})
+        app.post("/api/openai", {"data": 1, "group": "g", "timeout": 5_000})
     )
     task = await worker.task()
-    await house.advance(5_000)
+    await app.advance(5_000)
     await call
     assert (await worker.receive())["type"] == "cancel"
-    nxt = asyncio.ensure_future(house.post("/api/openai", {"data": 2, "group": "g"}))
-    await house.settled()
+    nxt = asyncio.ensure_future(app.post("/api/openai", {"data": 2, "group": "g"}))
+    await app.settled()
     assert worker.pending() == 0
     await worker.answer(task["taskId"], "late")
     second = await worker.task()
@@ -168,16 +168,16 @@ async def test_a_timed_out_workers_slot_is_free_at_its_late_answer(house: House)
 
 @pytest.mark.contract("S0-5")
 async def test_a_timed_out_workers_slot_is_free_a_second_later_without_an_answer(
-    house: House,
+    app: RunningApp,
 ) -> None:
-    worker = await house.worker(group="g")
+    worker = await app.worker(group="g")
     call = asyncio.ensure_future(
-        house.post("/api/openai", {"data": 1, "group": "g", "timeout": 5_000})
+        app.post("/api/openai", {"data": 1, "group": "g", "timeout": 5_000})
     )
     await worker.task()
-    await house.advance(5_000)
+    await app.advance(5_000)
     await call
-    nxt = asyncio.ensure_future(house.post("/api/openai", {"data": 2, "group": "g"}))
+    nxt = asyncio.ensure_future(app.post("/api/openai", {"data": 2, "group": "g"}))
     assert (await worker.receive())["type"] == "cancel"
     second = await worker.receive(timeout=3)
     assert second["payload"] == {"data": 2}
@@ -186,11 +186,11 @@ async def test_a_timed_out_workers_slot_is_free_a_second_later_without_an_answer
 
 
 @pytest.mark.contract("S0-12")
-async def test_the_frames_of_a_worker_are_those_of_the_contract(house: House) -> None:
-    worker = await house.worker(group="g", workerId="w-1")
+async def test_the_frames_of_a_worker_are_those_of_the_contract(app: RunningApp) -> None:
+    worker = await app.worker(group="g", workerId="w-1")
     assert worker.id == "w-1"
     body = {"model": "m", "messages": [], "data": [1], "group": "g", "timeout": 9_000, "x": "y"}
-    call = asyncio.ensure_future(house.post("/api/openai", body))
+    call = asyncio.ensure_future(app.post("/api/openai", body))
     frame = await worker.task()
     assert frame["group"] == "g"
     assert frame["payload"] == {"model": "m", "messages": [], "data": [1], "x": "y"}
@@ -202,7 +202,7 @@ async def test_the_frames_of_a_worker_are_those_of_the_contract(house: House) ->
     await worker.answer(frame["taskId"], error="out of memory", errorType="Oom")
     response = await call
     assert (response.status_code, response.json()) == (500, {"error": "out of memory"})
-    events = (await house.get(f"/api/v2/tasks/{frame['taskId']}/events")).json()["items"]
+    events = (await app.get(f"/api/v2/tasks/{frame['taskId']}/events")).json()["items"]
     types = [event["type"] for event in events]
     assert types == [
         "task.created", "task.claimed", "task.progress", "task.chunk", "task.failed",
@@ -227,9 +227,9 @@ async def test_the_frames_of_a_worker_are_those_of_the_contract(house: House) ->
     ],
 )
 async def test_a_frame_not_understood_gets_one_error_and_the_connection_stays(
-    house: House, frame: str
+    app: RunningApp, frame: str
 ) -> None:
-    worker = await house.worker(group="g")
+    worker = await app.worker(group="g")
     await worker.send_text(frame)
     error = await worker.receive()
     assert error["type"] == "error"
@@ -239,10 +239,10 @@ async def test_a_frame_not_understood_gets_one_error_and_the_connection_stays(
 
 
 @pytest.mark.contract("S0-8", "S0-12")
-async def test_a_result_that_is_too_large_fails_its_own_task_alone(house: House) -> None:
-    worker = await house.worker(group="g", concurrency=2)
+async def test_a_result_that_is_too_large_fails_its_own_task_alone(app: RunningApp) -> None:
+    worker = await app.worker(group="g", concurrency=2)
     calls = [
-        asyncio.ensure_future(house.post("/api/openai", {"data": n, "group": "g"})) for n in (1, 2)
+        asyncio.ensure_future(app.post("/api/openai", {"data": n, "group": "g"})) for n in (1, 2)
     ]
     huge, small = (await worker.task())["taskId"], (await worker.task())["taskId"]
     await worker.answer(huge, "x" * LARGEST)
@@ -266,10 +266,10 @@ async def test_a_result_that_is_too_large_fails_its_own_task_alone(house: House)
     ],
 )
 async def test_a_result_that_nobody_can_read_fails_its_task_at_once(
-    house: House, result: str, why: str
+    app: RunningApp, result: str, why: str
 ) -> None:
-    worker = await house.worker(group="g")
-    call = asyncio.ensure_future(house.post("/api/openai", {"data": 1, "group": "g"}))
+    worker = await app.worker(group="g")
+    call = asyncio.ensure_future(app.post("/api/openai", {"data": 1, "group": "g"}))
     task = (await worker.task())["taskId"]
     await worker.send_text(f'{{"type": "taskResult", "taskId": "{task}", "result": {result}}}')
     assert (await worker.receive())["type"] == "error"
@@ -280,9 +280,9 @@ async def test_a_result_that_nobody_can_read_fails_its_task_at_once(
 
 
 @pytest.mark.contract("S0-12")
-async def test_a_result_for_somebody_elses_task_is_refused(house: House) -> None:
-    owner, thief = await house.worker(group="g"), await house.worker(group="other")
-    call = asyncio.ensure_future(house.post("/api/openai", {"data": 1, "group": "g"}))
+async def test_a_result_for_somebody_elses_task_is_refused(app: RunningApp) -> None:
+    owner, thief = await app.worker(group="g"), await app.worker(group="other")
+    call = asyncio.ensure_future(app.post("/api/openai", {"data": 1, "group": "g"}))
     task = (await owner.task())["taskId"]
     await thief.answer(task, "stolen")
     assert (await thief.receive())["type"] == "error"
@@ -291,36 +291,36 @@ async def test_a_result_for_somebody_elses_task_is_refused(house: House) -> None
 
 
 @pytest.mark.contract("S0-12", "R-1")
-async def test_a_worker_serves_its_group_and_the_types_it_names(house: House) -> None:
-    worker = await house.worker(group="g", services=["greet"], concurrency=2)
-    native = await house.post("/api/v2/tasks", {"type": "greet", "payload": {"name": "Ada"}})
+async def test_a_worker_serves_its_group_and_the_types_it_names(app: RunningApp) -> None:
+    worker = await app.worker(group="g", services=["greet"], concurrency=2)
+    native = await app.post("/api/v2/tasks", {"type": "greet", "payload": {"name": "Ada"}})
     frame = await worker.task()
     assert frame["taskId"] == native.json()["id"]
     assert (frame["payload"], frame["group"], frame["service"]) == ({"name": "Ada"}, None, "greet")
     await worker.answer(frame["taskId"], "hello")
-    await house.settled()
-    task = (await house.get(f"/api/v2/tasks/{frame['taskId']}")).json()
+    await app.settled()
+    task = (await app.get(f"/api/v2/tasks/{frame['taskId']}")).json()
     assert (task["state"], task["result"]) == ("succeeded", "hello")
 
 
 @pytest.mark.contract("R-8")
-async def test_the_dispatcher_shows_only_its_own_tasks(house: House) -> None:
-    native = (await house.post("/api/v2/tasks", {"type": "greet"})).json()["id"]
-    response = await house.get(f"/api/task/{native}")
+async def test_the_dispatcher_shows_only_its_own_tasks(app: RunningApp) -> None:
+    native = (await app.post("/api/v2/tasks", {"type": "greet"})).json()["id"]
+    response = await app.get(f"/api/task/{native}")
     assert (response.status_code, response.content) == (404, b'{"error":"Task not found"}')
 
 
 @pytest.mark.contract("R-3", "N-1")
 async def test_the_built_in_worker_answers_the_default_group_while_nobody_else_does() -> None:
-    async with open_house(builtin_worker=True) as house:
-        first = await house.post("/api/openai", {"data": {"n": 1}})
+    async with running_app(builtin_worker=True) as app:
+        first = await app.post("/api/openai", {"data": {"n": 1}})
         assert first.json()["result"] == {"n": 1}
-        worker = await house.worker()
-        call = asyncio.ensure_future(house.post("/api/openai", {"data": {"n": 2}}))
+        worker = await app.worker()
+        call = asyncio.ensure_future(app.post("/api/openai", {"data": {"n": 2}}))
         await worker.answer((await worker.task())["taskId"], "by the real one")
         assert (await call).json()["result"] == "by the real one"
         await worker.close()
-        third = await house.post("/api/openai", {"data": {"n": 3}})
+        third = await app.post("/api/openai", {"data": {"n": 3}})
         assert third.json()["result"] == {"n": 3}
 
 

@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from onward.doors.redis_views.projector import SeedViews
 from onward.doors.redis_views.writer import Superseded, ViewWriter
 from onward.ledgers.redis.client import connect
-from tests.contract.vault import NEW, OLD, SECRET, redis_bytes
+from tests.contract.sealed_ledger import NEW, OLD, SECRET, redis_bytes
 from tests.doors.seed_003 import METADATA, Seed003
 from tests.doors.summarizing import dead, read, submitted, summarizer
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 from tests.servers import fresh_url
 from tests.support import wait_until
 
@@ -25,16 +25,16 @@ seed = Seed003()
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with open_house(ledger=fresh_url("valkey"), archive="") as opened:
+async def app() -> AsyncIterator[RunningApp]:
+    async with running_app(ledger=fresh_url("valkey"), archive="") as opened:
         yield opened
 
 
-async def known(house: House, task: str) -> dict[str, Any]:
+async def known(app: RunningApp, task: str) -> dict[str, Any]:
     async with asyncio.timeout(30):
-        while (await house.get(f"/api/v1/tasks/{task}")).status_code == 404:  # noqa: ASYNC110
+        while (await app.get(f"/api/v1/tasks/{task}")).status_code == 404:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    return await read(house, task)
+    return await read(app, task)
 
 
 def waiting_for_adoption() -> int:
@@ -44,14 +44,14 @@ def waiting_for_adoption() -> int:
 @pytest.mark.contract("S3-14")
 @pytest.mark.parametrize("push", ["lpush", "rpush"])
 async def test_a_task_of_a_producer_who_knows_only_the_seed_is_worked_on(
-    house: House, push: str
+    app: RunningApp, push: str
 ) -> None:
     task = seed.create_task("A foreign text", push=push, max_retries=1)
-    found = await known(house, task)
+    found = await known(app, task)
     assert (found["state"], found["content"]) == ("PENDING", "A foreign text")
     assert (found["task_type"], found["max_retries"]) == ("summarize", 1)
     await wait_until(lambda: seed.ids("tasks:pending:primary") == [task])
-    worker = await summarizer(house)
+    worker = await summarizer(app)
     assert (await worker.task())["taskId"] == task
     await worker.answer(task, "short")
     await wait_until(lambda: seed.state(task) == "COMPLETED")
@@ -60,25 +60,27 @@ async def test_a_task_of_a_producer_who_knows_only_the_seed_is_worked_on(
     assert waiting_for_adoption() == 0
 
 
-async def test_a_task_that_is_pushed_twice_is_one_task(house: House) -> None:
+async def test_a_task_that_is_pushed_twice_is_one_task(app: RunningApp) -> None:
     task = seed.create_task("A foreign text")
     seed.redis.lpush("tasks:pending:primary", task, task)
-    await known(house, task)
+    await known(app, task)
     await wait_until(lambda: seed.ids("tasks:pending:primary") == [task])
     seed.redis.rpush("tasks:pending:primary", task)
-    worker = await summarizer(house)
+    worker = await summarizer(app)
     await worker.answer((await worker.task())["taskId"], "short")
     await wait_until(lambda: seed.state(task) == "COMPLETED")
     await wait_until(lambda: seed.ids("tasks:pending:primary") == [])
-    counts = await house.onward.backend.tasks.counts()
+    counts = await app.onward.backend.tasks.counts()
     assert sum(counts.values()) == 1
 
 
-async def test_hundreds_of_foreign_tasks_among_our_own_are_adopted_in_order(house: House) -> None:
-    own = [await submitted(house) for _ in range(50)]
+async def test_hundreds_of_foreign_tasks_among_our_own_are_adopted_in_order(
+    app: RunningApp,
+) -> None:
+    own = [await submitted(app) for _ in range(50)]
     await wait_until(lambda: seed.ids("tasks:pending:primary") == own)
     foreign = [seed.create_task(f"Text {n}", push="rpush") for n in range(300)]
-    await known(house, foreign[-1])
+    await known(app, foreign[-1])
     await wait_until(lambda: waiting_for_adoption() == 0 and len(own_list()) == 350)
     assert own_list() == [*own, *foreign]
 
@@ -88,7 +90,7 @@ def own_list() -> list[str]:
 
 
 async def test_an_id_without_a_hash_is_set_aside_with_one_line_and_harms_nobody(
-    house: House,
+    app: RunningApp,
 ) -> None:
     with capture_logs() as lines:
         seed.redis.lpush("tasks:pending:primary", "ghost")
@@ -98,26 +100,26 @@ async def test_an_id_without_a_hash_is_set_aside_with_one_line_and_harms_nobody(
         seed.redis.hset("task:empty", "state", "PENDING")
         seed.redis.rpush("tasks:pending:primary", "empty")
         later = seed.create_task("A sound one")
-        await known(house, later)
+        await known(app, later)
         await wait_until(lambda: waiting_for_adoption() == 0)
     aside = [line["id"] for line in lines if line["event"] == "a foreign id was set aside"]
     assert sorted(aside) == sorted(["b'ghost'", "b'text'", repr(b"\xff\x00"), "b'empty'"])
-    status = (await house.get("/api/v1/queues/status")).json()
+    status = (await app.get("/api/v1/queues/status")).json()
     assert status["queues"] == {"primary": 1, "retry": 0, "scheduled": 0, "dlq": 0}
     await wait_until(lambda: own_list() == [later])
 
 
-async def test_a_hash_that_comes_a_moment_after_its_id_is_found(house: House) -> None:
+async def test_a_hash_that_comes_a_moment_after_its_id_is_found(app: RunningApp) -> None:
     seed.redis.lpush("tasks:pending:primary", "slow-producer")
     await wait_until(waiting_for_adoption)
     seed.store("slow-producer", content="At last")
-    assert (await known(house, "slow-producer"))["content"] == "At last"
+    assert (await known(app, "slow-producer"))["content"] == "At last"
 
 
 @pytest.mark.contract("S3-4")
-async def test_a_retry_by_the_seeds_own_words_is_a_retry(house: House) -> None:
-    worker = await summarizer(house)
-    task = await dead(house, worker)
+async def test_a_retry_by_the_seeds_own_words_is_a_retry(app: RunningApp) -> None:
+    worker = await summarizer(app)
+    task = await dead(app, worker)
     await wait_until(lambda: seed.state(task) == "DLQ")
     seed.retry_task(task)
     frame = await worker.task()
@@ -127,12 +129,12 @@ async def test_a_retry_by_the_seeds_own_words_is_a_retry(house: House) -> None:
     assert seed.ids("tasks:pending:retry") + seed.ids("dlq:tasks") == []
 
 
-async def test_the_list_of_a_declared_service_is_looked_into_too(house: House) -> None:
+async def test_the_list_of_a_declared_service_is_looked_into_too(app: RunningApp) -> None:
     declared = {"name": "images", "task_types": ["resize"]}
-    assert (await house.post("/api/v2/services", declared)).is_success
+    assert (await app.post("/api/v2/services", declared)).is_success
     seed.store("a-picture", content='{"width": 3}')
     seed.redis.lpush("tasks:pending:primary:resize", "a-picture")
-    found = await known(house, "a-picture")
+    found = await known(app, "a-picture")
     assert (found["task_type"], found["payload"]) == ("resize", {"width": 3})
 
 
@@ -158,11 +160,11 @@ def _hash(name: str) -> None:
 
 @pytest.mark.parametrize("foul", [_string, _set, _stream, _hash])
 async def test_a_foreign_key_of_any_type_under_any_name_harms_no_task(
-    house: House, foul: Callable[[str], None]
+    app: RunningApp, foul: Callable[[str], None]
 ) -> None:
-    worker = await summarizer(house)
-    failed = await dead(house, worker)
-    task = await submitted(house)
+    worker = await summarizer(app)
+    failed = await dead(app, worker)
+    task = await submitted(app)
     frame = await worker.task()
     names = [
         "tasks:pending:primary", "tasks:pending:retry", "tasks:scheduled", "dlq:tasks",
@@ -172,11 +174,11 @@ async def test_a_foreign_key_of_any_type_under_any_name_harms_no_task(
     await wait_until(lambda: seed.state(task) == "ACTIVE")
     for name in names:
         foul(name)
-    behind = await submitted(house)
+    behind = await submitted(app)
     await worker.answer(frame["taskId"], "short")
     assert (await worker.task())["taskId"] == behind
     await wait_until(lambda: seed.state(task) == "COMPLETED")
-    assert (await house.post(f"/api/v1/tasks/{failed}/retry", None)).is_success
+    assert (await app.post(f"/api/v1/tasks/{failed}/retry", None)).is_success
     await wait_until(lambda: seed.ids("tasks:pending:retry") == [failed])
     await worker.answer(behind, "short")
     await worker.answer((await worker.task())["taskId"], error="no such model", status=404)
@@ -184,33 +186,33 @@ async def test_a_foreign_key_of_any_type_under_any_name_harms_no_task(
     assert [letter["state"] for letter in seed.dead_letters()] == ["DLQ"]
     done = {"PENDING": 0, "ACTIVE": 0, "COMPLETED": 2, "FAILED": 0, "DLQ": 1}
     await wait_until(lambda: seed.metrics()[1] == done)
-    assert (await house.get("/health")).json()["status"] == "healthy"
-    assert (await house.get("/api/v2/tasks")).status_code == 200
+    assert (await app.get("/health")).json()["status"] == "healthy"
+    assert (await app.get("/api/v2/tasks")).status_code == 200
 
 
 def said(lines: Sequence[MutableMapping[str, Any]]) -> list[str]:
     return [line["key"] for line in lines if line["event"] == "a foreign key was set aside"]
 
 
-async def test_what_is_set_aside_is_kept_for_a_while_and_said_once(house: House) -> None:
+async def test_what_is_set_aside_is_kept_for_a_while_and_said_once(app: RunningApp) -> None:
     with capture_logs() as lines:
         seed.redis.set("tasks:pending:primary", "mine")
-        task = await submitted(house)
+        task = await submitted(app)
         await wait_until(lambda: own_list() == [task] and said(lines))
     assert seed.redis.get("onward:set-aside:tasks:pending:primary") == b"mine"
     assert seed.redis.ttl("onward:set-aside:tasks:pending:primary") > 0
     assert said(lines) == ["tasks:pending:primary"]
 
 
-async def test_a_server_that_was_overtaken_writes_no_views(house: House) -> None:
-    task = await submitted(house)
+async def test_a_server_that_was_overtaken_writes_no_views(app: RunningApp) -> None:
+    task = await submitted(app)
     await wait_until(lambda: own_list() == [task])
-    log = await house.onward.backend.tasks.events(after="", limit=10)
-    redis = connect(house.onward.settings.ledger)
-    late = SeedViews(house.onward.dispatcher, ViewWriter(redis, ""), whole=True)
+    log = await app.onward.backend.tasks.events(after="", limit=10)
+    redis = connect(app.onward.settings.ledger)
+    late = SeedViews(app.onward.dispatcher, ViewWriter(redis, ""), whole=True)
     await late.project(log.items)
     mark = seed.redis.get("onward:view:writer")
-    await wait_until(lambda: seed.redis.get("onward:view:writer") != mark)  # the house takes over
+    await wait_until(lambda: seed.redis.get("onward:view:writer") != mark)  # the server takes over
     seed.redis.delete(f"task:{task}")
     late._shown.clear()
     with pytest.raises(Superseded):
@@ -221,27 +223,27 @@ async def test_a_server_that_was_overtaken_writes_no_views(house: House) -> None
 
 async def test_one_task_that_does_not_open_does_not_stop_the_view_of_others() -> None:
     url = fresh_url("valkey")
-    async with open_house(ledger=url, archive="", encryption_keys=OLD) as house:
-        closed = await submitted(house, "sealed with the old key")
+    async with running_app(ledger=url, archive="", encryption_keys=OLD) as app:
+        closed = await submitted(app, "sealed with the old key")
         await wait_until(lambda: own_list() == [closed])
     seed.redis.delete("onward:doc:cursor", f"task:{closed}")
-    async with open_house(ledger=url, archive="", encryption_keys=NEW) as house:
-        tasks = [await submitted(house) for _ in range(3)]
+    async with running_app(ledger=url, archive="", encryption_keys=NEW) as app:
+        tasks = [await submitted(app) for _ in range(3)]
         await wait_until(lambda: own_list() == [closed, *tasks])
         await wait_until(lambda: seed.task(closed).get("state") == "PENDING")
         seed.redis.lpush("tasks:pending:retry", closed)
         later = seed.create_task("A foreign text")
-        await known(house, later)
+        await known(app, later)
 
 
 @pytest.mark.contract("S3-14")
 async def test_what_the_ledger_seals_is_sealed_in_the_view_too() -> None:
-    async with open_house(ledger=fresh_url("valkey"), archive="", encryption_keys=NEW) as house:
-        worker = await summarizer(house)
-        task = await submitted(house, SECRET)
+    async with running_app(ledger=fresh_url("valkey"), archive="", encryption_keys=NEW) as app:
+        worker = await summarizer(app)
+        task = await submitted(app, SECRET)
         await worker.answer((await worker.task())["taskId"], f"short {SECRET}")
         await wait_until(lambda: seed.state(task) == "COMPLETED")
-        failed = await submitted(house, SECRET)
+        failed = await submitted(app, SECRET)
         wrong = f"{SECRET} is wrong"
         await worker.answer((await worker.task())["taskId"], error=wrong, status=400)
         await wait_until(lambda: seed.state(failed) == "DLQ")
@@ -258,10 +260,10 @@ async def test_what_the_ledger_seals_is_sealed_in_the_view_too() -> None:
 async def test_two_servers_show_each_id_once() -> None:
     url = fresh_url("valkey")
     async with (
-        open_house(ledger=url, archive="") as first,
-        open_house(ledger=url, archive="") as other,
+        running_app(ledger=url, archive="") as first,
+        running_app(ledger=url, archive="") as other,
     ):
-        tasks = [await submitted(house) for house in (first, other) * 10]
+        tasks = [await submitted(app) for app in (first, other) * 10]
         task = seed.create_task("A foreign text")
         await known(other, task)
         await wait_until(lambda: len(own_list()) == 21)
@@ -271,12 +273,12 @@ async def test_two_servers_show_each_id_once() -> None:
 @pytest.mark.contract("R-4", "S3-14")
 async def test_with_a_prefix_the_seeds_names_stand_behind_it() -> None:
     named = Seed003("here:")
-    async with open_house(ledger=fresh_url("valkey"), archive="", redis_prefix="here:") as house:
-        task = await submitted(house)
+    async with running_app(ledger=fresh_url("valkey"), archive="", redis_prefix="here:") as app:
+        task = await submitted(app)
         await wait_until(lambda: named.state(task) == "PENDING")
         assert named.ids("tasks:pending:primary") == [task]
         foreign = named.create_task("A foreign text")
-        assert (await known(house, foreign))["content"] == "A foreign text"
+        assert (await known(app, foreign))["content"] == "A foreign text"
         keys = [key.decode() for key in seed.redis.keys("*task*")]
         strays = [key for key in keys if not key.startswith(("here:", "stream:", "agent:stream:"))]
         assert strays == []

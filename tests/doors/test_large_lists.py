@@ -10,26 +10,26 @@ from starlette.responses import StreamingResponse
 
 from onward.core.contract import PAGE_BYTES
 from onward.doors.listing import array
-from tests.house import House
+from tests.running_app import RunningApp
 
 LARGE = "x" * 900_000
 COUNT = 24
 
 
-async def submitted(house: House, path: str, body: Any) -> list[str]:
+async def submitted(app: RunningApp, path: str, body: Any) -> list[str]:
     found = []
     for _ in range(COUNT):
-        made = (await house.post(path, body)).json()
+        made = (await app.post(path, body)).json()
         found.append(made.get("id") or made["task_id"])
     return found
 
 
-async def test_a_page_of_large_tasks_goes_on_in_the_next(house: House) -> None:
-    ids = await submitted(house, "/api/v2/tasks", {"type": "store", "payload": {"text": LARGE}})
+async def test_a_page_of_large_tasks_goes_on_in_the_next(app: RunningApp) -> None:
+    ids = await submitted(app, "/api/v2/tasks", {"type": "store", "payload": {"text": LARGE}})
     found: list[str] = []
     cursor, pages = "", 0
     while True:
-        response = await house.get(f"/api/v2/tasks?limit=1000{cursor}")
+        response = await app.get(f"/api/v2/tasks?limit=1000{cursor}")
         assert len(response.content) < 2 * PAGE_BYTES
         found += [task["id"] for task in response.json()["items"]]
         pages += 1
@@ -40,20 +40,20 @@ async def test_a_page_of_large_tasks_goes_on_in_the_next(house: House) -> None:
     assert pages > 2
 
 
-async def test_large_tasks_that_are_named_are_all_there(house: House) -> None:
-    ids = await submitted(house, "/api/v2/tasks", {"type": "store", "payload": {"text": LARGE}})
+async def test_large_tasks_that_are_named_are_all_there(app: RunningApp) -> None:
+    ids = await submitted(app, "/api/v2/tasks", {"type": "store", "payload": {"text": LARGE}})
     query = "&".join(f"id={id}" for id in ids)
-    body = (await house.get(f"/api/v2/tasks?{query}")).json()
+    body = (await app.get(f"/api/v2/tasks?{query}")).json()
     assert ([task["id"] for task in body["items"]], body["next"]) == (ids, None)
     assert {len(task["payload"]["text"]) for task in body["items"]} == {len(LARGE)}
-    brief = (await house.get(f"/api/v2/tasks?brief=true&{query}")).json()
+    brief = (await app.get(f"/api/v2/tasks?brief=true&{query}")).json()
     assert [task["id"] for task in brief["items"]] == ids
 
 
 @pytest.mark.contract("S3-2")
-async def test_a_list_that_is_an_array_is_whole_however_large(house: House) -> None:
-    ids = await submitted(house, "/api/v1/tasks/summarize/", {"content": LARGE})
-    response = await house.get("/api/v1/tasks/?limit=1000")
+async def test_a_list_that_is_an_array_is_whole_however_large(app: RunningApp) -> None:
+    ids = await submitted(app, "/api/v1/tasks/summarize/", {"content": LARGE})
+    response = await app.get("/api/v1/tasks/?limit=1000")
     assert [task["task_id"] for task in response.json()] == ids[::-1]
     assert "content-length" not in response.headers, "it was sent as it was read"
 

@@ -11,7 +11,7 @@ import pytest
 from onward.native.live import MOST_LISTENERS
 from onward.native.notifications.hub import MOST_EACH
 from onward.native.tasks import MOST_FOLLOWERS
-from tests.house import House, SocketWorker
+from tests.running_app import RunningApp, SocketWorker
 from tests.support import wait_until
 
 
@@ -56,10 +56,10 @@ class Listener:
         await self._call
 
 
-async def path_of(house: House, kind: str) -> str:
+async def path_of(app: RunningApp, kind: str) -> str:
     if kind != "events":
         return {"live": "/api/v2/live", "notices": "/api/v2/sessions/s/notifications"}[kind]
-    task = (await house.post("/api/v2/tasks", {"type": "report"})).json()["id"]
+    task = (await app.post("/api/v2/tasks", {"type": "report"})).json()["id"]
     return f"/api/v2/tasks/{task}/events"
 
 
@@ -72,25 +72,25 @@ async def path_of(house: House, kind: str) -> str:
     ],
 )
 async def test_a_bound_holds_when_all_come_at_once(
-    house: House, kind: str, asked: int, most: int
+    app: RunningApp, kind: str, asked: int, most: int
 ) -> None:
-    path = await path_of(house, kind)
-    listeners = [Listener(house.app, path) for _ in range(asked)]
+    path = await path_of(app, kind)
+    listeners = [Listener(app.asgi, path) for _ in range(asked)]
     await wait_until(lambda: all(one.status for one in listeners))
     assert Counter(one.status for one in listeners) == {200: most, 503: asked - most}
     for one in listeners:
         await one.hang_up()
-    last = Listener(house.app, path)
+    last = Listener(app.asgi, path)
     await wait_until(lambda: last.status)
     assert last.status == 200, "places are given back"
     await last.hang_up()
 
 
-async def test_sockets_of_a_session_are_bounded_when_all_come_at_once(house: House) -> None:
-    sockets = [SocketWorker(house.app, "/ws/notifications/s") for _ in range(40)]
-    await wait_until(lambda: house.onward.hub.connected("s") == MOST_EACH)
-    await house.settled()
-    assert house.onward.hub.connected("s") == MOST_EACH
+async def test_sockets_of_a_session_are_bounded_when_all_come_at_once(app: RunningApp) -> None:
+    sockets = [SocketWorker(app.asgi, "/ws/notifications/s") for _ in range(40)]
+    await wait_until(lambda: app.onward.hub.connected("s") == MOST_EACH)
+    await app.settled()
+    assert app.onward.hub.connected("s") == MOST_EACH
     for one in sockets:
         await one.close()
-    assert house.onward.hub.all_places.taken == 0
+    assert app.onward.hub.all_places.taken == 0

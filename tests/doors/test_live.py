@@ -16,20 +16,20 @@ from onward.native import live as live_module
 from onward.native.caller import OPERATOR
 from onward.native.history import KEPT, STEP_MS, History
 from onward.native.live import CHANGED, Live
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with open_house() as opened:
+async def app() -> AsyncIterator[RunningApp]:
+    async with running_app() as opened:
         yield opened
 
 
 @pytest.fixture
-def live(house: House, monkeypatch: pytest.MonkeyPatch) -> Live:
+def live(app: RunningApp, monkeypatch: pytest.MonkeyPatch) -> Live:
     # The second between two looks is ours to end.
     monkeypatch.setattr(live_module, "PACE_S", 3600)
-    onward = house.onward
+    onward = app.onward
     return Live(onward.dispatcher, onward.roster, onward.history, lambda: onward.ready)
 
 
@@ -55,7 +55,7 @@ class Page:
             await self._events.aclose()
 
 
-async def test_a_page_gets_a_snapshot_and_then_what_changes(house: House, live: Live) -> None:
+async def test_a_page_gets_a_snapshot_and_then_what_changes(app: RunningApp, live: Live) -> None:
     page = Page(live)
     async with page.closing():
         kind, snapshot = await page.hear()
@@ -63,7 +63,7 @@ async def test_a_page_gets_a_snapshot_and_then_what_changes(house: House, live: 
         assert snapshot["states"] == {}
         assert await page.hear() != (kind, snapshot)  # the first look of the pump
 
-        task = (await house.post("/api/v2/tasks", {"type": "report"})).json()
+        task = (await app.post("/api/v2/tasks", {"type": "report"})).json()
         await live._look()
         kind, change = await page.hear()
         assert kind == "change"
@@ -73,55 +73,57 @@ async def test_a_page_gets_a_snapshot_and_then_what_changes(house: House, live: 
         assert change["queues"] == {"report": {"queued": 1}}
 
 
-async def test_nothing_new_is_not_told(house: House, live: Live) -> None:
+async def test_nothing_new_is_not_told(app: RunningApp, live: Live) -> None:
     page = Page(live)
     async with page.closing():
         await page.hear()
         await page.hear()
         for _ in range(3):
             await live._look()
-        await house.post("/api/v2/tasks", {"type": "report"})
+        await app.post("/api/v2/tasks", {"type": "report"})
         await live._look()
         _, change = await page.hear()
         assert change["states"] == {"queued": 1}
 
 
-async def test_a_task_whose_count_stays_the_same_is_still_named(house: House, live: Live) -> None:
+async def test_a_task_whose_count_stays_the_same_is_still_named(
+    app: RunningApp, live: Live
+) -> None:
     """One begins and another ends: the numbers stand still, the rows on screen do not."""
-    first = (await house.post("/api/v2/tasks", {"type": "report"})).json()["id"]
+    first = (await app.post("/api/v2/tasks", {"type": "report"})).json()["id"]
     page = Page(live)
     async with page.closing():
         await page.hear()
         await page.hear()
-        await house.post(f"/api/v2/tasks/{first}/cancel", {})
-        await house.post(f"/api/v2/tasks/{first}/retry", {})
+        await app.post(f"/api/v2/tasks/{first}/cancel", {})
+        await app.post(f"/api/v2/tasks/{first}/retry", {})
         await live._look()
         assert (await page.hear())[1]["changed"] == [first]
 
 
-async def test_too_many_to_name_are_told_as_many(house: House, live: Live) -> None:
+async def test_too_many_to_name_are_told_as_many(app: RunningApp, live: Live) -> None:
     page = Page(live)
     async with page.closing():
         await page.hear()
         await page.hear()
         for _ in range(CHANGED + 1):
-            await house.post("/api/v2/tasks", {"type": "report"})
+            await app.post("/api/v2/tasks", {"type": "report"})
         await live._look()
         assert (await page.hear())[1]["changed"] is None
-        last = (await house.post("/api/v2/tasks", {"type": "report"})).json()["id"]
+        last = (await app.post("/api/v2/tasks", {"type": "report"})).json()["id"]
         await live._look()
         assert (await page.hear())[1]["changed"] == [last]
 
 
 async def test_nothing_is_read_while_nobody_listens(
-    house: House, live: Live, monkeypatch: pytest.MonkeyPatch
+    app: RunningApp, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_module, "PACE_S", 0)
     page = Page(live)
     async with page.closing():
         await page.hear()
     reads = 0
-    counts = house.onward.backend.tasks.counts
+    counts = app.onward.backend.tasks.counts
 
     async def counted() -> Any:
         nonlocal reads
@@ -129,12 +131,12 @@ async def test_nothing_is_read_while_nobody_listens(
         return await counts()
 
     monkeypatch.setattr(live, "_state", counted)
-    await house.settled()
+    await app.settled()
     assert reads == 0
 
 
 async def test_a_page_that_does_not_read_is_let_go_and_the_others_are_not(
-    house: House, live: Live
+    app: RunningApp, live: Live
 ) -> None:
     slow, quick = Page(live), Page(live)
     async with slow.closing(), quick.closing():
@@ -142,7 +144,7 @@ async def test_a_page_that_does_not_read_is_let_go_and_the_others_are_not(
             await page.hear()
         await quick.hear()
         for _ in range(live_module.BEHIND + 2):
-            await house.post("/api/v2/tasks", {"type": "report"})
+            await app.post("/api/v2/tasks", {"type": "report"})
             await live._look()
             await quick.hear()
         heard = 0
@@ -153,28 +155,28 @@ async def test_a_page_that_does_not_read_is_let_go_and_the_others_are_not(
         assert heard < live_module.BEHIND + 2
 
 
-async def test_a_server_that_stops_does_not_wait_for_its_pages(house: House, live: Live) -> None:
+async def test_a_server_that_stops_does_not_wait_for_its_pages(app: RunningApp, live: Live) -> None:
     page = Page(live)
     async with page.closing():
         await page.hear()
         await page.hear()
-        house.onward.ready = False
+        app.onward.ready = False
         await live._look()
         with pytest.raises(StopAsyncIteration):
             await page.hear()
 
 
-async def test_history_knows_rates_depths_and_durations(house: House) -> None:
-    history = History(house.onward.dispatcher)
+async def test_history_knows_rates_depths_and_durations(app: RunningApp) -> None:
+    history = History(app.onward.dispatcher)
     await history.sample()
-    worker = await house.worker(services=["report"], group=None)
+    worker = await app.worker(services=["report"], group=None)
     for _ in range(2):
-        await house.post("/api/v2/tasks", {"type": "report"})
+        await app.post("/api/v2/tasks", {"type": "report"})
     frame = await worker.task()
-    await house.advance(400)
+    await app.advance(400)
     await worker.answer(frame["taskId"], {"done": True})
     await worker.task()  # the other one begins
-    await house.advance(STEP_MS - 400)
+    await app.advance(STEP_MS - 400)
     await history.sample()
 
     point = history.last
@@ -185,23 +187,23 @@ async def test_history_knows_rates_depths_and_durations(house: House) -> None:
     assert history.columns()["created"] == (0, 0.4)
 
 
-async def test_history_is_bounded(house: House) -> None:
-    history = History(house.onward.dispatcher)
+async def test_history_is_bounded(app: RunningApp) -> None:
+    history = History(app.onward.dispatcher)
     for _ in range(KEPT + 5):
-        house.clock.advance(STEP_MS)
+        app.clock.advance(STEP_MS)
         await history.sample()
     assert len(history.columns()["at"]) == KEPT
 
 
-async def test_tasks_are_found_by_name_and_briefly(house: House) -> None:
+async def test_tasks_are_found_by_name_and_briefly(app: RunningApp) -> None:
     ids = [
-        (await house.post("/api/v2/tasks", {"type": "report", "payload": {"n": n}})).json()["id"]
+        (await app.post("/api/v2/tasks", {"type": "report", "payload": {"n": n}})).json()["id"]
         for n in range(3)
     ]
-    named = await house.get("/api/v2/tasks", params={"id": [ids[2], ids[0], "no-such"]})
+    named = await app.get("/api/v2/tasks", params={"id": [ids[2], ids[0], "no-such"]})
     assert [task["id"] for task in named.json()["items"]] == [ids[2], ids[0]]
     assert named.json()["items"][0]["payload"] == {"n": 2}
-    brief = await house.get("/api/v2/tasks", params={"brief": True, "limit": 1})
+    brief = await app.get("/api/v2/tasks", params={"brief": True, "limit": 1})
     assert brief.json()["items"][0]["payload"] is None
-    too_many = await house.get("/api/v2/tasks", params={"id": ["x"] * 101})
+    too_many = await app.get("/api/v2/tasks", params={"id": ["x"] * 101})
     assert too_many.status_code == 422

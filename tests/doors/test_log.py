@@ -9,24 +9,24 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from onward.cli.__main__ import app
+from onward.cli.__main__ import app as cli
 from onward.core.outcome import Failed, Succeeded
 from onward.core.policy import profiles
 from onward.core.task import Fault, State
 from onward.settings import Settings
 from tests.contract.driver import Driver
 from tests.doors.summarizing import submitted
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 from tests.support import NOW
 
 
 async def test_readers_are_listed_measured_and_forgotten() -> None:
-    async with open_house() as house:
-        documents = house.onward.backend.documents
-        await documents.put("cursor", "archive:gone", '"0"', now=house.clock.now())
-        await house.post("/api/v2/tasks", {"type": "greet"})
-        house.clock.advance(7_000)
-        (found,) = (await house.get("/api/v2/log/readers")).json()["items"]
+    async with running_app() as app:
+        documents = app.onward.backend.documents
+        await documents.put("cursor", "archive:gone", '"0"', now=app.clock.now())
+        await app.post("/api/v2/tasks", {"type": "greet"})
+        app.clock.advance(7_000)
+        (found,) = (await app.get("/api/v2/log/readers")).json()["items"]
         assert found == {
             "name": "archive:gone",
             "cursor": "0",
@@ -35,12 +35,12 @@ async def test_readers_are_listed_measured_and_forgotten() -> None:
             "silent_ms": 0,
             "retired": False,
         }
-        metrics = (await house.get("/metrics")).text
+        metrics = (await app.get("/metrics")).text
         assert 'onward_log_behind_seconds{reader="archive:gone"} 7.0' in metrics
-        gone = await house.http.delete("/api/v2/log/readers/archive%3Agone")
+        gone = await app.http.delete("/api/v2/log/readers/archive%3Agone")
         assert gone.status_code == 204
-        assert (await house.get("/api/v2/log/readers")).json()["items"] == []
-        again = await house.http.delete("/api/v2/log/readers/archive%3Agone")
+        assert (await app.get("/api/v2/log/readers")).json()["items"] == []
+        again = await app.http.delete("/api/v2/log/readers/archive%3Agone")
         assert (again.status_code, again.json()["code"]) == (404, "not_found")
 
 
@@ -48,18 +48,18 @@ async def test_a_finished_task_can_be_deleted_once_its_slow_reader_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("onward.doors.tasks.router.ERASING_PAUSE_S", 0)
-    async with open_house() as house:
-        await house.onward.backend.documents.put("cursor", "slow", '"0"', now=0)
-        id = await _canceled(house)
-        refused = await house.http.delete(f"/api/v1/tasks/{id}")
+    async with running_app() as app:
+        await app.onward.backend.documents.put("cursor", "slow", '"0"', now=0)
+        id = await _canceled(app)
+        refused = await app.http.delete(f"/api/v1/tasks/{id}")
         assert refused.status_code == 503
-        assert (await house.http.delete("/api/v2/log/readers/slow")).status_code == 204
-        assert (await house.http.delete(f"/api/v1/tasks/{id}")).status_code == 200
+        assert (await app.http.delete("/api/v2/log/readers/slow")).status_code == 204
+        assert (await app.http.delete(f"/api/v1/tasks/{id}")).status_code == 200
 
 
-async def _canceled(house: House) -> str:
-    id = await submitted(house)
-    await house.onward.dispatcher.cancel(id)
+async def _canceled(app: RunningApp) -> str:
+    id = await submitted(app)
+    await app.onward.dispatcher.cancel(id)
     return id
 
 
@@ -76,13 +76,13 @@ def test_readers_are_listed_and_forgotten_without_a_server(tmp_path: Path) -> No
         await backend.close()
 
     asyncio.run(prepare())
-    listed = CliRunner().invoke(app, ["log", "readers", "--ledger", url, "--json"])
+    listed = CliRunner().invoke(cli, ["log", "readers", "--ledger", url, "--json"])
     assert [item["name"] for item in json.loads(listed.output)["items"]] == ["gone"]
-    shown = CliRunner().invoke(app, ["log", "readers", "--ledger", url])
+    shown = CliRunner().invoke(cli, ["log", "readers", "--ledger", url])
     assert "gone" in shown.output
-    forgot = CliRunner().invoke(app, ["log", "forget", "gone", "--ledger", url])
+    forgot = CliRunner().invoke(cli, ["log", "forget", "gone", "--ledger", url])
     assert (forgot.exit_code, forgot.output.strip()) == (0, "gone is forgotten")
-    assert CliRunner().invoke(app, ["log", "forget", "gone", "--ledger", url]).exit_code == 1
+    assert CliRunner().invoke(cli, ["log", "forget", "gone", "--ledger", url]).exit_code == 1
 
 
 def test_who_names_a_file_that_a_server_has_is_told_to_ask_the_server(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_who_names_a_file_that_a_server_has_is_told_to_ask_the_server(tmp_path: 
 
     url = f"sqlite:///{tmp_path}/ledger.db"
     server = open_backend(url)
-    refused = CliRunner().invoke(app, ["log", "readers", "--ledger", url])
+    refused = CliRunner().invoke(cli, ["log", "readers", "--ledger", url])
     asyncio.run(server.close())
     assert refused.exit_code == 1
     assert "is in use by process" in refused.output
@@ -159,19 +159,19 @@ async def test_dead_letters_are_forgotten_when_their_time_is_over_if_so_set(ledg
 
 
 async def test_what_a_slow_reader_holds_is_not_written_anew_each_minute() -> None:
-    async with open_house() as house:
-        await house.onward.backend.documents.put("cursor", "slow", '"0"', now=0)
-        driver = Driver(house.onward.backend)
+    async with running_app() as app:
+        await app.onward.backend.documents.put("cursor", "slow", '"0"', now=0)
+        driver = Driver(app.onward.backend)
         over = await driver.running()
         await driver.settle(over, Succeeded("1"))
         month = 30 * 86_400_000
-        await house.advance(month)
+        await app.advance(month)
         waits = []
         for _ in range(9):
             found = await driver.task(over.id)
             assert found.due_at is not None
-            waits.append((found.due_at - house.clock.now()) // 60_000)
-            await house.advance(found.due_at - house.clock.now())
+            waits.append((found.due_at - app.clock.now()) // 60_000)
+            await app.advance(found.due_at - app.clock.now())
         assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.house import House
+from tests.running_app import RunningApp
 
 
 @pytest.mark.parametrize(
@@ -14,17 +14,17 @@ from tests.house import House
     ["/health", "/ready", "/metrics", "/ui", "/ui/tasks", "/openapi.json", "/api/v2/tasks",
      "/api/v2/workers", "/api/v1/queues/status", "/api/v2/tasks/unknown"],
 )  # fmt: skip
-async def test_head_is_answered_like_get_without_a_body(house: House, path: str) -> None:
-    got = await house.get(path)
-    head = await house.http.head(path)
+async def test_head_is_answered_like_get_without_a_body(app: RunningApp, path: str) -> None:
+    got = await app.get(path)
+    head = await app.http.head(path)
     assert head.status_code == got.status_code
     assert head.headers["content-type"] == got.headers["content-type"]
     assert head.content == b""
 
 
-async def test_head_of_a_stream_ends(house: House) -> None:
+async def test_head_of_a_stream_ends(app: RunningApp) -> None:
     async with asyncio.timeout(30):
-        head = await house.http.head("/api/v2/live")
+        head = await app.http.head("/api/v2/live")
     assert head.status_code == 200
     assert head.headers["content-type"].startswith("text/event-stream")
 
@@ -42,7 +42,7 @@ async def test_head_of_a_stream_ends(house: House) -> None:
     ],
 )
 async def test_a_wrong_method_is_told_the_right_ones(
-    house: House, method: str, path: str, allow: str
+    app: RunningApp, method: str, path: str, allow: str
 ) -> None:
-    refused = await house.http.request(method, path)
+    refused = await app.http.request(method, path)
     assert (refused.status_code, refused.headers["allow"]) == (405, allow)

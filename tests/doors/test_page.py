@@ -10,59 +10,59 @@ from pathlib import Path
 import pytest
 
 from onward.doors.page import files as page
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 
 STATIC = Path(page.__file__).parent / "static"
 FIRST_SCREEN = 200_000
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with open_house() as opened:
+async def app() -> AsyncIterator[RunningApp]:
+    async with running_app() as opened:
         yield opened
 
 
 @pytest.mark.contract("N-8")
-async def test_every_address_under_ui_is_the_page(house: House) -> None:
-    home = await house.get("/")
+async def test_every_address_under_ui_is_the_page(app: RunningApp) -> None:
+    home = await app.get("/")
     assert (home.status_code, home.headers["location"]) == (307, "/ui")
     for path in ("/ui", "/ui/", "/ui/tasks", "/ui/tasks/01-x?q=1"):
-        answer = await house.get(path)
+        answer = await app.get(path)
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/html")
         assert "<title>Onward</title>" in answer.text
 
 
-async def test_the_page_may_load_nothing_but_its_own_files(house: House) -> None:
-    policy = (await house.get("/ui")).headers["content-security-policy"]
+async def test_the_page_may_load_nothing_but_its_own_files(app: RunningApp) -> None:
+    policy = (await app.get("/ui")).headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert "http" not in policy
-    html = (await house.get("/ui")).text
+    html = (await app.get("/ui")).text
     assert re.search(r"<script(?![^>]*\ssrc=)", html) is None
     assert "<style" not in html
     assert all(url.startswith("/ui/") for url in re.findall(r'(?:src|href)="([^"]+)"', html))
 
 
-async def test_files_with_a_digest_are_kept_and_the_rest_is_asked_for(house: House) -> None:
-    html = (await house.get("/ui")).text
+async def test_files_with_a_digest_are_kept_and_the_rest_is_asked_for(app: RunningApp) -> None:
+    html = (await app.get("/ui")).text
     script = re.search(r'src="(/ui/assets/[^"]+\.js)"', html)
     assert script is not None
-    kept = await house.get(script[1])
+    kept = await app.get(script[1])
     assert "immutable" in kept.headers["cache-control"]
     assert kept.headers["content-type"].startswith("text/javascript")
-    index = await house.get("/ui")
+    index = await app.get("/ui")
     assert index.headers["cache-control"] == "no-cache"
-    again = await house.get("/ui", headers={"if-none-match": index.headers["etag"]})
+    again = await app.get("/ui", headers={"if-none-match": index.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
-    gone = await house.get("/ui/assets/index-of-yesterday.js")
+    gone = await app.get("/ui/assets/index-of-yesterday.js")
     assert gone.status_code == 404
 
 
-async def test_files_are_squeezed_for_those_who_can_read_it(house: House) -> None:
-    plain = await house.get("/ui", headers={"accept-encoding": "identity"})
+async def test_files_are_squeezed_for_those_who_can_read_it(app: RunningApp) -> None:
+    plain = await app.get("/ui", headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers
-    squeezed = await house.get("/ui", headers={"accept-encoding": "gzip"})
+    squeezed = await app.get("/ui", headers={"accept-encoding": "gzip"})
     assert squeezed.headers["content-encoding"] == "gzip"
     assert squeezed.text == plain.text
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.house import House
+from tests.running_app import RunningApp
 
 PATH = "/api/v2/schedules"
 MINUTE, DAY = 60_000, 86_400_000
@@ -24,38 +24,38 @@ GREETING = {
 }
 
 
-async def made(house: House, name: str = "s", **body: Any) -> dict[str, Any]:
-    response = await house.post(PATH, {"name": name, **MAIL, **body})
+async def made(app: RunningApp, name: str = "s", **body: Any) -> dict[str, Any]:
+    response = await app.post(PATH, {"name": name, **MAIL, **body})
     assert response.status_code == 201, response.text
     schedule: dict[str, Any] = response.json()
     assert set(schedule) == ITEM | {"upcoming", "history"}
     return schedule
 
 
-async def shown(house: House, name: str = "s") -> dict[str, Any]:
-    response = await house.get(f"{PATH}/{name}")
+async def shown(app: RunningApp, name: str = "s") -> dict[str, Any]:
+    response = await app.get(f"{PATH}/{name}")
     assert response.status_code == 200, response.text
     schedule: dict[str, Any] = response.json()
     return schedule
 
 
-async def strike(house: House, ms: int) -> None:
-    await house.advance(ms)
-    await house.onward.schedules.scheduler.turn()
+async def strike(app: RunningApp, ms: int) -> None:
+    await app.advance(ms)
+    await app.onward.schedules.scheduler.turn()
 
 
-async def tasks(house: House, query: str = "type=mail") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await house.get(f"/api/v2/tasks?{query}")).json()["items"]
+async def tasks(app: RunningApp, query: str = "type=mail") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await app.get(f"/api/v2/tasks?{query}")).json()["items"]
     return found
 
 
 @pytest.mark.contract("R-7", "N-5", "S2-11")
-async def test_a_cron_schedule_is_shown_with_its_next_instants(house: House) -> None:
+async def test_a_cron_schedule_is_shown_with_its_next_instants(app: RunningApp) -> None:
     schedule = await made(
-        house, "to-berlin", cron="30 9 * * MON-FRI", timezone="Europe/Berlin", queue="post"
+        app, "to-berlin", cron="30 9 * * MON-FRI", timezone="Europe/Berlin", queue="post"
     )
-    assert schedule == await shown(house, "to-berlin")
-    assert schedule["created_at"] == house.clock.now()
+    assert schedule == await shown(app, "to-berlin")
+    assert schedule["created_at"] == app.clock.now()
     assert (schedule["name"], schedule["type"], schedule["payload"]) == (
         "to-berlin",
         "mail",
@@ -79,7 +79,7 @@ async def test_a_cron_schedule_is_shown_with_its_next_instants(house: House) -> 
         "resume": f"{PATH}/to-berlin/resume",
         "trigger": f"{PATH}/to-berlin/trigger",
     }
-    page = (await house.get(PATH)).json()
+    page = (await app.get(PATH)).json()
     assert page == {
         "items": [{field: said for field, said in schedule.items() if field in ITEM}],
         "next": None,
@@ -87,20 +87,20 @@ async def test_a_cron_schedule_is_shown_with_its_next_instants(house: House) -> 
 
 
 @pytest.mark.contract("N-5", "S2-11")
-async def test_a_due_schedule_makes_a_task_as_a_submission_would(house: House) -> None:
-    worker = await house.worker(group=None, services=["post"])
-    await house.post(
+async def test_a_due_schedule_makes_a_task_as_a_submission_would(app: RunningApp) -> None:
+    worker = await app.worker(group=None, services=["post"])
+    await app.post(
         "/api/v2/services", {"name": "post", "task_types": ["mail"], "timeout_ms": 7_000}
     )
-    schedule = await made(house, every_ms=MINUTE, queue="post", priority="high", max_retries=1)
-    await strike(house, MINUTE)
+    schedule = await made(app, every_ms=MINUTE, queue="post", priority="high", max_retries=1)
+    await strike(app, MINUTE)
     frame = await worker.task()
     assert (frame["payload"], frame["timeout"]) == ({"to": "ada"}, 7_000)
-    (task,) = await tasks(house)
+    (task,) = await tasks(app)
     assert (task["queue"], task["priority"], task["id"]) == ("post", "high", frame["taskId"])
-    now = await shown(house)
+    now = await shown(app)
     assert (now["last_run_at"], now["last_task_id"]) == (schedule["next_run_at"], task["id"])
-    assert (now["next_run_at"], now["last_outcome"]) == (house.clock.now() + MINUTE, "submitted")
+    assert (now["next_run_at"], now["last_outcome"]) == (app.clock.now() + MINUTE, "submitted")
     assert now["history"] == [
         {
             "at": schedule["next_run_at"],
@@ -112,115 +112,115 @@ async def test_a_due_schedule_makes_a_task_as_a_submission_would(house: House) -
 
 
 @pytest.mark.contract("S2-11")
-async def test_once_is_once(house: House) -> None:
-    schedule = await made(house, run_at=house.clock.now() + MINUTE)
+async def test_once_is_once(app: RunningApp) -> None:
+    schedule = await made(app, run_at=app.clock.now() + MINUTE)
     assert (schedule["description"], schedule["upcoming"]) == ("Once", [schedule["run_at"]])
     for _ in range(3):
-        await strike(house, MINUTE)
-    assert len(await tasks(house)) == 1
-    done = await shown(house)
+        await strike(app, MINUTE)
+    assert len(await tasks(app)) == 1
+    done = await shown(app)
     assert (done["next_run_at"], done["upcoming"], done["paused"]) == (None, [], False)
 
 
 @pytest.mark.contract("S2-11", "N-5")
-async def test_a_flow_is_run_with_its_params(house: House) -> None:
-    worker = await house.worker(group=None, services=["greet"])
-    published = await house.post("/api/v2/flows", {"name": "greeting", "definition": GREETING})
+async def test_a_flow_is_run_with_its_params(app: RunningApp) -> None:
+    worker = await app.worker(group=None, services=["greet"])
+    published = await app.post("/api/v2/flows", {"name": "greeting", "definition": GREETING})
     assert published.status_code == 200, published.text
     body = {"name": "s", "flow": "greeting", "params": {"n": 1}, "every_ms": MINUTE}
-    response = await house.post(PATH, body)
+    response = await app.post(PATH, body)
     assert response.status_code == 201, response.text
     assert (response.json()["flow"], response.json()["type"]) == ("greeting", None)
-    await strike(house, MINUTE)
+    await strike(app, MINUTE)
     frame = await worker.task()
     assert frame["payload"]["params"]["n"] == 1
-    (run,) = (await house.get("/api/v2/runs?flow=greeting")).json()["items"]
-    assert run["id"] == (await shown(house))["last_task_id"]
-    triggered = await house.post(f"{PATH}/s/trigger", None)
+    (run,) = (await app.get("/api/v2/runs?flow=greeting")).json()["items"]
+    assert run["id"] == (await shown(app))["last_task_id"]
+    triggered = await app.post(f"{PATH}/s/trigger", None)
     assert (triggered.status_code, triggered.json()["type"]) == (202, "flow:greeting")
 
 
 @pytest.mark.contract("S2-11", "S1-11")
-async def test_a_run_that_needs_approval_waits_for_it(house: House) -> None:
-    await made(house, every_ms=MINUTE, requires_approval=True)
-    await strike(house, MINUTE)
-    (asked,) = (await house.get("/api/v2/approvals")).json()["items"]
-    assert asked["task_id"] == (await shown(house))["last_task_id"]
+async def test_a_run_that_needs_approval_waits_for_it(app: RunningApp) -> None:
+    await made(app, every_ms=MINUTE, requires_approval=True)
+    await strike(app, MINUTE)
+    (asked,) = (await app.get("/api/v2/approvals")).json()["items"]
+    assert asked["task_id"] == (await shown(app))["last_task_id"]
 
 
-async def test_a_run_belongs_to_its_session(house: House) -> None:
-    await made(house, every_ms=MINUTE, session_id="ada", timeout_ms=5_000)
-    await strike(house, MINUTE)
-    (task,) = await tasks(house, "session=ada")
-    assert task["id"] == (await shown(house))["last_task_id"]
+async def test_a_run_belongs_to_its_session(app: RunningApp) -> None:
+    await made(app, every_ms=MINUTE, session_id="ada", timeout_ms=5_000)
+    await strike(app, MINUTE)
+    (task,) = await tasks(app, "session=ada")
+    assert task["id"] == (await shown(app))["last_task_id"]
 
 
 # Made, replaced, removed.
 
 
 @pytest.mark.contract("N-5")
-async def test_the_same_once_more_is_the_same_and_another_is_a_conflict(house: House) -> None:
-    schedule = await made(house, cron="@daily")
-    await strike(house, 2 * DAY)
-    again = await house.post(PATH, {"cron": "@daily", "name": "s", **MAIL})
+async def test_the_same_once_more_is_the_same_and_another_is_a_conflict(app: RunningApp) -> None:
+    schedule = await made(app, cron="@daily")
+    await strike(app, 2 * DAY)
+    again = await app.post(PATH, {"cron": "@daily", "name": "s", **MAIL})
     assert (again.status_code, again.json()["created_at"]) == (200, schedule["created_at"])
-    other = await house.post(PATH, {"name": "s", **MAIL, "cron": "@weekly"})
+    other = await app.post(PATH, {"name": "s", **MAIL, "cron": "@weekly"})
     assert other.status_code == 409
     problem = other.json()
     assert (problem["code"], problem["detail"]) == (
         "conflict",
         "there is another schedule called 's'",
     )
-    assert (await shown(house))["cron"] == "@daily"
+    assert (await shown(app))["cron"] == "@daily"
 
 
 @pytest.mark.contract("N-5")
-async def test_put_makes_a_schedule_and_replaces_it(house: House) -> None:
-    first = await house.http.put(f"{PATH}/s", json={**MAIL, "every_ms": 2 * MINUTE})
+async def test_put_makes_a_schedule_and_replaces_it(app: RunningApp) -> None:
+    first = await app.http.put(f"{PATH}/s", json={**MAIL, "every_ms": 2 * MINUTE})
     assert first.status_code == 201
-    second = await house.http.put(f"{PATH}/s", json={"name": "s", "type": "b", "every_ms": MINUTE})
+    second = await app.http.put(f"{PATH}/s", json={"name": "s", "type": "b", "every_ms": MINUTE})
     assert (second.status_code, second.json()["type"]) == (200, "b")
-    assert second.json()["next_run_at"] == house.clock.now() + MINUTE
-    await house.post(f"{PATH}/s/pause", None)
-    third = await house.http.put(f"{PATH}/s", json={"type": "c", "every_ms": MINUTE})
+    assert second.json()["next_run_at"] == app.clock.now() + MINUTE
+    await app.post(f"{PATH}/s/pause", None)
+    third = await app.http.put(f"{PATH}/s", json={"type": "c", "every_ms": MINUTE})
     assert (third.json()["paused"], third.json()["next_run_at"]) == (True, None)
-    fourth = await house.http.put(
+    fourth = await app.http.put(
         f"{PATH}/s", json={"type": "c", "every_ms": MINUTE, "paused": False}
     )
     assert (fourth.json()["paused"], fourth.json()["created_at"]) == (
         False,
         first.json()["created_at"],
     )
-    elsewhere = await house.http.put(f"{PATH}/s", json={"name": "t", **MAIL, "every_ms": MINUTE})
+    elsewhere = await app.http.put(f"{PATH}/s", json={"name": "t", **MAIL, "every_ms": MINUTE})
     assert elsewhere.status_code == 422
 
 
 @pytest.mark.contract("N-5")
-async def test_pause_resume_and_remove(house: House) -> None:
-    await made(house, every_ms=MINUTE)
-    paused = await house.post(f"{PATH}/s/pause", None)
+async def test_pause_resume_and_remove(app: RunningApp) -> None:
+    await made(app, every_ms=MINUTE)
+    paused = await app.post(f"{PATH}/s/pause", None)
     assert (paused.status_code, paused.json()["paused"]) == (200, True)
-    assert (await house.post(f"{PATH}/s/pause", None)).json() == paused.json()
-    await strike(house, DAY)
-    assert await tasks(house) == []
-    resumed = (await house.post(f"{PATH}/s/resume", None)).json()
-    assert (resumed["paused"], resumed["next_run_at"]) == (False, house.clock.now() + MINUTE)
-    assert (await house.http.delete(f"{PATH}/s")).status_code == 204
-    assert (await house.http.delete(f"{PATH}/s")).status_code == 404
-    await strike(house, DAY)
-    assert await tasks(house) == []
+    assert (await app.post(f"{PATH}/s/pause", None)).json() == paused.json()
+    await strike(app, DAY)
+    assert await tasks(app) == []
+    resumed = (await app.post(f"{PATH}/s/resume", None)).json()
+    assert (resumed["paused"], resumed["next_run_at"]) == (False, app.clock.now() + MINUTE)
+    assert (await app.http.delete(f"{PATH}/s")).status_code == 204
+    assert (await app.http.delete(f"{PATH}/s")).status_code == 404
+    await strike(app, DAY)
+    assert await tasks(app) == []
 
 
 @pytest.mark.contract("N-5")
-async def test_a_trigger_answers_with_the_task(house: House) -> None:
-    await made(house, every_ms=DAY)
-    triggered = await house.post(f"{PATH}/s/trigger", None, headers={"idempotency-key": "k"})
+async def test_a_trigger_answers_with_the_task(app: RunningApp) -> None:
+    await made(app, every_ms=DAY)
+    triggered = await app.post(f"{PATH}/s/trigger", None, headers={"idempotency-key": "k"})
     task = triggered.json()
     assert (triggered.status_code, task["type"], task["state"]) == (202, "mail", "queued")
     assert triggered.headers["location"] == f"/api/v2/tasks/{task['id']}"
-    again = await house.post(f"{PATH}/s/trigger", None, headers={"idempotency-key": "k"})
+    again = await app.post(f"{PATH}/s/trigger", None, headers={"idempotency-key": "k"})
     assert again.json()["id"] == task["id"]
-    schedule = await shown(house)
+    schedule = await shown(app)
     assert (schedule["last_task_id"], schedule["last_outcome"]) == (task["id"], "triggered")
     assert len(schedule["history"]) == 1
     assert schedule["next_run_at"] == schedule["created_at"] + DAY
@@ -236,36 +236,36 @@ async def test_a_trigger_answers_with_the_task(house: House) -> None:
         (DAY, "Every day"),
     ],
 )
-async def test_an_interval_is_told_in_words(house: House, every_ms: int, said: str) -> None:
-    assert (await made(house, every_ms=every_ms))["description"] == said
+async def test_an_interval_is_told_in_words(app: RunningApp, every_ms: int, said: str) -> None:
+    assert (await made(app, every_ms=every_ms))["description"] == said
 
 
-async def test_lists_are_by_name_and_in_pages(house: House) -> None:
+async def test_lists_are_by_name_and_in_pages(app: RunningApp) -> None:
     names = ["b", "a", "ä b", "c?d", "z#%"]
     for name in names:
-        schedule = await made(house, name, every_ms=MINUTE)
+        schedule = await made(app, name, every_ms=MINUTE)
         assert schedule["links"]["self"] == f"{PATH}/{quote(name, safe='')}"
-        assert (await house.get(schedule["links"]["self"])).json() == schedule
+        assert (await app.get(schedule["links"]["self"])).json() == schedule
     seen: list[str] = []
     cursor: str | None = ""
     while cursor is not None:
-        page = (await house.http.get(PATH, params={"limit": 2, "cursor": cursor})).json()
+        page = (await app.http.get(PATH, params={"limit": 2, "cursor": cursor})).json()
         seen += [item["name"] for item in page["items"]]
         cursor = page["next"]
     assert seen == sorted(names)
 
 
-async def test_work_that_is_not_accepted_any_more_is_told_of(house: House) -> None:
-    await made(house, every_ms=MINUTE)
+async def test_work_that_is_not_accepted_any_more_is_told_of(app: RunningApp) -> None:
+    await made(app, every_ms=MINUTE)
     schema = {"type": "object", "required": ["subject"]}
-    await house.post(
+    await app.post(
         "/api/v2/services", {"name": "m", "task_types": ["mail"], "schema": {"mail": schema}}
     )
-    await strike(house, MINUTE)
-    schedule = await shown(house)
+    await strike(app, MINUTE)
+    schedule = await shown(app)
     assert schedule["last_outcome"] == "refused"
     assert "does not fit 'mail'" in schedule["history"][0]["reason"]
-    refused = await house.post(f"{PATH}/s/trigger", None)
+    refused = await app.post(f"{PATH}/s/trigger", None)
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
 
 
@@ -302,19 +302,19 @@ async def test_work_that_is_not_accepted_any_more_is_told_of(house: House) -> No
     ],
 )
 async def test_bad_input_is_refused_with_where_and_why(
-    house: House, body: dict[str, Any], pointer: str, detail: str
+    app: RunningApp, body: dict[str, Any], pointer: str, detail: str
 ) -> None:
-    response = await house.post(PATH, {"name": "s", **MAIL, **body})
+    response = await app.post(PATH, {"name": "s", **MAIL, **body})
     assert response.status_code == 422, response.text
     assert response.headers["content-type"] == "application/problem+json"
     problem = response.json()
     assert (problem["code"], problem["errors"][0]["pointer"]) == ("invalid_request", pointer)
     assert problem["detail"].startswith(detail)
-    assert (await house.get(PATH)).json()["items"] == []
+    assert (await app.get(PATH)).json()["items"] == []
 
 
-async def test_a_fault_in_cron_comes_with_an_example(house: House) -> None:
-    problem = (await house.post(PATH, {"name": "s", **MAIL, "cron": "61 * * * *"})).json()
+async def test_a_fault_in_cron_comes_with_an_example(app: RunningApp) -> None:
+    problem = (await app.post(PATH, {"name": "s", **MAIL, "cron": "61 * * * *"})).json()
     assert problem == {
         "type": "urn:onward:error:invalid-request",
         "title": problem["title"],  # Python's own word, another one since 3.13
@@ -327,12 +327,12 @@ async def test_a_fault_in_cron_comes_with_an_example(house: House) -> None:
     }
 
 
-async def test_a_payload_is_held_to_its_types_schema(house: House) -> None:
+async def test_a_payload_is_held_to_its_types_schema(app: RunningApp) -> None:
     schema = {"type": "object", "properties": {"to": {"type": "integer"}}}
-    await house.post(
+    await app.post(
         "/api/v2/services", {"name": "m", "task_types": ["mail"], "schema": {"mail": schema}}
     )
-    refused = await house.post(PATH, {"name": "s", **MAIL, "every_ms": MINUTE})
+    refused = await app.post(PATH, {"name": "s", **MAIL, "every_ms": MINUTE})
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/payload/to")
 
 
@@ -346,17 +346,17 @@ async def test_a_payload_is_held_to_its_types_schema(house: House) -> None:
         ("POST", "/nobody/trigger"),
     ],
 )
-async def test_an_unknown_schedule_is_not_found(house: House, method: str, path: str) -> None:
-    response = await house.http.request(method, f"{PATH}{path}")
+async def test_an_unknown_schedule_is_not_found(app: RunningApp, method: str, path: str) -> None:
+    response = await app.http.request(method, f"{PATH}{path}")
     assert (response.status_code, response.json()["code"]) == (404, "not_found")
     assert response.json()["detail"] == "no schedule is called 'nobody'"
 
 
-async def test_a_flow_must_be_there_and_takes_no_terms_of_a_task(house: House) -> None:
+async def test_a_flow_must_be_there_and_takes_no_terms_of_a_task(app: RunningApp) -> None:
     for body, pointer in (
         ({"flow": "nothing"}, "/flow"),
         ({"flow": "nothing", "queue": "q"}, "/queue"),
         ({"flow": "nothing", "session_id": "s"}, "/session_id"),
     ):
-        refused = await house.post(PATH, {"name": "s", "every_ms": MINUTE, **body})
+        refused = await app.post(PATH, {"name": "s", "every_ms": MINUTE, **body})
         assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer)

@@ -16,7 +16,7 @@ from schemathesis.core import NotSet
 from schemathesis.generation import GenerationMode
 
 from tests import openapi
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 
 # Of each operation; what makes no sense takes long to make up.
 EXAMPLES = {GenerationMode.POSITIVE: 5, GenerationMode.NEGATIVE: 2}
@@ -29,19 +29,19 @@ def runner() -> Iterator[asyncio.Runner]:
         yield opened
 
 
-async def send(house: House, case: Any) -> None:
+async def send(app: RunningApp, case: Any) -> None:
     query = {name: value for name, value in (case.query or {}).items() if name != "wait_ms"}
     body = b""
     if not isinstance(case.body, NotSet):  # bytes: no JSON at all
         body = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
-    response = await house.http.request(
+    response = await app.http.request(
         case.method,
         case.formatted_path,
         params=query,
         headers={name: value for name, value in (case.headers or {}).items() if name != "host"},
         content=body,
     )
-    # The hook of `house.http` has compared it with the document already.
+    # The hook of `app.http` has compared it with the document already.
     assert response.status_code < 500 or response.status_code == 503, response.text
 
 
@@ -54,7 +54,7 @@ def test_every_answer_is_one_that_the_document_names(
     every: Any = schema.get_all_operations()
     operations = [found.ok() for found in every]
     stack = AsyncExitStack()
-    house = runner.run(stack.enter_async_context(open_house()))
+    app = runner.run(stack.enter_async_context(running_app()))
     asked = 0
     try:
         for operation in operations:
@@ -76,7 +76,7 @@ def test_every_answer_is_one_that_the_document_names(
             def answers(case: Any) -> None:
                 nonlocal asked
                 asked += 1
-                runner.run(send(house, case))
+                runner.run(send(app, case))
 
             with suppress(Unsatisfiable):  # nothing is wrong for it: it takes any text
                 answers()

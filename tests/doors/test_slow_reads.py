@@ -9,7 +9,7 @@ import pytest
 from onward.native import slow_reads
 from onward.native.slow_reads import MANY, SlowReads
 from tests.doors.test_dead_letters import PATH, a_worker, dead, died
-from tests.house import House
+from tests.running_app import RunningApp
 
 
 class Reads:
@@ -68,18 +68,18 @@ async def test_what_was_being_read_when_it_changed_is_not_kept() -> None:
 
 @pytest.mark.contract("N-5")
 async def test_groups_of_many_dead_letters_are_not_read_anew_for_each_death(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    app: RunningApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slow_reads, "MANY", 2)
-    worker = await a_worker(house)
-    await died(house, worker)
-    assert [group["count"] for group in await dead(house)] == [1]
-    ids = [await died(house, worker)]
-    assert [group["count"] for group in await dead(house)] == [2], "few are read anew"
-    await died(house, worker)
-    assert [group["count"] for group in await dead(house)] == [2]
+    worker = await a_worker(app)
+    await died(app, worker)
+    assert [group["count"] for group in await dead(app)] == [1]
+    ids = [await died(app, worker)]
+    assert [group["count"] for group in await dead(app)] == [2], "few are read anew"
+    await died(app, worker)
+    assert [group["count"] for group in await dead(app)] == [2]
     await worker.close()
-    await house.post(f"{PATH}/replay", {"ids": ids})
-    assert [group["count"] for group in await dead(house)] == [2], "who replays one sees it go"
-    await house.post(f"{PATH}/abandon", {"filter": {}})
-    assert await dead(house) == []
+    await app.post(f"{PATH}/replay", {"ids": ids})
+    assert [group["count"] for group in await dead(app)] == [2], "who replays one sees it go"
+    await app.post(f"{PATH}/abandon", {"filter": {}})
+    assert await dead(app) == []

@@ -16,7 +16,7 @@ from onward.doors.redis_views.writer import Superseded, ViewWriter
 from onward.ledgers.redis.client import connect
 from tests.doors.seed_003 import Seed003
 from tests.doors.summarizing import dead, fail, read, submitted, summarizer
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 from tests.servers import RedisServer, fresh_url, shared
 from tests.support import wait_until
 
@@ -24,9 +24,9 @@ seed = Seed003()
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+async def app(tmp_path: Path) -> AsyncIterator[RunningApp]:
     url = fresh_url("valkey")
-    async with open_house(ledger=url, archive=f"sqlite:///{tmp_path}/archive.db") as opened:
+    async with running_app(ledger=url, archive=f"sqlite:///{tmp_path}/archive.db") as opened:
         yield opened
 
 
@@ -42,9 +42,9 @@ async def see(task: str, state: str) -> dict[str, Any]:
 
 
 @pytest.mark.contract("S3-14", "R-4")
-async def test_a_task_is_a_hash_and_its_id_stands_in_the_primary_list(house: House) -> None:
-    first = await submitted(house)
-    second = await submitted(house, "x" * 100_000)
+async def test_a_task_is_a_hash_and_its_id_stands_in_the_primary_list(app: RunningApp) -> None:
+    first = await submitted(app)
+    second = await submitted(app, "x" * 100_000)
     await wait_until(lambda: len(seed.ids("tasks:pending:primary")) == 2)
     assert seed.ids("tasks:pending:primary") == [first, second], "first in, first out"
     task = await see(first, "PENDING")
@@ -53,26 +53,26 @@ async def test_a_task_is_a_hash_and_its_id_stands_in_the_primary_list(house: Hou
     empty = ("last_error", "error_type", "retry_after", "completed_at", "result")
     assert [task[name] for name in empty] == [""] * 5
     assert seed.detail(second)["content"] == "x" * 100_000
-    await house.worker(group=None, services=["other"], workerId="w")
-    running = await submitted(house, type_="other")
-    waiting = await submitted(house, type_="other")
+    await app.worker(group=None, services=["other"], workerId="w")
+    running = await submitted(app, type_="other")
+    waiting = await submitted(app, type_="other")
     await wait_until(lambda: seed.ids("tasks:pending:primary:other") == [waiting])
     await see(running, "ACTIVE")
 
 
 @pytest.mark.contract("S3-14", "R-4")
-async def test_work_of_other_types_shows_what_it_was_given(house: House) -> None:
+async def test_work_of_other_types_shows_what_it_was_given(app: RunningApp) -> None:
     body = {"type": "resize", "payload": {"width": 3}}
-    task = (await house.post("/api/v2/tasks", body)).json()["id"]
+    task = (await app.post("/api/v2/tasks", body)).json()["id"]
     assert (await see(task, "PENDING"))["content"] == '{"width":3}'
     assert seed.ids("tasks:pending:primary:resize") == [task]
 
 
 @pytest.mark.contract("S3-14", "R-4")
 @pytest.mark.parametrize("length", [5, 100, 300_000])
-async def test_a_result_is_there_in_full_however_long(house: House, length: int) -> None:
-    worker = await summarizer(house)
-    task = await submitted(house)
+async def test_a_result_is_there_in_full_however_long(app: RunningApp, length: int) -> None:
+    worker = await summarizer(app)
+    task = await submitted(app)
     await worker.answer((await worker.task())["taskId"], "r" * length)
     done = await see(task, "COMPLETED")
     assert done["result"] == "r" * length
@@ -81,31 +81,31 @@ async def test_a_result_is_there_in_full_however_long(house: House, length: int)
 
 
 @pytest.mark.contract("S3-14", "R-4")
-async def test_a_result_that_is_no_text_is_json(house: House) -> None:
-    worker = await summarizer(house)
-    task = await submitted(house)
+async def test_a_result_that_is_no_text_is_json(app: RunningApp) -> None:
+    worker = await summarizer(app)
+    task = await submitted(app)
     await worker.answer((await worker.task())["taskId"], {"summary": [1]})
     assert json.loads((await see(task, "COMPLETED"))["result"]) == {"summary": [1]}
 
 
 @pytest.mark.contract("S3-14", "S3-8", "S3-9")
 async def test_a_failed_task_waits_in_the_sorted_set_and_then_in_the_retry_list(
-    house: House,
+    app: RunningApp,
 ) -> None:
-    worker = await summarizer(house)
-    task = await submitted(house)
-    await fail(house, worker)
+    worker = await summarizer(app)
+    task = await submitted(app)
+    await fail(app, worker)
     kept = await see(task, "FAILED")
     ((member, score),) = seed.scheduled().items()
     assert member == task
-    assert 5 <= score - house.clock.now() / 1000 <= 5.5, "a Unix timestamp, in seconds"
+    assert 5 <= score - app.clock.now() / 1000 <= 5.5, "a Unix timestamp, in seconds"
     assert (kept["retry_count"], kept["last_error"]) == (1, "flaky")
     assert kept["error_type"] == "ServiceUnavailable"
     assert kept["retry_after"].endswith("Z")
     assert [failure["error"] for failure in kept["error_history"]] == ["flaky"]
     assert seed.ids("tasks:pending:primary") + seed.ids("tasks:pending:retry") == []
     await worker.close()
-    await house.advance(5_500)
+    await app.advance(5_500)
     await wait_until(lambda: seed.ids("tasks:pending:retry") == [task])
     assert seed.scheduled() == {}
     assert seed.state(task) == "PENDING"
@@ -113,68 +113,68 @@ async def test_a_failed_task_waits_in_the_sorted_set_and_then_in_the_retry_list(
 
 @pytest.mark.contract("S3-14", "S3-4", "S3-3")
 async def test_a_dead_task_is_in_the_dead_letters_until_it_is_retried_or_deleted(
-    house: House,
+    app: RunningApp,
 ) -> None:
-    worker = await summarizer(house)
-    task = await dead(house, worker)
+    worker = await summarizer(app)
+    task = await dead(app, worker)
     await see(task, "DLQ")
     await worker.close()
     assert seed.ids("dlq:tasks") == [task]
     (why,) = seed.dead_letters()
     assert (why["task_id"], why["state"]) == (task, "DLQ")
     assert (why["last_error"], why["content"]) == ("no such model", "Long text")
-    retried = await house.post(f"/api/v1/tasks/{task}/retry", None)
+    retried = await app.post(f"/api/v1/tasks/{task}/retry", None)
     assert retried.status_code == 200, retried.text
     await wait_until(lambda: seed.ids("tasks:pending:retry") == [task])
     assert shared("valkey").client.exists("dlq:tasks", f"dlq:task:{task}") == 0
 
-    worker = await summarizer(house)
-    await fail(house, worker, status=400)
+    worker = await summarizer(app)
+    await fail(app, worker, status=400)
     await wait_until(lambda: seed.ids("dlq:tasks") == [task])
-    deleted = await house.http.delete(f"/api/v1/tasks/{task}")
+    deleted = await app.http.delete(f"/api/v1/tasks/{task}")
     assert (deleted.status_code, deleted.json()) == (200, {"task_id": task, "state": "DLQ"})
     names = ("dlq:tasks", f"dlq:task:{task}", f"task:{task}")
     await wait_until(lambda: shared("valkey").client.exists(*names) == 0)
 
 
 @pytest.mark.contract("R-4", "S3-6")
-async def test_the_metrics_and_a_readers_own_count_agree_with_the_door(house: House) -> None:
-    worker = await summarizer(house)
-    gone = await dead(house, worker)
-    await submitted(house)
-    await fail(house, worker)
-    done = await submitted(house)
+async def test_the_metrics_and_a_readers_own_count_agree_with_the_door(app: RunningApp) -> None:
+    worker = await summarizer(app)
+    gone = await dead(app, worker)
+    await submitted(app)
+    await fail(app, worker)
+    done = await submitted(app)
     await worker.answer((await worker.task())["taskId"], "short")
     await see(done, "COMPLETED")
-    running, waiting = await submitted(house), await submitted(house)
+    running, waiting = await submitted(app), await submitted(app)
     depths = {"primary": 1, "retry": 0, "scheduled": 1, "dlq": 1}
     states = {"PENDING": 1, "ACTIVE": 1, "COMPLETED": 1, "FAILED": 1, "DLQ": 1}
     await wait_until(lambda: seed.metrics() == (depths, states))
     await see(running, "ACTIVE")
     await see(waiting, "PENDING")
     assert seed.status() == {"queues": depths, "states": states}
-    shown = (await house.get("/api/v1/queues/status")).json()
+    shown = (await app.get("/api/v1/queues/status")).json()
     assert (shown["queues"], shown["states"]) == (depths, states)
     assert gone in seed.ids("dlq:tasks")
 
 
 @pytest.mark.contract("R-4", "S3-6")
 async def test_the_status_of_queues_sums_all_of_them_whatever_stands_in_the_keys(
-    house: House,
+    app: RunningApp,
 ) -> None:
     client: Any = shared("valkey").client
-    await submitted(house)
-    await house.post("/api/v2/tasks", {"type": "resize", "payload": {}})
+    await submitted(app)
+    await app.post("/api/v2/tasks", {"type": "resize", "payload": {}})
     client.set("metrics:queue:depths", "nonsense")
     client.lpush("tasks:pending:retry", "ghost")
-    shown = (await house.get("/api/v1/queues/status")).json()
+    shown = (await app.get("/api/v1/queues/status")).json()
     assert shown["queues"] == {"primary": 2, "retry": 0, "scheduled": 0, "dlq": 0}
     assert shown["states"]["PENDING"] == 2
 
 
 @pytest.mark.contract("R-4")
-async def test_the_ledgers_own_keys_lie_elsewhere(house: House) -> None:
-    task = await submitted(house)
+async def test_the_ledgers_own_keys_lie_elsewhere(app: RunningApp) -> None:
+    task = await submitted(app)
     await see(task, "PENDING")
     mentioned = [key.decode() for key in seed.redis.keys(f"*{task}*")]
     assert f"task:{task}" in mentioned
@@ -182,29 +182,31 @@ async def test_the_ledgers_own_keys_lie_elsewhere(house: House) -> None:
 
 
 @pytest.mark.contract("R-4")
-async def test_a_view_goes_when_the_ledger_forgets_its_task(house: House) -> None:
-    worker = await summarizer(house)
-    task = await submitted(house)
+async def test_a_view_goes_when_the_ledger_forgets_its_task(app: RunningApp) -> None:
+    worker = await summarizer(app)
+    task = await submitted(app)
     await worker.answer((await worker.task())["taskId"], "short")
     await see(task, "COMPLETED")
     assert 0 < shared("valkey").client.ttl(f"task:{task}") <= 24 * 3600
 
 
 @pytest.mark.contract("R-4")
-async def test_a_log_that_is_read_again_leaves_each_id_where_it_stands_once(house: House) -> None:
-    worker = await summarizer(house)
-    gone = await dead(house, worker)
+async def test_a_log_that_is_read_again_leaves_each_id_where_it_stands_once(
+    app: RunningApp,
+) -> None:
+    worker = await summarizer(app)
+    gone = await dead(app, worker)
     await worker.close()
-    waiting = [await submitted(house) for _ in range(3)]
+    waiting = [await submitted(app) for _ in range(3)]
     await see(waiting[-1], "PENDING")
-    page = await house.onward.backend.tasks.events(after="", limit=1000)
-    redis = connect(house.onward.settings.ledger)
+    page = await app.onward.backend.tasks.events(after="", limit=1000)
+    redis = connect(app.onward.settings.ledger)
     for part in (page.items, page.items[:2], page.items[-2:]):
         # As after a crash: nothing is remembered but what stands in Redis.
-        fresh = SeedViews(house.onward.dispatcher, ViewWriter(redis, ""), whole=True)
+        fresh = SeedViews(app.onward.dispatcher, ViewWriter(redis, ""), whole=True)
 
         async def projected(fresh: SeedViews = fresh, part: Any = part) -> bool:
-            with suppress(Superseded):  # the house writes, too, and may have come in between
+            with suppress(Superseded):  # the server writes, too, and may have come in between
                 await fresh.project(part)
                 return True
             return False
@@ -216,51 +218,51 @@ async def test_a_log_that_is_read_again_leaves_each_id_where_it_stands_once(hous
 
 
 @pytest.mark.contract("S3-3")
-async def test_a_deleted_task_is_gone_from_the_archive_too(house: House) -> None:
-    worker = await summarizer(house)
-    task = await submitted(house)
+async def test_a_deleted_task_is_gone_from_the_archive_too(app: RunningApp) -> None:
+    worker = await summarizer(app)
+    task = await submitted(app)
     await worker.answer((await worker.task())["taskId"], "short")
     await see(task, "COMPLETED")
-    deleted = await house.http.delete(f"/api/v1/tasks/{task}")
+    deleted = await app.http.delete(f"/api/v1/tasks/{task}")
     assert deleted.json() == {"task_id": task, "state": "COMPLETED"}
-    assert (await house.get(f"/api/v1/tasks/{task}")).status_code == 404
-    assert (await house.get("/api/v1/tasks/")).json() == []
-    assert (await house.get(f"/api/v2/tasks/{task}")).status_code == 404
+    assert (await app.get(f"/api/v1/tasks/{task}")).status_code == 404
+    assert (await app.get("/api/v1/tasks/")).json() == []
+    assert (await app.get(f"/api/v2/tasks/{task}")).status_code == 404
     await wait_until(lambda: not seed.task(task))
 
 
 @pytest.mark.contract("S3-3")
-async def test_a_task_that_only_the_archive_has_can_be_read_and_deleted(house: House) -> None:
-    worker = await summarizer(house)
-    task = await submitted(house)
+async def test_a_task_that_only_the_archive_has_can_be_read_and_deleted(app: RunningApp) -> None:
+    worker = await summarizer(app)
+    task = await submitted(app)
     await worker.answer((await worker.task())["taskId"], "short")
     await see(task, "COMPLETED")
 
     async def departed() -> bool:
-        await house.advance(24 * 3_600_000)
-        return not await house.onward.backend.tasks.counts()
+        await app.advance(24 * 3_600_000)
+        return not await app.onward.backend.tasks.counts()
 
     await eventually(departed)
-    assert (await read(house, task))["result"] == "short"
-    deleted = await house.http.delete(f"/api/v1/tasks/{task}")
+    assert (await read(app, task))["result"] == "short"
+    deleted = await app.http.delete(f"/api/v1/tasks/{task}")
     assert deleted.json() == {"task_id": task, "state": "COMPLETED"}
-    assert (await house.get(f"/api/v1/tasks/{task}")).status_code == 404
+    assert (await app.get(f"/api/v1/tasks/{task}")).status_code == 404
 
 
 @pytest.mark.contract("S3-7")
 async def test_health_tells_of_the_redis_that_is_the_ledger(tmp_path: Path) -> None:
     server = RedisServer("valkey")
     try:
-        async with open_house(ledger=server.url, archive="", builtin_worker=True) as house:
-            well = await house.get("/health")
+        async with running_app(ledger=server.url, archive="", builtin_worker=True) as app:
+            well = await app.get("/health")
             assert (well.status_code, well.json()["status"]) == (200, "healthy")
             assert well.json()["components"]["redis"] is True
             server.kill()
-            ill = await house.get("/health")
+            ill = await app.get("/health")
             assert (ill.status_code, ill.json()["status"]) == (503, "unhealthy")
             assert ill.json()["components"]["redis"] is False
             assert ill.json()["components"]["ledger"] is False
-            refused = await house.post("/api/v1/tasks/summarize/", {"content": "x"})
+            refused = await app.post("/api/v1/tasks/summarize/", {"content": "x"})
             assert (refused.status_code, list(refused.json())) == (503, ["detail"])
             assert "try again" in refused.json()["detail"]
         # And it can be stopped without its ledger.
@@ -272,15 +274,15 @@ async def test_health_tells_of_the_redis_that_is_the_ledger(tmp_path: Path) -> N
 async def test_without_the_redis_of_its_stream_workers_a_server_is_unwell_and_works() -> None:
     server = RedisServer("valkey")
     try:
-        async with open_house(redis=server.url, builtin_worker=True) as house:
-            assert (await house.get("/health")).json()["status"] == "healthy"
+        async with running_app(redis=server.url, builtin_worker=True) as app:
+            assert (await app.get("/health")).json()["status"] == "healthy"
             server.kill()
-            ill = await house.get("/health")
+            ill = await app.get("/health")
             assert (ill.status_code, ill.json()["status"]) == (503, "unhealthy")
             assert ill.json()["components"]["redis"] is False
             assert ill.json()["components"]["ledger"] is True
-            assert (await house.get("/ready")).status_code == 200, "submissions are taken"
-            assert (await house.post("/api/v1/tasks/summarize/", {"content": "x"})).is_success
+            assert (await app.get("/ready")).status_code == 200, "submissions are taken"
+            assert (await app.post("/api/v1/tasks/summarize/", {"content": "x"})).is_success
             server.start()
     finally:
         server.close()

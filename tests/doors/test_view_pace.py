@@ -15,7 +15,7 @@ from onward.doors.redis_views.projector import BATCH, LONGEST_REST_S, TOGETHER, 
 from onward.doors.redis_views.writer import MOST_BYTES, Item, ViewWriter
 from tests.doors.seed_003 import Seed003
 from tests.doors.summarizing import submitted, summarizer
-from tests.house import open_house
+from tests.running_app import running_app
 from tests.servers import RedisServer, fresh_url, shared
 from tests.support import wait_until
 
@@ -94,8 +94,8 @@ async def test_a_full_batch_rests_after_a_few_tasks_and_not_too_long(
         return 0.25
 
     monkeypatch.setattr(projector, "_rest", rest)
-    async with open_house(ledger=shared("valkey").url, archive="") as house:
-        views = SeedViews(house.onward.dispatcher, Noting(redis, ""), whole=True)
+    async with running_app(ledger=shared("valkey").url, archive="") as app:
+        views = SeedViews(app.onward.dispatcher, Noting(redis, ""), whole=True)
         events = [Event(f"t{n}", 1, 1, "task.created", 0, None) for n in range(BATCH)]
         await views.project(events)
     rests = [at for at, one in enumerate(done) if isinstance(one, float)]
@@ -139,12 +139,12 @@ async def test_views_are_written_in_a_redis_that_is_full() -> None:
     seed = Seed003()
     seed.redis = server.client
     try:
-        async with open_house(ledger=server.url, archive="") as house:
-            worker = await summarizer(house)
-            task = await submitted(house)
+        async with running_app(ledger=server.url, archive="") as app:
+            worker = await summarizer(app)
+            task = await submitted(app)
             await wait_until(lambda: seed.state(task) == "ACTIVE")
             server.client.config_set("maxmemory", 1_000_000)
-            refused = await house.post("/api/v1/tasks/summarize/", {"content": "x"})
+            refused = await app.post("/api/v1/tasks/summarize/", {"content": "x"})
             assert refused.status_code == 503
             await worker.answer((await worker.task())["taskId"], "short")
             await wait_until(lambda: seed.state(task) == "COMPLETED")

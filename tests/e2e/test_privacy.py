@@ -48,7 +48,7 @@ def until(holds: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
-class Shop:
+class ServerAndWorker:
     """A server that says all it can, and a worker."""
 
     def __init__(self, server: Server, worker: Process, folder: Path) -> None:
@@ -73,27 +73,27 @@ def test_no_log_says_what_a_payload_holds(tmp_path: Path) -> None:
             *(*ONWARD, "worker", f"{tmp_path}/jobs.py:worker", "--server", server.url),
             log=tmp_path / "worker.log",
         )
-        shop = Shop(server, worker, tmp_path)
+        running = ServerAndWorker(server, worker, tmp_path)
         try:
-            until(lambda: shop.http.get("/api/v2/services/pay").status_code == 200)
-            _whole_life(shop)
+            until(lambda: running.http.get("/api/v2/services/pay").status_code == 200)
+            _whole_life(running)
         finally:
             worker.stop()
             server.stop()
-            shop.http.close()
-        said = shop.logs()
+            running.http.close()
+        said = running.logs()
     assert "pay failed (RuntimeError)" in said, "a failure is logged"
     assert "out of order" in said, "with what its author wrote"
     assert "schedule refused" in said
     assert SECRET not in said
 
 
-def _whole_life(shop: Shop) -> None:
-    done = shop.submit("well")
+def _whole_life(running: ServerAndWorker) -> None:
+    done = running.submit("well")
     assert (done["state"], done["result"]) == ("succeeded", {"card": SECRET})
-    assert shop.submit("badly")["state"] == "dead"
-    assert shop.submit("refused")["state"] == "dead"
-    http = shop.http
+    assert running.submit("badly")["state"] == "dead"
+    assert running.submit("refused")["state"] == "dead"
+    http = running.http
     wrong = http.post("/api/v2/tasks", json={"type": "pay", "payload": {"card": [SECRET]}})
     assert wrong.status_code == 422
     assert SECRET not in wrong.text
@@ -113,7 +113,7 @@ def _whole_life(shop: Shop) -> None:
     assert http.post("/api/v2/services", json=open_).status_code == 201
     quoted = http.post("/api/v2/tasks", json={"type": "pay", "payload": {"card": SECRET}})
     assert SECRET in quoted.text, "it declares nothing sensitive any more: the caller is told all"
-    until(lambda: "schedule refused" in shop.logs())
+    until(lambda: "schedule refused" in running.logs())
 
 
 def onward(*words: str, code: int = 0, **env: str) -> str:

@@ -116,7 +116,7 @@ async def hearing(sessions: list[Session]) -> AsyncIterator[None]:
         await asyncio.gather(*ways, return_exceptions=True)
 
 
-class Town:
+class KilledServer:
     """The sessions, and a server that dies and comes back at the same place."""
 
     def __init__(self, folder: Path, ledger: str | None) -> None:
@@ -198,21 +198,21 @@ def redis(request: pytest.FixtureRequest) -> Iterator[RedisServer | None]:
 async def test_a_server_killed_under_sessions_loses_no_task_and_no_notice(
     tmp_path: Path, redis: RedisServer | None
 ) -> None:
-    town = Town(tmp_path, None if redis is None else redis.url)
-    sessions = town.sessions
+    killed = KilledServer(tmp_path, None if redis is None else redis.url)
+    sessions = killed.sessions
     try:
         async with hearing(sessions):
             for _ in range(KILLS):
-                await town.live(dies=True)
-            await town.live(dies=False)
+                await killed.live(dies=True)
+            await killed.live(dies=False)
             await wait_until(
                 lambda: all(one.accepted <= one.told.keys() for one in sessions), timeout=60
             )
-        await town.rest()
-        await town.look()
-        assert await asyncio.to_thread(town.server.stop, 60) == 0
+        await killed.rest()
+        await killed.look()
+        assert await asyncio.to_thread(killed.server.stop, 60) == 0
     finally:
-        town.server.kill()
+        killed.server.kill()
     tasks = set().union(*[one.accepted for one in sessions])
     assert len(tasks) >= EACH * len(sessions), "the last life alone accepts so many"
     if redis is None:

@@ -9,7 +9,7 @@ import pytest
 from onward.core.task import Fault
 from onward.flow.definition import DefinitionFaults, parse
 from onward.flow.step import ChildEnded, ChildResult, RunCompleted, RunFailed, Signal
-from tests.flow.world import Run, call, chain, edge, play
+from tests.flow.simulated_run import Run, call, chain, edge, play
 from tests.support import NOW
 
 # As the seed has it.

@@ -10,7 +10,7 @@ import pytest
 from onward.flow.builder import Fan, Flow, exists, given, params, shared, within
 from onward.flow.definition import DefinitionFaults, parse
 from onward.flow.parts import Node, Post
-from tests.flow.world import edge, play
+from tests.flow.simulated_run import edge, play
 
 
 def review() -> Flow:

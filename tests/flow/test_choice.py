@@ -11,7 +11,7 @@ import pytest
 from onward.flow import expr
 from onward.flow.scope import Scope
 from onward.flow.step import RunCompleted
-from tests.flow.world import call, edge, play
+from tests.flow.simulated_run import call, edge, play
 
 SCOPE = Scope(
     params={"n": 5, "s": "abc", "yes": True, "null": None, "list": [1, "two", {"k": 1}]},

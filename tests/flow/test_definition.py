@@ -14,7 +14,7 @@ from onward.flow import definition as definitions
 from onward.flow.definition import DefinitionFaults, parse
 from onward.flow.nodes import KINDS
 from onward.flow.parts import Node
-from tests.flow.world import call, chain, edge, play
+from tests.flow.simulated_run import call, chain, edge, play
 
 
 def flaws(raw: object) -> list[str]:

@@ -11,7 +11,7 @@ from onward.flow import engine
 from onward.flow import state as states
 from onward.flow.definition import parse
 from onward.flow.step import Cancel, ChildEnded, ChildResult, RunCanceled, RunCompleted, RunFailed
-from tests.flow.world import Run, call, chain, edge, play
+from tests.flow.simulated_run import Run, call, chain, edge, play
 from tests.support import NOW
 
 GRACE = engine.STOP_GRACE_MS

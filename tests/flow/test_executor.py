@@ -8,7 +8,7 @@ import pytest
 
 from onward.core.task import Fault
 from onward.flow.step import ChildResult, RunCompleted, RunFailed
-from tests.flow.world import Run, call, chain, edge, play
+from tests.flow.simulated_run import Run, call, chain, edge, play
 
 
 @pytest.mark.contract("S4-6")

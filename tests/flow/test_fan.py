@@ -12,7 +12,7 @@ from onward.flow import state as states
 from onward.flow.definition import parse
 from onward.flow.nodes import fan
 from onward.flow.step import ChildResult, RunCompleted, RunFailed
-from tests.flow.world import Run, call, chain, edge, play
+from tests.flow.simulated_run import Run, call, chain, edge, play
 
 
 def foreach(service: str = "double", **more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from onward.flow.definition import parse
 from onward.flow.graph import Row, mermaid, outline
-from tests.flow.world import call, chain, edge
+from tests.flow.simulated_run import call, chain, edge
 
 FLOW: dict[str, Any] = {
     "start": "fetch",

@@ -8,7 +8,7 @@ import pytest
 
 from onward.flow import engine
 from onward.flow.step import RunCompleted, RunFailed, Signal
-from tests.flow.world import Run, call, chain, edge, play
+from tests.flow.simulated_run import Run, call, chain, edge, play
 
 
 def grows(**more: Any) -> dict[str, Any]:

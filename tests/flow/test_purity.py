@@ -14,7 +14,7 @@ from onward.flow import state as states
 from onward.flow.definition import parse
 from onward.flow.parts import Post, Prep
 from onward.flow.step import Cancel, ChildEnded, ChildResult, News, RunCompleted, Signal
-from tests.flow.world import Run, call, chain, edge, play
+from tests.flow.simulated_run import Run, call, chain, edge, play
 from tests.support import NOW
 
 EVERY_KIND: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What was in shared at a step, rebuilt. That it is right, world.py checks after every step."""
+"""What was in shared at a step, rebuilt; simulated_run.py checks it after every step."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from onward.flow.replay import EVERYTHING, FROM_UNKNOWN, GONE, LARGE, RACED
+from tests.flow.simulated_run import Run, call, chain, edge, play
 from tests.flow.test_purity import EVERY_KIND
-from tests.flow.world import Run, call, chain, edge, play
 
 
 def to(key: str, input: str = "$shared.n") -> dict[str, Any]:

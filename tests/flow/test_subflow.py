@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from onward.flow.step import RunCompleted, RunFailed, Signal
-from tests.flow.world import Run, call, chain, edge, play
+from tests.flow.simulated_run import Run, call, chain, edge, play
 
 
 def sub(graph: dict[str, Any], **more: Any) -> dict[str, Any]:

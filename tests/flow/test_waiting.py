@@ -10,7 +10,7 @@ import pytest
 from onward.flow import engine
 from onward.flow.scope import shared_key
 from onward.flow.step import RunCompleted, RunFailed, Signal
-from tests.flow.world import Run, call, chain, edge, play
+from tests.flow.simulated_run import Run, call, chain, edge, play
 from tests.support import NOW
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onward.core.task import new_id
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 
 pytestmark = [pytest.mark.contract("S0-13"), pytest.mark.slow]
 
@@ -34,23 +34,23 @@ CAP = 5
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with open_house(max_queue_length=CAP) as opened:
+async def app() -> AsyncIterator[RunningApp]:
+    async with running_app(max_queue_length=CAP) as opened:
         yield opened
 
 
 def a_group() -> str:
-    """Examples share a house, not a group."""
+    """Examples share an application, not a group."""
     return f"g-{new_id()}"
 
 
-async def poll(house: House, task: str) -> dict[str, Any]:
-    body: dict[str, Any] = (await house.get(f"/api/task/{task}")).json()
+async def poll(app: RunningApp, task: str) -> dict[str, Any]:
+    body: dict[str, Any] = (await app.get(f"/api/task/{task}")).json()
     return body
 
 
-async def submit(house: House, group: str, **more: Any) -> str:
-    response = await house.post("/api/openai", {"data": 1, "group": group, "async": True, **more})
+async def submit(app: RunningApp, group: str, **more: Any) -> str:
+    response = await app.post("/api/openai", {"data": 1, "group": group, "async": True, **more})
     assert response.status_code == 200, response.text
     task: str = response.json()["taskId"]
     return task
@@ -61,12 +61,12 @@ async def submit(house: House, group: str, **more: Any) -> str:
 @a_hundred
 @given(results=st.lists(values, min_size=1, max_size=4), data=st.data())
 async def test_every_caller_gets_the_exact_result_of_his_own_task(
-    house: House, results: list[Any], data: st.DataObject
+    app: RunningApp, results: list[Any], data: st.DataObject
 ) -> None:
     group = a_group()
-    worker = await house.worker(group=group, concurrency=len(results))
+    worker = await app.worker(group=group, concurrency=len(results))
     calls = [
-        asyncio.ensure_future(house.post("/api/openai", {"data": {"n": n}, "group": group}))
+        asyncio.ensure_future(app.post("/api/openai", {"data": {"n": n}, "group": group}))
         for n in range(len(results))
     ]
     frames = [await worker.task() for _ in results]
@@ -85,23 +85,23 @@ async def test_every_caller_gets_the_exact_result_of_his_own_task(
 @a_hundred
 @given(timeout=st.integers(5_000, 600_000), over=st.integers(0, 5_000), late=values)
 async def test_a_task_that_takes_too_long_is_rejected_and_a_late_result_ignored(
-    house: House, timeout: int, over: int, late: Any
+    app: RunningApp, timeout: int, over: int, late: Any
 ) -> None:
     group = a_group()
-    worker = await house.worker(group=group)
+    worker = await app.worker(group=group)
     body = {"data": 1, "group": group, "timeout": timeout}
-    call = asyncio.ensure_future(house.post("/api/openai", body))
+    call = asyncio.ensure_future(app.post("/api/openai", body))
     frame = await worker.task()
     assert frame["timeout"] == timeout
-    await house.advance(timeout - 1)
-    assert (await poll(house, frame["taskId"]))["status"] == "executing"
-    await house.advance(1 + over)
+    await app.advance(timeout - 1)
+    assert (await poll(app, frame["taskId"]))["status"] == "executing"
+    await app.advance(1 + over)
     response = await call
     assert (response.status_code, response.json()) == (500, {"error": "Task timeout"})
     assert (await worker.receive()) == {"type": "cancel", "taskId": frame["taskId"]}
     await worker.answer(frame["taskId"], late)
-    await house.settled()
-    status = await poll(house, frame["taskId"])
+    await app.settled()
+    status = await poll(app, frame["taskId"])
     assert (status["status"], status["error"]) == ("failed", "Task timeout")
     await worker.close()
 
@@ -111,18 +111,18 @@ async def test_a_task_that_takes_too_long_is_rejected_and_a_late_result_ignored(
 @a_hundred
 @given(extra=st.integers(1, 12), waits=st.lists(st.booleans(), min_size=12, max_size=12))
 async def test_a_full_queue_refuses_at_once_and_never_grows_over_its_bound(
-    house: House, extra: int, waits: list[bool]
+    app: RunningApp, extra: int, waits: list[bool]
 ) -> None:
     group = a_group()
-    worker = await house.worker(group=group)
-    await submit(house, group)  # in the worker's hands, not in the queue
+    worker = await app.worker(group=group)
+    await submit(app, group)  # in the worker's hands, not in the queue
     bodies = [
         {"data": n, "group": group, "async": n < CAP or not waits[n % 12]}
         for n in range(CAP + extra)
     ]
     for body in bodies[:CAP]:
-        assert (await house.post("/api/openai", body)).status_code == 200
-    refused = await asyncio.gather(*[house.post("/api/openai", body) for body in bodies[CAP:]])
+        assert (await app.post("/api/openai", body)).status_code == 200
+    refused = await asyncio.gather(*[app.post("/api/openai", body) for body in bodies[CAP:]])
     for response in refused:
         assert (response.status_code, response.json()) == (503, {"error": "Queue is full"})
         assert int(response.headers["retry-after"]) >= 1
@@ -133,11 +133,11 @@ async def test_a_full_queue_refuses_at_once_and_never_grows_over_its_bound(
 @pytest.mark.contract("S0-6")
 @a_hundred
 @given(dequeued=st.integers(1, CAP))
-async def test_each_dequeued_task_frees_exactly_one_place(house: House, dequeued: int) -> None:
+async def test_each_dequeued_task_frees_exactly_one_place(app: RunningApp, dequeued: int) -> None:
     group = a_group()
-    worker = await house.worker(group=group)
+    worker = await app.worker(group=group)
     for _ in range(1 + CAP):
-        await submit(house, group)
+        await submit(app, group)
     frame = await worker.task()
     for _ in range(dequeued):
         await worker.answer(frame["taskId"])
@@ -145,7 +145,7 @@ async def test_each_dequeued_task_frees_exactly_one_place(house: House, dequeued
     accepted = 0
     while True:
         body = {"data": 1, "group": group, "async": True}
-        response = await house.post("/api/openai", body)
+        response = await app.post("/api/openai", body)
         if response.status_code == 503:
             break
         accepted += 1
@@ -158,11 +158,11 @@ async def test_each_dequeued_task_frees_exactly_one_place(house: House, dequeued
 @a_hundred
 @given(queued=st.integers(1, CAP), slots=st.integers(1, 3))
 async def test_queued_work_goes_to_an_idle_worker_first_in_first_out(
-    house: House, queued: int, slots: int
+    app: RunningApp, queued: int, slots: int
 ) -> None:
     group = a_group()
-    tasks = [await submit(house, group) for _ in range(queued)]
-    worker = await house.worker(group=group, concurrency=slots)
+    tasks = [await submit(app, group) for _ in range(queued)]
+    worker = await app.worker(group=group, concurrency=slots)
     seen: list[str] = []
     while len(seen) < queued:
         frame = await worker.task()
@@ -177,22 +177,22 @@ async def test_queued_work_goes_to_an_idle_worker_first_in_first_out(
 @a_hundred
 @given(workers=st.integers(1, 4), tasks=st.integers(1, 4))
 async def test_a_task_goes_to_exactly_one_idle_worker_which_is_then_busy(
-    house: House, workers: int, tasks: int
+    app: RunningApp, workers: int, tasks: int
 ) -> None:
     group = a_group()
-    crew = [await house.worker(group=group) for _ in range(workers)]
-    submitted = [await submit(house, group) for _ in range(tasks)]
-    await house.settled()
+    crew = [await app.worker(group=group) for _ in range(workers)]
+    submitted = [await submit(app, group) for _ in range(tasks)]
+    await app.settled()
     busy = [worker for worker in crew if worker.pending()]
     assert len(busy) == min(workers, tasks)
     for worker in busy:
         assert worker.pending() == 1, "one at a time"
         frame = await worker.task()
-        status = await poll(house, frame["taskId"])
+        status = await poll(app, frame["taskId"])
         assert (status["status"], status["workerId"]) == ("executing", worker.id)
         submitted.remove(frame["taskId"])
     for task in submitted:
-        assert (await poll(house, task))["status"] == "queued"
+        assert (await poll(app, task))["status"] == "queued"
     for worker in crew:
         await worker.close()
 
@@ -202,12 +202,12 @@ async def test_a_task_goes_to_exactly_one_idle_worker_which_is_then_busy(
 @a_hundred
 @given(running=st.integers(0, 3))
 async def test_a_worker_that_disconnects_is_gone_and_its_tasks_are_rejected(
-    house: House, running: int
+    app: RunningApp, running: int
 ) -> None:
     group = a_group()
-    worker = await house.worker(group=group, concurrency=3)
+    worker = await app.worker(group=group, concurrency=3)
     calls = [
-        asyncio.ensure_future(house.post("/api/openai", {"data": n, "group": group}))
+        asyncio.ensure_future(app.post("/api/openai", {"data": n, "group": group}))
         for n in range(running)
     ]
     frames = [await worker.task() for _ in range(running)]
@@ -216,8 +216,8 @@ async def test_a_worker_that_disconnects_is_gone_and_its_tasks_are_rejected(
         response = await call
         assert (response.status_code, response.json()) == (500, {"error": "Worker disconnected"})
     for frame in frames:
-        assert (await poll(house, frame["taskId"]))["error"] == "Worker disconnected"
-    response = await house.post("/api/openai", {"data": 1, "group": group})
+        assert (await poll(app, frame["taskId"]))["error"] == "Worker disconnected"
+    response = await app.post("/api/openai", {"data": 1, "group": group})
     assert (response.status_code, response.json()) == (503, {"error": "No worker available"})
 
 
@@ -225,10 +225,10 @@ async def test_a_worker_that_disconnects_is_gone_and_its_tasks_are_rejected(
 @pytest.mark.contract("S0-4", "S0-5")
 @a_hundred
 @given(timeout=st.none() | st.integers(-(10**12), 10**12) | st.floats(-1e6, 1e6))
-async def test_a_timeout_is_clamped_to_its_bounds(house: House, timeout: float | None) -> None:
+async def test_a_timeout_is_clamped_to_its_bounds(app: RunningApp, timeout: float | None) -> None:
     group = a_group()
-    worker = await house.worker(group=group)
-    await submit(house, group, **({} if timeout is None else {"timeout": timeout}))
+    worker = await app.worker(group=group)
+    await submit(app, group, **({} if timeout is None else {"timeout": timeout}))
     frame = await worker.task()
     effective = 60_000 if timeout is None else int(min(max(timeout, 5_000), 600_000))
     assert frame["timeout"] == effective
@@ -240,11 +240,11 @@ async def test_a_timeout_is_clamped_to_its_bounds(house: House, timeout: float |
 @a_hundred
 @given(data=values.filter(lambda value: value is not None), worker_there=st.booleans())
 async def test_an_async_submission_returns_at_once(
-    house: House, data: Any, worker_there: bool
+    app: RunningApp, data: Any, worker_there: bool
 ) -> None:
     group = a_group()
-    worker = await house.worker(group=group) if worker_there else None
-    response = await house.post("/api/openai", {"data": data, "group": group, "async": True})
+    worker = await app.worker(group=group) if worker_there else None
+    response = await app.post("/api/openai", {"data": data, "group": group, "async": True})
     status = "executing" if worker_there else "queued"
     assert response.status_code == 200
     assert response.json() == {"taskId": response.json()["taskId"], "status": status}
@@ -258,33 +258,33 @@ async def test_an_async_submission_returns_at_once(
 @a_hundred
 @given(ahead=st.integers(0, 3), result=values, error=st.none() | texts.filter(len))
 async def test_a_status_query_tells_what_belongs_to_the_state(
-    house: House, ahead: int, result: Any, error: str | None
+    app: RunningApp, ahead: int, result: Any, error: str | None
 ) -> None:
     group = a_group()
-    born = house.clock.now()
-    before = [await submit(house, group) for _ in range(ahead)]
-    task = await submit(house, group)
-    queued = await poll(house, task)
+    born = app.clock.now()
+    before = [await submit(app, group) for _ in range(ahead)]
+    task = await submit(app, group)
+    queued = await poll(app, task)
     assert queued == {
         "taskId": task, "status": "queued", "enqueuedAt": born, "position": ahead + 1,
     }  # fmt: skip
-    house.clock.advance(7)
-    worker = await house.worker(group=group)
+    app.clock.advance(7)
+    worker = await app.worker(group=group)
     for _ in before:
         await worker.answer((await worker.task())["taskId"])
     assert (await worker.task())["taskId"] == task
-    assert await poll(house, task) == {
+    assert await poll(app, task) == {
         "taskId": task, "status": "executing", "workerId": worker.id, "startedAt": born + 7,
     }  # fmt: skip
-    house.clock.advance(11)
+    app.clock.advance(11)
     await worker.answer(task, **({"result": result} if error is None else {"error": error}))
-    await house.settled()
+    await app.settled()
     over: dict[str, Any] = {"taskId": task}
     if error is None:
         over |= {"status": "completed", "result": result, "completedAt": born + 18}
     else:
         over |= {"status": "failed", "error": error, "failedAt": born + 18}
-    assert await poll(house, task) == over
+    assert await poll(app, task) == over
     await worker.close()
 
 
@@ -293,18 +293,18 @@ async def test_a_status_query_tells_what_belongs_to_the_state(
 @a_hundred
 @given(result=values, before=st.integers(0, 299_999), after=st.integers(0, 10_000_000))
 async def test_a_result_is_readable_for_exactly_its_ttl(
-    house: House, result: Any, before: int, after: int
+    app: RunningApp, result: Any, before: int, after: int
 ) -> None:
     group = a_group()
-    worker = await house.worker(group=group)
-    task = await submit(house, group)
+    worker = await app.worker(group=group)
+    task = await submit(app, group)
     await worker.answer((await worker.task())["taskId"], result)
-    await house.settled()
-    await house.advance(before)
-    assert (await poll(house, task))["result"] == result
-    await house.advance(299_999 - before)
-    assert (await poll(house, task))["status"] == "completed"
-    await house.advance(1 + after)
-    response = await house.get(f"/api/task/{task}")
+    await app.settled()
+    await app.advance(before)
+    assert (await poll(app, task))["result"] == result
+    await app.advance(299_999 - before)
+    assert (await poll(app, task))["status"] == "completed"
+    await app.advance(1 + after)
+    response = await app.get(f"/api/task/{task}")
     assert (response.status_code, response.json()) == (404, {"error": "Task not found"})
     await worker.close()

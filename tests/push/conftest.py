@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 from tests.support import wait_until
 
 Exec = Callable[["Request"], Any]
@@ -104,9 +104,9 @@ def raw(status: int, body: Any = b"", **headers: str) -> Any:
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with open_house() as house:
-        yield house
+async def app() -> AsyncIterator[RunningApp]:
+    async with running_app() as app:
+        yield app
 
 
 Hire = Callable[..., PlainWorker]
@@ -125,44 +125,44 @@ def hire() -> Iterator[Hire]:
         yield hire
 
 
-async def register(house: House, worker: PlainWorker | str, **more: Any) -> str:
+async def register(app: RunningApp, worker: PlainWorker | str, **more: Any) -> str:
     url = worker if isinstance(worker, str) else worker.url
-    answer = await house.post("/workers/register", {"url": url, "services": ["echo"], **more})
+    answer = await app.post("/workers/register", {"url": url, "services": ["echo"], **more})
     assert answer.status_code == 200, answer.text
     id: str = answer.json()["id"]
     return id
 
 
-async def submit(house: House, payload: Any = None, **more: Any) -> str:
-    answer = await house.post("/api/v2/tasks", {"type": "echo", "payload": payload, **more})
+async def submit(app: RunningApp, payload: Any = None, **more: Any) -> str:
+    answer = await app.post("/api/v2/tasks", {"type": "echo", "payload": payload, **more})
     assert answer.status_code == 202, answer.text
     id: str = answer.json()["id"]
     return id
 
 
-async def task(house: House, id: str) -> dict[str, Any]:
-    found: dict[str, Any] = (await house.get(f"/api/v2/tasks/{id}")).json()
+async def task(app: RunningApp, id: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await app.get(f"/api/v2/tasks/{id}")).json()
     return found
 
 
-async def run(house: House, payload: Any = None, **more: Any) -> dict[str, Any]:
+async def run(app: RunningApp, payload: Any = None, **more: Any) -> dict[str, Any]:
     """Submitted, and over."""
     body = {"type": "echo", "payload": payload, **more}
-    answer = await house.post("/api/v2/tasks?wait_ms=10000", body)
+    answer = await app.post("/api/v2/tasks?wait_ms=10000", body)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-async def events(house: House, id: str, *types: str) -> list[tuple[str, dict[str, Any]]]:
-    items = (await house.get(f"/api/v2/tasks/{id}/events")).json()["items"]
+async def events(app: RunningApp, id: str, *types: str) -> list[tuple[str, dict[str, Any]]]:
+    items = (await app.get(f"/api/v2/tasks/{id}/events")).json()["items"]
     return [(item["type"], item["data"]) for item in items if not types or item["type"] in types]
 
 
-async def until_state(house: House, id: str, *states: str) -> dict[str, Any]:
+async def until_state(app: RunningApp, id: str, *states: str) -> dict[str, Any]:
     async with asyncio.timeout(30):
         while True:
-            found = await task(house, id)
+            found = await task(app, id)
             if found["state"] in states:
                 return found
             await asyncio.sleep(0.005)

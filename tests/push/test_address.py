@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from onward.core.errors import Invalid
 from onward.settings import Settings
 from onward.workers.http.address import Hosts
-from tests.house import House
 from tests.push.conftest import Hire, register, run
+from tests.running_app import RunningApp
 
 DEFAULT = Settings.model_fields["worker_hosts"].default
 
@@ -149,12 +149,12 @@ async def test_every_other_url_is_refused(url: str) -> None:
 
 
 @pytest.mark.contract("S4-4")
-async def test_the_refusal_at_the_door_says_what_to_do(house: House) -> None:
+async def test_the_refusal_at_the_door_says_what_to_do(app: RunningApp) -> None:
     body = {"url": "http://10.1.2.3:8080", "services": ["sum"]}
-    answer = await house.post("/workers/register", body)
+    answer = await app.post("/workers/register", body)
     assert answer.status_code == 400
     assert "ONWARD_WORKER_HOSTS" in answer.json()["error"]
-    assert (await house.get("/list")).json() == []
+    assert (await app.get("/list")).json() == []
 
 
 @pytest.mark.parametrize(
@@ -199,12 +199,12 @@ async def test_a_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.contract("S4-4", "S4-5")
 async def test_the_pinned_address_is_called_and_the_name_only_said(
-    house: House, hire: Hire, monkeypatch: pytest.MonkeyPatch
+    app: RunningApp, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = hire()
-    monkeypatch.setattr(house.onward.registry, "_hosts", hosts())
-    await register(house, f"http://loopback.example:{worker.port}/base")
-    assert (await run(house, 1))["state"] == "succeeded"
+    monkeypatch.setattr(app.onward.registry, "_hosts", hosts())
+    await register(app, f"http://loopback.example:{worker.port}/base")
+    assert (await run(app, 1))["state"] == "succeeded"
     (call,) = worker.calls
     assert call.headers["host"] == f"loopback.example:{worker.port}"
     assert call.path == "/base/exec/echo"

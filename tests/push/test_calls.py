@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from onward.core.task import LONGEST_DELAY_MS
-from tests.house import House
 from tests.push.conftest import (
     Hire,
     Request,
@@ -20,6 +19,7 @@ from tests.push.conftest import (
     until_state,
     wait_until,
 )
+from tests.running_app import RunningApp
 
 MOST = 1 << 20
 
@@ -46,11 +46,11 @@ MOST = 1 << 20
     ],
 )
 async def test_a_nodes_payload_goes_as_it_is_and_any_other_as_input(
-    house: House, hire: Hire, payload: Any, sent: Any
+    app: RunningApp, hire: Hire, payload: Any, sent: Any
 ) -> None:
     worker = hire()
-    await register(house, worker)
-    found = await run(house, payload)
+    await register(app, worker)
+    found = await run(app, payload)
     assert (found["state"], found["result"]) == ("succeeded", sent["input"])
     (call,) = worker.calls
     assert (call.path, call.body) == ("/exec/echo", sent)
@@ -59,11 +59,11 @@ async def test_a_nodes_payload_goes_as_it_is_and_any_other_as_input(
 
 
 @pytest.mark.contract("S4-5")
-async def test_the_call_says_which_task_and_attempt_it_is(house: House, hire: Hire) -> None:
+async def test_the_call_says_which_task_and_attempt_it_is(app: RunningApp, hire: Hire) -> None:
     worker = hire(raw(500))
-    await register(house, worker)
+    await register(app, worker)
     body = {"max_retries": 1, "backoff_ms": [0], "idempotency_key": "order 1"}
-    found = await run(house, 1, **body)
+    found = await run(app, 1, **body)
     first, second = (call.headers for call in worker.calls)
     assert [first["x-onward-task"], second["x-onward-task"]] == [found["id"]] * 2
     assert [first["x-onward-attempt"], second["x-onward-attempt"]] == ["1", "2"]
@@ -71,28 +71,28 @@ async def test_the_call_says_which_task_and_attempt_it_is(house: House, hire: Hi
     assert first["idempotency-key"] == second["idempotency-key"] == "order 1:1"
     assert first["content-type"] == "application/json"
 
-    await house.post(f"/api/v2/tasks/{found['id']}/retry", {})
+    await app.post(f"/api/v2/tasks/{found['id']}/retry", {})
     await wait_until(lambda: len(worker.calls) > 2)
     assert worker.calls[2].headers["idempotency-key"] == "order 1:2"
 
 
 @pytest.mark.contract("S4-5")
-async def test_a_service_of_any_name_is_one_part_of_the_path(house: House, hire: Hire) -> None:
+async def test_a_service_of_any_name_is_one_part_of_the_path(app: RunningApp, hire: Hire) -> None:
     worker = hire()
-    await register(house, worker, services=["a/b ?#ü"])
-    assert (await run(house, 1, type="x", queue="a/b ?#ü"))["state"] == "succeeded"
+    await register(app, worker, services=["a/b ?#ü"])
+    assert (await run(app, 1, type="x", queue="a/b ?#ü"))["state"] == "succeeded"
     assert worker.calls[0].path == "/exec/a%2Fb%20%3F%23%C3%BC"
 
 
 @pytest.mark.contract("S4-5", "S4-11")
-async def test_the_log_says_who_was_called_and_where(house: House, hire: Hire) -> None:
+async def test_the_log_says_who_was_called_and_where(app: RunningApp, hire: Hire) -> None:
     worker = hire()
-    await register(house, worker, id="w1")
-    found = await run(house, 1)
+    await register(app, worker, id="w1")
+    found = await run(app, 1)
     sent = {"worker": "w1", "url": worker.url, "attempt": 1}
-    types = [type for type, _ in await events(house, found["id"])]
+    types = [type for type, _ in await events(app, found["id"])]
     assert types == ["task.created", "task.claimed", "task.sent", "task.succeeded"]
-    assert await events(house, found["id"], "task.sent") == [("task.sent", sent)]
+    assert await events(app, found["id"], "task.sent") == [("task.sent", sent)]
 
 
 # What is answered.
@@ -110,10 +110,10 @@ async def test_the_log_says_who_was_called_and_where(house: House, hire: Hire) -
     ],
 )
 async def test_a_result_in_any_of_its_spellings(
-    house: House, hire: Hire, body: Any, result: Any
+    app: RunningApp, hire: Hire, body: Any, result: Any
 ) -> None:
-    await register(house, hire(raw(200, body)))
-    found = await run(house)
+    await register(app, hire(raw(200, body)))
+    found = await run(app)
     assert (found["state"], found["result"]) == ("succeeded", result)
 
 
@@ -138,11 +138,11 @@ async def test_a_result_in_any_of_its_spellings(
     ],
 )
 async def test_failures_are_told_apart(
-    house: House, hire: Hire, answer: Any, calls: int, error: dict[str, Any]
+    app: RunningApp, hire: Hire, answer: Any, calls: int, error: dict[str, Any]
 ) -> None:
     worker = hire(answer)
-    await register(house, worker)
-    found = await run(house, 1, max_retries=1, backoff_ms=[0])
+    await register(app, worker)
+    found = await run(app, 1, max_retries=1, backoff_ms=[0])
     assert found["state"] == "dead"
     assert error.items() <= found["error"].items()
     assert len(worker.calls) == calls
@@ -173,65 +173,65 @@ async def test_failures_are_told_apart(
     ],
 )
 async def test_an_answer_that_cannot_be_kept_fails_the_task_for_good(
-    house: House, hire: Hire, answer: Any
+    app: RunningApp, hire: Hire, answer: Any
 ) -> None:
     """The work may have been done: once more would only do it twice."""
     worker = hire(answer)
-    await register(house, worker)
-    found = await run(house, 1, max_retries=3, backoff_ms=[0])
+    await register(app, worker)
+    found = await run(app, 1, max_retries=3, backoff_ms=[0])
     assert (found["state"], found["error"]["kind"]) == ("dead", "InvalidResponse")
     assert len(worker.calls) == 1
 
 
 @pytest.mark.contract("S4-5")
-async def test_a_redirect_is_not_followed(house: House, hire: Hire) -> None:
+async def test_a_redirect_is_not_followed(app: RunningApp, hire: Hire) -> None:
     elsewhere = hire()
     worker = hire(raw(307, location=f"{elsewhere.url}/exec/echo"))
-    await register(house, worker)
-    found = await run(house, 1)
+    await register(app, worker)
+    found = await run(app, 1)
     assert "redirect" in found["error"]["message"]
     assert not elsewhere.calls
 
 
 @pytest.mark.contract("S4-5", "R-5")
-async def test_an_answer_without_end_is_cut(house: House, hire: Hire) -> None:
+async def test_an_answer_without_end_is_cut(app: RunningApp, hire: Hire) -> None:
     def pour(request: Request) -> Request:
         request.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
         while True:  # until the other side hangs up
             request.write(b" " * 65536)
 
-    await register(house, hire(pour))
-    found = await run(house, 1)
+    await register(app, hire(pour))
+    found = await run(app, 1)
     assert found["error"]["message"] == f"the answer is larger than {MOST} bytes"
 
 
 @pytest.mark.contract("R-5")
 @pytest.mark.parametrize("ahead_s", [90, None])
-async def test_retry_after_is_honoured(house: House, hire: Hire, ahead_s: int | None) -> None:
-    now_s = house.clock.now() / 1000
+async def test_retry_after_is_honoured(app: RunningApp, hire: Hire, ahead_s: int | None) -> None:
+    now_s = app.clock.now() / 1000
     after = "90" if ahead_s is None else formatdate(now_s + ahead_s, usegmt=True)
     worker = hire(raw(503, retry_after=after))
-    await register(house, worker)
-    id = await submit(house, 1, backoff_ms=[10])
-    found = await until_state(house, id, "scheduled")
-    assert found["run_at"] - house.clock.now() == 90_000
+    await register(app, worker)
+    id = await submit(app, 1, backoff_ms=[10])
+    found = await until_state(app, id, "scheduled")
+    assert found["run_at"] - app.clock.now() == 90_000
 
 
 @pytest.mark.contract("R-5")
 @pytest.mark.parametrize("after", ["99999999999999999999", "soon", "-5", "Mon, 99 Foo 2099"])
 async def test_a_retry_after_beyond_reason_keeps_nobody_for_ever(
-    house: House, hire: Hire, after: str
+    app: RunningApp, hire: Hire, after: str
 ) -> None:
-    await register(house, hire(raw(503, retry_after=after)))
-    id = await submit(house, 1, backoff_ms=[10])
-    found = await until_state(house, id, "scheduled")
-    assert 10 <= found["run_at"] - house.clock.now() <= LONGEST_DELAY_MS
+    await register(app, hire(raw(503, retry_after=after)))
+    id = await submit(app, 1, backoff_ms=[10])
+    found = await until_state(app, id, "scheduled")
+    assert 10 <= found["run_at"] - app.clock.now() <= LONGEST_DELAY_MS
 
 
 @pytest.mark.contract("S4-5", "R-6")
 @pytest.mark.parametrize("said", [b"", b'HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{"result"'])
 async def test_an_answer_that_breaks_off_is_a_failure_of_that_call(
-    house: House, hire: Hire, said: bytes
+    app: RunningApp, hire: Hire, said: bytes
 ) -> None:
     """It may have run there: no other worker gets it in the same breath."""
 
@@ -241,9 +241,9 @@ async def test_an_answer_that_breaks_off_is_a_failure_of_that_call(
         return request
 
     worker, other = hire(break_off), hire()
-    await register(house, worker, id="w1")
-    await register(house, other, id="w2", load=1)
-    id = await submit(house, 1, backoff_ms=[60_000])
-    found = await until_state(house, id, "scheduled")
+    await register(app, worker, id="w1")
+    await register(app, other, id="w2", load=1)
+    id = await submit(app, 1, backoff_ms=[60_000])
+    found = await until_state(app, id, "scheduled")
     assert (found["failures"], found["error"]["kind"]) == (1, "NetworkTimeout")
     assert (len(worker.calls), len(other.calls)) == (1, 0)

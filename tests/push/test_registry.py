@@ -11,8 +11,8 @@ from onward.core.errors import NotFound
 from onward.workers.http.address import Hosts
 from onward.workers.http.registry import FORGOTTEN_AFTER, Registry
 from onward.workers.roster import Roster
-from tests.house import House, open_house
 from tests.push.conftest import Hire, register, run, submit, task, wait_until
+from tests.running_app import RunningApp, running_app
 
 TTL_MS = 15_000
 FULL = ("/workers/register", "/workers/heartbeat", "/workers/list", "/workers/allocate")
@@ -22,14 +22,14 @@ SHORT = ("/register", "/heartbeat", "/list", "/allocate")
 @pytest.mark.contract("S4-4", "R-6")
 @pytest.mark.parametrize(("to_register", "to_beat", "to_list", "to_allocate"), [FULL, SHORT])
 async def test_a_worker_registers_beats_is_listed_and_allocated(
-    house: House, to_register: str, to_beat: str, to_list: str, to_allocate: str
+    app: RunningApp, to_register: str, to_beat: str, to_list: str, to_allocate: str
 ) -> None:
     body = {"id": "w1", "url": "http://127.0.0.1:9001", "services": ["sum", "route"], "load": 2}
-    answer = await house.post(to_register, body)
+    answer = await app.post(to_register, body)
     assert (answer.status_code, answer.json()) == (200, {"id": "w1"})
-    registered_at = house.clock.now()
-    house.clock.advance(1_000)
-    answer = await house.post(to_beat, {"id": "w1", "load": 3})
+    registered_at = app.clock.now()
+    app.clock.advance(1_000)
+    answer = await app.post(to_beat, {"id": "w1", "load": 3})
     assert (answer.status_code, answer.json()) == (200, {"id": "w1"})
 
     shown = {
@@ -40,80 +40,80 @@ async def test_a_worker_registers_beats_is_listed_and_allocated(
         "last_heartbeat": registered_at + 1_000,
         "status": "online",
     }
-    assert (await house.get(to_list)).json() == [shown]
-    assert (await house.get(to_list, params={"service": "sum"})).json() == [shown]
-    assert (await house.get(to_list, params={"service": "other"})).json() == []
-    assert (await house.get(to_allocate, params={"service": "sum"})).json() == shown
+    assert (await app.get(to_list)).json() == [shown]
+    assert (await app.get(to_list, params={"service": "sum"})).json() == [shown]
+    assert (await app.get(to_list, params={"service": "other"})).json() == []
+    assert (await app.get(to_allocate, params={"service": "sum"})).json() == shown
 
 
 @pytest.mark.contract("S4-4", "R-6")
-async def test_what_nobody_knows_is_404_with_an_error(house: House) -> None:
+async def test_what_nobody_knows_is_404_with_an_error(app: RunningApp) -> None:
     for answer in (
-        await house.post("/workers/heartbeat", {"id": "stranger", "load": 0}),
-        await house.post("/heartbeat", {"id": "stranger", "load": 0}),
-        await house.post("/workers/deregister", {"id": "stranger"}),
-        await house.get("/workers/allocate?service=sum"),
-        await house.get("/allocate?service=sum"),
+        await app.post("/workers/heartbeat", {"id": "stranger", "load": 0}),
+        await app.post("/heartbeat", {"id": "stranger", "load": 0}),
+        await app.post("/workers/deregister", {"id": "stranger"}),
+        await app.get("/workers/allocate?service=sum"),
+        await app.get("/allocate?service=sum"),
     ):
         assert answer.status_code == 404
         assert list(answer.json()) == ["error"]
 
 
 @pytest.mark.contract("S4-4")
-async def test_the_least_loaded_is_allocated_and_equals_take_turns(house: House) -> None:
+async def test_the_least_loaded_is_allocated_and_equals_take_turns(app: RunningApp) -> None:
     for id, load in (("busy", 5), ("idle", 0), ("lazy", 0)):
-        await register(house, "http://127.0.0.1:9001", id=id, load=load)
-    named = [(await house.get("/allocate?service=echo")).json()["id"] for _ in range(4)]
+        await register(app, "http://127.0.0.1:9001", id=id, load=load)
+    named = [(await app.get("/allocate?service=echo")).json()["id"] for _ in range(4)]
     assert sorted(named[:2]) == ["idle", "lazy"]
     assert named[:2] == named[2:]
 
 
 @pytest.mark.contract("S4-4", "R-6", "R-9")
-async def test_who_is_silent_past_the_ttl_is_not_chosen_and_later_forgotten(house: House) -> None:
-    await register(house, "http://127.0.0.1:9001", id="w1")
-    house.clock.advance(TTL_MS - 1)
-    assert (await house.get("/allocate?service=echo")).status_code == 200
-    house.clock.advance(1)
-    assert (await house.get("/allocate?service=echo")).status_code == 404
-    assert [(w["id"], w["status"]) for w in (await house.get("/list")).json()] == [
-        ("w1", "offline")
-    ]
-    await house.onward.roster.refresh()
-    assert not house.onward.roster.members()
-    await house.post("/heartbeat", {"id": "w1", "load": 0})  # it was only slow
-    assert (await house.get("/allocate?service=echo")).status_code == 200
-    assert [member.id for member in house.onward.roster.members()] == ["w1"]
+async def test_who_is_silent_past_the_ttl_is_not_chosen_and_later_forgotten(
+    app: RunningApp,
+) -> None:
+    await register(app, "http://127.0.0.1:9001", id="w1")
+    app.clock.advance(TTL_MS - 1)
+    assert (await app.get("/allocate?service=echo")).status_code == 200
+    app.clock.advance(1)
+    assert (await app.get("/allocate?service=echo")).status_code == 404
+    assert [(w["id"], w["status"]) for w in (await app.get("/list")).json()] == [("w1", "offline")]
+    await app.onward.roster.refresh()
+    assert not app.onward.roster.members()
+    await app.post("/heartbeat", {"id": "w1", "load": 0})  # it was only slow
+    assert (await app.get("/allocate?service=echo")).status_code == 200
+    assert [member.id for member in app.onward.roster.members()] == ["w1"]
 
-    house.clock.advance(FORGOTTEN_AFTER * TTL_MS)
-    assert (await house.get("/list")).json() == []
-    assert (await house.post("/heartbeat", {"id": "w1", "load": 0})).status_code == 404
+    app.clock.advance(FORGOTTEN_AFTER * TTL_MS)
+    assert (await app.get("/list")).json() == []
+    assert (await app.post("/heartbeat", {"id": "w1", "load": 0})).status_code == 404
 
 
 @pytest.mark.contract("R-9")
 async def test_the_ttl_is_a_setting() -> None:
-    async with open_house(worker_ttl_ms=1_000) as house:
-        await register(house, "http://127.0.0.1:9001", id="w1")
-        house.clock.advance(1_000)
-        assert (await house.get("/allocate?service=echo")).status_code == 404
+    async with running_app(worker_ttl_ms=1_000) as app:
+        await register(app, "http://127.0.0.1:9001", id="w1")
+        app.clock.advance(1_000)
+        assert (await app.get("/allocate?service=echo")).status_code == 404
 
 
 @pytest.mark.contract("S4-4")
-async def test_registering_again_replaces(house: House) -> None:
-    await register(house, "http://127.0.0.1:9001", id="w1", services=["a", "b"])
-    await register(house, "http://127.0.0.1:9002", id="w1", services=["b", "c"])
-    (shown,) = (await house.get("/list")).json()
+async def test_registering_again_replaces(app: RunningApp) -> None:
+    await register(app, "http://127.0.0.1:9001", id="w1", services=["a", "b"])
+    await register(app, "http://127.0.0.1:9002", id="w1", services=["b", "c"])
+    (shown,) = (await app.get("/list")).json()
     assert (shown["url"], shown["services"]) == ("http://127.0.0.1:9002", ["b", "c"])
-    assert (await house.get("/allocate?service=a")).status_code == 404
-    assert await house.onward.roster.serves("c")
-    assert not await house.onward.roster.serves("a")
+    assert (await app.get("/allocate?service=a")).status_code == 404
+    assert await app.onward.roster.serves("c")
+    assert not await app.onward.roster.serves("a")
 
 
-async def test_a_worker_without_a_name_is_known_by_its_url(house: House) -> None:
-    first = await register(house, "http://127.0.0.1:9001")
-    again = await register(house, "http://127.0.0.1:9001/")
-    other = await register(house, "http://127.0.0.1:9002", id="")
+async def test_a_worker_without_a_name_is_known_by_its_url(app: RunningApp) -> None:
+    first = await register(app, "http://127.0.0.1:9001")
+    again = await register(app, "http://127.0.0.1:9001/")
+    other = await register(app, "http://127.0.0.1:9002", id="")
     assert first == again != other
-    assert len((await house.get("/list")).json()) == 2
+    assert len((await app.get("/list")).json()) == 2
 
 
 @pytest.mark.contract("S4-4")
@@ -138,51 +138,51 @@ async def test_a_worker_without_a_name_is_known_by_its_url(house: House) -> None
     ],
 )
 async def test_a_body_that_makes_no_sense_is_refused_with_the_reason(
-    house: House, body: Any, said: str
+    app: RunningApp, body: Any, said: str
 ) -> None:
     more = {"content": body} if isinstance(body, bytes) else {"json": body}
-    answer = await house.http.post("/workers/register", **more)
+    answer = await app.http.post("/workers/register", **more)
     assert answer.status_code == 400
     assert list(answer.json()) == ["error"]
     assert said in answer.json()["error"]
-    assert (await house.get("/list")).json() == []
+    assert (await app.get("/list")).json() == []
 
 
-async def test_allocate_wants_a_service(house: House) -> None:
-    assert (await house.get("/workers/allocate")).status_code == 400
+async def test_allocate_wants_a_service(app: RunningApp) -> None:
+    assert (await app.get("/workers/allocate")).status_code == 400
 
 
 @pytest.mark.contract("S4-4", "N-5", "R-1")
-async def test_live_workers_are_in_the_roster_once_and_leave_it(house: House) -> None:
-    await register(house, "http://127.0.0.1:9001", id="w1", services=["sum", "route"])
-    await register(house, "http://127.0.0.1:9001", id="w1", services=["sum", "route"])
-    shown = (await house.get("/api/v2/workers")).json()["items"]
+async def test_live_workers_are_in_the_roster_once_and_leave_it(app: RunningApp) -> None:
+    await register(app, "http://127.0.0.1:9001", id="w1", services=["sum", "route"])
+    await register(app, "http://127.0.0.1:9001", id="w1", services=["sum", "route"])
+    shown = (await app.get("/api/v2/workers")).json()["items"]
     assert [(one["id"], one["transport"], one["queues"]) for one in shown] == [
         ("w1", "http", ["sum", "route"])
     ]
-    assert (await house.get("/health")).json()["details"]["workers"]["by_transport"] == {"http": 1}
-    assert await house.onward.roster.serves("sum")
+    assert (await app.get("/health")).json()["details"]["workers"]["by_transport"] == {"http": 1}
+    assert await app.onward.roster.serves("sum")
 
-    await house.post("/workers/deregister", {"id": "w1"})
-    assert not await house.onward.roster.serves("sum")
-    assert (await house.get("/list")).json() == []
+    await app.post("/workers/deregister", {"id": "w1"})
+    assert not await app.onward.roster.serves("sum")
+    assert (await app.get("/list")).json() == []
 
 
 @pytest.mark.contract("S4-4", "N-4")
-async def test_a_task_knows_whether_a_called_worker_is_there(house: House) -> None:
-    id = await submit(house)
-    explained = (await house.get(f"/api/v2/tasks/{id}/explain")).json()
+async def test_a_task_knows_whether_a_called_worker_is_there(app: RunningApp) -> None:
+    id = await submit(app)
+    explained = (await app.get(f"/api/v2/tasks/{id}/explain")).json()
     assert explained["reason"] == "no_worker"
 
 
 @pytest.mark.contract("S4-4")
-async def test_a_worker_that_turns_to_another_server_is_there_once(house: House) -> None:
-    onward = house.onward
+async def test_a_worker_that_turns_to_another_server_is_there_once(app: RunningApp) -> None:
+    onward = app.onward
     roster = Roster(onward.backend, onward.clock)
     second = Registry(
         onward.backend, onward.clock, roster, Hosts(["127.0.0.1"]), ttl_ms=TTL_MS, slots=1
     )
-    await register(house, "http://127.0.0.1:9001", id="w1")
+    await register(app, "http://127.0.0.1:9001", id="w1")
     await second.register("http://127.0.0.1:9001", ["echo"], id="w1")
     await onward.roster.refresh()
     for one in (roster, onward.roster):
@@ -193,17 +193,17 @@ async def test_a_worker_that_turns_to_another_server_is_there_once(house: House)
     assert not await onward.roster.serves("echo")
 
 
-async def test_a_socket_worker_of_the_same_name_is_somebody_else(house: House) -> None:
-    await house.worker(workerId="w1", group=None, services=["other"])
-    await register(house, "http://127.0.0.1:9001", id="w1")
-    shown = (await house.get("/api/v2/workers")).json()["items"]
+async def test_a_socket_worker_of_the_same_name_is_somebody_else(app: RunningApp) -> None:
+    await app.worker(workerId="w1", group=None, services=["other"])
+    await register(app, "http://127.0.0.1:9001", id="w1")
+    shown = (await app.get("/api/v2/workers")).json()["items"]
     assert sorted(one["transport"] for one in shown) == ["http", "socket"]
 
 
-async def test_a_heartbeat_does_not_bring_an_old_url_back(house: House) -> None:
+async def test_a_heartbeat_does_not_bring_an_old_url_back(app: RunningApp) -> None:
     """It was read before the worker registered anew, and would be written after."""
-    registry = house.onward.registry
-    await register(house, "http://127.0.0.1:9001", id="w1")
+    registry = app.onward.registry
+    await register(app, "http://127.0.0.1:9001", id="w1")
     documents = registry._documents
 
     class Late:
@@ -218,18 +218,18 @@ async def test_a_heartbeat_does_not_bring_an_old_url_back(house: House) -> None:
             found = await documents.get(kind, key, now=now)
             if not self.moved:
                 self.moved = True
-                await register(house, "http://127.0.0.1:9002", id="w1")
+                await register(app, "http://127.0.0.1:9002", id="w1")
             return found
 
     registry._documents = Late()
     await registry.heartbeat("w1", 4)
-    (shown,) = (await house.get("/list")).json()
+    (shown,) = (await app.get("/list")).json()
     assert (shown["url"], shown["load"]) == ("http://127.0.0.1:9002", 4)
 
 
-async def test_registrations_are_the_ledgers_and_outlive_a_server(house: House) -> None:
-    await register(house, "http://127.0.0.1:9001", id="w1")
-    onward = house.onward
+async def test_registrations_are_the_ledgers_and_outlive_a_server(app: RunningApp) -> None:
+    await register(app, "http://127.0.0.1:9001", id="w1")
+    onward = app.onward
     later = Registry(
         onward.backend, onward.clock, onward.roster, Hosts(["127.0.0.1"]), ttl_ms=TTL_MS, slots=1
     )
@@ -237,9 +237,9 @@ async def test_registrations_are_the_ledgers_and_outlive_a_server(house: House) 
     assert [worker.id for worker in later.live("echo")] == ["w1"]
 
 
-async def test_who_was_allowed_under_an_earlier_list_is_not_called(house: House) -> None:
-    await register(house, "http://127.0.0.1:9001", id="w1")
-    onward = house.onward
+async def test_who_was_allowed_under_an_earlier_list_is_not_called(app: RunningApp) -> None:
+    await register(app, "http://127.0.0.1:9001", id="w1")
+    onward = app.onward
     stricter = Registry(
         onward.backend, onward.clock, onward.roster, Hosts(["10.0.0.0/8"]), ttl_ms=TTL_MS, slots=1
     )
@@ -251,26 +251,26 @@ async def test_who_was_allowed_under_an_earlier_list_is_not_called(house: House)
 
 
 async def test_there_is_an_end_to_registering(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    app: RunningApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onward.workers.http.registry.MOST", 1)
-    await register(house, "http://127.0.0.1:9001", id="w1")
+    await register(app, "http://127.0.0.1:9001", id="w1")
     body = {"url": "http://127.0.0.1:9002", "services": ["echo"], "id": "w2"}
-    assert (await house.post("/register", body)).status_code == 503
-    await register(house, "http://127.0.0.1:9003", id="w1")
+    assert (await app.post("/register", body)).status_code == 503
+    await register(app, "http://127.0.0.1:9003", id="w1")
 
 
 @pytest.mark.contract("S4-4")
-async def test_a_task_waits_while_every_worker_is_silent(house: House, hire: Hire) -> None:
+async def test_a_task_waits_while_every_worker_is_silent(app: RunningApp, hire: Hire) -> None:
     worker = hire()
-    id = await register(house, worker)
-    house.clock.advance(TTL_MS)
-    waiting = await submit(house, "hello")
-    await house.settled()
-    found = await task(house, waiting)
+    id = await register(app, worker)
+    app.clock.advance(TTL_MS)
+    waiting = await submit(app, "hello")
+    await app.settled()
+    found = await task(app, waiting)
     assert (found["state"], found["attempt"]) == ("queued", 0)
     assert not worker.calls
 
-    await house.post("/heartbeat", {"id": id, "load": 0})
+    await app.post("/heartbeat", {"id": id, "load": 0})
     await wait_until(lambda: worker.calls)
-    assert (await run(house, "again"))["result"] == "again"
+    assert (await run(app, "again"))["result"] == "again"

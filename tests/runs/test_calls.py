@@ -9,7 +9,7 @@ import pytest
 
 from onward.core.policy import overrides_of
 from onward.flow.executor import _budget
-from tests.runs.centre import Centre, call, chain
+from tests.runs.flow_app import FlowApp, call, chain
 
 GREET = {"type": "object", "properties": {"name": {}, "greeting": {}}, "required": ["name"]}
 ANY = {"name": "any", "task_types": ["greet"]}
@@ -38,20 +38,20 @@ CALLED = {"input": "Ada", "params": {"greeting": "hi", "else": 1}}
     ],
 )
 async def test_a_call_is_shaped_as_its_service_declares(
-    centre: Centre, service: Any, given: Any, payload: Any
+    flows: FlowApp, service: Any, given: Any, payload: Any
 ) -> None:
     if service is not None:
-        assert (await centre.house.post("/api/v2/services", service)).status_code == 201
-    worker = await centre.house.worker(group=None, services=["greet"])
+        assert (await flows.app.post("/api/v2/services", service)).status_code == 201
+    worker = await flows.app.worker(group=None, services=["greet"])
     params = {"greeting": "hi", "else": 1}
-    run = await centre.start(
+    run = await flows.start(
         chain(("a", call("greet", "$shared.given", "out", params=params))), shared={"given": given}
     )
     frame = await worker.task()
     assert frame["payload"] == payload
     await worker.answer(frame["taskId"], "hello")
-    assert (await centre.ended(run))["shared"]["out"] == "hello"
-    ((told,),) = await centre.trail(run, "exec_input_json")
+    assert (await flows.ended(run))["shared"]["out"] == "hello"
+    ((told,),) = await flows.trail(run, "exec_input_json")
     assert json.loads(told) == ("Ada" if payload == CALLED else payload)
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tests.push.conftest import Exec, PlainWorker, Request
-from tests.runs.centre import Centre, call, chain
+from tests.runs.flow_app import FlowApp, call, chain
 from tests.support import wait_until
 
 Hire = Callable[..., Any]
 
 
 @pytest.fixture
-def hire(centre: Centre) -> Iterator[Hire]:
+def hire(flows: FlowApp) -> Iterator[Hire]:
     """A worker that listens and has registered for service `work`."""
     with ExitStack() as stack:
 
@@ -25,7 +25,7 @@ def hire(centre: Centre) -> Iterator[Hire]:
             worker = PlainWorker(answer)
             stack.callback(worker.stop)
             body = {"id": id, "url": worker.url, "services": ["work"], **more}
-            assert (await centre.house.post("/workers/register", body)).status_code == 200
+            assert (await flows.app.post("/workers/register", body)).status_code == 200
             return worker
 
         yield hire
@@ -38,49 +38,49 @@ def failing(request: Request) -> Any:
 
 @pytest.mark.contract("S4-5", "S4-6", "S4-11")
 async def test_a_worker_is_called_with_input_and_params_and_told_by_url(
-    centre: Centre, hire: Hire
+    flows: FlowApp, hire: Hire
 ) -> None:
     worker = await hire(lambda request: request.body["input"] * 2, "w1")
     node = call("work", "$params.n", "out", params={"k": "v"})
-    run = await centre.run(chain(("a", node)), params={"n": 21})
+    run = await flows.run(chain(("a", node)), params={"n": 21})
     assert run["result"] == {"out": 42}
     (sent,) = worker.calls
     assert (sent.path, sent.body) == (
         "/exec/work",
         {"input": 21, "params": {"n": 21, "k": "v"}},
     )
-    assert await centre.trail(run["id"], "status", "worker_id", "worker_url") == [
+    assert await flows.trail(run["id"], "status", "worker_id", "worker_url") == [
         ("ok", "w1", worker.url)
     ]
 
 
 @pytest.mark.contract("S4-6", "S4-11", "R-6")
-async def test_one_worker_is_tried_again_before_the_next_one_is(centre: Centre, hire: Hire) -> None:
+async def test_one_worker_is_tried_again_before_the_next_one_is(flows: FlowApp, hire: Hire) -> None:
     await hire(failing, "w1")
     await hire(lambda request: "done", "w2", load=5)  # the idle one is called first
     node = call("work", output="out", max_retries=1, max_attempts=2)
-    run = await centre.run(chain(("a", node)))
+    run = await flows.run(chain(("a", node)))
     assert run["result"] == {"out": "done"}
-    assert await centre.trail(run["id"], "worker_id", "attempt_no", "status", "error_text") == [
+    assert await flows.trail(run["id"], "worker_id", "attempt_no", "status", "error_text") == [
         ("w1", 1, "error", "not today"), ("w1", 2, "error", "not today"), ("w2", 3, "ok", ""),
     ]  # fmt: skip
 
 
 @pytest.mark.contract("R-6", "S4-6")
-async def test_an_answer_that_says_4xx_is_not_tried_again(centre: Centre, hire: Hire) -> None:
+async def test_an_answer_that_says_4xx_is_not_tried_again(flows: FlowApp, hire: Hire) -> None:
     def refuse(request: Request) -> Any:
         request.reply(400, b'{"error": "no such input"}')
         return request
 
     worker = await hire(refuse, "w1")
-    run = await centre.run(chain(("a", call("work", max_retries=3, max_attempts=3))))
+    run = await flows.run(chain(("a", call("work", max_retries=3, max_attempts=3))))
     assert run["state"] == "failed"
     assert len(worker.calls) == 1
-    assert "no such input" in (await centre.row(run["id"]))["error_text"]
+    assert "no such input" in (await flows.row(run["id"]))["error_text"]
 
 
 @pytest.mark.contract("S4-12", "S4-14")
-async def test_a_canceled_run_tells_the_worker_that_is_called(centre: Centre, hire: Hire) -> None:
+async def test_a_canceled_run_tells_the_worker_that_is_called(flows: FlowApp, hire: Hire) -> None:
     free = threading.Event()
 
     def slow(request: Request) -> Any:
@@ -88,11 +88,11 @@ async def test_a_canceled_run_tells_the_worker_that_is_called(centre: Centre, hi
         return "late"
 
     worker = await hire(slow, "w1")
-    run = await centre.start(chain(("a", call("work"))))
+    run = await flows.start(chain(("a", call("work"))))
     await wait_until(lambda: worker.calls)
-    assert await centre.cancel(run) == "canceling"
+    assert await flows.cancel(run) == "canceling"
     await wait_until(lambda: worker.cancels)
     free.set()
-    assert (await centre.ended(run))["state"] == "canceled"
-    ((status, worker_id),) = await centre.trail(run, "status", "worker_id")
+    assert (await flows.ended(run))["state"] == "canceled"
+    ((status, worker_id),) = await flows.trail(run, "status", "worker_id")
     assert (status, worker_id) == ("canceled", "w1")

@@ -10,7 +10,7 @@ import pytest
 from onward.core.task import State
 from onward.flow import executor
 from onward.native import run_log, slow_reads
-from tests.runs.centre import Centre, call, chain
+from tests.runs.flow_app import FlowApp, call, chain
 
 MANY = 2_000
 FAN = {
@@ -25,33 +25,33 @@ FAN = {
 
 @pytest.mark.contract("S4-9", "S4-11")
 @pytest.mark.slow
-async def test_two_thousand_items_are_told_in_reasonable_time(any_centre: Centre) -> None:
-    centre = any_centre
-    await centre.serve(concurrency=50)
-    run = await centre.start(chain(("f", FAN)), params={"items": list(range(MANY))})
-    response = await centre.house.get(f"/api/v2/runs/{run}?wait_ms=100000")
+async def test_two_thousand_items_are_told_in_reasonable_time(any_flows: FlowApp) -> None:
+    flows = any_flows
+    await flows.serve(concurrency=50)
+    run = await flows.start(chain(("f", FAN)), params={"items": list(range(MANY))})
+    response = await flows.app.get(f"/api/v2/runs/{run}?wait_ms=100000")
     assert response.json()["result"] == {"out": list(range(1, MANY + 1))}
     began = time.monotonic()
-    told = await centre.node_runs(run)
+    told = await flows.node_runs(run)
     assert time.monotonic() - began < 10, "on two busy cores; about a second when idle"
     assert [row["prep_json"] for row in told] == [str(n) for n in range(MANY)]
     assert {row["status"] for row in told} == {"ok"}
     assert [row["action"] for row in told[-2:]] == ["", "default"]
     began = time.monotonic()
-    assert len((await centre.house.get("/tasks")).json()) == 1
+    assert len((await flows.app.get("/tasks")).json()) == 1
     assert time.monotonic() - began < 2
 
 
 @pytest.mark.contract("S4-11")
 async def test_past_a_bound_only_the_last_attempt_of_each_call_is_told(
-    centre: Centre, monkeypatch: pytest.MonkeyPatch
+    flows: FlowApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_log, "MOST_READ", 2)
     monkeypatch.setattr(run_log, "PAGE", 2)
-    worker = await centre.serve()
+    worker = await flows.serve()
     node = {**FAN, "service": "odd", "failure_strategy": "ignore_errors", "max_retries": 1}
-    run = await centre.run(chain(("f", node)), params={"items": [1, 2, 3, 4]})
-    assert await centre.trail(
+    run = await flows.run(chain(("f", node)), params={"items": [1, 2, 3, 4]})
+    assert await flows.trail(
         run["id"], "prep_json", "attempt_no", "status", "error_text", "worker_id"
     ) == [
         ("1", 1, "error", "1 is odd", worker.id),
@@ -63,15 +63,15 @@ async def test_past_a_bound_only_the_last_attempt_of_each_call_is_told(
 
 
 async def test_a_live_run_with_many_calls_is_not_read_anew_by_every_page(
-    centre: Centre, monkeypatch: pytest.MonkeyPatch
+    flows: FlowApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slow_reads, "MANY", 40)
     monkeypatch.setattr(slow_reads, "TIMES", 1e12)
-    await centre.serve(concurrency=20)
+    await flows.serve(concurrency=20)
     definition = chain(("f", FAN), ("last", call("held")))
-    run = await centre.start(definition, params={"items": list(range(20))})
-    await centre.until(run, lambda _: centre.held)
-    store = centre.house.onward.backend.tasks
+    run = await flows.start(definition, params={"items": list(range(20))})
+    await flows.until(run, lambda _: flows.held)
+    store = flows.app.onward.backend.tasks
     reads: list[str | None] = []
     events = store.events
 
@@ -80,40 +80,40 @@ async def test_a_live_run_with_many_calls_is_not_read_anew_by_every_page(
         return await events(**how)
 
     monkeypatch.setattr(store, "events", counted)
-    await centre.read(run)
+    await flows.read(run)
     reads.clear()
     for _ in range(3):
-        await centre.read(run)
+        await flows.read(run)
     assert reads == []
-    await centre.release(centre.held[0])
-    ended = await centre.ended(run)
+    await flows.release(flows.held[0])
+    ended = await flows.ended(run)
     assert [row["status"] for row in ended["node_runs"]] == ["ok"] * 21, "its end is read anew"
 
 
 @pytest.mark.contract("S4-3")
-async def test_a_run_whose_calls_are_forgotten_is_still_told(centre: Centre) -> None:
-    await centre.serve()
-    run = await centre.run(
+async def test_a_run_whose_calls_are_forgotten_is_still_told(flows: FlowApp) -> None:
+    await flows.serve()
+    run = await flows.run(
         chain(("a", call("add", "$params.n", "n")), ("f", FAN)), params={"n": 1, "items": [1, 2]}
     )
-    store, now = centre.house.onward.backend.tasks, centre.house.clock.now()
+    store, now = flows.app.onward.backend.tasks, flows.app.clock.now()
     assert await store.purge([f"{run['id']}-{n}" for n in range(3)], now=now) == 3
-    assert await centre.trail(run["id"]) == [("a", "ok", "default"), ("f", "ok", "default")]
-    assert (await centre.read(run["id"]))["result"] == run["result"]
+    assert await flows.trail(run["id"]) == [("a", "ok", "default"), ("f", "ok", "default")]
+    assert (await flows.read(run["id"]))["result"] == run["result"]
 
 
 @pytest.mark.contract("S4-9")
-async def test_a_result_that_is_gone_before_it_is_gathered_is_a_failed_call(centre: Centre) -> None:
-    await centre.serve()
+async def test_a_result_that_is_gone_before_it_is_gathered_is_a_failed_call(flows: FlowApp) -> None:
+    await flows.serve()
     node = {**FAN, "service": "held", "max_parallel": 1, "failure_strategy": "collect_errors"}
-    run = await centre.start(chain(("f", node)), params={"items": [1, 2]})
-    await centre.until(run, lambda run: centre.held)
-    await centre.release(centre.held[0], "one")
-    await centre.until(run, lambda run: len(centre.seen) == 2 and centre.held)
-    store, now = centre.house.onward.backend.tasks, centre.house.clock.now()
+    run = await flows.start(chain(("f", node)), params={"items": [1, 2]})
+    await flows.until(run, lambda run: flows.held)
+    await flows.release(flows.held[0], "one")
+    await flows.until(run, lambda run: len(flows.seen) == 2 and flows.held)
+    store, now = flows.app.onward.backend.tasks, flows.app.clock.now()
     assert await store.purge([f"{run}-0"], now=now) == 1
-    await centre.release(centre.held[0], "two")
-    assert (await centre.ended(run))["result"] == {
+    await flows.release(flows.held[0], "two")
+    assert (await flows.ended(run))["result"] == {
         "out": {
             "results": ["two"],
             "errors": [{"index": 0, "kind": "Missing", "message": "its record is gone"}],
@@ -122,30 +122,30 @@ async def test_a_result_that_is_gone_before_it_is_gathered_is_a_failed_call(cent
 
 
 @pytest.mark.contract("S4-3")
-async def test_many_runs_are_listed_and_found_by_word(centre: Centre) -> None:
-    flow = await centre.publish(chain(("t", {"kind": "timer", "params": {"delay_ms": 0}})))
-    waiting = await centre.publish(chain(("w", {"kind": "wait_event"})), "waiting")
-    oldest = await centre.begin(waiting)
-    runs = [await centre.begin(flow) for _ in range(150)]
+async def test_many_runs_are_listed_and_found_by_word(flows: FlowApp) -> None:
+    flow = await flows.publish(chain(("t", {"kind": "timer", "params": {"delay_ms": 0}})))
+    waiting = await flows.publish(chain(("w", {"kind": "wait_event"})), "waiting")
+    oldest = await flows.begin(waiting)
+    runs = [await flows.begin(flow) for _ in range(150)]
     for run in runs:
-        await centre.ended(run)
-    assert len((await centre.house.get("/tasks")).json()) == 100
-    assert len((await centre.house.get("/tasks?limit=1000")).json()) == 151
-    (row,) = (await centre.house.get("/tasks?status=running")).json()
+        await flows.ended(run)
+    assert len((await flows.app.get("/tasks")).json()) == 100
+    assert len((await flows.app.get("/tasks?limit=1000")).json()) == 151
+    (row,) = (await flows.app.get("/tasks?status=running")).json()
     assert row["id"] == oldest
-    (found,) = (await centre.house.get(f"/api/v2/runs?state={State.WAITING}")).json()["items"]
+    (found,) = (await flows.app.get(f"/api/v2/runs?state={State.WAITING}")).json()["items"]
     assert found["id"] == oldest
 
 
 @pytest.mark.contract("S4-9", "S4-11")
 @pytest.mark.parametrize("remembered", [True, False])
 async def test_large_values_pass_through_every_step(
-    any_centre: Centre, monkeypatch: pytest.MonkeyPatch, remembered: bool
+    any_flows: FlowApp, monkeypatch: pytest.MonkeyPatch, remembered: bool
 ) -> None:
     if not remembered:
         monkeypatch.setattr(executor, "MOST_TEXT", 1)
-    centre = any_centre
-    await centre.serve()
+    flows = any_flows
+    await flows.serve()
     items = [str(n) * 1_000 for n in range(9)]
     inner = chain(("u", call("upper", "word", "word")))
     definition = chain(
@@ -161,17 +161,17 @@ async def test_large_values_pass_through_every_step(
             },
         ),
     )
-    run = await centre.start(definition, shared={"items": items})
-    await centre.until(run, lambda run: run["current_node"] == "w")
-    await centre.until(run)
-    (task,) = await centre.house.onward.backend.tasks.get([run])
+    run = await flows.start(definition, shared={"items": items})
+    await flows.until(run, lambda run: run["current_node"] == "w")
+    await flows.until(run)
+    (task,) = await flows.app.onward.backend.tasks.get([run])
     assert task is not None
     assert task.bulk is not None
-    assert (await centre.read(run))["shared"]["out"] == items
-    assert (await centre.signal(run, key="go", value="y" * 9_000)).status_code == 200
-    assert (await centre.ended(run))["result"] == {
+    assert (await flows.read(run))["shared"]["out"] == items
+    assert (await flows.signal(run, key="go", value="y" * 9_000)).status_code == 200
+    assert (await flows.ended(run))["result"] == {
         "items": items, "out": items, "go": "y" * 9_000, "inner": {"word": "Y" * 9_000}
     }  # fmt: skip
-    (task,) = await centre.house.onward.backend.tasks.get([run])
+    (task,) = await flows.app.onward.backend.tasks.get([run])
     assert task is not None
     assert task.bulk is None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.runs.centre import Centre, call, chain, edge
+from tests.runs.flow_app import FlowApp, call, chain, edge
 
 SUM = chain(("a", call("add", "$params.n", "out")), ("b", call("add", "out", "sum")))
 RUN = {
@@ -19,41 +19,41 @@ RUN = {
 
 
 @pytest.mark.contract("N-5")
-async def test_a_flow_is_published_listed_and_shown(centre: Centre) -> None:
+async def test_a_flow_is_published_listed_and_shown(flows: FlowApp) -> None:
     body = {"name": "sums & co", "definition": SUM}
-    made = (await centre.house.post("/api/v2/flows", body)).json()
+    made = (await flows.app.post("/api/v2/flows", body)).json()
     flow = made["id"]
     assert (made["version"], made["version_id"]) == (1, f"{flow}-v1")
     assert made["links"]["runs"] == "/api/v2/runs?flow=sums%20%26%20co"
-    assert (await centre.house.get(made["links"]["runs"])).json() == {"items": [], "next": None}
-    second = await centre.house.post(f"/api/v2/flows/{flow}/versions", {"definition": SUM})
+    assert (await flows.app.get(made["links"]["runs"])).json() == {"items": [], "next": None}
+    second = await flows.app.post(f"/api/v2/flows/{flow}/versions", {"definition": SUM})
     assert second.json()["version"] == 2
-    listed = (await centre.house.get("/api/v2/flows")).json()["items"]
+    listed = (await flows.app.get("/api/v2/flows")).json()["items"]
     assert [(each["id"], each["name"], each["version"]) for each in listed] == [
         (flow, "sums & co", 2)
     ]
-    shown = (await centre.house.get(f"/api/v2/flows/{flow}")).json()
+    shown = (await flows.app.get(f"/api/v2/flows/{flow}")).json()
     assert [each["version"] for each in shown["versions"]] == [2, 1]
     assert shown["definition"] == SUM
     assert [(node["key"], node["start"]) for node in shown["nodes"]] == [("a", True), ("b", False)]
     assert shown["mermaid"].startswith("flowchart TD")
-    first = (await centre.house.get(f"/api/v2/flows/{flow}/versions/1")).json()
+    first = (await flows.app.get(f"/api/v2/flows/{flow}/versions/1")).json()
     assert (first["version"], first["definition"]) == (1, SUM)
 
 
 @pytest.mark.contract("N-5")
-async def test_what_is_wrong_with_a_flow_is_said_in_one_answer(centre: Centre) -> None:
+async def test_what_is_wrong_with_a_flow_is_said_in_one_answer(flows: FlowApp) -> None:
     bad = {"start": "a", "nodes": {"a": {"kind": "executor"}, "b": {"kind": "tmer"}}}
-    refused = await centre.house.post("/api/v2/flows", {"name": "f", "definition": bad})
+    refused = await flows.app.post("/api/v2/flows", {"name": "f", "definition": bad})
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
-    assert (await centre.house.get("/api/v2/flows")).json()["items"] == [], "nothing is left of it"
-    checked = (await centre.house.post("/api/v2/flows/validate", {"definition": bad})).json()
+    assert (await flows.app.get("/api/v2/flows")).json()["items"] == [], "nothing is left of it"
+    checked = (await flows.app.post("/api/v2/flows/validate", {"definition": bad})).json()
     assert checked["valid"] is False
     assert [(fault["node"], fault["field"]) for fault in checked["faults"]] == [
         ("a", "service"), ("b", "kind"),
     ]  # fmt: skip
     lone = {"start": "a", "nodes": {"a": call("x"), "b": call("x")}}
-    fine = (await centre.house.post("/api/v2/flows/validate", {"definition": lone})).json()
+    fine = (await flows.app.post("/api/v2/flows/validate", {"definition": lone})).json()
     assert (fine["valid"], fine["faults"]) == (True, [])
     assert [each["node"] for each in fine["warnings"]] == ["b"]
 
@@ -63,108 +63,108 @@ async def test_what_is_wrong_with_a_flow_is_said_in_one_answer(centre: Centre) -
     "path",
     ["flows/none", "flows/f/versions/0", "flows/f/versions/2", "runs/none", "runs?flow=none"],
 )
-async def test_what_is_not_there_is_404(centre: Centre, path: str) -> None:
-    await centre.publish(SUM)
-    response = await centre.house.get(f"/api/v2/{path}")
+async def test_what_is_not_there_is_404(flows: FlowApp, path: str) -> None:
+    await flows.publish(SUM)
+    response = await flows.app.get(f"/api/v2/{path}")
     assert (response.status_code, response.json()["code"]) == (404, "not_found")
 
 
 @pytest.mark.contract("N-5", "R-7")
-async def test_a_run_is_a_task_with_its_graph_and_its_node_runs(centre: Centre) -> None:
-    await centre.serve()
-    await centre.publish(SUM, "sums")
+async def test_a_run_is_a_task_with_its_graph_and_its_node_runs(flows: FlowApp) -> None:
+    await flows.serve()
+    await flows.publish(SUM, "sums")
     body = {"flow": "sums", "params": {"n": 1}, "request_id": "r-1"}
-    response = await centre.house.post("/api/v2/runs?wait_ms=5000", body)
+    response = await flows.app.post("/api/v2/runs?wait_ms=5000", body)
     assert response.status_code == 200
     run = response.json()
     assert set(run) == RUN
     assert response.headers["location"] == run["links"]["self"] == f"/api/v2/runs/{run['id']}"
     assert (run["state"], run["result"]) == ("succeeded", {"out": 2, "sum": 3})
     assert (run["flow"], run["idempotency_key"], run["step_count"]) == ("sums", "r-1", 2)
-    shown = await centre.read(run["id"])
+    shown = await flows.read(run["id"])
     assert set(shown) == RUN | {"nodes", "mermaid", "node_runs"}
     assert [(node["key"], node["status"]) for node in shown["nodes"]] == [("a", "ok"), ("b", "ok")]
-    assert shown["node_runs"] == await centre.node_runs(run["id"])
-    assert (await centre.house.get("/api/v2/runs?flow=sums")).json() == {
+    assert shown["node_runs"] == await flows.node_runs(run["id"])
+    assert (await flows.app.get("/api/v2/runs?flow=sums")).json() == {
         "items": [run], "next": None,
     }  # fmt: skip
 
 
 @pytest.mark.contract("N-5")
 async def test_a_run_that_is_not_over_in_time_is_202_and_its_graph_shows_where_it_is(
-    centre: Centre,
+    flows: FlowApp,
 ) -> None:
-    await centre.serve()
-    await centre.publish(chain(("a", call("echo")), ("b", call("held")), ("c", call("echo"))))
-    response = await centre.house.post("/api/v2/runs", {"flow": "f"})
+    await flows.serve()
+    await flows.publish(chain(("a", call("echo")), ("b", call("held")), ("c", call("echo"))))
+    response = await flows.app.post("/api/v2/runs", {"flow": "f"})
     assert response.status_code == 202
     run = response.json()["id"]
     assert response.headers["location"] == f"/api/v2/runs/{run}"
-    shown = await centre.until(run, lambda run: centre.held)
+    shown = await flows.until(run, lambda run: flows.held)
     statuses = [(node["key"], node["status"]) for node in shown["nodes"]]
     assert statuses == [("a", "ok"), ("b", "running"), ("c", None)]
 
 
 @pytest.mark.contract("N-5", "S4-1")
-async def test_an_older_version_may_be_asked_for(centre: Centre) -> None:
-    await centre.serve()
-    flow = await centre.publish(SUM)
-    await centre.publish(chain(("only", call("echo"))))
+async def test_an_older_version_may_be_asked_for(flows: FlowApp) -> None:
+    await flows.serve()
+    flow = await flows.publish(SUM)
+    await flows.publish(chain(("only", call("echo"))))
     for version, nodes in ((1, ["a", "b"]), (2, ["only"]), (None, ["only"])):
         body = {"flow": flow, "version": version, "params": {"n": 1}}
-        run = (await centre.house.post("/api/v2/runs?wait_ms=5000", body)).json()
+        run = (await flows.app.post("/api/v2/runs?wait_ms=5000", body)).json()
         assert run["flow_version_id"] == f"{flow}-v{version or 2}"
-        assert [row[0] for row in await centre.trail(run["id"])] == nodes
-    missing = await centre.house.post("/api/v2/runs", {"flow": flow, "version": 3})
+        assert [row[0] for row in await flows.trail(run["id"])] == nodes
+    missing = await flows.app.post("/api/v2/runs", {"flow": flow, "version": 3})
     assert missing.status_code == 404
 
 
 @pytest.mark.contract("N-5")
-async def test_runs_are_listed_page_by_page(centre: Centre) -> None:
-    flow = await centre.publish(chain(("t", {"kind": "timer", "params": {"delay_ms": 0}})))
-    runs = [await centre.begin(flow) for _ in range(5)]
+async def test_runs_are_listed_page_by_page(flows: FlowApp) -> None:
+    flow = await flows.publish(chain(("t", {"kind": "timer", "params": {"delay_ms": 0}})))
+    runs = [await flows.begin(flow) for _ in range(5)]
     for run in runs:
-        await centre.ended(run)
+        await flows.ended(run)
     seen: list[str] = []
     path = "/api/v2/runs?limit=2&state=succeeded"
     cursor = ""
     while True:
-        page = (await centre.house.get(path + cursor)).json()
+        page = (await flows.app.get(path + cursor)).json()
         seen += [run["id"] for run in page["items"]]
         if page["next"] is None:
             break
         cursor = f"&cursor={page['next']}"
     assert seen == list(reversed(runs))
-    assert (await centre.house.get("/api/v2/runs?state=failed")).json()["items"] == []
+    assert (await flows.app.get("/api/v2/runs?state=failed")).json()["items"] == []
 
 
-async def test_runs_are_looked_up_by_their_ids_and_without_what_they_carry(centre: Centre) -> None:
-    await centre.serve()
-    flow = await centre.publish(chain(("a", call("echo", "$params.x", "x"))))
-    first, second = [await centre.begin(flow, params={"x": n}) for n in range(2)]
-    task = (await centre.house.post("/api/v2/tasks", {"type": "echo"})).json()["id"]
+async def test_runs_are_looked_up_by_their_ids_and_without_what_they_carry(flows: FlowApp) -> None:
+    await flows.serve()
+    flow = await flows.publish(chain(("a", call("echo", "$params.x", "x"))))
+    first, second = [await flows.begin(flow, params={"x": n}) for n in range(2)]
+    task = (await flows.app.post("/api/v2/tasks", {"type": "echo"})).json()["id"]
     for run in (first, second):
-        await centre.ended(run)
+        await flows.ended(run)
     query = {"id": [second, task, "nobody"], "brief": True}
-    page = (await centre.house.get("/api/v2/runs", params=query)).json()
+    page = (await flows.app.get("/api/v2/runs", params=query)).json()
     (found,) = page["items"]
     assert (found["id"], found["state"], found["flow"]) == (second, "succeeded", "f")
     assert [found[name] for name in ("payload", "result", "params", "shared")] == [None] * 4
-    whole = (await centre.house.get("/api/v2/runs", params={"id": first})).json()["items"][0]
+    whole = (await flows.app.get("/api/v2/runs", params={"id": first})).json()["items"][0]
     assert (whole["params"], whole["result"]) == ({"x": 0}, {"x": 0})
 
 
 @pytest.mark.contract("N-5")
-async def test_a_fork_goes_on_from_a_node_with_a_mended_state(centre: Centre) -> None:
-    await centre.serve()
+async def test_a_fork_goes_on_from_a_node_with_a_mended_state(flows: FlowApp) -> None:
+    await flows.serve()
     definition = chain(("a", call("add", "$params.n", "out")), ("b", call("total", "list", "sum")))
     definition["nodes"]["mend"] = call("echo")
     definition["edges"].append(edge("b", "error", "mend"))
-    flow = await centre.publish(definition)
-    run = await centre.begin(flow, params={"n": 1}, shared={"list": [1, 2], "keep": True})
-    before = await centre.ended(run)
-    await centre.publish(chain(("other", call("echo"))))
-    response = await centre.house.post(
+    flow = await flows.publish(definition)
+    run = await flows.begin(flow, params={"n": 1}, shared={"list": [1, 2], "keep": True})
+    before = await flows.ended(run)
+    await flows.publish(chain(("other", call("echo"))))
+    response = await flows.app.post(
         f"/api/v2/runs/{run}/fork", {"from_node": "b", "shared": {"list": [40, 2]}}
     )
     assert response.status_code == 202
@@ -172,42 +172,40 @@ async def test_a_fork_goes_on_from_a_node_with_a_mended_state(centre: Centre) ->
     assert (fork["forked_from"], fork["flow_version_id"]) == (run, f"{flow}-v1")
     assert response.headers["location"] == f"/api/v2/runs/{fork['id']}"
     assert fork["current_node"] == "b"
-    ended = await centre.ended(fork["id"])
+    ended = await flows.ended(fork["id"])
     assert ended["result"] == {"list": [40, 2], "sum": 42}
-    assert [row[0] for row in await centre.trail(fork["id"])] == ["b"]
-    as_it_was = await centre.house.post(f"/api/v2/runs/{run}/fork", {"from_node": "b"})
-    ended = await centre.ended(as_it_was.json()["id"])
+    assert [row[0] for row in await flows.trail(fork["id"])] == ["b"]
+    as_it_was = await flows.app.post(f"/api/v2/runs/{run}/fork", {"from_node": "b"})
+    ended = await flows.ended(as_it_was.json()["id"])
     assert ended["result"] == {"list": [1, 2], "keep": True, "out": 2, "sum": 3}
-    assert await centre.read(run) == before, "the first one stays as it is"
+    assert await flows.read(run) == before, "the first one stays as it is"
     for node in ("nowhere", "a/b", ""):
-        refused = await centre.house.post(f"/api/v2/runs/{run}/fork", {"from_node": node})
+        refused = await flows.app.post(f"/api/v2/runs/{run}/fork", {"from_node": node})
         assert refused.status_code == 422
-    assert (
-        await centre.house.post("/api/v2/runs/none/fork", {"from_node": "a"})
-    ).status_code == 404
+    assert (await flows.app.post("/api/v2/runs/none/fork", {"from_node": "a"})).status_code == 404
 
 
 @pytest.mark.contract("N-5")
-async def test_a_failed_run_may_be_run_again_from_its_beginning(centre: Centre) -> None:
-    await centre.serve()
+async def test_a_failed_run_may_be_run_again_from_its_beginning(flows: FlowApp) -> None:
+    await flows.serve()
     tries: list[int] = []
 
     def once(value: Any, params: Any) -> Any:
         tries.append(1)
         return len(tries)
 
-    await centre.serve({"once": once})
+    await flows.serve({"once": once})
     definition = chain(("a", call("once", output="n")), ("b", call("total", "list", "sum")))
-    run = await centre.start(definition, shared={"list": [1, 2]})
-    await centre.ended(run)
-    assert (await centre.house.post(f"/api/v2/tasks/{run}/retry", {})).status_code == 409
-    failing = await centre.run(chain(("a", call("once", output="n")), ("b", call("broken"))))
-    again = await centre.house.post(f"/api/v2/tasks/{failing['id']}/retry", {})
+    run = await flows.start(definition, shared={"list": [1, 2]})
+    await flows.ended(run)
+    assert (await flows.app.post(f"/api/v2/tasks/{run}/retry", {})).status_code == 409
+    failing = await flows.run(chain(("a", call("once", output="n")), ("b", call("broken"))))
+    again = await flows.app.post(f"/api/v2/tasks/{failing['id']}/retry", {})
     assert again.json()["generation"] == 2
-    ended = await centre.ended(failing["id"])
+    ended = await flows.ended(failing["id"])
     assert (ended["state"], ended["generation"]) == ("failed", 2)
     assert len(tries) == 3
-    rows = await centre.trail(failing["id"], "id", "node_key", "status")
+    rows = await flows.trail(failing["id"], "id", "node_key", "status")
     assert rows == [
         (f"{failing['id']}-g2-0:1", "a", "ok"), (f"{failing['id']}-g2-1:1", "b", "error"),
     ], "of its present life"  # fmt: skip
@@ -216,15 +214,15 @@ async def test_a_failed_run_may_be_run_again_from_its_beginning(centre: Centre) 
 @pytest.mark.contract("N-5")
 @pytest.mark.parametrize("payload", [None, [], {"version": 5}, {"flow": "x"}, {"version": "none"}])
 async def test_a_run_replayed_with_nonsense_fails_and_can_be_read(
-    centre: Centre, payload: Any
+    flows: FlowApp, payload: Any
 ) -> None:
-    await centre.serve()
-    run = (await centre.run(chain(("a", call("broken")))))["id"]
-    await centre.house.post(f"/api/v2/tasks/{run}/retry", {"payload": payload})
-    ended = await centre.ended(run)
+    await flows.serve()
+    run = (await flows.run(chain(("a", call("broken")))))["id"]
+    await flows.app.post(f"/api/v2/tasks/{run}/retry", {"payload": payload})
+    ended = await flows.ended(run)
     assert (ended["state"], ended["nodes"]) == ("failed", [])
-    row = await centre.row(run)
+    row = await flows.row(run)
     assert row["status"] == "failed"
-    assert await centre.node_runs(run) == []
-    assert (await centre.house.get("/tasks")).json() == [row]
-    assert (await centre.house.get("/api/v2/runs")).status_code == 200
+    assert await flows.node_runs(run) == []
+    assert (await flows.app.get("/tasks")).json() == [row]
+    assert (await flows.app.get("/api/v2/runs")).status_code == 200

@@ -9,7 +9,7 @@ import pytest
 from onward.core.contract import MAX_LETTERS
 from onward.core.task import Letter, encode
 from onward.flow.runs import QUEUE, SIGNAL
-from tests.runs.centre import Centre, call, chain, edge
+from tests.runs.flow_app import FlowApp, call, chain, edge
 
 HOUR = 3_600_000
 
@@ -23,25 +23,25 @@ def question(**params: Any) -> dict[str, Any]:
 
 
 @pytest.mark.contract("S4-7", "S4-3")
-async def test_a_timer_goes_on_when_its_time_has_come(centre: Centre) -> None:
+async def test_a_timer_goes_on_when_its_time_has_come(flows: FlowApp) -> None:
     node = {
         "kind": "timer",
         "params": {"delay_ms": 3000},
         "prep": {"input_key": "$params.x"},
         "post": {"action_static": "next", "output_key": "kept"},
     }
-    began = centre.house.clock.now()
-    run = await centre.start({"start": "t", "nodes": {"t": node}}, params={"x": [1]})
-    await centre.until(run)
-    assert await centre.rt(run) == {"tm:t": {"start": began}}
-    ((status, finished),) = await centre.trail(run, "status", "finished_at")
+    began = flows.app.clock.now()
+    run = await flows.start({"start": "t", "nodes": {"t": node}}, params={"x": [1]})
+    await flows.until(run)
+    assert await flows.rt(run) == {"tm:t": {"start": began}}
+    ((status, finished),) = await flows.trail(run, "status", "finished_at")
     assert (status, finished) == ("running", None)
-    assert (await centre.row(run))["status"] == "running"
-    await centre.later(2999)
-    assert (await centre.read(run))["state"] == "waiting"
-    await centre.later(1)
-    assert (await centre.ended(run))["result"] == {"kept": [1]}
-    assert await centre.trail(run, "status", "action", "started_at", "finished_at") == [
+    assert (await flows.row(run))["status"] == "running"
+    await flows.later(2999)
+    assert (await flows.read(run))["state"] == "waiting"
+    await flows.later(1)
+    assert (await flows.ended(run))["result"] == {"kept": [1]}
+    assert await flows.trail(run, "status", "action", "started_at", "finished_at") == [
         ("ok", "next", began, began + 3000)
     ]
 
@@ -51,49 +51,49 @@ async def test_a_timer_goes_on_when_its_time_has_come(centre: Centre) -> None:
     "how", [{"name": "w"}, {"key": "flag"}, {"name": "flag"}, {"key": "$shared.flag"}]
 )
 async def test_a_signal_reaches_its_node_by_name_and_by_key(
-    centre: Centre, how: dict[str, str]
+    flows: FlowApp, how: dict[str, str]
 ) -> None:
-    run = await centre.start(chain(("w", event(signal_key="$shared.flag"))))
-    await centre.until(run)
-    assert await centre.rt(run) == {"we:w": {"start": centre.house.clock.now()}}
-    response = await centre.signal(run, **how, value={"n": 5})
+    run = await flows.start(chain(("w", event(signal_key="$shared.flag"))))
+    await flows.until(run)
+    assert await flows.rt(run) == {"we:w": {"start": flows.app.clock.now()}}
+    response = await flows.signal(run, **how, value={"n": 5})
     assert response.status_code == 200
     assert response.json()["id"] == run
-    assert (await centre.ended(run))["result"] == {"flag": {"n": 5}, "said": {"n": 5}}
-    ((output,),) = await centre.trail(run, "exec_output_json")
+    assert (await flows.ended(run))["result"] == {"flag": {"n": 5}, "said": {"n": 5}}
+    ((output,),) = await flows.trail(run, "exec_output_json")
     assert output == '{"n":5}'
 
 
 @pytest.mark.contract("S4-10")
-async def test_a_signal_for_somebody_else_wakes_nobody(centre: Centre) -> None:
-    run = await centre.start(chain(("w", event(signal_key="flag"))))
-    await centre.until(run)
-    await centre.signal(run, name="other")
-    await centre.house.settled()
-    assert (await centre.until(run))["current_node"] == "w"
-    await centre.signal(run, key="flag", value=False)
-    await centre.house.settled()
-    assert (await centre.until(run))["current_node"] == "w", "that is not what it waits for"
-    await centre.signal(run, key="flag", value=7)
-    assert (await centre.ended(run))["result"] == {"flag": 7, "said": 7}
+async def test_a_signal_for_somebody_else_wakes_nobody(flows: FlowApp) -> None:
+    run = await flows.start(chain(("w", event(signal_key="flag"))))
+    await flows.until(run)
+    await flows.signal(run, name="other")
+    await flows.app.settled()
+    assert (await flows.until(run))["current_node"] == "w"
+    await flows.signal(run, key="flag", value=False)
+    await flows.app.settled()
+    assert (await flows.until(run))["current_node"] == "w", "that is not what it waits for"
+    await flows.signal(run, key="flag", value=7)
+    assert (await flows.ended(run))["result"] == {"flag": 7, "said": 7}
 
 
 @pytest.mark.contract("S4-10")
-async def test_a_signal_may_come_before_its_node(centre: Centre) -> None:
-    await centre.serve()
-    run = await centre.start(chain(("a", call("held")), ("w", event(signal_key="flag"))))
-    await centre.until(run, lambda run: centre.held)
-    await centre.signal(run, key="flag", value="early")
-    await centre.house.settled()
-    assert (await centre.until(run))["current_node"] == "a"
-    await centre.release(centre.held[0])
-    assert (await centre.ended(run))["result"] == {"flag": "early", "said": "early"}
+async def test_a_signal_may_come_before_its_node(flows: FlowApp) -> None:
+    await flows.serve()
+    run = await flows.start(chain(("a", call("held")), ("w", event(signal_key="flag"))))
+    await flows.until(run, lambda run: flows.held)
+    await flows.signal(run, key="flag", value="early")
+    await flows.app.settled()
+    assert (await flows.until(run))["current_node"] == "a"
+    await flows.release(flows.held[0])
+    assert (await flows.ended(run))["result"] == {"flag": "early", "said": "early"}
 
 
 @pytest.mark.contract("S4-10")
-async def test_an_event_may_be_an_earlier_nodes_work(centre: Centre) -> None:
-    await centre.serve()
-    run = await centre.run(
+async def test_an_event_may_be_an_earlier_nodes_work(flows: FlowApp) -> None:
+    await flows.serve()
+    run = await flows.run(
         chain(("a", call("echo", "$params.x", "flag")), ("w", event(signal_key="$shared.flag"))),
         params={"x": "yes"},
     )
@@ -103,91 +103,91 @@ async def test_an_event_may_be_an_earlier_nodes_work(centre: Centre) -> None:
 @pytest.mark.contract("S4-10", "S4-6")
 @pytest.mark.parametrize(("way", "state"), [("timeout", "succeeded"), (None, "failed")])
 async def test_an_event_that_does_not_come_takes_the_edge_timeout(
-    centre: Centre, way: str | None, state: str
+    flows: FlowApp, way: str | None, state: str
 ) -> None:
-    await centre.serve()
+    await flows.serve()
     definition = chain(("w", event(signal_key="flag", timeout_ms=60_000)), ("after", call("echo")))
     definition["nodes"]["late"] = call("upper", "$params.x", "late")
     if way:
         definition["edges"].append(edge("w", way, "late"))
-    run = await centre.start(definition, params={"x": "a"})
-    await centre.until(run)
-    await centre.later(59_999)
-    assert (await centre.read(run))["current_node"] == "w"
-    await centre.later(1)
-    ended = await centre.ended(run)
+    run = await flows.start(definition, params={"x": "a"})
+    await flows.until(run)
+    await flows.later(59_999)
+    assert (await flows.read(run))["current_node"] == "w"
+    await flows.later(1)
+    ended = await flows.ended(run)
     assert ended["state"] == state
     assert ended["result"] == ({"late": "A"} if way else None)
-    first = (await centre.trail(run))[0]
+    first = (await flows.trail(run))[0]
     assert first == ("w", "error", way or "")
 
 
 @pytest.mark.contract("S4-10")
-async def test_a_signal_to_a_run_that_is_over_or_unknown(centre: Centre) -> None:
-    run = await centre.start(chain(("w", event(signal_key="flag"))))
-    await centre.until(run)
+async def test_a_signal_to_a_run_that_is_over_or_unknown(flows: FlowApp) -> None:
+    run = await flows.start(chain(("w", event(signal_key="flag"))))
+    await flows.until(run)
     for body in ({}, {"name": "a", "key": "b"}, {"name": ""}, {"name": "w", "else": 1}):
-        assert (await centre.signal(run, **body)).status_code == 422
-    await centre.signal(run, name="w")
-    await centre.ended(run)
-    over = await centre.signal(run, name="w")
+        assert (await flows.signal(run, **body)).status_code == 422
+    await flows.signal(run, name="w")
+    await flows.ended(run)
+    over = await flows.signal(run, name="w")
     assert (over.status_code, over.json()["code"]) == (409, "conflict")
-    assert (await centre.signal("nobody", name="w")).status_code == 404
-    assert (await centre.signal(f"{run}-0", name="w")).status_code == 404
+    assert (await flows.signal("nobody", name="w")).status_code == 404
+    assert (await flows.signal(f"{run}-0", name="w")).status_code == 404
 
 
 @pytest.mark.contract("S4-10", "S4-7", "N-5")
-async def test_a_person_is_asked_by_the_inbox_and_approves(centre: Centre) -> None:
-    await centre.serve()
+async def test_a_person_is_asked_by_the_inbox_and_approves(flows: FlowApp) -> None:
+    await flows.serve()
     ask = {**question(approval_key="$shared.approval", reason="over the limit"), "prep": {
         "input_key": "$params.sum",
     }, "post": {"output_key": "word"}}  # fmt: skip
-    run = await centre.start(chain(("ask", ask), ("pay", call("echo", "$params.sum", "paid"))),
+    run = await flows.start(chain(("ask", ask), ("pay", call("echo", "$params.sum", "paid"))),
                              params={"sum": 5})  # fmt: skip
-    await centre.until(run)
-    (item,) = await centre.inbox()
+    await flows.until(run)
+    (item,) = await flows.inbox()
     assert item["id"] == f"{run}-0.1"
     assert item["task_id"] == run
     assert (item["status"], item["reason"]) == ("open", "over the limit")
     assert item["payload"]["node"] == "ask"
     assert (item["payload"]["run"], item["payload"]["input"]) == (run, 5)
-    assert (await centre.row(run))["status"] == "running"
-    assert await centre.trail(run, "node_key", "status") == [("ask", "running")]
+    assert (await flows.row(run))["status"] == "running"
+    assert await flows.trail(run, "node_key", "status") == [("ask", "running")]
 
-    done = await centre.decide(item["id"], "approve", by="ada", comment="fine")
+    done = await flows.decide(item["id"], "approve", by="ada", comment="fine")
     assert (done.status_code, done.json()["status"], done.json()["task_id"]) == (
         200,
         "approved",
         run,
     )
-    ended = await centre.ended(run)
+    ended = await flows.ended(run)
     assert ended["result"] == {
         "approval": "approved",
         "paid": 5,
         "word": {"decision": "approved", "by": "ada", "comment": "fine"},
     }
-    assert (await centre.rt(run))["ap:ask"]["decision"] == "approved"
+    assert (await flows.rt(run))["ap:ask"]["decision"] == "approved"
     for verb in ("approve", "reject"):
-        assert (await centre.decide(item["id"], verb)).status_code == 409
-    assert await centre.inbox() == []
-    assert [each["task_id"] for each in await centre.inbox("approved")] == [run]
+        assert (await flows.decide(item["id"], verb)).status_code == 409
+    assert await flows.inbox() == []
+    assert [each["task_id"] for each in await flows.inbox("approved")] == [run]
 
 
 @pytest.mark.contract("S4-10", "N-5")
 @pytest.mark.parametrize("edge_there", [True, False])
 async def test_a_rejection_takes_its_edge_or_fails_the_run(
-    centre: Centre, edge_there: bool
+    flows: FlowApp, edge_there: bool
 ) -> None:
-    await centre.serve()
+    await flows.serve()
     definition = chain(("ask", question(approval_key="ok")), ("pay", call("echo", output="paid")))
     definition["nodes"]["no"] = call("upper", "$shared.ok", "no")
     if edge_there:
         definition["edges"].append(edge("ask", "rejected", "no"))
-    run = await centre.start(definition)
-    await centre.until(run)
-    (item,) = await centre.inbox()
-    assert (await centre.decide(item["id"], "reject", comment="never")).status_code == 200
-    ended = await centre.ended(run)
+    run = await flows.start(definition)
+    await flows.until(run)
+    (item,) = await flows.inbox()
+    assert (await flows.decide(item["id"], "reject", comment="never")).status_code == 200
+    ended = await flows.ended(run)
     if edge_there:
         assert (ended["state"], ended["result"]) == (
             "succeeded",
@@ -196,28 +196,28 @@ async def test_a_rejection_takes_its_edge_or_fails_the_run(
     else:
         assert (ended["state"], ended["error"]["kind"]) == ("failed", "Rejected")
         assert ended["error"]["message"] == "node 'ask': never"
-    assert [service for service, _, _ in centre.seen] == ["upper"] * edge_there
-    assert (await centre.decide(item["id"], "approve")).status_code == 409
+    assert [service for service, _, _ in flows.seen] == ["upper"] * edge_there
+    assert (await flows.decide(item["id"], "approve")).status_code == 409
 
 
 @pytest.mark.contract("S4-10")
-async def test_nobody_decides_in_time(centre: Centre) -> None:
-    await centre.serve()
+async def test_nobody_decides_in_time(flows: FlowApp) -> None:
+    await flows.serve()
     definition = chain(("ask", question(timeout_ms=HOUR)), ("pay", call("echo")))
     definition["nodes"]["late"] = call("upper", "$params.x", "late")
     definition["edges"].append(edge("ask", "timeout", "late"))
-    run = await centre.start(definition, params={"x": "a"})
-    await centre.until(run)
-    (item,) = await centre.inbox()
-    assert item["expires_at"] == centre.house.clock.now() + HOUR
-    centre.house.clock.advance(HOUR)
+    run = await flows.start(definition, params={"x": "a"})
+    await flows.until(run)
+    (item,) = await flows.inbox()
+    assert item["expires_at"] == flows.app.clock.now() + HOUR
+    flows.app.clock.advance(HOUR)
     # Faster than the sweep: past its time nobody can say yes any more.
-    assert (await centre.decide(item["id"], "approve")).status_code == 409
-    await centre.later(0)
-    ended = await centre.ended(run)
+    assert (await flows.decide(item["id"], "approve")).status_code == 409
+    await flows.later(0)
+    ended = await flows.ended(run)
     assert (ended["state"], ended["result"]) == ("succeeded", {"late": "A"})
-    assert (await centre.trail(run))[0] == ("ask", "error", "timeout")
-    assert await centre.inbox() == []
+    assert (await flows.trail(run))[0] == ("ask", "error", "timeout")
+    assert await flows.inbox() == []
 
 
 @pytest.mark.contract("S4-10")
@@ -225,9 +225,9 @@ async def test_nobody_decides_in_time(centre: Centre) -> None:
     ("brought", "way"), [("approved", "yes"), (True, "yes"), ("rejected", "no"), (False, "no")]
 )
 async def test_a_decision_made_elsewhere_counts_only_if_the_definition_says_so(
-    centre: Centre, brought: Any, way: str
+    flows: FlowApp, brought: Any, way: str
 ) -> None:
-    await centre.serve()
+    await flows.serve()
 
     def flow(**params: Any) -> dict[str, Any]:
         return {
@@ -245,29 +245,29 @@ async def test_a_decision_made_elsewhere_counts_only_if_the_definition_says_so(
             ],
         }
 
-    run = await centre.run(flow(from_data=True), params={"word": brought})
+    run = await flows.run(flow(from_data=True), params={"word": brought})
     assert run["state"] == "succeeded"
-    assert (await centre.trail(run["id"]))[-1][0] == way
-    assert await centre.inbox() == []
-    asked = await centre.start(flow(), params={"word": brought})
-    await centre.until(asked, lambda run: run["current_node"] == "ask")
-    assert [item["task_id"] for item in await centre.inbox()] == [asked]
+    assert (await flows.trail(run["id"]))[-1][0] == way
+    assert await flows.inbox() == []
+    asked = await flows.start(flow(), params={"word": brought})
+    await flows.until(asked, lambda run: run["current_node"] == "ask")
+    assert [item["task_id"] for item in await flows.inbox()] == [asked]
 
 
-async def test_signals_that_pile_up_are_refused_at_the_door(any_centre: Centre) -> None:
-    centre = any_centre
-    run = await centre.start(chain(("w", {"kind": "wait_event", "params": {"signal_key": "go"}})))
-    await centre.until(run)
-    pauses = centre.house.onward.dispatcher.pressure.pauses
+async def test_signals_that_pile_up_are_refused_at_the_door(any_flows: FlowApp) -> None:
+    flows = any_flows
+    run = await flows.start(chain(("w", {"kind": "wait_event", "params": {"signal_key": "go"}})))
+    await flows.until(run)
+    pauses = flows.app.onward.dispatcher.pressure.pauses
     await pauses.pause(QUEUE)
     body = encode({"name": "noise", "value": 1})
     letters = [Letter(to=run, name=SIGNAL, body=body)] * MAX_LETTERS
-    await centre.house.onward.backend.tasks.post(letters, now=centre.house.clock.now())
-    refused = await centre.signal(run, key="go", value=1)
+    await flows.app.onward.backend.tasks.post(letters, now=flows.app.clock.now())
+    refused = await flows.signal(run, key="go", value=1)
     assert refused.status_code == 409
     assert refused.json()["detail"] == "the run has too many signals that it has not read yet"
     assert "onward queue resume flow:runs" in refused.json()["hint"]
     await pauses.resume(QUEUE)
-    await centre.until(run, lambda run: run["state"] == "waiting")
-    assert (await centre.signal(run, key="go", value=1)).status_code == 200
-    assert (await centre.ended(run))["result"] == {"go": 1}
+    await flows.until(run, lambda run: run["state"] == "waiting")
+    assert (await flows.signal(run, key="go", value=1)).status_code == 200
+    assert (await flows.ended(run))["result"] == {"go": 1}

@@ -18,9 +18,9 @@ from onward.services.function import Service
 from onward.settings import Settings
 from onward.tracing import server
 from onward.wire.frames import TaskFrame
-from tests.house import House, open_house
 from tests.push.conftest import Hire, hire, register
-from tests.runs.centre import call, chain, open_centre
+from tests.running_app import RunningApp, running_app
+from tests.runs.flow_app import call, chain, open_flow_app
 from tests.streams.stream_app import open_stream_app
 from tests.support import a_task, wait_until
 from tests.tracing.collector import Collector, Seen
@@ -37,9 +37,9 @@ def said(flags: str = "01") -> dict[str, str]:
     return {"traceparent": f"00-{TRACE}-{CALLER}-{flags}"}
 
 
-async def submit(house: House, **body: Any) -> str:
+async def submit(app: RunningApp, **body: Any) -> str:
     more = {"headers": said(), **body.pop("more", {})}
-    answer = await house.post("/api/v2/tasks", {"type": "mail", **body}, **more)
+    answer = await app.post("/api/v2/tasks", {"type": "mail", **body}, **more)
     assert answer.status_code == 202, answer.text
     id: str = answer.json()["id"]
     return id
@@ -53,15 +53,15 @@ def below(span: Seen, parent: Seen) -> bool:
 async def test_a_submission_its_wait_and_its_attempt_are_spans_of_the_callers_trace(
     collector: Collector,
 ) -> None:
-    async with open_house() as house:
-        task = await submit(house, payload={"to": "a-secret-address"})
-        house.clock.advance(1_500)
-        worker = await house.worker(group=None, services=["mail"])
+    async with running_app() as app:
+        task = await submit(app, payload={"to": "a-secret-address"})
+        app.clock.advance(1_500)
+        worker = await app.worker(group=None, services=["mail"])
         frame = await worker.task()
-        house.clock.advance(250)
+        app.clock.advance(250)
         await worker.answer(task, {"sent": "a-secret-answer"})
-        await house.settled()
-        began_at = house.clock.now() - 250
+        await app.settled()
+        began_at = app.clock.now() - 250
 
     submitted = collector.one("onward.submit mail")
     queued, ran = collector.one("onward.queue mail"), collector.one("onward.run mail")
@@ -91,16 +91,16 @@ async def test_a_submission_its_wait_and_its_attempt_are_spans_of_the_callers_tr
 
 @pytest.mark.contract("N-9")
 async def test_each_attempt_has_a_span_and_the_last_says_that_it_died(collector: Collector) -> None:
-    async with open_house() as house:
-        worker = await house.worker(group=None, services=["mail"])
-        task = await submit(house, payload={}, max_retries=1, backoff_ms=[5_000])
+    async with running_app() as app:
+        worker = await app.worker(group=None, services=["mail"])
+        task = await submit(app, payload={}, max_retries=1, backoff_ms=[5_000])
         first = await worker.task()
         await worker.answer(task, error="secret words", errorType="RateLimitError")
-        await house.settled()
-        await house.advance(5_000)
+        await app.settled()
+        await app.advance(5_000)
         second = await worker.task()
         await worker.answer(task, error="secret words", errorType="RateLimitError")
-        await house.settled()
+        await app.settled()
 
     one, two = collector.named("onward.run mail")
     assert [first["traceparent"], second["traceparent"]] == [
@@ -119,16 +119,16 @@ async def test_each_attempt_has_a_span_and_the_last_says_that_it_died(collector:
 
 
 async def test_a_replay_goes_on_in_the_trace_of_its_task(collector: Collector) -> None:
-    async with open_house() as house:
-        worker = await house.worker(group=None, services=["mail"])
-        task = await submit(house, payload={}, max_retries=0)
+    async with running_app() as app:
+        worker = await app.worker(group=None, services=["mail"])
+        task = await submit(app, payload={}, max_retries=0)
         await worker.task()
         await worker.answer(task, error="no")
-        await house.settled()
-        assert (await house.post(f"/api/v2/tasks/{task}/retry", {})).status_code == 200
+        await app.settled()
+        assert (await app.post(f"/api/v2/tasks/{task}/retry", {})).status_code == 200
         frame = await worker.task()
         await worker.answer(task, "yes")
-        await house.settled()
+        await app.settled()
 
     _, again = collector.named("onward.run mail")
     assert again.trace == TRACE
@@ -137,10 +137,10 @@ async def test_a_replay_goes_on_in_the_trace_of_its_task(collector: Collector) -
 
 
 async def test_a_task_that_nobody_ever_took_ends_in_its_wait(collector: Collector) -> None:
-    async with open_house() as house:
-        task = await submit(house, payload={})
-        house.clock.advance(700)
-        assert (await house.post(f"/api/v2/tasks/{task}/cancel", {})).status_code == 200
+    async with running_app() as app:
+        task = await submit(app, payload={})
+        app.clock.advance(700)
+        assert (await app.post(f"/api/v2/tasks/{task}/cancel", {})).status_code == 200
 
     waited = collector.one("onward.queue mail")
     assert (waited.trace, waited.attributes["onward.outcome"]) == (TRACE, "canceled")
@@ -149,15 +149,15 @@ async def test_a_task_that_nobody_ever_took_ends_in_its_wait(collector: Collecto
 
 
 async def test_the_same_key_from_another_trace_is_the_same_submission(collector: Collector) -> None:
-    async with open_house() as house:
-        worker = await house.worker(group=None, services=["mail"])
-        first = await submit(house, payload={}, idempotency_key="k")
+    async with running_app() as app:
+        worker = await app.worker(group=None, services=["mail"])
+        first = await submit(app, payload={}, idempotency_key="k")
         other = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
-        again = await submit(house, payload={}, idempotency_key="k", more={"headers": other})
+        again = await submit(app, payload={}, idempotency_key="k", more={"headers": other})
         assert again == first
         frame = await worker.task()
         await worker.answer(first)
-        await house.settled()
+        await app.settled()
 
     assert frame["traceparent"].startswith(f"00-{TRACE}-")
     known = [s.attributes["onward.fate"] for s in collector.named("onward.submit mail")]
@@ -166,10 +166,10 @@ async def test_the_same_key_from_another_trace_is_the_same_submission(collector:
 
 
 async def test_a_submission_that_is_refused_says_so(collector: Collector) -> None:
-    async with open_house() as house:
-        await submit(house, payload=1, idempotency_key="k")
+    async with running_app() as app:
+        await submit(app, payload=1, idempotency_key="k")
         body = {"type": "mail", "payload": 2, "idempotency_key": "k"}
-        assert (await house.post("/api/v2/tasks", body, headers=said())).status_code == 422
+        assert (await app.post("/api/v2/tasks", body, headers=said())).status_code == 422
 
     spans = collector.named("onward.submit mail")
     assert sorted(span.failed for span in spans) == [False, True]
@@ -178,12 +178,12 @@ async def test_a_submission_that_is_refused_says_so(collector: Collector) -> Non
 async def test_a_caller_that_is_not_sampled_is_followed_and_not_written_of(
     collector: Collector,
 ) -> None:
-    async with open_house() as house:
-        worker = await house.worker(group=None, services=["mail"])
-        task = await submit(house, payload={}, more={"headers": said("00")})
+    async with running_app() as app:
+        worker = await app.worker(group=None, services=["mail"])
+        task = await submit(app, payload={}, more={"headers": said("00")})
         frame = await worker.task()
         await worker.answer(task)
-        await house.settled()
+        await app.settled()
 
     assert frame["traceparent"].startswith(f"00-{TRACE}-")
     assert frame["traceparent"].endswith("-00")
@@ -194,8 +194,8 @@ async def test_a_caller_that_is_not_sampled_is_followed_and_not_written_of(
 async def test_a_header_that_cannot_be_read_begins_a_trace(
     collector: Collector, nonsense: str
 ) -> None:
-    async with open_house() as house:
-        await submit(house, payload={}, more={"headers": {"traceparent": nonsense}})
+    async with running_app() as app:
+        await submit(app, payload={}, more={"headers": {"traceparent": nonsense}})
 
     begun = collector.one("onward.submit mail")
     assert begun.parent == ""
@@ -204,13 +204,13 @@ async def test_a_header_that_cannot_be_read_begins_a_trace(
 
 @pytest.mark.contract("N-9")
 async def test_the_steps_of_a_run_are_below_the_run(collector: Collector) -> None:
-    async with open_centre() as centre:
-        await centre.serve()
+    async with open_flow_app() as flows:
+        await flows.serve()
         steps = chain(("a", call("echo")), ("b", call("echo")), ("c", call("echo")))
         flow = {"name": "three", "definition": steps}
-        assert (await centre.house.post("/api/v2/flows", flow)).status_code == 200
-        begun = await centre.house.post("/api/v2/runs", {"flow": "three"}, headers=said())
-        assert (await centre.ended(begun.json()["id"]))["state"] == "succeeded"
+        assert (await flows.app.post("/api/v2/flows", flow)).status_code == 200
+        begun = await flows.app.post("/api/v2/runs", {"flow": "three"}, headers=said())
+        assert (await flows.ended(begun.json()["id"]))["state"] == "succeeded"
 
     runs = [span for span in collector.spans if span.kind == CONSUMER]
     (run,) = [span for span in runs if span.attributes["onward.queue"] == QUEUE]
@@ -223,11 +223,11 @@ async def test_the_steps_of_a_run_are_below_the_run(collector: Collector) -> Non
 async def test_a_worker_that_is_called_has_the_place_of_its_attempt_in_a_header(
     collector: Collector, hire: Hire
 ) -> None:
-    async with open_house() as house:
+    async with running_app() as app:
         worker = hire()
-        await register(house, worker)
+        await register(app, worker)
         body = {"type": "echo", "payload": 1}
-        answer = await house.post("/api/v2/tasks?wait_ms=10000", body, headers=said())
+        answer = await app.post("/api/v2/tasks?wait_ms=10000", body, headers=said())
         assert answer.json()["state"] == "succeeded", answer.text
 
     (request,) = worker.calls
@@ -328,9 +328,9 @@ async def test_a_collector_that_never_answers_costs_nobody_anything(
     # Without a bound of ours, the last spans would be waited for as long as this.
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600000")
     loop = asyncio.get_running_loop()
-    async with open_house(builtin_worker=True) as house:
+    async with running_app(builtin_worker=True) as app:
         body = {"type": "echo", "payload": {"text": "hi"}}
-        answer = await house.post("/api/v2/tasks?wait_ms=10000", body)
+        answer = await app.post("/api/v2/tasks?wait_ms=10000", body)
         assert answer.json()["state"] == "succeeded"
         await wait_until(collector.asked.is_set, timeout=30)
         stopping = loop.time()
@@ -343,9 +343,9 @@ async def test_no_collector_at_all_costs_nobody_anything(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(server, "LAST_WORDS_S", LAST_WORDS_S)
     loop = asyncio.get_running_loop()
-    async with open_house(builtin_worker=True) as house:
+    async with running_app(builtin_worker=True) as app:
         body = {"type": "echo", "payload": {"text": "hi"}}
-        answer = await house.post("/api/v2/tasks?wait_ms=10000", body)
+        answer = await app.post("/api/v2/tasks?wait_ms=10000", body)
         assert answer.json()["state"] == "succeeded"
         stopping = loop.time()
     assert loop.time() - stopping < 20

@@ -36,7 +36,7 @@ class Broker:
         self.sent.append(queue)
 
 
-class Office:
+class Server:
     """A server's side: its bell, its roster, and a broker."""
 
     def __init__(self, backend: Backend, clock: ManualClock) -> None:
@@ -57,8 +57,8 @@ class Office:
 
 
 @asynccontextmanager
-async def office(backend: Backend, clock: ManualClock) -> AsyncIterator[Office]:
-    here = Office(backend, clock)
+async def server(backend: Backend, clock: ManualClock) -> AsyncIterator[Server]:
+    here = Server(backend, clock)
     try:
         yield here
     finally:
@@ -74,7 +74,7 @@ async def backend() -> AsyncIterator[Backend]:
 
 
 async def test_a_ring_wakes_those_who_serve_the_queue(backend: Backend, clock: ManualClock) -> None:
-    async with office(backend, clock) as here:
+    async with server(backend, clock) as here:
         await here.hire("echo", "mail")
         await here.hire("sockets", transport="socket")
         here.ring("mail", "sockets", "nobody")
@@ -85,7 +85,7 @@ async def test_a_ring_wakes_those_who_serve_the_queue(backend: Backend, clock: M
 async def test_without_celery_workers_nothing_is_loaded(
     backend: Backend, clock: ManualClock
 ) -> None:
-    async with office(backend, clock) as here:
+    async with server(backend, clock) as here:
         await here.hire("echo", transport="socket")
         here.ring("echo")
         await asyncio.sleep(0.02)
@@ -95,7 +95,7 @@ async def test_without_celery_workers_nothing_is_loaded(
 async def test_rings_while_one_is_being_sent_become_one_more(
     backend: Backend, clock: ManualClock
 ) -> None:
-    async with office(backend, clock) as here:
+    async with server(backend, clock) as here:
         await here.hire("echo")
         here.broker.open.clear()
         here.ring("echo")
@@ -110,7 +110,7 @@ async def test_rings_while_one_is_being_sent_become_one_more(
 
 
 async def test_of_two_servers_one_wakes(backend: Backend, clock: ManualClock) -> None:
-    async with office(backend, clock) as first, office(backend, clock) as second:
+    async with server(backend, clock) as first, server(backend, clock) as second:
         await first.hire("echo")
         await second.roster.refresh()
         await first.roster.beat()
@@ -128,7 +128,7 @@ async def test_a_broker_that_is_away_is_told_of_once_and_tried_again(
     backend: Backend, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onward.workers.celery.wake.AGAIN_S", 0.005)
-    async with office(backend, clock) as here:
+    async with server(backend, clock) as here:
         await here.hire("echo")
         here.broker.trouble = ConnectionError("no broker")
         with capture_logs() as logs:
@@ -142,7 +142,7 @@ async def test_a_broker_that_is_away_is_told_of_once_and_tried_again(
 
 
 async def test_who_has_left_is_not_woken(backend: Backend, clock: ManualClock) -> None:
-    async with office(backend, clock) as here:
+    async with server(backend, clock) as here:
         await here.hire("echo")
         (member,) = here.roster.members()
         await here.roster.leave(member)

@@ -15,7 +15,7 @@ from onward.ledgers import open_backend
 from onward.workers.roster import Roster
 from onward.workers.socket.sessions import DEPARTURES
 from onward.workers.socket.turnstile import Turnstile
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 from tests.support import wait_until
 
 
@@ -123,9 +123,9 @@ async def test_so_many_pass_in_one_turn(backend: Backend) -> None:
 
 
 async def test_sockets_that_are_lost_at_once_are_cleared_away_in_turns() -> None:
-    async with open_house() as house:
-        workers = await joined(house, 4 * DEPARTURES)
-        roster = house.onward.roster
+    async with running_app() as app:
+        workers = await joined(app, 4 * DEPARTURES)
+        roster = app.onward.roster
         closing = [asyncio.ensure_future(worker.close()) for worker in workers]
         before, left = len(roster.members()), 0
         while (now := len(roster.members())) or not all(task.done() for task in closing):
@@ -136,7 +136,7 @@ async def test_sockets_that_are_lost_at_once_are_cleared_away_in_turns() -> None
         assert left == len(workers)
 
 
-async def joined(house: House, count: int) -> list[Any]:
-    workers = [await house.worker(services=["report"], group=None) for _ in range(count)]
-    await wait_until(lambda: len(house.onward.roster.members()) == count)
+async def joined(app: RunningApp, count: int) -> list[Any]:
+    workers = [await app.worker(services=["report"], group=None) for _ in range(count)]
+    await wait_until(lambda: len(app.onward.roster.members()) == count)
     return workers

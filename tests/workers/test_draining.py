@@ -14,189 +14,189 @@ from onward.client.http import Client
 from onward.client.worker import Worker
 from onward.workers.roster import Roster
 from tests.client.conftest import served
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 from tests.support import wait_until
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with open_house() as house:
-        yield house
+async def app() -> AsyncIterator[RunningApp]:
+    async with running_app() as app:
+        yield app
 
 
-async def worker(house: House, id: str) -> dict[str, Any] | None:
-    items = (await house.get("/api/v2/workers")).json()["items"]
+async def worker(app: RunningApp, id: str) -> dict[str, Any] | None:
+    items = (await app.get("/api/v2/workers")).json()["items"]
     return next((one for one in items if one["id"] == id), None)
 
 
-async def drain(house: House, id: str) -> httpx2.Response:
-    return await house.post(f"/api/v2/workers/{id}/drain", None)
+async def drain(app: RunningApp, id: str) -> httpx2.Response:
+    return await app.post(f"/api/v2/workers/{id}/drain", None)
 
 
-async def undo(house: House, id: str) -> httpx2.Response:
-    return await house.http.delete(f"/api/v2/workers/{id}/drain")
+async def undo(app: RunningApp, id: str) -> httpx2.Response:
+    return await app.http.delete(f"/api/v2/workers/{id}/drain")
 
 
-async def submit(house: House, type_: str = "echo", **more: Any) -> str:
-    id: str = (await house.post("/api/v2/tasks", {"type": type_, **more})).json()["id"]
-    await house.settled()
+async def submit(app: RunningApp, type_: str = "echo", **more: Any) -> str:
+    id: str = (await app.post("/api/v2/tasks", {"type": type_, **more})).json()["id"]
+    await app.settled()
     return id
 
 
-async def state(house: House, task: str) -> str:
-    found: str = (await house.get(f"/api/v2/tasks/{task}")).json()["state"]
+async def state(app: RunningApp, task: str) -> str:
+    found: str = (await app.get(f"/api/v2/tasks/{task}")).json()["state"]
     return found
 
 
-async def test_a_drained_socket_worker_finishes_and_gets_nothing_new(house: House) -> None:
-    w = await house.worker(workerId="w", group=None, services=["echo"], concurrency=2)
-    first = await submit(house)
+async def test_a_drained_socket_worker_finishes_and_gets_nothing_new(app: RunningApp) -> None:
+    w = await app.worker(workerId="w", group=None, services=["echo"], concurrency=2)
+    first = await submit(app)
     assert (await w.task())["taskId"] == first
-    told = await drain(house, "w")
+    told = await drain(app, "w")
     assert told.status_code == 200
     assert (told.json()["draining"], told.json()["busy"]) == (True, 1)
     assert await w.receive() == {"type": "drain"}
-    second = await submit(house)
+    second = await submit(app)
     await w.answer(first, "done")
-    await house.settled()
-    assert await state(house, first) == "succeeded"
-    assert await state(house, second) == "queued"
+    await app.settled()
+    assert await state(app, first) == "succeeded"
+    assert await state(app, second) == "queued"
     assert w.pending() == 0
-    shown = await worker(house, "w")
+    shown = await worker(app, "w")
     assert shown is not None
     assert (shown["draining"], shown["busy"]) == (True, 0)
     await w.close()
-    assert await worker(house, "w") is None
+    assert await worker(app, "w") is None
 
 
-async def test_a_queue_that_only_draining_workers_serve_has_no_worker(house: House) -> None:
-    await house.worker(workerId="w", group="default", services=["echo"])
-    await drain(house, "w")
-    refused = await house.post("/api/openai", {"data": "hi"})
+async def test_a_queue_that_only_draining_workers_serve_has_no_worker(app: RunningApp) -> None:
+    await app.worker(workerId="w", group="default", services=["echo"])
+    await drain(app, "w")
+    refused = await app.post("/api/openai", {"data": "hi"})
     assert (refused.status_code, refused.json()) == (503, {"error": "No worker available"})
-    task = await submit(house)
-    assert (await house.get(f"/api/v2/tasks/{task}/explain")).json()["reason"] == "no_worker"
-    assert (await house.get("/api/v2/queues/echo")).json()["workers"] == 0
+    task = await submit(app)
+    assert (await app.get(f"/api/v2/tasks/{task}/explain")).json()["reason"] == "no_worker"
+    assert (await app.get("/api/v2/queues/echo")).json()["workers"] == 0
 
 
-async def test_a_worker_may_be_told_to_take_work_again(house: House) -> None:
-    w = await house.worker(workerId="w", group=None, services=["echo"])
-    await drain(house, "w")
+async def test_a_worker_may_be_told_to_take_work_again(app: RunningApp) -> None:
+    w = await app.worker(workerId="w", group=None, services=["echo"])
+    await drain(app, "w")
     assert await w.receive() == {"type": "drain"}
-    task = await submit(house)
-    again = await undo(house, "w")
+    task = await submit(app)
+    again = await undo(app, "w")
     assert (again.status_code, again.json()["draining"]) == (200, False)
     assert (await w.task())["taskId"] == task
-    assert (await drain(house, "w")).json()["draining"] is True
-    assert (await undo(house, "w")).json()["draining"] is False
+    assert (await drain(app, "w")).json()["draining"] is True
+    assert (await undo(app, "w")).json()["draining"] is False
 
 
-async def test_a_worker_that_leaves_by_itself_is_shown_and_not_called_back(house: House) -> None:
-    w = await house.worker(workerId="w", group=None, services=["echo"])
+async def test_a_worker_that_leaves_by_itself_is_shown_and_not_called_back(app: RunningApp) -> None:
+    w = await app.worker(workerId="w", group=None, services=["echo"])
     await w.send({"type": "drain"})
     await w.send({"type": "ping"})
     assert await w.receive() == {"type": "pong"}  # and no "drain": it knows
-    shown = await worker(house, "w")
+    shown = await worker(app, "w")
     assert shown is not None
     assert shown["draining"] is True
-    refused = await undo(house, "w")
+    refused = await undo(app, "w")
     assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
-    assert (await worker(house, "w") or {})["draining"] is True
+    assert (await worker(app, "w") or {})["draining"] is True
 
 
-async def test_a_new_connection_under_a_drained_name_takes_work(house: House) -> None:
-    await house.worker(workerId="w", group=None, services=["echo"])
-    await drain(house, "w")
-    house.clock.advance(5)
-    fresh = await house.worker(workerId="w", group=None, services=["echo"])
-    await house.onward.roster.refresh()
-    task = await submit(house)
+async def test_a_new_connection_under_a_drained_name_takes_work(app: RunningApp) -> None:
+    await app.worker(workerId="w", group=None, services=["echo"])
+    await drain(app, "w")
+    app.clock.advance(5)
+    fresh = await app.worker(workerId="w", group=None, services=["echo"])
+    await app.onward.roster.refresh()
+    task = await submit(app)
     assert (await fresh.task())["taskId"] == task
 
 
-async def test_a_worker_at_another_server_hears_of_it(house: House) -> None:
-    w = await house.worker(workerId="w", group=None, services=["echo"])
-    other = Roster(house.onward.backend, house.clock)
+async def test_a_worker_at_another_server_hears_of_it(app: RunningApp) -> None:
+    w = await app.worker(workerId="w", group=None, services=["echo"])
+    other = Roster(app.onward.backend, app.clock)
     await other.beat()
     await other.refresh()
     (member,) = other.members()
     assert (await other.drain(member)).draining is True
-    await house.onward.roster.refresh()
+    await app.onward.roster.refresh()
     assert await w.receive() == {"type": "drain"}
     await other.refresh()
     assert [one.draining for one in other.members()] == [True]
-    task = await submit(house)
+    task = await submit(app)
     await other.drain(member, draining=False)
-    await house.onward.roster.refresh()
+    await app.onward.roster.refresh()
     assert (await w.task())["taskId"] == task
 
 
-async def test_a_row_that_is_older_than_our_own_word_changes_nothing(house: House) -> None:
-    await house.worker(workerId="w", group=None, services=["echo"])
-    roster = house.onward.roster
+async def test_a_row_that_is_older_than_our_own_word_changes_nothing(app: RunningApp) -> None:
+    await app.worker(workerId="w", group=None, services=["echo"])
+    roster = app.onward.roster
     read = roster._rows
 
     async def slowly() -> Any:
         found = await read()
-        await drain(house, "w")  # while the rows are on their way
+        await drain(app, "w")  # while the rows are on their way
         return found
 
     roster._rows = slowly  # type: ignore[method-assign]
     await roster.refresh()
-    assert (await worker(house, "w") or {})["draining"] is True
+    assert (await worker(app, "w") or {})["draining"] is True
 
 
 async def test_the_builtin_worker_drains_and_comes_back() -> None:
-    async with open_house(builtin_worker=True) as house:
-        (name,) = [one["id"] for one in (await house.get("/api/v2/workers")).json()["items"]]
-        assert (await drain(house, name)).status_code == 200
-        task = await submit(house, payload={"value": 1})
-        assert await state(house, task) == "queued"
-        assert (await undo(house, name)).status_code == 200
+    async with running_app(builtin_worker=True) as app:
+        (name,) = [one["id"] for one in (await app.get("/api/v2/workers")).json()["items"]]
+        assert (await drain(app, name)).status_code == 200
+        task = await submit(app, payload={"value": 1})
+        assert await state(app, task) == "queued"
+        assert (await undo(app, name)).status_code == 200
 
         async def done() -> bool:
-            return await state(house, task) == "succeeded"
+            return await state(app, task) == "succeeded"
 
         async with asyncio.timeout(30):
             while not await done():  # noqa: ASYNC110 nothing to wait on
                 await asyncio.sleep(0.01)
 
 
-async def test_a_worker_that_is_called_is_called_no_more(house: House) -> None:
+async def test_a_worker_that_is_called_is_called_no_more(app: RunningApp) -> None:
     body = {"id": "h", "url": "http://127.0.0.1:9", "services": ["sum"]}
-    await house.post("/workers/register", body)
+    await app.post("/workers/register", body)
     beat = {"id": "h", "load": 0}
-    assert (await house.post("/workers/heartbeat", beat)).json() == {"id": "h"}
-    told = await drain(house, "h")
+    assert (await app.post("/workers/heartbeat", beat)).json() == {"id": "h"}
+    told = await drain(app, "h")
     assert (told.status_code, told.json()["draining"], told.json()["busy"]) == (200, True, None)
-    assert (await house.get("/workers/allocate?service=sum")).status_code == 404
-    task = await submit(house, "sum")
-    assert await state(house, task) == "queued"
-    assert (await house.post("/workers/heartbeat", beat)).json() == {"id": "h", "draining": True}
-    assert (await undo(house, "h")).json()["draining"] is False
-    assert (await house.post("/workers/heartbeat", beat)).json() == {"id": "h"}
-    assert (await house.get("/workers/allocate?service=sum")).json()["id"] == "h"
+    assert (await app.get("/workers/allocate?service=sum")).status_code == 404
+    task = await submit(app, "sum")
+    assert await state(app, task) == "queued"
+    assert (await app.post("/workers/heartbeat", beat)).json() == {"id": "h", "draining": True}
+    assert (await undo(app, "h")).json()["draining"] is False
+    assert (await app.post("/workers/heartbeat", beat)).json() == {"id": "h"}
+    assert (await app.get("/workers/allocate?service=sum")).json()["id"] == "h"
 
 
-async def test_a_worker_that_registers_anew_is_called_again(house: House) -> None:
+async def test_a_worker_that_registers_anew_is_called_again(app: RunningApp) -> None:
     body = {"id": "h", "url": "http://127.0.0.1:9", "services": ["sum"]}
-    await house.post("/workers/register", body)
-    await drain(house, "h")
-    await house.post("/workers/register", body)
-    assert (await house.get("/workers/allocate?service=sum")).status_code == 200
+    await app.post("/workers/register", body)
+    await drain(app, "h")
+    await app.post("/workers/register", body)
+    assert (await app.get("/workers/allocate?service=sum")).status_code == 200
 
 
-async def test_a_celery_worker_is_out_of_reach_and_the_answer_says_how(house: House) -> None:
-    crew = Roster(house.onward.backend, house.clock)
+async def test_a_celery_worker_is_out_of_reach_and_the_answer_says_how(app: RunningApp) -> None:
+    crew = Roster(app.onward.backend, app.clock)
     await crew.beat()
     await crew.join(crew.member("celery@host", "celery", ["summarize"], 4))
-    refused = await drain(house, "celery@host")
+    refused = await drain(app, "celery@host")
     assert refused.status_code == 409
     assert "SIGTERM" in refused.json()["hint"]
 
 
-async def test_nobody_is_not_drained(house: House) -> None:
-    for answer in (await drain(house, "nobody"), await undo(house, "nobody")):
+async def test_nobody_is_not_drained(app: RunningApp) -> None:
+    for answer in (await drain(app, "nobody"), await undo(app, "nobody")):
         assert answer.status_code == 404
         assert "nobody" in answer.json()["detail"]
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from onward.workers.socket.sessions import MAX_NOTE_BYTES, MAX_NOTES
-from tests.house import House, SocketWorker, open_house
+from tests.running_app import RunningApp, SocketWorker, running_app
 from tests.support import wait_until
 
 
 class SlowLedger:
     """Lets nothing be noted before it is opened; counts what waits meanwhile."""
 
-    def __init__(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, app: RunningApp, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = asyncio.Event()
         self.notes = self.bytes = 0
-        extend = house.onward.dispatcher.extend
+        extend = app.onward.dispatcher.extend
 
         async def slowly(hold: Any) -> Any:
             self.notes += 1
@@ -26,7 +26,7 @@ class SlowLedger:
             await self.open.wait()
             return await extend(hold)
 
-        monkeypatch.setattr(house.onward.dispatcher, "extend", slowly)
+        monkeypatch.setattr(app.onward.dispatcher, "extend", slowly)
 
 
 @pytest.mark.parametrize(
@@ -35,31 +35,31 @@ class SlowLedger:
 async def test_chunks_wait_in_the_socket_while_the_ledger_is_slow(
     monkeypatch: pytest.MonkeyPatch, size: int, chunks: int
 ) -> None:
-    async with open_house() as house:
-        worker = await house.worker(services=["write"], group=None)
-        task = (await house.post("/api/v2/tasks", {"type": "write"})).json()["id"]
+    async with running_app() as app:
+        worker = await app.worker(services=["write"], group=None)
+        task = (await app.post("/api/v2/tasks", {"type": "write"})).json()["id"]
         frame = await worker.task()
-        ledger = SlowLedger(house, monkeypatch)
+        ledger = SlowLedger(app, monkeypatch)
         for n in range(chunks):
             data = f"{n:06}".ljust(size, "x")
             await worker.send({"type": "chunk", "taskId": frame["taskId"], "data": data})
         await worker.answer(frame["taskId"], "done")
-        await house.settled()
+        await app.settled()
         assert 0 < ledger.notes <= MAX_NOTES
         assert ledger.bytes <= MAX_NOTE_BYTES + size + 2
         ledger.open.set()
-        ended = (await house.get(f"/api/v2/tasks/{task}", params={"wait_ms": 30_000})).json()
+        ended = (await app.get(f"/api/v2/tasks/{task}", params={"wait_ms": 30_000})).json()
         assert ended["state"] == "succeeded"
-        events = (await house.get(f"/api/v2/tasks/{task}/events")).json()["items"]
+        events = (await app.get(f"/api/v2/tasks/{task}/events")).json()["items"]
         written = [event["data"][:6] for event in events if event["type"] == "task.chunk"]
         assert written == [f"{n:06}" for n in range(chunks)], "all of them, in order"
 
 
 async def test_one_frame_at_a_time_waits_for_a_worker_that_does_not_read() -> None:
-    async with open_house() as house:
+    async with running_app() as app:
         reads, waiting, most = asyncio.Event(), 0, 0
 
-        async def app(scope: Any, receive: Any, send: Any) -> None:
+        async def endpoint(scope: Any, receive: Any, send: Any) -> None:
             async def slowly(message: Any) -> None:
                 nonlocal waiting, most
                 if '"type":"task"' in message.get("text", ""):
@@ -69,15 +69,15 @@ async def test_one_frame_at_a_time_waits_for_a_worker_that_does_not_read() -> No
                     waiting -= 1
                 await send(message)
 
-            await house.app(scope, receive, slowly)
+            await app.asgi(scope, receive, slowly)
 
-        worker = SocketWorker(app)
+        worker = SocketWorker(endpoint)
         await worker.send({"type": "register", "services": ["write"], "concurrency": 20})
         assert (await worker.receive())["type"] == "registered"
         for _ in range(20):
-            await house.post("/api/v2/tasks", {"type": "write"})
-        await wait_until(lambda: house.onward.dispatcher.slots.busy() == 20)
-        await house.settled()
+            await app.post("/api/v2/tasks", {"type": "write"})
+        await wait_until(lambda: app.onward.dispatcher.slots.busy() == 20)
+        await app.settled()
         assert most == 1
         reads.set()
         for _ in range(20):

@@ -21,7 +21,7 @@ from onward.settings import Settings
 from onward.workers.local import shipped
 from onward.workers.local.shipped.failure import retry_after_ms
 from onward.workers.local.shipped.summarize import MOST_CHARS, MOST_WRITTEN, Endpoint
-from tests.house import House, open_house
+from tests.running_app import RunningApp, running_app
 from tests.support import wait_until
 from tests.workers.endpoint import (
     DONE,
@@ -44,46 +44,48 @@ TEXT = "Onward keeps tasks in a ledger. A worker that dies loses its lease. Anot
 
 
 @asynccontextmanager
-async def asking(*answers: Answer, **settings: Any) -> AsyncIterator[tuple[House, ChatEndpoint]]:
+async def asking(
+    *answers: Answer, **settings: Any
+) -> AsyncIterator[tuple[RunningApp, ChatEndpoint]]:
     async with (
         endpoint(*answers) as chat,
-        open_house(
+        running_app(
             builtin_worker=True,
             openrouter_api_key=KEY,
             openrouter_base_url=chat.url,
             openrouter_model="some/model",
             **settings,
-        ) as house,
+        ) as app,
     ):
-        yield house, chat
+        yield app, chat
 
 
-async def submit(house: House, content: str = TEXT) -> str:
-    response = await house.post(
+async def submit(app: RunningApp, content: str = TEXT) -> str:
+    response = await app.post(
         "/api/v2/tasks", {"type": "summarize", "payload": {"content": content}}
     )
     assert response.status_code < 300, response.text
     return str(response.json()["id"])
 
 
-async def read(house: House, id: str) -> Task:
-    (task,) = await house.onward.backend.tasks.get([id])
+async def read(app: RunningApp, id: str) -> Task:
+    (task,) = await app.onward.backend.tasks.get([id])
     assert task is not None
     return task
 
 
-async def attempted(house: House, id: str, attempts: int = 1) -> Task:
+async def attempted(app: RunningApp, id: str, attempts: int = 1) -> Task:
     """The task when so many attempts are behind it."""
     async with asyncio.timeout(30):
         while True:
-            task = await read(house, id)
+            task = await read(app, id)
             if task.failures >= attempts or task.state in FINAL:
                 return task
             await asyncio.sleep(0.005)
 
 
-async def summary_of(house: House, id: str) -> dict[str, Any]:
-    task = await attempted(house, id, attempts=99)
+async def summary_of(app: RunningApp, id: str) -> dict[str, Any]:
+    task = await attempted(app, id, attempts=99)
     assert task.state is State.SUCCEEDED, task.error
     result: dict[str, Any] = json.loads(task.result or "null")
     return result
@@ -93,10 +95,10 @@ async def test_a_model_writes_it_and_its_words_are_seen_as_they_come() -> None:
     words = [chunk(f"word number {n} of the summary, ") for n in range(12)]
     usage = {"prompt_tokens": 20, "completion_tokens": 40, "total_tokens": 60}
     last = {**chunk(), "choices": [], "usage": usage}
-    async with asking(streamed(*words, chunk(ended="stop"), last, DONE)) as (house, chat):
-        id = await submit(house)
-        result = await summary_of(house, id)
-        events = (await house.get(f"/api/v2/tasks/{id}/events")).json()["items"]
+    async with asking(streamed(*words, chunk(ended="stop"), last, DONE)) as (app, chat):
+        id = await submit(app)
+        result = await summary_of(app, id)
+        events = (await app.get(f"/api/v2/tasks/{id}/events")).json()["items"]
     assert result["summary"].startswith("word number 0")
     assert result["summary"].endswith("word number 11 of the summary,")
     assert (result["model"], result["offline"]) == ("some/model-v2", False)
@@ -113,8 +115,8 @@ async def test_a_model_writes_it_and_its_words_are_seen_as_they_come() -> None:
 
 
 async def test_an_endpoint_that_does_not_stream_is_understood() -> None:
-    async with asking(whole(200, completion("In short."))) as (house, _):
-        result = await summary_of(house, await submit(house))
+    async with asking(whole(200, completion("In short."))) as (app, _):
+        result = await summary_of(app, await submit(app))
     assert result["summary"] == "In short."
     assert result["usage"]["total_tokens"] == 12
 
@@ -152,17 +154,17 @@ RETRIED = [
 async def test_what_may_go_better_is_tried_again_on_its_schedule(
     answer: Answer, kind: str, delay_ms: int
 ) -> None:
-    async with asking(answer, GOOD) as (house, chat):
-        id = await submit(house)
-        task = await attempted(house, id)
+    async with asking(answer, GOOD) as (app, chat):
+        id = await submit(app)
+        task = await attempted(app, id)
         assert task.state is State.SCHEDULED, task
         assert json.loads(task.error or "{}")["kind"] == kind
         assert task.run_at is not None
-        assert delay_ms <= task.run_at - house.clock.now() <= delay_ms * 1.1
+        assert delay_ms <= task.run_at - app.clock.now() <= delay_ms * 1.1
         assert len(chat.requests) == 1, "the client tried again by itself"
-        await house.advance(int(delay_ms * 1.1) + 1)
+        await app.advance(int(delay_ms * 1.1) + 1)
         await wait_until(lambda: len(chat.requests) == 2)
-        assert (await summary_of(house, id))["summary"] == "It is short."
+        assert (await summary_of(app, id))["summary"] == "It is short."
 
 
 REFUSED = [
@@ -178,8 +180,8 @@ REFUSED = [
 @pytest.mark.contract("S3-10", "R-5")
 @pytest.mark.parametrize(("answer", "kind"), REFUSED)
 async def test_what_will_not_go_better_is_dead_at_once(answer: Answer, kind: str) -> None:
-    async with asking(answer) as (house, chat):
-        task = await attempted(house, await submit(house))
+    async with asking(answer) as (app, chat):
+        task = await attempted(app, await submit(app))
     assert task.state is State.DEAD
     assert json.loads(task.error or "{}")["kind"] == kind
     assert len(chat.requests) == 1
@@ -200,9 +202,9 @@ async def test_what_will_not_go_better_is_dead_at_once(answer: Answer, kind: str
 async def test_an_endpoint_that_says_when_to_come_back_is_believed(
     header: str, least_ms: int
 ) -> None:
-    async with asking(refusal(429, header)) as (house, _):
-        task = await attempted(house, await submit(house))
-        assert task.run_at == house.clock.now() + least_ms
+    async with asking(refusal(429, header)) as (app, _):
+        task = await attempted(app, await submit(app))
+        assert task.run_at == app.clock.now() + least_ms
     assert json.loads(task.error or "{}")["retry_after_ms"] == least_ms
 
 
@@ -210,8 +212,8 @@ async def test_silence_is_a_timeout_and_so_is_a_line_kept_open_with_comments() -
     silent = streamed(chunk("half"), then="hang")
     chatty = streamed(*[": still here\n\n"] * 200, every=0.01)
     for answer in (silent, chatty):
-        async with asking(answer, openrouter_timeout_s=0.15) as (house, _):
-            task = await attempted(house, await submit(house))
+        async with asking(answer, openrouter_timeout_s=0.15) as (app, _):
+            task = await attempted(app, await submit(app))
         assert json.loads(task.error or "{}")["kind"] == "NetworkTimeout"
         assert task.state is State.SCHEDULED
 
@@ -219,17 +221,17 @@ async def test_silence_is_a_timeout_and_so_is_a_line_kept_open_with_comments() -
 async def test_slow_but_steady_writing_is_no_timeout() -> None:
     words = [chunk(f"{n} ") for n in range(24)]
     steady = streamed(*words, chunk(ended="stop"), DONE, every=0.1)
-    async with asking(steady, openrouter_timeout_s=2) as (house, _):
-        assert (await summary_of(house, await submit(house)))["summary"].endswith("23")
+    async with asking(steady, openrouter_timeout_s=2) as (app, _):
+        assert (await summary_of(app, await submit(app)))["summary"].endswith("23")
 
 
 async def test_nobody_at_the_address_is_worth_another_try() -> None:
-    async with asking() as (house, chat):
+    async with asking() as (app, chat):
         pass
-    async with open_house(
+    async with running_app(
         builtin_worker=True, openrouter_api_key=KEY, openrouter_base_url=chat.url
-    ) as house:
-        task = await attempted(house, await submit(house))
+    ) as app:
+        task = await attempted(app, await submit(app))
     assert task.state is State.SCHEDULED
     assert json.loads(task.error or "{}")["kind"] == "ServiceUnavailable"
 
@@ -238,12 +240,12 @@ async def test_the_key_is_in_no_error_event_log_or_representation(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     message = f"Incorrect API key provided: {KEY}. Ask for another."
-    async with asking(refusal(401, message=message)) as (house, _):
-        id = await submit(house)
-        task = await attempted(house, id)
-        events = (await house.get(f"/api/v2/tasks/{id}/events")).text
-        told = (await house.get(f"/api/v2/tasks/{id}")).text
-        settings = repr(house.onward.settings)
+    async with asking(refusal(401, message=message)) as (app, _):
+        id = await submit(app)
+        task = await attempted(app, id)
+        events = (await app.get(f"/api/v2/tasks/{id}/events")).text
+        told = (await app.get(f"/api/v2/tasks/{id}")).text
+        settings = repr(app.onward.settings)
     assert "Ask for another" in (task.error or "")
     assert repr(Endpoint(KEY, "http://x", "m", 1)).count("sk-") == 0
     said = capfd.readouterr()
@@ -253,23 +255,23 @@ async def test_the_key_is_in_no_error_event_log_or_representation(
 
 async def test_a_long_text_is_cut_and_a_long_answer_stopped() -> None:
     endless = streamed(*[chunk("x" * 999 + " ")] * 60, chunk(ended="stop"), DONE)
-    async with asking(endless) as (house, chat):
-        result = await summary_of(house, await submit(house, "word " * 50_000))
+    async with asking(endless) as (app, chat):
+        result = await summary_of(app, await submit(app, "word " * 50_000))
     assert len(chat.requests[0]["messages"][-1]["content"]) == MOST_CHARS
     assert result["note"] == f"only the first {MOST_CHARS} of 250000 characters were read"
     assert len(result["summary"]) <= MOST_WRITTEN
 
 
 async def test_white_space_is_not_sent_to_anybody() -> None:
-    async with asking() as (house, chat):
-        result = await summary_of(house, await submit(house, " \n "))
+    async with asking() as (app, chat):
+        result = await summary_of(app, await submit(app, " \n "))
     assert (result["summary"], chat.requests) == ("", [])
 
 
 async def test_one_connection_serves_one_summary_after_another() -> None:
-    async with asking() as (house, chat):
+    async with asking() as (app, chat):
         for _ in range(3):
-            await summary_of(house, await submit(house))
+            await summary_of(app, await submit(app))
         assert len(chat.requests) == 3
 
 
@@ -277,11 +279,11 @@ async def test_one_connection_serves_one_summary_after_another() -> None:
 async def test_without_a_key_it_is_written_offline_and_says_so(key: str) -> None:
     async with (
         endpoint() as chat,
-        open_house(
+        running_app(
             builtin_worker=True, openrouter_api_key=key, openrouter_base_url=chat.url
-        ) as house,
+        ) as app,
     ):
-        result = await summary_of(house, await submit(house))
+        result = await summary_of(app, await submit(app))
     assert chat.requests == []
     assert result["offline"] is True
     assert result["model"] == "extractive"
@@ -291,13 +293,13 @@ async def test_without_a_key_it_is_written_offline_and_says_so(key: str) -> None
 
 async def test_a_megabyte_offline_does_not_hold_the_server_up() -> None:
     text = (TEXT + " ") * 10_000
-    async with open_house(builtin_worker=True) as house:
-        id = await submit(house, text[:900_000])
+    async with running_app(builtin_worker=True) as app:
+        id = await submit(app, text[:900_000])
         turns = 0
-        while (await read(house, id)).state not in FINAL:
+        while (await read(app, id)).state not in FINAL:
             await asyncio.sleep(0)
             turns += 1
-        result = await summary_of(house, id)
+        result = await summary_of(app, id)
     assert turns > 10, "it was done on the event loop"
     assert 0 < len(result["summary"]) < 1_000
 
@@ -305,9 +307,9 @@ async def test_a_megabyte_offline_does_not_hold_the_server_up() -> None:
 @pytest.mark.contract("N-11", "S3-1")
 @pytest.mark.parametrize("payload", [{}, {"content": ""}, {"content": 1}, {"content": None}, []])
 async def test_it_is_declared_and_a_bad_payload_is_refused_at_the_door(payload: Any) -> None:
-    async with open_house(builtin_worker=True) as house:
-        response = await house.post("/api/v2/tasks", {"type": "summarize", "payload": payload})
-        services = (await house.get("/api/v2/services")).json()["items"]
+    async with running_app(builtin_worker=True) as app:
+        response = await app.post("/api/v2/tasks", {"type": "summarize", "payload": payload})
+        services = (await app.get("/api/v2/services")).json()["items"]
     assert response.status_code == 422, response.text
     assert "summarize" in [service["name"] for service in services]
 

@@ -1,4 +1,4 @@
-"""Sessions in a house: what they submit, what they are told, and by which way."""
+"""The sessions of a running application: what they submit, and the notifications they get."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from tests.house import House, SocketWorker
+from tests.running_app import RunningApp, SocketWorker
 
 T = TypeVar("T")
 TYPE = "report.generate"
 
 
-class Lobby:
-    def __init__(self, house: House) -> None:
-        self.house = house
+class Sessions:
+    def __init__(self, app: RunningApp) -> None:
+        self.app = app
 
     async def submit(self, session: str | None = "s1", **more: Any) -> str:
         body = {"type": TYPE, "payload": {}, **more}
         if session is not None:
             body["session_id"] = session
-        response = await self.house.post("/api/v2/tasks", body)
+        response = await self.app.post("/api/v2/tasks", body)
         assert response.status_code == 202, response.text
         task: str = response.json()["id"]
         return task
 
     async def worker(self) -> SocketWorker:
-        return await self.house.worker(group=None, services=[TYPE], concurrency=8)
+        return await self.app.worker(group=None, services=[TYPE], concurrency=8)
 
     async def succeed(self, session: str | None = "s1", **more: Any) -> str:
         """A task of this session, submitted and done."""
@@ -41,14 +41,14 @@ class Lobby:
 
     async def over(self, task: str) -> dict[str, Any]:
         async def ended() -> dict[str, Any] | None:
-            found: dict[str, Any] = (await self.house.get(f"/api/v2/tasks/{task}")).json()
+            found: dict[str, Any] = (await self.app.get(f"/api/v2/tasks/{task}")).json()
             return found if found["state"] in ("succeeded", "failed", "dead", "canceled") else None
 
         return await until(ended)
 
     async def notices(self, session: str = "s1", **query: Any) -> list[dict[str, Any]]:
         path = f"/api/v2/sessions/{session}/notifications"
-        response = await self.house.get(path, params=query)
+        response = await self.app.get(path, params=query)
         assert response.status_code == 200, response.text
         items: list[dict[str, Any]] = response.json()["items"]
         return items
@@ -62,18 +62,18 @@ class Lobby:
 
     async def ack(self, id: str, session: str = "s1") -> int:
         path = f"/api/v2/sessions/{session}/notifications/{id}/ack"
-        return (await self.house.post(path, None)).status_code
+        return (await self.app.post(path, None)).status_code
 
     async def prefer(self, session: str = "s1", **wishes: Any) -> Any:
-        return await self.house.http.put(f"/api/v2/sessions/{session}/preferences", json=wishes)
+        return await self.app.http.put(f"/api/v2/sessions/{session}/preferences", json=wishes)
 
     def listen(self, session: str = "s1", **headers: str) -> SocketWorker:
-        return SocketWorker(self.house.app, f"/ws/notifications/{session}", **headers)
+        return SocketWorker(self.app.asgi, f"/ws/notifications/{session}", **headers)
 
     async def metric(self, name: str, **labels: str) -> float:
-        said = ",".join(f'{key}="{value}"' for key, value in labels.items())
-        head = f"{name}{{{said}}} " if said else f"{name} "
-        lines = (await self.house.get("/metrics")).text.splitlines()
+        wanted = ",".join(f'{key}="{value}"' for key, value in labels.items())
+        head = f"{name}{{{wanted}}} " if wanted else f"{name} "
+        lines = (await self.app.get("/metrics")).text.splitlines()
         return next((float(line.removeprefix(head)) for line in lines if line.startswith(head)), 0)
 
 

@@ -20,12 +20,12 @@ from onward.settings import Settings
 from tests import openapi
 
 
-class House:
-    def __init__(self, app: Application, http: httpx2.AsyncClient, clock: ManualClock) -> None:
-        self.app = app
+class RunningApp:
+    def __init__(self, asgi: Application, http: httpx2.AsyncClient, clock: ManualClock) -> None:
+        self.asgi = asgi
         self.http = http
         self.clock = clock
-        self.onward = app.onward
+        self.onward = asgi.onward
         self._alarm = Alarm(self.onward.dispatcher)
         self._workers: list[SocketWorker] = []
 
@@ -37,7 +37,7 @@ class House:
 
     async def worker(self, **register: Any) -> SocketWorker:
         """A registered worker; without concurrency it takes one task at a time."""
-        worker = SocketWorker(self.app)
+        worker = SocketWorker(self.asgi)
         self._workers.append(worker)
         await worker.send({"type": "register", **register})
         registered = await worker.receive()
@@ -58,7 +58,7 @@ class House:
             if turn > 10 and not ready:  # nobody but us: the others wait for us, or for the clock
                 break
 
-    async def send_home(self) -> None:
+    async def close_workers(self) -> None:
         for worker in self._workers:
             await worker.close()
         self._workers.clear()
@@ -69,11 +69,11 @@ class SocketWorker:
 
     id = ""
 
-    def __init__(self, app: Any, path: str = "/ws/worker", **headers: str) -> None:
+    def __init__(self, asgi: Any, path: str = "/ws/worker", **headers: str) -> None:
         self._to: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._from: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._to.put_nowait({"type": "websocket.connect"})
-        said = {"host": "127.0.0.1", **headers}
+        sent = {"host": "127.0.0.1", **headers}
         scope = {
             "type": "websocket",
             "path": path,
@@ -81,14 +81,14 @@ class SocketWorker:
             "query_string": b"",
             "root_path": "",
             "scheme": "ws",
-            "headers": [(name.encode(), value.encode()) for name, value in said.items()],
+            "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
             "subprotocols": [],
             "asgi": {"version": "3.0"},
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 8070),
             "state": {},
         }
-        self._connection = asyncio.ensure_future(app(scope, self._to.get, self._from.put))
+        self._connection = asyncio.ensure_future(asgi(scope, self._to.get, self._from.put))
         self.closed: dict[str, Any] | None = None
 
     async def send(self, frame: Any) -> None:
@@ -127,22 +127,24 @@ class SocketWorker:
 
 
 @asynccontextmanager
-async def open_house(*, builtin_worker: bool = False, **settings: Any) -> AsyncIterator[House]:
+async def running_app(
+    *, builtin_worker: bool = False, **settings: Any
+) -> AsyncIterator[RunningApp]:
     clock = ManualClock()
     settings.setdefault("lease_ms", 10**12)  # we move the clock by hours, between two heartbeats
     settings.setdefault("drain_ms", 0)
     settings.setdefault("ledger", "sqlite:///:memory:")
     chosen = Settings(**settings)
-    app = build(chosen, builtin_worker=builtin_worker, clock=clock)
+    asgi = build(chosen, builtin_worker=builtin_worker, clock=clock)
     async with (
-        app.web.router.lifespan_context(app.web),
+        asgi.web.router.lifespan_context(asgi.web),
         httpx2.AsyncClient(
-            transport=httpx2.ASGITransport(app=app),
+            transport=httpx2.ASGITransport(app=asgi),
             base_url="http://127.0.0.1",
             timeout=30,
             event_hooks={"response": [openapi.check]},
         ) as http,
     ):
-        house = House(app, http, clock)
-        yield house
-        await house.send_home()
+        app = RunningApp(asgi, http, clock)
+        yield app
+        await app.close_workers()

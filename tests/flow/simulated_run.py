@@ -1,4 +1,4 @@
-"""A world for flows without servers: services are functions, people decide at once, time is told.
+"""A run of a flow without servers: services are functions, people decide at once, time is given.
 
 `Run` plays the executor: letters become news, calls become children, answers are fetched when they
 are needed. With `forgetful` its state goes through its encoded form between any two steps. What the

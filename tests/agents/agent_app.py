@@ -20,14 +20,14 @@ CREATE, COMPLETED, FAILED, TIMEOUT, DEAD = (
 SERVICE = "report-service"
 
 
-class Agency(StreamApp):
+class AgentApp(StreamApp):
     async def on_duty(self) -> bool:
         return (
             await super().on_duty() and self.app.onward._agent_feed._offers.worker_slots is not None
         )
 
     async def submit(self, **body: Any) -> str:
-        """200: a worker in the house was done before we could ask."""
+        """200: a builtin worker finished it before the answer was written."""
         response = await self.http.post("/api/v2/tasks", json=body)
         assert response.status_code in (200, 202), response.text
         task: str = response.json()["id"]
@@ -165,13 +165,13 @@ def _event(fields: dict[bytes, bytes]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def open_agency(
+async def open_agent_app(
     ledger: str = "sqlite",
     *,
     redis_url: str | None = None,
     builtin_worker: bool = False,
     **settings: Any,
-) -> AsyncIterator[Agency]:
+) -> AsyncIterator[AgentApp]:
     """The ledger: "sqlite" in memory, a SQLite URL, or "redis" for the one of the streams."""
     url = redis_url or fresh_url("valkey")
     settings.setdefault("visibility_timeout_s", 30.0)  # as on the streams: longer than any stall
@@ -179,11 +179,11 @@ async def open_agency(
     settings.setdefault("drain_ms", 0)
     settings.setdefault("archive", "")
     named = {"sqlite": "sqlite:///:memory:", "redis": url}
-    agency = Agency(Settings(ledger=named.get(ledger, ledger), redis=url, **settings))
-    agency.builtin_worker = builtin_worker
-    await agency.open()
+    agents = AgentApp(Settings(ledger=named.get(ledger, ledger), redis=url, **settings))
+    agents.builtin_worker = builtin_worker
+    await agents.open()
     try:
-        yield agency
+        yield agents
     finally:
-        await agency.shut()
-        await agency.redis.aclose()
+        await agents.shut()
+        await agents.redis.aclose()

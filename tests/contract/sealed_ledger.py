@@ -1,4 +1,4 @@
-"""A ledger that is opened again and again, a life full of secrets in it, and all its bytes."""
+"""A ledger opened again and again with other keys, tasks full of secrets, and all its bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXT = msgspec.json.encode({"card": SECRET}).decode()
 BAD = Failed(Fault(kind="InvalidInput", message=f"no such card: {SECRET}"))
 
 
-class Vault:
+class SealedLedger:
     """One ledger, opened again and again with other keys."""
 
     def __init__(self, opened: Callable[[str], Any], raw: Callable[[], bytes]) -> None:

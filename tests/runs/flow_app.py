@@ -1,4 +1,4 @@
-"""A flow centre to test: a house, workers who do arithmetic, and how to run a flow to its end."""
+"""A running application with workers that do arithmetic, and how to run a flow to its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
-from tests.house import House, SocketWorker, open_house
+from tests.running_app import RunningApp, SocketWorker, running_app
 
 Answers = Mapping[str, Callable[[Any, Mapping[str, Any]], Any]]
 HELD = object()  # the answer of a service that does not answer yet
@@ -46,20 +46,20 @@ SERVICES: Answers = {
 }
 
 
-class Centre:
-    def __init__(self, house: House) -> None:
-        self.house = house
+class FlowApp:
+    def __init__(self, app: RunningApp) -> None:
+        self.app = app
         self.seen: list[tuple[str, Any, dict[str, Any]]] = []
         self.callers: list[tuple[str, str]] = []  # which worker was called for which service
-        self.held: list[str] = []  # calls that nobody has answered
-        self.told: list[str] = []  # calls whose worker was told to stop
+        self.held: list[str] = []  # calls without an answer so far
+        self.told: list[str] = []  # calls whose worker received a cancel frame
         self._serving: list[asyncio.Task[None]] = []
         self._by_call: dict[str, SocketWorker] = {}
 
     async def serve(
         self, answers: Answers = SERVICES, *, concurrency: int = 8, **register: Any
     ) -> SocketWorker:
-        worker = await self.house.worker(
+        worker = await self.app.worker(
             group=None, services=list(answers), concurrency=concurrency, **register
         )
         self._serving.append(asyncio.ensure_future(self._answer(worker, answers)))
@@ -92,9 +92,9 @@ class Centre:
         await self._by_call.pop(call).answer(call, result, **more)
 
     async def publish(self, definition: Any, name: str = "f") -> str:
-        flow = (await self.house.post("/flows", {"name": name})).json()["id"]
+        flow = (await self.app.post("/flows", {"name": name})).json()["id"]
         body = {"flow_id": flow, "definition": definition}
-        response = await self.house.post("/flows/version", body)
+        response = await self.app.post("/flows/version", body)
         assert response.status_code == 200, response.text
         return str(flow)
 
@@ -102,19 +102,19 @@ class Centre:
         return await self.begin(await self.publish(definition), **body)
 
     async def begin(self, flow: str, **body: Any) -> str:
-        response = await self.house.post("/tasks", {"flow_id": flow, **body})
+        response = await self.app.post("/tasks", {"flow_id": flow, **body})
         assert response.status_code == 200, response.text
         assert response.json()["status"] == "pending"
         return str(response.json()["id"])
 
     async def read(self, run: str) -> dict[str, Any]:
-        response = await self.house.get(f"/api/v2/runs/{run}")
+        response = await self.app.get(f"/api/v2/runs/{run}")
         assert response.status_code == 200, response.text
         found: dict[str, Any] = response.json()
         return found
 
     async def ended(self, run: str) -> dict[str, Any]:
-        response = await self.house.get(f"/api/v2/runs/{run}?wait_ms=10000")
+        response = await self.app.get(f"/api/v2/runs/{run}?wait_ms=10000")
         found: dict[str, Any] = response.json()
         assert found["state"] in ("succeeded", "failed", "canceled"), found
         return found
@@ -135,11 +135,11 @@ class Centre:
 
     async def later(self, ms: int) -> None:
         """The clock strikes, and whatever follows from it has happened."""
-        await self.house.advance(ms)
-        await self.house.settled()
+        await self.app.advance(ms)
+        await self.app.settled()
 
     async def row(self, run: str) -> dict[str, Any]:
-        found: dict[str, Any] = (await self.house.get(f"/tasks/get?id={run}")).json()
+        found: dict[str, Any] = (await self.app.get(f"/tasks/get?id={run}")).json()
         return found
 
     async def shared(self, run: str) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class Centre:
         return found
 
     async def node_runs(self, run: str) -> list[dict[str, Any]]:
-        response = await self.house.get(f"/tasks/runs?task_id={run}")
+        response = await self.app.get(f"/tasks/runs?task_id={run}")
         assert response.status_code == 200, response.text
         found: list[dict[str, Any]] = response.json()
         return found
@@ -162,18 +162,18 @@ class Centre:
         return [tuple(row[name] for name in wanted) for row in await self.node_runs(run)]
 
     async def inbox(self, status: str = "open") -> list[dict[str, Any]]:
-        page = (await self.house.get(f"/api/v2/approvals?status={status}")).json()
+        page = (await self.app.get(f"/api/v2/approvals?status={status}")).json()
         found: list[dict[str, Any]] = page["items"]
         return found
 
     async def decide(self, approval: str, verb: str, **body: Any) -> Any:
-        return await self.house.post(f"/api/v2/approvals/{approval}/{verb}", body)
+        return await self.app.post(f"/api/v2/approvals/{approval}/{verb}", body)
 
     async def signal(self, run: str, **body: Any) -> Any:
-        return await self.house.post(f"/api/v2/runs/{run}/signal", body)
+        return await self.app.post(f"/api/v2/runs/{run}/signal", body)
 
     async def cancel(self, run: str) -> str:
-        response = await self.house.post(f"/tasks/cancel?id={run}", None)
+        response = await self.app.post(f"/tasks/cancel?id={run}", None)
         assert response.status_code == 200, response.text
         assert response.json().keys() == {"id", "status"}
         return str(response.json()["status"])
@@ -185,11 +185,11 @@ class Centre:
 
 
 @asynccontextmanager
-async def open_centre(**settings: Any) -> AsyncIterator[Centre]:
-    async with open_house(**settings) as house:
-        centre = Centre(house)
-        yield centre
-        await centre.close()
+async def open_flow_app(**settings: Any) -> AsyncIterator[FlowApp]:
+    async with running_app(**settings) as app:
+        flows = FlowApp(app)
+        yield flows
+        await flows.close()
 
 
 def chain(*nodes: tuple[str, Mapping[str, Any]], **more: Any) -> dict[str, Any]:
