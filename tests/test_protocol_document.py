@@ -343,7 +343,7 @@ def test_the_index_stays_short_and_leads_to_every_page() -> None:
     index = (ROOT / "PROTOCOL.md").read_text()
     assert len(index.splitlines()) <= 40
     assert all(f"(docs/reference/{page}.md)" in index for page in PAGES)
-    assert all(len(text.splitlines()) <= 400 for text in PAGES.values())
+    assert all(len(text.splitlines()) <= 450 for text in PAGES.values())
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -16,7 +16,7 @@ import uuid_utils
 TaskId: TypeAlias = str
 WorkerId: TypeAlias = str
 Instant: TypeAlias = int  # epoch milliseconds
-Json: TypeAlias = str  # encoded text; only surfaces, workers and the flow engine look inside
+Json: TypeAlias = str  # encoded text; only doors, workers and the flow engine read it
 Note: TypeAlias = tuple[str, Json | None]  # an event before it has a place in the log: type, data
 
 
