@@ -71,16 +71,14 @@ def needs(
 
 
 def scopes_of(use_case: Callable[..., Any]) -> tuple[Scope, ...]:
-    """TypeError for a function that is not marked: no route may lead to it."""
+    """TypeError for a function that is not marked, or whose resource has another public one that is
+    not: no route may lead to it.
+    """
+    resource = getattr(use_case, "__self__", None)
+    for name, method in inspect.getmembers(resource, inspect.iscoroutinefunction):
+        if not name.startswith("_") and not hasattr(method, _SCOPE):
+            raise TypeError(f"{method.__qualname__} names no scope: mark it with @needs")
     scopes: tuple[Scope, ...] | None = getattr(use_case, _SCOPE, None)
     if scopes is None:
         raise TypeError(f"{use_case.__qualname__} names no scope: mark it with @needs")
     return scopes
-
-
-def use_cases(resource: object) -> list[str]:
-    """The public coroutine methods of a resource that name no scope; there must be none."""
-    methods = inspect.getmembers(resource, inspect.iscoroutinefunction)
-    return [
-        name for name, method in methods if not name.startswith("_") and not hasattr(method, _SCOPE)
-    ]

@@ -93,6 +93,7 @@ class TasksDoor:
         # Also when an idle worker has it already: a reader sees that next.
         return Accepted(await self._intake.submit(task_type, payload), "PENDING")
 
+    @needs(Scope.SUBMIT)
     async def summarize(self, caller: Caller, raw: bytes) -> Response:
         """As Express calls it."""
         found = await self.create(caller, SUMMARIZE, raw)
