@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from onward.core.clock import ManualClock
+from tests.running_app import RunningApp, running_app
 
 # The machine is shared: how long an example takes says nothing about the code.
 settings.register_profile("onward", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,6 +28,18 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="onward-tests-")
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+@pytest.fixture
+def app_settings() -> dict[str, Any]:
+    """The settings of `app`; a module that needs others defines this fixture again."""
+    return {}
+
+
+@pytest.fixture
+async def app(app_settings: dict[str, Any]) -> AsyncIterator[RunningApp]:
+    async with running_app(**app_settings) as app:
+        yield app
 
 
 # Whoever runs us in the background of a shell has us ignore Ctrl-C, and every process that we start

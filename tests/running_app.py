@@ -35,6 +35,20 @@ class RunningApp:
     async def get(self, path: str, **more: Any) -> httpx2.Response:
         return await self.http.get(path, **more)
 
+    async def submit(self, type: Any, **more: Any) -> str:
+        """The id of a task that was accepted."""
+        response = await self.post("/api/v2/tasks", {"type": type, **more})
+        assert response.status_code in (200, 202), response.text
+        return str(response.json()["id"])
+
+    async def task(self, id: str) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.get(f"/api/v2/tasks/{id}")).json()
+        return found
+
+    async def events(self, id: str) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = (await self.get(f"/api/v2/tasks/{id}/events")).json()["items"]
+        return items
+
     async def worker(self, **register: Any) -> SocketWorker:
         """A registered worker; without concurrency it takes one task at a time."""
         worker = SocketWorker(self.asgi)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
+from typing import Any, TypeVar, overload
 
 from onward.core import machine
 from onward.core.clock import ManualClock
 from onward.core.contract import Ask, Move, Want
 from onward.core.policy import BY_ERROR, Profile, profiles
 from onward.core.task import Lane, Priority, Task, new_id
+
+T = TypeVar("T")
 
 NOW = ManualClock().now()
 LEASE_MS = 30_000
@@ -52,11 +56,51 @@ def an_ask(*queues: str, worker: str = "w", limit: int = 1, lease_ms: int | None
     return Ask(worker, limit, tuple(wants), lease_ms)
 
 
-async def wait_until(predicate: Callable[[], object], timeout: float = 30) -> None:
-    """Until it holds; a test that waits in vain fails here and not somewhere later."""
+@overload
+async def wait_until(look: Callable[[], Awaitable[T | None]], timeout: float = 30) -> T: ...
+
+
+@overload
+async def wait_until(look: Callable[[], T | None], timeout: float = 30) -> T: ...
+
+
+async def wait_until(look: Callable[[], Any], timeout: float = 30) -> Any:
+    """What it finds, once it finds something; a test that waits in vain fails here."""
     async with asyncio.timeout(timeout):
-        while not predicate():  # noqa: ASYNC110 what is waited for has no event to wait on
-            await asyncio.sleep(0.002)
+        while True:
+            found = look()
+            pause_s = 0.002
+            if isawaitable(found):  # it asks a server, which has other things to do
+                found, pause_s = await found, 0.01
+            if found:
+                return found
+            await asyncio.sleep(pause_s)
+
+
+def poll_until(look: Callable[[], T | None], timeout: float = 60) -> T:
+    """The same where no event loop runs: other processes are watched."""
+    deadline = time.monotonic() + timeout
+    while not (found := look()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+def bad_json(field: str) -> list[tuple[bytes, str]]:
+    """Bodies that no door accepts, whatever the field is for, and a part of the reason."""
+    values = [
+        (b"NaN", "not JSON"),
+        (b"1e999", "not finite"),
+        (b'"\\u0000"', "NUL"),
+        (b'"\\ud800"', "surrogate"),
+        (b'"\xff"', "not UTF-8"),
+        (b"[" * 65 + b"]" * 65, "64 levels"),
+        (b'1,"%s":2' % field.encode(), "twice"),
+    ]
+    bodies = [(b'{"%s":%s}' % (field.encode(), value), why) for value, why in values]
+    deep = b"[" * 65 + b"]" * 65
+    whole = [(b"", "not JSON"), (b"{", "not JSON"), (b"\xff", "not JSON"), (deep, "64 levels")]
+    return [*whole, *bodies]
 
 
 def ids(tasks: Sequence[Any]) -> list[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from tests.running_app import RunningApp, SocketWorker
+from tests.support import wait_until
 
 T = TypeVar("T")
 TYPE = "report.generate"
@@ -41,10 +40,10 @@ class Sessions:
 
     async def over(self, task: str) -> dict[str, Any]:
         async def ended() -> dict[str, Any] | None:
-            found: dict[str, Any] = (await self.app.get(f"/api/v2/tasks/{task}")).json()
+            found: dict[str, Any] = await self.app.task(task)
             return found if found["state"] in ("succeeded", "failed", "dead", "canceled") else None
 
-        return await until(ended)
+        return await wait_until(ended)
 
     async def notices(self, session: str = "s1", **query: Any) -> list[dict[str, Any]]:
         path = f"/api/v2/sessions/{session}/notifications"
@@ -58,7 +57,7 @@ class Sessions:
             found = await self.notices(session)
             return found if len(found) >= count else None
 
-        return await until(enough)
+        return await wait_until(enough)
 
     async def ack(self, id: str, session: str = "s1") -> int:
         path = f"/api/v2/sessions/{session}/notifications/{id}/ack"
@@ -75,10 +74,3 @@ class Sessions:
         head = f"{name}{{{wanted}}} " if wanted else f"{name} "
         lines = (await self.app.get("/metrics")).text.splitlines()
         return next((float(line.removeprefix(head)) for line in lines if line.startswith(head)), 0)
-
-
-async def until(look: Callable[[], Awaitable[T | None]], timeout: float = 30) -> T:
-    async with asyncio.timeout(timeout):
-        while not (found := await look()):  # noqa: ASYNC110 nothing to wait on
-            await asyncio.sleep(0.005)
-        return found

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.agents.sessions import until
 from tests.agents.test_figures import ledger
-from tests.running_app import RunningApp, SocketWorker, running_app
+from tests.running_app import RunningApp, SocketWorker
+from tests.support import wait_until
 
 DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-async def app(request: pytest.FixtureRequest) -> AsyncIterator[RunningApp]:
-    async with running_app(**ledger(request.param)) as app:
-        yield app
+def app_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return ledger(request.param)
 
 
 async def submit(app: RunningApp, session: str | None) -> dict[str, Any]:
@@ -84,6 +82,6 @@ async def test_a_sessions_effect_is_forgotten_with_its_key(app: RunningApp) -> N
     async def purged() -> bool:  # not before everybody has read its events
         return await store.purge([task["id"]], now=now) == 1
 
-    await until(purged)
+    await wait_until(purged)
     await store.purge([], now=now + 2 * DAY_MS)
     assert await effects.begin(row, "charge", now=now) is None

@@ -26,9 +26,10 @@ from tests.agents.agent_app import (
     AgentApp,
     open_agent_app,
 )
-from tests.agents.sessions import TYPE, Sessions, until
+from tests.agents.sessions import TYPE, Sessions
 from tests.running_app import RunningApp, running_app
 from tests.servers import fresh_url
+from tests.support import wait_until
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 TASKS = "onward_agent_tasks_total"
@@ -72,7 +73,7 @@ async def noticed(sessions: Sessions) -> dict[str, float]:
         found = await backend.documents.get(CURSORS, NotificationProjector.name, now=clock.now())
         return found is not None and json.loads(found.body) == end
 
-    await until(read_up, timeout=15)
+    await wait_until(read_up, timeout=15)
     return await series(sessions.app)
 
 
@@ -223,7 +224,7 @@ async def test_a_server_that_starts_knows_the_live_tasks_of_before(
             found = await noticed(sessions)
             return found if found.get("onward_agent_tasks_active") == len(live) else None
 
-        found = await until(known, timeout=15)
+        found = await wait_until(known, timeout=15)
         assert found["onward_agent_sessions_active"] == 2
         assert found["onward_agent_busiest_session_tasks"] == 2
         await app.post(f"/api/v2/tasks/{live[2]}/cancel", {})
@@ -384,7 +385,7 @@ async def test_of_too_many_groups_those_furthest_behind_are_told() -> None:
     async with open_agent_app("sqlite") as agents:
         await agents.redis.xgroup_create(CREATE, "g0-group", id="0", mkstream=True)
         await agents.submit(type="report.generate", queue="agents", session_id="ada")
-        await until(lambda: agents.redis.xlen(CREATE))  # it stays there: nobody works on it
+        await wait_until(lambda: agents.redis.xlen(CREATE))  # it stays there: nobody works on it
         for number in range(1, MOST_GROUPS + 10):
             await agents.redis.xgroup_create(CREATE, f"g{number}-group", id="$")
         names = [name for name in await series(agents) if name.startswith("onward_stream_lag{")]

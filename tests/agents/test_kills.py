@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from onward.client.address import http_options
-from tests.agents.sessions import until
 from tests.processes import Server
+from tests.support import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -48,7 +48,7 @@ async def test_every_ending_is_told_once_however_often_the_server_is_killed(tmp_
                 items: list[dict[str, Any]] = (await http.get(path)).json()["items"]
                 return items if accepted <= {item["task_id"] for item in items} else None
 
-            items = await until(told, timeout=30)
+            items = await wait_until(told, timeout=30)
     finally:
         server.kill()
     assert len(accepted) >= 40

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +11,9 @@ import pytest
 from onward.doors.mcp import door as mcp
 from onward.doors.mcp.door import KEY, Exchange, McpDoor
 from onward.native.caller import OPERATOR
-from tests.running_app import RunningApp, running_app
+from tests.running_app import RunningApp
 
 MESSAGE = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-
-
-@pytest.fixture
-async def app() -> AsyncIterator[RunningApp]:
-    async with running_app() as app:
-        yield app
 
 
 def door(app: RunningApp) -> McpDoor:
@@ -30,7 +23,7 @@ def door(app: RunningApp) -> McpDoor:
 
 
 async def a_notice(app: RunningApp) -> None:
-    task = (await app.post("/api/v2/tasks", {"type": "t", "session_id": "ada"})).json()["id"]
+    task = await app.submit("t", session_id="ada")
     worker = await app.worker(services=["t"])
     await worker.task()
     await worker.answer(task, "done")

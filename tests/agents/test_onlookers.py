@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.agents.sessions import Sessions, until
+from tests.agents.sessions import Sessions
 from tests.agents.test_push import connected
+from tests.support import wait_until
 
 
 async def looked(sessions: Sessions, session: str = "s1") -> dict[str, Any]:
@@ -17,7 +18,7 @@ async def looked(sessions: Sessions, session: str = "s1") -> dict[str, Any]:
         found = await sessions.notices(session, peek=True)
         return found[0] if found else None
 
-    return await until(there)
+    return await wait_until(there)
 
 
 async def delivered(sessions: Sessions, session: str = "s1") -> dict[str, Any]:
@@ -25,7 +26,7 @@ async def delivered(sessions: Sessions, session: str = "s1") -> dict[str, Any]:
         found = await looked(sessions, session)
         return found if found["delivered_by"] else None
 
-    return await until(told)
+    return await wait_until(told)
 
 
 @pytest.mark.contract("N-5", "N-8")

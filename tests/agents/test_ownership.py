@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -19,8 +18,8 @@ from fastapi.routing import iter_route_contexts
 from onward.app import build
 from onward.native.tools.tools import tools_of
 from onward.settings import Settings
-from tests.agents.sessions import until
-from tests.running_app import RunningApp, SocketWorker, running_app
+from tests.running_app import RunningApp, SocketWorker
+from tests.support import wait_until
 
 ABSENT = "01900000-0000-7000-8000-000000000000"
 SECRET = "4711-secret"
@@ -107,17 +106,11 @@ PLAIN = re.compile(
 )
 
 
-@pytest.fixture
-async def app() -> AsyncIterator[RunningApp]:
-    async with running_app() as app:
-        yield app
-
-
 async def adas(app: RunningApp, stage: str) -> str:
     """A task of Ada's that has come so far."""
     body = {"type": "secret", "payload": {"pin": SECRET}, "session_id": "ada", "max_retries": 0}
     body["requires_approval"] = stage == "waiting"
-    id: str = (await app.post("/api/v2/tasks", body)).json()["id"]
+    id: str = await app.submit(**body)
     if stage in ("running", "succeeded", "dead"):
         worker = await app.worker(group=None, services=["secret"])
         await worker.task()
@@ -134,13 +127,13 @@ async def adas(app: RunningApp, stage: str) -> str:
         found = await seen(app, id)
         return bool(found["state"] == stage and (stage != "running" or found["progress"]))
 
-    await until(there)
+    await wait_until(there)
     return id
 
 
 async def seen(app: RunningApp, id: str) -> dict[str, Any]:
     """As the operator has it."""
-    found: dict[str, Any] = (await app.get(f"/api/v2/tasks/{id}")).json()
+    found: dict[str, Any] = await app.task(id)
     return found
 
 
@@ -260,7 +253,7 @@ async def told(app: RunningApp) -> dict[str, Any]:
         items = (await app.get("/api/v2/sessions/ada/notifications")).json()["items"]
         return items[0] if items else None
 
-    return await until(there)
+    return await wait_until(there)
 
 
 @pytest.mark.contract("S2-9")

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from onward.native.tools.toolbox import LAST_OUTPUT, MOST_OUTPUT
-from tests.agents.sessions import TYPE, Sessions, until
+from tests.agents.sessions import TYPE, Sessions
 from tests.agents.test_figures import ledger
 from tests.agents.test_ownership import spoken
 from tests.running_app import SocketWorker, running_app
+from tests.support import wait_until
 
 PIECES: list[Any] = ["first", {"n": 2}, None]
 
@@ -44,7 +45,7 @@ async def put_out(sessions: Sessions, worker: SocketWorker, task: str, pieces: l
         since = since[: since.index("task.claimed")]
         return "task.progress" in since and since.count("task.chunk") == len(pieces)
 
-    await until(written, timeout=15)
+    await wait_until(written, timeout=15)
 
 
 async def result(sessions: Sessions, task: str) -> dict[str, Any]:
@@ -154,5 +155,5 @@ async def test_a_canceled_task_is_stopped_and_its_output_stays_in_its_history(
     assert (await either.over(task))["state"] == "canceled"
     said = await result(either, task)
     assert (said["status"], said["error"]["code"]) == ("failed", "CANCELED")
-    events = (await either.app.get(f"/api/v2/tasks/{task}/events")).json()["items"]
+    events = await either.app.events(task)
     assert [one["data"] for one in events if one["type"] == "task.chunk"] == PIECES

@@ -14,7 +14,7 @@ from onward.doors.agents import socket
 from onward.doors.agents.socket import TRY_LATER
 from onward.native.notifications import hub
 from onward.native.notifications.hub import BEHIND, Subscription
-from tests.agents.sessions import Sessions, until
+from tests.agents.sessions import Sessions
 from tests.agents.test_notices import a_notice, rewind
 from tests.support import wait_until
 
@@ -38,7 +38,7 @@ async def test_a_connected_session_is_pushed_the_notification_itself(sessions: S
     assert other.pending() == 1  # the handshake, and nothing else
     how = {"how": "websocket"}
     counted = "onward_notifications_delivered_total"
-    assert await until(lambda: _reaches(sessions, counted, 2, **how))
+    assert await wait_until(lambda: _reaches(sessions, counted, 2, **how))
     assert await sessions.metric("onward_notification_delay_seconds_count", until="websocket") == 2
     for one in (*listeners, other):
         await one.close()

@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from tests.agents.sessions import TYPE, Sessions, until
+from tests.agents.sessions import TYPE, Sessions
 from tests.agents.test_figures import DELAY, DURATION, TASKS, noticed
 from tests.running_app import SocketWorker
 from tests.support import wait_until
@@ -56,13 +56,13 @@ async def test_a_thousand_tasks_at_once_are_all_completed_and_all_told(sessions:
         async def told(session: str = session) -> bool:
             return {one["task_id"] for one in await sessions.notices(session)} == owned[session]
 
-        await until(told, timeout=60)
+        await wait_until(told, timeout=60)
     all_, pushed = TOTAL + 1, sum(len(owned[session]) for session in connected)
 
     async def reached() -> bool:
         return await sessions.metric("onward_notifications_reached_total") == all_
 
-    await until(reached, timeout=60)
+    await wait_until(reached, timeout=60)
     for listener in listeners.values():
         await listener.close()
     found = await noticed(sessions)

@@ -92,7 +92,7 @@ async def test_a_task_is_handed_off_and_acknowledged_at_once(app: RunningApp) ->
     )
     assert set(answer) == {"task_id", "acknowledgment_message", "status", "notifications"}
     assert answer["task_id"] in answer["acknowledgment_message"]
-    task = (await app.get(f"/api/v2/tasks/{answer['task_id']}")).json()
+    task = await app.task(answer["task_id"])
     assert (task["session_id"], task["type"]) == ("ada", "report.export")
     assert task["payload"] == {"any": 1}
 
@@ -130,7 +130,7 @@ async def test_a_result_says_what_each_status_calls_for(app: RunningApp) -> None
 @pytest.mark.contract("S2-1", "S2-7")
 async def test_a_late_task_is_said_to_go_on(app: RunningApp) -> None:
     body = {"type": "report.export", "payload": {}, "session_id": "ada", "timeout_ms": 1_000}
-    task = (await app.post("/api/v2/tasks", body)).json()["id"]
+    task = await app.submit(**body)
     worker = await app.worker(services=["report.export"])
     await worker.task()
     await app.advance(1_500)

@@ -16,7 +16,7 @@ from onward.core.contract import Key
 from onward.core.task import encode
 from onward.native.notifications import webhooks
 from onward.native.notifications.webhooks import QUEUE, WebhookDelivery
-from tests.agents.sessions import Sessions, until
+from tests.agents.sessions import Sessions
 from tests.agents.test_notices import rewind
 from tests.push.conftest import PlainWorker, Request, raw
 from tests.support import NOW, a_task, wait_until
@@ -77,7 +77,7 @@ async def test_a_notice_is_posted_as_a_signed_cloud_event(
         "sessionid": "s1",
         "data": notice,
     }
-    assert await until(lambda: webhook_deliveries(sessions, state="succeeded"))
+    assert await wait_until(lambda: webhook_deliveries(sessions, state="succeeded"))
     assert await sessions.metric("onward_notifications_delivered_total", how="webhook") == 1
 
 
@@ -101,9 +101,9 @@ async def test_a_receiver_that_is_away_is_tried_again(
     hook = receiver(answer)
     await sessions.prefer(webhook={"url": hook.url, "secret": SECRET})
     await sessions.succeed()
-    assert await until(lambda: webhook_deliveries(sessions, state="scheduled"))
+    assert await wait_until(lambda: webhook_deliveries(sessions, state="scheduled"))
     await sessions.app.advance(5_000)
-    assert await until(lambda: webhook_deliveries(sessions, state="succeeded"))
+    assert await wait_until(lambda: webhook_deliveries(sessions, state="succeeded"))
     first, second = hook.calls
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert int(second.headers["webhook-timestamp"]) == int(first.headers["webhook-timestamp"]) + 5
@@ -133,7 +133,7 @@ async def test_a_refusal_for_good_is_a_dead_letter(
     hook = receiver(raw(status, location=elsewhere.url))
     await sessions.prefer(webhook={"url": hook.url})
     await sessions.succeed()
-    (delivery,) = await until(lambda: webhook_deliveries(sessions, state="dead"))
+    (delivery,) = await wait_until(lambda: webhook_deliveries(sessions, state="dead"))
     assert str(status) in delivery["error"]["message"]
     assert len(hook.calls) == 1
     assert elsewhere.calls == []  # a redirect is not followed
@@ -145,7 +145,7 @@ async def test_an_event_that_is_read_again_posts_nothing(
     hook = receiver()
     await sessions.prefer(webhook={"url": hook.url})
     await sessions.succeed()
-    assert await until(lambda: webhook_deliveries(sessions, state="succeeded"))
+    assert await wait_until(lambda: webhook_deliveries(sessions, state="succeeded"))
     await rewind(sessions)
     assert len(await webhook_deliveries(sessions)) == 1
     assert len(hook.calls) == 1
@@ -179,7 +179,7 @@ async def test_a_host_that_is_no_longer_allowed_is_not_called(
     await sessions.prefer(webhook={"url": hook.url})
     monkeypatch.setattr(sessions.app.onward.hosts, "_nets", [])
     await sessions.succeed()
-    (delivery,) = await until(lambda: webhook_deliveries(sessions, state="scheduled"))
+    (delivery,) = await wait_until(lambda: webhook_deliveries(sessions, state="scheduled"))
     assert "is not among the hosts" in delivery["error"]["message"]
     assert hook.calls == []
 
@@ -193,7 +193,7 @@ async def test_a_receiver_that_hangs_is_given_up_on(
     await sessions.prefer(webhook={"url": hook.url})
     await sessions.succeed()
     try:
-        assert await until(lambda: webhook_deliveries(sessions, state="scheduled"))
+        assert await wait_until(lambda: webhook_deliveries(sessions, state="scheduled"))
     finally:
         held.set()
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -125,12 +125,6 @@ def lines(path: Path) -> list[str]:
 def go(path: Path) -> None:
     """Lets `hold` of that path end."""
     Path(f"{path}.go").touch()
-
-
-async def until(holds: Callable[[], Awaitable[object]], timeout: float = 30) -> None:
-    async with asyncio.timeout(timeout):
-        while not await holds():  # noqa: ASYNC110 what is waited for has no event
-            await asyncio.sleep(0.02)
 
 
 def pid_in(path: Path) -> int:

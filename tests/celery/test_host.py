@@ -21,7 +21,7 @@ from onward.workers.celery import host as host_module
 from onward.workers.celery.host import TRANSPORT, CeleryHost, HostThread
 from onward.workers.celery.wiring import DEFAULT_QUEUE, wake_queue
 from onward.workers.ledger.worker import Membership
-from tests.celery.ledger_client import LedgerClient, ledger_client, until
+from tests.celery.ledger_client import LedgerClient, ledger_client
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.servers import RedisServer
 from tests.support import wait_until
@@ -97,7 +97,7 @@ async def hosted(redis: RedisServer, doings: Doings) -> AsyncIterator[HostOnLedg
         async def signed_on() -> bool:
             return await here.workers() == ["celery@test/1"]
 
-        await until(signed_on)
+        await wait_until(signed_on)
         yield hosted
         doings.go.set()
         await hosted.close()
@@ -225,4 +225,4 @@ async def test_a_sweep_returns_what_waits_for_celery_workers(hosted: HostOnLedge
     async def swept() -> bool:
         return await hosted.sweep() == {"quick": 2}
 
-    await until(swept)
+    await wait_until(swept)

@@ -23,7 +23,6 @@ from tests.celery.ledger_client import (
     go,
     ledger_client,
     lines,
-    until,
 )
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.processes import Server
@@ -55,7 +54,7 @@ async def test_a_server_wakes_a_solo_worker_and_no_beat_is_needed(
                 members = (await http.get("/api/v2/workers")).json()["items"]
                 return [member["transport"] for member in members] == ["celery"]
 
-            await until(seen)
+            await wait_until(seen)
             task = {"type": "summarize", "payload": {"content": "It is short. Very short."}}
             took: list[float] = []
             ids: list[str] = []

@@ -16,7 +16,7 @@ import pytest
 from onward.core.task import State
 from onward.services.catalog import WORKERS_KIND
 from onward.workers.celery.wiring import wake_queue
-from tests.celery.ledger_client import LEASE_MS, LedgerClient, environment, go, lines, pid_in, until
+from tests.celery.ledger_client import LEASE_MS, LedgerClient, environment, go, lines, pid_in
 from tests.faults.redis_invariants import check_redis_invariants
 from tests.support import wait_until
 
@@ -88,7 +88,7 @@ async def test_work_longer_than_its_lease_is_kept(alone: LedgerClient, path: Pat
     async def outlived() -> bool:
         return ((await alone.get(id)).lease_until or 0) >= held + LEASE_MS
 
-    await until(outlived)
+    await wait_until(outlived)
     go(path)
     task = await alone.until(id, State.SUCCEEDED)
     assert (task.fence, lines(path)) == (1, ["began", "ended"])
@@ -123,7 +123,7 @@ async def test_a_process_killed_in_mid_task_is_replaced_and_another_ends_it_once
     async def complete() -> bool:
         return len(await alone.workers()) == 2
 
-    await until(complete)
+    await wait_until(complete)
     check_redis_invariants(alone.redis.client, [id])
 
 

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from onward.cli.demo.scenario import SESSIONS
 from onward.cli.demo.shop import TYPES
 from tests.processes import HTTP, Process, Server, free_port, serving
+from tests.support import poll_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -44,14 +44,6 @@ def onward(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProces
     )
 
 
-def until(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := what()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return found
-
-
 def items(url: str, path: str, **query: Any) -> list[dict[str, Any]]:
     answer = HTTP.get(f"{url}/api/v2/{path}", params=query, timeout=30)
     assert answer.status_code == 200, answer.text
@@ -74,8 +66,11 @@ def playing(url: str, folder: Path, *more: str) -> Iterator[Process]:
     before = demo_workers(url)
     demo = Process(*ONWARD, "demo", "--server", url, *more, env={"PYTHONUNBUFFERED": "1"}, log=log)
     try:
-        until(lambda: len(demo_workers(url) - before) == 3 and len(demo_schedules(url)) == 3)
-        until(lambda: items(url, "tasks", type="demo-thumbnail"))
+        poll_until(
+            lambda: len(demo_workers(url) - before) == 3 and len(demo_schedules(url)) == 3,
+            PATIENCE_S,
+        )
+        poll_until(lambda: items(url, "tasks", type="demo-thumbnail"), PATIENCE_S)
         yield demo
     finally:
         demo.kill()
@@ -108,7 +103,7 @@ def test_every_kind_of_thing_is_there_afterwards(server: Server, tmp_path: Path)
         )
 
     with playing(url, tmp_path) as demo:
-        until(there)
+        poll_until(there, PATIENCE_S)
         assert interrupt(demo) == 0
     flows = {flow["name"]: flow["version"] for flow in items(url, "flows")}
     assert flows == {"demo-order": 1, "demo-poster": 1}
@@ -154,7 +149,7 @@ def test_the_demo_goes_on_when_its_server_was_killed(tmp_path: Path) -> None:
             try:
                 second.wait_ready()
                 before = len(items(second.url, "tasks", limit=1000))
-                until(lambda: len(items(second.url, "tasks", limit=1000)) > before)
+                poll_until(lambda: len(items(second.url, "tasks", limit=1000)) > before, PATIENCE_S)
                 assert interrupt(demo) == 0
                 assert demo_schedules(second.url) == set()
             finally:

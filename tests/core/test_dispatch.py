@@ -1,4 +1,4 @@
-"""The one write path, and the sweep that takes it too, on a ledger in memory."""
+"""The one write path, on a ledger in memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from onward.core import alarm, dispatch, machine
+from onward.core import dispatch, machine
 from onward.core.alarm import Alarm
 from onward.core.clock import ManualClock
 from onward.core.contract import MAX_LETTERS, Key, LeaseRenewal, LeaseStatus, Verdict
 from onward.core.dispatch import TRIES, Dispatcher
-from onward.core.errors import Conflict, KeyReused, LedgerUnavailable, NotFound, QueueFull, TooBusy
+from onward.core.errors import Conflict, KeyReused, LedgerUnavailable, NotFound, QueueFull
 from onward.core.outcome import Lost, Outcome, Parked, Released, Succeeded
 from onward.core.policy import CANCEL_GRACE_MS
 from onward.core.task import FINAL_EVENTS, Letter, State
-from onward.core.waiters import Waiters
 from tests.core.dispatcher import BAD, BUSY, Observed, before_applying, dispatcher
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, an_ask, ids, wait_until
 
@@ -407,192 +406,6 @@ async def test_children_are_born_by_parking_and_wake_their_parent(dispatcher: Ob
     await wait_until(lambda: len(dispatcher.inbox) == 3)
     assert (dispatcher.inbox[2].id, dispatcher.inbox[2].letters[0].name) == (held.id, "child")
     assert worker_slots.free == 0
-
-
-# Waiting.
-
-
-@pytest.mark.contract("S0-1")
-async def test_a_caller_may_wait_for_the_result(dispatcher: Observed) -> None:
-    dispatcher.add_worker()
-    waiting = asyncio.create_task(dispatcher.submit_and_wait(a_task(), timeout_ms=60_000))
-    await wait_until(lambda: dispatcher.inbox)
-    await dispatcher.settle(dispatcher.inbox[0], Succeeded('{"answer":42}'))
-    receipt, ending = await waiting
-    assert ending is not None
-    assert (ending.id, ending.state, ending.result) == (
-        receipt.task,
-        State.SUCCEEDED,
-        '{"answer":42}',
-    )
-    assert len(dispatcher.waiters) == 0
-
-
-async def test_a_caller_learns_of_failure_and_of_cancelling_too(dispatcher: Observed) -> None:
-    for outcome, state in ((BAD, State.DEAD), (Succeeded("1"), State.SUCCEEDED)):
-        held = await dispatcher.running()
-        waiting = asyncio.create_task(dispatcher.wait(held.id, timeout_ms=60_000))
-        await wait_until(lambda: len(dispatcher.waiters) == 1)
-        await dispatcher.settle(held, outcome)
-        ending = await waiting
-        assert ending is not None
-        assert ending.state is state
-    receipt = await dispatcher.submit(a_task())
-    waiting = asyncio.create_task(dispatcher.wait(receipt.task, timeout_ms=60_000))
-    await wait_until(lambda: len(dispatcher.waiters) == 1)
-    await dispatcher.cancel(receipt.task)
-    ending = await waiting
-    assert ending is not None
-    assert ending.state is State.CANCELED
-
-
-async def test_who_waits_too_short_gets_nothing_and_the_task_lives_on(dispatcher: Observed) -> None:
-    receipt, ending = await dispatcher.submit_and_wait(a_task(), timeout_ms=1)
-    assert ending is None
-    assert (await dispatcher.task(receipt.task)).state is State.QUEUED
-
-
-async def test_who_asks_after_the_end_is_answered_at_once(dispatcher: Observed) -> None:
-    held = await dispatcher.running(key="k")
-    await dispatcher.settle(held, Succeeded("1"))
-    ending = await dispatcher.wait(held.id, timeout_ms=0)
-    assert ending is not None
-    assert (ending.result, ending.at) == ("1", NOW)
-    with pytest.raises(NotFound):
-        await dispatcher.wait("nobody", timeout_ms=0)
-
-
-async def test_a_known_key_waits_for_the_first_ones_result(dispatcher: Observed) -> None:
-    key = Key("s", "k", "body")
-    dispatcher.add_worker()
-    first = asyncio.create_task(dispatcher.submit_and_wait(a_task(), timeout_ms=60_000, key=key))
-    await wait_until(lambda: dispatcher.inbox)
-    second = asyncio.create_task(dispatcher.submit_and_wait(a_task(), timeout_ms=60_000, key=key))
-    await wait_until(lambda: len(dispatcher.waiters) == 2)
-    await dispatcher.settle(dispatcher.inbox[0], Succeeded("1"))
-    endings = [ending for _, ending in await asyncio.gather(first, second)]
-    assert endings[0] == endings[1] is not None
-
-
-async def test_an_ending_elsewhere_is_found_by_looking_again(
-    dispatcher: Observed, clock: ManualClock
-) -> None:
-    held = await dispatcher.running()
-    waiting = asyncio.create_task(dispatcher.wait(held.id, timeout_ms=60_000))
-    await wait_until(lambda: len(dispatcher.waiters) == 1)
-    await Dispatcher(dispatcher.backend, PROFILES, clock).settle(held, Succeeded("1"))
-    await dispatcher.reread()
-    ending = await waiting
-    assert ending is not None
-    assert ending.result == "1"
-
-
-async def test_a_caller_who_hangs_up_changes_nothing(dispatcher: Observed) -> None:
-    dispatcher.add_worker()
-    waiting = asyncio.create_task(dispatcher.submit_and_wait(a_task(), timeout_ms=60_000))
-    await wait_until(lambda: dispatcher.inbox)
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    assert len(dispatcher.waiters) == 0
-    assert await dispatcher.settle(dispatcher.inbox[0], Succeeded("1")) is Verdict.APPLIED
-
-
-async def test_too_many_callers_are_refused_before_anything_is_submitted(
-    dispatcher: Observed,
-) -> None:
-    dispatcher.waiters = Waiters(most=0)
-    with pytest.raises(TooBusy):
-        await dispatcher.submit_and_wait(a_task(id="t"), timeout_ms=1)
-    assert await dispatcher.backend.tasks.get(["t"]) == [None]
-
-
-# The sweep.
-
-
-async def test_the_sweep_looks_at_everything_that_is_due(
-    dispatcher: Observed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(alarm, "BATCH", 3)
-    await dispatcher.submit_all([a_task(run_at=NOW + 10) for _ in range(8)])
-    sweep = Alarm(dispatcher).sweep
-    assert await sweep() == 0
-    clock.advance(10)
-    assert await sweep() == 8
-    assert await sweep() == 0
-    assert dispatcher.tally["task.queued"] == 8
-    dispatcher.add_worker(8)
-    await wait_until(lambda: len(dispatcher.inbox) == 8)
-
-
-async def test_what_is_kept_long_enough_is_forgotten(
-    dispatcher: Observed, clock: ManualClock
-) -> None:
-    held = await dispatcher.running(profile="sync")
-    await dispatcher.settle(held, Succeeded("1"))
-    clock.advance(PROFILES["sync"].retention_ms - 1)
-    await Alarm(dispatcher).sweep()
-    assert (await dispatcher.task(held.id)).result == "1"
-    clock.advance(1)
-    await Alarm(dispatcher).sweep()
-    assert await dispatcher.backend.tasks.get([held.id]) == [None]
-
-
-async def test_of_two_sweepers_one_acts(dispatcher: Observed, clock: ManualClock) -> None:
-    held = await dispatcher.running()
-    clock.advance(LEASE_MS)
-    other = Dispatcher(dispatcher.backend, PROFILES, clock)
-    due = await dispatcher.backend.tasks.due(now=clock.now(), limit=10)
-    await asyncio.gather(*(one.apply_clock(due, clock.now()) for one in (dispatcher, other)))
-    assert (await dispatcher.history(held.id)).count("task.reclaimed") == 1
-    assert dispatcher.tally["task.reclaimed"] + other.tally["task.reclaimed"] == 1
-
-
-@pytest.mark.contract("S2-7")
-async def test_an_overdue_task_is_told_of_once_and_may_still_succeed(
-    dispatcher: Observed, clock: ManualClock
-) -> None:
-    held = await dispatcher.running(profile="notified", expires_at=NOW + 1_000)
-    clock.advance(1_000)
-    for _ in range(3):
-        await Alarm(dispatcher).sweep()
-    assert (await dispatcher.task(held.id)).overdue
-    assert await dispatcher.settle(held, Succeeded("1")) is Verdict.APPLIED
-    assert (await dispatcher.history(held.id))[2:] == ["task.timeout", "task.succeeded"]
-
-
-@pytest.mark.contract("R-5")
-async def test_a_task_that_takes_its_workers_with_it_dies(
-    dispatcher: Observed, clock: ManualClock
-) -> None:
-    receipt = await dispatcher.submit(a_task())
-    dispatcher.add_worker(10)
-    for lost in range(1, 6):
-        await wait_until(lambda lost=lost: len(dispatcher.inbox) == lost)  # type: ignore[misc]
-        clock.advance(LEASE_MS)
-        await Alarm(dispatcher).sweep()
-    task = await dispatcher.task(receipt.task)
-    assert (task.state, task.failures, task.retries) == (State.DEAD, 0, 0)
-    assert (await dispatcher.history(task.id))[-2:] == ["task.failed", "task.dlq"]
-
-
-async def test_the_sweep_goes_on_when_the_ledger_comes_back(
-    dispatcher: Observed, clock: ManualClock
-) -> None:
-    await dispatcher.submit(a_task(run_at=NOW + 1))
-    clock.advance(1)
-    due, tried = dispatcher.backend.tasks.due, asyncio.Event()
-
-    async def away(**_: Any) -> Any:
-        dispatcher.backend.tasks.due = due  # type: ignore[method-assign]
-        tried.set()
-        raise LedgerUnavailable("away")
-
-    dispatcher.backend.tasks.due = away  # type: ignore[method-assign]
-    running = asyncio.create_task(Alarm(dispatcher, every_ms=1).run())
-    await tried.wait()
-    await wait_until(lambda: dispatcher.tally["task.queued"] == 1)
-    running.cancel()
-    await asyncio.wait([running])
 
 
 async def test_a_signal_to_a_task_that_reads_none_is_refused_in_the_end(

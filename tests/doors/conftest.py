@@ -1,15 +1,16 @@
-"""One app a test."""
+"""A real server behind the guard."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.running_app import RunningApp, running_app
+from tests.doors.guarded_server import GuardedServer
 
 
-@pytest.fixture
-async def app() -> AsyncIterator[RunningApp]:
-    async with running_app() as opened:
-        yield opened
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[GuardedServer]:
+    started = GuardedServer()
+    yield started
+    started.stop()

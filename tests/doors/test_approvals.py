@@ -32,7 +32,7 @@ async def listed(app: RunningApp, query: str = "") -> list[str]:
 
 
 async def task_of(app: RunningApp, item: dict[str, Any]) -> dict[str, Any]:
-    task: dict[str, Any] = (await app.get(f"/api/v2/tasks/{item['task_id']}")).json()
+    task: dict[str, Any] = await app.task(item["task_id"])
     return task
 
 

@@ -150,7 +150,7 @@ async def test_a_stream_is_refused_before_it_begins(app: RunningApp, digits: str
 @pytest.mark.parametrize("digits", [str(2**63), LONG, "²", "٣"])
 async def test_the_number_of_an_approval_is_small_or_unknown(app: RunningApp, digits: str) -> None:
     body = {"type": "guarded", "payload": {}, "requires_approval": True}
-    task = (await app.post("/api/v2/tasks", body)).json()["id"]
+    task = await app.submit(**body)
     answer = await app.get(f"/api/v2/approvals/{task}.{digits}")
     assert answer.status_code == 404, answer.text
 
@@ -169,7 +169,7 @@ async def test_a_worker_cannot_put_a_task_off_for_ever(app: RunningApp) -> None:
 async def test_a_number_beyond_64_bits_in_a_frame_fails_that_task_alone(app: RunningApp) -> None:
     worker = await app.worker(group="default")
     body = {"type": "job", "queue": "group:default"}
-    task = (await app.post("/api/v2/tasks", body)).json()["id"]
+    task = await app.submit(**body)
     frame = await worker.task()
     await worker.answer(frame["taskId"], error="busy", retryAfterMs=MOST + 1)
     assert (await worker.receive())["type"] == "error"
@@ -179,7 +179,7 @@ async def test_a_number_beyond_64_bits_in_a_frame_fails_that_task_alone(app: Run
 
 async def _known(app: RunningApp) -> defaultdict[str, str]:
     """For the names in a path: a task that is there, so that numbers get as far as the ledger."""
-    task = (await app.post("/api/v2/tasks", {"type": "there", "payload": {}})).json()["id"]
+    task = await app.submit("there", payload={})
     return defaultdict(lambda: "there", task_id=task, number="1")
 
 

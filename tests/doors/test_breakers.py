@@ -48,7 +48,7 @@ async def test_an_open_breaker_parks_the_work_and_says_so_everywhere() -> None:
 
         parked = await submit(app)
         await app.settled()
-        task = (await app.get(f"/api/v2/tasks/{parked['id']}")).json()
+        task = await app.task(parked["id"])
         assert (task["state"], task["attempt"]) == ("queued", 0)
         assert worker.pending() == 0, "nobody is sent there"
         why = (await app.get(f"/api/v2/tasks/{parked['id']}/explain")).json()
@@ -88,7 +88,7 @@ async def test_one_probe_goes_out_after_the_pause_and_closes_it() -> None:
         await app.settled()
         assert (await circuit(app))["services"]["ocr"]["state"] == "closed"
         assert worker.pending() == 2, "the first wave"
-        task = (await app.get(f"/api/v2/tasks/{tasks[0]['id']}")).json()
+        task = await app.task(tasks[0]["id"])
         assert (task["state"], task["attempt"]) == ("succeeded", 1)
 
 

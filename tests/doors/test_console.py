@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.running_app import RunningApp, running_app
-from tests.support import wait_until
+from tests.support import bad_json, wait_until
 
 PROBLEM = "application/problem+json"
 FIELDS = {
@@ -23,11 +23,6 @@ async def submitted(app: RunningApp, **body: Any) -> dict[str, Any]:
     assert response.status_code == 202, response.text
     task: dict[str, Any] = response.json()
     return task
-
-
-async def read(app: RunningApp, task: str) -> dict[str, Any]:
-    body: dict[str, Any] = (await app.get(f"/api/v2/tasks/{task}")).json()
-    return body
 
 
 @pytest.mark.contract("N-3", "R-7")
@@ -115,16 +110,13 @@ async def test_a_failing_task_is_retried_on_its_own_schedule_and_then_dies(app: 
     for delay in (100, 200):
         await worker.answer((await worker.task())["taskId"], error="flaky", status=503)
         await app.settled()
-        assert (await read(app, task["id"]))["phase"] == "retry_wait"
+        assert (await app.task(task["id"]))["phase"] == "retry_wait"
         await app.advance(delay)
     await worker.answer((await worker.task())["taskId"], error="flaky", status=503)
     await app.settled()
-    dead = await read(app, task["id"])
+    dead = await app.task(task["id"])
     assert (dead["state"], dead["attempt"], dead["error"]["message"]) == ("dead", 3, "flaky")
-    types = [
-        event["type"]
-        for event in (await app.get(f"/api/v2/tasks/{task['id']}/events")).json()["items"]
-    ]
+    types = [event["type"] for event in await app.events(task["id"])]
     assert types.count("task.retrying") == 2
     assert types[-2:] == ["task.failed", "task.dlq"]
 
@@ -143,7 +135,7 @@ async def test_a_permanent_error_is_not_tried_again(app: RunningApp, error: dict
     task = await submitted(app)
     await worker.answer((await worker.task())["taskId"], **error)
     await app.settled()
-    assert (await read(app, task["id"]))["state"] == "dead"
+    assert (await app.task(task["id"]))["state"] == "dead"
 
 
 @pytest.mark.contract("N-4", "R-7")
@@ -162,7 +154,7 @@ async def test_cancel_ends_what_waits_and_stops_what_runs(app: RunningApp) -> No
     assert await worker.receive() == {"type": "cancel", "taskId": task["id"]}
     await worker.answer(task["id"], "finished all the same")
     await app.settled()
-    assert (await read(app, task["id"]))["state"] == "canceled"
+    assert (await app.task(task["id"]))["state"] == "canceled"
 
 
 @pytest.mark.contract("N-4")
@@ -172,7 +164,7 @@ async def test_a_worker_that_ignores_a_cancel_is_overruled(app: RunningApp) -> N
     await worker.task()
     await app.post(f"/api/v2/tasks/{task['id']}/cancel", None)
     await app.advance(10_000)
-    assert (await read(app, task["id"]))["state"] == "canceled"
+    assert (await app.task(task["id"]))["state"] == "canceled"
 
 
 @pytest.mark.contract("N-4")
@@ -187,7 +179,7 @@ async def test_retry_begins_a_new_generation_with_a_mended_payload(app: RunningA
     assert (frame["taskId"], frame["payload"]) == (task["id"], {"name": "Ada"})
     await worker.answer(task["id"], "ok")
     await app.settled()
-    assert (await read(app, task["id"]))["state"] == "succeeded"
+    assert (await app.task(task["id"]))["state"] == "succeeded"
     no = await app.post(f"/api/v2/tasks/{task['id']}/retry", None)
     assert no.status_code == 409
 
@@ -236,8 +228,7 @@ async def test_errors_are_problems_with_a_stable_code(
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (b"{", 400),
-        (b'{"type":"a","payload":NaN}', 400),
+        *((body, 400) for body, _ in bad_json("payload")),
         (b'{"type":"a","type":"b"}', 400),
         (b"[]", 422),
         (b"{}", 422),
@@ -379,13 +370,13 @@ async def test_with_a_session_the_timeout_is_told_and_the_work_goes_on(app: Runn
     task = await submitted(app, session_id="s", timeout_ms=1_000)
     await worker.task()
     await app.advance(1_000)
-    overdue = await read(app, task["id"])
+    overdue = await app.task(task["id"])
     assert (overdue["state"], overdue["phase"]) == ("running", "overdue")
     await app.advance(1_000)
     await worker.answer(task["id"], "at last")
     await app.settled()
-    assert (await read(app, task["id"]))["result"] == "at last"
-    events = (await app.get(f"/api/v2/tasks/{task['id']}/events")).json()["items"]
+    assert (await app.task(task["id"]))["result"] == "at last"
+    events = await app.events(task["id"])
     assert [event["type"] for event in events].count("task.timeout") == 1
 
 

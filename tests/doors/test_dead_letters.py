@@ -38,7 +38,7 @@ async def died(
 
 
 async def state_of(app: RunningApp, id: str) -> tuple[str, int]:
-    task = (await app.get(f"/api/v2/tasks/{id}")).json()
+    task = await app.task(id)
     return task["state"], task["generation"]
 
 
@@ -65,7 +65,7 @@ async def test_dead_letters_are_grouped_by_what_they_died_of(app: RunningApp) ->
     assert group["message"] == "order 18 has no address", "the newest one's"
     assert (group["first_at"], group["last_at"]) == (began, began + 1_000)
     assert group["task_ids"] == [second, first]
-    assert group["sample"] == (await app.get(f"/api/v2/tasks/{second}")).json()
+    assert group["sample"] == await app.task(second)
     assert (newest["count"], newest["task_ids"]) == (1, [other])
 
     page = (await app.get(PATH, params={"fingerprint": group["fingerprint"]})).json()
@@ -110,7 +110,7 @@ async def test_a_replay_keeps_the_id_and_begins_a_new_generation(app: RunningApp
 async def test_what_is_no_dead_letter_is_refused_and_the_rest_goes_on(app: RunningApp) -> None:
     worker = await a_worker(app)
     id = await died(app, worker)
-    alive = (await app.post("/api/v2/tasks", {"type": "later", "delay_ms": 9})).json()["id"]
+    alive = await app.submit("later", delay_ms=9)
     for verb, did, after in (("replay", "replayed", "running"), ("abandon", "abandoned", "failed")):
         if verb == "abandon":
             await worker.answer((await worker.task())["taskId"], error="no", errorType="NotFound")
@@ -152,7 +152,7 @@ async def test_a_filter_says_which_and_an_empty_one_means_all(app: RunningApp) -
     gone = (await app.post(f"{PATH}/abandon", {"filter": {"fingerprint": fingerprint}})).json()
     assert (gone["matched"], gone["abandoned"], gone["refused"]) == (2, 2, [])
     assert [await state_of(app, id) for id in mails] == [("failed", 1)] * 2
-    events = (await app.get(f"/api/v2/tasks/{mails[0]}/events")).json()["items"]
+    events = await app.events(mails[0])
     assert [event["type"] for event in events][-3:] == ["task.failed", "task.dlq", "task.abandoned"]
     rest = (await app.post(f"{PATH}/replay", {"filter": {}})).json()
     assert (rest["matched"], rest["replayed"]) == (1, 1)
@@ -166,7 +166,7 @@ async def test_a_rate_stands_in_the_ledger_and_needs_nobody_to_keep_it(app: Runn
     done = (await app.post(f"{PATH}/replay", {"filter": {}, "rate": 2})).json()
     assert done == {**DONE, "matched": 4, "replayed": 4, "until": now + 1_500}
     await app.settled()
-    tasks = [(await app.get(f"/api/v2/tasks/{id}")).json() for id in ids]
+    tasks = [await app.task(id) for id in ids]
     assert [task["state"] for task in tasks] == ["running"] + ["scheduled"] * 3
     assert [task["run_at"] for task in tasks] == [None, now + 500, now + 1_000, now + 1_500]
     for id in ids:
@@ -216,7 +216,7 @@ async def fingerprint(app: RunningApp) -> str:
 
 
 async def payload_of(app: RunningApp, id: str) -> Any:
-    return (await app.get(f"/api/v2/tasks/{id}")).json()["payload"]
+    return (await app.task(id))["payload"]
 
 
 @pytest.mark.contract("N-5", "S1-10")
@@ -336,7 +336,7 @@ async def test_a_dry_run_masks_as_reading_does_and_a_mask_is_never_replayed(
 async def test_a_mended_payload_of_a_guarded_task_is_approved_anew(app: RunningApp) -> None:
     worker = await a_worker(app)
     body = {"type": "pay", "payload": 1, "requires_approval": True}
-    id = (await app.post("/api/v2/tasks", body)).json()["id"]
+    id = await app.submit(**body)
     await app.post(f"/api/v2/approvals/{id}.1/approve", None)
     await worker.answer((await worker.task())["taskId"], error="no", errorType="NotFound")
     await app.settled()

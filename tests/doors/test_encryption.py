@@ -17,7 +17,6 @@ from onward.core.task import Claimed
 from onward.ledgers.sealed import unwrap
 from onward.ledgers.sealed.store import AGAIN_MS
 from onward.workers.runner import Runner
-from tests.agents.sessions import until
 from tests.contract.sealed_ledger import BOTH, NEW, OLD, SECRET, file_bytes, redis_bytes
 from tests.running_app import RunningApp, running_app
 from tests.runs.flow_app import call, chain
@@ -54,7 +53,7 @@ async def live(app: RunningApp) -> str:
     service = {"name": "pay", "task_types": ["pay"]}
     assert (await app.post("/api/v2/services", service)).status_code == 201
     body = {"type": "pay", "payload": {"card": SECRET}, "idempotency_key": "once"}
-    task = str((await app.post("/api/v2/tasks", body)).json()["id"])
+    task = str(await app.submit(**body))
     worker = await app.worker(group=None, services=["pay"])
     frame = await worker.task()
     assert frame["payload"] == {"card": SECRET}
@@ -70,7 +69,7 @@ async def live(app: RunningApp) -> str:
     await worker.answer(task, {"receipt": SECRET})
     await app.get(path, params={"wait_ms": 5000})
     dies = {"type": "pay", "payload": SECRET, "max_retries": 0}
-    dead = (await app.post("/api/v2/tasks", dies)).json()["id"]
+    dead = await app.submit(**dies)
     await worker.task()
     await worker.answer(dead, error=f"no such card {SECRET}", status=400)
     await app.get(f"/api/v2/tasks/{dead}", params={"wait_ms": 5000})
@@ -95,7 +94,7 @@ async def test_whoever_has_the_files_has_nothing(
 ) -> None:
     async with opened(keys) as app:
         task = await live(app)
-        read = (await app.get(f"/api/v2/tasks/{task}")).json()
+        read = await app.task(task)
         assert (read["payload"], read["result"]) == ({"card": SECRET}, {"receipt": SECRET})
         assert read["progress_message"] == SECRET
         (approval,) = (await app.get("/api/v2/approvals")).json()["items"]
@@ -110,15 +109,15 @@ async def test_whoever_has_the_files_has_nothing(
 async def test_an_idempotency_key_still_tells_bodies_apart(opened: Opened) -> None:
     async with opened(BOTH) as app:
         body = {"type": "pay", "payload": {"n": 1}, "idempotency_key": "once"}
-        first = (await app.post("/api/v2/tasks", body)).json()["id"]
-        assert (await app.post("/api/v2/tasks", body)).json()["id"] == first
+        first = await app.submit(**body)
+        assert await app.submit(**body) == first
         other = await app.post("/api/v2/tasks", {**body, "payload": {"n": 2}})
         assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
 
 
 async def test_a_task_survives_a_restart_with_another_key_first(opened: Opened) -> None:
     async with opened(OLD) as app:
-        task = (await app.post("/api/v2/tasks", {"type": "pay", "payload": SECRET})).json()["id"]
+        task = await app.submit("pay", payload=SECRET)
     async with opened(BOTH) as app:
         worker = await app.worker(group=None, services=["pay"])
         assert (await worker.task())["payload"] == SECRET
@@ -129,7 +128,7 @@ async def test_a_task_survives_a_restart_with_another_key_first(opened: Opened) 
 
 async def test_without_its_key_a_task_is_refused_and_the_server_lives(opened: Opened) -> None:
     async with opened(OLD) as app:
-        task = (await app.post("/api/v2/tasks", {"type": "pay", "payload": SECRET})).json()["id"]
+        task = await app.submit("pay", payload=SECRET)
     async with opened(NEW) as app:
         with capture_logs() as logs:
             worker = await app.worker(group=None, services=["pay"])
@@ -142,7 +141,7 @@ async def test_without_its_key_a_task_is_refused_and_the_server_lives(opened: Op
         listed = (await app.get("/api/v2/tasks")).json()["items"]
         assert [(one["id"], one["phase"]) for one in listed] == [(task, "parked")]
         assert listed[0]["payload"]["sealed"] == "k1"
-        fresh = (await app.post("/api/v2/tasks", {"type": "pay", "payload": 1})).json()["id"]
+        fresh = await app.submit("pay", payload=1)
         assert (await worker.task())["taskId"] == fresh, "everybody else is served"
         await app.advance(2 * AGAIN_MS)
         await app.settled()
@@ -219,7 +218,7 @@ async def test_a_part_that_does_not_open_is_no_failure(monkeypatch: pytest.Monke
     monkeypatch.setattr("onward.workers.runner.KEY_S", 0)
     async with running_app() as app:
         body = {"type": "torn", "payload": 1, "max_retries": 0}
-        task = (await app.post("/api/v2/tasks", body)).json()["id"]
+        task = await app.submit(**body)
         runner = Runner(
             app.onward.dispatcher, Torn(), worker="w", queues=["torn"], slots=1, lease_ms=10**12
         )
@@ -242,7 +241,7 @@ async def agents(tmp_path: Path) -> AsyncIterator[RunningApp]:
 async def test_the_agents_keys_show_what_is_sealed(agents: RunningApp) -> None:
     app = agents
     body = {"type": "pay", "payload": {"card": SECRET}, "session_id": "s1"}
-    task = (await app.post("/api/v2/tasks", body)).json()["id"]
+    task = await app.submit(**body)
     worker = await app.worker(group=None, services=["pay"])
     await worker.task()
     await worker.answer(task, {"receipt": SECRET})
@@ -259,7 +258,7 @@ async def test_the_agents_keys_show_what_is_sealed(agents: RunningApp) -> None:
     async def told() -> Any:
         return (await app.get("/api/v2/sessions/s1/notifications")).json()["items"]
 
-    assert [notice["task_id"] for notice in await until(told)] == [task]
+    assert [notice["task_id"] for notice in await wait_until(told)] == [task]
 
 
 @pytest.mark.contract("N-5")
@@ -281,4 +280,4 @@ async def test_a_dead_letter_without_its_key_does_not_stop_the_patch_of_the_othe
         done = (await app.post("/api/v2/dead-letters/replay", patch)).json()
         assert (done["replayed"], done["refused_count"]) == (1, 1)
         assert done["refused"][0]["id"] == sealed
-        assert (await app.get(f"/api/v2/tasks/{readable}")).json()["payload"] == {"n": 2}
+        assert (await app.task(readable))["payload"] == {"n": 2}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import pytest
@@ -25,9 +25,8 @@ seed = Seed003()
 
 
 @pytest.fixture
-async def app() -> AsyncIterator[RunningApp]:
-    async with running_app(ledger=fresh_url("valkey"), archive="") as opened:
-        yield opened
+def app_settings() -> dict[str, Any]:
+    return {"ledger": fresh_url("valkey"), "archive": ""}
 
 
 async def known(app: RunningApp, task: str) -> dict[str, Any]:

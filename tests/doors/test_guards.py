@@ -118,7 +118,7 @@ async def test_a_mended_payload_is_held_to_the_queue_and_to_a_guard_that_came_la
     app: RunningApp,
 ) -> None:
     worker = await app.worker(group=None, services=["pay"])
-    task = (await app.post("/api/v2/tasks", {"type": "x", "queue": "pay"})).json()["id"]
+    task = await app.submit("x", queue="pay")
     await worker.task()
     await worker.answer(task, error="no", errorType="InvalidInput")
     await app.settled()
@@ -135,7 +135,7 @@ async def test_a_dead_letter_is_not_replayed_past_a_guard_that_came_later(app: R
     worker = await app.worker(group=None, services=["pay"])
     terms = {"expires_ms": 1_000, "default": "approve"}
     bodies: list[dict[str, Any]] = [{"type": "pay"}, {"type": "pay", "approval": terms}]
-    tasks = [(await app.post("/api/v2/tasks", body)).json()["id"] for body in bodies]
+    tasks = [await app.submit(**body) for body in bodies]
     await app.advance(1_000)
     for _ in tasks:
         await worker.answer((await worker.task())["taskId"], error="no", errorType="InvalidInput")
@@ -146,7 +146,7 @@ async def test_a_dead_letter_is_not_replayed_past_a_guard_that_came_later(app: R
     assert answer.json()["replayed"] == 2
     await app.advance(5_000)
     for task in tasks:
-        shown = (await app.get(f"/api/v2/tasks/{task}")).json()
+        shown = await app.task(task)
         assert shown["phase"] == "waiting_approval", "and it does not expire into a yes"
 
 

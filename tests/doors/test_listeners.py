@@ -59,7 +59,7 @@ class Listener:
 async def path_of(app: RunningApp, kind: str) -> str:
     if kind != "events":
         return {"live": "/api/v2/live", "notices": "/api/v2/sessions/s/notifications"}[kind]
-    task = (await app.post("/api/v2/tasks", {"type": "report"})).json()["id"]
+    task = await app.submit("report")
     return f"/api/v2/tasks/{task}/events"
 
 

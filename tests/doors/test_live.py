@@ -16,13 +16,7 @@ from onward.native import live as live_module
 from onward.native.caller import OPERATOR
 from onward.native.history import KEPT, STEP_MS, History
 from onward.native.live import CHANGED, Live
-from tests.running_app import RunningApp, running_app
-
-
-@pytest.fixture
-async def app() -> AsyncIterator[RunningApp]:
-    async with running_app() as opened:
-        yield opened
+from tests.running_app import RunningApp
 
 
 @pytest.fixture
@@ -90,7 +84,7 @@ async def test_a_task_whose_count_stays_the_same_is_still_named(
     app: RunningApp, live: Live
 ) -> None:
     """One begins and another ends: the numbers stand still, the rows on screen do not."""
-    first = (await app.post("/api/v2/tasks", {"type": "report"})).json()["id"]
+    first = await app.submit("report")
     page = Page(live)
     async with page.closing():
         await page.hear()
@@ -110,7 +104,7 @@ async def test_too_many_to_name_are_told_as_many(app: RunningApp, live: Live) ->
             await app.post("/api/v2/tasks", {"type": "report"})
         await live._look()
         assert (await page.hear())[1]["changed"] is None
-        last = (await app.post("/api/v2/tasks", {"type": "report"})).json()["id"]
+        last = await app.submit("report")
         await live._look()
         assert (await page.hear())[1]["changed"] == [last]
 
@@ -196,10 +190,7 @@ async def test_history_is_bounded(app: RunningApp) -> None:
 
 
 async def test_tasks_are_found_by_name_and_briefly(app: RunningApp) -> None:
-    ids = [
-        (await app.post("/api/v2/tasks", {"type": "report", "payload": {"n": n}})).json()["id"]
-        for n in range(3)
-    ]
+    ids = [await app.submit("report", payload={"n": n}) for n in range(3)]
     named = await app.get("/api/v2/tasks", params={"id": [ids[2], ids[0], "no-such"]})
     assert [task["id"] for task in named.json()["items"]] == [ids[2], ids[0]]
     assert named.json()["items"][0]["payload"] == {"n": 2}

@@ -48,9 +48,7 @@ async def app() -> AsyncIterator[RunningApp]:
 
 
 async def submitted(app: RunningApp, **more: Any) -> str:
-    answer = await app.post("/api/v2/tasks", {"type": "pay", "payload": CARD, **more})
-    assert answer.status_code == 202, answer.text
-    return str(answer.json()["id"])
+    return await app.submit("pay", payload=CARD, **more)
 
 
 async def worked(app: RunningApp, task: str) -> SocketWorker:
@@ -263,7 +261,7 @@ async def test_the_example_of_the_document_does_what_it_says(app: RunningApp) ->
     (service,) = made["worker"].services.values()
     await app.post("/api/v2/services", service.declaration())
     payload = {"card": {"number": SECRET}, "people": [{"email": "a@b.c", "n": 1}], "amount": 3}
-    task = (await app.post("/api/v2/tasks", {"type": "pay", "payload": payload})).json()["id"]
+    task = await app.submit("pay", payload=payload)
     seen = (await read(app, f"/api/v2/tasks/{task}", **MASKED))["payload"]
     assert seen["card"] == {"number": MASK}
     assert seen["people"] == [{"email": MASK, "n": 1}]

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from onward.doors.page import files as page
-from tests.running_app import RunningApp, running_app
+from tests.running_app import RunningApp
 
 STATIC = Path(page.__file__).parent / "static"
 FIRST_SCREEN = 200_000
-
-
-@pytest.fixture
-async def app() -> AsyncIterator[RunningApp]:
-    async with running_app() as opened:
-        yield opened
 
 
 @pytest.mark.contract("N-8")

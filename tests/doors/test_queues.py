@@ -24,7 +24,7 @@ async def test_a_paused_queue_accepts_work_and_hands_out_none() -> None:
             "retrying": 0,
             "states": dict.fromkeys(State, 0),
         }
-        task = (await app.post("/api/v2/tasks", {"type": "ocr", "payload": 1})).json()["id"]
+        task = await app.submit("ocr", payload=1)
         await app.settled()
         assert worker.pending() == 0
         why = (await app.get(f"/api/v2/tasks/{task}/explain")).json()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,16 +22,8 @@ seed = Seed003()
 
 
 @pytest.fixture
-async def app(tmp_path: Path) -> AsyncIterator[RunningApp]:
-    url = fresh_url("valkey")
-    async with running_app(ledger=url, archive=f"sqlite:///{tmp_path}/archive.db") as opened:
-        yield opened
-
-
-async def eventually(holds: Callable[[], Awaitable[bool]], timeout: float = 30) -> None:
-    async with asyncio.timeout(timeout):
-        while not await holds():  # noqa: ASYNC110 what is waited for is in another process
-            await asyncio.sleep(0.05)
+def app_settings(tmp_path: Path) -> dict[str, Any]:
+    return {"ledger": fresh_url("valkey"), "archive": f"sqlite:///{tmp_path}/archive.db"}
 
 
 async def see(task: str, state: str) -> dict[str, Any]:
@@ -63,7 +53,7 @@ async def test_a_task_is_a_hash_and_its_id_stands_in_the_primary_list(app: Runni
 @pytest.mark.contract("S3-14", "R-4")
 async def test_work_of_other_types_shows_what_it_was_given(app: RunningApp) -> None:
     body = {"type": "resize", "payload": {"width": 3}}
-    task = (await app.post("/api/v2/tasks", body)).json()["id"]
+    task = await app.submit(**body)
     assert (await see(task, "PENDING"))["content"] == '{"width":3}'
     assert seed.ids("tasks:pending:primary:resize") == [task]
 
@@ -211,7 +201,7 @@ async def test_a_log_that_is_read_again_leaves_each_id_where_it_stands_once(
                 return True
             return False
 
-        await eventually(projected)
+        await wait_until(projected)
     await redis.aclose()
     assert seed.ids("tasks:pending:primary") == waiting
     assert seed.ids("dlq:tasks") == [gone]
@@ -242,7 +232,7 @@ async def test_a_task_that_only_the_archive_has_can_be_read_and_deleted(app: Run
         await app.advance(24 * 3_600_000)
         return not await app.onward.backend.tasks.counts()
 
-    await eventually(departed)
+    await wait_until(departed)
     assert (await read(app, task))["result"] == "short"
     deleted = await app.http.delete(f"/api/v1/tasks/{task}")
     assert deleted.json() == {"task_id": task, "state": "COMPLETED"}

@@ -342,7 +342,7 @@ async def test_after_a_pause_orphans_are_requeued_and_what_is_held_here_is_not(
 async def test_orphans_of_others_are_taken_back_and_not_told_of() -> None:
     async with running_app() as app:
         body = {"type": "summarize", "session_id": "s"}
-        secret = (await app.post("/api/v2/tasks", body)).json()["id"]
+        secret = await app.submit(**body)
         await taken_by_a_ghost(app, secret)
         app.clock.advance(1_000)
         found = await app.post("/api/v1/tasks/requeue-orphaned", None)

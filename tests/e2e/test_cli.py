@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +24,7 @@ import pytest
 
 from onward.ledgers import open_backend
 from tests.processes import HTTP, free_port, serving
+from tests.support import poll_until
 
 pytestmark = pytest.mark.slow
 
@@ -48,15 +49,6 @@ ONWARD = [sys.executable, "-m", "onward.cli"]
 def environment(**more: str) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return {**kept, "PYTHONWARNINGS": "error", **more}
-
-
-def until(what: Callable[[], Any], seconds: float = 20) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := what():
-            return found
-        time.sleep(0.02)
-    raise AssertionError("waited in vain")
 
 
 @contextmanager
@@ -129,7 +121,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with process("up", "--port", str(port), cwd=place) as server:
-        until(lambda: answers(url) or server.poll() is not None)
+        poll_until(lambda: answers(url) or server.poll() is not None)
         assert server.poll() is None
         yield Machine(url, place, server)
         server.send_signal(signal.SIGTERM)
@@ -162,7 +154,7 @@ def test_up_says_where_it_is_and_what_to_try(tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with process("up", "--port", str(port), "--ledger", "sqlite:///x.db", cwd=tmp_path) as server:
-        until(lambda: answers(url))
+        poll_until(lambda: answers(url))
         server.send_signal(signal.SIGINT)
         said, _ = server.communicate(timeout=20)
 
@@ -296,7 +288,7 @@ def test_a_worker_runs_from_its_file_and_drains_on_sigterm(machine: Machine) -> 
         "worker", "jobs:worker", cwd=machine.place, env={"ONWARD_URL": machine.url}
     ) as worker:
         id = machine.json("submit", "nap", '{"until": "dawn"}')["id"]
-        until(lambda: (machine.place / "dawn.begun").exists())
+        poll_until(lambda: (machine.place / "dawn.begun").exists())
         worker.send_signal(signal.SIGTERM)
         (machine.place / "dawn").touch()
         said, _ = worker.communicate(timeout=20)
@@ -307,7 +299,7 @@ def test_a_worker_runs_from_its_file_and_drains_on_sigterm(machine: Machine) -> 
 
 def test_cancel_says_that_the_worker_was_asked_to_stop(machine: Machine) -> None:
     id = machine.json("submit", "countdown", '{"seconds": 60}')["id"]
-    until(lambda: machine.json("task", "get", id)["state"] == "running")
+    poll_until(lambda: machine.json("task", "get", id)["state"] == "running")
     done = machine.run("task", "cancel", id)
     assert (done.returncode, done.stdout) == (0, f"– canceling  {id}\n")
     assert done.stderr == f"its worker was asked to stop: onward task watch {id}\n"
@@ -327,11 +319,11 @@ def test_a_second_signal_ends_a_worker_at_once(machine: Machine) -> None:
         "worker", "stuck.py:worker", cwd=machine.place, env={"ONWARD_URL": machine.url}
     ) as worker:
         id = machine.json("submit", "hang", "--max-retries", "0")["id"]
-        until(lambda: machine.json("task", "get", id)["state"] == "running")
+        poll_until(lambda: machine.json("task", "get", id)["state"] == "running")
         worker.send_signal(signal.SIGTERM)
         said = worker.stdout
         assert said is not None
-        until(lambda: "a second signal ends it at once" in said.readline())
+        poll_until(lambda: "a second signal ends it at once" in said.readline())
         worker.send_signal(signal.SIGTERM)
 
         assert worker.wait(5) == 128 + signal.SIGTERM
@@ -352,16 +344,16 @@ def test_whoever_waits_and_whoever_works_outlive_a_server(
     with ExitStack() as stack:
         stack.enter_context(process("worker", "jobs:worker", cwd=tmp_path, env=env))
         server = stack.enter_context(process(*serve, cwd=tmp_path, env=env))
-        until(lambda: answers(url))
+        poll_until(lambda: answers(url))
         waiting = stack.enter_context(
             process(*submit, cwd=tmp_path, stderr=subprocess.DEVNULL, env=env)
         )
-        until(lambda: (tmp_path / "dawn.begun").exists())
+        poll_until(lambda: (tmp_path / "dawn.begun").exists())
         path = f"{url}/api/v2/tasks?wait_ms=60000"
         patient = stack.enter_context(ThreadPoolExecutor()).submit(
             HTTP.post, path, json={"type": "nobody"}, timeout=60
         )
-        until(lambda: HTTP.get(f"{url}/api/v2/tasks?type=nobody").json()["items"])
+        poll_until(lambda: HTTP.get(f"{url}/api/v2/tasks?type=nobody").json()["items"])
         server.send_signal(how)
         server.wait()
         if how is signal.SIGTERM:
@@ -386,7 +378,7 @@ def test_who_stops_waiting_is_told_that_the_task_goes_on(machine: Machine) -> No
         cwd=machine.place,
         env={"ONWARD_URL": machine.url},
     ) as waiting:
-        (task,) = until(lambda: machine.json("task", "list", "--queue", "ctrl-c")["items"])
+        (task,) = poll_until(lambda: machine.json("task", "list", "--queue", "ctrl-c")["items"])
         time.sleep(0.3)  # until it waits: nothing outside shows that
         waiting.send_signal(signal.SIGINT)
         said, _ = waiting.communicate(timeout=10)

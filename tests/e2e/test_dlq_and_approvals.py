@@ -6,14 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.processes import Process, Server, serving
+from tests.support import poll_until
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ class Shell:
     def died(self, note: str) -> str:
         """A task that its worker refuses for good."""
         id: str = self.json("submit", "nothing", json.dumps({"note": note}))["id"]
-        until(lambda: self.json("task", "get", id)["state"] == "dead")
+        poll_until(lambda: self.json("task", "get", id)["state"] == "dead")
         return id
 
     def asked(self, payload: str = '{"sum": 500}') -> str:
@@ -85,13 +85,6 @@ class Shell:
             check=True,
         )
         return done.stdout.strip()
-
-
-def until(what: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +121,7 @@ def test_dead_letters_are_listed_shown_mended_and_given_up(shell: Shell) -> None
     (shell.place / "mended.json").write_text('{"note": "mended"}')
     done = shell.json("dlq", "replay", ids[0], "--payload", "@mended.json")
     assert (done["matched"], done["replayed"]) == (1, 1)
-    until(lambda: shell.json("task", "get", ids[0])["state"] == "dead")
+    poll_until(lambda: shell.json("task", "get", ids[0])["state"] == "dead")
     again = shell.json("task", "get", ids[0])
     assert (again["generation"], again["payload"]) == (2, {"note": "mended"})
     assert "attempt 1, replay 1" in shell.run("dlq", "show", ids[0]).stdout
@@ -138,7 +131,7 @@ def test_dead_letters_are_listed_shown_mended_and_given_up(shell: Shell) -> None
     assert (dry.returncode, dry.stdout.startswith("3 dead letters would be replayed")) == (0, True)
     assert '{"note":"two","more":1}' in dry.stdout
     assert shell.json(*patch, "--yes")["replayed"] == 3
-    until(lambda: len(shell.json("task", "list", "--state", "dead")["items"]) == 3)
+    poll_until(lambda: len(shell.json("task", "list", "--state", "dead")["items"]) == 3)
     assert shell.json("task", "get", ids[1])["payload"] == {"note": "two", "more": 1}
 
     dry = shell.run("dlq", "abandon", "--all", "--dry-run")
@@ -147,7 +140,7 @@ def test_dead_letters_are_listed_shown_mended_and_given_up(shell: Shell) -> None
     assert (no.returncode, "Abandon 3 dead letters?" in no.stderr) == (1, True)
     rated = shell.run("dlq", "replay", "--type", "nothing", "--rate", "1000", "--yes")
     assert (rated.returncode, rated.stdout) == (0, "3 dead letters replayed\n")
-    until(lambda: len(shell.json("task", "list", "--state", "dead")["items"]) == 3)
+    poll_until(lambda: len(shell.json("task", "list", "--state", "dead")["items"]) == 3)
     gone = shell.run("dlq", "abandon", "--all", input="y\n")
     assert (gone.returncode, gone.stdout) == (0, "3 dead letters abandoned\n")
     assert shell.json("dlq", "list")["items"] == []
@@ -194,7 +187,7 @@ def test_approvals_are_listed_shown_and_decided_once(shell: Shell) -> None:
     assert shell.run("approvals", "approve", item["id"], "--digest", "0").returncode == 4
     done = shell.json("approvals", "approve", item["id"], "--payload", '{"sum": 50}', "-m", "less")
     assert (done["status"], done["by"], done["comment"]) == ("approved", "ada", "less")
-    until(lambda: shell.json("task", "get", task)["state"] == "succeeded")
+    poll_until(lambda: shell.json("task", "get", task)["state"] == "succeeded")
     assert shell.json("task", "get", task)["result"] == {"sum": 50}
     assert shell.run("approvals", "reject", item["id"]).returncode == 4
     unknown = shell.run("approvals", "show", "nothing.1")
@@ -238,6 +231,6 @@ def test_a_queue_rests_until_it_is_resumed(shell: Shell) -> None:
 
     resumed = shell.run(*why["hint"].split()[1:])
     assert (resumed.returncode, resumed.stdout.startswith("echo  open")) == (0, True)
-    until(lambda: shell.json("task", "get", id)["state"] == "succeeded")
+    poll_until(lambda: shell.json("task", "get", id)["state"] == "succeeded")
     nowhere = shell.run("queue", "resume", "nowhere")
     assert (nowhere.returncode, "onward queue list" in nowhere.stderr) == (3, True)

@@ -10,14 +10,14 @@ import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.processes import HTTP, Process, free_port, serving
+from tests.support import poll_until
 
 pytestmark = pytest.mark.slow
 
@@ -97,14 +97,6 @@ class Shell:
     def read(self, run: str) -> Any:
         """Not by the command line: for what is waited for, a process a look is too much."""
         return HTTP.get(f"{self.url}/api/v2/runs/{run}").json()
-
-
-def until(what: Callable[[], Any], seconds: float = 30) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -300,17 +292,17 @@ def test_a_run_is_waited_for_and_shown(shell: Shell) -> None:
 @pytest.mark.contract("S4-10", "S4-11", "N-5")
 def test_a_run_is_approved_signalled_and_forked(shell: Shell) -> None:
     run = shell.begin(ask=True)
-    until(lambda: shell.at(run, "sign"))
+    poll_until(lambda: shell.at(run, "sign"))
     shown = shell.run("run", "show", run)
     assert "‖ waiting" in shown.stdout
     (command,) = re.findall(r"→ onward (approvals approve \S+)", shown.stderr)
     early = shell.run("run", "watch", run, "--timeout", "200ms")
     assert (early.returncode, f"onward run watch {run}" in early.stderr) == (124, True)
     assert shell.run(*command.split()).returncode == 0
-    until(lambda: shell.at(run, "paid"))
+    poll_until(lambda: shell.at(run, "paid"))
     assert f"onward run signal {run} paid" in shell.run("run", "show", run).stderr
     assert shell.run("run", "signal", run, "payment", '{"sum": 12.5}').returncode == 0
-    until(lambda: shell.read(run)["state"] == "succeeded")
+    poll_until(lambda: shell.read(run)["state"] == "succeeded")
     ended = shell.json("run", "show", run)
     assert ended["result"] == {"draft": "hi", "payment": {"sum": 12.5}, "sent": "hi"}
     late = shell.run("run", "signal", run, "payment")
@@ -328,7 +320,7 @@ def test_a_run_is_approved_signalled_and_forked(shell: Shell) -> None:
 
 def test_a_refused_fork_ends_with_the_next_step(shell: Shell) -> None:
     run = shell.begin(ask=True)
-    until(lambda: shell.at(run, "sign"))
+    poll_until(lambda: shell.at(run, "sign"))
     wrong = shell.run("run", "fork", run, "--from", "nothing")
     assert (wrong.returncode, wrong.stderr.splitlines()[-1]) == (2, f"  → onward run show {run}")
     refused = shell.run("run", "fork", run, "--from", "send")
@@ -345,7 +337,7 @@ def test_a_refused_fork_ends_with_the_next_step(shell: Shell) -> None:
 @pytest.mark.contract("S4-12")
 def test_a_run_is_canceled_and_says_so(shell: Shell) -> None:
     run = shell.begin(ask=True)
-    until(lambda: shell.at(run, "sign"))
+    poll_until(lambda: shell.at(run, "sign"))
     assert shell.run("run", "cancel", run).returncode == 0
     ended = shell.run("run", "watch", run)
     assert (ended.returncode, "review canceled" in ended.stderr) == (1, True)
@@ -421,7 +413,7 @@ class Terminal:
         os.write(self._end, keys)
 
     def code(self) -> int:
-        until(lambda: not self._read())
+        poll_until(lambda: not self._read())
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
@@ -430,7 +422,7 @@ def test_the_graph_lives_on_a_terminal_and_leaving_it_leaves_the_run_alone(shell
     watching = Terminal(
         shell, "flow", "run", "review", "-p", "text=hi", "-p", "ask=true", "--watch"
     )
-    until(lambda: watching.shows("onward approvals approve"))
+    poll_until(lambda: watching.shows("onward approvals approve"))
     assert watching.shows("├━ ask ━ ‖ sign")
     watching.press(b"\x03")
     assert watching.code() == 130
@@ -438,10 +430,10 @@ def test_the_graph_lives_on_a_terminal_and_leaving_it_leaves_the_run_alone(shell
     assert shell.json("run", "show", run)["state"] == "waiting"
 
     back = Terminal(shell, "run", "watch", run)
-    until(lambda: back.shows("onward approvals approve"))
+    poll_until(lambda: back.shows("onward approvals approve"))
     (command,) = set(re.findall(r"onward (approvals approve \S+)", back.seen))
     assert shell.run(*command.split()).returncode == 0
-    until(lambda: back.shows(f"onward run signal {run} paid"))
+    poll_until(lambda: back.shows(f"onward run signal {run} paid"))
     assert shell.run("run", "signal", run, "paid").returncode == 0
     assert back.code() == 0
     assert back.shows("✓ succeeded")
@@ -469,7 +461,7 @@ def test_the_demo_uses_a_worker_that_is_there(shell: Shell) -> None:
         env={"ONWARD_URL": shell.url}, log=shell.place / "worker.log",
     )  # fmt: skip
     try:
-        until(lambda: any(each["id"] == "there" for each in _items(shell, "workers")))
+        poll_until(lambda: any(each["id"] == "there" for each in _items(shell, "workers")))
         done = shell.run("demo", "flow", "--json")
         assert (done.returncode, done.stderr) == (0, "")
         runs = json.loads(done.stdout)["runs"]
@@ -492,7 +484,7 @@ def test_scheduler_db_names_the_ledger_of_a_server(tmp_path: Path) -> None:
         env={"SCHEDULER_DB": f"{tmp_path}/scheduler.db"}, log=tmp_path / "log",
     )  # fmt: skip
     try:
-        until((tmp_path / "scheduler.db").exists)
+        poll_until((tmp_path / "scheduler.db").exists)
     finally:
         server.signal(signal.SIGKILL)
         server.popen.wait()

@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 from onward.client.address import http_options
 from onward.services.privacy import MASK
 from tests.processes import HTTP, Process, Server, serving
+from tests.support import poll_until
 
 pytestmark = pytest.mark.slow
 
@@ -38,14 +37,6 @@ async def pay(card: str, how: str = "well", ctx: Context = None) -> dict:
         raise Refused("not today")
     return {"card": card}
 """
-
-
-def until(holds: Callable[[], Any], seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return found
 
 
 class ServerAndWorker:
@@ -75,7 +66,7 @@ def test_no_log_says_what_a_payload_holds(tmp_path: Path) -> None:
         )
         running = ServerAndWorker(server, worker, tmp_path)
         try:
-            until(lambda: running.http.get("/api/v2/services/pay").status_code == 200)
+            poll_until(lambda: running.http.get("/api/v2/services/pay").status_code == 200)
             _whole_life(running)
         finally:
             worker.stop()
@@ -113,7 +104,7 @@ def _whole_life(running: ServerAndWorker) -> None:
     assert http.post("/api/v2/services", json=open_).status_code == 201
     quoted = http.post("/api/v2/tasks", json={"type": "pay", "payload": {"card": SECRET}})
     assert SECRET in quoted.text, "it declares nothing sensitive any more: the caller is told all"
-    until(lambda: "schedule refused" in running.logs())
+    poll_until(lambda: "schedule refused" in running.logs())
 
 
 def onward(*words: str, code: int = 0, **env: str) -> str:

@@ -94,7 +94,7 @@ def test_a_schedule_from_a_shell(shell: Shell) -> None:
     ("arguments", "said"),
     [
         (("--cron", "61 * * * *"), "bad minute"),
-        (("--every", "10ms"), "greater than or equal to 1000"),
+        (("--every", "10ms"), "expected a whole number >= 1000"),
         (("--at", "tomorrow"), "--at tomorrow is not a time"),
         (("--at", "2030-01-01", "--tz", "Mars/Base"), "no time zone 'Mars/Base'"),
         (("--cron", "@daily", "--tz", "Europe/Berln"), "did you mean Europe/Berlin?"),

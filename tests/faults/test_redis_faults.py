@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,6 @@ async def serving(
         yield await asyncio.to_thread(server.wait_ready)
     finally:
         server.kill()
-
-
-async def until(holds: Callable[[], Any], timeout: float = 20) -> None:
-    end = time.monotonic() + timeout
-    while not await holds():
-        assert time.monotonic() < end, "in vain"
-        await asyncio.sleep(0.05)
 
 
 class Load:
@@ -177,14 +170,14 @@ async def test_while_redis_is_away_every_door_says_so_and_it_comes_back_by_itsel
 
         await asyncio.to_thread(redis.start)
         began = time.monotonic()
-        await until(lambda: works(http, wait_ms=500), 5)
+        await wait_until(lambda: works(http, wait_ms=500), 5)
         assert time.monotonic() - began < 3
         assert (await http.get("/health")).status_code == 200
 
         redis.client.function_flush("SYNC")
         assert await works(http), "the library is loaded again, in the same call"
         redis.client.flushall()
-        await until(lambda: replaced(http), 10)
+        await wait_until(lambda: replaced(http), 10)
         assert redis.client.keys("onward:*") == [], "nothing is written as if nothing had happened"
 
 
@@ -216,7 +209,7 @@ async def test_a_worker_that_leaves_while_redis_is_away_is_not_counted_on_for_ev
             said = await http.post("/api/openai", json={"data": 1, "async": False, "timeout": 1})
             return bool(said.json() == {"error": "No worker available"})
 
-        await until(refused, 30)
+        await wait_until(refused, 30)
 
 
 @asynccontextmanager
@@ -302,7 +295,7 @@ async def test_finished_tasks_leave_redis_and_are_read_as_before(
         async def forgotten() -> bool:
             return bool(redis.client.zcard("onward:index") == 0)
 
-        await until(forgotten)
+        await wait_until(forgotten)
         check_only_permanent_keys(redis.client)
         for task in before:
             assert (await http.get(f"/api/v2/tasks/{task['id']}")).json() == task

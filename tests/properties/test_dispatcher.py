@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onward.core.task import new_id
-from tests.running_app import RunningApp, running_app
+from tests.running_app import RunningApp
 
 pytestmark = [pytest.mark.contract("S0-13"), pytest.mark.slow]
 
@@ -34,9 +33,8 @@ CAP = 5
 
 
 @pytest.fixture
-async def app() -> AsyncIterator[RunningApp]:
-    async with running_app(max_queue_length=CAP) as opened:
-        yield opened
+def app_settings() -> dict[str, Any]:
+    return {"max_queue_length": CAP}
 
 
 def a_group() -> str:

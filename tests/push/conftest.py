@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from tests.running_app import RunningApp, running_app
+from tests.running_app import RunningApp
 from tests.support import wait_until
 
 Exec = Callable[["Request"], Any]
@@ -103,12 +103,6 @@ def raw(status: int, body: Any = b"", **headers: str) -> Any:
     return answer
 
 
-@pytest.fixture
-async def app() -> AsyncIterator[RunningApp]:
-    async with running_app() as app:
-        yield app
-
-
 Hire = Callable[..., PlainWorker]
 
 
@@ -134,15 +128,7 @@ async def register(app: RunningApp, worker: PlainWorker | str, **more: Any) -> s
 
 
 async def submit(app: RunningApp, payload: Any = None, **more: Any) -> str:
-    answer = await app.post("/api/v2/tasks", {"type": "echo", "payload": payload, **more})
-    assert answer.status_code == 202, answer.text
-    id: str = answer.json()["id"]
-    return id
-
-
-async def task(app: RunningApp, id: str) -> dict[str, Any]:
-    found: dict[str, Any] = (await app.get(f"/api/v2/tasks/{id}")).json()
-    return found
+    return await app.submit("echo", payload=payload, **more)
 
 
 async def run(app: RunningApp, payload: Any = None, **more: Any) -> dict[str, Any]:
@@ -155,14 +141,14 @@ async def run(app: RunningApp, payload: Any = None, **more: Any) -> dict[str, An
 
 
 async def events(app: RunningApp, id: str, *types: str) -> list[tuple[str, dict[str, Any]]]:
-    items = (await app.get(f"/api/v2/tasks/{id}/events")).json()["items"]
+    items = await app.events(id)
     return [(item["type"], item["data"]) for item in items if not types or item["type"] in types]
 
 
 async def until_state(app: RunningApp, id: str, *states: str) -> dict[str, Any]:
     async with asyncio.timeout(30):
         while True:
-            found = await task(app, id)
+            found = await app.task(id)
             if found["state"] in states:
                 return found
             await asyncio.sleep(0.005)

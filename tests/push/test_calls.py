@@ -20,6 +20,7 @@ from tests.push.conftest import (
     wait_until,
 )
 from tests.running_app import RunningApp
+from tests.support import bad_json
 
 MOST = 1 << 20
 
@@ -152,18 +153,11 @@ async def test_failures_are_told_apart(
 @pytest.mark.parametrize(
     "answer",
     [
-        raw(200, b""),
+        *(raw(200, body) for body, _ in bad_json("result")),
         raw(200, b"<html>"),
         raw(200, b"[1]"),
         raw(200, b"{}"),
-        raw(200, b'{"result": NaN}'),
-        raw(200, b'{"result": 1e999}'),
-        raw(200, b'{"result": "\\u0000"}'),
-        raw(200, b'{"result": "\\ud800"}'),
-        raw(200, b'{"result": "\xff"}'),
-        raw(200, b'{"result": ' + b"[" * 70 + b"]" * 70 + b"}"),
         raw(200, b'{"result": ' + b"[" * 100_000),
-        raw(200, b'{"result": 1, "result": 2}'),
         raw(200, b'{"result": 1, "status": "x"}'),
         raw(200, b'{"result": "' + b"x" * MOST + b'"}'),
         raw(200, b"\x1f\x8b\x08\x00", content_encoding="gzip"),

@@ -20,7 +20,6 @@ from tests.push.conftest import (
     register,
     run,
     submit,
-    task,
     until_state,
     wait_until,
 )
@@ -133,7 +132,7 @@ async def test_no_more_is_claimed_than_workers_take(app: RunningApp, hire: Hire)
     ids = [await submit(app, number) for number in range(4)]
     await wait_until(lambda: len(worker.calls) == 2)
     await app.settled()
-    assert [(await task(app, id))["state"] for id in ids] == ["running"] * 2 + ["queued"] * 2
+    assert [(await app.task(id))["state"] for id in ids] == ["running"] * 2 + ["queued"] * 2
     release.set()
     for id in ids:
         await until_state(app, id, "succeeded")
@@ -158,7 +157,7 @@ async def test_a_worker_that_takes_less_than_before_is_given_less(
     go_on[0].set()
     await until_state(app, first, "succeeded")
     await app.settled()
-    assert (await task(app, third))["state"] == "queued"
+    assert (await app.task(third))["state"] == "queued"
     for event in go_on:
         event.set()
     for id in (second, third):
@@ -179,7 +178,7 @@ async def test_slots_are_a_setting(hire: Hire) -> None:
         first, second = await submit(app), await submit(app)
         await wait_until(lambda: worker.calls)
         await app.settled()
-        assert (await task(app, second))["state"] == "queued"
+        assert (await app.task(second))["state"] == "queued"
         release.set()
         for id in (first, second):
             await until_state(app, id, "succeeded")
@@ -314,7 +313,7 @@ async def test_what_a_stopping_server_cannot_wait_for_goes_back_unburned(hire: H
         id = await submit(app)
         await wait_until(lambda: worker.calls)
         await app.asgi.drain()
-        found = await task(app, id)
+        found = await app.task(id)
         assert (found["state"], found["attempt"]) == ("queued", 0)
         assert worker.cancels == [{"task_id": id}]
     release.set()
@@ -337,7 +336,7 @@ async def test_a_stopping_server_lets_calls_finish(hire: Hire) -> None:
         await app.settled()
         release.set()
         await draining
-        assert (await task(app, id))["result"] == "done"
+        assert (await app.task(id))["result"] == "done"
         assert not worker.cancels
 
 

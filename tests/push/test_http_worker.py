@@ -64,12 +64,6 @@ async def post(url: str, body: Any, **more: Any) -> httpx2.Response:
         return await http.post(url, json=body, **more)
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while not await holds():  # noqa: ASYNC110 it is asked over HTTP
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.contract("S4-5", "N-1", "N-7")
 async def test_typed_functions_do_the_tasks_they_are_called_for(
     url: str, client: Client, start: Start
@@ -140,7 +134,7 @@ async def test_a_handlers_way_of_failing_reaches_the_server(
     async def scheduled() -> bool:
         return (await client.get(task.id)).state == "scheduled"
 
-    await until(scheduled)
+    await wait_until(scheduled)
     found = await client.get(task.id)
     assert found.error is not None
     assert found.error["retry_after_ms"] == 60_000
@@ -286,11 +280,11 @@ async def test_it_says_its_load_and_registers_again_when_forgotten(url: str, sta
 
         called = asyncio.create_task(post(f"{at}/exec/hold", {}, timeout=30))
         await asyncio.wait_for(began.wait(), 5)
-        await until(lambda: loads(1))
+        await wait_until(lambda: loads(1))
         await http.post("/workers/deregister", json={"id": "w1"})
         go_on.set()
         await called
-        await until(lambda: loads(0))
+        await wait_until(lambda: loads(0))
 
 
 @pytest.mark.contract("S4-5")
@@ -314,7 +308,7 @@ async def test_a_drained_worker_leaves_and_finishes_what_runs(url: str, client: 
         async def gone() -> bool:
             return not (await http.get("/workers/list")).json()
 
-        await until(gone)
+        await wait_until(gone)
     assert not serving.done()
     go_on.set()
     assert (await client.wait(task.id, timeout_ms=10_000)).result == "done"

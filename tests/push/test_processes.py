@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.processes import HTTP, Process, Server, free_port, serving
+from tests.support import poll_until
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,7 @@ class ExecWorker(Process):
             lines[:] = [line for line in self.log.read_text().splitlines() if line[:1] == "{"]
             return bool(lines) or self.popen.poll() is not None
 
-        wait_for(said)
+        poll_until(said)
         assert lines, self.log.read_text()
         found: dict[str, Any] = json.loads(lines[-1])
         return found
@@ -50,13 +51,6 @@ def working(folder: Path, server: Server, url: str, *more: str) -> Iterator[Exec
         yield worker
     finally:
         worker.kill()
-
-
-def wait_for(holds: Callable[[], bool], timeout: float = 20) -> None:
-    until = time.monotonic() + timeout
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def run(server: Server, type: str, payload: Any) -> Any:
@@ -131,7 +125,7 @@ def test_a_worker_registers_anew_with_a_server_that_forgot_it(tmp_path: Path) ->
         for file in tmp_path.glob("ledger.db*"):
             file.unlink()
         with serving(tmp_path, port=port) as again:
-            wait_for(lambda: bool(listed(again)))
+            poll_until(lambda: bool(listed(again)))
             assert run(again, "sum", [1, 1]) == 2
 
 
@@ -173,7 +167,7 @@ def test_somebodys_own_services_are_called_too(tmp_path: Path) -> None:
             log=log,
         )
         try:
-            wait_for(lambda: bool(listed(server)) or worker.popen.poll() is not None)
+            poll_until(lambda: bool(listed(server)) or worker.popen.poll() is not None)
             assert run(server, "greet", {"name": "Ada"}) == "hello Ada", log.read_text()
             worker.signal(signal.SIGTERM)
             assert worker.popen.wait(20) == 0

@@ -11,7 +11,7 @@ from onward.core.errors import NotFound
 from onward.workers.http.address import Hosts
 from onward.workers.http.registry import FORGOTTEN_AFTER, Registry
 from onward.workers.roster import Roster
-from tests.push.conftest import Hire, register, run, submit, task, wait_until
+from tests.push.conftest import Hire, register, run, submit, wait_until
 from tests.running_app import RunningApp, running_app
 
 TTL_MS = 15_000
@@ -267,7 +267,7 @@ async def test_a_task_waits_while_every_worker_is_silent(app: RunningApp, hire: 
     app.clock.advance(TTL_MS)
     waiting = await submit(app, "hello")
     await app.settled()
-    found = await task(app, waiting)
+    found = await app.task(waiting)
     assert (found["state"], found["attempt"]) == ("queued", 0)
     assert not worker.calls
 

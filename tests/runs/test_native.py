@@ -142,7 +142,7 @@ async def test_runs_are_looked_up_by_their_ids_and_without_what_they_carry(flows
     await flows.serve()
     flow = await flows.publish(chain(("a", call("echo", "$params.x", "x"))))
     first, second = [await flows.begin(flow, params={"x": n}) for n in range(2)]
-    task = (await flows.app.post("/api/v2/tasks", {"type": "echo"})).json()["id"]
+    task = await flows.app.submit("echo")
     for run in (first, second):
         await flows.ended(run)
     query = {"id": [second, task, "nobody"], "brief": True}

@@ -16,6 +16,7 @@ from onward.app import build
 from onward.settings import Settings
 from tests import openapi
 from tests.servers import fresh_url
+from tests.support import wait_until
 
 TASKS, RESULTS, DEAD, GROUP = "stream:task", "stream:result", "stream:dlq", "cg:workers"
 OVER = ("succeeded", "failed", "dead", "canceled")
@@ -182,13 +183,10 @@ class StreamApp:
             await asyncio.sleep(0.05)
 
     async def until(self, check: Callable[[], Awaitable[T | None]], timeout: float = 30) -> T:
-        until = time.monotonic() + timeout
-        while time.monotonic() < until:
-            found = await check()
-            if found:
-                return found
-            await asyncio.sleep(0.02)
-        raise AssertionError(f"it never came to be: {await self._state()}")
+        try:
+            return await wait_until(check, timeout)
+        except TimeoutError:
+            raise AssertionError(f"it never came to be: {await self._state()}") from None
 
     async def _state(self) -> Any:
         tasks = (await self.http.get("/api/v2/tasks", params={"limit": 5})).json()["items"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -16,12 +15,6 @@ from onward.workers.roster import Roster
 from tests.client.conftest import served
 from tests.running_app import RunningApp, running_app
 from tests.support import wait_until
-
-
-@pytest.fixture
-async def app() -> AsyncIterator[RunningApp]:
-    async with running_app() as app:
-        yield app
 
 
 async def worker(app: RunningApp, id: str) -> dict[str, Any] | None:
@@ -38,13 +31,13 @@ async def undo(app: RunningApp, id: str) -> httpx2.Response:
 
 
 async def submit(app: RunningApp, type_: str = "echo", **more: Any) -> str:
-    id: str = (await app.post("/api/v2/tasks", {"type": type_, **more})).json()["id"]
+    id: str = await app.submit(type_, **more)
     await app.settled()
     return id
 
 
 async def state(app: RunningApp, task: str) -> str:
-    found: str = (await app.get(f"/api/v2/tasks/{task}")).json()["state"]
+    found: str = (await app.task(task))["state"]
     return found
 
 

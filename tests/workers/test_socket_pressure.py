@@ -37,7 +37,7 @@ async def test_chunks_wait_in_the_socket_while_the_ledger_is_slow(
 ) -> None:
     async with running_app() as app:
         worker = await app.worker(services=["write"], group=None)
-        task = (await app.post("/api/v2/tasks", {"type": "write"})).json()["id"]
+        task = await app.submit("write")
         frame = await worker.task()
         ledger = SlowLedger(app, monkeypatch)
         for n in range(chunks):
@@ -50,7 +50,7 @@ async def test_chunks_wait_in_the_socket_while_the_ledger_is_slow(
         ledger.open.set()
         ended = (await app.get(f"/api/v2/tasks/{task}", params={"wait_ms": 30_000})).json()
         assert ended["state"] == "succeeded"
-        events = (await app.get(f"/api/v2/tasks/{task}/events")).json()["items"]
+        events = await app.events(task)
         written = [event["data"][:6] for event in events if event["type"] == "task.chunk"]
         assert written == [f"{n:06}" for n in range(chunks)], "all of them, in order"
 

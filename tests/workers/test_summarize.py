@@ -61,11 +61,7 @@ async def asking(
 
 
 async def submit(app: RunningApp, content: str = TEXT) -> str:
-    response = await app.post(
-        "/api/v2/tasks", {"type": "summarize", "payload": {"content": content}}
-    )
-    assert response.status_code < 300, response.text
-    return str(response.json()["id"])
+    return await app.submit("summarize", payload={"content": content})
 
 
 async def read(app: RunningApp, id: str) -> Task:
@@ -98,7 +94,7 @@ async def test_a_model_writes_it_and_its_words_are_seen_as_they_come() -> None:
     async with asking(streamed(*words, chunk(ended="stop"), last, DONE)) as (app, chat):
         id = await submit(app)
         result = await summary_of(app, id)
-        events = (await app.get(f"/api/v2/tasks/{id}/events")).json()["items"]
+        events = await app.events(id)
     assert result["summary"].startswith("word number 0")
     assert result["summary"].endswith("word number 11 of the summary,")
     assert (result["model"], result["offline"]) == ("some/model-v2", False)
