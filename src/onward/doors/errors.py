@@ -109,7 +109,8 @@ def _refusal(error: OnwardError) -> Refusal:
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     faults: tuple[FieldFault, ...] = ()
     if isinstance(error, Invalid) and error.pointer:
-        faults = (FieldFault(pointer=error.pointer, message=str(error)),)
+        message = str(error).removeprefix(f"{error.pointer}: ")
+        faults = (FieldFault(pointer=error.pointer, message=message),)
     return Refusal(status, error.code, str(error), hint=hint_text(error), faults=faults)
 
 
