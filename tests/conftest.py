@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from onward.core.clock import ManualClock
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 
 # The machine is shared: how long an example takes says nothing about the code.
 settings.register_profile("onward", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,7 +37,7 @@ def app_settings() -> dict[str, Any]:
 
 
 @pytest.fixture
-async def app(app_settings: dict[str, Any]) -> AsyncIterator[RunningApp]:
+async def app(app_settings: dict[str, Any]) -> AsyncIterator[App]:
     async with running_app(**app_settings) as app:
         yield app
 

@@ -179,10 +179,7 @@ async def test_a_reply_that_comes_later_is_waited_for_by_its_own_caller_alone() 
         await second
 
 
-@given(
-    parts=st.lists(st.lists(st.integers(), max_size=7), max_size=20),
-    most=st.integers(1, 10),
-)
+@given(parts=st.lists(st.lists(st.integers(), max_size=7), max_size=20), most=st.integers(1, 10))
 def test_order_is_kept_and_batches_stay_within_bounds(parts: list[list[int]], most: int) -> None:
     async def run() -> None:
         gate = Gate()

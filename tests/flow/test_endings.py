@@ -123,10 +123,7 @@ def undoings(run: Run) -> list[tuple[Any, ...]]:
 def test_a_failure_undoes_what_was_done_last_things_first() -> None:
     run = play(STEPS, services=SHOP, params={"user": 7})
     assert run.end == Failed("Boom", "it broke", "ship")
-    assert undoings(run) == [
-        ("refund", "pay", {"payment": 2}),
-        ("unbook", "book", {"booking": 1}),
-    ]
+    assert undoings(run) == [("refund", "pay", {"payment": 2}), ("unbook", "book", {"booking": 1})]
     refund = run.made[-2]
     assert refund.params == {"user": 7, "currency": "EUR", "why": "undo"}
     assert run.trail("node", "kind", "status")[-2:] == [

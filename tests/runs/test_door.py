@@ -315,10 +315,7 @@ async def test_a_finished_run_is_canceled_without_effect(flows: FlowApp) -> None
     for run, status in ((done, "completed"), (failed, "failed")):
         before = await flows.row(run["id"])
         response = await flows.app.post(f"/tasks/cancel?id={run['id']}", None)
-        assert (response.status_code, response.json()) == (
-            200,
-            {"id": run["id"], "status": status},
-        )
+        assert (response.status_code, response.json()) == (200, {"id": run["id"], "status": status})
         assert await flows.row(run["id"]) == before
 
 

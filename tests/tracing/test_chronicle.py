@@ -129,10 +129,7 @@ async def test_of_two_servers_one_tells_and_the_other_when_that_is_gone(
 
 
 async def test_an_attempt_that_began_long_before_is_found_in_the_log(
-    backend: Backend,
-    dispatcher: Dispatcher,
-    clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
+    backend: Backend, dispatcher: Dispatcher, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onward.tracing.chronicle.BATCH", 1)  # each event comes alone
     teller = Teller(backend, clock)

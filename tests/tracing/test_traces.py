@@ -19,7 +19,7 @@ from onward.settings import Settings
 from onward.tracing import server
 from onward.wire.frames import TaskFrame
 from tests.push.conftest import Hire, hire, register
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.runs.flow_app import call, chain, open_flow_app
 from tests.streams.stream_app import open_stream_app
 from tests.support import a_task, wait_until
@@ -37,7 +37,7 @@ def said(flags: str = "01") -> dict[str, str]:
     return {"traceparent": f"00-{TRACE}-{CALLER}-{flags}"}
 
 
-async def submit(app: RunningApp, **body: Any) -> str:
+async def submit(app: App, **body: Any) -> str:
     more = {"headers": said(), **body.pop("more", {})}
     answer = await app.post("/api/v2/tasks", {"type": "mail", **body}, **more)
     assert answer.status_code == 202, answer.text

@@ -15,7 +15,7 @@ from onward.ledgers import open_backend
 from onward.workers.roster import Roster
 from onward.workers.socket.sessions import DEPARTURES
 from onward.workers.socket.turnstile import Turnstile
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.support import wait_until
 
 
@@ -136,7 +136,7 @@ async def test_sockets_that_are_lost_at_once_are_cleared_away_in_turns() -> None
         assert left == len(workers)
 
 
-async def joined(app: RunningApp, count: int) -> list[Any]:
+async def joined(app: App, count: int) -> list[Any]:
     workers = [await app.worker(services=["report"], group=None) for _ in range(count)]
     await wait_until(lambda: len(app.onward.roster.members()) == count)
     return workers
