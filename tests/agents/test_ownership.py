@@ -153,7 +153,7 @@ def _plain(answer: httpx2.Response, id: str) -> str:
 
 
 @pytest.mark.contract("S2-9", "R-8")
-def test_every_route_is_somebodys() -> None:
+def test_every_route_has_an_owner() -> None:
     named = [*SESSION, *TOOLS, *OPERATOR, *FOREIGN, *FOREIGN_LISTS]
     assert len(named) == len(set(named)), "one is in two lists"
     assert sorted(set(named) - set(ROUTES)) == [], "gone from the application"

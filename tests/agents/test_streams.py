@@ -66,7 +66,7 @@ async def test_nothing_is_put_there_before_a_service_has_its_group(agents: Agent
 
 
 @pytest.mark.contract("R-2")
-async def test_a_declared_type_goes_by_stream_unless_somebody_serves_it_natively(
+async def test_a_declared_type_goes_by_stream_unless_a_worker_serves_it_natively(
     agents: AgentApp,
 ) -> None:
     await agents.join()

@@ -40,7 +40,7 @@ async def ride(coalescer: Coalescer[int, str], *items: int) -> list[asyncio.Task
     return tasks
 
 
-async def test_a_caller_alone_waits_for_nobody() -> None:
+async def test_a_caller_alone_does_not_wait() -> None:
     gate = Gate()
     assert await Coalescer(gate.flush).one(7) == "reply 7"
     assert gate.batches == [[7]]
@@ -54,7 +54,7 @@ async def test_callers_of_one_turn_share_a_flush() -> None:
     assert gate.batches == [[0, 1, 2, 3, 4]]
 
 
-async def test_whoever_comes_during_a_flush_rides_the_next() -> None:
+async def test_a_caller_during_a_flush_joins_the_next() -> None:
     gate = Gate()
     gate.open.clear()
     coalescer = Coalescer(gate.flush)
@@ -67,7 +67,7 @@ async def test_whoever_comes_during_a_flush_rides_the_next() -> None:
     assert gate.batches == [[1], [2, 3]]
 
 
-async def test_an_exception_reaches_every_caller_of_its_flush_and_nobody_else() -> None:
+async def test_an_exception_reaches_the_callers_of_its_flush_alone() -> None:
     gate = Gate()
     gate.error = LedgerUnavailable("the disk is full", hint="free the disk")
     coalescer = Coalescer(gate.flush)
@@ -89,7 +89,7 @@ async def test_an_exception_that_cannot_be_made_twice_is_raised_as_it_is() -> No
     assert [type(error) for error in errors] == [QueueFull, QueueFull]
 
 
-async def test_a_caller_who_goes_away_harms_nobody() -> None:
+async def test_a_caller_who_goes_away_harms_no_other() -> None:
     gate = Gate()
     gate.open.clear()
     coalescer = Coalescer(gate.flush)

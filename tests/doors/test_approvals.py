@@ -76,7 +76,7 @@ async def test_an_open_approval_is_shown_and_approving_it_lets_the_task_run(app:
 
 
 @pytest.mark.contract("N-5", "S1-11", "S1-9")
-async def test_a_rejected_task_has_failed_and_whoever_waits_is_told(app: App) -> None:
+async def test_a_rejected_task_has_failed_and_its_waiting_caller_gets_that(app: App) -> None:
     item = await asked(app)
     waiting = asyncio.ensure_future(app.get(f"/api/v2/tasks/{item['task_id']}?wait_ms=5000"))
     await app.settled()
@@ -177,7 +177,7 @@ async def test_errors_are_problems(app: App, path: str, status: int) -> None:
 
 
 @pytest.mark.contract("N-5")
-async def test_a_task_that_nobody_is_asked_about_has_no_approval(app: App) -> None:
+async def test_a_task_that_needs_no_approval_has_none(app: App) -> None:
     task = (await app.post("/api/v2/tasks", {"type": "greet"})).json()
     for id in (task["id"], f"{task['id']}.1"):
         assert (await app.get(f"/api/v2/approvals/{id}")).status_code == 404

@@ -26,7 +26,7 @@ async def submitted(app: App, **body: Any) -> dict[str, Any]:
 
 
 @pytest.mark.contract("N-3", "R-7")
-async def test_a_type_nobody_serves_is_accepted_and_waits(app: App) -> None:
+async def test_a_type_without_a_worker_is_accepted_and_waits(app: App) -> None:
     task = await submitted(app, payload={"name": "Ada"})
     assert set(task) >= FIELDS
     assert (task["state"], task["phase"], task["queue"]) == ("queued", "queued", "greet")

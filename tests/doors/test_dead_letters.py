@@ -157,7 +157,7 @@ async def test_a_filter_says_which_and_an_empty_one_means_all(app: App) -> None:
 
 
 @pytest.mark.contract("N-5", "S1-10")
-async def test_a_rate_stands_in_the_ledger_and_needs_nobody_to_keep_it(app: App) -> None:
+async def test_a_rate_stands_in_the_ledger_and_needs_no_keeper(app: App) -> None:
     worker = await a_worker(app)
     ids = [await died(app, worker) for _ in range(4)]
     now = app.clock.now()

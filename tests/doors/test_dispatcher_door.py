@@ -257,9 +257,7 @@ async def test_a_result_that_is_too_large_fails_its_own_task_alone(app: App) -> 
         (r'1, "status": "no number"', "the fields of a taskResult"),
     ],
 )
-async def test_a_result_that_nobody_can_read_fails_its_task_at_once(
-    app: App, result: str, why: str
-) -> None:
+async def test_an_unreadable_result_fails_its_task_at_once(app: App, result: str, why: str) -> None:
     worker = await app.worker(group="g")
     call = asyncio.ensure_future(app.post("/api/openai", {"data": 1, "group": "g"}))
     task = (await worker.task())["taskId"]
@@ -272,7 +270,7 @@ async def test_a_result_that_nobody_can_read_fails_its_task_at_once(
 
 
 @pytest.mark.contract("S0-12")
-async def test_a_result_for_somebody_elses_task_is_refused(app: App) -> None:
+async def test_a_result_for_another_workers_task_is_refused(app: App) -> None:
     owner, thief = await app.worker(group="g"), await app.worker(group="other")
     call = asyncio.ensure_future(app.post("/api/openai", {"data": 1, "group": "g"}))
     task = (await owner.task())["taskId"]
@@ -303,7 +301,7 @@ async def test_the_dispatcher_shows_only_its_own_tasks(app: App) -> None:
 
 
 @pytest.mark.contract("R-3", "N-1")
-async def test_the_built_in_worker_answers_the_default_group_while_nobody_else_does() -> None:
+async def test_the_built_in_worker_answers_the_default_group_while_no_other_does() -> None:
     async with running_app(builtin_worker=True) as app:
         first = await app.post("/api/openai", {"data": {"n": 1}})
         assert first.json()["result"] == {"n": 1}

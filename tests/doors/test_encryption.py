@@ -89,7 +89,7 @@ async def live(app: App) -> str:
 
 @pytest.mark.contract("S2-9")
 @pytest.mark.parametrize(("keys", "found"), [("", True), (BOTH, False)])
-async def test_whoever_has_the_files_has_nothing(
+async def test_the_files_alone_reveal_nothing(
     opened: Opened, raw: Callable[[], bytes], keys: str, found: bool
 ) -> None:
     async with opened(keys) as app:

@@ -86,7 +86,7 @@ def own_list() -> list[str]:
     return seed.ids("tasks:pending:primary")
 
 
-async def test_an_id_without_a_hash_is_set_aside_with_one_line_and_harms_nobody(app: App) -> None:
+async def test_an_id_without_a_hash_is_set_aside_with_one_line(app: App) -> None:
     with capture_logs() as lines:
         seed.redis.lpush("tasks:pending:primary", "ghost")
         seed.redis.set("task:text", "{}")

@@ -107,7 +107,7 @@ async def test_too_many_to_name_are_told_as_many(app: App, live: Live) -> None:
         assert (await page.hear())[1]["changed"] == [last]
 
 
-async def test_nothing_is_read_while_nobody_listens(
+async def test_nothing_is_read_while_no_page_listens(
     app: App, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_module, "PACE_S", 0)

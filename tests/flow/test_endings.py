@@ -351,7 +351,7 @@ def test_a_run_may_begin_at_another_node() -> None:
     assert begun.frames[0].shared == {"x": 1}
 
 
-def test_a_child_that_was_canceled_by_somebody_else_fails_its_node() -> None:
+def test_a_child_that_was_canceled_from_outside_fails_its_node() -> None:
     run = Run(chain(("a", call())))
     run.go()
     run.answer("run-0", Answer(fault=Fault(kind="canceled", message="by an operator")))

@@ -45,7 +45,7 @@ async def test_without_a_connection_the_next_worker_has_it_at_once(app: App, hir
 
 
 @pytest.mark.contract("S4-5", "R-5", "R-6")
-async def test_with_nobody_to_reach_the_attempt_fails_and_may_be_retried(app: App) -> None:
+async def test_with_no_worker_to_reach_the_attempt_fails_and_may_be_retried(app: App) -> None:
     for id in ("gone", "too"):
         await register(app, f"http://127.0.0.1:{free_port()}", id=id)
     id = await submit(app, 1)

@@ -47,7 +47,7 @@ async def test_a_worker_registers_beats_is_listed_and_allocated(
 
 
 @pytest.mark.contract("S4-4", "R-6")
-async def test_what_nobody_knows_is_404_with_an_error(app: App) -> None:
+async def test_an_unknown_id_is_404_with_an_error(app: App) -> None:
     for answer in (
         await app.post("/workers/heartbeat", {"id": "stranger", "load": 0}),
         await app.post("/heartbeat", {"id": "stranger", "load": 0}),
@@ -188,7 +188,7 @@ async def test_a_worker_that_turns_to_another_server_is_there_once(app: App) -> 
     assert not await onward.roster.serves("echo")
 
 
-async def test_a_socket_worker_of_the_same_name_is_somebody_else(app: App) -> None:
+async def test_a_socket_worker_of_the_same_name_is_another_worker(app: App) -> None:
     await app.worker(workerId="w1", group=None, services=["other"])
     await register(app, "http://127.0.0.1:9001", id="w1")
     shown = (await app.get("/api/v2/workers")).json()["items"]

@@ -270,7 +270,7 @@ async def test_runs_are_listed_by_every_status_word(flows: FlowApp) -> None:
 
 
 @pytest.mark.contract("S4-3", "S4-2")
-async def test_a_run_that_nobody_has_begun_is_pending_at_its_first_node(flows: FlowApp) -> None:
+async def test_an_unbegun_run_is_pending_at_its_first_node(flows: FlowApp) -> None:
     flow = await flows.publish(ONE)
     await flows.app.onward._flow_runner.drain(0)  # this server takes no more runs
     run = await flows.begin(flow, shared={"n": 1})

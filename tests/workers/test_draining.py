@@ -188,7 +188,7 @@ async def test_a_celery_worker_is_out_of_reach_and_the_answer_says_how(app: App)
     assert "SIGTERM" in refused.json()["hint"]
 
 
-async def test_nobody_is_not_drained(app: App) -> None:
+async def test_an_unknown_worker_is_not_drained(app: App) -> None:
     for answer in (await drain(app, "nobody"), await undo(app, "nobody")):
         assert answer.status_code == 404
         assert "nobody" in answer.json()["detail"]

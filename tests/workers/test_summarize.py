@@ -219,7 +219,7 @@ async def test_slow_but_steady_writing_is_no_timeout() -> None:
         assert (await summary_of(app, await submit(app)))["summary"].endswith("23")
 
 
-async def test_nobody_at_the_address_is_worth_another_try() -> None:
+async def test_an_unreachable_address_is_worth_another_try() -> None:
     async with asking() as (app, chat):
         pass
     async with running_app(
