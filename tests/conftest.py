@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from onward.core.clock import ManualClock
+from onward.core.contract import Backend
+from onward.ledgers import open_backend
 from tests.running_app import App, running_app
 
 # The machine is shared: how long an example takes says nothing about the code.
@@ -28,6 +30,13 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="onward-tests-")
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[Backend]:
+    backend = open_backend("sqlite:///:memory:")
+    yield backend
+    await backend.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -11,7 +11,6 @@ import pytest
 
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend
-from onward.ledgers import open_backend
 from onward.workers.roster import Roster
 from onward.workers.socket.sessions import DEPARTURES
 from onward.workers.socket.turnstile import Turnstile
@@ -31,13 +30,6 @@ class Queues(tuple[str, ...]):
     def __contains__(self, queue: object) -> bool:
         Queues.looks += 1
         return super().__contains__(queue)
-
-
-@pytest.fixture
-async def backend() -> AsyncIterator[Backend]:
-    opened = open_backend("sqlite:///:memory:")
-    yield opened
-    await opened.close()
 
 
 async def cost(backend: Backend, size: int) -> tuple[int, int]:
