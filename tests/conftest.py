@@ -12,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from onward.core.clock import ManualClock
-from tests.running_app import RunningApp, running_app
+from onward.core.contract import Backend
+from onward.ledgers import open_backend
+from tests.running_app import App, running_app
 
 # The machine is shared: how long an example takes says nothing about the code.
 settings.register_profile("onward", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,13 +33,20 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
+async def backend() -> AsyncIterator[Backend]:
+    backend = open_backend("sqlite:///:memory:")
+    yield backend
+    await backend.close()
+
+
+@pytest.fixture
 def app_settings() -> dict[str, Any]:
     """The settings of `app`; a module that needs others defines this fixture again."""
     return {}
 
 
 @pytest.fixture
-async def app(app_settings: dict[str, Any]) -> AsyncIterator[RunningApp]:
+async def app(app_settings: dict[str, Any]) -> AsyncIterator[App]:
     async with running_app(**app_settings) as app:
         yield app
 

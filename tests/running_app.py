@@ -20,7 +20,9 @@ from onward.settings import Settings
 from tests import openapi
 
 
-class RunningApp:
+class App:
+    """The application as it runs, with what a caller and a test need of it."""
+
     def __init__(self, asgi: Application, http: httpx2.AsyncClient, clock: ManualClock) -> None:
         self.asgi = asgi
         self.http = http
@@ -141,9 +143,7 @@ class SocketWorker:
 
 
 @asynccontextmanager
-async def running_app(
-    *, builtin_worker: bool = False, **settings: Any
-) -> AsyncIterator[RunningApp]:
+async def running_app(*, builtin_worker: bool = False, **settings: Any) -> AsyncIterator[App]:
     clock = ManualClock()
     settings.setdefault("lease_ms", 10**12)  # we move the clock by hours, between two heartbeats
     settings.setdefault("drain_ms", 0)
@@ -159,6 +159,6 @@ async def running_app(
             event_hooks={"response": [openapi.check]},
         ) as http,
     ):
-        app = RunningApp(asgi, http, clock)
+        app = App(asgi, http, clock)
         yield app
         await app.close_workers()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from tests.running_app import RunningApp, SocketWorker
+from tests.running_app import App, SocketWorker
 from tests.support import wait_until
 
 T = TypeVar("T")
@@ -12,7 +12,7 @@ TYPE = "report.generate"
 
 
 class Sessions:
-    def __init__(self, app: RunningApp) -> None:
+    def __init__(self, app: App) -> None:
         self.app = app
 
     async def submit(self, session: str | None = "s1", **more: Any) -> str:

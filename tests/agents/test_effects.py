@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.agents.test_figures import ledger
-from tests.running_app import RunningApp, SocketWorker
+from tests.running_app import App, SocketWorker
 from tests.support import wait_until
 
 DAY_MS = 24 * 3_600_000
@@ -18,7 +18,7 @@ def app_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     return ledger(request.param)
 
 
-async def submit(app: RunningApp, session: str | None) -> dict[str, Any]:
+async def submit(app: App, session: str | None) -> dict[str, Any]:
     body = {"type": "charge", "idempotency_key": "k", "backoff_ms": [0]}
     whose = {} if session is None else {"session_id": session}
     answer = await app.post("/api/v2/tasks", {**body, **whose})
@@ -27,7 +27,7 @@ async def submit(app: RunningApp, session: str | None) -> dict[str, Any]:
     return task
 
 
-async def charge(app: RunningApp, worker: SocketWorker, task: str) -> Any:
+async def charge(app: App, worker: SocketWorker, task: str) -> Any:
     """Begin and, if it is ours to do, finish; returns what was begun or done before."""
     frame = await worker.task()
     assert frame["taskId"] == task
@@ -40,7 +40,7 @@ async def charge(app: RunningApp, worker: SocketWorker, task: str) -> Any:
 
 
 @pytest.mark.contract("S2-9")
-async def test_an_effect_is_the_sessions_own_also_under_anothers_key(app: RunningApp) -> None:
+async def test_an_effect_is_the_sessions_own_also_under_anothers_key(app: App) -> None:
     tasks = [await submit(app, session) for session in ("ada", "eve", None)]
     assert {task["idempotency_key"] for task in tasks} == {"k"}
     worker = await app.worker(group=None, services=["charge"])
@@ -50,7 +50,7 @@ async def test_an_effect_is_the_sessions_own_also_under_anothers_key(app: Runnin
 
 
 @pytest.mark.contract("S2-9")
-async def test_a_worker_is_given_another_key_for_each_session(app: RunningApp) -> None:
+async def test_a_worker_is_given_another_key_for_each_session(app: App) -> None:
     tasks = [await submit(app, session) for session in ("ada", "eve", None)]
     worker = await app.worker(group=None, services=["charge"], concurrency=3)
     keys = {(await worker.task())["key"] for _ in tasks}
@@ -59,7 +59,7 @@ async def test_a_worker_is_given_another_key_for_each_session(app: RunningApp) -
 
 
 @pytest.mark.contract("S1-8")
-async def test_a_sessions_effect_is_remembered_over_a_retry(app: RunningApp) -> None:
+async def test_a_sessions_effect_is_remembered_over_a_retry(app: App) -> None:
     task = await submit(app, "ada")
     worker = await app.worker(group=None, services=["charge"])
     assert await charge(app, worker, task["id"]) == {"state": "begun"}
@@ -68,7 +68,7 @@ async def test_a_sessions_effect_is_remembered_over_a_retry(app: RunningApp) -> 
     assert again == {"state": "done", "value": f"receipt of {task['id']}"}
 
 
-async def test_a_sessions_effect_is_forgotten_with_its_key(app: RunningApp) -> None:
+async def test_a_sessions_effect_is_forgotten_with_its_key(app: App) -> None:
     task = await submit(app, "ada")
     worker = await app.worker(group=None, services=["charge"])
     await charge(app, worker, task["id"])

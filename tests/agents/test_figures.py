@@ -27,7 +27,7 @@ from tests.agents.agent_app import (
     open_agent_app,
 )
 from tests.agents.sessions import TYPE, Sessions
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.servers import fresh_url
 from tests.support import wait_until
 
@@ -56,7 +56,7 @@ QUEUE_FIGURES = {
 }
 
 
-async def series(app: RunningApp | AgentApp) -> dict[str, float]:
+async def series(app: App | AgentApp) -> dict[str, float]:
     """A real scrape: each series, as it is written, and its value."""
     answer = await app.http.get("/metrics")
     assert answer.status_code == 200

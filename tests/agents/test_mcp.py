@@ -246,7 +246,7 @@ async def test_a_client_cannot_approve_what_it_handed_in(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_nobody_is_kept_waiting_for_a_person(mode: Any) -> None:
+async def test_no_caller_is_kept_waiting_for_a_person(mode: Any) -> None:
     service = {"name": "pay", "task_types": ["pay"], "requires_approval": True}
     async with served(mcp_wait_ms=600_000) as url, asyncio.timeout(30):
         async with httpx2.AsyncClient(**http_options(url)) as http:

@@ -11,18 +11,18 @@ import pytest
 from onward.doors.mcp import door as mcp
 from onward.doors.mcp.door import KEY, Exchange, McpDoor
 from onward.native.caller import OPERATOR
-from tests.running_app import RunningApp
+from tests.running_app import App
 
 MESSAGE = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
-def door(app: RunningApp) -> McpDoor:
+def door(app: App) -> McpDoor:
     (route,) = [route for route in app.asgi.web.routes if getattr(route, "path", "") == "/mcp"]
     found: McpDoor = route.endpoint  # type: ignore[attr-defined]
     return found
 
 
-async def a_notice(app: RunningApp) -> None:
+async def a_notice(app: App) -> None:
     task = await app.submit("t", session_id="ada")
     worker = await app.worker(services=["t"])
     await worker.task()
@@ -31,7 +31,7 @@ async def a_notice(app: RunningApp) -> None:
     await app.onward._notifying.step()
 
 
-async def unread(app: RunningApp) -> int:
+async def unread(app: App) -> int:
     path = "/api/v2/sessions/ada/notifications?unread=true"
     return len((await app.get(path)).json()["items"])
 
@@ -39,7 +39,7 @@ async def unread(app: RunningApp) -> int:
 @pytest.mark.contract("S2-6")
 @pytest.mark.parametrize(("arrives", "left"), [(True, 0), (False, 1)])
 async def test_news_are_read_only_if_the_answer_was_written_out(
-    app: RunningApp, arrives: bool, left: int
+    app: App, arrives: bool, left: int
 ) -> None:
     await a_notice(app)
     here = door(app)
@@ -59,16 +59,14 @@ async def test_news_are_read_only_if_the_answer_was_written_out(
 
 @pytest.mark.contract("S2-6")
 @pytest.mark.parametrize(("leaves", "left"), [(False, 0), (True, 1)])
-async def test_a_caller_who_left_has_been_told_nothing(
-    app: RunningApp, leaves: bool, left: int
-) -> None:
+async def test_a_caller_who_left_has_been_told_nothing(app: App, leaves: bool, left: int) -> None:
     await a_notice(app)
     sent = await called(app, "/api/v2/tools/list_user_tasks_tool", leaves=leaves)
     assert sent[0]["status"] == 200
     assert await unread(app) == left
 
 
-async def called(app: RunningApp, path: str, *, leaves: bool) -> list[Any]:
+async def called(app: App, path: str, *, leaves: bool) -> list[Any]:
     """As ada, by somebody who is gone once the body is sent, or is not."""
     sent: list[Any] = []
     incoming = [{"type": "http.request", "body": b"{}", "more_body": False}]
@@ -104,7 +102,7 @@ async def forever() -> Any:
 
 
 async def test_without_the_extra_it_says_what_to_install(
-    app: RunningApp, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp, "find_spec", lambda _: None)
     answer = await app.post("/mcp", MESSAGE)
@@ -115,7 +113,7 @@ async def test_without_the_extra_it_says_what_to_install(
 @pytest.mark.contract("S2-11")
 @pytest.mark.parametrize("older", [False, True], ids=["hangs up", "says so"])
 async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
-    app: RunningApp, older: bool
+    app: App, older: bool
 ) -> None:
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -162,7 +160,7 @@ async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
     assert handlers._calls == {}
 
 
-async def test_two_clients_of_one_session_may_count_alike(app: RunningApp) -> None:
+async def test_two_clients_of_one_session_may_count_alike(app: App) -> None:
     from onward.doors.mcp.server import McpHandlers
 
     handlers = McpHandlers(door(app)._toolbox, wait_ms=60_000, ready=lambda: True)

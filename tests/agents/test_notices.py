@@ -183,7 +183,7 @@ async def test_a_replayed_task_is_told_of_again_under_another_id(sessions: Sessi
     assert len({notice["notification_id"] for notice in both}) == 2
 
 
-async def test_without_a_session_nobody_reads_the_log(
+async def test_without_a_session_the_log_is_not_read(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onward = sessions.app.onward

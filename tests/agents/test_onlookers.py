@@ -77,7 +77,7 @@ async def test_a_question_that_makes_no_sense_is_refused(sessions: Sessions, que
     assert (await sessions.app.get(f"/api/v2/sessions?{query}")).status_code == 422
 
 
-async def test_a_session_that_nobody_used_is_not_found(sessions: Sessions) -> None:
+async def test_an_unused_session_is_not_found(sessions: Sessions) -> None:
     answer = await sessions.app.get("/api/v2/sessions/nobody")
     assert answer.status_code == 404
     assert answer.json()["hint"]

@@ -18,7 +18,7 @@ from fastapi.routing import iter_route_contexts
 from onward.app import build
 from onward.native.tools.tools import tools_of
 from onward.settings import Settings
-from tests.running_app import RunningApp, SocketWorker
+from tests.running_app import App, SocketWorker
 from tests.support import wait_until
 
 ABSENT = "01900000-0000-7000-8000-000000000000"
@@ -106,7 +106,7 @@ PLAIN = re.compile(
 )
 
 
-async def adas(app: RunningApp, stage: str) -> str:
+async def adas(app: App, stage: str) -> str:
     """A task of Ada's that has come so far."""
     body = {"type": "secret", "payload": {"pin": SECRET}, "session_id": "ada", "max_retries": 0}
     body["requires_approval"] = stage == "waiting"
@@ -131,7 +131,7 @@ async def adas(app: RunningApp, stage: str) -> str:
     return id
 
 
-async def seen(app: RunningApp, id: str) -> dict[str, Any]:
+async def seen(app: App, id: str) -> dict[str, Any]:
     """As the operator has it."""
     found: dict[str, Any] = await app.task(id)
     return found
@@ -153,7 +153,7 @@ def _plain(answer: httpx2.Response, id: str) -> str:
 
 
 @pytest.mark.contract("S2-9", "R-8")
-def test_every_route_is_somebodys() -> None:
+def test_every_route_has_an_owner() -> None:
     named = [*SESSION, *TOOLS, *OPERATOR, *FOREIGN, *FOREIGN_LISTS]
     assert len(named) == len(set(named)), "one is in two lists"
     assert sorted(set(named) - set(ROUTES)) == [], "gone from the application"
@@ -178,9 +178,7 @@ SESSION_TASKS = [route for route in SESSION if "{task_id}" in route]
 @pytest.mark.contract("S2-9", "R-8")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("route", SESSION_TASKS)
-async def test_no_route_opens_another_sessions_task(
-    app: RunningApp, route: str, stage: str
-) -> None:
+async def test_no_route_opens_another_sessions_task(app: App, route: str, stage: str) -> None:
     task = await adas(app, stage)
     before = await seen(app, task)
     method, path = route.split()
@@ -200,7 +198,7 @@ async def test_no_route_opens_another_sessions_task(
 @pytest.mark.contract("R-8")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("route", FOREIGN)
-async def test_no_other_door_opens_a_sessions_task(app: RunningApp, route: str, stage: str) -> None:
+async def test_no_other_door_opens_a_sessions_task(app: App, route: str, stage: str) -> None:
     task = await adas(app, stage)
     before = await seen(app, task)
     method, path = FOREIGN[route].split()
@@ -217,7 +215,7 @@ async def test_no_other_door_opens_a_sessions_task(app: RunningApp, route: str, 
 @pytest.mark.contract("R-8")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("route", FOREIGN_LISTS)
-async def test_no_other_door_lists_a_sessions_task(app: RunningApp, route: str, stage: str) -> None:
+async def test_no_other_door_lists_a_sessions_task(app: App, route: str, stage: str) -> None:
     task = await adas(app, stage)
     method, path = route.split()
     answer = await app.http.request(method, path)
@@ -232,9 +230,7 @@ async def test_no_other_door_lists_a_sessions_task(app: RunningApp, route: str, 
 @pytest.mark.contract("S2-9")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("status", ["all", "pending", "processing", "completed", "failed"])
-async def test_no_list_shows_another_sessions_tasks(
-    app: RunningApp, stage: str, status: str
-) -> None:
+async def test_no_list_shows_another_sessions_tasks(app: App, stage: str, status: str) -> None:
     task = await adas(app, stage)
     path = f"/api/v2/sessions/eve/tasks?status={status}"
     assert (await app.get(path)).json()["items"] == []
@@ -245,7 +241,7 @@ async def test_no_list_shows_another_sessions_tasks(
     assert [item["task_id"] for item in listed] == [task]
 
 
-async def told(app: RunningApp) -> dict[str, Any]:
+async def told(app: App) -> dict[str, Any]:
     """A notice of Ada's."""
     await adas(app, "succeeded")
 
@@ -257,7 +253,7 @@ async def told(app: RunningApp) -> dict[str, Any]:
 
 
 @pytest.mark.contract("S2-9")
-async def test_a_session_is_told_nothing_of_anothers_by_any_way(app: RunningApp) -> None:
+async def test_a_session_is_told_nothing_of_anothers_by_any_way(app: App) -> None:
     sockets = {name: SocketWorker(app.asgi, f"/ws/notifications/{name}") for name in ("ada", "eve")}
     notice = await told(app)
     assert (await sockets["ada"].receive())["notification_id"] == notice["notification_id"]
@@ -273,7 +269,7 @@ async def test_a_session_is_told_nothing_of_anothers_by_any_way(app: RunningApp)
 
 
 @pytest.mark.contract("S2-9")
-async def test_an_event_stream_is_the_sessions_own(app: RunningApp) -> None:
+async def test_an_event_stream_is_the_sessions_own(app: App) -> None:
     notice = await told(app)
     hub = app.onward.hub
     async with asyncio.timeout(30):
@@ -291,7 +287,7 @@ async def test_an_event_stream_is_the_sessions_own(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("S2-9")
-async def test_another_sessions_notice_cannot_be_acknowledged_by_any_way(app: RunningApp) -> None:
+async def test_another_sessions_notice_cannot_be_acknowledged_by_any_way(app: App) -> None:
     notice = (await told(app))["notification_id"]
     absent = "notif-01900000-0000-7000-8000-000000000000"
     path = "/api/v2/sessions/eve/notifications/{}/ack"
@@ -311,7 +307,7 @@ async def test_another_sessions_notice_cannot_be_acknowledged_by_any_way(app: Ru
 
 
 @pytest.mark.contract("S2-9")
-async def test_a_sessions_preferences_are_its_own(app: RunningApp) -> None:
+async def test_a_sessions_preferences_are_its_own(app: App) -> None:
     path = "/api/v2/sessions/{}/preferences"
     usual = (await app.get(path.format("eve"))).json()
     wished = {"push": False, "types": ["task_failed"]}
@@ -320,7 +316,7 @@ async def test_a_sessions_preferences_are_its_own(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("S2-9")
-async def test_a_session_that_has_nothing_looks_like_one_that_never_was(app: RunningApp) -> None:
+async def test_a_session_that_has_nothing_looks_like_one_that_never_was(app: App) -> None:
     await adas(app, "queued")
     assert (await app.get("/api/v2/sessions/ada")).status_code == 200
     for name in ("eve", "ADA", "ada%20"):
@@ -343,7 +339,7 @@ TASK_TOOLS = [tool.name for tool in tools_of([]) if "task_id" in tool.parameters
 @pytest.mark.contract("S2-9", "R-8")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("tool", TASK_TOOLS)
-async def test_no_tool_opens_another_sessions_task(app: RunningApp, tool: str, stage: str) -> None:
+async def test_no_tool_opens_another_sessions_task(app: App, tool: str, stage: str) -> None:
     task = await adas(app, stage)
     before = await seen(app, task)
     for asker, (query, arguments) in ASKERS.items():
@@ -381,7 +377,7 @@ class _Nobody:
 METHODS = _methods()
 
 
-async def spoken(app: RunningApp, session: str | None, method: str, params: Any) -> httpx2.Response:
+async def spoken(app: App, session: str | None, method: str, params: Any) -> httpx2.Response:
     query = "" if session is None else f"?session_id={session}"
     return await app.http.post(
         f"/mcp{query}",
@@ -395,7 +391,7 @@ async def spoken(app: RunningApp, session: str | None, method: str, params: Any)
 
 @pytest.mark.contract("S2-9", "R-8")
 @pytest.mark.parametrize("stage", STAGES)
-async def test_no_word_of_mcp_opens_another_sessions_task(app: RunningApp, stage: str) -> None:
+async def test_no_word_of_mcp_opens_another_sessions_task(app: App, stage: str) -> None:
     task = await adas(app, stage)
     before = await seen(app, task)
     for session in ("eve", "ADA", None):

@@ -107,7 +107,7 @@ async def test_mcp_tells_the_same(sessions: Sessions) -> None:
 
 
 @pytest.mark.contract("N-5")
-async def test_whoever_polls_is_told_how_far_it_is(either: Sessions) -> None:
+async def test_a_caller_that_polls_reads_the_progress(either: Sessions) -> None:
     _, task = await begun(either, "s1")
     one = (await either.app.get(f"/api/v2/sessions/s1/tasks/{task}")).json()
     assert shown(one) == (0.5, "half")

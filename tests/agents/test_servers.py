@@ -88,7 +88,7 @@ async def test_a_task_is_counted_by_one_server_only(pair: tuple[Sessions, Sessio
     assert sum("onward_agent_tasks_active" in text for text in said) == 1
 
 
-async def test_sessions_that_nobody_asks_for_leave_nothing_behind(
+async def test_sessions_without_readers_leave_nothing_behind(
     pair: tuple[Sessions, Sessions],
 ) -> None:
     await pair[0].succeed()

@@ -78,7 +78,7 @@ async def test_what_is_told_by_us_is_not_taken_for_a_services_answer(agents: Age
     assert "task.late_result" not in await agents.types(task)
 
 
-async def test_a_task_without_a_session_is_nobodys_news(agents: AgentApp) -> None:
+async def test_a_task_without_a_session_is_announced_to_none(agents: AgentApp) -> None:
     quiet = await agents.submit(type="echo")
     await agents.over(quiet)
     task = await agents.submit(type="echo", session_id="user-1")
@@ -125,9 +125,7 @@ async def test_a_timeout_is_told_once_and_the_completion_after_it(agents: AgentA
 
 
 @pytest.mark.contract("S2-7")
-async def test_a_task_that_nobody_has_taken_is_not_late_until_somebody_has(
-    agents: AgentApp,
-) -> None:
+async def test_a_task_without_a_worker_is_not_late(agents: AgentApp) -> None:
     await agents.join()
     task = await agents.submit(
         type="report.generate", queue="agents", session_id="user-1", timeout_ms=300

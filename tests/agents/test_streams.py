@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 
 from onward.workers.streams import feed as streams
-from tests.agents.agent_app import (
-    COMPLETED,
-    CREATE,
-    DEAD,
-    FAILED,
-    AgentApp,
-    open_agent_app,
-)
+from tests.agents.agent_app import COMPLETED, CREATE, DEAD, FAILED, AgentApp, open_agent_app
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S2-3")]
 
@@ -73,7 +66,7 @@ async def test_nothing_is_put_there_before_a_service_has_its_group(agents: Agent
 
 
 @pytest.mark.contract("R-2")
-async def test_a_declared_type_goes_by_stream_unless_somebody_serves_it_natively(
+async def test_a_declared_type_goes_by_stream_unless_a_worker_serves_it_natively(
     agents: AgentApp,
 ) -> None:
     await agents.join()
@@ -170,9 +163,7 @@ async def test_a_service_may_say_itself_whether_to_try_again(agents: AgentApp) -
     assert (over["state"], over["retries"]) == ("dead", 2)
 
 
-async def test_a_foreign_agents_task_is_adopted_and_its_result_settles_it(
-    agents: AgentApp,
-) -> None:
+async def test_a_foreign_agents_task_is_adopted_and_its_result_settles_it(agents: AgentApp) -> None:
     await agents.join()
     task = await agents.ask(priority="low", timeout=60)
     found = await agents.known(task)
@@ -246,9 +237,7 @@ async def test_a_completion_told_twice_counts_once(agents: AgentApp) -> None:
     assert len(await agents.notices()) == 1
 
 
-async def test_a_service_that_dies_with_its_entry_loses_it_to_the_next(
-    agents: AgentApp,
-) -> None:
+async def test_a_service_that_dies_with_its_entry_loses_it_to_the_next(agents: AgentApp) -> None:
     await agents.join()
     task = await agents.submit(type="report.generate", queue="agents")
     lost, _ = await agents.get(worker="dies")
@@ -398,9 +387,7 @@ async def test_a_dead_consumer_of_another_service_takes_nothing_from_who_works(
     await agents.swept("data-service")
 
 
-async def test_a_failure_counts_although_another_service_has_yet_to_read(
-    agents: AgentApp,
-) -> None:
+async def test_a_failure_counts_although_another_service_has_yet_to_read(agents: AgentApp) -> None:
     await agents.join()
     await agents.join("data-service")
     await agents.redis.xgroup_createconsumer(CREATE, "data-service-group", "slow")

@@ -12,7 +12,7 @@ import pytest
 
 from onward.native.tools.tools import tools_of
 from onward.services.catalog import Declared
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 
 GOLDEN = Path(__file__).with_name("openai_tools.json")
 REPORT = {
@@ -30,20 +30,20 @@ REPORT = {
 
 
 @pytest.fixture
-async def app() -> AsyncIterator[RunningApp]:
+async def app() -> AsyncIterator[App]:
     async with running_app() as app:
         await app.post("/api/v2/services", REPORT)
         yield app
 
 
-async def call(app: RunningApp, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+async def call(app: App, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     response = await app.post(f"/api/v2/tools/{name}", arguments)
     assert response.status_code == 200, response.text
     body: dict[str, Any] = response.json()
     return body
 
 
-async def hand_off(app: RunningApp, session: str = "ada", **parameters: Any) -> str:
+async def hand_off(app: App, session: str = "ada", **parameters: Any) -> str:
     answer = await call(
         app,
         "report_task_tool",
@@ -56,23 +56,23 @@ async def hand_off(app: RunningApp, session: str = "ada", **parameters: Any) -> 
     return str(answer["task_id"])
 
 
-async def result(app: RunningApp, task: str, session: str = "ada") -> dict[str, Any]:
+async def result(app: App, task: str, session: str = "ada") -> dict[str, Any]:
     return await call(app, "get_task_result_tool", {"task_id": task, "session_id": session})
 
 
-async def told(app: RunningApp) -> None:
+async def told(app: App) -> None:
     """The log has been read, and notices written."""
     await app.onward._notifying.step()
 
 
 @pytest.mark.contract("S2-1")
-async def test_openai_definitions_are_as_they_were(app: RunningApp) -> None:
+async def test_openai_definitions_are_as_they_were(app: App) -> None:
     found = (await app.get("/api/v2/tools?format=openai")).json()
     assert found == json.loads(GOLDEN.read_text())
 
 
 @pytest.mark.contract("S2-1")
-async def test_a_bound_tool_does_not_ask_whose_it_is(app: RunningApp) -> None:
+async def test_a_bound_tool_does_not_ask_whose_it_is(app: App) -> None:
     for tool in (await app.get("/api/v2/tools?session_id=ada")).json()["items"]:
         assert "session_id" not in tool["parameters"]["properties"]
     answer = await app.post(
@@ -84,7 +84,7 @@ async def test_a_bound_tool_does_not_ask_whose_it_is(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("S2-1")
-async def test_a_task_is_handed_off_and_acknowledged_at_once(app: RunningApp) -> None:
+async def test_a_task_is_handed_off_and_acknowledged_at_once(app: App) -> None:
     answer = await call(
         app,
         "report_task_tool",
@@ -98,7 +98,7 @@ async def test_a_task_is_handed_off_and_acknowledged_at_once(app: RunningApp) ->
 
 
 @pytest.mark.contract("S2-1", "S2-4")
-async def test_a_result_says_what_each_status_calls_for(app: RunningApp) -> None:
+async def test_a_result_says_what_each_status_calls_for(app: App) -> None:
     first, second = await hand_off(app), await hand_off(app)
     pending = await result(app, second)
     assert (pending["status"], pending["queue_position"]) == ("pending", 2)
@@ -128,7 +128,7 @@ async def test_a_result_says_what_each_status_calls_for(app: RunningApp) -> None
 
 
 @pytest.mark.contract("S2-1", "S2-7")
-async def test_a_late_task_is_said_to_go_on(app: RunningApp) -> None:
+async def test_a_late_task_is_said_to_go_on(app: App) -> None:
     body = {"type": "report.export", "payload": {}, "session_id": "ada", "timeout_ms": 1_000}
     task = await app.submit(**body)
     worker = await app.worker(services=["report.export"])
@@ -142,7 +142,7 @@ async def test_a_late_task_is_said_to_go_on(app: RunningApp) -> None:
 
 @pytest.mark.contract("S2-1", "S2-4")
 @pytest.mark.parametrize("word", ["pending", "PENDING", "all"])
-async def test_tasks_are_listed_by_status_in_any_case(app: RunningApp, word: str) -> None:
+async def test_tasks_are_listed_by_status_in_any_case(app: App, word: str) -> None:
     task = await hand_off(app)
     listed = await call(app, "list_user_tasks_tool", {"session_id": "ada", "status_filter": word})
     assert [item["task_id"] for item in listed["tasks"]] == [task]
@@ -153,7 +153,7 @@ async def test_tasks_are_listed_by_status_in_any_case(app: RunningApp, word: str
 
 
 @pytest.mark.contract("S2-11")
-async def test_a_task_is_canceled(app: RunningApp) -> None:
+async def test_a_task_is_canceled(app: App) -> None:
     task = await hand_off(app)
     said = await call(app, "cancel_task_tool", {"task_id": task, "session_id": "ada"})
     assert said["status"] == "failed"
@@ -212,7 +212,7 @@ async def test_a_task_is_canceled(app: RunningApp) -> None:
     ],
 )
 async def test_a_bad_argument_is_named_and_nothing_is_accepted(
-    app: RunningApp, tool: str, arguments: Mapping[str, Any], pointer: str, words: str
+    app: App, tool: str, arguments: Mapping[str, Any], pointer: str, words: str
 ) -> None:
     response = await app.post(f"/api/v2/tools/{tool}", arguments)
     problem = response.json()
@@ -222,14 +222,14 @@ async def test_a_bad_argument_is_named_and_nothing_is_accepted(
     assert (await app.get("/api/v2/tasks")).json()["items"] == []
 
 
-async def test_a_tool_that_is_not_there_is_not_found(app: RunningApp) -> None:
+async def test_a_tool_that_is_not_there_is_not_found(app: App) -> None:
     assert (await app.post("/api/v2/tools/none_task_tool", {})).status_code == 404
     # What only MCP waits for is no tool of this door.
     assert (await app.post("/api/v2/tools/report_generate", {})).status_code == 404
     assert (await app.post("/api/v2/tools/report_task_tool", [])).status_code == 422
 
 
-async def test_a_tool_bound_to_a_session_takes_no_other(app: RunningApp) -> None:
+async def test_a_tool_bound_to_a_session_takes_no_other(app: App) -> None:
     task = await hand_off(app, "ada")
     response = await app.post(
         "/api/v2/tools/get_task_result_tool?session_id=eve", {"task_id": task, "session_id": "ada"}
@@ -237,7 +237,7 @@ async def test_a_tool_bound_to_a_session_takes_no_other(app: RunningApp) -> None
     assert response.status_code == 422
 
 
-async def test_a_call_sent_twice_under_one_key_is_one_task(app: RunningApp) -> None:
+async def test_a_call_sent_twice_under_one_key_is_one_task(app: App) -> None:
     arguments = {"task_type": "report.export", "parameters": {}, "session_id": "ada"}
     path, key = "/api/v2/tools/report_task_tool", {"idempotency-key": "k1"}
     first = (await app.post(path, arguments, headers=key)).json()["task_id"]
@@ -245,7 +245,7 @@ async def test_a_call_sent_twice_under_one_key_is_one_task(app: RunningApp) -> N
 
 
 @pytest.mark.contract("S2-1", "S2-6")
-async def test_an_answer_tells_what_was_not_yet_told_and_tells_it_once(app: RunningApp) -> None:
+async def test_an_answer_tells_what_was_not_yet_told_and_tells_it_once(app: App) -> None:
     task = await hand_off(app)
     worker = await app.worker(services=["report.generate"])
     await worker.task()
@@ -263,7 +263,7 @@ async def test_an_answer_tells_what_was_not_yet_told_and_tells_it_once(app: Runn
 
 
 @pytest.mark.contract("S2-6")
-async def test_an_answer_that_was_refused_has_told_nothing(app: RunningApp) -> None:
+async def test_an_answer_that_was_refused_has_told_nothing(app: App) -> None:
     task = await hand_off(app)
     worker = await app.worker(services=["report.generate"])
     await worker.task()

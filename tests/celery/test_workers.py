@@ -23,7 +23,7 @@ from tests.support import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S3-13")]
 
 
-async def test_work_that_nobody_was_woken_for_is_found_within_two_seconds(
+async def test_work_without_a_wake_up_is_found_within_two_seconds(
     alone: LedgerClient, path: Path
 ) -> None:
     took: list[float] = []

@@ -158,12 +158,10 @@ def test_the_demo_goes_on_when_its_server_was_killed(tmp_path: Path) -> None:
         first.kill()
 
 
-def test_where_nobody_answers_it_brings_a_server_of_its_own(tmp_path: Path) -> None:
+def test_where_no_server_answers_it_starts_its_own(tmp_path: Path) -> None:
     port = free_port()
     done = onward(
-        *("demo", "--for", "1s", "--json", "--port", str(port)),
-        cwd=tmp_path,
-        TMPDIR=str(tmp_path),
+        *("demo", "--for", "1s", "--json", "--port", str(port)), cwd=tmp_path, TMPDIR=str(tmp_path)
     )
     assert done.returncode == 0, done.stderr + done.stdout
     assert json.loads(done.stdout)["own_server"] is True

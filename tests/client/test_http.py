@@ -39,7 +39,7 @@ async def worker(url: str, start: Start) -> Worker:
 
 
 @pytest.mark.contract("N-3", "N-4")
-async def test_a_task_that_nobody_serves_is_taken_and_can_be_read(client: Client) -> None:
+async def test_a_task_without_a_worker_is_accepted_and_can_be_read(client: Client) -> None:
     task = await client.submit("later", {"n": 1}, queue="q", priority="high")
 
     found = await client.get(task.id)
@@ -174,7 +174,7 @@ async def test_a_problem_says_what_where_and_what_next(client: Client) -> None:
     assert problem.hint
 
 
-async def test_nobody_there_is_said_with_the_next_step(unused_tcp_port: int) -> None:
+async def test_an_unreachable_server_is_reported_with_the_next_step(unused_tcp_port: int) -> None:
     async with Client(f"http://127.0.0.1:{unused_tcp_port}") as client:
         with pytest.raises(Unreachable, match="onward up"):
             await client.submit("later")

@@ -144,7 +144,7 @@ async def test_letters_come_with_the_claim_in_their_order(driver: Driver) -> Non
     assert claimed[1].letters == ()
 
 
-async def test_letters_nobody_has_settled_on_come_again(driver: Driver) -> None:
+async def test_letters_that_no_settlement_has_seen_come_again(driver: Driver) -> None:
     task = await driver.submit()
     await driver.post(task.id, "1")
     (claimed,) = await driver.claim()

@@ -90,7 +90,7 @@ async def heard(backend: Backend, *topics: str, ring: tuple[str, ...]) -> bool:
     return rung.is_set()
 
 
-async def test_a_bell_is_heard_by_whoever_listens_to_its_topic(backend: Backend) -> None:
+async def test_a_bell_reaches_the_listeners_of_its_topic(backend: Backend) -> None:
     assert await heard(backend, "queue:a", "log", ring=("queue:a",))
     assert await heard(backend, "queue:a", "log", ring=("x", "log"))
     assert not await heard(backend, "queue:a", ring=("queue:b", "log"))
@@ -123,7 +123,7 @@ async def test_every_listener_hears_it(backend: Backend) -> None:
     await asyncio.gather(*listeners)
 
 
-async def test_a_bell_nobody_listens_to_harms_nobody(backend: Backend) -> None:
+async def test_a_bell_without_listeners_does_no_harm(backend: Backend) -> None:
     async with backend.bell.listen("log"):
         pass
     backend.bell.ring("log", "queue:nobody")

@@ -58,7 +58,7 @@ async def test_a_letter_to_work_that_is_not_parked_lies_there(driver: Driver) ->
     assert len(again.letters) == 1
 
 
-async def test_a_letter_to_nobody_or_to_what_is_over_is_gone(driver: Driver) -> None:
+async def test_a_letter_to_no_task_or_to_a_finished_one_is_gone(driver: Driver) -> None:
     over = await driver.finished()
     letters = [Letter(to=to, name="signal", body="1") for to in ("nobody", over.id)]
     moved = await driver.store.post(letters, now=NOW)

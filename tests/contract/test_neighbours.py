@@ -128,7 +128,7 @@ async def test_a_submission_that_cannot_be_kept_is_refused_alone(post: Post) -> 
     assert [task and task.payload for task in kept] == ["0", "1", None, "3", "4", "5"]
 
 
-async def test_a_note_that_cannot_be_kept_costs_nobody_else_the_lease(post: Post) -> None:
+async def test_a_note_that_cannot_be_kept_costs_no_other_task_its_lease(post: Post) -> None:
     held = await post.held(6)
     until = NOW + 2 * LEASE_MS
     holds = [

@@ -165,7 +165,7 @@ async def test_a_document_is_deleted_only_as_it_was_read(backend: Backend) -> No
     assert again is not None
 
 
-async def test_a_duty_is_given_up_by_whoever_has_it_now(backend: Backend) -> None:
+async def test_a_duty_is_given_up_by_its_present_holder(backend: Backend) -> None:
     clock = ManualClock()
     paused, successor = (Duty(backend.documents, clock, "work", name) for name in ("a", "b"))
     assert await paused.mine()

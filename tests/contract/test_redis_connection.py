@@ -140,7 +140,7 @@ async def test_who_waits_is_told_when_the_line_breaks() -> None:
             await line.ask("PING")
 
 
-async def test_whoever_leaves_while_hello_is_said_leaves_no_connection_behind() -> None:
+async def test_a_caller_that_leaves_during_hello_leaves_no_connection_behind() -> None:
     redis = connect(fresh_url("valkey"))
     connection = redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
     redis.connection_pool.make_connection = lambda: connection  # type: ignore[method-assign]

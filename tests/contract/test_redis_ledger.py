@@ -71,7 +71,7 @@ async def test_a_long_result_is_not_told_only_that_it_is_there(
     assert peer.ended == {held.id: None}
 
 
-async def test_nobody_is_told_of_an_end_that_is_none(driver: Driver, flavour: str) -> None:
+async def test_an_end_that_is_none_is_not_announced(driver: Driver, flavour: str) -> None:
     peer = Peer()
     async with listening(flavour, peer):
         held = await driver.running(queue="q")
@@ -100,7 +100,7 @@ async def test_a_server_does_not_hear_itself(
     assert (own.queues, own.ended) == ([], {})
 
 
-async def test_who_is_alone_tells_nobody(
+async def test_a_server_alone_announces_nothing(
     backend: RedisBackend, driver: Driver, flavour: str
 ) -> None:
     redis = shared(flavour).client
@@ -158,7 +158,7 @@ async def test_a_connection_that_died_without_a_word_is_replaced(
     await elsewhere.close()
 
 
-async def test_a_ring_that_nobody_understands_is_passed_over(driver: Driver, flavour: str) -> None:
+async def test_a_malformed_ring_is_passed_over(driver: Driver, flavour: str) -> None:
     peer = Peer()
     async with listening(flavour, peer):
         shared(flavour).client.publish("onward:bell", b"\xc1 what?")
@@ -364,7 +364,7 @@ async def test_functions_of_another_version_stay_as_they_are(flavour: str) -> No
     redis.function_delete("onward")
 
 
-async def test_a_connection_that_was_closed_meanwhile_costs_nobody_a_call(
+async def test_a_connection_that_was_closed_meanwhile_costs_no_call(
     driver: Driver, flavour: str
 ) -> None:
     await driver.submit()

@@ -119,7 +119,7 @@ def spoil(redis: Any, task: str, how: str) -> None:
         redis.hset(row(task), "expires_at", "2026-01-01T00:00:00")
 
 
-async def test_hundreds_of_alarms_of_nobody_keep_none_from_ringing(
+async def test_hundreds_of_alarms_without_a_task_keep_none_from_ringing(
     driver: Driver, redis: Any
 ) -> None:
     task = await driver.submit(run_at=NOW + 10)
@@ -160,9 +160,7 @@ async def test_an_unreadable_id_that_stands_in_a_queue_twice_is_counted_once(
     assert redis.hget("onward:counts", "q:primary:queued") is None
 
 
-async def test_an_entry_of_somebody_else_in_the_log_is_passed_over(
-    driver: Driver, redis: Any
-) -> None:
+async def test_a_foreign_entry_in_the_log_is_passed_over(driver: Driver, redis: Any) -> None:
     await driver.submit()
     redis.xadd("onward:events", {"what": "is this"})
     task = await driver.submit()

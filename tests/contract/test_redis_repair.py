@@ -57,10 +57,7 @@ QUEUE = "onward:queue:1:primary:a:b"
 LACKS_ONE = ("queued, and not in its list", "1 of 1:primary:a:b")
 TEARS: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
     "in no list": (("LREM", QUEUE, 0, "queued-1"), {LACKS_ONE}),
-    "no list at all": (
-        ("DEL", QUEUE),
-        {("queued, and not in its list", "5 of 1:primary:a:b")},
-    ),
+    "no list at all": (("DEL", QUEUE), {("queued, and not in its list", "5 of 1:primary:a:b")}),
     "twice in its list": (("RPUSH", QUEUE, "queued-1"), {("twice in its queue", "queued-1")}),
     "in another's list": (
         ("RPUSH", "onward:queue:0:primary:a:b", "queued-1"),

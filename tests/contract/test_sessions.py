@@ -36,7 +36,7 @@ async def test_a_ledger_without_sessions_has_none(driver: Driver) -> None:
     assert await driver.backend.sessions.get("ann") is None
 
 
-async def test_whoever_submitted_last_comes_first(driver: Driver) -> None:
+async def test_the_session_that_submitted_last_comes_first(driver: Driver) -> None:
     for session in ("ann", "bob", "cyd", "ann"):
         await driver.submit(session=session)
     assert names(await everybody(driver)) == ["ann", "cyd", "bob"]

@@ -30,7 +30,7 @@ def odd(n: int = 0) -> Task:
     return a_task(id=f"odd-{n:04}", profile="of a newer server", run_at=NOW + 1)
 
 
-async def test_a_task_that_cannot_be_decided_stops_nobody_elses_alarm(
+async def test_a_task_that_cannot_be_decided_stops_no_other_alarm(
     dispatcher: Observed, clock: ManualClock
 ) -> None:
     late = a_task(run_at=NOW + 5)

@@ -60,7 +60,7 @@ async def test_a_parent_goes_on_in_its_childs_last_move(
     assert dispatcher.tally["task.parked"] == 1, "it still waits for its children"
 
 
-async def test_whoever_waits_for_a_parent_is_told_of_its_end(
+async def test_a_caller_that_waits_for_a_parent_gets_its_end(
     dispatcher: Observed, family: Family
 ) -> None:
     family.outcome = Succeeded('"all"')

@@ -160,7 +160,7 @@ def test_a_word_that_comes_after_the_time_is_too_late_even_before_the_sweep() ->
     assert machine.approve(task, NOW + HOUR - 1, CONSOLE) is not None
 
 
-def test_the_age_of_a_task_goes_on_while_somebody_thinks() -> None:
+def test_a_task_ages_while_its_approval_is_open() -> None:
     task = asked(expires_at=NOW + 10, terms={"expires_ms": HOUR, "default": "approve"})
     assert task.due_at == NOW + 10
     done = after(task, machine.on_due(task, NOW + 10, CONSOLE))

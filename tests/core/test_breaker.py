@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -21,18 +21,10 @@ from onward.core.pressure.breaker import (
     Window,
 )
 from onward.core.task import Fault
-from onward.ledgers import open_backend
 from tests.support import NOW, PROFILES
 
 PAUSE_MS = BreakerRules().pause_ms
 Server = tuple[Breakers, dict[str, int | None]]
-
-
-@pytest.fixture
-async def backend() -> AsyncIterator[Backend]:
-    opened = open_backend("sqlite:///:memory:")
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

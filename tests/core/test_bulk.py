@@ -103,7 +103,7 @@ async def test_a_word_is_about_what_its_speaker_has_seen(dispatcher: Observed) -
         await dispatcher.reject(plain.id, Decision())
 
 
-async def test_a_signal_to_a_task_that_waits_for_approval_wakes_nobody(
+async def test_a_signal_to_a_task_that_waits_for_approval_does_not_wake_it(
     dispatcher: Observed,
 ) -> None:
     task = a_task(waiting_for="approval")

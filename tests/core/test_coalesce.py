@@ -40,7 +40,7 @@ async def ride(coalescer: Coalescer[int, str], *items: int) -> list[asyncio.Task
     return tasks
 
 
-async def test_a_caller_alone_waits_for_nobody() -> None:
+async def test_a_caller_alone_does_not_wait() -> None:
     gate = Gate()
     assert await Coalescer(gate.flush).one(7) == "reply 7"
     assert gate.batches == [[7]]
@@ -54,7 +54,7 @@ async def test_callers_of_one_turn_share_a_flush() -> None:
     assert gate.batches == [[0, 1, 2, 3, 4]]
 
 
-async def test_whoever_comes_during_a_flush_rides_the_next() -> None:
+async def test_a_caller_during_a_flush_joins_the_next() -> None:
     gate = Gate()
     gate.open.clear()
     coalescer = Coalescer(gate.flush)
@@ -67,7 +67,7 @@ async def test_whoever_comes_during_a_flush_rides_the_next() -> None:
     assert gate.batches == [[1], [2, 3]]
 
 
-async def test_an_exception_reaches_every_caller_of_its_flush_and_nobody_else() -> None:
+async def test_an_exception_reaches_the_callers_of_its_flush_alone() -> None:
     gate = Gate()
     gate.error = LedgerUnavailable("the disk is full", hint="free the disk")
     coalescer = Coalescer(gate.flush)
@@ -89,7 +89,7 @@ async def test_an_exception_that_cannot_be_made_twice_is_raised_as_it_is() -> No
     assert [type(error) for error in errors] == [QueueFull, QueueFull]
 
 
-async def test_a_caller_who_goes_away_harms_nobody() -> None:
+async def test_a_caller_who_goes_away_harms_no_other() -> None:
     gate = Gate()
     gate.open.clear()
     coalescer = Coalescer(gate.flush)
@@ -179,10 +179,7 @@ async def test_a_reply_that_comes_later_is_waited_for_by_its_own_caller_alone() 
         await second
 
 
-@given(
-    parts=st.lists(st.lists(st.integers(), max_size=7), max_size=20),
-    most=st.integers(1, 10),
-)
+@given(parts=st.lists(st.lists(st.integers(), max_size=7), max_size=20), most=st.integers(1, 10))
 def test_order_is_kept_and_batches_stay_within_bounds(parts: list[list[int]], most: int) -> None:
     async def run() -> None:
         gate = Gate()

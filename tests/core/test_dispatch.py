@@ -101,7 +101,7 @@ async def test_a_ledger_that_is_away_costs_no_slots(dispatcher: Observed) -> Non
     assert (await dispatcher.submit(a_task())).running
 
 
-async def test_what_was_given_to_nobody_goes_back_even_if_the_ledger_is_away_just_then(
+async def test_an_undelivered_claim_goes_back_even_if_the_ledger_is_away_just_then(
     dispatcher: Observed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "AGAIN_S", 0.01)
@@ -249,7 +249,7 @@ async def test_a_task_that_changes_at_every_try_is_given_up_at_last(dispatcher: 
     assert await dispatcher.settle(held, Succeeded("1")) is Verdict.MOVED
 
 
-async def test_an_outcome_that_the_ledger_refuses_is_reported_and_costs_nobody_else(
+async def test_an_outcome_that_the_ledger_refuses_is_reported_and_costs_no_other(
     dispatcher: Observed,
 ) -> None:
     odd, good = await dispatcher.running(), await dispatcher.running()

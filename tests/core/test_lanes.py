@@ -69,10 +69,7 @@ def test_lanes_share_within_whichever_priority_has_work(
     ),
 )
 def test_an_empty_lane_yields_in_the_same_trip(
-    names: tuple[str, ...],
-    limit: int,
-    turn: int,
-    stock: dict[tuple[str, Priority, Lane], int],
+    names: tuple[str, ...], limit: int, turn: int, stock: dict[tuple[str, Priority, Lane], int]
 ) -> None:
     there = sum(count for (queue, _, _), count in stock.items() if queue in names)
     assert take(names, limit, turn, Counter(stock)).total() == min(limit, there)

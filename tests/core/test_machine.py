@@ -146,7 +146,7 @@ def test_every_decision_is_a_known_transition_with_its_events() -> None:
         assert set(types(move)) <= TRANSITIONS[move.expect, move.to], move
 
 
-def test_every_transition_is_decided_by_somebody_except_the_claim() -> None:
+def test_every_transition_but_the_claim_is_decided_here() -> None:
     reached: dict[tuple[State, State], set[str]] = defaultdict(set)
     for _, _, move in every_decision():
         reached[move.expect, move.to].update(types(move))

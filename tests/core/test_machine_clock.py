@@ -42,7 +42,7 @@ def test_a_timer_wakes_a_parked_task() -> None:
 
 
 @pytest.mark.contract("S0-5")
-def test_work_that_nobody_started_in_time_is_over() -> None:
+def test_work_that_no_worker_started_in_time_is_over() -> None:
     for profile, to in ((SYNC, State.FAILED), (CONSOLE, State.DEAD)):
         task = a_task(profile=profile.name, start_by=PAST, due_at=PAST)
         move = machine.on_due(task, NOW, profile)
@@ -91,7 +91,7 @@ def test_an_overdue_task_tells_once_and_goes_on() -> None:
 
 
 @pytest.mark.contract("S2-7")
-def test_an_offered_task_is_overdue_only_once_somebody_has_it() -> None:
+def test_an_offered_task_is_overdue_only_once_a_worker_has_it() -> None:
     task = running(profile="notified", expires_at=PAST, due_at=PAST, lease_until=None)
     move = machine.on_due(task, NOW, NOTIFIED)
     assert move is not None

@@ -61,7 +61,7 @@ def test_then_the_name() -> None:
 
 
 @pytest.mark.contract("R-5")
-def test_what_nobody_knows_is_worth_a_try() -> None:
+def test_an_unknown_error_is_worth_a_retry() -> None:
     assert transient(fault("Surprise"))
     assert error_class(fault("Surprise")) == "Default"
     assert transient(fault("Surprise", 200)), "a status that says nothing is not asked"

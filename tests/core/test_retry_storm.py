@@ -6,7 +6,6 @@ Simulated time on a real ledger in memory: forty slots, a second a call.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -18,7 +17,6 @@ from onward.core.outcome import Failed, Succeeded
 from onward.core.pressure.breaker import BreakerRules
 from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Fault, Lane, State
-from onward.ledgers import open_backend
 from tests.support import NOW, PROFILES, a_task, wait_until
 
 SLOTS, CALL_MS, TICK_MS = 40, 1_000, 250
@@ -81,13 +79,6 @@ class Simulation:
 
     def starts(self, since: int) -> Counter[int]:
         return Counter((at - since) // SECOND for at, _, _ in self.started if at >= since)
-
-
-@pytest.fixture
-async def backend() -> AsyncIterator[Backend]:
-    opened = open_backend("sqlite:///:memory:")
-    yield opened
-    await opened.close()
 
 
 @pytest.mark.slow

@@ -206,7 +206,7 @@ def test_what_is_due_is_what_a_walk_through_every_missed_instant_finds(
     missed=st.sampled_from(Missed),
 )
 @example(every=1_000, since=400 * DAY, away=400 * DAY, missed=Missed.ALL)
-def test_an_interval_keeps_its_phase_however_long_nobody_was_there(
+def test_an_interval_keeps_its_phase_however_long_no_server_ran(
     every: int, since: int, away: int, missed: Missed
 ) -> None:
     now = NOW + since

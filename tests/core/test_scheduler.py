@@ -237,7 +237,7 @@ async def test_a_replaced_schedule_runs_by_its_new_times_on_every_server(servers
     assert (fresh, twin.next_run_at) == (False, None), "what is over does not begin again"
 
 
-async def test_a_removed_schedule_is_run_by_nobody_and_its_name_is_free(servers: Servers) -> None:
+async def test_a_removed_schedule_does_not_run_and_its_name_is_free(servers: Servers) -> None:
     first = await servers.one.add(every_ms=MINUTE)
     await servers.strike(1)
     await servers.two.timetable.remove("s")
@@ -300,7 +300,7 @@ async def test_one_that_cannot_be_run_does_not_hold_up_the_others(one_ledger: Se
     assert (await one_ledger.tasks("good"), await one_ledger.tasks("bad")) == (1, 0)
 
 
-async def test_a_change_that_nobody_told_of_is_found_within_half_a_minute(
+async def test_an_unannounced_change_is_found_within_half_a_minute(
     one_ledger: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one_ledger.strike(1)

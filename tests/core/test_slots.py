@@ -151,7 +151,7 @@ def test_a_bell_makes_only_its_queue_hot() -> None:
     assert queues_of(ask) == {"b"}
 
 
-def test_a_bell_nobody_can_answer_now_is_remembered() -> None:
+def test_a_bell_without_a_free_slot_is_remembered() -> None:
     counted = CountedSlots()
     worker_slots = counted.add("w")
     asks = counted.slots.ask_pending()
@@ -274,7 +274,7 @@ def test_a_worker_may_come_to_serve_other_queues() -> None:
     assert queues_of(ask) == {"b", "c"}
 
 
-def test_stopping_reaches_whoever_holds_this_very_claim() -> None:
+def test_stopping_reaches_the_holder_of_this_very_claim() -> None:
     counted = CountedSlots()
     counted.add("w", slots=2)
     task = claimed("w", fence=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,15 +14,7 @@ from onward.core.duty import LEASE_MS, Duty
 from onward.core.tail import Tail
 from onward.core.task import Event
 from onward.core.troubles import Troubles
-from onward.ledgers import open_backend
 from tests.support import PROFILES, a_task, wait_until
-
-
-@pytest.fixture
-async def backend() -> AsyncIterator[Backend]:
-    backend = open_backend("sqlite:///:memory:")
-    yield backend
-    await backend.close()
 
 
 class Reader:

@@ -39,7 +39,7 @@ async def test_a_ring_is_believed_only_by_who_waited_before_the_task_was_born() 
         assert waiters.of(["t"]) == []
 
 
-async def test_an_ending_nobody_waits_for_is_nothing_to_tell() -> None:
+async def test_an_ending_without_waiters_is_not_announced() -> None:
     Waiters().end(ENDING)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.running_app import RunningApp
+from tests.running_app import App
 
 ITEM = {
     "id", "task_id", "type", "queue", "payload", "status", "requested_at", "expires_at", "default",
@@ -16,7 +16,7 @@ ITEM = {
 HOUR = 3_600_000
 
 
-async def asked(app: RunningApp, **body: Any) -> dict[str, Any]:
+async def asked(app: App, **body: Any) -> dict[str, Any]:
     """A submission that needs approval, as the inbox shows it."""
     response = await app.post("/api/v2/tasks", {"type": "pay", "requires_approval": True, **body})
     assert response.status_code == 202, response.text
@@ -25,26 +25,24 @@ async def asked(app: RunningApp, **body: Any) -> dict[str, Any]:
     return item
 
 
-async def listed(app: RunningApp, query: str = "") -> list[str]:
+async def listed(app: App, query: str = "") -> list[str]:
     page = (await app.get(f"/api/v2/approvals{query}")).json()
     assert set(page) == {"items", "next"}
     return [item["id"] for item in page["items"]]
 
 
-async def task_of(app: RunningApp, item: dict[str, Any]) -> dict[str, Any]:
+async def task_of(app: App, item: dict[str, Any]) -> dict[str, Any]:
     task: dict[str, Any] = await app.task(item["task_id"])
     return task
 
 
-async def events_of(app: RunningApp, item: dict[str, Any]) -> list[str]:
+async def events_of(app: App, item: dict[str, Any]) -> list[str]:
     page = (await app.get(f"/api/v2/tasks/{item['task_id']}/events")).json()
     return [event["type"] for event in page["items"]]
 
 
 @pytest.mark.contract("N-5", "S1-11", "S1-9", "N-2")
-async def test_an_open_approval_is_shown_and_approving_it_lets_the_task_run(
-    app: RunningApp,
-) -> None:
+async def test_an_open_approval_is_shown_and_approving_it_lets_the_task_run(app: App) -> None:
     worker = await app.worker(group=None, services=["pay"])
     item = await asked(app, payload={"sum": 5}, approval={"reason": "over the limit"})
     assert item["id"] == f"{item['task_id']}.1"
@@ -78,7 +76,7 @@ async def test_an_open_approval_is_shown_and_approving_it_lets_the_task_run(
 
 
 @pytest.mark.contract("N-5", "S1-11", "S1-9")
-async def test_a_rejected_task_has_failed_and_whoever_waits_is_told(app: RunningApp) -> None:
+async def test_a_rejected_task_has_failed_and_its_waiting_caller_gets_that(app: App) -> None:
     item = await asked(app)
     waiting = asyncio.ensure_future(app.get(f"/api/v2/tasks/{item['task_id']}?wait_ms=5000"))
     await app.settled()
@@ -96,7 +94,7 @@ async def test_a_rejected_task_has_failed_and_whoever_waits_is_told(app: Running
 
 @pytest.mark.contract("N-5")
 @pytest.mark.parametrize("first", ["approve", "reject"])
-async def test_what_is_decided_stays_decided(app: RunningApp, first: str) -> None:
+async def test_what_is_decided_stays_decided(app: App, first: str) -> None:
     item = await asked(app)
     path = f"/api/v2/approvals/{item['id']}"
     assert (await app.post(f"{path}/{first}", None)).status_code == 200
@@ -107,7 +105,7 @@ async def test_what_is_decided_stays_decided(app: RunningApp, first: str) -> Non
 
 
 @pytest.mark.contract("N-5")
-async def test_of_two_people_deciding_at_the_same_instant_one_wins(app: RunningApp) -> None:
+async def test_of_two_people_deciding_at_the_same_instant_one_wins(app: App) -> None:
     for verbs in (("approve", "reject"), ("reject", "approve"), ("approve", "approve")):
         item = await asked(app)
         answers = await asyncio.gather(
@@ -123,7 +121,7 @@ async def test_of_two_people_deciding_at_the_same_instant_one_wins(app: RunningA
 
 
 @pytest.mark.contract("N-5", "S1-11")
-async def test_a_payload_is_mended_while_it_is_approved(app: RunningApp) -> None:
+async def test_a_payload_is_mended_while_it_is_approved(app: App) -> None:
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}}
     service = {"name": "till", "task_types": ["pay"], "schema": {"pay": schema}}
     await app.post("/api/v2/services", service)
@@ -142,9 +140,7 @@ async def test_a_payload_is_mended_while_it_is_approved(app: RunningApp) -> None
 
 
 @pytest.mark.contract("N-5")
-async def test_a_word_about_another_payload_or_an_earlier_asking_is_refused(
-    app: RunningApp,
-) -> None:
+async def test_a_word_about_another_payload_or_an_earlier_asking_is_refused(app: App) -> None:
     item = await asked(app, payload=1)
     path = f"/api/v2/approvals/{item['id']}"
     blind = await app.post(f"{path}/approve", {"digest": "0" * 64})
@@ -172,7 +168,7 @@ async def test_a_word_about_another_payload_or_an_earlier_asking_is_refused(
         ("/api/v2/approvals?limit=0", 422),
     ],
 )
-async def test_errors_are_problems(app: RunningApp, path: str, status: int) -> None:
+async def test_errors_are_problems(app: App, path: str, status: int) -> None:
     response = await app.get(path)
     assert (response.status_code, response.headers["content-type"]) == (
         status,
@@ -181,7 +177,7 @@ async def test_errors_are_problems(app: RunningApp, path: str, status: int) -> N
 
 
 @pytest.mark.contract("N-5")
-async def test_a_task_that_nobody_is_asked_about_has_no_approval(app: RunningApp) -> None:
+async def test_a_task_that_needs_no_approval_has_none(app: App) -> None:
     task = (await app.post("/api/v2/tasks", {"type": "greet"})).json()
     for id in (task["id"], f"{task['id']}.1"):
         assert (await app.get(f"/api/v2/approvals/{id}")).status_code == 404
@@ -194,7 +190,7 @@ async def test_a_task_that_nobody_is_asked_about_has_no_approval(app: RunningApp
 @pytest.mark.contract("S1-11", "S1-9")
 @pytest.mark.parametrize(("default", "state"), [("approve", "queued"), ("reject", "failed")])
 async def test_when_nobody_decides_in_time_the_default_holds(
-    app: RunningApp, default: str, state: str
+    app: App, default: str, state: str
 ) -> None:
     item = await asked(app, approval={"expires_ms": HOUR, "default": default})
     assert item["expires_at"] == app.clock.now() + HOUR
@@ -212,9 +208,7 @@ async def test_when_nobody_decides_in_time_the_default_holds(
 
 
 @pytest.mark.contract("S1-11")
-async def test_a_word_after_the_time_is_too_late_even_if_no_sweep_has_come_by(
-    app: RunningApp,
-) -> None:
+async def test_a_word_after_the_time_is_too_late_even_if_no_sweep_has_come_by(app: App) -> None:
     item = await asked(app, approval={"expires_ms": HOUR})
     app.clock.advance(HOUR)
     late = await app.post(f"/api/v2/approvals/{item['id']}/approve", None)
@@ -222,7 +216,7 @@ async def test_a_word_after_the_time_is_too_late_even_if_no_sweep_has_come_by(
 
 
 @pytest.mark.contract("S1-11", "N-11")
-async def test_a_services_guard_is_neither_waved_away_nor_waited_out(app: RunningApp) -> None:
+async def test_a_services_guard_is_neither_waved_away_nor_waited_out(app: App) -> None:
     service = {"name": "till", "task_types": ["pay"], "requires_approval": True}
     await app.post("/api/v2/services", service)
     worker = await app.worker(group=None, services=["pay"])
@@ -249,19 +243,19 @@ async def test_a_services_guard_is_neither_waved_away_nor_waited_out(app: Runnin
         {"approval": {}, "requires_approval": False},
     ],
 )
-async def test_terms_that_make_no_sense_are_refused(app: RunningApp, body: dict[str, Any]) -> None:
+async def test_terms_that_make_no_sense_are_refused(app: App, body: dict[str, Any]) -> None:
     response = await app.post("/api/v2/tasks", {"type": "pay", **body})
     assert (response.status_code, response.json()["code"]) == (422, "invalid_request")
 
 
 @pytest.mark.contract("N-3")
-async def test_terms_alone_ask_for_an_approval(app: RunningApp) -> None:
+async def test_terms_alone_ask_for_an_approval(app: App) -> None:
     task = (await app.post("/api/v2/tasks", {"type": "pay", "approval": {}})).json()
     assert task["phase"] == "waiting_approval"
 
 
 @pytest.mark.contract("S1-11", "N-4")
-async def test_a_task_that_waits_for_a_person_can_be_canceled(app: RunningApp) -> None:
+async def test_a_task_that_waits_for_a_person_can_be_canceled(app: App) -> None:
     item = await asked(app)
     canceled = await app.post(f"/api/v2/tasks/{item['task_id']}/cancel", None)
     assert canceled.json()["state"] == "canceled"
@@ -273,7 +267,7 @@ async def test_a_task_that_waits_for_a_person_can_be_canceled(app: RunningApp) -
 
 
 @pytest.mark.contract("S1-11", "N-3")
-async def test_an_approved_task_for_later_runs_later(app: RunningApp) -> None:
+async def test_an_approved_task_for_later_runs_later(app: App) -> None:
     worker = await app.worker(group=None, services=["pay"])
     item = await asked(app, delay_ms=HOUR)
     await app.post(f"/api/v2/approvals/{item['id']}/approve", None)
@@ -283,7 +277,7 @@ async def test_an_approved_task_for_later_runs_later(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("S1-11")
-async def test_what_waits_is_shown_newest_first_a_page_at_a_time(app: RunningApp) -> None:
+async def test_what_waits_is_shown_newest_first_a_page_at_a_time(app: App) -> None:
     made = [(await asked(app))["id"] for _ in range(5)]
     first = (await app.get("/api/v2/approvals?limit=3")).json()
     rest = (await app.get(f"/api/v2/approvals?limit=3&cursor={first['next']}")).json()
@@ -292,7 +286,7 @@ async def test_what_waits_is_shown_newest_first_a_page_at_a_time(app: RunningApp
 
 
 @pytest.mark.contract("S1-11", "N-4")
-async def test_explain_names_the_command_that_decides(app: RunningApp) -> None:
+async def test_explain_names_the_command_that_decides(app: App) -> None:
     item = await asked(app)
     why = (await app.get(f"/api/v2/tasks/{item['task_id']}/explain")).json()
     assert why["reason"] == "waiting_approval"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from onward.core.task import LONGEST_DELAY_MS
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.servers import fresh_url
 from tests.support import wait_until
 
@@ -25,7 +25,7 @@ METHODS = {"get", "post", "put", "delete", "patch"}
 
 
 @pytest.fixture(params=["sqlite", "valkey"])
-async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RunningApp]:
+async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[App]:
     on_redis = request.param == "valkey"
     ledger = fresh_url("valkey") if on_redis else "sqlite:///:memory:"
     async with running_app(ledger=ledger, archive=f"sqlite:///{tmp_path}/archive.db") as opened:
@@ -75,7 +75,7 @@ def _with(body: Mapping[str, Any], where: tuple[str | int, ...], digits: str) ->
     return json.dumps({**body, str(where[0]): value}).replace(f'"{mark}"', digits)
 
 
-async def test_every_integer_of_every_route_has_bounds_that_a_ledger_holds(app: RunningApp) -> None:
+async def test_every_integer_of_every_route_has_bounds_that_a_ledger_holds(app: App) -> None:
     document = app.asgi.web.openapi()
     loose = []
     for method, path, operation in _operations(document):
@@ -94,7 +94,7 @@ async def test_every_integer_of_every_route_has_bounds_that_a_ledger_holds(app: 
     assert loose == []
 
 
-async def test_a_big_number_in_a_path_or_query_is_no_fault_of_ours(app: RunningApp) -> None:
+async def test_a_big_number_in_a_path_or_query_is_no_fault_of_ours(app: App) -> None:
     known = await _known(app)
     document = app.asgi.web.openapi()
     asked = 0
@@ -114,7 +114,7 @@ async def test_a_big_number_in_a_path_or_query_is_no_fault_of_ours(app: RunningA
     assert asked > 100
 
 
-async def test_a_big_number_in_a_body_is_no_fault_of_ours(app: RunningApp) -> None:
+async def test_a_big_number_in_a_body_is_no_fault_of_ours(app: App) -> None:
     known = await _known(app)
     document = app.asgi.web.openapi()
     asked = 0
@@ -135,7 +135,7 @@ async def test_a_big_number_in_a_body_is_no_fault_of_ours(app: RunningApp) -> No
 
 
 @pytest.mark.parametrize("digits", [str(2**63), "9" * 20, LONG])
-async def test_a_stream_is_refused_before_it_begins(app: RunningApp, digits: str) -> None:
+async def test_a_stream_is_refused_before_it_begins(app: App, digits: str) -> None:
     known = await _known(app)
     path = f"/api/v2/tasks/{known['task_id']}/events"
     stream = {"accept": "text/event-stream"}
@@ -148,14 +148,14 @@ async def test_a_stream_is_refused_before_it_begins(app: RunningApp, digits: str
 
 
 @pytest.mark.parametrize("digits", [str(2**63), LONG, "²", "٣"])
-async def test_the_number_of_an_approval_is_small_or_unknown(app: RunningApp, digits: str) -> None:
+async def test_the_number_of_an_approval_is_small_or_unknown(app: App, digits: str) -> None:
     body = {"type": "guarded", "payload": {}, "requires_approval": True}
     task = await app.submit(**body)
     answer = await app.get(f"/api/v2/approvals/{task}.{digits}")
     assert answer.status_code == 404, answer.text
 
 
-async def test_a_worker_cannot_put_a_task_off_for_ever(app: RunningApp) -> None:
+async def test_a_worker_cannot_put_a_task_off_for_ever(app: App) -> None:
     worker = await app.worker(group="default")
     body = {"type": "job", "queue": "group:default", "max_retries": 3}
     await app.post("/api/v2/tasks", body)
@@ -166,7 +166,7 @@ async def test_a_worker_cannot_put_a_task_off_for_ever(app: RunningApp) -> None:
     assert (await worker.task())["attempt"] == 2
 
 
-async def test_a_number_beyond_64_bits_in_a_frame_fails_that_task_alone(app: RunningApp) -> None:
+async def test_a_number_beyond_64_bits_in_a_frame_fails_that_task_alone(app: App) -> None:
     worker = await app.worker(group="default")
     body = {"type": "job", "queue": "group:default"}
     task = await app.submit(**body)
@@ -177,7 +177,7 @@ async def test_a_number_beyond_64_bits_in_a_frame_fails_that_task_alone(app: Run
     assert ended["error"]["kind"] == "ResultInvalid", ended
 
 
-async def _known(app: RunningApp) -> defaultdict[str, str]:
+async def _known(app: App) -> defaultdict[str, str]:
     """For the names in a path: a task that is there, so that numbers get as far as the ledger."""
     task = await app.submit("there", payload={})
     return defaultdict(lambda: "there", task_id=task, number="1")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.running_app import RunningApp, SocketWorker, running_app
+from tests.running_app import App, SocketWorker, running_app
 
 PAUSE_MS = 60_000
 
 
-async def fail_ten(app: RunningApp, worker: SocketWorker) -> None:
+async def fail_ten(app: App, worker: SocketWorker) -> None:
     for _ in range(10):
         await submit(app, max_retries=0)
     for _ in range(10):
@@ -20,14 +20,14 @@ async def fail_ten(app: RunningApp, worker: SocketWorker) -> None:
     await app.settled()
 
 
-async def submit(app: RunningApp, path: str = "/api/v2/tasks", **more: Any) -> dict[str, Any]:
+async def submit(app: App, path: str = "/api/v2/tasks", **more: Any) -> dict[str, Any]:
     response = await app.post(path, {"type": "ocr", "payload": {}, **more})
     assert response.status_code == 202, response.text
     found: dict[str, Any] = response.json()
     return found
 
 
-async def circuit(app: RunningApp) -> dict[str, Any]:
+async def circuit(app: App) -> dict[str, Any]:
     found: dict[str, Any] = (await app.get("/health")).json()["details"]["circuit_breaker"]
     return found
 

@@ -10,20 +10,20 @@ import openai
 import pytest
 
 from onward.doors.chat import router as chat
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 
 pytestmark = pytest.mark.contract("N-6")
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 
 
-def client(app: RunningApp) -> openai.AsyncOpenAI:
+def client(app: App) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(
         base_url="http://127.0.0.1/v1", api_key="unused", http_client=app.http
     )
 
 
-async def test_the_model_names_the_group_and_a_text_becomes_the_message(app: RunningApp) -> None:
+async def test_the_model_names_the_group_and_a_text_becomes_the_message(app: App) -> None:
     worker = await app.worker(group="llama")
     call = asyncio.ensure_future(client(app).chat.completions.create(model="llama", messages=HELLO))
     frame = await worker.task()
@@ -36,7 +36,7 @@ async def test_the_model_names_the_group_and_a_text_becomes_the_message(app: Run
     assert completion.choices[0].finish_reason == "stop"
 
 
-async def test_a_worker_that_speaks_openai_is_passed_on_unchanged(app: RunningApp) -> None:
+async def test_a_worker_that_speaks_openai_is_passed_on_unchanged(app: App) -> None:
     worker = await app.worker(group="llama")
     call = asyncio.ensure_future(client(app).chat.completions.create(model="llama", messages=HELLO))
     message = {"role": "assistant", "content": "mine"}
@@ -48,7 +48,7 @@ async def test_a_worker_that_speaks_openai_is_passed_on_unchanged(app: RunningAp
     assert (await call).model_dump(exclude_unset=True) == body
 
 
-async def test_chunks_stream_as_deltas_and_the_result_is_not_sent_again(app: RunningApp) -> None:
+async def test_chunks_stream_as_deltas_and_the_result_is_not_sent_again(app: App) -> None:
     worker = await app.worker(group="llama")
 
     async def speak() -> None:
@@ -66,7 +66,7 @@ async def test_chunks_stream_as_deltas_and_the_result_is_not_sent_again(app: Run
     assert pieces[-1].finish_reason == "stop"
 
 
-async def test_without_chunks_the_result_is_the_stream(app: RunningApp) -> None:
+async def test_without_chunks_the_result_is_the_stream(app: App) -> None:
     worker = await app.worker(group="llama")
     asked = asyncio.ensure_future(
         client(app).chat.completions.create(model="llama", messages=HELLO, stream=True)
@@ -76,7 +76,7 @@ async def test_without_chunks_the_result_is_the_stream(app: RunningApp) -> None:
     assert "".join(pieces) == "all at once"
 
 
-async def test_a_stream_that_fails_says_so_in_openais_form(app: RunningApp) -> None:
+async def test_a_stream_that_fails_says_so_in_openais_form(app: App) -> None:
     worker = await app.worker(group="llama")
     asked = asyncio.ensure_future(
         client(app).chat.completions.create(model="llama", messages=HELLO, stream=True)
@@ -86,7 +86,7 @@ async def test_a_stream_that_fails_says_so_in_openais_form(app: RunningApp) -> N
         _ = [chunk async for chunk in await asked]
 
 
-async def test_a_lost_worker_is_told_once_and_not_sent_again(app: RunningApp) -> None:
+async def test_a_lost_worker_is_told_once_and_not_sent_again(app: App) -> None:
     worker = await app.worker(group="llama")
     call = asyncio.ensure_future(client(app).chat.completions.create(model="llama", messages=HELLO))
     await worker.task()
@@ -97,7 +97,7 @@ async def test_a_lost_worker_is_told_once_and_not_sent_again(app: RunningApp) ->
     assert len(tasks) == 1, "the client's silent re-send would have run it three times"
 
 
-async def test_no_worker_is_a_503_with_a_message(app: RunningApp) -> None:
+async def test_no_worker_is_a_503_with_a_message(app: App) -> None:
     once = client(app).with_options(max_retries=0)
     with pytest.raises(openai.InternalServerError) as refused:
         await once.chat.completions.create(model="nobody", messages=HELLO)
@@ -114,7 +114,7 @@ async def test_no_worker_is_a_503_with_a_message(app: RunningApp) -> None:
     "body",
     [b"{", b"{}", b'{"model":"m"}', b'{"model":7,"messages":[]}', b'{"model":"m","messages":"x"}'],
 )
-async def test_a_bad_request_has_openais_error_object(app: RunningApp, body: bytes) -> None:
+async def test_a_bad_request_has_openais_error_object(app: App, body: bytes) -> None:
     response = await app.http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400
     error = response.json()["error"]
@@ -137,15 +137,13 @@ async def test_the_built_in_worker_answers_a_first_chat() -> None:
 
 
 @pytest.fixture
-async def narrow_app(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningApp]:
+async def narrow_app(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
     monkeypatch.setattr(chat, "MOST_STREAMS", 2)
     async with running_app() as app:
         yield app
 
 
-async def test_of_those_who_stream_at_once_none_is_let_in_beyond_the_limit(
-    narrow_app: RunningApp,
-) -> None:
+async def test_of_those_who_stream_at_once_none_is_let_in_beyond_the_limit(narrow_app: App) -> None:
     app = narrow_app
     worker = await app.worker(group="llama", concurrency=8)
     body = {"model": "llama", "messages": HELLO, "stream": True}

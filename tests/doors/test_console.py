@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.support import bad_json, wait_until
 
 PROBLEM = "application/problem+json"
@@ -18,7 +18,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-async def submitted(app: RunningApp, **body: Any) -> dict[str, Any]:
+async def submitted(app: App, **body: Any) -> dict[str, Any]:
     response = await app.post("/api/v2/tasks", {"type": "greet", **body})
     assert response.status_code == 202, response.text
     task: dict[str, Any] = response.json()
@@ -26,7 +26,7 @@ async def submitted(app: RunningApp, **body: Any) -> dict[str, Any]:
 
 
 @pytest.mark.contract("N-3", "R-7")
-async def test_a_type_nobody_serves_is_accepted_and_waits(app: RunningApp) -> None:
+async def test_a_type_without_a_worker_is_accepted_and_waits(app: App) -> None:
     task = await submitted(app, payload={"name": "Ada"})
     assert set(task) >= FIELDS
     assert (task["state"], task["phase"], task["queue"]) == ("queued", "queued", "greet")
@@ -35,9 +35,7 @@ async def test_a_type_nobody_serves_is_accepted_and_waits(app: RunningApp) -> No
 
 
 @pytest.mark.contract("N-3")
-async def test_a_call_that_waits_gets_the_result_in_time_or_the_same_id_to_poll(
-    app: RunningApp,
-) -> None:
+async def test_a_call_that_waits_gets_the_result_in_time_or_the_same_id_to_poll(app: App) -> None:
     worker = await app.worker(group=None, services=["greet"])
     quick = asyncio.ensure_future(app.post("/api/v2/tasks?wait_ms=5000", {"type": "greet"}))
     await worker.answer((await worker.task())["taskId"], "hello")
@@ -54,7 +52,7 @@ async def test_a_call_that_waits_gets_the_result_in_time_or_the_same_id_to_poll(
 
 
 @pytest.mark.contract("N-3")
-async def test_the_same_key_is_the_same_task_and_another_body_is_refused(app: RunningApp) -> None:
+async def test_the_same_key_is_the_same_task_and_another_body_is_refused(app: App) -> None:
     first = await submitted(app, payload=1, idempotency_key="k")
     again = await submitted(app, payload=1, idempotency_key="k")
     assert again["id"] == first["id"]
@@ -72,7 +70,7 @@ async def test_the_same_key_is_the_same_task_and_another_body_is_refused(app: Ru
 )
 @pytest.mark.parametrize("key", [b"", b"x" * 256, b"caf\xe9", b"tab\there"])
 async def test_a_key_in_the_header_has_the_limits_of_one_in_the_body(
-    app: RunningApp, path: str, key: bytes
+    app: App, path: str, key: bytes
 ) -> None:
     service = {"name": "post", "task_types": ["mail"]}
     assert (await app.post("/api/v2/services", service)).status_code == 201
@@ -85,7 +83,7 @@ async def test_a_key_in_the_header_has_the_limits_of_one_in_the_body(
 
 
 @pytest.mark.contract("N-3")
-async def test_two_hundred_calls_with_one_key_are_one_task(app: RunningApp) -> None:
+async def test_two_hundred_calls_with_one_key_are_one_task(app: App) -> None:
     tasks = await asyncio.gather(
         *[submitted(app, payload=1, idempotency_key="k") for _ in range(200)]
     )
@@ -93,7 +91,7 @@ async def test_two_hundred_calls_with_one_key_are_one_task(app: RunningApp) -> N
 
 
 @pytest.mark.contract("N-3")
-async def test_a_delayed_task_starts_when_it_is_due(app: RunningApp) -> None:
+async def test_a_delayed_task_starts_when_it_is_due(app: App) -> None:
     task = await submitted(app, delay_ms=60_000)
     assert (task["state"], task["run_at"]) == ("scheduled", app.clock.now() + 60_000)
     worker = await app.worker(group=None, services=["greet"])
@@ -104,7 +102,7 @@ async def test_a_delayed_task_starts_when_it_is_due(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("N-3", "R-5")
-async def test_a_failing_task_is_retried_on_its_own_schedule_and_then_dies(app: RunningApp) -> None:
+async def test_a_failing_task_is_retried_on_its_own_schedule_and_then_dies(app: App) -> None:
     worker = await app.worker(group=None, services=["greet"])
     task = await submitted(app, max_retries=2, backoff_ms=[100, 200])
     for delay in (100, 200):
@@ -130,7 +128,7 @@ async def test_a_failing_task_is_retried_on_its_own_schedule_and_then_dies(app: 
         {"error": "no", "status": 503, "retryable": False},
     ],
 )
-async def test_a_permanent_error_is_not_tried_again(app: RunningApp, error: dict[str, Any]) -> None:
+async def test_a_permanent_error_is_not_tried_again(app: App, error: dict[str, Any]) -> None:
     worker = await app.worker(group=None, services=["greet"])
     task = await submitted(app)
     await worker.answer((await worker.task())["taskId"], **error)
@@ -139,7 +137,7 @@ async def test_a_permanent_error_is_not_tried_again(app: RunningApp, error: dict
 
 
 @pytest.mark.contract("N-4", "R-7")
-async def test_cancel_ends_what_waits_and_stops_what_runs(app: RunningApp) -> None:
+async def test_cancel_ends_what_waits_and_stops_what_runs(app: App) -> None:
     task = await submitted(app)
     canceled = await app.post(f"/api/v2/tasks/{task['id']}/cancel", None)
     assert canceled.json()["state"] == "canceled"
@@ -158,7 +156,7 @@ async def test_cancel_ends_what_waits_and_stops_what_runs(app: RunningApp) -> No
 
 
 @pytest.mark.contract("N-4")
-async def test_a_worker_that_ignores_a_cancel_is_overruled(app: RunningApp) -> None:
+async def test_a_worker_that_ignores_a_cancel_is_overruled(app: App) -> None:
     worker = await app.worker(group=None, services=["greet"])
     task = await submitted(app)
     await worker.task()
@@ -168,7 +166,7 @@ async def test_a_worker_that_ignores_a_cancel_is_overruled(app: RunningApp) -> N
 
 
 @pytest.mark.contract("N-4")
-async def test_retry_begins_a_new_generation_with_a_mended_payload(app: RunningApp) -> None:
+async def test_retry_begins_a_new_generation_with_a_mended_payload(app: App) -> None:
     worker = await app.worker(group=None, services=["greet"])
     task = await submitted(app, payload={"name": ""}, max_retries=0)
     await worker.answer((await worker.task())["taskId"], error="empty name")
@@ -185,7 +183,7 @@ async def test_retry_begins_a_new_generation_with_a_mended_payload(app: RunningA
 
 
 @pytest.mark.contract("N-2", "N-4")
-async def test_lists_are_filtered_and_paged_newest_first(app: RunningApp) -> None:
+async def test_lists_are_filtered_and_paged_newest_first(app: App) -> None:
     made = [(await submitted(app, payload={"n": n}))["id"] for n in range(5)]
     await submitted(app, type="other", session_id="s-1")
     first = (await app.get("/api/v2/tasks?type=greet&limit=3")).json()
@@ -214,7 +212,7 @@ async def test_lists_are_filtered_and_paged_newest_first(app: RunningApp) -> Non
     ],
 )
 async def test_errors_are_problems_with_a_stable_code(
-    app: RunningApp, path: str, status: int, code: str
+    app: App, path: str, status: int, code: str
 ) -> None:
     response = await app.get(path)
     assert (response.status_code, response.headers["content-type"]) == (status, PROBLEM)
@@ -244,7 +242,7 @@ async def test_errors_are_problems_with_a_stable_code(
     ],
 )
 async def test_a_bad_submission_is_a_problem_and_leaves_nothing_behind(
-    app: RunningApp, body: bytes, status: int
+    app: App, body: bytes, status: int
 ) -> None:
     response = await app.http.post("/api/v2/tasks", content=body)
     assert (response.status_code, response.headers["content-type"]) == (status, PROBLEM)
@@ -253,7 +251,7 @@ async def test_a_bad_submission_is_a_problem_and_leaves_nothing_behind(
 
 
 @pytest.mark.contract("N-4")
-async def test_events_are_followed_live_and_resumed_where_they_were_cut(app: RunningApp) -> None:
+async def test_events_are_followed_live_and_resumed_where_they_were_cut(app: App) -> None:
     worker = await app.worker(group=None, services=["greet"])
     task = await submitted(app)
     await worker.task()
@@ -286,7 +284,7 @@ async def test_events_are_followed_live_and_resumed_where_they_were_cut(app: Run
 
 
 @pytest.mark.contract("N-4")
-async def test_explain_says_why_it_does_not_run_and_what_to_do(app: RunningApp) -> None:
+async def test_explain_says_why_it_does_not_run_and_what_to_do(app: App) -> None:
     task = await submitted(app)
 
     async def why() -> dict[str, Any]:
@@ -312,7 +310,7 @@ async def test_explain_says_why_it_does_not_run_and_what_to_do(app: RunningApp) 
 
 
 @pytest.mark.contract("N-11")
-async def test_a_declared_service_brings_its_schema_and_defaults(app: RunningApp) -> None:
+async def test_a_declared_service_brings_its_schema_and_defaults(app: App) -> None:
     schema = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}
     body = {
         "name": "greeter", "task_types": ["greet"], "schema": {"greet": schema},
@@ -335,9 +333,7 @@ async def test_a_declared_service_brings_its_schema_and_defaults(app: RunningApp
 @pytest.mark.parametrize(
     "ref", ["http://127.0.0.1:1/schema.json", "file:///etc/hostname", "other.json", "#/$defs/none"]
 )
-async def test_a_schema_that_points_out_of_itself_is_refused_unread(
-    app: RunningApp, ref: str
-) -> None:
+async def test_a_schema_that_points_out_of_itself_is_refused_unread(app: App, ref: str) -> None:
     body = {"name": "s", "task_types": ["s"], "schema": {"s": {"$ref": ref}}}
     refused = await app.post("/api/v2/services", body)
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
@@ -348,7 +344,7 @@ async def test_a_schema_that_points_out_of_itself_is_refused_unread(
 
 
 @pytest.mark.contract("N-11")
-async def test_a_worker_declares_its_services_when_it_registers(app: RunningApp) -> None:
+async def test_a_worker_declares_its_services_when_it_registers(app: App) -> None:
     declare = [{"name": "greet", "task_types": ["greet"], "schema": {"greet": {"type": "object"}}}]
     await app.worker(group=None, services=["greet"], declare=declare)
     bad = await app.post("/api/v2/tasks", {"type": "greet", "payload": 7})
@@ -356,7 +352,7 @@ async def test_a_worker_declares_its_services_when_it_registers(app: RunningApp)
 
 
 @pytest.mark.contract("N-3", "S1-11")
-async def test_a_task_that_needs_approval_waits_and_holds_no_worker(app: RunningApp) -> None:
+async def test_a_task_that_needs_approval_waits_and_holds_no_worker(app: App) -> None:
     worker = await app.worker(group=None, services=["greet"])
     task = await submitted(app, requires_approval=True)
     assert (task["state"], task["phase"]) == ("waiting", "waiting_approval")
@@ -365,7 +361,7 @@ async def test_a_task_that_needs_approval_waits_and_holds_no_worker(app: Running
 
 
 @pytest.mark.contract("S2-7")
-async def test_with_a_session_the_timeout_is_told_and_the_work_goes_on(app: RunningApp) -> None:
+async def test_with_a_session_the_timeout_is_told_and_the_work_goes_on(app: App) -> None:
     worker = await app.worker(group=None, services=["greet"])
     task = await submitted(app, session_id="s", timeout_ms=1_000)
     await worker.task()
@@ -381,7 +377,7 @@ async def test_with_a_session_the_timeout_is_told_and_the_work_goes_on(app: Runn
 
 
 @pytest.mark.contract("N-9", "S3-7")
-async def test_health_readiness_and_metrics_answer_with_or_without_workers(app: RunningApp) -> None:
+async def test_health_readiness_and_metrics_answer_with_or_without_workers(app: App) -> None:
     assert (await app.get("/ready")).status_code == 200
     alone = await app.get("/health")
     assert (alone.status_code, alone.json()["status"]) == (503, "unhealthy")
@@ -407,9 +403,7 @@ async def test_health_readiness_and_metrics_answer_with_or_without_workers(app: 
 
 
 @pytest.mark.contract("S3-7")
-async def test_health_turns_when_a_job_fails_again_and_again_and_turns_back(
-    app: RunningApp,
-) -> None:
+async def test_health_turns_when_a_job_fails_again_and_again_and_turns_back(app: App) -> None:
     await app.worker()
     troubles = app.onward.dispatcher.troubles
     troubles.ended("a job of the test", RuntimeError("no"))
@@ -427,7 +421,7 @@ async def test_health_turns_when_a_job_fails_again_and_again_and_turns_back(
 
 
 @pytest.mark.contract("S1-8")
-async def test_an_effect_is_begun_once_and_kept_over_a_retry(app: RunningApp) -> None:
+async def test_an_effect_is_begun_once_and_kept_over_a_retry(app: App) -> None:
     worker = await app.worker(group=None, services=["greet"])
     task = await submitted(app, backoff_ms=[0])
     frame = await worker.task()
@@ -445,7 +439,7 @@ async def test_an_effect_is_begun_once_and_kept_over_a_retry(app: RunningApp) ->
 
 @pytest.mark.contract("S1-8")
 async def test_an_effect_is_finished_and_taken_back_only_with_the_fence_that_began_it(
-    app: RunningApp,
+    app: App,
 ) -> None:
     worker = await app.worker(group=None, services=["greet"])
     task = await submitted(app, backoff_ms=[0])
@@ -482,7 +476,7 @@ async def test_a_full_house_of_waiters_refuses_more() -> None:
 @pytest.mark.contract("N-2")
 @pytest.mark.parametrize(("method", "status"), [("GET", 404), ("DELETE", 405)])
 async def test_a_path_that_is_not_there_leads_to_those_that_are(
-    app: RunningApp, method: str, status: int
+    app: App, method: str, status: int
 ) -> None:
     path = "/api/v2/taks" if status == 404 else "/api/v2/tasks"
     said = await app.http.request(method, path)

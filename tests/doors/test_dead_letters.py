@@ -10,7 +10,7 @@ import pytest
 from onward.core.task import Lane, State
 from onward.native.dead_letters import SHOWN, merged
 from onward.services.privacy import MASK
-from tests.running_app import RunningApp, SocketWorker
+from tests.running_app import App, SocketWorker
 
 GROUP = {
     "fingerprint", "kind", "message", "count", "first_at", "last_at", "types", "sample", "task_ids",
@@ -19,13 +19,11 @@ PATH = "/api/v2/dead-letters"
 DONE: dict[str, Any] = {"refused": [], "refused_count": 0, "sample": []}  # and nothing to tell of
 
 
-async def a_worker(app: RunningApp) -> SocketWorker:
+async def a_worker(app: App) -> SocketWorker:
     return await app.worker(group=None, services=["mail", "greet", "pay"])
 
 
-async def died(
-    app: RunningApp, worker: SocketWorker, error: str = "no such address", **body: Any
-) -> str:
+async def died(app: App, worker: SocketWorker, error: str = "no such address", **body: Any) -> str:
     """The id of a task that this worker has just failed for good."""
     kind = body.pop("kind", "InvalidInput")
     task = (await app.post("/api/v2/tasks", {"type": "mail", **body})).json()
@@ -37,12 +35,12 @@ async def died(
     return id
 
 
-async def state_of(app: RunningApp, id: str) -> tuple[str, int]:
+async def state_of(app: App, id: str) -> tuple[str, int]:
     task = await app.task(id)
     return task["state"], task["generation"]
 
 
-async def dead(app: RunningApp, query: str = "") -> list[dict[str, Any]]:
+async def dead(app: App, query: str = "") -> list[dict[str, Any]]:
     page = (await app.get(f"{PATH}{query}")).json()
     assert page["next"] is None
     items: list[dict[str, Any]] = page["items"]
@@ -50,7 +48,7 @@ async def dead(app: RunningApp, query: str = "") -> list[dict[str, Any]]:
 
 
 @pytest.mark.contract("N-5", "S1-7", "S1-10")
-async def test_dead_letters_are_grouped_by_what_they_died_of(app: RunningApp) -> None:
+async def test_dead_letters_are_grouped_by_what_they_died_of(app: App) -> None:
     worker = await a_worker(app)
     began = app.clock.now()
     first = await died(app, worker, "order 17 has no address")
@@ -76,7 +74,7 @@ async def test_dead_letters_are_grouped_by_what_they_died_of(app: RunningApp) ->
 
 
 @pytest.mark.contract("N-5")
-async def test_a_group_shows_its_ten_newest_and_counts_them_all(app: RunningApp) -> None:
+async def test_a_group_shows_its_ten_newest_and_counts_them_all(app: App) -> None:
     worker = await a_worker(app)
     ids = []
     for _ in range(12):
@@ -90,7 +88,7 @@ async def test_a_group_shows_its_ten_newest_and_counts_them_all(app: RunningApp)
 
 
 @pytest.mark.contract("N-5", "S1-10")
-async def test_a_replay_keeps_the_id_and_begins_a_new_generation(app: RunningApp) -> None:
+async def test_a_replay_keeps_the_id_and_begins_a_new_generation(app: App) -> None:
     worker = await a_worker(app)
     id = await died(app, worker, payload={"to": ""})
     body = {"ids": [id], "payload": {"to": "ada"}}
@@ -107,7 +105,7 @@ async def test_a_replay_keeps_the_id_and_begins_a_new_generation(app: RunningApp
 
 
 @pytest.mark.contract("N-5", "S1-10")
-async def test_what_is_no_dead_letter_is_refused_and_the_rest_goes_on(app: RunningApp) -> None:
+async def test_what_is_no_dead_letter_is_refused_and_the_rest_goes_on(app: App) -> None:
     worker = await a_worker(app)
     id = await died(app, worker)
     alive = await app.submit("later", delay_ms=9)
@@ -126,7 +124,7 @@ async def test_what_is_no_dead_letter_is_refused_and_the_rest_goes_on(app: Runni
 
 
 @pytest.mark.contract("N-5", "S1-10")
-async def test_a_filter_says_which_and_an_empty_one_means_all(app: RunningApp) -> None:
+async def test_a_filter_says_which_and_an_empty_one_means_all(app: App) -> None:
     worker = await a_worker(app)
     mails = [await died(app, worker, payload={"n": n}) for n in range(2)]
     await died(app, worker, "rude", type="greet", kind="PermissionDenied")
@@ -159,7 +157,7 @@ async def test_a_filter_says_which_and_an_empty_one_means_all(app: RunningApp) -
 
 
 @pytest.mark.contract("N-5", "S1-10")
-async def test_a_rate_stands_in_the_ledger_and_needs_nobody_to_keep_it(app: RunningApp) -> None:
+async def test_a_rate_stands_in_the_ledger_and_needs_no_keeper(app: App) -> None:
     worker = await a_worker(app)
     ids = [await died(app, worker) for _ in range(4)]
     now = app.clock.now()
@@ -177,7 +175,7 @@ async def test_a_rate_stands_in_the_ledger_and_needs_nobody_to_keep_it(app: Runn
 
 
 @pytest.mark.contract("N-5", "S1-10")
-async def test_two_who_replay_the_same_death_make_one_generation(app: RunningApp) -> None:
+async def test_two_who_replay_the_same_death_make_one_generation(app: App) -> None:
     worker = await a_worker(app)
     ids = [await died(app, worker) for _ in range(3)]
     await worker.close()
@@ -192,7 +190,7 @@ async def test_two_who_replay_the_same_death_make_one_generation(app: RunningApp
 
 
 @pytest.mark.contract("N-5")
-async def test_many_are_worked_on_in_chunks(app: RunningApp) -> None:
+async def test_many_are_worked_on_in_chunks(app: App) -> None:
     worker = await app.worker(group=None, services=["mail"], concurrency=700)
     await asyncio.gather(*[app.post("/api/v2/tasks", {"type": "mail"}) for _ in range(600)])
     for _ in range(600):
@@ -210,17 +208,17 @@ async def test_many_are_worked_on_in_chunks(app: RunningApp) -> None:
     assert sum((await counts()).values()) == 600
 
 
-async def fingerprint(app: RunningApp) -> str:
+async def fingerprint(app: App) -> str:
     (group,) = await dead(app)
     return str(group["fingerprint"])
 
 
-async def payload_of(app: RunningApp, id: str) -> Any:
+async def payload_of(app: App, id: str) -> Any:
     return (await app.task(id))["payload"]
 
 
 @pytest.mark.contract("N-5", "S1-10")
-async def test_a_group_of_one_is_replayed_with_another_payload(app: RunningApp) -> None:
+async def test_a_group_of_one_is_replayed_with_another_payload(app: App) -> None:
     worker = await a_worker(app)
     id = await died(app, worker, payload={"to": "?"})
     body = {"filter": {"fingerprint": await fingerprint(app)}, "payload": {"to": "ada"}}
@@ -232,7 +230,7 @@ async def test_a_group_of_one_is_replayed_with_another_payload(app: RunningApp) 
 
 @pytest.mark.contract("N-5", "S1-10")
 @pytest.mark.parametrize("by", ["ids", "filter"])
-async def test_one_payload_is_for_all_of_them(app: RunningApp, by: str) -> None:
+async def test_one_payload_is_for_all_of_them(app: App, by: str) -> None:
     worker = await a_worker(app)
     ids = [await died(app, worker, payload={"n": n}) for n in range(3)]
     await worker.close()
@@ -243,7 +241,7 @@ async def test_one_payload_is_for_all_of_them(app: RunningApp, by: str) -> None:
 
 
 @pytest.mark.contract("N-5", "S1-10")
-async def test_a_patch_changes_a_part_of_each(app: RunningApp) -> None:
+async def test_a_patch_changes_a_part_of_each(app: App) -> None:
     worker = await a_worker(app)
     first = await died(app, worker, payload={"to": {"name": "a", "town": "b"}, "old": 1})
     second = await died(app, worker, payload=[1])
@@ -280,7 +278,7 @@ def test_a_merge_patch_is_applied_as_its_standard_says(value: Any, patch: Any, r
 
 
 @pytest.mark.contract("N-5")
-async def test_one_that_does_not_fit_is_refused_and_the_others_go(app: RunningApp) -> None:
+async def test_one_that_does_not_fit_is_refused_and_the_others_go(app: App) -> None:
     worker = await a_worker(app)
     good = await died(app, worker, payload={"n": 1})
     bad = await died(app, worker, payload={"n": "x"})
@@ -307,9 +305,7 @@ async def test_one_that_does_not_fit_is_refused_and_the_others_go(app: RunningAp
 
 
 @pytest.mark.contract("N-5", "S2-9")
-async def test_a_dry_run_masks_as_reading_does_and_a_mask_is_never_replayed(
-    app: RunningApp,
-) -> None:
+async def test_a_dry_run_masks_as_reading_does_and_a_mask_is_never_replayed(app: App) -> None:
     worker = await a_worker(app)
     ids = [await died(app, worker, payload={"card": f"{n}", "n": n}) for n in range(SHOWN + 1)]
     await worker.close()
@@ -333,7 +329,7 @@ async def test_a_dry_run_masks_as_reading_does_and_a_mask_is_never_replayed(
     assert await state_of(app, ids[0]) == ("dead", 1)
 
 
-async def test_a_mended_payload_of_a_guarded_task_is_approved_anew(app: RunningApp) -> None:
+async def test_a_mended_payload_of_a_guarded_task_is_approved_anew(app: App) -> None:
     worker = await a_worker(app)
     body = {"type": "pay", "payload": 1, "requires_approval": True}
     id = await app.submit(**body)
@@ -348,7 +344,7 @@ async def test_a_mended_payload_of_a_guarded_task_is_approved_anew(app: RunningA
 
 
 @pytest.mark.contract("N-5")
-async def test_a_mended_payload_must_fit_the_schema(app: RunningApp) -> None:
+async def test_a_mended_payload_must_fit_the_schema(app: App) -> None:
     worker = await a_worker(app)
     id = await died(app, worker)
     schema = {"mail": {"type": "object"}}
@@ -377,16 +373,14 @@ async def test_a_mended_payload_must_fit_the_schema(app: RunningApp) -> None:
         {"filter": {}, "payload": 1, "patch": {}},
     ],
 )
-async def test_what_makes_no_sense_is_refused(
-    app: RunningApp, verb: str, body: dict[str, Any]
-) -> None:
+async def test_what_makes_no_sense_is_refused(app: App, verb: str, body: dict[str, Any]) -> None:
     response = await app.post(f"{PATH}/{verb}", body)
     assert (response.status_code, response.json()["code"]) == (422, "invalid_request")
     assert response.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.contract("N-5")
-async def test_with_no_dead_letters_there_is_nothing_to_do(app: RunningApp) -> None:
+async def test_with_no_dead_letters_there_is_nothing_to_do(app: App) -> None:
     assert await dead(app) == []
     assert await dead(app, "?fingerprint=none") == []
     done = (await app.post(f"{PATH}/replay", {"filter": {}, "rate": 1})).json()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onward.wire.frames import LARGEST
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.support import bad_json
 
 
@@ -34,7 +34,7 @@ from tests.support import bad_json
     ],
 )
 async def test_what_makes_no_sense_is_refused_and_leaves_nothing_behind(
-    app: RunningApp, body: bytes, details: str | None
+    app: App, body: bytes, details: str | None
 ) -> None:
     response = await app.http.post("/api/openai", content=body)
     assert response.status_code == 400
@@ -48,7 +48,7 @@ async def test_what_makes_no_sense_is_refused_and_leaves_nothing_behind(
 
 
 @pytest.mark.contract("S0-9")
-async def test_a_body_over_a_mebibyte_is_too_large(app: RunningApp) -> None:
+async def test_a_body_over_a_mebibyte_is_too_large(app: App) -> None:
     response = await app.http.post("/api/openai", content=b'{"data":"' + b"x" * (1 << 20) + b'"}')
     assert response.status_code == 413
     assert list(response.json()) == ["error"]
@@ -56,7 +56,7 @@ async def test_a_body_over_a_mebibyte_is_too_large(app: RunningApp) -> None:
 
 @pytest.mark.contract("S0-9")
 async def test_an_unexpected_fault_tells_nothing_of_the_inside(
-    app: RunningApp, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("secret: password=hunter2")
@@ -91,7 +91,7 @@ async def test_a_queue_without_places_still_serves_idle_workers() -> None:
 
 @pytest.mark.contract("S0-7")
 async def test_when_the_last_worker_leaves_queued_callers_wait_until_their_timeout(
-    app: RunningApp,
+    app: App,
 ) -> None:
     worker = await app.worker(group="g")
     first = asyncio.ensure_future(app.post("/api/openai", {"data": 1, "group": "g"}))
@@ -106,7 +106,7 @@ async def test_when_the_last_worker_leaves_queued_callers_wait_until_their_timeo
 
 
 @pytest.mark.contract("S0-7", "S0-8")
-async def test_a_second_connection_of_a_live_worker_replaces_the_first(app: RunningApp) -> None:
+async def test_a_second_connection_of_a_live_worker_replaces_the_first(app: App) -> None:
     first = await app.worker(workerId="gpu-1", group="g")
     call = asyncio.ensure_future(app.post("/api/openai", {"data": 1, "group": "g"}))
     await first.task()
@@ -141,7 +141,7 @@ async def test_a_polled_task_times_out_from_its_dispatch_and_when_queued_too_lon
 
 
 @pytest.mark.contract("S0-5")
-async def test_a_timed_out_workers_slot_is_free_at_its_late_answer(app: RunningApp) -> None:
+async def test_a_timed_out_workers_slot_is_free_at_its_late_answer(app: App) -> None:
     worker = await app.worker(group="g")
     call = asyncio.ensure_future(
         app.post("/api/openai", {"data": 1, "group": "g", "timeout": 5_000})
@@ -161,9 +161,7 @@ async def test_a_timed_out_workers_slot_is_free_at_its_late_answer(app: RunningA
 
 
 @pytest.mark.contract("S0-5")
-async def test_a_timed_out_workers_slot_is_free_a_second_later_without_an_answer(
-    app: RunningApp,
-) -> None:
+async def test_a_timed_out_workers_slot_is_free_a_second_later_without_an_answer(app: App) -> None:
     worker = await app.worker(group="g")
     call = asyncio.ensure_future(
         app.post("/api/openai", {"data": 1, "group": "g", "timeout": 5_000})
@@ -180,7 +178,7 @@ async def test_a_timed_out_workers_slot_is_free_a_second_later_without_an_answer
 
 
 @pytest.mark.contract("S0-12")
-async def test_the_frames_of_a_worker_are_those_of_the_contract(app: RunningApp) -> None:
+async def test_the_frames_of_a_worker_are_those_of_the_contract(app: App) -> None:
     worker = await app.worker(group="g", workerId="w-1")
     assert worker.id == "w-1"
     body = {"model": "m", "messages": [], "data": [1], "group": "g", "timeout": 9_000, "x": "y"}
@@ -221,7 +219,7 @@ async def test_the_frames_of_a_worker_are_those_of_the_contract(app: RunningApp)
     ],
 )
 async def test_a_frame_not_understood_gets_one_error_and_the_connection_stays(
-    app: RunningApp, frame: str
+    app: App, frame: str
 ) -> None:
     worker = await app.worker(group="g")
     await worker.send_text(frame)
@@ -233,7 +231,7 @@ async def test_a_frame_not_understood_gets_one_error_and_the_connection_stays(
 
 
 @pytest.mark.contract("S0-8", "S0-12")
-async def test_a_result_that_is_too_large_fails_its_own_task_alone(app: RunningApp) -> None:
+async def test_a_result_that_is_too_large_fails_its_own_task_alone(app: App) -> None:
     worker = await app.worker(group="g", concurrency=2)
     calls = [
         asyncio.ensure_future(app.post("/api/openai", {"data": n, "group": "g"})) for n in (1, 2)
@@ -259,9 +257,7 @@ async def test_a_result_that_is_too_large_fails_its_own_task_alone(app: RunningA
         (r'1, "status": "no number"', "the fields of a taskResult"),
     ],
 )
-async def test_a_result_that_nobody_can_read_fails_its_task_at_once(
-    app: RunningApp, result: str, why: str
-) -> None:
+async def test_an_unreadable_result_fails_its_task_at_once(app: App, result: str, why: str) -> None:
     worker = await app.worker(group="g")
     call = asyncio.ensure_future(app.post("/api/openai", {"data": 1, "group": "g"}))
     task = (await worker.task())["taskId"]
@@ -274,7 +270,7 @@ async def test_a_result_that_nobody_can_read_fails_its_task_at_once(
 
 
 @pytest.mark.contract("S0-12")
-async def test_a_result_for_somebody_elses_task_is_refused(app: RunningApp) -> None:
+async def test_a_result_for_another_workers_task_is_refused(app: App) -> None:
     owner, thief = await app.worker(group="g"), await app.worker(group="other")
     call = asyncio.ensure_future(app.post("/api/openai", {"data": 1, "group": "g"}))
     task = (await owner.task())["taskId"]
@@ -285,7 +281,7 @@ async def test_a_result_for_somebody_elses_task_is_refused(app: RunningApp) -> N
 
 
 @pytest.mark.contract("S0-12", "R-1")
-async def test_a_worker_serves_its_group_and_the_types_it_names(app: RunningApp) -> None:
+async def test_a_worker_serves_its_group_and_the_types_it_names(app: App) -> None:
     worker = await app.worker(group="g", services=["greet"], concurrency=2)
     native = await app.post("/api/v2/tasks", {"type": "greet", "payload": {"name": "Ada"}})
     frame = await worker.task()
@@ -298,14 +294,14 @@ async def test_a_worker_serves_its_group_and_the_types_it_names(app: RunningApp)
 
 
 @pytest.mark.contract("R-8")
-async def test_the_dispatcher_shows_only_its_own_tasks(app: RunningApp) -> None:
+async def test_the_dispatcher_shows_only_its_own_tasks(app: App) -> None:
     native = await app.submit("greet")
     response = await app.get(f"/api/task/{native}")
     assert (response.status_code, response.content) == (404, b'{"error":"Task not found"}')
 
 
 @pytest.mark.contract("R-3", "N-1")
-async def test_the_built_in_worker_answers_the_default_group_while_nobody_else_does() -> None:
+async def test_the_built_in_worker_answers_the_default_group_while_no_other_does() -> None:
     async with running_app(builtin_worker=True) as app:
         first = await app.post("/api/openai", {"data": {"n": 1}})
         assert first.json()["result"] == {"n": 1}

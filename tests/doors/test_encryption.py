@@ -18,7 +18,7 @@ from onward.ledgers.sealed import unwrap
 from onward.ledgers.sealed.store import AGAIN_MS
 from onward.workers.runner import Runner
 from tests.contract.sealed_ledger import BOTH, NEW, OLD, SECRET, file_bytes, redis_bytes
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.runs.flow_app import call, chain
 from tests.servers import fresh_url, shared
 from tests.support import wait_until
@@ -48,7 +48,7 @@ def raw(opened: Opened, request: pytest.FixtureRequest, tmp_path: Path) -> Calla
     )
 
 
-async def live(app: RunningApp) -> str:
+async def live(app: App) -> str:
     """One task with a secret at every step, one that dies of it, one that waits, a run."""
     service = {"name": "pay", "task_types": ["pay"]}
     assert (await app.post("/api/v2/services", service)).status_code == 201
@@ -89,7 +89,7 @@ async def live(app: RunningApp) -> str:
 
 @pytest.mark.contract("S2-9")
 @pytest.mark.parametrize(("keys", "found"), [("", True), (BOTH, False)])
-async def test_whoever_has_the_files_has_nothing(
+async def test_the_files_alone_reveal_nothing(
     opened: Opened, raw: Callable[[], bytes], keys: str, found: bool
 ) -> None:
     async with opened(keys) as app:
@@ -229,7 +229,7 @@ async def test_a_part_that_does_not_open_is_no_failure(monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-async def agents(tmp_path: Path) -> AsyncIterator[RunningApp]:
+async def agents(tmp_path: Path) -> AsyncIterator[App]:
     """A SQLite ledger, with the agents' keys on a Redis."""
     async with running_app(
         ledger=f"sqlite:///{tmp_path}/ledger.db", redis=fresh_url("valkey"), encryption_keys=NEW
@@ -238,7 +238,7 @@ async def agents(tmp_path: Path) -> AsyncIterator[RunningApp]:
 
 
 @pytest.mark.contract("S2-5", "S2-9")
-async def test_the_agents_keys_show_what_is_sealed(agents: RunningApp) -> None:
+async def test_the_agents_keys_show_what_is_sealed(agents: App) -> None:
     app = agents
     body = {"type": "pay", "payload": {"card": SECRET}, "session_id": "s1"}
     task = await app.submit(**body)
@@ -265,7 +265,7 @@ async def test_the_agents_keys_show_what_is_sealed(agents: RunningApp) -> None:
 async def test_a_dead_letter_without_its_key_does_not_stop_the_patch_of_the_others(
     opened: Opened,
 ) -> None:
-    async def died(app: RunningApp) -> str:
+    async def died(app: App) -> str:
         worker = await app.worker(group=None, services=["pay"])
         task = (await app.post("/api/v2/tasks", {"type": "pay", "payload": {"n": 1}})).json()
         await worker.answer((await worker.task())["taskId"], error="no", errorType="InvalidInput")

@@ -15,7 +15,7 @@ from onward.ledgers.redis.client import connect
 from tests.contract.sealed_ledger import NEW, OLD, SECRET, redis_bytes
 from tests.doors.seed_003 import METADATA, Seed003
 from tests.doors.summarizing import dead, read, submitted, summarizer
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.servers import fresh_url
 from tests.support import wait_until
 
@@ -29,7 +29,7 @@ def app_settings() -> dict[str, Any]:
     return {"ledger": fresh_url("valkey"), "archive": ""}
 
 
-async def known(app: RunningApp, task: str) -> dict[str, Any]:
+async def known(app: App, task: str) -> dict[str, Any]:
     async with asyncio.timeout(30):
         while (await app.get(f"/api/v1/tasks/{task}")).status_code == 404:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -43,7 +43,7 @@ def waiting_for_adoption() -> int:
 @pytest.mark.contract("S3-14")
 @pytest.mark.parametrize("push", ["lpush", "rpush"])
 async def test_a_task_of_a_producer_who_knows_only_the_seed_is_worked_on(
-    app: RunningApp, push: str
+    app: App, push: str
 ) -> None:
     task = seed.create_task("A foreign text", push=push, max_retries=1)
     found = await known(app, task)
@@ -59,7 +59,7 @@ async def test_a_task_of_a_producer_who_knows_only_the_seed_is_worked_on(
     assert waiting_for_adoption() == 0
 
 
-async def test_a_task_that_is_pushed_twice_is_one_task(app: RunningApp) -> None:
+async def test_a_task_that_is_pushed_twice_is_one_task(app: App) -> None:
     task = seed.create_task("A foreign text")
     seed.redis.lpush("tasks:pending:primary", task, task)
     await known(app, task)
@@ -73,9 +73,7 @@ async def test_a_task_that_is_pushed_twice_is_one_task(app: RunningApp) -> None:
     assert sum(counts.values()) == 1
 
 
-async def test_hundreds_of_foreign_tasks_among_our_own_are_adopted_in_order(
-    app: RunningApp,
-) -> None:
+async def test_hundreds_of_foreign_tasks_among_our_own_are_adopted_in_order(app: App) -> None:
     own = [await submitted(app) for _ in range(50)]
     await wait_until(lambda: seed.ids("tasks:pending:primary") == own)
     foreign = [seed.create_task(f"Text {n}", push="rpush") for n in range(300)]
@@ -88,9 +86,7 @@ def own_list() -> list[str]:
     return seed.ids("tasks:pending:primary")
 
 
-async def test_an_id_without_a_hash_is_set_aside_with_one_line_and_harms_nobody(
-    app: RunningApp,
-) -> None:
+async def test_an_id_without_a_hash_is_set_aside_with_one_line(app: App) -> None:
     with capture_logs() as lines:
         seed.redis.lpush("tasks:pending:primary", "ghost")
         seed.redis.set("task:text", "{}")
@@ -108,7 +104,7 @@ async def test_an_id_without_a_hash_is_set_aside_with_one_line_and_harms_nobody(
     await wait_until(lambda: own_list() == [later])
 
 
-async def test_a_hash_that_comes_a_moment_after_its_id_is_found(app: RunningApp) -> None:
+async def test_a_hash_that_comes_a_moment_after_its_id_is_found(app: App) -> None:
     seed.redis.lpush("tasks:pending:primary", "slow-producer")
     await wait_until(waiting_for_adoption)
     seed.store("slow-producer", content="At last")
@@ -116,7 +112,7 @@ async def test_a_hash_that_comes_a_moment_after_its_id_is_found(app: RunningApp)
 
 
 @pytest.mark.contract("S3-4")
-async def test_a_retry_by_the_seeds_own_words_is_a_retry(app: RunningApp) -> None:
+async def test_a_retry_by_the_seeds_own_words_is_a_retry(app: App) -> None:
     worker = await summarizer(app)
     task = await dead(app, worker)
     await wait_until(lambda: seed.state(task) == "DLQ")
@@ -128,7 +124,7 @@ async def test_a_retry_by_the_seeds_own_words_is_a_retry(app: RunningApp) -> Non
     assert seed.ids("tasks:pending:retry") + seed.ids("dlq:tasks") == []
 
 
-async def test_the_list_of_a_declared_service_is_looked_into_too(app: RunningApp) -> None:
+async def test_the_list_of_a_declared_service_is_looked_into_too(app: App) -> None:
     declared = {"name": "images", "task_types": ["resize"]}
     assert (await app.post("/api/v2/services", declared)).is_success
     seed.store("a-picture", content='{"width": 3}')
@@ -159,7 +155,7 @@ def _hash(name: str) -> None:
 
 @pytest.mark.parametrize("foul", [_string, _set, _stream, _hash])
 async def test_a_foreign_key_of_any_type_under_any_name_harms_no_task(
-    app: RunningApp, foul: Callable[[str], None]
+    app: App, foul: Callable[[str], None]
 ) -> None:
     worker = await summarizer(app)
     failed = await dead(app, worker)
@@ -193,7 +189,7 @@ def said(lines: Sequence[MutableMapping[str, Any]]) -> list[str]:
     return [line["key"] for line in lines if line["event"] == "a foreign key was set aside"]
 
 
-async def test_what_is_set_aside_is_kept_for_a_while_and_said_once(app: RunningApp) -> None:
+async def test_what_is_set_aside_is_kept_for_a_while_and_said_once(app: App) -> None:
     with capture_logs() as lines:
         seed.redis.set("tasks:pending:primary", "mine")
         task = await submitted(app)
@@ -203,7 +199,7 @@ async def test_what_is_set_aside_is_kept_for_a_while_and_said_once(app: RunningA
     assert said(lines) == ["tasks:pending:primary"]
 
 
-async def test_a_server_that_was_overtaken_writes_no_views(app: RunningApp) -> None:
+async def test_a_server_that_was_overtaken_writes_no_views(app: App) -> None:
     task = await submitted(app)
     await wait_until(lambda: own_list() == [task])
     log = await app.onward.backend.tasks.events(after="", limit=10)

@@ -10,38 +10,38 @@ import pytest
 
 from onward.services.catalog import KIND
 from onward.services.privacy import MASK
-from tests.running_app import RunningApp
+from tests.running_app import App
 from tests.runs.flow_app import call, chain
 
 PAY = {"name": "pay", "task_types": ["pay"]}
 SCHEMA = {"pay": {"type": "object", "properties": {"amount": {"type": "integer", "maximum": 10}}}}
 
 
-async def declared(app: RunningApp, **more: Any) -> dict[str, Any]:
+async def declared(app: App, **more: Any) -> dict[str, Any]:
     answer = await app.post("/api/v2/services", {**PAY, **more})
     assert answer.status_code == 201, answer.text
     body: dict[str, Any] = answer.json()
     return body
 
 
-async def service(app: RunningApp, name: str = "pay") -> dict[str, Any]:
+async def service(app: App, name: str = "pay") -> dict[str, Any]:
     body: dict[str, Any] = (await app.get(f"/api/v2/services/{name}")).json()
     return body
 
 
-async def phase(app: RunningApp, **body: Any) -> str:
+async def phase(app: App, **body: Any) -> str:
     answer = await app.post("/api/v2/tasks", body)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["phase"])
 
 
-async def worker_declares(app: RunningApp, **more: Any) -> None:
+async def worker_declares(app: App, **more: Any) -> None:
     worker = await app.worker(group=None, services=["pay"], declare=[{**PAY, **more}])
     await worker.close()
 
 
 @pytest.mark.contract("S1-11", "N-11")
-async def test_another_type_on_a_guarded_queue_waits_for_approval(app: RunningApp) -> None:
+async def test_another_type_on_a_guarded_queue_waits_for_approval(app: App) -> None:
     await declared(app, requires_approval=True)
     assert await phase(app, type="pay") == "waiting_approval"
     assert await phase(app, type="whatever", queue="pay") == "waiting_approval"
@@ -49,7 +49,7 @@ async def test_another_type_on_a_guarded_queue_waits_for_approval(app: RunningAp
 
 
 @pytest.mark.contract("N-11")
-async def test_a_queue_named_as_the_service_is_its_queue(app: RunningApp) -> None:
+async def test_a_queue_named_as_the_service_is_its_queue(app: App) -> None:
     more = {"name": "billing", "schema": SCHEMA, "requires_approval": True}
     await declared(app, **more)
     assert await phase(app, type="x", queue="billing", payload={}) == "waiting_approval"
@@ -73,7 +73,7 @@ async def test_a_queue_named_as_the_service_is_its_queue(app: RunningApp) -> Non
     ],
 )
 async def test_another_type_on_a_queue_must_fit_the_schema_of_the_queue(
-    app: RunningApp, path: str, body: Mapping[str, Any]
+    app: App, path: str, body: Mapping[str, Any]
 ) -> None:
     await declared(app, schema=SCHEMA)
     bad = await app.post(path, {**body, "queue": "pay", "payload": {"amount": 11}})
@@ -84,7 +84,7 @@ async def test_another_type_on_a_queue_must_fit_the_schema_of_the_queue(
 
 
 @pytest.mark.contract("N-11")
-async def test_the_strictest_of_both_services_holds(app: RunningApp) -> None:
+async def test_the_strictest_of_both_services_holds(app: App) -> None:
     await declared(app, requires_approval=True, sensitive=["card"], max_retries=1)
     await declared(
         app, name="mail", task_types=["mail"], sensitive=["to"], timeout_ms=5, max_retries=7
@@ -101,9 +101,7 @@ async def test_the_strictest_of_both_services_holds(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("S2-9", "N-11")
-async def test_what_the_queues_service_keeps_secret_is_masked_in_a_schedule(
-    app: RunningApp,
-) -> None:
+async def test_what_the_queues_service_keeps_secret_is_masked_in_a_schedule(app: App) -> None:
     await declared(app, sensitive=["card"])
     body = {"name": "s", "type": "x", "queue": "pay", "every_ms": 60_000, "payload": {"card": "1"}}
     assert (await app.post("/api/v2/schedules", body)).status_code == 201
@@ -115,7 +113,7 @@ async def test_what_the_queues_service_keeps_secret_is_masked_in_a_schedule(
 
 @pytest.mark.contract("N-11")
 async def test_a_mended_payload_is_held_to_the_queue_and_to_a_guard_that_came_later(
-    app: RunningApp,
+    app: App,
 ) -> None:
     worker = await app.worker(group=None, services=["pay"])
     task = await app.submit("x", queue="pay")
@@ -131,7 +129,7 @@ async def test_a_mended_payload_is_held_to_the_queue_and_to_a_guard_that_came_la
 
 
 @pytest.mark.contract("S1-11")
-async def test_a_dead_letter_is_not_replayed_past_a_guard_that_came_later(app: RunningApp) -> None:
+async def test_a_dead_letter_is_not_replayed_past_a_guard_that_came_later(app: App) -> None:
     worker = await app.worker(group=None, services=["pay"])
     terms = {"expires_ms": 1_000, "default": "approve"}
     bodies: list[dict[str, Any]] = [{"type": "pay"}, {"type": "pay", "approval": terms}]
@@ -151,7 +149,7 @@ async def test_a_dead_letter_is_not_replayed_past_a_guard_that_came_later(app: R
 
 
 @pytest.mark.contract("S4-10", "S1-11")
-async def test_a_flow_that_calls_a_guarded_service_by_its_name_waits(app: RunningApp) -> None:
+async def test_a_flow_that_calls_a_guarded_service_by_its_name_waits(app: App) -> None:
     await declared(app, name="billing", requires_approval=True)
     flow = chain(("a", call("billing")))
     made = await app.post("/api/v2/flows", {"name": "f", "definition": flow})
@@ -163,7 +161,7 @@ async def test_a_flow_that_calls_a_guarded_service_by_its_name_waits(app: Runnin
 
 
 @pytest.mark.contract("S0-1", "N-11")
-async def test_a_declared_group_is_guarded_at_the_dispatchers_door(app: RunningApp) -> None:
+async def test_a_declared_group_is_guarded_at_the_dispatchers_door(app: App) -> None:
     schema = {"group:gpu": {"type": "object", "required": ["data"]}}
     more = {"requires_approval": True, "schema": schema}
     await declared(app, name="gpu", task_types=["group:gpu"], **more)
@@ -176,14 +174,9 @@ async def test_a_declared_group_is_guarded_at_the_dispatchers_door(app: RunningA
 
 
 @pytest.mark.contract("N-11", "S1-11")
-async def test_a_worker_cannot_remove_what_an_operator_declared(app: RunningApp) -> None:
+async def test_a_worker_cannot_remove_what_an_operator_declared(app: App) -> None:
     await declared(
-        app,
-        requires_approval=True,
-        sensitive=["card"],
-        schema=SCHEMA,
-        timeout_ms=9,
-        max_retries=2,
+        app, requires_approval=True, sensitive=["card"], schema=SCHEMA, timeout_ms=9, max_retries=2
     )
     loose = {"schema": {"pay": {}}, "sensitive": ["iban"], "timeout_ms": 99, "max_retries": 99}
     await worker_declares(app, **loose)
@@ -196,7 +189,7 @@ async def test_a_worker_cannot_remove_what_an_operator_declared(app: RunningApp)
 
 
 @pytest.mark.contract("N-11")
-async def test_a_worker_tightens_and_takes_back_what_was_its_own(app: RunningApp) -> None:
+async def test_a_worker_tightens_and_takes_back_what_was_its_own(app: App) -> None:
     await declared(app)
     await worker_declares(app, requires_approval=True, sensitive=["card"], timeout_ms=9)
     found = await service(app)
@@ -215,7 +208,7 @@ async def test_a_worker_tightens_and_takes_back_what_was_its_own(app: RunningApp
 
 
 @pytest.mark.contract("N-11")
-async def test_an_operator_replaces_and_removes_whole(app: RunningApp) -> None:
+async def test_an_operator_replaces_and_removes_whole(app: App) -> None:
     await worker_declares(app, requires_approval=True, schema=SCHEMA)
     assert (await service(app))["declared_by"] == ["worker"]
     assert (await declared(app))["declared_by"] == ["operator"]
@@ -228,7 +221,7 @@ async def test_an_operator_replaces_and_removes_whole(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("N-11")
-async def test_a_worker_that_declares_over_http_is_no_operator(app: RunningApp) -> None:
+async def test_a_worker_that_declares_over_http_is_no_operator(app: App) -> None:
     await declared(app, requires_approval=True)
     answer = await app.post(
         "/api/v2/services", {**PAY, "sensitive": ["card"]}, params={"by": "worker"}
@@ -238,7 +231,7 @@ async def test_a_worker_that_declares_over_http_is_no_operator(app: RunningApp) 
 
 
 @pytest.mark.contract("N-11")
-async def test_of_a_service_kept_by_an_older_release_the_guards_stay(app: RunningApp) -> None:
+async def test_of_a_service_kept_by_an_older_release_the_guards_stay(app: App) -> None:
     """Nobody knows who declared it: its guards may be an operator's, its schema a worker's."""
     old = {
         **PAY,

@@ -10,13 +10,13 @@ from starlette.responses import StreamingResponse
 
 from onward.core.contract import PAGE_BYTES
 from onward.doors.listing import array
-from tests.running_app import RunningApp
+from tests.running_app import App
 
 LARGE = "x" * 900_000
 COUNT = 24
 
 
-async def submitted(app: RunningApp, path: str, body: Any) -> list[str]:
+async def submitted(app: App, path: str, body: Any) -> list[str]:
     found = []
     for _ in range(COUNT):
         made = (await app.post(path, body)).json()
@@ -24,7 +24,7 @@ async def submitted(app: RunningApp, path: str, body: Any) -> list[str]:
     return found
 
 
-async def test_a_page_of_large_tasks_goes_on_in_the_next(app: RunningApp) -> None:
+async def test_a_page_of_large_tasks_goes_on_in_the_next(app: App) -> None:
     ids = await submitted(app, "/api/v2/tasks", {"type": "store", "payload": {"text": LARGE}})
     found: list[str] = []
     cursor, pages = "", 0
@@ -40,7 +40,7 @@ async def test_a_page_of_large_tasks_goes_on_in_the_next(app: RunningApp) -> Non
     assert pages > 2
 
 
-async def test_large_tasks_that_are_named_are_all_there(app: RunningApp) -> None:
+async def test_large_tasks_that_are_named_are_all_there(app: App) -> None:
     ids = await submitted(app, "/api/v2/tasks", {"type": "store", "payload": {"text": LARGE}})
     query = "&".join(f"id={id}" for id in ids)
     body = (await app.get(f"/api/v2/tasks?{query}")).json()
@@ -51,7 +51,7 @@ async def test_large_tasks_that_are_named_are_all_there(app: RunningApp) -> None
 
 
 @pytest.mark.contract("S3-2")
-async def test_a_list_that_is_an_array_is_whole_however_large(app: RunningApp) -> None:
+async def test_a_list_that_is_an_array_is_whole_however_large(app: App) -> None:
     ids = await submitted(app, "/api/v1/tasks/summarize/", {"content": LARGE})
     response = await app.get("/api/v1/tasks/?limit=1000")
     assert [task["task_id"] for task in response.json()] == ids[::-1]

@@ -11,7 +11,7 @@ import pytest
 from onward.native.live import MOST_LISTENERS
 from onward.native.notifications.hub import MOST_EACH
 from onward.native.tasks import MOST_FOLLOWERS
-from tests.running_app import RunningApp, SocketWorker
+from tests.running_app import App, SocketWorker
 from tests.support import wait_until
 
 
@@ -56,7 +56,7 @@ class Listener:
         await self._call
 
 
-async def path_of(app: RunningApp, kind: str) -> str:
+async def path_of(app: App, kind: str) -> str:
     if kind != "events":
         return {"live": "/api/v2/live", "notices": "/api/v2/sessions/s/notifications"}[kind]
     task = await app.submit("report")
@@ -72,7 +72,7 @@ async def path_of(app: RunningApp, kind: str) -> str:
     ],
 )
 async def test_a_bound_holds_when_all_come_at_once(
-    app: RunningApp, kind: str, asked: int, most: int
+    app: App, kind: str, asked: int, most: int
 ) -> None:
     path = await path_of(app, kind)
     listeners = [Listener(app.asgi, path) for _ in range(asked)]
@@ -86,7 +86,7 @@ async def test_a_bound_holds_when_all_come_at_once(
     await last.hang_up()
 
 
-async def test_sockets_of_a_session_are_bounded_when_all_come_at_once(app: RunningApp) -> None:
+async def test_sockets_of_a_session_are_bounded_when_all_come_at_once(app: App) -> None:
     sockets = [SocketWorker(app.asgi, "/ws/notifications/s") for _ in range(40)]
     await wait_until(lambda: app.onward.hub.connected("s") == MOST_EACH)
     await app.settled()

@@ -16,11 +16,11 @@ from onward.native import live as live_module
 from onward.native.caller import OPERATOR
 from onward.native.history import KEPT, STEP_MS, History
 from onward.native.live import CHANGED, Live
-from tests.running_app import RunningApp
+from tests.running_app import App
 
 
 @pytest.fixture
-def live(app: RunningApp, monkeypatch: pytest.MonkeyPatch) -> Live:
+def live(app: App, monkeypatch: pytest.MonkeyPatch) -> Live:
     # The second between two looks is ours to end.
     monkeypatch.setattr(live_module, "PACE_S", 3600)
     onward = app.onward
@@ -49,7 +49,7 @@ class Page:
             await self._events.aclose()
 
 
-async def test_a_page_gets_a_snapshot_and_then_what_changes(app: RunningApp, live: Live) -> None:
+async def test_a_page_gets_a_snapshot_and_then_what_changes(app: App, live: Live) -> None:
     page = Page(live)
     async with page.closing():
         kind, snapshot = await page.hear()
@@ -67,7 +67,7 @@ async def test_a_page_gets_a_snapshot_and_then_what_changes(app: RunningApp, liv
         assert change["queues"] == {"report": {"queued": 1}}
 
 
-async def test_nothing_new_is_not_told(app: RunningApp, live: Live) -> None:
+async def test_nothing_new_is_not_told(app: App, live: Live) -> None:
     page = Page(live)
     async with page.closing():
         await page.hear()
@@ -80,9 +80,7 @@ async def test_nothing_new_is_not_told(app: RunningApp, live: Live) -> None:
         assert change["states"] == {"queued": 1}
 
 
-async def test_a_task_whose_count_stays_the_same_is_still_named(
-    app: RunningApp, live: Live
-) -> None:
+async def test_a_task_whose_count_stays_the_same_is_still_named(app: App, live: Live) -> None:
     """One begins and another ends: the numbers stand still, the rows on screen do not."""
     first = await app.submit("report")
     page = Page(live)
@@ -95,7 +93,7 @@ async def test_a_task_whose_count_stays_the_same_is_still_named(
         assert (await page.hear())[1]["changed"] == [first]
 
 
-async def test_too_many_to_name_are_told_as_many(app: RunningApp, live: Live) -> None:
+async def test_too_many_to_name_are_told_as_many(app: App, live: Live) -> None:
     page = Page(live)
     async with page.closing():
         await page.hear()
@@ -109,8 +107,8 @@ async def test_too_many_to_name_are_told_as_many(app: RunningApp, live: Live) ->
         assert (await page.hear())[1]["changed"] == [last]
 
 
-async def test_nothing_is_read_while_nobody_listens(
-    app: RunningApp, live: Live, monkeypatch: pytest.MonkeyPatch
+async def test_nothing_is_read_while_no_page_listens(
+    app: App, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_module, "PACE_S", 0)
     page = Page(live)
@@ -130,7 +128,7 @@ async def test_nothing_is_read_while_nobody_listens(
 
 
 async def test_a_page_that_does_not_read_is_let_go_and_the_others_are_not(
-    app: RunningApp, live: Live
+    app: App, live: Live
 ) -> None:
     slow, quick = Page(live), Page(live)
     async with slow.closing(), quick.closing():
@@ -149,7 +147,7 @@ async def test_a_page_that_does_not_read_is_let_go_and_the_others_are_not(
         assert heard < live_module.BEHIND + 2
 
 
-async def test_a_server_that_stops_does_not_wait_for_its_pages(app: RunningApp, live: Live) -> None:
+async def test_a_server_that_stops_does_not_wait_for_its_pages(app: App, live: Live) -> None:
     page = Page(live)
     async with page.closing():
         await page.hear()
@@ -160,7 +158,7 @@ async def test_a_server_that_stops_does_not_wait_for_its_pages(app: RunningApp, 
             await page.hear()
 
 
-async def test_history_knows_rates_depths_and_durations(app: RunningApp) -> None:
+async def test_history_knows_rates_depths_and_durations(app: App) -> None:
     history = History(app.onward.dispatcher)
     await history.sample()
     worker = await app.worker(services=["report"], group=None)
@@ -181,7 +179,7 @@ async def test_history_knows_rates_depths_and_durations(app: RunningApp) -> None
     assert history.columns()["created"] == (0, 0.4)
 
 
-async def test_history_is_bounded(app: RunningApp) -> None:
+async def test_history_is_bounded(app: App) -> None:
     history = History(app.onward.dispatcher)
     for _ in range(KEPT + 5):
         app.clock.advance(STEP_MS)
@@ -189,7 +187,7 @@ async def test_history_is_bounded(app: RunningApp) -> None:
     assert len(history.columns()["at"]) == KEPT
 
 
-async def test_tasks_are_found_by_name_and_briefly(app: RunningApp) -> None:
+async def test_tasks_are_found_by_name_and_briefly(app: App) -> None:
     ids = [await app.submit("report", payload={"n": n}) for n in range(3)]
     named = await app.get("/api/v2/tasks", params={"id": [ids[2], ids[0], "no-such"]})
     assert [task["id"] for task in named.json()["items"]] == [ids[2], ids[0]]

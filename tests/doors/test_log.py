@@ -16,7 +16,7 @@ from onward.core.task import Fault, State
 from onward.settings import Settings
 from tests.contract.driver import Driver
 from tests.doors.summarizing import submitted
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.support import NOW
 
 
@@ -57,7 +57,7 @@ async def test_a_finished_task_can_be_deleted_once_its_slow_reader_is_forgotten(
         assert (await app.http.delete(f"/api/v1/tasks/{id}")).status_code == 200
 
 
-async def _canceled(app: RunningApp) -> str:
+async def _canceled(app: App) -> str:
     id = await submitted(app)
     await app.onward.dispatcher.cancel(id)
     return id

@@ -15,7 +15,7 @@ from onward.core.errors import Invalid
 from onward.doors.route import converted
 from onward.services.privacy import MASK
 from onward.wire.tasks import Submit
-from tests.running_app import RunningApp, SocketWorker, running_app
+from tests.running_app import App, SocketWorker, running_app
 from tests.runs.flow_app import call, chain
 
 SECRET = "4111-1111"
@@ -40,18 +40,18 @@ SERVICE = {
 
 
 @pytest.fixture
-async def app() -> AsyncIterator[RunningApp]:
+async def app() -> AsyncIterator[App]:
     async with running_app() as opened:
         answer = await opened.post("/api/v2/services", SERVICE)
         assert answer.status_code == 201, answer.text
         yield opened
 
 
-async def submitted(app: RunningApp, **more: Any) -> str:
+async def submitted(app: App, **more: Any) -> str:
     return await app.submit("pay", payload=CARD, **more)
 
 
-async def worked(app: RunningApp, task: str) -> SocketWorker:
+async def worked(app: App, task: str) -> SocketWorker:
     """A worker has said something on the way, and is done."""
     worker = await app.worker(group=None, services=["pay"])
     assert (await worker.task())["taskId"] == task
@@ -63,14 +63,14 @@ async def worked(app: RunningApp, task: str) -> SocketWorker:
     return worker
 
 
-async def read(app: RunningApp, path: str, **params: Any) -> Any:
+async def read(app: App, path: str, **params: Any) -> Any:
     answer = await app.get(path, params=params)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 @pytest.mark.contract("S2-9", "N-11")
-async def test_the_page_sees_a_mask_and_the_caller_what_is_theirs(app: RunningApp) -> None:
+async def test_the_page_sees_a_mask_and_the_caller_what_is_theirs(app: App) -> None:
     task = await submitted(app)
     await worked(app, task)
     theirs = await read(app, f"/api/v2/tasks/{task}")
@@ -84,7 +84,7 @@ async def test_the_page_sees_a_mask_and_the_caller_what_is_theirs(app: RunningAp
 
 
 @pytest.mark.contract("S2-9", "N-4")
-async def test_events_are_masked_as_json_and_as_they_happen(app: RunningApp) -> None:
+async def test_events_are_masked_as_json_and_as_they_happen(app: App) -> None:
     task = await submitted(app)
     await worked(app, task)
     path = f"/api/v2/tasks/{task}/events"
@@ -107,7 +107,7 @@ async def test_events_are_masked_as_json_and_as_they_happen(app: RunningApp) -> 
 
 
 @pytest.mark.contract("S2-9")
-async def test_dead_letters_approvals_and_schedules_are_masked_too(app: RunningApp) -> None:
+async def test_dead_letters_approvals_and_schedules_are_masked_too(app: App) -> None:
     dies = await submitted(app, max_retries=0)
     worker = await app.worker(group=None, services=["pay"])
     await worker.task()
@@ -141,7 +141,7 @@ def _masked(path: str) -> str:
 
 
 @pytest.mark.contract("S2-9")
-async def test_in_a_flow_it_is_masked_wherever_it_went(app: RunningApp) -> None:
+async def test_in_a_flow_it_is_masked_wherever_it_went(app: App) -> None:
     definition = chain(("a", call("pay", "$params", "out")))
     made = await app.post("/api/v2/flows", {"name": "order", "definition": definition})
     assert made.status_code == 200, made.text
@@ -180,7 +180,7 @@ async def test_in_a_flow_it_is_masked_wherever_it_went(app: RunningApp) -> None:
 
 @pytest.mark.contract("S2-9")
 @pytest.mark.parametrize("payload", [{"card": {"number": 41111111}}, {"card": 41111111}, 41111111])
-async def test_a_refusal_does_not_quote_what_is_sensitive(app: RunningApp, payload: Any) -> None:
+async def test_a_refusal_does_not_quote_what_is_sensitive(app: App, payload: Any) -> None:
     answer = await app.post("/api/v2/tasks", {"type": "pay", "payload": payload})
     assert answer.status_code == 422
     assert "41111111" not in answer.text
@@ -193,7 +193,7 @@ async def test_a_refusal_does_not_quote_what_is_sensitive(app: RunningApp, paylo
 
 
 @pytest.mark.contract("S2-9")
-async def test_a_mask_is_never_written_over_what_it_hides(app: RunningApp) -> None:
+async def test_a_mask_is_never_written_over_what_it_hides(app: App) -> None:
     task = await submitted(app, requires_approval=True)
     asked = (await read(app, "/api/v2/approvals", **MASKED))["items"][0]
     refusals = [
@@ -216,7 +216,7 @@ async def test_a_mask_is_never_written_over_what_it_hides(app: RunningApp) -> No
 
 
 @pytest.mark.contract("N-11")
-async def test_a_path_that_is_none_is_refused_when_it_is_declared(app: RunningApp) -> None:
+async def test_a_path_that_is_none_is_refused_when_it_is_declared(app: App) -> None:
     body = {**SERVICE, "sensitive": ["card.number", "people[*].email"]}
     refused = await app.post("/api/v2/services", body)
     assert refused.status_code == 422
@@ -227,7 +227,7 @@ async def test_a_path_that_is_none_is_refused_when_it_is_declared(app: RunningAp
 
 
 async def test_who_declares_nothing_is_not_looked_into(
-    app: RunningApp, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = await app.post("/api/v2/tasks", {"type": "plain", "payload": CARD})
 
@@ -241,9 +241,7 @@ async def test_who_declares_nothing_is_not_looked_into(
     assert (await read(app, f"{path}/events", **MASKED))["items"]
 
 
-async def test_whatever_was_declared_before_paths_were_checked_is_hidden_whole(
-    app: RunningApp,
-) -> None:
+async def test_whatever_was_declared_before_paths_were_checked_is_hidden_whole(app: App) -> None:
     documents, now = app.onward.backend.documents, app.clock.now()
     old = {"name": "old", "task_types": ["old"], "sensitive": ["what[0]"]}
     await documents.put("service", "old", json.dumps(old), now=now)
@@ -253,7 +251,7 @@ async def test_whatever_was_declared_before_paths_were_checked_is_hidden_whole(
     assert seen["payload"] == MASK
 
 
-async def test_the_example_of_the_document_does_what_it_says(app: RunningApp) -> None:
+async def test_the_example_of_the_document_does_what_it_says(app: App) -> None:
     text = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
     made: dict[str, Any] = {"__name__": "example"}

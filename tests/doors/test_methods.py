@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.running_app import RunningApp
+from tests.running_app import App
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from tests.running_app import RunningApp
     ["/health", "/ready", "/metrics", "/ui", "/ui/tasks", "/openapi.json", "/api/v2/tasks",
      "/api/v2/workers", "/api/v1/queues/status", "/api/v2/tasks/unknown"],
 )  # fmt: skip
-async def test_head_is_answered_like_get_without_a_body(app: RunningApp, path: str) -> None:
+async def test_head_is_answered_like_get_without_a_body(app: App, path: str) -> None:
     got = await app.get(path)
     head = await app.http.head(path)
     assert head.status_code == got.status_code
@@ -22,7 +22,7 @@ async def test_head_is_answered_like_get_without_a_body(app: RunningApp, path: s
     assert head.content == b""
 
 
-async def test_head_of_a_stream_ends(app: RunningApp) -> None:
+async def test_head_of_a_stream_ends(app: App) -> None:
     async with asyncio.timeout(30):
         head = await app.http.head("/api/v2/live")
     assert head.status_code == 200
@@ -42,7 +42,7 @@ async def test_head_of_a_stream_ends(app: RunningApp) -> None:
     ],
 )
 async def test_a_wrong_method_is_told_the_right_ones(
-    app: RunningApp, method: str, path: str, allow: str
+    app: App, method: str, path: str, allow: str
 ) -> None:
     refused = await app.http.request(method, path)
     assert (refused.status_code, refused.headers["allow"]) == (405, allow)

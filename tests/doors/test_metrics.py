@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from onward.native.live import QUEUES
-from tests.running_app import RunningApp
+from tests.running_app import App
 
 
-async def scrape(app: RunningApp) -> list[str]:
+async def scrape(app: App) -> list[str]:
     return (await app.get("/metrics")).text.splitlines()
 
 
-async def test_queues_beyond_the_first_hundred_are_one_series(app: RunningApp) -> None:
+async def test_queues_beyond_the_first_hundred_are_one_series(app: App) -> None:
     for n in range(QUEUES + 50):
         for _ in range(1 + (n == 149)):
             await app.post("/api/v2/tasks", {"type": "job", "queue": f"customer-{n:03}"})
@@ -23,9 +23,7 @@ async def test_queues_beyond_the_first_hundred_are_one_series(app: RunningApp) -
     assert sum(float(line.rpartition(" ")[2]) for line in lines) == QUEUES + 51, "none is lost"
 
 
-async def test_services_with_a_breaker_beyond_the_first_hundred_are_one_series(
-    app: RunningApp,
-) -> None:
+async def test_services_with_a_breaker_beyond_the_first_hundred_are_one_series(app: App) -> None:
     opened = app.onward.dispatcher.pressure.breakers.opened
     opened.update({f"service-{n:03}": 1 for n in range(QUEUES + 20)})
     opened["service-119"] = 7
@@ -35,7 +33,7 @@ async def test_services_with_a_breaker_beyond_the_first_hundred_are_one_series(
     assert 'onward_breaker_opened_total{service="service-119"} 7.0' in lines
 
 
-async def test_requests_are_counted_by_status(app: RunningApp) -> None:
+async def test_requests_are_counted_by_status(app: App) -> None:
     await app.get("/ready")
     await app.get("/api/v2/tasks/unknown")
     await app.post("/api/v2/tasks", {"type": "job"}, headers={"origin": "http://evil.example"})
@@ -44,6 +42,6 @@ async def test_requests_are_counted_by_status(app: RunningApp) -> None:
         assert f'onward_http_requests_total{{status="{status}"}} 1.0' in lines
 
 
-async def test_the_process_is_measured(app: RunningApp) -> None:
+async def test_the_process_is_measured(app: App) -> None:
     names = {line.split(" ")[0] for line in await scrape(app)}
     assert {"process_resident_memory_bytes", "process_cpu_seconds_total"} <= names

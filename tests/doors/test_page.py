@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from onward.doors.page import files as page
-from tests.running_app import RunningApp
+from tests.running_app import App
 
 STATIC = Path(page.__file__).parent / "static"
 FIRST_SCREEN = 200_000
 
 
 @pytest.mark.contract("N-8")
-async def test_every_address_under_ui_is_the_page(app: RunningApp) -> None:
+async def test_every_address_under_ui_is_the_page(app: App) -> None:
     home = await app.get("/")
     assert (home.status_code, home.headers["location"]) == (307, "/ui")
     for path in ("/ui", "/ui/", "/ui/tasks", "/ui/tasks/01-x?q=1"):
@@ -26,7 +26,7 @@ async def test_every_address_under_ui_is_the_page(app: RunningApp) -> None:
         assert "<title>Onward</title>" in answer.text
 
 
-async def test_the_page_may_load_nothing_but_its_own_files(app: RunningApp) -> None:
+async def test_the_page_may_load_nothing_but_its_own_files(app: App) -> None:
     policy = (await app.get("/ui")).headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -37,7 +37,7 @@ async def test_the_page_may_load_nothing_but_its_own_files(app: RunningApp) -> N
     assert all(url.startswith("/ui/") for url in re.findall(r'(?:src|href)="([^"]+)"', html))
 
 
-async def test_files_with_a_digest_are_kept_and_the_rest_is_asked_for(app: RunningApp) -> None:
+async def test_files_with_a_digest_are_kept_and_the_rest_is_asked_for(app: App) -> None:
     html = (await app.get("/ui")).text
     script = re.search(r'src="(/ui/assets/[^"]+\.js)"', html)
     assert script is not None
@@ -52,7 +52,7 @@ async def test_files_with_a_digest_are_kept_and_the_rest_is_asked_for(app: Runni
     assert gone.status_code == 404
 
 
-async def test_files_are_squeezed_for_those_who_can_read_it(app: RunningApp) -> None:
+async def test_files_are_squeezed_for_those_who_can_read_it(app: App) -> None:
     plain = await app.get("/ui", headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers
     squeezed = await app.get("/ui", headers={"accept-encoding": "gzip"})

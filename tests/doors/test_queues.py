@@ -52,7 +52,7 @@ async def test_a_pause_outlives_the_server_and_reaches_others() -> None:
         assert other.pressure.pauses.paused() == {}
 
 
-async def test_a_queue_nobody_knows_is_not_found() -> None:
+async def test_an_unknown_queue_is_not_found() -> None:
     async with running_app() as app:
         response = await app.get("/api/v2/queues/nothing")
         assert (response.status_code, response.json()["code"]) == (404, "not_found")

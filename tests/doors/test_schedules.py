@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.running_app import RunningApp
+from tests.running_app import App
 
 PATH = "/api/v2/schedules"
 MINUTE, DAY = 60_000, 86_400_000
@@ -18,13 +18,10 @@ ITEM = {
     "last_outcome", "created_at", "links",
 }  # fmt: skip
 MAIL = {"type": "mail", "payload": {"to": "ada"}}
-GREETING = {
-    "start": "hello",
-    "nodes": {"hello": {"kind": "executor", "service": "greet"}},
-}
+GREETING = {"start": "hello", "nodes": {"hello": {"kind": "executor", "service": "greet"}}}
 
 
-async def made(app: RunningApp, name: str = "s", **body: Any) -> dict[str, Any]:
+async def made(app: App, name: str = "s", **body: Any) -> dict[str, Any]:
     response = await app.post(PATH, {"name": name, **MAIL, **body})
     assert response.status_code == 201, response.text
     schedule: dict[str, Any] = response.json()
@@ -32,25 +29,25 @@ async def made(app: RunningApp, name: str = "s", **body: Any) -> dict[str, Any]:
     return schedule
 
 
-async def shown(app: RunningApp, name: str = "s") -> dict[str, Any]:
+async def shown(app: App, name: str = "s") -> dict[str, Any]:
     response = await app.get(f"{PATH}/{name}")
     assert response.status_code == 200, response.text
     schedule: dict[str, Any] = response.json()
     return schedule
 
 
-async def strike(app: RunningApp, ms: int) -> None:
+async def strike(app: App, ms: int) -> None:
     await app.advance(ms)
     await app.onward.schedules.scheduler.turn()
 
 
-async def tasks(app: RunningApp, query: str = "type=mail") -> list[dict[str, Any]]:
+async def tasks(app: App, query: str = "type=mail") -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = (await app.get(f"/api/v2/tasks?{query}")).json()["items"]
     return found
 
 
 @pytest.mark.contract("R-7", "N-5", "S2-11")
-async def test_a_cron_schedule_is_shown_with_its_next_instants(app: RunningApp) -> None:
+async def test_a_cron_schedule_is_shown_with_its_next_instants(app: App) -> None:
     schedule = await made(
         app, "to-berlin", cron="30 9 * * MON-FRI", timezone="Europe/Berlin", queue="post"
     )
@@ -87,7 +84,7 @@ async def test_a_cron_schedule_is_shown_with_its_next_instants(app: RunningApp) 
 
 
 @pytest.mark.contract("N-5", "S2-11")
-async def test_a_due_schedule_makes_a_task_as_a_submission_would(app: RunningApp) -> None:
+async def test_a_due_schedule_makes_a_task_as_a_submission_would(app: App) -> None:
     worker = await app.worker(group=None, services=["post"])
     await app.post(
         "/api/v2/services", {"name": "post", "task_types": ["mail"], "timeout_ms": 7_000}
@@ -112,7 +109,7 @@ async def test_a_due_schedule_makes_a_task_as_a_submission_would(app: RunningApp
 
 
 @pytest.mark.contract("S2-11")
-async def test_once_is_once(app: RunningApp) -> None:
+async def test_once_is_once(app: App) -> None:
     schedule = await made(app, run_at=app.clock.now() + MINUTE)
     assert (schedule["description"], schedule["upcoming"]) == ("Once", [schedule["run_at"]])
     for _ in range(3):
@@ -123,7 +120,7 @@ async def test_once_is_once(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("S2-11", "N-5")
-async def test_a_flow_is_run_with_its_params(app: RunningApp) -> None:
+async def test_a_flow_is_run_with_its_params(app: App) -> None:
     worker = await app.worker(group=None, services=["greet"])
     published = await app.post("/api/v2/flows", {"name": "greeting", "definition": GREETING})
     assert published.status_code == 200, published.text
@@ -141,14 +138,14 @@ async def test_a_flow_is_run_with_its_params(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("S2-11", "S1-11")
-async def test_a_run_that_needs_approval_waits_for_it(app: RunningApp) -> None:
+async def test_a_run_that_needs_approval_waits_for_it(app: App) -> None:
     await made(app, every_ms=MINUTE, requires_approval=True)
     await strike(app, MINUTE)
     (asked,) = (await app.get("/api/v2/approvals")).json()["items"]
     assert asked["task_id"] == (await shown(app))["last_task_id"]
 
 
-async def test_a_run_belongs_to_its_session(app: RunningApp) -> None:
+async def test_a_run_belongs_to_its_session(app: App) -> None:
     await made(app, every_ms=MINUTE, session_id="ada", timeout_ms=5_000)
     await strike(app, MINUTE)
     (task,) = await tasks(app, "session=ada")
@@ -159,7 +156,7 @@ async def test_a_run_belongs_to_its_session(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("N-5")
-async def test_the_same_once_more_is_the_same_and_another_is_a_conflict(app: RunningApp) -> None:
+async def test_the_same_once_more_is_the_same_and_another_is_a_conflict(app: App) -> None:
     schedule = await made(app, cron="@daily")
     await strike(app, 2 * DAY)
     again = await app.post(PATH, {"cron": "@daily", "name": "s", **MAIL})
@@ -175,7 +172,7 @@ async def test_the_same_once_more_is_the_same_and_another_is_a_conflict(app: Run
 
 
 @pytest.mark.contract("N-5")
-async def test_put_makes_a_schedule_and_replaces_it(app: RunningApp) -> None:
+async def test_put_makes_a_schedule_and_replaces_it(app: App) -> None:
     first = await app.http.put(f"{PATH}/s", json={**MAIL, "every_ms": 2 * MINUTE})
     assert first.status_code == 201
     second = await app.http.put(f"{PATH}/s", json={"name": "s", "type": "b", "every_ms": MINUTE})
@@ -196,7 +193,7 @@ async def test_put_makes_a_schedule_and_replaces_it(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("N-5")
-async def test_pause_resume_and_remove(app: RunningApp) -> None:
+async def test_pause_resume_and_remove(app: App) -> None:
     await made(app, every_ms=MINUTE)
     paused = await app.post(f"{PATH}/s/pause", None)
     assert (paused.status_code, paused.json()["paused"]) == (200, True)
@@ -212,7 +209,7 @@ async def test_pause_resume_and_remove(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("N-5")
-async def test_a_trigger_answers_with_the_task(app: RunningApp) -> None:
+async def test_a_trigger_answers_with_the_task(app: App) -> None:
     await made(app, every_ms=DAY)
     triggered = await app.post(f"{PATH}/s/trigger", None, headers={"idempotency-key": "k"})
     task = triggered.json()
@@ -236,11 +233,11 @@ async def test_a_trigger_answers_with_the_task(app: RunningApp) -> None:
         (DAY, "Every day"),
     ],
 )
-async def test_an_interval_is_told_in_words(app: RunningApp, every_ms: int, said: str) -> None:
+async def test_an_interval_is_told_in_words(app: App, every_ms: int, said: str) -> None:
     assert (await made(app, every_ms=every_ms))["description"] == said
 
 
-async def test_lists_are_by_name_and_in_pages(app: RunningApp) -> None:
+async def test_lists_are_by_name_and_in_pages(app: App) -> None:
     names = ["b", "a", "ä b", "c?d", "z#%"]
     for name in names:
         schedule = await made(app, name, every_ms=MINUTE)
@@ -255,7 +252,7 @@ async def test_lists_are_by_name_and_in_pages(app: RunningApp) -> None:
     assert seen == sorted(names)
 
 
-async def test_work_that_is_not_accepted_any_more_is_told_of(app: RunningApp) -> None:
+async def test_work_that_is_not_accepted_any_more_is_told_of(app: App) -> None:
     await made(app, every_ms=MINUTE)
     schema = {"type": "object", "required": ["subject"]}
     await app.post(
@@ -302,7 +299,7 @@ async def test_work_that_is_not_accepted_any_more_is_told_of(app: RunningApp) ->
     ],
 )
 async def test_bad_input_is_refused_with_where_and_why(
-    app: RunningApp, body: dict[str, Any], pointer: str, detail: str
+    app: App, body: dict[str, Any], pointer: str, detail: str
 ) -> None:
     response = await app.post(PATH, {"name": "s", **MAIL, **body})
     assert response.status_code == 422, response.text
@@ -313,7 +310,7 @@ async def test_bad_input_is_refused_with_where_and_why(
     assert (await app.get(PATH)).json()["items"] == []
 
 
-async def test_a_fault_in_cron_comes_with_an_example(app: RunningApp) -> None:
+async def test_a_fault_in_cron_comes_with_an_example(app: App) -> None:
     problem = (await app.post(PATH, {"name": "s", **MAIL, "cron": "61 * * * *"})).json()
     assert problem == {
         "type": "urn:onward:error:invalid-request",
@@ -327,7 +324,7 @@ async def test_a_fault_in_cron_comes_with_an_example(app: RunningApp) -> None:
     }
 
 
-async def test_a_payload_is_held_to_its_types_schema(app: RunningApp) -> None:
+async def test_a_payload_is_held_to_its_types_schema(app: App) -> None:
     schema = {"type": "object", "properties": {"to": {"type": "integer"}}}
     await app.post(
         "/api/v2/services", {"name": "m", "task_types": ["mail"], "schema": {"mail": schema}}
@@ -346,13 +343,13 @@ async def test_a_payload_is_held_to_its_types_schema(app: RunningApp) -> None:
         ("POST", "/nobody/trigger"),
     ],
 )
-async def test_an_unknown_schedule_is_not_found(app: RunningApp, method: str, path: str) -> None:
+async def test_an_unknown_schedule_is_not_found(app: App, method: str, path: str) -> None:
     response = await app.http.request(method, f"{PATH}{path}")
     assert (response.status_code, response.json()["code"]) == (404, "not_found")
     assert response.json()["detail"] == "no schedule is called 'nobody'"
 
 
-async def test_a_flow_must_be_there_and_takes_no_terms_of_a_task(app: RunningApp) -> None:
+async def test_a_flow_must_be_there_and_takes_no_terms_of_a_task(app: App) -> None:
     for body, pointer in (
         ({"flow": "nothing"}, "/flow"),
         ({"flow": "nothing", "queue": "q"}, "/queue"),

@@ -16,7 +16,7 @@ from schemathesis.core import NotSet
 from schemathesis.generation import GenerationMode
 
 from tests import openapi
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 
 # Of each operation; what makes no sense takes long to make up.
 EXAMPLES = {GenerationMode.POSITIVE: 5, GenerationMode.NEGATIVE: 2}
@@ -29,7 +29,7 @@ def runner() -> Iterator[asyncio.Runner]:
         yield opened
 
 
-async def send(app: RunningApp, case: Any) -> None:
+async def send(app: App, case: Any) -> None:
     query = {name: value for name, value in (case.query or {}).items() if name != "wait_ms"}
     body = b""
     if not isinstance(case.body, NotSet):  # bytes: no JSON at all

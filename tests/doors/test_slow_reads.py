@@ -9,7 +9,7 @@ import pytest
 from onward.native import slow_reads
 from onward.native.slow_reads import MANY, SlowReads
 from tests.doors.test_dead_letters import PATH, a_worker, dead, died
-from tests.running_app import RunningApp
+from tests.running_app import App
 
 
 class Reads:
@@ -68,7 +68,7 @@ async def test_what_was_being_read_when_it_changed_is_not_kept() -> None:
 
 @pytest.mark.contract("N-5")
 async def test_groups_of_many_dead_letters_are_not_read_anew_for_each_death(
-    app: RunningApp, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slow_reads, "MANY", 2)
     worker = await a_worker(app)

@@ -21,12 +21,12 @@ from tests.doors.summarizing import (
     submitted,
     summarizer,
 )
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.support import a_task, bad_json
 
 
 @pytest.mark.contract("S3-1", "S3-2", "R-6")
-async def test_a_text_to_summarize_is_accepted_as_pending(app: RunningApp) -> None:
+async def test_a_text_to_summarize_is_accepted_as_pending(app: App) -> None:
     response = await app.post(SUMMARIZE, {"content": "Long text"})
     task = response.json()["task_id"]
     assert (response.status_code, response.json()) == (200, {"task_id": task, "state": "PENDING"})
@@ -36,7 +36,7 @@ async def test_a_text_to_summarize_is_accepted_as_pending(app: RunningApp) -> No
 
 
 @pytest.mark.contract("S3-1", "R-6")
-async def test_it_is_pending_also_when_an_idle_worker_has_it_already(app: RunningApp) -> None:
+async def test_it_is_pending_also_when_an_idle_worker_has_it_already(app: App) -> None:
     worker = await summarizer(app)
     response = await app.post(SUMMARIZE, {"content": "Long text"})
     assert response.json()["state"] == "PENDING"
@@ -61,7 +61,7 @@ async def test_it_is_pending_also_when_an_idle_worker_has_it_already(app: Runnin
 )
 @pytest.mark.parametrize("slash", ["", "/"])
 async def test_what_makes_no_sense_is_refused_and_leaves_nothing_behind(
-    app: RunningApp, body: bytes, status: int, says: str, slash: str
+    app: App, body: bytes, status: int, says: str, slash: str
 ) -> None:
     response = await app.http.post(f"/api/v1/tasks/summarize{slash}", content=body)
     assert response.status_code == status, response.text
@@ -72,16 +72,14 @@ async def test_what_makes_no_sense_is_refused_and_leaves_nothing_behind(
 
 
 @pytest.mark.contract("S3-1")
-async def test_a_body_over_a_mebibyte_is_too_large(app: RunningApp) -> None:
+async def test_a_body_over_a_mebibyte_is_too_large(app: App) -> None:
     response = await app.http.post(SUMMARIZE, content=b'{"content":"' + b"x" * (1 << 20) + b'"}')
     assert (response.status_code, list(response.json())) == (413, ["detail"])
 
 
 @pytest.mark.contract("S3-1", "R-1")
 @pytest.mark.parametrize("payload", [{"text": "ho"}, [1, 2], "plain", 7, None, {"content": [1]}])
-async def test_the_body_is_the_payload_of_any_type_that_somebody_serves(
-    app: RunningApp, payload: Any
-) -> None:
+async def test_the_body_is_the_payload_of_any_served_type(app: App, payload: Any) -> None:
     worker = await app.worker(group=None, services=["translate"])
     response = await app.http.post("/api/v1/tasks/translate/", content=json.dumps(payload))
     assert response.status_code == 200, response.text
@@ -93,7 +91,7 @@ async def test_the_body_is_the_payload_of_any_type_that_somebody_serves(
 
 
 @pytest.mark.contract("S3-1")
-async def test_a_type_that_nobody_registered_is_refused_at_once(app: RunningApp) -> None:
+async def test_an_unregistered_type_is_refused_at_once(app: App) -> None:
     await app.worker(group="gpu", services=["translate"])
     for type_ in ("sumarize", "group:gpu", "%00", "a%0Ab"):
         response = await app.post(f"/api/v1/tasks/{type_}/", {"content": "x"})
@@ -104,9 +102,7 @@ async def test_a_type_that_nobody_registered_is_refused_at_once(app: RunningApp)
 
 
 @pytest.mark.contract("S3-1")
-async def test_a_worker_that_is_away_for_a_moment_does_not_turn_its_callers_away(
-    app: RunningApp,
-) -> None:
+async def test_a_worker_that_is_away_for_a_moment_does_not_turn_its_callers_away(app: App) -> None:
     worker = await app.worker(group=None, services=["translate"])
     await submitted(app, type_="translate")
     await worker.close()
@@ -124,7 +120,7 @@ async def test_a_type_of_the_stream_workers_is_registered() -> None:
 
 
 @pytest.mark.contract("S3-1", "N-11", "S1-11")
-async def test_what_a_declared_service_says_holds_at_this_door_too(app: RunningApp) -> None:
+async def test_what_a_declared_service_says_holds_at_this_door_too(app: App) -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
     body = {
         "name": "greeter", "task_types": ["greet"], "schema": {"greet": schema},
@@ -150,7 +146,7 @@ async def test_what_a_declared_service_says_holds_at_this_door_too(app: RunningA
 
 
 @pytest.mark.contract("S3-1", "R-6")
-async def test_every_path_answers_with_and_without_its_last_slash(app: RunningApp) -> None:
+async def test_every_path_answers_with_and_without_its_last_slash(app: App) -> None:
     for slash in ("", "/"):
         made = await app.post(f"/api/v1/tasks/summarize{slash}", {"content": "x"})
         assert made.status_code == 200
@@ -169,7 +165,7 @@ async def test_every_path_answers_with_and_without_its_last_slash(app: RunningAp
 
 
 @pytest.mark.contract("S3-2", "R-6")
-async def test_an_unknown_task_is_404_and_cannot_be_retried(app: RunningApp) -> None:
+async def test_an_unknown_task_is_404_and_cannot_be_retried(app: App) -> None:
     for method in ("GET", "DELETE"):
         response = await app.http.request(method, "/api/v1/tasks/nobody")
         assert (response.status_code, response.json()) == (404, {"detail": "Task not found"})
@@ -178,7 +174,7 @@ async def test_an_unknown_task_is_404_and_cannot_be_retried(app: RunningApp) -> 
 
 
 @pytest.mark.contract("S3-2", "R-8")
-async def test_what_belongs_to_others_is_not_shown_here(app: RunningApp) -> None:
+async def test_what_belongs_to_others_is_not_shown_here(app: App) -> None:
     worker = await app.worker(group="default", services=["greet"], concurrency=10)
     native = await app.submit("greet")
     sync = (await app.post("/api/openai", {"data": 1, "async": True})).json()["taskId"]
@@ -200,7 +196,7 @@ async def test_what_belongs_to_others_is_not_shown_here(app: RunningApp) -> None
     await worker.task()
 
 
-async def born(app: RunningApp, **fields: Any) -> str:
+async def born(app: App, **fields: Any) -> str:
     """A task that no door would make like this."""
     task = a_task(**{"created_at": app.clock.now(), **fields})
     await app.onward.dispatcher.submit(task)
@@ -208,7 +204,7 @@ async def born(app: RunningApp, **fields: Any) -> str:
 
 
 @pytest.mark.contract("S3-3", "R-6")
-async def test_deleting_a_live_task_cancels_it(app: RunningApp) -> None:
+async def test_deleting_a_live_task_cancels_it(app: App) -> None:
     waiting = await submitted(app)
     response = await app.http.delete(f"/api/v1/tasks/{waiting}")
     assert (response.status_code, response.json()) == (200, {"task_id": waiting, "state": "FAILED"})
@@ -227,7 +223,7 @@ async def test_deleting_a_live_task_cancels_it(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("S3-3", "R-6")
-async def test_deleting_a_finished_task_forgets_it(app: RunningApp) -> None:
+async def test_deleting_a_finished_task_forgets_it(app: App) -> None:
     worker = await summarizer(app)
     done = await submitted(app)
     await worker.answer((await worker.task())["taskId"], "short")
@@ -245,7 +241,7 @@ async def test_deleting_a_finished_task_forgets_it(app: RunningApp) -> None:
 
 @pytest.mark.contract("S3-3")
 async def test_a_task_that_ends_while_it_is_being_deleted_is_forgotten(
-    app: RunningApp, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
@@ -265,7 +261,7 @@ async def test_a_task_that_ends_while_it_is_being_deleted_is_forgotten(
 
 @pytest.mark.contract("S3-3")
 async def test_what_is_still_being_read_is_not_called_deleted(
-    app: RunningApp, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onward.doors.tasks.router.ERASING_PAUSE_S", 0)
     documents = app.onward.backend.documents
@@ -280,7 +276,7 @@ async def test_what_is_still_being_read_is_not_called_deleted(
 
 
 @pytest.mark.contract("S3-3", "R-6")
-async def test_lists_are_newest_first_and_by_the_doors_own_states(app: RunningApp) -> None:
+async def test_lists_are_newest_first_and_by_the_doors_own_states(app: App) -> None:
     worker = await summarizer(app)
     lost = await dead(app, worker)
     failed = await submitted(app)
@@ -311,7 +307,7 @@ async def test_lists_are_newest_first_and_by_the_doors_own_states(app: RunningAp
 
 
 @pytest.mark.contract("S3-3")
-async def test_a_list_looks_further_when_most_tasks_are_of_another_phase(app: RunningApp) -> None:
+async def test_a_list_looks_further_when_most_tasks_are_of_another_phase(app: App) -> None:
     worker = await summarizer(app)
     failed = await submitted(app)
     await fail(app, worker)
@@ -337,7 +333,7 @@ async def test_a_list_looks_further_when_most_tasks_are_of_another_phase(app: Ru
         "/api/v1/queues/dlq?limit=x",
     ],
 )
-async def test_a_bad_parameter_is_named(app: RunningApp, path: str) -> None:
+async def test_a_bad_parameter_is_named(app: App, path: str) -> None:
     response = await app.get(path)
     assert response.status_code == 422
     assert list(response.json()) == ["detail"]
@@ -345,7 +341,7 @@ async def test_a_bad_parameter_is_named(app: RunningApp, path: str) -> None:
 
 
 async def test_a_list_reads_no_log_of_what_never_failed(
-    app: RunningApp, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(3):
         await submitted(app, f"text {n}")
@@ -358,7 +354,7 @@ async def test_a_list_reads_no_log_of_what_never_failed(
 
 
 async def test_errors_are_found_behind_many_other_events(
-    app: RunningApp, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onward.core.follow.BATCH", 3)
     worker = await summarizer(app)
@@ -374,7 +370,7 @@ async def test_errors_are_found_behind_many_other_events(
 
 
 @pytest.mark.contract("S3-6", "R-4")
-async def test_the_queues_are_told_in_one_answer(app: RunningApp) -> None:
+async def test_the_queues_are_told_in_one_answer(app: App) -> None:
     empty = (await app.get("/api/v1/queues/status")).json()
     none = {"PENDING": 0, "ACTIVE": 0, "COMPLETED": 0, "FAILED": 0, "DLQ": 0}
     assert empty == {
@@ -401,7 +397,7 @@ async def test_the_queues_are_told_in_one_answer(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("S3-6")
-async def test_dead_letters_come_newest_first(app: RunningApp) -> None:
+async def test_dead_letters_come_newest_first(app: App) -> None:
     worker = await summarizer(app)
     made = [await dead(app, worker) for _ in range(3)]
     dlq = (await app.get("/api/v1/queues/dlq?limit=2")).json()
@@ -429,7 +425,7 @@ async def test_the_more_retries_wait_the_smaller_is_their_share(
 
 @pytest.mark.contract("S3-1")
 async def test_an_unexpected_fault_tells_nothing_of_the_inside(
-    app: RunningApp, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(_: list[Submission], *__: Any, **___: Any) -> None:
         raise RuntimeError("secret: password=hunter2")

@@ -14,7 +14,7 @@ from onward.doors.redis_views.writer import Superseded, ViewWriter
 from onward.ledgers.redis.client import connect
 from tests.doors.seed_003 import Seed003
 from tests.doors.summarizing import dead, fail, read, submitted, summarizer
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.servers import RedisServer, fresh_url, shared
 from tests.support import wait_until
 
@@ -32,7 +32,7 @@ async def see(task: str, state: str) -> dict[str, Any]:
 
 
 @pytest.mark.contract("S3-14", "R-4")
-async def test_a_task_is_a_hash_and_its_id_stands_in_the_primary_list(app: RunningApp) -> None:
+async def test_a_task_is_a_hash_and_its_id_stands_in_the_primary_list(app: App) -> None:
     first = await submitted(app)
     second = await submitted(app, "x" * 100_000)
     await wait_until(lambda: len(seed.ids("tasks:pending:primary")) == 2)
@@ -51,7 +51,7 @@ async def test_a_task_is_a_hash_and_its_id_stands_in_the_primary_list(app: Runni
 
 
 @pytest.mark.contract("S3-14", "R-4")
-async def test_work_of_other_types_shows_what_it_was_given(app: RunningApp) -> None:
+async def test_work_of_other_types_shows_what_it_was_given(app: App) -> None:
     body = {"type": "resize", "payload": {"width": 3}}
     task = await app.submit(**body)
     assert (await see(task, "PENDING"))["content"] == '{"width":3}'
@@ -60,7 +60,7 @@ async def test_work_of_other_types_shows_what_it_was_given(app: RunningApp) -> N
 
 @pytest.mark.contract("S3-14", "R-4")
 @pytest.mark.parametrize("length", [5, 100, 300_000])
-async def test_a_result_is_there_in_full_however_long(app: RunningApp, length: int) -> None:
+async def test_a_result_is_there_in_full_however_long(app: App, length: int) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
     await worker.answer((await worker.task())["taskId"], "r" * length)
@@ -71,7 +71,7 @@ async def test_a_result_is_there_in_full_however_long(app: RunningApp, length: i
 
 
 @pytest.mark.contract("S3-14", "R-4")
-async def test_a_result_that_is_no_text_is_json(app: RunningApp) -> None:
+async def test_a_result_that_is_no_text_is_json(app: App) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
     await worker.answer((await worker.task())["taskId"], {"summary": [1]})
@@ -79,9 +79,7 @@ async def test_a_result_that_is_no_text_is_json(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("S3-14", "S3-8", "S3-9")
-async def test_a_failed_task_waits_in_the_sorted_set_and_then_in_the_retry_list(
-    app: RunningApp,
-) -> None:
+async def test_a_failed_task_waits_in_the_sorted_set_and_then_in_the_retry_list(app: App) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
     await fail(app, worker)
@@ -102,9 +100,7 @@ async def test_a_failed_task_waits_in_the_sorted_set_and_then_in_the_retry_list(
 
 
 @pytest.mark.contract("S3-14", "S3-4", "S3-3")
-async def test_a_dead_task_is_in_the_dead_letters_until_it_is_retried_or_deleted(
-    app: RunningApp,
-) -> None:
+async def test_a_dead_task_is_in_the_dead_letters_until_it_is_retried_or_deleted(app: App) -> None:
     worker = await summarizer(app)
     task = await dead(app, worker)
     await see(task, "DLQ")
@@ -128,7 +124,7 @@ async def test_a_dead_task_is_in_the_dead_letters_until_it_is_retried_or_deleted
 
 
 @pytest.mark.contract("R-4", "S3-6")
-async def test_the_metrics_and_a_readers_own_count_agree_with_the_door(app: RunningApp) -> None:
+async def test_the_metrics_and_a_readers_own_count_agree_with_the_door(app: App) -> None:
     worker = await summarizer(app)
     gone = await dead(app, worker)
     await submitted(app)
@@ -149,9 +145,7 @@ async def test_the_metrics_and_a_readers_own_count_agree_with_the_door(app: Runn
 
 
 @pytest.mark.contract("R-4", "S3-6")
-async def test_the_status_of_queues_sums_all_of_them_whatever_stands_in_the_keys(
-    app: RunningApp,
-) -> None:
+async def test_the_status_of_queues_sums_all_of_them_whatever_stands_in_the_keys(app: App) -> None:
     client: Any = shared("valkey").client
     await submitted(app)
     await app.post("/api/v2/tasks", {"type": "resize", "payload": {}})
@@ -163,7 +157,7 @@ async def test_the_status_of_queues_sums_all_of_them_whatever_stands_in_the_keys
 
 
 @pytest.mark.contract("R-4")
-async def test_the_ledgers_own_keys_lie_elsewhere(app: RunningApp) -> None:
+async def test_the_ledgers_own_keys_lie_elsewhere(app: App) -> None:
     task = await submitted(app)
     await see(task, "PENDING")
     mentioned = [key.decode() for key in seed.redis.keys(f"*{task}*")]
@@ -172,7 +166,7 @@ async def test_the_ledgers_own_keys_lie_elsewhere(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("R-4")
-async def test_a_view_goes_when_the_ledger_forgets_its_task(app: RunningApp) -> None:
+async def test_a_view_goes_when_the_ledger_forgets_its_task(app: App) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
     await worker.answer((await worker.task())["taskId"], "short")
@@ -181,9 +175,7 @@ async def test_a_view_goes_when_the_ledger_forgets_its_task(app: RunningApp) -> 
 
 
 @pytest.mark.contract("R-4")
-async def test_a_log_that_is_read_again_leaves_each_id_where_it_stands_once(
-    app: RunningApp,
-) -> None:
+async def test_a_log_that_is_read_again_leaves_each_id_where_it_stands_once(app: App) -> None:
     worker = await summarizer(app)
     gone = await dead(app, worker)
     await worker.close()
@@ -208,7 +200,7 @@ async def test_a_log_that_is_read_again_leaves_each_id_where_it_stands_once(
 
 
 @pytest.mark.contract("S3-3")
-async def test_a_deleted_task_is_gone_from_the_archive_too(app: RunningApp) -> None:
+async def test_a_deleted_task_is_gone_from_the_archive_too(app: App) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
     await worker.answer((await worker.task())["taskId"], "short")
@@ -222,7 +214,7 @@ async def test_a_deleted_task_is_gone_from_the_archive_too(app: RunningApp) -> N
 
 
 @pytest.mark.contract("S3-3")
-async def test_a_task_that_only_the_archive_has_can_be_read_and_deleted(app: RunningApp) -> None:
+async def test_a_task_that_only_the_archive_has_can_be_read_and_deleted(app: App) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
     await worker.answer((await worker.task())["taskId"], "short")

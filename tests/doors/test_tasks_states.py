@@ -16,26 +16,15 @@ from onward.doors.tasks.router import take_back
 from onward.doors.tasks.shapes import COUNTED, STORED
 from onward.doors.vocabulary import TASKS
 from onward.wire.times import iso
-from tests.doors.summarizing import (
-    dead,
-    detail,
-    fail,
-    listed,
-    read,
-    stored,
-    submitted,
-    summarizer,
-)
-from tests.running_app import RunningApp, running_app
+from tests.doors.summarizing import dead, detail, fail, listed, read, stored, submitted, summarizer
+from tests.running_app import App, running_app
 from tests.support import a_task
 
 HOUR = 3_600_000
 
 
 @pytest.mark.contract("S3-9")
-async def test_pending_to_active_to_completed_with_the_workers_result_unchanged(
-    app: RunningApp,
-) -> None:
+async def test_pending_to_active_to_completed_with_the_workers_result_unchanged(app: App) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
     await worker.task()
@@ -57,7 +46,7 @@ async def test_pending_to_active_to_completed_with_the_workers_result_unchanged(
 
 
 @pytest.mark.contract("S3-9", "S3-10", "S3-2")
-async def test_four_executions_and_then_the_dead_letters(app: RunningApp) -> None:
+async def test_four_executions_and_then_the_dead_letters(app: App) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
     born_at = iso(app.clock.now())
@@ -94,7 +83,7 @@ async def test_four_executions_and_then_the_dead_letters(app: RunningApp) -> Non
 
 
 @pytest.mark.contract("S3-9", "S3-8")
-async def test_a_failed_task_is_pending_in_the_retry_lane_once_it_is_due(app: RunningApp) -> None:
+async def test_a_failed_task_is_pending_in_the_retry_lane_once_it_is_due(app: App) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
     await fail(app, worker)
@@ -125,7 +114,7 @@ async def test_a_failed_task_is_pending_in_the_retry_lane_once_it_is_due(app: Ru
     ],
 )
 async def test_a_permanent_error_goes_straight_to_the_dead_letters(
-    app: RunningApp, error: dict[str, Any], error_type: str
+    app: App, error: dict[str, Any], error_type: str
 ) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
@@ -149,7 +138,7 @@ async def test_a_permanent_error_goes_straight_to_the_dead_letters(
     ],
 )
 async def test_a_transient_error_is_tried_again(
-    app: RunningApp, error: dict[str, Any], error_type: str
+    app: App, error: dict[str, Any], error_type: str
 ) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
@@ -160,7 +149,7 @@ async def test_a_transient_error_is_tried_again(
 
 
 @pytest.mark.contract("S3-9")
-async def test_a_task_past_its_age_is_a_dead_letter_wherever_it_is(app: RunningApp) -> None:
+async def test_a_task_past_its_age_is_a_dead_letter_wherever_it_is(app: App) -> None:
     waiting = await submitted(app)
     await app.advance(HOUR - 1)
     assert (await read(app, waiting))["state"] == "PENDING"
@@ -185,7 +174,7 @@ async def test_the_age_is_a_setting() -> None:
 
 
 @pytest.mark.contract("S3-8")
-async def test_new_work_is_done_in_the_order_it_came(app: RunningApp) -> None:
+async def test_new_work_is_done_in_the_order_it_came(app: App) -> None:
     made = [await submitted(app, f"text {n}") for n in range(12)]
     worker = await summarizer(app)
     done = []
@@ -198,7 +187,7 @@ async def test_new_work_is_done_in_the_order_it_came(app: RunningApp) -> None:
 
 @pytest.mark.contract("S3-4", "R-6")
 async def test_a_retry_by_hand_starts_over_in_the_retry_lane_and_empties_the_dead_letters(
-    app: RunningApp,
+    app: App,
 ) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
@@ -224,7 +213,7 @@ async def test_a_retry_by_hand_starts_over_in_the_retry_lane_and_empties_the_dea
 
 
 @pytest.mark.contract("S3-4")
-async def test_only_what_failed_can_be_retried(app: RunningApp) -> None:
+async def test_only_what_failed_can_be_retried(app: App) -> None:
     waiting = await submitted(app)
     worker = await summarizer(app)
     await worker.task()
@@ -238,7 +227,7 @@ async def test_only_what_failed_can_be_retried(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("S3-4")
-async def test_what_was_canceled_shows_as_failed_and_can_be_retried(app: RunningApp) -> None:
+async def test_what_was_canceled_shows_as_failed_and_can_be_retried(app: App) -> None:
     task = await submitted(app)
     await app.http.delete(f"/api/v1/tasks/{task}")
     response = await app.post(f"/api/v1/tasks/{task}/retry", None)
@@ -247,7 +236,7 @@ async def test_what_was_canceled_shows_as_failed_and_can_be_retried(app: Running
 
 
 @pytest.mark.contract("S3-4")
-async def test_of_two_who_retry_the_same_death_one_is_refused(app: RunningApp) -> None:
+async def test_of_two_who_retry_the_same_death_one_is_refused(app: App) -> None:
     worker = await summarizer(app)
     task = await dead(app, worker)
     await worker.close()
@@ -257,7 +246,7 @@ async def test_of_two_who_retry_the_same_death_one_is_refused(app: RunningApp) -
 
 
 @pytest.mark.contract("S3-4")
-async def test_a_task_that_is_retry_wait_can_be_retried_at_once(app: RunningApp) -> None:
+async def test_a_task_that_is_retry_wait_can_be_retried_at_once(app: App) -> None:
     worker = await summarizer(app)
     task = await submitted(app)
     await fail(app, worker)
@@ -277,7 +266,7 @@ def no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Alarm, "run", never)
 
 
-async def taken_by_a_ghost(app: RunningApp, task: str, *, lease_ms: int = 1_000) -> None:
+async def taken_by_a_ghost(app: App, task: str, *, lease_ms: int = 1_000) -> None:
     """Claimed for a server that is gone."""
     want = Want("summarize", Priority.NORMAL, Lane.PRIMARY, 1)
     claimed = await app.onward.backend.tasks.claim(

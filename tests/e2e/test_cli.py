@@ -332,9 +332,7 @@ def test_a_second_signal_ends_a_worker_at_once(machine: Machine) -> None:
 
 @pytest.mark.contract("N-3", "N-7")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_whoever_waits_and_whoever_works_outlive_a_server(
-    tmp_path: Path, how: signal.Signals
-) -> None:
+def test_waiting_callers_and_workers_outlive_a_server(tmp_path: Path, how: signal.Signals) -> None:
     (tmp_path / "jobs.py").write_text(NAP)
     port = free_port()
     url = f"http://127.0.0.1:{port}"

@@ -120,7 +120,7 @@ def test_it_sees_a_ledger_its_functions_and_a_reader_that_fell_behind(
     assert look(redis)["functions"].mark == ODD
 
 
-def test_somebody_elses_keys_and_a_forbidding_acl_are_noticed(redis: RedisServer) -> None:
+def test_foreign_keys_and_a_forbidding_acl_are_noticed(redis: RedisServer) -> None:
     redis.client.set("theirs", 1)
     assert look(redis)["prefix"].mark == ODD
     assert look(redis, redis_prefix="{onward}:")["prefix"].mark == GOOD

@@ -130,10 +130,7 @@ async def test_neither_exceptions_nor_logs_of_the_sdk_hold_a_password(
             request = getattr(error, "_request", None)
             assert CANARY not in f"{vars(error)} {error!r} {getattr(request, 'url', '')}"
             error = error.__cause__ or error.__context__
-    async with (
-        served() as there,
-        Client(there.replace("://", f"://svc:{CANARY}@")) as client,
-    ):
+    async with served() as there, Client(there.replace("://", f"://svc:{CANARY}@")) as client:
         await client.health()
     assert CANARY not in caplog.text
 

@@ -40,7 +40,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield pair
 
 
-async def test_it_serves_its_types_and_its_group_whoever_was_asked(pair: Pair) -> None:
+async def test_it_serves_its_types_and_its_group_by_any_server(pair: Pair) -> None:
     over = ledger_transport(pair.redis.url)
     async with http(pair.a) as a, http(pair.b) as b, working("", over, id="own") as own:
         for client in (a, b):

@@ -160,7 +160,7 @@ def test_a_rejection_at_the_very_end_is_an_end_but_not_inside_a_subflow() -> Non
 
 
 @pytest.mark.contract("S4-6", "S4-10")
-def test_a_question_that_nobody_answers_takes_the_timeout_edge() -> None:
+def test_an_unanswered_question_takes_the_timeout_edge() -> None:
     node = APPROVAL | {"params": {"approval_key": "approval", "timeout_ms": 500}}
     run = Run(asking(node, "approved", "default", "timeout"))
     run.go()

@@ -32,11 +32,7 @@ def of_node(**fields: Any) -> list[str]:
 def test_the_text_of_the_error_names_node_and_fault_and_has_them_all() -> None:
     raw = {
         "start": "a",
-        "nodes": {
-            "a": {"kind": "executor"},
-            "b": {"kind": "foreach"},
-            "c": {"kind": "timr"},
-        },
+        "nodes": {"a": {"kind": "executor"}, "b": {"kind": "foreach"}, "c": {"kind": "timr"}},
         "edges": [edge("a", "", "x")],
     }
     with pytest.raises(DefinitionFaults) as caught:

@@ -123,10 +123,7 @@ def undoings(run: Run) -> list[tuple[Any, ...]]:
 def test_a_failure_undoes_what_was_done_last_things_first() -> None:
     run = play(STEPS, services=SHOP, params={"user": 7})
     assert run.end == RunFailed("Boom", "it broke", "ship")
-    assert undoings(run) == [
-        ("refund", "pay", {"payment": 2}),
-        ("unbook", "book", {"booking": 1}),
-    ]
+    assert undoings(run) == [("refund", "pay", {"payment": 2}), ("unbook", "book", {"booking": 1})]
     refund = run.made[-2]
     assert refund.params == {"user": 7, "currency": "EUR", "why": "undo"}
     assert run.trail("node", "kind", "status")[-2:] == [
@@ -354,7 +351,7 @@ def test_a_run_may_begin_at_another_node() -> None:
     assert begun.frames[0].shared == {"x": 1}
 
 
-def test_a_child_that_was_canceled_by_somebody_else_fails_its_node() -> None:
+def test_a_child_that_was_canceled_from_outside_fails_its_node() -> None:
     run = Run(chain(("a", call())))
     run.go()
     run.answer("run-0", ChildResult(fault=Fault(kind="canceled", message="by an operator")))

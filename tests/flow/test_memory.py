@@ -40,7 +40,7 @@ def test_a_journal_without_its_other_part_is_not_taken_for_a_whole_one() -> None
         states.decode(journal)
 
 
-def test_values_that_nobody_changed_are_not_written_again() -> None:
+def test_unchanged_values_are_not_written_again() -> None:
     journal, bulk = states.divide(large(), None)
     state = states.copy(states.decode(journal, bulk))
     state.step_count = 7

@@ -120,7 +120,7 @@ def test_a_timeout_inside_is_a_timeout_around() -> None:
 
 
 @pytest.mark.contract("S4-6")
-def test_a_failure_that_nobody_catches_fails_the_run_and_names_the_inner_node() -> None:
+def test_an_uncaught_failure_fails_the_run_and_names_the_inner_node() -> None:
     run = play(chain(("s", sub(nested(1, call("boom")))), ("never", call())))
     assert run.end == RunFailed("Boom", "it broke", "s/n/n")
     assert run.shared == {}

@@ -113,7 +113,7 @@ def test_without_a_key_any_signal_to_the_node_releases_it(value: Any) -> None:
 
 
 @pytest.mark.contract("S4-10")
-def test_a_signal_for_somebody_else_releases_nobody() -> None:
+def test_a_signal_of_another_name_releases_nothing() -> None:
     run = Run(chain(("w", event(signal_key="$shared.flag"))))
     run.go()
     assert run.signal("flags").waiting_for == "event"
@@ -228,7 +228,7 @@ def test_signals_that_are_kept_are_bounded_in_bytes_too(monkeypatch: pytest.Monk
     assert run.end == RunCompleted({"flag": "first"})
 
 
-def test_signals_that_nobody_waits_for_are_bounded_and_the_oldest_stay() -> None:
+def test_unread_signals_are_bounded_and_the_oldest_stay() -> None:
     run = Run(chain(("a", call()), ("w", event(signal_key="flag"))))
     run.go(Signal("flag", "first"))
     run.go(*(Signal("noise", n) for n in range(engine.MAX_SIGNALS)))

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onward.core.task import new_id
-from tests.running_app import RunningApp
+from tests.running_app import App
 
 pytestmark = [pytest.mark.contract("S0-13"), pytest.mark.slow]
 
@@ -42,12 +42,12 @@ def a_group() -> str:
     return f"g-{new_id()}"
 
 
-async def poll(app: RunningApp, task: str) -> dict[str, Any]:
+async def poll(app: App, task: str) -> dict[str, Any]:
     body: dict[str, Any] = (await app.get(f"/api/task/{task}")).json()
     return body
 
 
-async def submit(app: RunningApp, group: str, **more: Any) -> str:
+async def submit(app: App, group: str, **more: Any) -> str:
     response = await app.post("/api/openai", {"data": 1, "group": group, "async": True, **more})
     assert response.status_code == 200, response.text
     task: str = response.json()["taskId"]
@@ -59,7 +59,7 @@ async def submit(app: RunningApp, group: str, **more: Any) -> str:
 @a_hundred
 @given(results=st.lists(values, min_size=1, max_size=4), data=st.data())
 async def test_every_caller_gets_the_exact_result_of_his_own_task(
-    app: RunningApp, results: list[Any], data: st.DataObject
+    app: App, results: list[Any], data: st.DataObject
 ) -> None:
     group = a_group()
     worker = await app.worker(group=group, concurrency=len(results))
@@ -83,7 +83,7 @@ async def test_every_caller_gets_the_exact_result_of_his_own_task(
 @a_hundred
 @given(timeout=st.integers(5_000, 600_000), over=st.integers(0, 5_000), late=values)
 async def test_a_task_that_takes_too_long_is_rejected_and_a_late_result_ignored(
-    app: RunningApp, timeout: int, over: int, late: Any
+    app: App, timeout: int, over: int, late: Any
 ) -> None:
     group = a_group()
     worker = await app.worker(group=group)
@@ -109,7 +109,7 @@ async def test_a_task_that_takes_too_long_is_rejected_and_a_late_result_ignored(
 @a_hundred
 @given(extra=st.integers(1, 12), waits=st.lists(st.booleans(), min_size=12, max_size=12))
 async def test_a_full_queue_refuses_at_once_and_never_grows_over_its_bound(
-    app: RunningApp, extra: int, waits: list[bool]
+    app: App, extra: int, waits: list[bool]
 ) -> None:
     group = a_group()
     worker = await app.worker(group=group)
@@ -131,7 +131,7 @@ async def test_a_full_queue_refuses_at_once_and_never_grows_over_its_bound(
 @pytest.mark.contract("S0-6")
 @a_hundred
 @given(dequeued=st.integers(1, CAP))
-async def test_each_dequeued_task_frees_exactly_one_place(app: RunningApp, dequeued: int) -> None:
+async def test_each_dequeued_task_frees_exactly_one_place(app: App, dequeued: int) -> None:
     group = a_group()
     worker = await app.worker(group=group)
     for _ in range(1 + CAP):
@@ -156,7 +156,7 @@ async def test_each_dequeued_task_frees_exactly_one_place(app: RunningApp, deque
 @a_hundred
 @given(queued=st.integers(1, CAP), slots=st.integers(1, 3))
 async def test_queued_work_goes_to_an_idle_worker_first_in_first_out(
-    app: RunningApp, queued: int, slots: int
+    app: App, queued: int, slots: int
 ) -> None:
     group = a_group()
     tasks = [await submit(app, group) for _ in range(queued)]
@@ -175,7 +175,7 @@ async def test_queued_work_goes_to_an_idle_worker_first_in_first_out(
 @a_hundred
 @given(workers=st.integers(1, 4), tasks=st.integers(1, 4))
 async def test_a_task_goes_to_exactly_one_idle_worker_which_is_then_busy(
-    app: RunningApp, workers: int, tasks: int
+    app: App, workers: int, tasks: int
 ) -> None:
     group = a_group()
     crew = [await app.worker(group=group) for _ in range(workers)]
@@ -200,7 +200,7 @@ async def test_a_task_goes_to_exactly_one_idle_worker_which_is_then_busy(
 @a_hundred
 @given(running=st.integers(0, 3))
 async def test_a_worker_that_disconnects_is_gone_and_its_tasks_are_rejected(
-    app: RunningApp, running: int
+    app: App, running: int
 ) -> None:
     group = a_group()
     worker = await app.worker(group=group, concurrency=3)
@@ -223,7 +223,7 @@ async def test_a_worker_that_disconnects_is_gone_and_its_tasks_are_rejected(
 @pytest.mark.contract("S0-4", "S0-5")
 @a_hundred
 @given(timeout=st.none() | st.integers(-(10**12), 10**12) | st.floats(-1e6, 1e6))
-async def test_a_timeout_is_clamped_to_its_bounds(app: RunningApp, timeout: float | None) -> None:
+async def test_a_timeout_is_clamped_to_its_bounds(app: App, timeout: float | None) -> None:
     group = a_group()
     worker = await app.worker(group=group)
     await submit(app, group, **({} if timeout is None else {"timeout": timeout}))
@@ -237,9 +237,7 @@ async def test_a_timeout_is_clamped_to_its_bounds(app: RunningApp, timeout: floa
 @pytest.mark.contract("S0-2")
 @a_hundred
 @given(data=values.filter(lambda value: value is not None), worker_there=st.booleans())
-async def test_an_async_submission_returns_at_once(
-    app: RunningApp, data: Any, worker_there: bool
-) -> None:
+async def test_an_async_submission_returns_at_once(app: App, data: Any, worker_there: bool) -> None:
     group = a_group()
     worker = await app.worker(group=group) if worker_there else None
     response = await app.post("/api/openai", {"data": data, "group": group, "async": True})
@@ -256,7 +254,7 @@ async def test_an_async_submission_returns_at_once(
 @a_hundred
 @given(ahead=st.integers(0, 3), result=values, error=st.none() | texts.filter(len))
 async def test_a_status_query_tells_what_belongs_to_the_state(
-    app: RunningApp, ahead: int, result: Any, error: str | None
+    app: App, ahead: int, result: Any, error: str | None
 ) -> None:
     group = a_group()
     born = app.clock.now()
@@ -291,7 +289,7 @@ async def test_a_status_query_tells_what_belongs_to_the_state(
 @a_hundred
 @given(result=values, before=st.integers(0, 299_999), after=st.integers(0, 10_000_000))
 async def test_a_result_is_readable_for_exactly_its_ttl(
-    app: RunningApp, result: Any, before: int, after: int
+    app: App, result: Any, before: int, after: int
 ) -> None:
     group = a_group()
     worker = await app.worker(group=group)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.running_app import RunningApp
+from tests.running_app import App
 from tests.support import wait_until
 
 Exec = Callable[["Request"], Any]
@@ -119,7 +119,7 @@ def hire() -> Iterator[Hire]:
         yield hire
 
 
-async def register(app: RunningApp, worker: PlainWorker | str, **more: Any) -> str:
+async def register(app: App, worker: PlainWorker | str, **more: Any) -> str:
     url = worker if isinstance(worker, str) else worker.url
     answer = await app.post("/workers/register", {"url": url, "services": ["echo"], **more})
     assert answer.status_code == 200, answer.text
@@ -127,11 +127,11 @@ async def register(app: RunningApp, worker: PlainWorker | str, **more: Any) -> s
     return id
 
 
-async def submit(app: RunningApp, payload: Any = None, **more: Any) -> str:
+async def submit(app: App, payload: Any = None, **more: Any) -> str:
     return await app.submit("echo", payload=payload, **more)
 
 
-async def run(app: RunningApp, payload: Any = None, **more: Any) -> dict[str, Any]:
+async def run(app: App, payload: Any = None, **more: Any) -> dict[str, Any]:
     """Submitted, and over."""
     body = {"type": "echo", "payload": payload, **more}
     answer = await app.post("/api/v2/tasks?wait_ms=10000", body)
@@ -140,12 +140,12 @@ async def run(app: RunningApp, payload: Any = None, **more: Any) -> dict[str, An
     return found
 
 
-async def events(app: RunningApp, id: str, *types: str) -> list[tuple[str, dict[str, Any]]]:
+async def events(app: App, id: str, *types: str) -> list[tuple[str, dict[str, Any]]]:
     items = await app.events(id)
     return [(item["type"], item["data"]) for item in items if not types or item["type"] in types]
 
 
-async def until_state(app: RunningApp, id: str, *states: str) -> dict[str, Any]:
+async def until_state(app: App, id: str, *states: str) -> dict[str, Any]:
     async with asyncio.timeout(30):
         while True:
             found = await app.task(id)

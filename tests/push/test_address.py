@@ -11,7 +11,7 @@ from onward.core.errors import Invalid
 from onward.settings import Settings
 from onward.workers.http.address import Hosts
 from tests.push.conftest import Hire, register, run
-from tests.running_app import RunningApp
+from tests.running_app import App
 
 DEFAULT = Settings.model_fields["worker_hosts"].default
 
@@ -149,7 +149,7 @@ async def test_every_other_url_is_refused(url: str) -> None:
 
 
 @pytest.mark.contract("S4-4")
-async def test_the_refusal_at_the_door_says_what_to_do(app: RunningApp) -> None:
+async def test_the_refusal_at_the_door_says_what_to_do(app: App) -> None:
     body = {"url": "http://10.1.2.3:8080", "services": ["sum"]}
     answer = await app.post("/workers/register", body)
     assert answer.status_code == 400
@@ -199,7 +199,7 @@ async def test_a_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.contract("S4-4", "S4-5")
 async def test_the_pinned_address_is_called_and_the_name_only_said(
-    app: RunningApp, hire: Hire, monkeypatch: pytest.MonkeyPatch
+    app: App, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = hire()
     monkeypatch.setattr(app.onward.registry, "_hosts", hosts())

@@ -19,7 +19,7 @@ from tests.push.conftest import (
     until_state,
     wait_until,
 )
-from tests.running_app import RunningApp
+from tests.running_app import App
 from tests.support import bad_json
 
 MOST = 1 << 20
@@ -47,7 +47,7 @@ MOST = 1 << 20
     ],
 )
 async def test_a_nodes_payload_goes_as_it_is_and_any_other_as_input(
-    app: RunningApp, hire: Hire, payload: Any, sent: Any
+    app: App, hire: Hire, payload: Any, sent: Any
 ) -> None:
     worker = hire()
     await register(app, worker)
@@ -60,7 +60,7 @@ async def test_a_nodes_payload_goes_as_it_is_and_any_other_as_input(
 
 
 @pytest.mark.contract("S4-5")
-async def test_the_call_says_which_task_and_attempt_it_is(app: RunningApp, hire: Hire) -> None:
+async def test_the_call_says_which_task_and_attempt_it_is(app: App, hire: Hire) -> None:
     worker = hire(raw(500))
     await register(app, worker)
     body = {"max_retries": 1, "backoff_ms": [0], "idempotency_key": "order 1"}
@@ -78,7 +78,7 @@ async def test_the_call_says_which_task_and_attempt_it_is(app: RunningApp, hire:
 
 
 @pytest.mark.contract("S4-5")
-async def test_a_service_of_any_name_is_one_part_of_the_path(app: RunningApp, hire: Hire) -> None:
+async def test_a_service_of_any_name_is_one_part_of_the_path(app: App, hire: Hire) -> None:
     worker = hire()
     await register(app, worker, services=["a/b ?#ü"])
     assert (await run(app, 1, type="x", queue="a/b ?#ü"))["state"] == "succeeded"
@@ -86,7 +86,7 @@ async def test_a_service_of_any_name_is_one_part_of_the_path(app: RunningApp, hi
 
 
 @pytest.mark.contract("S4-5", "S4-11")
-async def test_the_log_says_who_was_called_and_where(app: RunningApp, hire: Hire) -> None:
+async def test_the_log_says_who_was_called_and_where(app: App, hire: Hire) -> None:
     worker = hire()
     await register(app, worker, id="w1")
     found = await run(app, 1)
@@ -111,7 +111,7 @@ async def test_the_log_says_who_was_called_and_where(app: RunningApp, hire: Hire
     ],
 )
 async def test_a_result_in_any_of_its_spellings(
-    app: RunningApp, hire: Hire, body: Any, result: Any
+    app: App, hire: Hire, body: Any, result: Any
 ) -> None:
     await register(app, hire(raw(200, body)))
     found = await run(app)
@@ -139,7 +139,7 @@ async def test_a_result_in_any_of_its_spellings(
     ],
 )
 async def test_failures_are_told_apart(
-    app: RunningApp, hire: Hire, answer: Any, calls: int, error: dict[str, Any]
+    app: App, hire: Hire, answer: Any, calls: int, error: dict[str, Any]
 ) -> None:
     worker = hire(answer)
     await register(app, worker)
@@ -167,7 +167,7 @@ async def test_failures_are_told_apart(
     ],
 )
 async def test_an_answer_that_cannot_be_kept_fails_the_task_for_good(
-    app: RunningApp, hire: Hire, answer: Any
+    app: App, hire: Hire, answer: Any
 ) -> None:
     """The work may have been done: once more would only do it twice."""
     worker = hire(answer)
@@ -178,7 +178,7 @@ async def test_an_answer_that_cannot_be_kept_fails_the_task_for_good(
 
 
 @pytest.mark.contract("S4-5")
-async def test_a_redirect_is_not_followed(app: RunningApp, hire: Hire) -> None:
+async def test_a_redirect_is_not_followed(app: App, hire: Hire) -> None:
     elsewhere = hire()
     worker = hire(raw(307, location=f"{elsewhere.url}/exec/echo"))
     await register(app, worker)
@@ -188,7 +188,7 @@ async def test_a_redirect_is_not_followed(app: RunningApp, hire: Hire) -> None:
 
 
 @pytest.mark.contract("S4-5", "R-5")
-async def test_an_answer_without_end_is_cut(app: RunningApp, hire: Hire) -> None:
+async def test_an_answer_without_end_is_cut(app: App, hire: Hire) -> None:
     def pour(request: Request) -> Request:
         request.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
         while True:  # until the other side hangs up
@@ -201,7 +201,7 @@ async def test_an_answer_without_end_is_cut(app: RunningApp, hire: Hire) -> None
 
 @pytest.mark.contract("R-5")
 @pytest.mark.parametrize("ahead_s", [90, None])
-async def test_retry_after_is_honoured(app: RunningApp, hire: Hire, ahead_s: int | None) -> None:
+async def test_retry_after_is_honoured(app: App, hire: Hire, ahead_s: int | None) -> None:
     now_s = app.clock.now() / 1000
     after = "90" if ahead_s is None else formatdate(now_s + ahead_s, usegmt=True)
     worker = hire(raw(503, retry_after=after))
@@ -214,7 +214,7 @@ async def test_retry_after_is_honoured(app: RunningApp, hire: Hire, ahead_s: int
 @pytest.mark.contract("R-5")
 @pytest.mark.parametrize("after", ["99999999999999999999", "soon", "-5", "Mon, 99 Foo 2099"])
 async def test_a_retry_after_beyond_reason_keeps_nobody_for_ever(
-    app: RunningApp, hire: Hire, after: str
+    app: App, hire: Hire, after: str
 ) -> None:
     await register(app, hire(raw(503, retry_after=after)))
     id = await submit(app, 1, backoff_ms=[10])
@@ -225,7 +225,7 @@ async def test_a_retry_after_beyond_reason_keeps_nobody_for_ever(
 @pytest.mark.contract("S4-5", "R-6")
 @pytest.mark.parametrize("said", [b"", b'HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{"result"'])
 async def test_an_answer_that_breaks_off_is_a_failure_of_that_call(
-    app: RunningApp, hire: Hire, said: bytes
+    app: App, hire: Hire, said: bytes
 ) -> None:
     """It may have run there: no other worker gets it in the same breath."""
 

@@ -23,14 +23,12 @@ from tests.push.conftest import (
     until_state,
     wait_until,
 )
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.support import a_task
 
 
 @pytest.mark.contract("S4-5", "R-6")
-async def test_without_a_connection_the_next_worker_has_it_at_once(
-    app: RunningApp, hire: Hire
-) -> None:
+async def test_without_a_connection_the_next_worker_has_it_at_once(app: App, hire: Hire) -> None:
     gone, worker = f"http://127.0.0.1:{free_port()}", hire()
     await register(app, gone, id="gone")
     await register(app, worker, id="there", load=5)
@@ -47,7 +45,7 @@ async def test_without_a_connection_the_next_worker_has_it_at_once(
 
 
 @pytest.mark.contract("S4-5", "R-5", "R-6")
-async def test_with_nobody_to_reach_the_attempt_fails_and_may_be_retried(app: RunningApp) -> None:
+async def test_with_no_worker_to_reach_the_attempt_fails_and_may_be_retried(app: App) -> None:
     for id in ("gone", "too"):
         await register(app, f"http://127.0.0.1:{free_port()}", id=id)
     id = await submit(app, 1)
@@ -58,7 +56,7 @@ async def test_with_nobody_to_reach_the_attempt_fails_and_may_be_retried(app: Ru
 
 
 @pytest.mark.contract("S4-5")
-async def test_a_name_with_two_addresses_is_tried_at_both(app: RunningApp, hire: Hire) -> None:
+async def test_a_name_with_two_addresses_is_tried_at_both(app: App, hire: Hire) -> None:
     worker = hire()
     await register(app, worker, id="w1")
     registry = app.onward.registry
@@ -71,7 +69,7 @@ async def test_a_name_with_two_addresses_is_tried_at_both(app: RunningApp, hire:
 
 
 @pytest.mark.contract("S4-5")
-async def test_work_is_shared_out_by_load(app: RunningApp, hire: Hire) -> None:
+async def test_work_is_shared_out_by_load(app: App, hire: Hire) -> None:
     release = threading.Event()
 
     def hold(request: Request) -> Any:
@@ -90,7 +88,7 @@ async def test_work_is_shared_out_by_load(app: RunningApp, hire: Hire) -> None:
 
 
 @pytest.mark.contract("S4-5")
-async def test_who_has_calls_under_way_is_not_called_next(app: RunningApp, hire: Hire) -> None:
+async def test_who_has_calls_under_way_is_not_called_next(app: App, hire: Hire) -> None:
     release = threading.Event()
 
     def hold(request: Request) -> Any:
@@ -109,7 +107,7 @@ async def test_who_has_calls_under_way_is_not_called_next(app: RunningApp, hire:
 
 
 @pytest.mark.contract("S4-5")
-async def test_a_worker_that_reports_much_load_is_left_alone(app: RunningApp, hire: Hire) -> None:
+async def test_a_worker_that_reports_much_load_is_left_alone(app: App, hire: Hire) -> None:
     calm, loaded = hire(), hire()
     await register(app, calm, id="calm")
     await register(app, loaded, id="loaded", load=3)
@@ -120,7 +118,7 @@ async def test_a_worker_that_reports_much_load_is_left_alone(app: RunningApp, hi
     assert loaded.inputs == [3]
 
 
-async def test_no_more_is_claimed_than_workers_take(app: RunningApp, hire: Hire) -> None:
+async def test_no_more_is_claimed_than_workers_take(app: App, hire: Hire) -> None:
     release = threading.Event()
 
     def hold(request: Request) -> Any:
@@ -139,9 +137,7 @@ async def test_no_more_is_claimed_than_workers_take(app: RunningApp, hire: Hire)
     assert sorted(worker.inputs) == [0, 1, 2, 3]
 
 
-async def test_a_worker_that_takes_less_than_before_is_given_less(
-    app: RunningApp, hire: Hire
-) -> None:
+async def test_a_worker_that_takes_less_than_before_is_given_less(app: App, hire: Hire) -> None:
     go_on = [threading.Event() for _ in range(3)]
 
     def hold(request: Request) -> Any:
@@ -184,9 +180,7 @@ async def test_slots_are_a_setting(hire: Hire) -> None:
             await until_state(app, id, "succeeded")
 
 
-async def submit_node(
-    app: RunningApp, *, tries_each: int, max_retries: int, backoff_ms: int = 0
-) -> str:
+async def submit_node(app: App, *, tries_each: int, max_retries: int, backoff_ms: int = 0) -> str:
     """As a flow does: so many tries on one worker before the next."""
     overrides = Overrides(max_retries=max_retries, backoff_ms=(backoff_ms,), tries_each=tries_each)
     node = a_task(id=new_id(), type="echo", queue="echo", overrides=overrides.encode())
@@ -195,9 +189,7 @@ async def submit_node(
 
 
 @pytest.mark.contract("S4-6")
-async def test_retries_stay_on_one_worker_and_then_move_to_the_next(
-    app: RunningApp, hire: Hire
-) -> None:
+async def test_retries_stay_on_one_worker_and_then_move_to_the_next(app: App, hire: Hire) -> None:
     workers = {id: hire(raw(500)) for id in ("a", "b", "c")}
     for id, worker in workers.items():
         await register(app, worker, id=id)
@@ -211,7 +203,7 @@ async def test_retries_stay_on_one_worker_and_then_move_to_the_next(
 
 
 @pytest.mark.contract("S4-6")
-async def test_a_worker_that_goes_away_is_replaced_in_its_turn(app: RunningApp, hire: Hire) -> None:
+async def test_a_worker_that_goes_away_is_replaced_in_its_turn(app: App, hire: Hire) -> None:
     a, b = hire(raw(500)), hire()
     await register(app, a, id="a")
     await register(app, b, id="b", load=1)
@@ -224,7 +216,7 @@ async def test_a_worker_that_goes_away_is_replaced_in_its_turn(app: RunningApp, 
 
 
 @pytest.mark.contract("S4-6")
-async def test_a_replayed_node_starts_its_turns_anew(app: RunningApp, hire: Hire) -> None:
+async def test_a_replayed_node_starts_its_turns_anew(app: App, hire: Hire) -> None:
     a, b = hire(raw(500)), hire(raw(500))
     await register(app, a, id="a")
     await register(app, b, id="b", load=1)
@@ -240,9 +232,7 @@ async def test_a_replayed_node_starts_its_turns_anew(app: RunningApp, hire: Hire
 
 
 @pytest.mark.contract("S4-5", "S4-12")
-async def test_a_canceled_task_ends_the_call_and_tells_the_worker(
-    app: RunningApp, hire: Hire
-) -> None:
+async def test_a_canceled_task_ends_the_call_and_tells_the_worker(app: App, hire: Hire) -> None:
     release = threading.Event()
 
     def hold(request: Request) -> Any:
@@ -263,7 +253,7 @@ async def test_a_canceled_task_ends_the_call_and_tells_the_worker(
 
 
 @pytest.mark.contract("S4-5", "S4-12")
-async def test_an_attempt_past_its_time_is_aborted_and_told(app: RunningApp, hire: Hire) -> None:
+async def test_an_attempt_past_its_time_is_aborted_and_told(app: App, hire: Hire) -> None:
     release = threading.Event()
 
     def hold(request: Request) -> Any:
@@ -340,7 +330,7 @@ async def test_a_stopping_server_lets_calls_finish(hire: Hire) -> None:
         assert not worker.cancels
 
 
-async def test_what_is_no_longer_ours_is_not_sent(app: RunningApp, hire: Hire) -> None:
+async def test_what_is_no_longer_ours_is_not_sent(app: App, hire: Hire) -> None:
     worker = hire()
     await register(app, worker)
 
@@ -353,9 +343,7 @@ async def test_what_is_no_longer_ours_is_not_sent(app: RunningApp, hire: Hire) -
     assert not worker.calls
 
 
-async def test_what_is_canceled_between_claim_and_call_is_not_sent(
-    app: RunningApp, hire: Hire
-) -> None:
+async def test_what_is_canceled_between_claim_and_call_is_not_sent(app: App, hire: Hire) -> None:
     worker = hire()
     await register(app, worker)
     dispatcher = app.onward.dispatcher
@@ -371,7 +359,7 @@ async def test_what_is_canceled_between_claim_and_call_is_not_sent(
     assert not worker.calls
 
 
-async def test_cookies_of_one_worker_are_not_anothers(app: RunningApp, hire: Hire) -> None:
+async def test_cookies_of_one_worker_are_not_anothers(app: App, hire: Hire) -> None:
     worker = hire(raw(200, {"result": 1}, set_cookie="secret=1"))
     await register(app, worker)
     await run(app)
@@ -380,7 +368,7 @@ async def test_cookies_of_one_worker_are_not_anothers(app: RunningApp, hire: Hir
 
 
 async def test_a_proxy_from_the_environment_is_not_used(
-    app: RunningApp, hire: Hire, monkeypatch: pytest.MonkeyPatch
+    app: App, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = hire()
     monkeypatch.setenv("HTTP_PROXY", proxy.url)
@@ -393,7 +381,7 @@ async def test_a_proxy_from_the_environment_is_not_used(
 
 
 @pytest.mark.contract("S4-5")
-async def test_many_tasks_are_each_done_once(app: RunningApp, hire: Hire) -> None:
+async def test_many_tasks_are_each_done_once(app: App, hire: Hire) -> None:
     workers = [hire(), hire()]
     for worker in workers:
         await register(app, worker)

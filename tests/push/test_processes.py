@@ -153,7 +153,7 @@ def test_a_setting_that_cannot_be_read_is_named(name: str, value: str) -> None:
 
 
 @pytest.mark.contract("N-1", "N-7")
-def test_somebodys_own_services_are_called_too(tmp_path: Path) -> None:
+def test_services_of_an_own_module_are_called_too(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from onward import Worker\n\nworker = Worker(id='mine')\n\n\n"
         "@worker.service\nasync def greet(name: str) -> str:\n    return f'hello {name}'\n"

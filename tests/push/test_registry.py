@@ -12,7 +12,7 @@ from onward.workers.http.address import Hosts
 from onward.workers.http.registry import FORGOTTEN_AFTER, Registry
 from onward.workers.roster import Roster
 from tests.push.conftest import Hire, register, run, submit, wait_until
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 
 TTL_MS = 15_000
 FULL = ("/workers/register", "/workers/heartbeat", "/workers/list", "/workers/allocate")
@@ -22,7 +22,7 @@ SHORT = ("/register", "/heartbeat", "/list", "/allocate")
 @pytest.mark.contract("S4-4", "R-6")
 @pytest.mark.parametrize(("to_register", "to_beat", "to_list", "to_allocate"), [FULL, SHORT])
 async def test_a_worker_registers_beats_is_listed_and_allocated(
-    app: RunningApp, to_register: str, to_beat: str, to_list: str, to_allocate: str
+    app: App, to_register: str, to_beat: str, to_list: str, to_allocate: str
 ) -> None:
     body = {"id": "w1", "url": "http://127.0.0.1:9001", "services": ["sum", "route"], "load": 2}
     answer = await app.post(to_register, body)
@@ -47,7 +47,7 @@ async def test_a_worker_registers_beats_is_listed_and_allocated(
 
 
 @pytest.mark.contract("S4-4", "R-6")
-async def test_what_nobody_knows_is_404_with_an_error(app: RunningApp) -> None:
+async def test_an_unknown_id_is_404_with_an_error(app: App) -> None:
     for answer in (
         await app.post("/workers/heartbeat", {"id": "stranger", "load": 0}),
         await app.post("/heartbeat", {"id": "stranger", "load": 0}),
@@ -60,7 +60,7 @@ async def test_what_nobody_knows_is_404_with_an_error(app: RunningApp) -> None:
 
 
 @pytest.mark.contract("S4-4")
-async def test_the_least_loaded_is_allocated_and_equals_take_turns(app: RunningApp) -> None:
+async def test_the_least_loaded_is_allocated_and_equals_take_turns(app: App) -> None:
     for id, load in (("busy", 5), ("idle", 0), ("lazy", 0)):
         await register(app, "http://127.0.0.1:9001", id=id, load=load)
     named = [(await app.get("/allocate?service=echo")).json()["id"] for _ in range(4)]
@@ -69,9 +69,7 @@ async def test_the_least_loaded_is_allocated_and_equals_take_turns(app: RunningA
 
 
 @pytest.mark.contract("S4-4", "R-6", "R-9")
-async def test_who_is_silent_past_the_ttl_is_not_chosen_and_later_forgotten(
-    app: RunningApp,
-) -> None:
+async def test_who_is_silent_past_the_ttl_is_not_chosen_and_later_forgotten(app: App) -> None:
     await register(app, "http://127.0.0.1:9001", id="w1")
     app.clock.advance(TTL_MS - 1)
     assert (await app.get("/allocate?service=echo")).status_code == 200
@@ -98,7 +96,7 @@ async def test_the_ttl_is_a_setting() -> None:
 
 
 @pytest.mark.contract("S4-4")
-async def test_registering_again_replaces(app: RunningApp) -> None:
+async def test_registering_again_replaces(app: App) -> None:
     await register(app, "http://127.0.0.1:9001", id="w1", services=["a", "b"])
     await register(app, "http://127.0.0.1:9002", id="w1", services=["b", "c"])
     (shown,) = (await app.get("/list")).json()
@@ -108,7 +106,7 @@ async def test_registering_again_replaces(app: RunningApp) -> None:
     assert not await app.onward.roster.serves("a")
 
 
-async def test_a_worker_without_a_name_is_known_by_its_url(app: RunningApp) -> None:
+async def test_a_worker_without_a_name_is_known_by_its_url(app: App) -> None:
     first = await register(app, "http://127.0.0.1:9001")
     again = await register(app, "http://127.0.0.1:9001/")
     other = await register(app, "http://127.0.0.1:9002", id="")
@@ -131,14 +129,11 @@ async def test_a_worker_without_a_name_is_known_by_its_url(app: RunningApp) -> N
         ({"url": "http://127.0.0.1:1", "services": ["group:x"]}, "is a group"),
         ({"url": "http://127.0.0.1:1", "services": ["a"], "load": -1}, "load: expected a number"),
         ({"url": "http://127.0.0.1:1", "services": ["a"], "id": "a\nb"}, "id: expected text"),
-        (
-            {"url": "http://127.0.0.1:1", "services": ["a"], "slots": 0},
-            "slots: expected a whole",
-        ),
+        ({"url": "http://127.0.0.1:1", "services": ["a"], "slots": 0}, "slots: expected a whole"),
     ],
 )
 async def test_a_body_that_makes_no_sense_is_refused_with_the_reason(
-    app: RunningApp, body: Any, said: str
+    app: App, body: Any, said: str
 ) -> None:
     more = {"content": body} if isinstance(body, bytes) else {"json": body}
     answer = await app.http.post("/workers/register", **more)
@@ -148,12 +143,12 @@ async def test_a_body_that_makes_no_sense_is_refused_with_the_reason(
     assert (await app.get("/list")).json() == []
 
 
-async def test_allocate_wants_a_service(app: RunningApp) -> None:
+async def test_allocate_wants_a_service(app: App) -> None:
     assert (await app.get("/workers/allocate")).status_code == 400
 
 
 @pytest.mark.contract("S4-4", "N-5", "R-1")
-async def test_live_workers_are_in_the_roster_once_and_leave_it(app: RunningApp) -> None:
+async def test_live_workers_are_in_the_roster_once_and_leave_it(app: App) -> None:
     await register(app, "http://127.0.0.1:9001", id="w1", services=["sum", "route"])
     await register(app, "http://127.0.0.1:9001", id="w1", services=["sum", "route"])
     shown = (await app.get("/api/v2/workers")).json()["items"]
@@ -169,14 +164,14 @@ async def test_live_workers_are_in_the_roster_once_and_leave_it(app: RunningApp)
 
 
 @pytest.mark.contract("S4-4", "N-4")
-async def test_a_task_knows_whether_a_called_worker_is_there(app: RunningApp) -> None:
+async def test_a_task_knows_whether_a_called_worker_is_there(app: App) -> None:
     id = await submit(app)
     explained = (await app.get(f"/api/v2/tasks/{id}/explain")).json()
     assert explained["reason"] == "no_worker"
 
 
 @pytest.mark.contract("S4-4")
-async def test_a_worker_that_turns_to_another_server_is_there_once(app: RunningApp) -> None:
+async def test_a_worker_that_turns_to_another_server_is_there_once(app: App) -> None:
     onward = app.onward
     roster = Roster(onward.backend, onward.clock)
     second = Registry(
@@ -193,14 +188,14 @@ async def test_a_worker_that_turns_to_another_server_is_there_once(app: RunningA
     assert not await onward.roster.serves("echo")
 
 
-async def test_a_socket_worker_of_the_same_name_is_somebody_else(app: RunningApp) -> None:
+async def test_a_socket_worker_of_the_same_name_is_another_worker(app: App) -> None:
     await app.worker(workerId="w1", group=None, services=["other"])
     await register(app, "http://127.0.0.1:9001", id="w1")
     shown = (await app.get("/api/v2/workers")).json()["items"]
     assert sorted(one["transport"] for one in shown) == ["http", "socket"]
 
 
-async def test_a_heartbeat_does_not_bring_an_old_url_back(app: RunningApp) -> None:
+async def test_a_heartbeat_does_not_bring_an_old_url_back(app: App) -> None:
     """It was read before the worker registered anew, and would be written after."""
     registry = app.onward.registry
     await register(app, "http://127.0.0.1:9001", id="w1")
@@ -227,7 +222,7 @@ async def test_a_heartbeat_does_not_bring_an_old_url_back(app: RunningApp) -> No
     assert (shown["url"], shown["load"]) == ("http://127.0.0.1:9002", 4)
 
 
-async def test_registrations_are_the_ledgers_and_outlive_a_server(app: RunningApp) -> None:
+async def test_registrations_are_the_ledgers_and_outlive_a_server(app: App) -> None:
     await register(app, "http://127.0.0.1:9001", id="w1")
     onward = app.onward
     later = Registry(
@@ -237,7 +232,7 @@ async def test_registrations_are_the_ledgers_and_outlive_a_server(app: RunningAp
     assert [worker.id for worker in later.live("echo")] == ["w1"]
 
 
-async def test_who_was_allowed_under_an_earlier_list_is_not_called(app: RunningApp) -> None:
+async def test_who_was_allowed_under_an_earlier_list_is_not_called(app: App) -> None:
     await register(app, "http://127.0.0.1:9001", id="w1")
     onward = app.onward
     stricter = Registry(
@@ -250,9 +245,7 @@ async def test_who_was_allowed_under_an_earlier_list_is_not_called(app: RunningA
         await stricter.allocate("echo")
 
 
-async def test_there_is_an_end_to_registering(
-    app: RunningApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_there_is_an_end_to_registering(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.workers.http.registry.MOST", 1)
     await register(app, "http://127.0.0.1:9001", id="w1")
     body = {"url": "http://127.0.0.1:9002", "services": ["echo"], "id": "w2"}
@@ -261,7 +254,7 @@ async def test_there_is_an_end_to_registering(
 
 
 @pytest.mark.contract("S4-4")
-async def test_a_task_waits_while_every_worker_is_silent(app: RunningApp, hire: Hire) -> None:
+async def test_a_task_waits_while_every_worker_is_silent(app: App, hire: Hire) -> None:
     worker = hire()
     id = await register(app, worker)
     app.clock.advance(TTL_MS)

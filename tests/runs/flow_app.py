@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
-from tests.running_app import RunningApp, SocketWorker, running_app
+from tests.running_app import App, SocketWorker, running_app
 
 Answers = Mapping[str, Callable[[Any, Mapping[str, Any]], Any]]
 HELD = object()  # the answer of a service that does not answer yet
@@ -47,7 +47,7 @@ SERVICES: Answers = {
 
 
 class FlowApp:
-    def __init__(self, app: RunningApp) -> None:
+    def __init__(self, app: App) -> None:
         self.app = app
         self.seen: list[tuple[str, Any, dict[str, Any]]] = []
         self.callers: list[tuple[str, str]] = []  # which worker was called for which service

@@ -48,7 +48,7 @@ async def test_a_run_is_claimed_once_and_goes_on_as_its_calls_end(any_flows: Flo
     assert await flows.trail(run["id"]) == [(key, "ok", "default") for key in "abc"]
 
 
-async def test_a_run_that_nobody_remembers_is_woken_and_claimed(
+async def test_a_forgotten_run_is_woken_and_claimed(
     flows: FlowApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "MOST_TEXT", 1)

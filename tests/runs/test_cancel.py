@@ -46,7 +46,7 @@ async def test_a_run_that_waits(flows: FlowApp, node: dict[str, Any]) -> None:
 
 
 @pytest.mark.contract("S4-12")
-async def test_a_run_that_has_news_but_nobody_to_read_it(flows: FlowApp) -> None:
+async def test_a_run_that_has_news_but_no_reader(flows: FlowApp) -> None:
     node = {"kind": "wait_event", "params": {"signal_key": "go"}}
     run = await flows.start(chain(("w", node), ("t", {"kind": "timer", "params": {"delay_ms": 1}})))
     await flows.until(run)

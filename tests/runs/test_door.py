@@ -270,7 +270,7 @@ async def test_runs_are_listed_by_every_status_word(flows: FlowApp) -> None:
 
 
 @pytest.mark.contract("S4-3", "S4-2")
-async def test_a_run_that_nobody_has_begun_is_pending_at_its_first_node(flows: FlowApp) -> None:
+async def test_an_unbegun_run_is_pending_at_its_first_node(flows: FlowApp) -> None:
     flow = await flows.publish(ONE)
     await flows.app.onward._flow_runner.drain(0)  # this server takes no more runs
     run = await flows.begin(flow, shared={"n": 1})
@@ -315,10 +315,7 @@ async def test_a_finished_run_is_canceled_without_effect(flows: FlowApp) -> None
     for run, status in ((done, "completed"), (failed, "failed")):
         before = await flows.row(run["id"])
         response = await flows.app.post(f"/tasks/cancel?id={run['id']}", None)
-        assert (response.status_code, response.json()) == (
-            200,
-            {"id": run["id"], "status": status},
-        )
+        assert (response.status_code, response.json()) == (200, {"id": run["id"], "status": status})
         assert await flows.row(run["id"]) == before
 
 

@@ -60,7 +60,7 @@ async def test_an_approval_is_not_forged_by_params_shared_or_output(
 
 
 @pytest.mark.contract("S4-10")
-async def test_a_question_is_a_task_that_nobody_else_can_do(flows: FlowApp) -> None:
+async def test_a_question_is_a_task_that_no_worker_can_do(flows: FlowApp) -> None:
     """Not a worker who registers for it, not somebody who submits, replays or signals it."""
     paid = await gate(flows, None)
     names = ["flow:runs", "flow:approval"]
@@ -84,9 +84,7 @@ async def test_a_question_is_a_task_that_nobody_else_can_do(flows: FlowApp) -> N
 
 @pytest.mark.contract("S4-10")
 @pytest.mark.parametrize("status", [None, Status.OPEN, Status.REJECTED, Status.EXPIRED])
-async def test_a_question_that_nobody_said_yes_to_is_no_yes(
-    flows: FlowApp, status: Status | None
-) -> None:
+async def test_an_unapproved_question_is_no_yes(flows: FlowApp, status: Status | None) -> None:
     now = flows.app.clock.now()
     asked = None if status is None else ask("{}", now).closed(status, now).encode()
     task = Task(

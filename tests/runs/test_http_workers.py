@@ -45,10 +45,7 @@ async def test_a_worker_is_called_with_input_and_params_and_told_by_url(
     run = await flows.run(chain(("a", node)), params={"n": 21})
     assert run["result"] == {"out": 42}
     (sent,) = worker.calls
-    assert (sent.path, sent.body) == (
-        "/exec/work",
-        {"input": 21, "params": {"n": 21, "k": "v"}},
-    )
+    assert (sent.path, sent.body) == ("/exec/work", {"input": 21, "params": {"n": 21, "k": "v"}})
     assert await flows.trail(run["id"], "status", "worker_id", "worker_url") == [
         ("ok", "w1", worker.url)
     ]

@@ -65,7 +65,7 @@ async def test_a_signal_reaches_its_node_by_name_and_by_key(
 
 
 @pytest.mark.contract("S4-10")
-async def test_a_signal_for_somebody_else_wakes_nobody(flows: FlowApp) -> None:
+async def test_a_signal_of_another_name_wakes_nothing(flows: FlowApp) -> None:
     run = await flows.start(chain(("w", event(signal_key="flag"))))
     await flows.until(run)
     await flows.signal(run, name="other")

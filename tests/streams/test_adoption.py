@@ -27,7 +27,7 @@ async def declare(streams: StreamApp, **service: Any) -> None:
 
 
 @pytest.mark.contract("S1-8")
-async def test_one_key_is_one_task_whoever_sends_it_again(streams: StreamApp) -> None:
+async def test_one_key_is_one_task_from_any_sender(streams: StreamApp) -> None:
     await streams.add_foreign("first", idempotency_key="k")
     await known(streams, "first")
     await streams.add_foreign("second", idempotency_key="k")
@@ -164,9 +164,7 @@ async def test_a_dead_letter_of_an_unknown_task_can_be_replayed(streams: StreamA
 
 
 @pytest.mark.contract("S1-7")
-async def test_a_failure_of_which_nobody_knows_the_work_is_not_tried_again(
-    streams: StreamApp,
-) -> None:
+async def test_a_failure_of_unknown_work_is_not_tried_again(streams: StreamApp) -> None:
     await streams.answer(None, "never-seen", status="failed", error="no")
     await known(streams, "never-seen")
     dead = await streams.over("never-seen")
@@ -190,9 +188,7 @@ async def test_of_two_answers_the_first_one_counts(streams: StreamApp) -> None:
 
 
 @pytest.mark.parametrize("stream", [RESULTS, DEAD])
-async def test_a_stream_that_somebody_deleted_is_read_again(
-    streams: StreamApp, stream: str
-) -> None:
+async def test_a_deleted_stream_is_read_again(streams: StreamApp, stream: str) -> None:
     await streams.redis.delete(stream)
 
     async def there() -> bool:

@@ -52,7 +52,7 @@ async def test_a_foreign_entry_that_a_worker_has_already_is_adopted_as_running(
 
 
 @pytest.mark.parametrize("ledger", ["sqlite", "redis"])
-async def test_a_foreign_entry_nobody_takes_waits_without_a_lease(ledger: str) -> None:
+async def test_an_untaken_foreign_entry_waits_without_a_lease(ledger: str) -> None:
     async with open_stream_app(ledger, visibility_timeout_s=1) as streams:
         await streams.add_foreign("theirs")
         await known(streams, "theirs")

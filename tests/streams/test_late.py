@@ -56,7 +56,7 @@ async def test_a_result_that_is_no_json_is_kept_as_text(streams: StreamApp, resu
 
 
 @pytest.mark.contract("S1-2")
-async def test_answers_that_nobody_can_read_stop_nothing_behind_them(streams: StreamApp) -> None:
+async def test_unreadable_answers_stop_nothing_behind_them(streams: StreamApp) -> None:
     task = await streams.submit(queue="streams")
     entry, fields = await streams.take()
     await streams.redis.xadd(RESULTS, {b"\xff\xfe": b"\xff", "task_id": b"\xff\x00"})

@@ -25,9 +25,7 @@ async def offered(streams: StreamApp) -> list[str]:
 
 @LEDGERS
 @pytest.mark.contract("S1-1", "R-2")
-async def test_credits_bound_what_nobody_has_taken_and_priority_holds_for_the_rest(
-    ledger: str,
-) -> None:
+async def test_credits_bound_what_is_untaken_and_priority_holds_for_the_rest(ledger: str) -> None:
     async with open_stream_app(ledger, stream_credits=4) as streams:
         first = [await streams.submit(queue="streams") for _ in range(10)]
 
@@ -71,7 +69,7 @@ async def test_delivered_entries_cost_no_credit(ledger: str) -> None:
 
 
 @pytest.mark.contract("S1-3")
-async def test_an_offered_task_is_shown_as_queued_until_somebody_has_it(streams: StreamApp) -> None:
+async def test_an_offered_task_is_shown_as_queued_until_a_worker_has_it(streams: StreamApp) -> None:
     task = await streams.submit(queue="streams")
     await streams.phase(task, "offered")
     found = await streams.read(task)
@@ -201,7 +199,7 @@ async def test_a_task_claimed_by_a_server_that_died_before_offering_it_is_not_fo
 
 @LEDGERS
 @pytest.mark.contract("S1-1")
-async def test_entries_that_somebody_trimmed_are_offered_again(ledger: str) -> None:
+async def test_trimmed_entries_are_offered_again(ledger: str) -> None:
     async with open_stream_app(ledger, stream_credits=3) as streams:
         tasks = [await streams.submit(queue="streams") for _ in range(5)]
         await streams.phase(tasks[2], "offered")
@@ -409,7 +407,7 @@ async def test_a_service_declared_via_streams_gets_its_tasks_there(ledger: str) 
 
 @LEDGERS
 @pytest.mark.contract("R-2", "N-11")
-async def test_a_type_declared_for_the_stream_stays_off_it_while_somebody_serves_it_natively(
+async def test_a_type_declared_for_the_stream_stays_off_it_while_served_natively(
     ledger: str,
 ) -> None:
     async with open_stream_app(ledger) as streams:

@@ -258,7 +258,7 @@ async def _stolen(site: Site, task: str) -> str:
 
 
 @pytest.mark.contract("S1-5")
-async def test_a_beat_for_an_entry_that_is_somebody_elses_takes_nothing_back(site: Site) -> None:
+async def test_a_beat_for_another_workers_entry_takes_nothing_back(site: Site) -> None:
     worker = Worker()
     began, stopped = asyncio.Event(), asyncio.Event()
 
@@ -282,9 +282,7 @@ async def test_a_beat_for_an_entry_that_is_somebody_elses_takes_nothing_back(sit
 
 
 @pytest.mark.contract("S1-4")
-async def test_an_answer_for_an_entry_that_is_somebody_elses_is_dropped_and_acks_nothing(
-    site: Site,
-) -> None:
+async def test_an_answer_for_another_workers_entry_is_dropped_and_acks_nothing(site: Site) -> None:
     worker = Worker()
     began, go, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -453,7 +451,7 @@ async def test_a_worker_survives_a_deleted_group(site: Site) -> None:
 
 
 @pytest.mark.contract("S1-2", "S1-4")
-async def test_it_serves_whoever_speaks_the_protocol_without_any_server_of_ours() -> None:
+async def test_it_serves_any_program_of_the_protocol_without_our_server() -> None:
     url = fresh_url("valkey")
     line: Any = redis.asyncio.Redis.from_url(url, protocol=2)
     worker = Worker(id="alone")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
@@ -15,19 +14,11 @@ from onward.core.outcome import Failed, Outcome, Succeeded
 from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Fault, Task, new_id
 from onward.core.trace import RUN, placed
-from onward.ledgers import open_backend
 from onward.tracing.chronicle import Chronicle
 from onward.tracing.stages import Stage
 from tests.support import PROFILES, a_task, wait_until
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture
-async def backend() -> AsyncIterator[Backend]:
-    backend = open_backend("sqlite:///:memory:")
-    yield backend
-    await backend.close()
 
 
 @pytest.fixture
@@ -129,10 +120,7 @@ async def test_of_two_servers_one_tells_and_the_other_when_that_is_gone(
 
 
 async def test_an_attempt_that_began_long_before_is_found_in_the_log(
-    backend: Backend,
-    dispatcher: Dispatcher,
-    clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
+    backend: Backend, dispatcher: Dispatcher, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onward.tracing.chronicle.BATCH", 1)  # each event comes alone
     teller = Teller(backend, clock)

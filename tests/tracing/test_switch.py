@@ -66,12 +66,12 @@ asyncio.run(main())
 """
 CLIENT = """
 import asyncio
-from onward.client.wire import Wire
+from onward.client.api import ServerApi
 from onward import Client, Worker
 async def main():
-    wire = Wire("http://127.0.0.1:1")
-    wire.request("POST", "/api/v2/tasks", body={})
-    await wire.close()
+    api = ServerApi("http://127.0.0.1:1")
+    api.request("POST", "/api/v2/tasks", body={})
+    await api.close()
 asyncio.run(main())
 """
 

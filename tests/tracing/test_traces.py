@@ -19,7 +19,7 @@ from onward.settings import Settings
 from onward.tracing import server
 from onward.wire.frames import TaskFrame
 from tests.push.conftest import Hire, hire, register
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.runs.flow_app import call, chain, open_flow_app
 from tests.streams.stream_app import open_stream_app
 from tests.support import a_task, wait_until
@@ -37,7 +37,7 @@ def said(flags: str = "01") -> dict[str, str]:
     return {"traceparent": f"00-{TRACE}-{CALLER}-{flags}"}
 
 
-async def submit(app: RunningApp, **body: Any) -> str:
+async def submit(app: App, **body: Any) -> str:
     more = {"headers": said(), **body.pop("more", {})}
     answer = await app.post("/api/v2/tasks", {"type": "mail", **body}, **more)
     assert answer.status_code == 202, answer.text
@@ -136,7 +136,7 @@ async def test_a_replay_goes_on_in_the_trace_of_its_task(collector: Collector) -
     assert frame["traceparent"] == f"00-{TRACE}-{again.id}-01"
 
 
-async def test_a_task_that_nobody_ever_took_ends_in_its_wait(collector: Collector) -> None:
+async def test_a_task_that_no_worker_took_ends_in_its_wait(collector: Collector) -> None:
     async with running_app() as app:
         task = await submit(app, payload={})
         app.clock.advance(700)
@@ -320,7 +320,7 @@ async def test_a_client_tells_of_its_current_span_and_of_nothing_else(caller: Tr
 # Nobody is disturbed by a collector.
 
 
-async def test_a_collector_that_never_answers_costs_nobody_anything(
+async def test_a_collector_that_never_answers_costs_nothing(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collector.mute.set()
@@ -337,7 +337,7 @@ async def test_a_collector_that_never_answers_costs_nobody_anything(
     assert loop.time() - stopping < 20
 
 
-async def test_no_collector_at_all_costs_nobody_anything(
+async def test_no_collector_at_all_costs_nothing(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")

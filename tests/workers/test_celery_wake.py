@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend
-from onward.ledgers import open_backend
 from onward.workers.celery.wake import WakeUps
 from onward.workers.roster import Roster
 from tests.support import wait_until
@@ -64,13 +63,6 @@ async def server(backend: Backend, clock: ManualClock) -> AsyncIterator[Server]:
     finally:
         here.broker.open.set()
         await here.wakeups.close()
-
-
-@pytest.fixture
-async def backend() -> AsyncIterator[Backend]:
-    backend = open_backend("sqlite:///:memory:")
-    yield backend
-    await backend.close()
 
 
 async def test_a_ring_wakes_those_who_serve_the_queue(backend: Backend, clock: ManualClock) -> None:

@@ -133,7 +133,7 @@ def test_the_broker_is_the_ledgers_redis_unless_another_is_named(ledger: str, br
         ("ONWARD_LEASE_MS", "soon", "ONWARD_LEASE_MS cannot be read"),
     ],
 )
-def test_whoever_loads_the_application_without_what_it_needs_is_told(
+def test_loading_the_application_without_what_it_needs_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv(name, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -11,11 +11,10 @@ import pytest
 
 from onward.core.clock import ManualClock
 from onward.core.contract import Backend
-from onward.ledgers import open_backend
 from onward.workers.roster import Roster
 from onward.workers.socket.sessions import DEPARTURES
 from onward.workers.socket.turnstile import Turnstile
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.support import wait_until
 
 
@@ -31,13 +30,6 @@ class Queues(tuple[str, ...]):
     def __contains__(self, queue: object) -> bool:
         Queues.looks += 1
         return super().__contains__(queue)
-
-
-@pytest.fixture
-async def backend() -> AsyncIterator[Backend]:
-    opened = open_backend("sqlite:///:memory:")
-    yield opened
-    await opened.close()
 
 
 async def cost(backend: Backend, size: int) -> tuple[int, int]:
@@ -136,7 +128,7 @@ async def test_sockets_that_are_lost_at_once_are_cleared_away_in_turns() -> None
         assert left == len(workers)
 
 
-async def joined(app: RunningApp, count: int) -> list[Any]:
+async def joined(app: App, count: int) -> list[Any]:
     workers = [await app.worker(services=["report"], group=None) for _ in range(count)]
     await wait_until(lambda: len(app.onward.roster.members()) == count)
     return workers

@@ -13,35 +13,35 @@ from onward.client.http import Client
 from onward.client.worker import Worker
 from onward.workers.roster import Roster
 from tests.client.conftest import served
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.support import wait_until
 
 
-async def worker(app: RunningApp, id: str) -> dict[str, Any] | None:
+async def worker(app: App, id: str) -> dict[str, Any] | None:
     items = (await app.get("/api/v2/workers")).json()["items"]
     return next((one for one in items if one["id"] == id), None)
 
 
-async def drain(app: RunningApp, id: str) -> httpx2.Response:
+async def drain(app: App, id: str) -> httpx2.Response:
     return await app.post(f"/api/v2/workers/{id}/drain", None)
 
 
-async def undo(app: RunningApp, id: str) -> httpx2.Response:
+async def undo(app: App, id: str) -> httpx2.Response:
     return await app.http.delete(f"/api/v2/workers/{id}/drain")
 
 
-async def submit(app: RunningApp, type_: str = "echo", **more: Any) -> str:
+async def submit(app: App, type_: str = "echo", **more: Any) -> str:
     id: str = await app.submit(type_, **more)
     await app.settled()
     return id
 
 
-async def state(app: RunningApp, task: str) -> str:
+async def state(app: App, task: str) -> str:
     found: str = (await app.task(task))["state"]
     return found
 
 
-async def test_a_drained_socket_worker_finishes_and_gets_nothing_new(app: RunningApp) -> None:
+async def test_a_drained_socket_worker_finishes_and_gets_nothing_new(app: App) -> None:
     w = await app.worker(workerId="w", group=None, services=["echo"], concurrency=2)
     first = await submit(app)
     assert (await w.task())["taskId"] == first
@@ -62,7 +62,7 @@ async def test_a_drained_socket_worker_finishes_and_gets_nothing_new(app: Runnin
     assert await worker(app, "w") is None
 
 
-async def test_a_queue_that_only_draining_workers_serve_has_no_worker(app: RunningApp) -> None:
+async def test_a_queue_that_only_draining_workers_serve_has_no_worker(app: App) -> None:
     await app.worker(workerId="w", group="default", services=["echo"])
     await drain(app, "w")
     refused = await app.post("/api/openai", {"data": "hi"})
@@ -72,7 +72,7 @@ async def test_a_queue_that_only_draining_workers_serve_has_no_worker(app: Runni
     assert (await app.get("/api/v2/queues/echo")).json()["workers"] == 0
 
 
-async def test_a_worker_may_be_told_to_take_work_again(app: RunningApp) -> None:
+async def test_a_worker_may_be_told_to_take_work_again(app: App) -> None:
     w = await app.worker(workerId="w", group=None, services=["echo"])
     await drain(app, "w")
     assert await w.receive() == {"type": "drain"}
@@ -84,7 +84,7 @@ async def test_a_worker_may_be_told_to_take_work_again(app: RunningApp) -> None:
     assert (await undo(app, "w")).json()["draining"] is False
 
 
-async def test_a_worker_that_leaves_by_itself_is_shown_and_not_called_back(app: RunningApp) -> None:
+async def test_a_worker_that_leaves_by_itself_is_shown_and_not_called_back(app: App) -> None:
     w = await app.worker(workerId="w", group=None, services=["echo"])
     await w.send({"type": "drain"})
     await w.send({"type": "ping"})
@@ -97,7 +97,7 @@ async def test_a_worker_that_leaves_by_itself_is_shown_and_not_called_back(app: 
     assert (await worker(app, "w") or {})["draining"] is True
 
 
-async def test_a_new_connection_under_a_drained_name_takes_work(app: RunningApp) -> None:
+async def test_a_new_connection_under_a_drained_name_takes_work(app: App) -> None:
     await app.worker(workerId="w", group=None, services=["echo"])
     await drain(app, "w")
     app.clock.advance(5)
@@ -107,7 +107,7 @@ async def test_a_new_connection_under_a_drained_name_takes_work(app: RunningApp)
     assert (await fresh.task())["taskId"] == task
 
 
-async def test_a_worker_at_another_server_hears_of_it(app: RunningApp) -> None:
+async def test_a_worker_at_another_server_hears_of_it(app: App) -> None:
     w = await app.worker(workerId="w", group=None, services=["echo"])
     other = Roster(app.onward.backend, app.clock)
     await other.beat()
@@ -124,7 +124,7 @@ async def test_a_worker_at_another_server_hears_of_it(app: RunningApp) -> None:
     assert (await w.task())["taskId"] == task
 
 
-async def test_a_row_that_is_older_than_our_own_word_changes_nothing(app: RunningApp) -> None:
+async def test_a_row_that_is_older_than_our_own_word_changes_nothing(app: App) -> None:
     await app.worker(workerId="w", group=None, services=["echo"])
     roster = app.onward.roster
     read = roster._rows
@@ -155,7 +155,7 @@ async def test_the_builtin_worker_drains_and_comes_back() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_worker_that_is_called_is_called_no_more(app: RunningApp) -> None:
+async def test_a_worker_that_is_called_is_called_no_more(app: App) -> None:
     body = {"id": "h", "url": "http://127.0.0.1:9", "services": ["sum"]}
     await app.post("/workers/register", body)
     beat = {"id": "h", "load": 0}
@@ -171,7 +171,7 @@ async def test_a_worker_that_is_called_is_called_no_more(app: RunningApp) -> Non
     assert (await app.get("/workers/allocate?service=sum")).json()["id"] == "h"
 
 
-async def test_a_worker_that_registers_anew_is_called_again(app: RunningApp) -> None:
+async def test_a_worker_that_registers_anew_is_called_again(app: App) -> None:
     body = {"id": "h", "url": "http://127.0.0.1:9", "services": ["sum"]}
     await app.post("/workers/register", body)
     await drain(app, "h")
@@ -179,7 +179,7 @@ async def test_a_worker_that_registers_anew_is_called_again(app: RunningApp) -> 
     assert (await app.get("/workers/allocate?service=sum")).status_code == 200
 
 
-async def test_a_celery_worker_is_out_of_reach_and_the_answer_says_how(app: RunningApp) -> None:
+async def test_a_celery_worker_is_out_of_reach_and_the_answer_says_how(app: App) -> None:
     crew = Roster(app.onward.backend, app.clock)
     await crew.beat()
     await crew.join(crew.member("celery@host", "celery", ["summarize"], 4))
@@ -188,7 +188,7 @@ async def test_a_celery_worker_is_out_of_reach_and_the_answer_says_how(app: Runn
     assert "SIGTERM" in refused.json()["hint"]
 
 
-async def test_nobody_is_not_drained(app: RunningApp) -> None:
+async def test_an_unknown_worker_is_not_drained(app: App) -> None:
     for answer in (await drain(app, "nobody"), await undo(app, "nobody")):
         assert answer.status_code == 404
         assert "nobody" in answer.json()["detail"]

@@ -123,7 +123,7 @@ def a_claim(fence: int) -> Claimed:
     return claimed(msgspec.structs.replace(task, worker="w"))
 
 
-async def test_what_a_handler_does_to_itself_is_its_failure_and_nobody_elses() -> None:
+async def test_what_a_handler_does_to_itself_is_its_own_failure_alone() -> None:
     async def leaves() -> None:
         raise SystemExit(3)
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from onward.workers.socket.sessions import MAX_NOTE_BYTES, MAX_NOTES
-from tests.running_app import RunningApp, SocketWorker, running_app
+from tests.running_app import App, SocketWorker, running_app
 from tests.support import wait_until
 
 
 class SlowLedger:
     """Lets nothing be noted before it is opened; counts what waits meanwhile."""
 
-    def __init__(self, app: RunningApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = asyncio.Event()
         self.notes = self.bytes = 0
         extend = app.onward.dispatcher.extend

@@ -21,7 +21,7 @@ from onward.settings import Settings
 from onward.workers.local import shipped
 from onward.workers.local.shipped.failure import retry_after_ms
 from onward.workers.local.shipped.summarize import MOST_CHARS, MOST_WRITTEN, Endpoint
-from tests.running_app import RunningApp, running_app
+from tests.running_app import App, running_app
 from tests.support import wait_until
 from tests.workers.endpoint import (
     DONE,
@@ -44,9 +44,7 @@ TEXT = "Onward keeps tasks in a ledger. A worker that dies loses its lease. Anot
 
 
 @asynccontextmanager
-async def asking(
-    *answers: Answer, **settings: Any
-) -> AsyncIterator[tuple[RunningApp, ChatEndpoint]]:
+async def asking(*answers: Answer, **settings: Any) -> AsyncIterator[tuple[App, ChatEndpoint]]:
     async with (
         endpoint(*answers) as chat,
         running_app(
@@ -60,17 +58,17 @@ async def asking(
         yield app, chat
 
 
-async def submit(app: RunningApp, content: str = TEXT) -> str:
+async def submit(app: App, content: str = TEXT) -> str:
     return await app.submit("summarize", payload={"content": content})
 
 
-async def read(app: RunningApp, id: str) -> Task:
+async def read(app: App, id: str) -> Task:
     (task,) = await app.onward.backend.tasks.get([id])
     assert task is not None
     return task
 
 
-async def attempted(app: RunningApp, id: str, attempts: int = 1) -> Task:
+async def attempted(app: App, id: str, attempts: int = 1) -> Task:
     """The task when so many attempts are behind it."""
     async with asyncio.timeout(30):
         while True:
@@ -80,7 +78,7 @@ async def attempted(app: RunningApp, id: str, attempts: int = 1) -> Task:
             await asyncio.sleep(0.005)
 
 
-async def summary_of(app: RunningApp, id: str) -> dict[str, Any]:
+async def summary_of(app: App, id: str) -> dict[str, Any]:
     task = await attempted(app, id, attempts=99)
     assert task.state is State.SUCCEEDED, task.error
     result: dict[str, Any] = json.loads(task.result or "null")
@@ -221,7 +219,7 @@ async def test_slow_but_steady_writing_is_no_timeout() -> None:
         assert (await summary_of(app, await submit(app)))["summary"].endswith("23")
 
 
-async def test_nobody_at_the_address_is_worth_another_try() -> None:
+async def test_an_unreachable_address_is_worth_another_try() -> None:
     async with asking() as (app, chat):
         pass
     async with running_app(

@@ -57,7 +57,7 @@ async def test_as_many_plain_functions_run_as_there_are_slots() -> None:
             assert ending.state is State.SUCCEEDED, ending.error
 
 
-async def test_a_slot_whose_function_still_runs_is_given_to_nobody(
+async def test_a_slot_whose_function_still_runs_is_not_given_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runner, "LET_GO_S", 0.01)

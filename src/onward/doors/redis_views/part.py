@@ -27,12 +27,12 @@ class RedisViews:
         self._views: SeedViews | None = None
 
     def start(self) -> None:
-        from onward.doors.agents.streams import AgentStreams
-        from onward.ledgers.redis.client import tell_once
-
         onward, lines = self._onward, self._onward.lines
         if lines is None:
             return  # nothing of this server is on a Redis
+        from onward.doors.agents.streams import AgentStreams
+        from onward.ledgers.redis.client import tell_once
+
         redis, prefix = lines.calls, onward.settings.redis_prefix
         onward.project(DeadLetterProjector(onward.backend.tasks, partial(tell_once, redis)))
         agents = AgentStreams(onward.backend, redis, onward.clock, prefix=prefix, tally=lines.tally)
