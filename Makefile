@@ -4,8 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# Where no bytecode is kept, every process that a test starts compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help install up demo ui screenshots servers page-tools test test-fast lint type bench lock clean
+.PHONY: help install up demo ui screenshots servers page-tools test test-fast lint type bench interop lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -15,10 +18,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip --disable-pip-version-check -q install -c constraints.txt uv 2>/dev/null || true
 	@if [ -x $(BIN)/uv ]; then \
-		$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e . --group dev; \
+		$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[server]' --group dev; \
 	else \
 		$(BIN)/python -m pip --disable-pip-version-check -q install -U pip && \
-		$(BIN)/python -m pip --disable-pip-version-check -q install -c constraints.txt -e . --group dev; \
+		$(BIN)/python -m pip --disable-pip-version-check -q install -c constraints.txt -e '.[server]' --group dev; \
 	fi
 	@touch $(STAMP)
 
@@ -39,12 +42,27 @@ ui: $(STAMP) ## build the page from web/ into the package
 screenshots: $(STAMP) ## take the pictures of the README anew, from the demo, in Chromium
 	$(BIN)/python docs/images/take.py
 
-# Valkey 9 comes in a wheel with the other packages; Redis 7, the oldest we promise, from Debian.
+# Valkey 9 and Postgres 18 come in wheels with the other packages; the oldest we promise, from Debian.
+# Debian's Postgres would make a cluster of its own and start it: the tests need only its programs.
+CLUSTERS := /etc/postgresql-common
+POSTGRES := ls /usr/lib/postgresql/15/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null
+# Debian's nginx and Prometheus would start servers once they are installed: of their packages one program
+# each is unpacked into build/, for the tests.
+UNPACK = command -v $(2) >/dev/null || [ -x build/bin/$(2) ] || ( mkdir -p build/bin build/$(1) && cd build/$(1) && \
+	{ timeout 120 apt-get -qq download $(1) || { timeout 120 apt-get -qq update && timeout 120 apt-get -qq download $(1); }; } && \
+	dpkg-deb -x $(1)_*.deb . && find . -name $(2) -path '*bin/*' -exec cp {} ../bin/ \; ) >/dev/null 2>&1; \
+	command -v $(2) >/dev/null || [ -x build/bin/$(2) ] || echo "no $(2) here: $(3) are left out (apt-get download $(1))"
 servers: ## see to the servers that the tests start by themselves
 	@command -v redis-server >/dev/null || [ "$$(id -u)" != 0 ] || \
 		{ apt-get -qq update && apt-get -qq install -y --no-install-recommends redis-server; } || true
 	@command -v redis-server >/dev/null || \
 		echo "no redis-server here: tests on Redis 7 are left out (apt-get install redis-server)"
+	@{ $(POSTGRES); } || [ "$$(id -u)" != 0 ] || { mkdir -p $(CLUSTERS) && \
+		{ [ -e $(CLUSTERS)/createcluster.conf ] || echo "create_main_cluster = false" >$(CLUSTERS)/createcluster.conf; } && \
+		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends postgresql; } || true
+	@{ $(POSTGRES); } || echo "no Postgres here: tests on Postgres 15 are left out (apt-get install postgresql)"
+	@$(call UNPACK,nginx,nginx,tests behind a proxy)
+	@$(call UNPACK,prometheus,promtool,tests of the alert rules)
 
 page-tools: ## see to what tests of the page and of the TypeScript worker need: a browser, Node's packages
 	@command -v chromium-headless-shell >/dev/null || [ "$$(id -u)" != 0 ] || \
@@ -72,13 +90,16 @@ lint: $(STAMP) ## ruff and the import law
 type: $(STAMP) ## mypy, strict
 	$(BIN)/mypy
 
-bench: $(STAMP) ## ratios against raw limits and peers, in one run
+bench: $(STAMP) ## ratios against raw limits and peers, in one run; of some only: make bench ONLY="redis postgres"
 	@$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt --group bench
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(ONLY)
+
+interop: $(STAMP) ## clients that others wrote (openai, LangChain, LiteLLM, Pydantic AI) against a server of this tree
+	$(BIN)/python -m interop
 
 lock: $(STAMP) ## resolve constraints.txt anew
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate \
-		pyproject.toml --group dev --group bench -o constraints.txt
+		pyproject.toml --extra server --group dev --group bench -o constraints.txt
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

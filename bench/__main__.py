@@ -1,4 +1,4 @@
-"""`python -m bench [embedded] [http] [idle] [backlog] [redis] [flows] [agents]`: figures, goals."""
+"""`python -m bench [embedded] [http] [idle] [backlog] [redis] [postgres] [flows] [agents]`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import agents, backlog, embedded, flows, http, idle, redis_ledger
+from bench import agents, backlog, embedded, flows, http, idle, postgres_ledger, redis_ledger
 from bench.processes import ContenderFailed, end_tidily
 from bench.report import Machine, as_json, show
 from bench.rounds import Bench
@@ -20,6 +20,7 @@ MEASUREMENTS = {
     "idle": idle.measure,
     "backlog": backlog.measure,
     "redis": redis_ledger.measure,
+    "postgres": postgres_ledger.measure,
     "flows": flows.measure,
     "agents": agents.measure,
 }
@@ -29,6 +30,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *MEASUREMENTS], metavar="measurement")
     parser.add_argument("--rounds", type=int, default=3, help="of each contender (3 or more)")
+    parser.add_argument(
+        "--full", action="store_true", help="postgres: a backlog and churn in millions"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
     parser.add_argument(
         "--dir", type=Path, help="where the ledgers lie while it runs (a real disk)"
@@ -48,7 +52,7 @@ def main() -> None:
                 elapsed = time.monotonic() - began
                 console.print(f"{elapsed:5.0f} s  {name}  {what}", style="bright_black")
 
-            bench = Bench(Path(scratch), given.rounds, tell)
+            bench = Bench(Path(scratch), given.rounds, tell, full=given.full)
             try:
                 measured.append(MEASUREMENTS[name](bench))
             except ContenderFailed as error:

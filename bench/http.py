@@ -8,12 +8,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 from bench.contenders.load import WRK
-from bench.contenders.payload import BODY
+from bench.contenders.payload import BODY, KEY
 from bench.processes import call, cpu_s, free_port, running, until
 from bench.report import Figure, Goal, Measured
 from bench.rounds import Bench
@@ -22,11 +23,13 @@ CONNECTIONS, SECONDS = 64, 8
 BOUND = 0.6
 ECHO = "bare FastAPI echo"
 ONWARD = "Onward and a socket worker"
+KEYED = f"{ONWARD}, with keys"
+KEY_COSTS = 0.97
 LEVEL = "full"  # as the server comes
 
 
 def measure(bench: Bench) -> Measured:
-    contenders = {ECHO: _echo, ONWARD: _onward}
+    contenders = {ECHO: _echo, ONWARD: _onward, KEYED: partial(_onward, key=KEY)}
     found = {
         name: {key: Figure(f"{name}{said}", unit) for key, said, unit in _WANTED}
         for name in contenders
@@ -47,6 +50,11 @@ def measure(bench: Bench) -> Measured:
     worst = max(max(figures["bad"].rounds) for figures in found.values())
     goals = [
         Goal(f"{ONWARD}, {LEVEL} / {ECHO}", ratio, BOUND),
+        Goal(
+            f"{KEYED} / without",
+            found[KEYED]["rate"].median / found[ONWARD]["rate"].median,
+            KEY_COSTS,
+        ),
         Goal("answers other than 2xx, worst round", worst, 0, True, ""),
     ]
     notes = [_TOOL[WRK is not None], "both on uvicorn, uvloop and httptools; no access log"]
@@ -91,15 +99,16 @@ def _echo(path: str) -> Serving:
 
 
 @contextmanager
-def _onward(path: str) -> Serving:
+def _onward(path: str, key: str = "") -> Serving:
     port = free_port()
     onward = str(Path(sys.executable).parent / "onward")
     command = [onward, "serve", "--port", str(port), "--ledger", f"sqlite:///{path}"]
     env = {"ONWARD_SYNCHRONOUS": LEVEL, "ONWARD_LOG_LEVEL": "warning"}
-    with running(command, env=env) as server:
+    keyed = {"ONWARD_ADMIN_KEY": key, "ONWARD_KEY": key} if key else {}
+    with running(command, env=env | keyed) as server:
         until(lambda: listens(port), what="Onward", process=server)
         url = f"http://127.0.0.1:{port}"
-        with running([sys.executable, "-m", "bench.contenders.worker", url]):
+        with running([sys.executable, "-m", "bench.contenders.worker", url], env=keyed):
             _until_answers(port, server)
             yield port, server
 
@@ -113,7 +122,7 @@ def _until_answers(port: int, server: Popen[bytes]) -> None:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/api/openai",
         BODY.encode(),
-        {"content-type": "application/json"},
+        {"content-type": "application/json", "authorization": f"Bearer {KEY}"},
     )
 
     def answers() -> bool:

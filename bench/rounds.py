@@ -19,6 +19,7 @@ class Bench:
     scratch: Path
     rounds: int
     tell: Any
+    full: bool = False  # the numbers of the goals, where they take minutes
     _numbers: Any = field(default_factory=count)
 
     def fresh(self) -> str:

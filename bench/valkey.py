@@ -22,6 +22,8 @@ PERSISTENCE = {
 
 
 class Valkey:
+    look_s = 0.01
+
     def __init__(self, socket: Path, persistence: str) -> None:
         self.persistence = persistence
         self.path = str(socket)
@@ -38,7 +40,9 @@ class Valkey:
         self.client.function_flush()
 
     @property
-    def memory(self) -> int:
+    def used(self) -> int | None:
+        if self.persistence != "none":
+            return None
         return int(self.client.info("memory")["used_memory"])
 
 

@@ -5,6 +5,7 @@ onward submit greet '{"name": "Ada"}' --wait
 """
 
 import asyncio
+from datetime import timedelta
 
 from onward import Context, Refused, Worker
 
@@ -12,7 +13,7 @@ worker = Worker()
 
 
 @worker.service
-async def greet(name: str, ctx: Context) -> str:
+async def greet(ctx: Context, name: str) -> str:
     """Greet somebody, after some thought."""
     if not name.strip():
         raise Refused("nobody to greet")
@@ -21,7 +22,7 @@ async def greet(name: str, ctx: Context) -> str:
     return f"hello {name}"
 
 
-@worker.service(timeout_ms=10_000, max_retries=1)
+@worker.service(timeout=timedelta(seconds=10), max_retries=1)
 def add(numbers: list[float]) -> float:
     """Plain functions run in a thread."""
     return sum(numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -15,6 +16,7 @@ from onward.core.clock import ManualClock
 from onward.core.contract import Backend
 from onward.ledgers import open_backend
 from tests.running_app import App, running_app
+from tests.servers import FLAVOURS, fresh_url, postgres_ledger_url
 
 # The machine is shared: how long an example takes says nothing about the code.
 settings.register_profile("onward", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,10 +41,37 @@ async def backend() -> AsyncIterator[Backend]:
     await backend.close()
 
 
+LEDGERS = ("sqlite", *FLAVOURS, "postgres15", "postgres18")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests stay to the end: the garbage collector need not walk them again
+    and again while the tests run.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests that are marked `every_ledger` run with an `app` on each of them."""
+    marked = any(metafunc.definition.iter_markers("every_ledger"))
+    if marked and "ledger_kind" in metafunc.fixturenames:
+        metafunc.parametrize("ledger_kind", LEDGERS, indirect=True)
+
+
 @pytest.fixture
-def app_settings() -> dict[str, Any]:
+def ledger_kind(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", "sqlite"))
+
+
+@pytest.fixture
+def app_settings(ledger_kind: str) -> dict[str, Any]:
     """The settings of `app`; a module that needs others defines this fixture again."""
-    return {}
+    if ledger_kind == "sqlite":
+        return {}
+    if ledger_kind in FLAVOURS:
+        return {"ledger": fresh_url(ledger_kind), "archive": ""}
+    return {"ledger": postgres_ledger_url(ledger_kind)}
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ class Process:
         self.signal(signal.SIGKILL)
         self.popen.wait()
 
-    def stop(self, timeout: float = 20) -> int:
+    def stop(self, timeout: float = 60) -> int:
         self.signal(signal.SIGTERM)
         return self.popen.wait(timeout)
 
@@ -96,7 +96,7 @@ class Server(Process):
             log=self.log,
         )
 
-    def wait_ready(self, timeout: float = 20) -> Server:
+    def wait_ready(self, timeout: float = 60) -> Server:
         until = time.monotonic() + timeout
         while time.monotonic() < until:
             with suppress(httpx2.TransportError):

@@ -57,31 +57,46 @@ def an_ask(*queues: str, worker: str = "w", limit: int = 1, lease_ms: int | None
 
 
 @overload
-async def wait_until(look: Callable[[], Awaitable[T | None]], timeout: float = 30) -> T: ...
+async def wait_until(
+    look: Callable[[], Awaitable[T | None]],
+    timeout: float = 60,
+    *,
+    holds: Callable[[T], object] = bool,
+) -> T: ...
 
 
 @overload
-async def wait_until(look: Callable[[], T | None], timeout: float = 30) -> T: ...
+async def wait_until(
+    look: Callable[[], T | None], timeout: float = 60, *, holds: Callable[[T], object] = bool
+) -> T: ...
 
 
-async def wait_until(look: Callable[[], Any], timeout: float = 30) -> Any:
-    """What it finds, once it finds something; a test that waits in vain fails here."""
-    async with asyncio.timeout(timeout):
-        while True:
-            found = look()
-            pause_s = 0.002
-            if isawaitable(found):  # it asks a server, which has other things to do
-                found, pause_s = await found, 0.01
-            if found:
-                return found
-            await asyncio.sleep(pause_s)
+async def wait_until(
+    look: Callable[[], Any], timeout: float = 60, *, holds: Callable[[Any], object] = bool
+) -> Any:
+    """What it finds, once that holds; a test that waits in vain fails here, and shows the last."""
+    found: Any = None
+    try:
+        async with asyncio.timeout(timeout):
+            while True:
+                found = look()
+                pause_s = 0.002
+                if isawaitable(found):  # it asks a server, which has other things to do
+                    found, pause_s = await found, 0.01
+                if holds(found):
+                    return found
+                await asyncio.sleep(pause_s)
+    except TimeoutError:
+        raise TimeoutError(f"waited in vain, with {found!r} at last") from None
 
 
-def poll_until(look: Callable[[], T | None], timeout: float = 60) -> T:
+def poll_until(
+    look: Callable[[], T | None], timeout: float = 60, *, holds: Callable[[T], object] = bool
+) -> T:
     """The same where no event loop runs: other processes are watched."""
     deadline = time.monotonic() + timeout
-    while not (found := look()):
-        assert time.monotonic() < deadline, "waited in vain"
+    while (found := look()) is None or not holds(found):
+        assert time.monotonic() < deadline, f"waited in vain, with {found!r} at last"
         time.sleep(0.02)
     return found
 

@@ -24,15 +24,20 @@ from onward.core.policy import BY_ERROR, PERMANENT, POISON_AFTER, TRANSIENT, pro
 from onward.core.task import FINAL, FINAL_EVENTS, State
 from onward.doors.errors import STATUS
 from onward.doors.flows.rows import RunRow
+from onward.doors.guard import MAX_BODY
 from onward.doors.tasks.shapes import TaskDetail
 from onward.doors.vocabulary import AGENTS, FLOWS, MCP, STREAMS, SYNC, TASKS
+from onward.doors.worker_socket import REFUSED
+from onward.native.caller import Action
 from onward.settings import Settings
 from onward.wire import base as wire
 from onward.wire import frames
 from onward.wire.approvals import ApprovalView
+from onward.wire.attention import AttentionItem, Rule
 from onward.wire.dead_letters import DeadGroup, Replay
 from onward.wire.encryption import RotationStep
 from onward.wire.health import HealthView
+from onward.wire.keys import AuditEntry, CreateKey, KeyView
 from onward.wire.log import ReaderView
 from onward.wire.notifications import Notification
 from onward.wire.problems import Problem
@@ -122,7 +127,7 @@ def test_event_types_and_which_of_them_are_final() -> None:
     rows = table(LIFE, "Events", "type", "data", "final")
     documented = [row[0] for row in rows]
     assert len(documented) == len(set(documented))
-    known = set(re.findall(r'"((?:task|approval|node|signal)\.[a-z_]+)"', SOURCES))
+    known = set(re.findall(r'"((?:task|approval|node|signal)\.[a-z_]+)"', SOURCES)) - set(Action)
     assert set(documented) == known
     assert {event for events in TRANSITIONS.values() for event in events} <= known
     assert {row[0] for row in rows if row[2] == "yes"} == FINAL_EVENTS
@@ -204,9 +209,9 @@ def test_problem_codes_and_statuses() -> None:
     every = {
         value
         for value in vars(core_errors).values()
-        if isinstance(value, type) and issubclass(value, core_errors.OnwardError)
+        if isinstance(value, type) and issubclass(value, core_errors.CoreError)
     }
-    assert every - {core_errors.OnwardError} == set(STATUS), "an error has no status"
+    assert every - {core_errors.CoreError} == set(STATUS), "an error has no status"
 
 
 def _fields(row: Row) -> set[str]:
@@ -248,7 +253,7 @@ def test_close_codes() -> None:
     codes = re.search(r"Close codes: (.*?)\n\n", text, flags=re.S)
     assert codes is not None
     documented = {int(code) for code in re.findall(r"\b[14]\d{3}\b", codes[1])}
-    assert documented == {socket.REPLACED, socket.TOO_MANY, socket.GOING_AWAY}
+    assert documented == {socket.REPLACED, socket.TOO_MANY, socket.GOING_AWAY, REFUSED}
 
 
 def test_settings_names_and_defaults() -> None:
@@ -288,6 +293,10 @@ def _written(default: object) -> str:
         ("http-api", "Service", ServiceDeclaration),
         ("http-api", "Worker", WorkerView),
         ("http-api", "Queue", QueueView),
+        ("webhooks", "Attention item", AttentionItem),
+        ("http-api", "Create key", CreateKey),
+        ("http-api", "Key", KeyView),
+        ("http-api", "Audit entry", AuditEntry),
         ("http-api", "Health", HealthView),
         ("http-api", "Log reader", ReaderView),
         ("http-api", "Rotation step", RotationStep),
@@ -320,6 +329,11 @@ def test_why_a_task_is_where_it_is() -> None:
     source = (ROOT / "src/onward/native/explain.py").read_text()
     known = set(re.findall(r'return \(?\s*"([a-z_]+)", ', source))
     assert documented == known - set(Phase)
+
+
+def test_what_needs_attention() -> None:
+    rows = table("webhooks", "Attention item", "rule", "target", "when")
+    assert [row[0] for row in rows] == list(get_args(Rule))
 
 
 def test_the_tasks_doors_shape() -> None:
@@ -378,3 +392,11 @@ def test_the_words_on_the_wire_are_those_of_the_core() -> None:
     """`wire` imports nothing of ours, so that these stand there once more."""
     assert set(get_args(wire.State)) == {state.value for state in State}
     assert set(get_args(wire.Phase)) == {phase.value for phase in Phase}
+
+
+def test_the_limits_on_bodies_and_frames_are_those_of_the_code() -> None:
+    body = f"at most {MAX_BODY >> 20} MiB"
+    assert body in PAGES["http-api"]
+    assert f"larger than {MAX_BODY >> 20} MiB" in PAGES["errors"]
+    assert frames.LARGEST == MAX_BODY + (64 << 10)
+    assert f"{body} + 64 KiB each" in PAGES["workers"]

@@ -12,7 +12,7 @@ from celery import Celery
 
 from bench.contenders.payload import PAYLOAD
 
-url = os.environ["BENCH_REDIS"].replace("unix://", "redis+socket://")
+url = os.environ["BENCH_URL"].replace("unix://", "redis+socket://")
 app = Celery("bench", broker=url, backend=url)
 
 

@@ -15,7 +15,7 @@ from dramatiq.results.backends import RedisBackend
 
 from bench.contenders.payload import PAYLOAD
 
-url = os.environ["BENCH_REDIS"]
+url = os.environ["BENCH_URL"]
 broker = RedisBroker(url=url)
 broker.add_middleware(Results(backend=RedisBackend(url=url), store_results=True))
 dramatiq.set_broker(broker)

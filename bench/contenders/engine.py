@@ -12,14 +12,14 @@ from typing import Any
 import apsw
 import uvloop
 
-from bench.contenders.payload import PAYLOAD
+from bench.contenders.payload import PAYLOAD, ledger
 from bench.contenders.raw_sqlite import ended
 from bench.report import percentile
+from onward.client.service import Service
 from onward.core.dispatch import Dispatcher
 from onward.core.task import Task, new_id
 from onward.engine import Onward
 from onward.server import collect_seldom
-from onward.services.function import Service
 from onward.settings import Settings
 
 TIMEOUT_MS = 20_000
@@ -132,12 +132,14 @@ def steady(path: str, synchronous: str, seconds: float, backlog: int) -> dict[st
             dispatcher = onward.dispatcher
 
             async def caller() -> None:
+                added = 0
                 while True:
-                    missing = backlog - await _queued(dispatcher)
+                    missing = dispatcher.tally["task.succeeded"] - added
                     if missing < CHUNK // 4:
                         await asyncio.sleep(0)
                         continue
-                    await dispatcher.submit_all([new_task() for _ in range(min(missing, CHUNK))])
+                    added += (count := min(missing, CHUNK))
+                    await dispatcher.submit_all([new_task() for _ in range(count)])
 
             calling = asyncio.create_task(caller())
             rate = await _rate(dispatcher, seconds)
@@ -148,6 +150,22 @@ def steady(path: str, synchronous: str, seconds: float, backlog: int) -> dict[st
     said = uvloop.run(measure())
     assert 0.5 * backlog <= said["left"] <= 1.5 * backlog, said
     return said
+
+
+def churn(path: str, tasks: int) -> dict[str, Any]:
+    """So many tasks come and are done; what they leave behind stays."""
+
+    async def measure() -> dict[str, Any]:
+        async with _engine(path, "normal", slots=CHUNK) as onward:
+            dispatcher = onward.dispatcher
+            began = time.perf_counter()
+            for submitted in range(0, tasks, CHUNK):
+                while submitted - dispatcher.tally["task.succeeded"] >= AHEAD:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                await dispatcher.submit_all([new_task() for _ in range(CHUNK)])
+            return {"rate": tasks / (time.perf_counter() - began)}
+
+    return uvloop.run(measure())
 
 
 async def _fill(path: str, synchronous: str, backlog: int) -> None:
@@ -231,7 +249,7 @@ async def _engine(
     path: str, synchronous: str, *, slots: int = FEW_SLOTS, serving: bool = True
 ) -> AsyncIterator[Onward]:
     collect_seldom()  # as the server does
-    settings = Settings(ledger=f"sqlite:///{path}", synchronous=synchronous, builtin_slots=slots)
+    settings = Settings(ledger=ledger(path), synchronous=synchronous, builtin_slots=slots)
     services = {"noop": Service(noop)} if serving else None
     async with Onward(settings, services=services) as onward:
         yield onward

@@ -12,11 +12,12 @@ from typing import Any
 
 import uvloop
 
+from bench.contenders.payload import ledger
+from onward.client.service import Service
 from onward.core.task import TaskId, new_id
 from onward.engine import Onward
 from onward.flow.runs import Start, new_run
 from onward.server import collect_seldom
-from onward.services.function import Service
 from onward.settings import Settings
 
 TIMEOUT_MS = 300_000
@@ -137,6 +138,6 @@ async def _drain(onward: Onward, ids: list[TaskId]) -> None:
 @asynccontextmanager
 async def _engine(path: str, synchronous: str) -> AsyncIterator[Onward]:
     collect_seldom()  # as the server does
-    settings = Settings(ledger=f"sqlite:///{path}", synchronous=synchronous)
+    settings = Settings(ledger=ledger(path), synchronous=synchronous)
     async with Onward(settings, services={"noop": Service(noop)}) as onward:
         yield onward

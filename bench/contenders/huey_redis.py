@@ -15,7 +15,7 @@ from bench.report import percentile
 
 RESULTS = "huey.results.bench"
 # The consumer imports this module too, and finds the server here.
-huey = RedisHuey("bench", url=os.environ["BENCH_REDIS"], notify_result=True)
+huey = RedisHuey("bench", url=os.environ["BENCH_URL"], notify_result=True)
 
 
 @huey.task()

@@ -7,7 +7,6 @@ event, settle with an event. No handler, no waiting caller, no counts, no leases
 from __future__ import annotations
 
 import time
-from importlib.resources import files
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,10 @@ import apsw
 import uuid_utils
 
 from bench.contenders.payload import PAYLOAD
+from onward.ledgers.sqlite.dialect import INDEXES
+from onward.ledgers.sqlite.dialect import SCHEMA as TABLES
 
-SCHEMA = files("onward.ledgers.sqlite") / "migrations/0001_initial.sql"
+SCHEMA = TABLES + INDEXES
 BATCH = 100
 
 COLUMNS = (
@@ -54,7 +55,7 @@ def cycle(path: str, synchronous: str, seconds: float) -> dict[str, Any]:
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     connection.execute("PRAGMA cache_size = -65536")
     connection.execute("PRAGMA temp_store = memory")
-    connection.execute(SCHEMA.read_text())
+    connection.execute(SCHEMA)
     raw = _Raw(connection)
     warm = time.perf_counter() + seconds / 5
     while time.perf_counter() < warm:

@@ -3,28 +3,48 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onward.client.context import Context
+    from onward.client.enqueueing import enqueue
+    from onward.client.errors import ProblemError, StillRunning, TaskFailed, Unreachable
+    from onward.client.failures import CallFailed, EffectUnknown, Refused, Retry, TryAgain
     from onward.client.http import Client
+    from onward.client.sync import SyncClient
     from onward.client.worker import Worker
-    from onward.services.function import Context, Refused, TryAgain
+    from onward.errors import OnwardError
+    from onward.flow.builder import Flow
 
 __version__ = "0.1.0"
-__all__ = ["Client", "Context", "Refused", "TryAgain", "Worker", "__version__"]
+__all__ = [
+    "CallFailed", "Client", "Context", "EffectUnknown", "Flow", "OnwardError", "ProblemError",
+    "Refused", "Retry", "StillRunning", "SyncClient", "TaskFailed", "TryAgain", "Unreachable",
+    "Worker", "__version__", "enqueue",
+]  # fmt: skip
 
-# Loaded when first asked for: the command line must not pay for an SDK that it does not use.
+# Loaded when first asked for: who submits a task must not pay for workers, nor the command line
+# for either.
 _HOMES = {
-    "Client": "onward.client.http",
-    "Worker": "onward.client.worker",
-    "Context": "onward.services.function",
-    "Refused": "onward.services.function",
-    "TryAgain": "onward.services.function",
+    "onward.client.context": ("Context",),
+    "onward.client.enqueueing": ("enqueue",),
+    "onward.client.errors": ("ProblemError", "StillRunning", "TaskFailed", "Unreachable"),
+    "onward.client.failures": ("CallFailed", "EffectUnknown", "Refused", "Retry", "TryAgain"),
+    "onward.client.http": ("Client",),
+    "onward.client.sync": ("SyncClient",),
+    "onward.client.worker": ("Worker",),
+    "onward.errors": ("OnwardError",),
+    "onward.flow.builder": ("Flow",),
 }
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'onward' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_HOME_OF[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -14,6 +14,7 @@ from starlette.routing import Route, WebSocketRoute
 from onward import __version__
 from onward.core.clock import Clock
 from onward.doors import errors
+from onward.doors.access import Access, check_routes
 from onward.doors.agents.socket import NotificationSocket
 from onward.doors.chat import router as chat
 from onward.doors.dispatcher import router as dispatcher
@@ -30,13 +31,18 @@ from onward.doors.rest import routes as rest
 from onward.doors.tasks import router as tasks_door
 from onward.doors.tasks.submission import Intake
 from onward.doors.vocabulary import AGENTS
+from onward.doors.worker_socket import WorkerSocket
 from onward.engine import Onward
 from onward.ledgers.sealed import rotating
 from onward.native.approvals import Approvals
 from onward.native.attempts import Attempts
+from onward.native.attention import Attention
+from onward.native.audit import Audit
+from onward.native.callbacks import CallbackKeys
 from onward.native.dead_letters import DeadLetters
 from onward.native.encryption import Encryption
 from onward.native.health import Health
+from onward.native.keys import Keys
 from onward.native.live import Live
 from onward.native.log import Log
 from onward.native.metrics import Metrics, Requests
@@ -62,40 +68,52 @@ class Application:
             services=shipped.services(settings) if builtin_worker else None,
             groups=shipped.GROUPS if builtin_worker else None,
         )
-        tasks = Tasks(onward.dispatcher, onward.roster, onward.submissions, onward.masking)
+        tasks = Tasks(
+            onward.dispatcher,
+            onward.roster,
+            onward.submissions,
+            onward.masking,
+            onward.history.usual_ms,
+        )
         intake = Intake(
             onward.dispatcher, onward.roster, onward.declarations, settings.stream_types
         )
         onward.parts.append(RedisViews(onward, intake))
-        door = DispatcherDoor(onward.dispatcher, onward.roster, onward.declarations, settings)
+        door = DispatcherDoor(
+            onward.dispatcher, onward.roster, onward.declarations, onward.masking, settings
+        )
         dispatch = dispatcher.Dispatch(door)
         v1 = tasks_door.TasksDoor(
             onward.dispatcher,
             intake,
             onward.alarm,
             tasks,
+            onward.masking,
             retry_ratio=onward.dispatcher.pressure.retry_share.of,
             erase=onward.erase,
         )
+        centre = flow_centre.FlowCentre(onward.flows, onward.runs, onward.masking)
         requests = Requests()
         self.web = _web(onward, tasks, requests)
         self.web.router.routes.extend(
             [
                 *dispatcher.routes(dispatch),
-                *chat.routes(chat.Chat(door)),
+                *chat.routes(chat.Chat(door, onward.roster)),
                 *tasks_door.routes(v1),
                 *flow_workers.routes(flow_workers.Registration(onward.registry)),
-                *flow_centre.routes(flow_centre.FlowCentre(onward.flows, onward.runs)),
+                *flow_centre.routes(centre),
                 *_operator_routes(onward, requests),
                 *page.build().routes,
             ]
         )
+        check_routes(self.web.router.routes)
         busy = {
             ("POST", dispatcher.PATH): dispatch.submit,
             **{("POST", path): v1.summarize for path in tasks_door.SUMMARIZE_PATHS},
         }
         guarded = Guard(
             Express(self.web, busy),
+            Access(onward.keys),
             allowed_hosts=settings.allowed_hosts,
             allowed_origins=settings.allowed_origins,
             answered=requests.answered,
@@ -116,20 +134,25 @@ def _web(onward: Onward, tasks: Tasks, requests: Requests) -> FastAPI:
     sessions = Sessions(
         onward.dispatcher,
         tasks,
+        onward.session_owners,
         onward.notifications,
         onward.preferences,
         onward.hub,
         onward.hosts,
         masking,
         AGENTS,
+        onward.foreign_looks,
     )
     toolbox = Toolbox(
         onward.dispatcher,
         onward.roster,
         onward.catalog,
         submissions,
+        onward.session_owners,
         onward.notifications,
         AGENTS,
+        onward.history.usual_ms,
+        onward.foreign_looks,
     )
     calls = mcp.McpDoor(toolbox, wait_ms=onward.settings.mcp_wait_ms, ready=lambda: onward.ready)
 
@@ -150,7 +173,7 @@ def _web(onward: Onward, tasks: Tasks, requests: Requests) -> FastAPI:
     web.router.routes.extend(
         [
             *rest.task_routes(tasks),
-            *rest.attempt_routes(Attempts(onward.dispatcher)),
+            *rest.attempt_routes(Attempts(onward.dispatcher, onward.task_logs)),
             *rest.approval_routes(Approvals(onward.dispatcher, submissions, masking)),
             *rest.dead_letter_routes(DeadLetters(onward.dispatcher, submissions, masking)),
             *rest.flow_routes(onward.flows),
@@ -159,7 +182,7 @@ def _web(onward: Onward, tasks: Tasks, requests: Requests) -> FastAPI:
             *rest.session_routes(sessions),
             *rest.tool_routes(toolbox),
             Route(mcp.PATH, calls, methods=["POST"]),
-            WebSocketRoute("/ws/worker", onward.sockets),
+            WebSocketRoute("/ws/worker", WorkerSocket(onward.sockets, onward.services)),
             WebSocketRoute("/ws/notifications/{session_id}", NotificationSocket(sessions)),
         ]
     )
@@ -177,15 +200,25 @@ def _operator_routes(onward: Onward, requests: Requests) -> Sequence[APIRoute]:
         dispatcher,
         roster,
         onward.readers,
-        [onward.notifications.deliveries, onward.figures, requests],
+        onward.ledger_calls,
+        [
+            onward.notifications.deliveries,
+            onward.figures,
+            onward.foreign_looks,
+            onward.trail,
+            requests,
+        ],
         None if streams is None else streams.read_depths,
     )
     return [
+        *rest.attention_routes(Attention(onward.attention)),
         *rest.queue_routes(Queues(dispatcher, roster)),
+        *rest.callback_routes(CallbackKeys(onward.callback_secrets)),
         *rest.service_routes(onward.services),
         *rest.worker_routes(Workers(dispatcher, roster, Drains(roster, onward.registry))),
         *rest.log_routes(Log(onward.readers)),
         *rest.encryption_routes(Encryption(*rotating(onward.backend))),
+        *rest.key_routes(Keys(onward.keys), Audit(onward.backend, onward.clock)),
         *rest.live_routes(Live(dispatcher, roster, onward.history, ready)),
         *rest.health_routes(Health(dispatcher, roster, streams, ready), metrics),
     ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,42 +14,54 @@ import msgspec
 import structlog
 
 from onward.background import Background
+from onward.client.service import Service
 from onward.core.alarm import Alarm
 from onward.core.clock import Clock, SharedClock
 from onward.core.contract import Projector
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
-from onward.core.errors import Conflict, LedgerUnavailable, OnwardError
-from onward.core.policy import kept_at_most, profiles
+from onward.core.errors import Conflict, Invalid, LedgerUnavailable
+from onward.core.policy import kept_at_most
 from onward.core.readers import DAY_MS, RENEW_MS, Readers
-from onward.core.tail import Tail
+from onward.core.tail import LazyTail, Tail
 from onward.core.task import TaskId, encode
 from onward.core.waiters import Waiters
+from onward.errors import OnwardError
 from onward.flow.catalog import FlowCatalog
 from onward.flow.executor import FlowExecutor
 from onward.flow.runs import QUEUE as FLOW_QUEUE
 from onward.ledgers import open_backend
 from onward.ledgers.archive import ArchivedBackend, Archiver
 from onward.ledgers.sealed import unwrap
+from onward.ledgers.timed import LedgerCalls, timed
+from onward.native import webhooks
+from onward.native.alerts import LOOK_S, Alerts
+from onward.native.attention import AttentionRules, Thresholds
+from onward.native.audit import AuditTrail
+from onward.native.callbacks import Callbacks, CallbackSecrets
 from onward.native.caller import OPERATOR
+from onward.native.enqueued import EnqueuedWork
 from onward.native.flows import Flows
 from onward.native.health import StreamProbes
 from onward.native.history import STEP_MS, History
+from onward.native.key_store import EVERY_S, KeyStore
 from onward.native.masking import Masking
-from onward.native.notifications import webhooks
 from onward.native.notifications.hub import Hub
 from onward.native.notifications.preferences import PreferenceStore
 from onward.native.notifications.projector import NotificationProjector, NotificationRunner
 from onward.native.notifications.store import NotificationStore
+from onward.native.notifications.webhooks import SessionWebhooks
 from onward.native.runs import Runs
 from onward.native.schedules import ScheduledWork, Schedules
 from onward.native.services import Services
+from onward.native.session_owners import SessionOwners
+from onward.native.session_tasks import ForeignLooks
 from onward.native.submission import Submissions
 from onward.services.catalog import Catalog
 from onward.services.declarations import Declarations
-from onward.services.function import Service
 from onward.settings import Settings
 from onward.tracing.switch import traced
+from onward.urls import is_loopback
 from onward.workers.http.address import Hosts
 from onward.workers.http.call import OutboundHttp
 from onward.workers.http.executor import HttpExecutor
@@ -60,6 +71,7 @@ from onward.workers.roster import Roster
 from onward.workers.runner import Runner
 from onward.workers.socket.sessions import WorkerSockets
 from onward.workers.streams.dialects import WORKER_STREAMS
+from onward.workers.task_logs import TaskLogs
 
 log = structlog.get_logger("onward")
 
@@ -113,13 +125,7 @@ class Onward:
             **settings.encryption(),
         )
         ledger = unwrap(self.backend)
-        rules = profiles(
-            lease_ms=settings.lease_ms,
-            max_retries=settings.max_retries,
-            schedules=settings.schedules(),
-            age_ms=int(settings.max_task_age_s * 1000),
-            retention_ms=settings.retention,
-        )
+        rules = settings.profiles()
         self.refusal: OnwardError | None = None  # why it could not start
         self._archiver: Archiver | None = None
         if isinstance(ledger, ArchivedBackend):
@@ -128,14 +134,17 @@ class Onward:
             rules = kept_at_most(rules, settings.redis_keep_ms)
         self.tracing = _tracing(settings)
         dispatcher = Dispatcher if self.tracing is None else self.tracing.dispatcher
+        self.ledger_calls = LedgerCalls()
         self.dispatcher = dispatcher(
-            self.backend,
+            timed(self.backend, self.ledger_calls),
             rules,
             self.clock,
             waiters=Waiters(most=settings.max_waiters),
             breaker=settings.breaker(),
             retry_share=settings.retry_share(),
         )
+        self.trail = AuditTrail(self.backend, self.clock)
+        self.keys = KeyStore(self.backend, self.clock, self.trail, settings.admin_token())
         self.alarm = Alarm(self.dispatcher)
         self._background = Background(self.dispatcher.troubles)
         self.roster = Roster(self.backend, self.clock)
@@ -152,34 +161,52 @@ class Onward:
                 self._services,
                 groups or {},
                 slots=settings.builtin_slots,
-                lease_ms=settings.lease_ms,
             )
         self.history = History(self.dispatcher)
+        self.task_logs = TaskLogs(self.backend.documents, self.clock, on=settings.task_logs == "on")
+        self.foreign_looks = ForeignLooks()
         self.sockets = WorkerSockets(
             self.dispatcher,
             self.roster,
-            lease_ms=settings.lease_ms,
             most=settings.max_sockets,
-            declare=partial(self.services.declare_all, OPERATOR),
+            logs=self.task_logs,
         )
+        self.hosts = Hosts(settings.worker_hosts)
         self.registry = Registry(
             self.backend,
             self.clock,
             self.roster,
-            Hosts(settings.worker_hosts),
+            self.hosts,
             ttl_ms=settings.worker_ttl_ms,
             slots=settings.push_slots,
+            admits=self.keys.admits,
         )
         self.flow_catalog = FlowCatalog(self.backend, self.clock)
         self.flows = Flows(self.flow_catalog)
         self.declarations = Declarations(self.catalog)
+        self.session_owners = SessionOwners(self.backend, self.clock)
         self.submissions = Submissions(
-            self.dispatcher, self.declarations, self.roster, settings.stream_types
+            self.dispatcher,
+            self.declarations,
+            self.roster,
+            self.session_owners,
+            self.hosts,
+            settings.stream_types,
         )
         self.masking = Masking(self.catalog)
-        self.runs = Runs(self.dispatcher, self.flow_catalog, self.masking)
+        self.runs = Runs(
+            self.dispatcher, self.flow_catalog, self.masking, self.session_owners, self.hosts
+        )
         work = ScheduledWork(self.submissions, self.flow_catalog, self.runs, self.masking)
         self.schedules = Schedules(self.backend, self.clock, work, self.masking)
+        thresholds = Thresholds(
+            dead=settings.attention_dead,
+            waiting_ms=settings.attention_waiting_ms,
+            approval_ms=settings.attention_approval_ms,
+        )
+        self.attention = AttentionRules(
+            self.dispatcher, self.roster, self.schedules.timetable, thresholds
+        )
         executor = FlowExecutor(self.dispatcher, self.flow_catalog, self.catalog)
         self.dispatcher.reader = executor.hear
         if self.tracing is not None:
@@ -190,16 +217,11 @@ class Onward:
             worker=f"flows-{self.roster.server[-12:]}",
             queues=[FLOW_QUEUE],
             slots=FLOW_SLOTS,
-            lease_ms=settings.lease_ms,
         )
         self._push = HttpExecutor(
-            self.dispatcher,
-            self.roster,
-            self.registry,
-            lease_ms=settings.lease_ms,
-            timeout_ms=settings.push_timeout_ms,
+            self.dispatcher, self.roster, self.registry, timeout_ms=settings.push_timeout_ms
         )
-        self._open_notifications(Hosts(settings.worker_hosts))
+        self._open_notifications(self.hosts)
         self._chronicle = self._told_by(self.tracing)
 
         self._feed: StreamFeed | None = None
@@ -214,7 +236,6 @@ class Onward:
     def _open_notifications(self, hosts: Hosts) -> None:
         """What sessions are notified of, and how it is delivered."""
         backend, clock, server = self.backend, self.clock, self.roster.server
-        self.hosts = hosts
         self.notifications = NotificationStore(backend, clock)
         self.preferences = PreferenceStore(backend, clock)
         self.hub = Hub(
@@ -226,22 +247,35 @@ class Onward:
             shared=backend.shared,
         )
         self._caller = OutboundHttp()
-        posting = webhooks.Webhooks(
-            self.dispatcher, self.notifications, self.preferences, hosts, self._caller.post
+        posting = SessionWebhooks(self.dispatcher, self.notifications, self.preferences, hosts)
+        self.callback_secrets = CallbackSecrets(backend.documents, clock)
+        callbacks = Callbacks(self.dispatcher, self.callback_secrets, hosts)
+        secret = self.settings.alert_secret
+        self.alerts = Alerts(
+            self.dispatcher,
+            self.attention,
+            self.settings.alert_urls,
+            secret=None if secret is None else secret.get_secret_value(),
+            hold_ms=self.settings.alert_hold_ms,
+            public_url=self.settings.public_url,
+            duty=self.duty("alerts"),
         )
         self._webhooks = Runner(
             self.dispatcher,
-            posting,
+            webhooks.WebhookExecutor(clock, self._caller.post, [posting, callbacks, self.alerts]),
             worker=f"webhooks-{server[-12:]}",
             queues=[webhooks.QUEUE],
             slots=webhooks.SLOTS,
-            lease_ms=self.settings.lease_ms,
         )
         listeners = [self.hub.deliver, posting.submit]
         projector = NotificationProjector(backend.tasks, self.notifications, clock, listeners)
         self.figures = projector.figures
         self._notifying = NotificationRunner(backend, projector, clock, self.duty(projector.name))
-        self.dispatcher.before_sessions = self._notifying.open
+        self._calling_back = LazyTail(backend, callbacks, clock, duty=self.duty(callbacks.name))
+        self.dispatcher.before_first = {
+            "session": self._notifying.open,
+            "callback_url": self._calling_back.open,
+        }
 
     def _told_by(self, tracing: Tracing | None) -> Chronicle | None:
         """Who writes the spans of what has happened."""
@@ -260,6 +294,9 @@ class Onward:
         await self.backend.maintain()
         if isinstance(self.clock, SharedClock):
             self.clock.adopt()  # as the ledger's was just measured
+        await self.keys.refresh()
+        self._require_keys()
+        self._background.every(EVERY_S, self.keys.refresh)
         self.backend.bell.attach(self.dispatcher)
         if self._archiver is not None:
             await self._archiver.prepare()
@@ -269,6 +306,8 @@ class Onward:
             self._background.every(1, self._chronicle.step)
         await self.roster.beat()
         await self.roster.refresh()
+        # Before the first worker asks: it would be handed the tasks of a queue that is paused.
+        await self.dispatcher.pressure.weigh()
         if self._builtin is not None:
             bodies = [encode(service.declaration()).encode() for service in self._services.values()]
             await self.services.declare_all(OPERATOR, bodies)
@@ -279,20 +318,37 @@ class Onward:
         self._background.every(1, self.backend.maintain)
         self._background.every(RENEW_MS / 1000, self.readers.retire_silent)
         self._background.every(STEP_MS / 1000, self.history.sample)
-        self._background.run(self.alarm.run())
         self._background.run(self.schedules.scheduler.run(troubles))
         self._background.run(self.roster.run())
         self._push.start()
         self._flow_runner.start()
-        self._webhooks.start()
-        self._background.run(self._notifying.run(troubles))
+        self._start_webhooks()
         if self._redis is not None:
             self._start_streams(self._redis)
+        self._background.run(self.alarm.run())
         if self.backend.shared:
-            self._start_waking()
+            self._start_sharing()
         for part in self.parts:
             part.start()
         self.ready = True
+
+    def _start_webhooks(self) -> None:
+        """Who is told of what has happened."""
+        troubles = self.dispatcher.troubles
+        self._webhooks.start()
+        self._background.run(self._notifying.run(troubles))
+        self._background.run(self._calling_back.run(troubles))
+        if self.settings.alert_urls:
+            self._background.every(LOOK_S, self.alerts.look)
+
+    def _require_keys(self) -> None:
+        host = self.settings.host
+        if self.keys.open and not is_loopback(host):
+            raise Invalid(
+                f"listening on {host} without keys would let everybody who reaches it run tasks",
+                hint="make one first: onward keys create admin --scope admin --ledger <url>; "
+                "or set ONWARD_ADMIN_KEY; or listen on 127.0.0.1",
+            )
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Until the engine stops."""
@@ -310,6 +366,7 @@ class Onward:
             await backend.tasks.erase(ids, now=now)
         else:
             await backend.tasks.purge(ids, now=now)
+        await self.task_logs.forget(ids)
         for part in self.parts:
             await part.forget(ids)
 
@@ -365,6 +422,7 @@ class Onward:
         if self._wake_ups is not None:
             await self._wake_ups.close()
         await self._background.close()
+        await self.task_logs.close()
         await self._notifying.close()
         if self._builtin is not None:
             await self._builtin.close()
@@ -426,10 +484,15 @@ class Onward:
         self._agent_feed = feed_of(agents, msgspec.structs.replace(rules, types=()))
         for feed in (self._feed, self._agent_feed):
             feed.start()
+        self.alarm.renewals = [self._feed.renew, self._agent_feed.renew]
 
-    def _start_waking(self) -> None:
-        """Celery workers run tasks of a ledger that they can reach."""
+    def _start_sharing(self) -> None:
+        """What others on this ledger do: Celery workers run tasks, callers commit submissions."""
         from onward.workers.celery.wake import WakeUps, sender
+
+        if self.backend.enqueued is not None:
+            work = EnqueuedWork(self.backend.enqueued, self.dispatcher, self.submissions)
+            self._background.run(work.run(self.dispatcher.troubles))
 
         self._wake_ups = WakeUps(self.backend, self.roster, self.clock, sender(self.settings))
         self._wake_ups.start()

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import logging
 import resource
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -32,6 +32,7 @@ from onward.doors.errors import render
 from onward.doors.guard import MAX_BODY
 from onward.doors.refusal import Refusal
 from onward.settings import Settings, unknown
+from onward.urls import is_loopback
 
 log = structlog.get_logger("onward.server")
 
@@ -44,29 +45,39 @@ MAX_UNREAD = 256 << 20
 TICKS = 10  # of uvicorn's main loop, a tenth of a second each, from sweep to sweep
 
 
-def run(settings: Settings, *, builtin_worker: bool) -> None:
-    if not _is_loopback(settings.host):
-        sys.stderr.write(
-            f"refusing to listen on {settings.host} without API keys: "
-            "anybody who reaches this address could run tasks; listen on 127.0.0.1\n"
-        )
-        raise SystemExit(2)
+def run(
+    settings: Settings,
+    sockets: Sequence[socket.socket],
+    *,
+    builtin_worker: bool,
+    started: Callable[[], None] | None = None,
+) -> None:
     from onward.app import build
 
     logs.configure(settings)
     for name, meant in unknown().items():
         hint = f"did you mean {meant}?" if meant else "docs/reference/settings.md lists them"
         log.warning("no such setting, it is ignored", name=name, hint=hint)
+    low_ms, high_ms = settings.min_task_timeout_ms, settings.max_task_timeout_ms
+    if not low_ms <= settings.task_timeout_ms <= high_ms:
+        log.warning(
+            "TASK_TIMEOUT_MS is out of bounds, it is clamped", low_ms=low_ms, high_ms=high_ms
+        )
     # A plain handler that computes in a thread holds the interpreter for a whole interval: at the
     # default of 5 ms every database statement beside it would wait as long.
     sys.setswitchinterval(0.0005)
     collect_seldom()
     _allow_files(settings.max_connections)
+    if settings.tls_cert is None and not is_loopback(settings.host):
+        hint = "--tls-cert and --tls-key, or a proxy with TLS before it"
+        log.warning("without TLS, keys can be read on the way here", hint=hint)
     app = build(settings, builtin_worker=builtin_worker)
     # What we say of it ourselves, in three lines, uvicorn need not tell by a stack of frames.
     logging.getLogger("uvicorn.error").addFilter(lambda _: app.onward.refusal is None)
     try:
-        serve(app, settings, drain=app.drain)
+        made = server(app, settings, drain=app.drain)
+        made.on_started = started
+        made.run([*sockets])
     except SystemExit:
         if app.onward.refusal is None:
             raise
@@ -82,15 +93,13 @@ def collect_seldom() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def serve(
-    app: Any, settings: Settings, *, drain: Callable[[], Awaitable[None]] | None = None
-) -> None:
-    server(app, settings, drain=drain).run()
-
-
 def server(
     app: Any, settings: Settings, *, drain: Callable[[], Awaitable[None]] | None = None
 ) -> Server:
+    uvicorns = logging.getLogger("uvicorn.error")
+    if uvicorns.getEffectiveLevel() < logging.INFO:
+        # At debug it writes heads and frames of sockets: keys and payloads.
+        uvicorns.setLevel(logging.INFO)
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -106,7 +115,11 @@ def server(
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,
+        # Whoever else sends X-Forwarded-* only claims to be a proxy.
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
         limit_concurrency=settings.max_connections,
         timeout_graceful_shutdown=2,
     )
@@ -256,6 +269,7 @@ class Server(uvicorn.Server):
         self._write_s = write_ms / 1000
         self._drain_s = drain_ms / 1000
         self._drain = drain
+        self.on_started: Callable[[], None] | None = None
         self._every = max(1, min(TICKS, min(header_ms, body_ms, write_ms) // 200))
         self._swept_at = 0.0
         self._watched_s = 1.0
@@ -293,7 +307,10 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         if self.started:
-            log.info("listening", host=self.config.host, port=self.config.port)
+            port = self.config.port or self.servers[0].sockets[0].getsockname()[1]
+            log.info("listening", host=self.config.host, port=port)
+            if self.on_started is not None:
+                self.on_started()
 
     async def shutdown(self, sockets: Any = None) -> None:
         log.info("stopping")
@@ -325,13 +342,6 @@ class Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _allow_files(connections: int) -> None:

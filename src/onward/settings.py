@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b64decode
 from collections.abc import Mapping
 from difflib import get_close_matches
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+import msgspec
 from pydantic import AliasChoices, Field, SecretStr, TypeAdapter, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from onward.core.lanes import RetryShare
-from onward.core.policy import AGENTS, BY_ERROR, DEAD, PROTOCOL, RetrySchedule, profiles
+from onward.core.policy import (
+    AGENTS,
+    BY_ERROR,
+    DEAD,
+    PROTOCOL,
+    Profile,
+    RetrySchedule,
+    profiles,
+)
 from onward.core.pressure.breaker import BreakerRules
 from onward.workers.http.address import Hosts
 
@@ -28,6 +39,7 @@ _DELAYS = Annotated[list[Annotated[float, Field(ge=0, le=31_536_000)]], Field(mi
 _SPANS = TypeAdapter(dict[str, str])
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SCHEDULES = TypeAdapter(dict[str, _DELAYS])
+_ADMIN_KEY = re.compile(r"[A-Za-z0-9._~+/=-]{32,}")
 _OF_DOORS = {"protocol": PROTOCOL, "agents": AGENTS}  # schedules of streams and of sessions
 
 
@@ -35,7 +47,7 @@ def _env(name: str | AliasChoices, default: Any) -> Any:
     return Field(default, validation_alias=name)
 
 
-def _url(name: str | AliasChoices, default: str | None) -> Any:
+def _url(name: str | AliasChoices, default: Any) -> Any:
     """Perhaps with a password in it."""
     return Field(default, validation_alias=name, repr=False)
 
@@ -47,6 +59,12 @@ class Settings(BaseSettings):
 
     host: str = _env("ONWARD_HOST", "127.0.0.1")
     port: Annotated[int, Field(ge=0, le=65535)] = _env("ONWARD_PORT", 8070)
+    # Servers on that port, on a ledger that they share; and, if set, the first of as many ports
+    # more: each of them listens on one alone, so that its metrics can be read.
+    processes: Annotated[int, Field(ge=1, le=64)] = _env("ONWARD_PROCESSES", 1)
+    process_port: Annotated[int, Field(gt=0, le=65535 - 63)] | None = _env(
+        "ONWARD_PROCESS_PORT", None
+    )
     ledger: str = _url(AliasChoices("ONWARD_LEDGER", "SCHEDULER_DB"), "sqlite:///onward.db")
     # For the doors and workers that speak Redis streams.
     redis: str | None = _url(AliasChoices("ONWARD_REDIS", "REDIS_URL"), None)
@@ -58,6 +76,12 @@ class Settings(BaseSettings):
     # Encryption at rest, as id:base64 one after the other: the first seals, all open.
     encryption_keys: SecretStr | None = _env("ONWARD_ENCRYPTION_KEYS", None)
     encryption_keys_file: str | None = _env("ONWARD_ENCRYPTION_KEYS_FILE", None)
+    # A key for containers, with the scope admin, beside those in the ledger.
+    admin_key: SecretStr | None = _env("ONWARD_ADMIN_KEY", None)
+    # TLS without a proxy: files as PEM. Proxies whose X-Forwarded-* headers count.
+    tls_cert: str | None = _env("ONWARD_TLS_CERT", None)
+    tls_key: str | None = _env("ONWARD_TLS_KEY", None)
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = _env("ONWARD_TRUSTED_PROXIES", ())
     synchronous: Literal["full", "normal"] = _env("ONWARD_SYNCHRONOUS", "full")
 
     # How long finished tasks are kept, by profile, as JSON: {"console": "30d", "dead": "90d"}; and
@@ -81,8 +105,20 @@ class Settings(BaseSettings):
     builtin_slots: Positive = _env("ONWARD_BUILTIN_SLOTS", 256)
     log_level: Literal["debug", "info", "warning", "error"] = _env("ONWARD_LOG_LEVEL", "info")
     log_json: bool = _env("ONWARD_LOG_JSON", False)
+    task_logs: Literal["on", "off"] = _env("ONWARD_TASK_LOGS", "on")  # what handlers log
     # "auto": where the standard OTEL_* variables, which say all the rest, name a collector.
     traces: Literal["auto", "on", "off"] = _env("ONWARD_TRACES", "auto")
+
+    # From when on something needs a person; 0 turns that rule off.
+    attention_dead: Annotated[int, Field(ge=0)] = _env("ONWARD_ATTENTION_DEAD", 1)
+    attention_waiting_ms: Ms = _env("ONWARD_ATTENTION_WAITING_MS", 600_000)
+    attention_approval_ms: Ms = _env("ONWARD_ATTENTION_APPROVAL_MS", 3_600_000)
+
+    # Where it is sent: URLs, those that take Slack's form with slack+ before them.
+    alert_urls: Annotated[tuple[str, ...], NoDecode] = _url("ONWARD_ALERT_URLS", ())
+    alert_secret: SecretStr | None = _env("ONWARD_ALERT_SECRET", None)
+    alert_hold_ms: Ms = _env("ONWARD_ALERT_HOLD_MS", 60_000)
+    public_url: str | None = _env("ONWARD_PUBLIC_URL", None)  # as people reach it, for links
 
     # The dispatcher door.
     task_timeout_ms: Positive = _env("TASK_TIMEOUT_MS", 60_000)
@@ -141,9 +177,11 @@ class Settings(BaseSettings):
     @field_validator(
         "allowed_hosts",
         "allowed_origins",
+        "trusted_proxies",
         "stream_types",
         "celery_services",
         "worker_hosts",
+        "alert_urls",
         mode="before",
     )
     @classmethod
@@ -163,7 +201,7 @@ class Settings(BaseSettings):
     @classmethod
     def _a_redis(cls, value: str | None) -> str | None:
         if value and not value.startswith(_REDIS):
-            raise ValueError("an address like redis://127.0.0.1:6379/0 is wanted")
+            raise ValueError("it must be an address like redis://127.0.0.1:6379/0")
         _check_redis(value or "")
         return value
 
@@ -171,6 +209,23 @@ class Settings(BaseSettings):
     @classmethod
     def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         Hosts(value)
+        return value
+
+    @field_validator("admin_key")
+    @classmethod
+    def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
+        # It also travels as a cookie and as the name of a subprotocol.
+        if value is not None and not _ADMIN_KEY.fullmatch(value.get_secret_value()):
+            raise ValueError(
+                "it must have at least 32 characters, of letters, digits and . _ ~ + / = -"
+            )
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            ip_network(address, strict=False)
         return value
 
     @field_validator("allowed_origins")
@@ -182,12 +237,29 @@ class Settings(BaseSettings):
                 raise ValueError(f"{origin!r} is no origin like https://onward.example:8443")
         return value
 
-    @field_validator("openrouter_base_url")
+    @field_validator("openrouter_base_url", "public_url")
     @classmethod
-    def _an_address(cls, value: str) -> str:
-        scheme, _, rest = value.partition("://")
-        if scheme not in ("http", "https") or not rest.strip("/"):
-            raise ValueError("an address like https://openrouter.ai/api/v1 is wanted")
+    def _an_address(cls, value: str | None) -> str | None:
+        if value is not None and not _is_http(value):
+            raise ValueError("it must be an address like https://openrouter.ai/api/v1")
+        return value
+
+    @field_validator("alert_secret")
+    @classmethod
+    def _signs(cls, value: SecretStr | None) -> SecretStr | None:
+        key = "" if value is None else value.get_secret_value()
+        if key.startswith("whsec_"):
+            b64decode(key.removeprefix("whsec_"), validate=True)
+        return value
+
+    @field_validator("alert_urls")
+    @classmethod
+    def _receivers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for url in value:  # without it in the message: such a URL is a secret itself
+            if not _is_http(url.removeprefix("slack+")) or not urlsplit(url).hostname:
+                raise ValueError("each must be like https://host/path or slack+https://host/path")
+            if "?" in url or "#" in url:
+                raise ValueError("an address with a query or a fragment cannot be called")
         return value
 
     @field_validator("retry_schedules", mode="before")
@@ -218,6 +290,8 @@ class Settings(BaseSettings):
             raise ValueError("MIN_TASK_TIMEOUT_MS is greater than MAX_TASK_TIMEOUT_MS")
         if self.retry_queue_warning > self.retry_queue_critical:
             raise ValueError("RETRY_QUEUE_WARNING is greater than RETRY_QUEUE_CRITICAL")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("ONWARD_TLS_CERT and ONWARD_TLS_KEY belong together")
         return self
 
     @property
@@ -231,11 +305,27 @@ class Settings(BaseSettings):
         except RuntimeError:  # a container's user that nobody has heard of
             return Path("/var/lib/onward")
 
+    def admin_token(self) -> str | None:
+        return None if self.admin_key is None else self.admin_key.get_secret_value()
+
     def encryption(self) -> dict[str, Any]:
         """As `open_backend` takes it."""
         given = self.encryption_keys
         keys = "" if given is None else given.get_secret_value()
         return {"keys": keys, "keys_file": self.encryption_keys_file}
+
+    def profiles(self) -> Mapping[str, Profile]:
+        found = profiles(
+            lease_ms=self.lease_ms,
+            max_retries=self.max_retries,
+            schedules=self.schedules(),
+            age_ms=int(self.max_task_age_s * 1000),
+            retention_ms=self.retention,
+        )
+        sync = found["sync"]
+        # The dispatcher door promises a result for this long, whatever else is forgotten sooner.
+        kept_ms = max(sync.retention_ms, self.task_result_ttl_ms)
+        return {**found, "sync": msgspec.structs.replace(sync, retention_ms=kept_ms)}
 
     def breaker(self) -> BreakerRules:
         return BreakerRules(
@@ -260,7 +350,7 @@ class Settings(BaseSettings):
         return {**BY_ERROR, **named}
 
 
-OF_CLIENTS = ("ONWARD_URL", "ONWARD_BY", "ONWARD_SESSION")  # and not of a server
+OF_CLIENTS = ("ONWARD_URL", "ONWARD_KEY", "ONWARD_BY", "ONWARD_SESSION")  # and not of a server
 
 
 def unknown(environment: Mapping[str, str] = os.environ) -> Mapping[str, str | None]:
@@ -277,13 +367,29 @@ def unknown(environment: Mapping[str, str] = os.environ) -> Mapping[str, str | N
     }
 
 
+def _is_http(url: str) -> bool:
+    scheme, _, rest = url.partition("://")
+    return scheme in ("http", "https") and bool(rest.strip("/"))
+
+
+def as_given(name: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The name under which this setting was set; pydantic reports the first of its names."""
+    given = {variable.upper() for variable in environment}
+    for field in Settings.model_fields.values():
+        alias = field.validation_alias
+        names = list(map(str, alias.choices)) if isinstance(alias, AliasChoices) else []
+        if name in names:
+            return next((one for one in names if one in given), name)
+    return name
+
+
 def _kept_ms(name: str, span: str | int) -> int:
     names = (*profiles(lease_ms=1), DEAD)
     if name not in names:
         raise ValueError(f"{name!r} is no profile: one of {', '.join(names)}")
     found = re.fullmatch(r"(\d{1,6})(s|m|h|d)", span) if isinstance(span, str) else None
     if found is None or not int(found[1]):
-        raise ValueError(f"{name!r} is kept for {span!r}: a span like 12h or 30d is wanted")
+        raise ValueError(f"{name!r} is kept for {span!r}: it must be a span like 12h or 30d")
     return int(found[1]) * _UNITS_MS[found[2]]
 
 

@@ -55,7 +55,7 @@ class AgentApp(StreamApp):
         entry: bytes = await self.redis.xadd(stream, event)
         return entry.decode()
 
-    async def hear(self, stream: str, count: int = 1, timeout: float = 30) -> list[dict[str, Any]]:
+    async def hear(self, stream: str, count: int = 1, timeout: float = 60) -> list[dict[str, Any]]:
         """XREADGROUP in agent-group, batch 10, until there are so many."""
         heard: list[dict[str, Any]] = []
         until = time.monotonic() + timeout
@@ -78,7 +78,7 @@ class AgentApp(StreamApp):
         service: str = SERVICE,
         worker: str = "1",
         types: tuple[str, ...] = ("report.generate",),
-        timeout: float = 30,
+        timeout: float = 60,
     ) -> tuple[str, dict[str, Any]]:
         """The next entry that is for this service; others are acknowledged and forgotten."""
         group = f"{service}-group"

@@ -73,7 +73,7 @@ async def noticed(sessions: Sessions) -> dict[str, float]:
         found = await backend.documents.get(CURSORS, NotificationProjector.name, now=clock.now())
         return found is not None and json.loads(found.body) == end
 
-    await wait_until(read_up, timeout=15)
+    await wait_until(read_up)
     return await series(sessions.app)
 
 
@@ -224,7 +224,7 @@ async def test_a_server_that_starts_knows_the_live_tasks_of_before(
             found = await noticed(sessions)
             return found if found.get("onward_agent_tasks_active") == len(live) else None
 
-        found = await wait_until(known, timeout=15)
+        found = await wait_until(known)
         assert found["onward_agent_sessions_active"] == 2
         assert found["onward_agent_busiest_session_tasks"] == 2
         await app.post(f"/api/v2/tasks/{live[2]}/cancel", {})
@@ -342,6 +342,9 @@ async def test_the_streams_depth_and_lag_are_told(agents: AgentApp) -> None:
     entry, event = await agents.get()
     found = await series(agents)
     assert (found[f"onward_stream_lag{group}"], found[f"onward_stream_pending{group}"]) == (2, 1)
+    await agents.fall_silent(entry)
+    silent_s = (await series(agents))[f"onward_stream_heartbeat_age_seconds{group}"]
+    assert silent_s >= agents.settings.visibility_timeout_s
     # With its end an entry is deleted, and Redis loses count of the lag.
     await agents.finish(entry, event["data"]["task_id"], "done")
     await agents.over(event["data"]["task_id"])

@@ -13,9 +13,10 @@ import pytest
 
 from onward.client.address import http_options
 from tests.processes import Server
+from tests.push.conftest import PlainWorker
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.contract("S2-6")
@@ -32,7 +33,7 @@ async def test_every_ending_is_told_once_however_often_the_server_is_killed(tmp_
     for life in range(4):
         server = Server(tmp_path, up=True, ONWARD_LEASE_MS=1_000)
         server.wait_ready()
-        async with httpx2.AsyncClient(**http_options(server.url), timeout=10) as http:
+        async with httpx2.AsyncClient(**http_options(server.url), timeout=60) as http:
             calls = [asyncio.ensure_future(submit(http, number)) for number in range(40)]
             await asyncio.wait(calls[: 10 * (life + 1)])
             server.kill()
@@ -41,7 +42,7 @@ async def test_every_ending_is_told_once_however_often_the_server_is_killed(tmp_
     server = Server(tmp_path, up=True, ONWARD_LEASE_MS=1_000)
     server.wait_ready()
     try:
-        async with httpx2.AsyncClient(**http_options(server.url), timeout=10) as http:
+        async with httpx2.AsyncClient(**http_options(server.url), timeout=60) as http:
 
             async def told() -> list[dict[str, Any]] | None:
                 path = "/api/v2/sessions/s1/notifications?limit=1000"
@@ -54,3 +55,43 @@ async def test_every_ending_is_told_once_however_often_the_server_is_killed(tmp_
     assert len(accepted) >= 40
     assert set(Counter(item["task_id"] for item in items).values()) == {1}
     assert {item["type"] for item in items} == {"task_completed"}
+
+
+@pytest.mark.contract("N-3")
+async def test_every_ending_is_called_back_however_often_the_server_is_killed(
+    tmp_path: Path,
+) -> None:
+    hook = PlainWorker(lambda _: None)
+    accepted: set[str] = set()
+
+    async def submit(http: httpx2.AsyncClient, number: int) -> None:
+        body = {"type": "echo", "payload": number, "callback_url": hook.url}
+        with suppress(httpx2.TransportError):
+            answer = await http.post("/api/v2/tasks", json=body)
+            assert answer.status_code in (200, 202), answer.text
+            accepted.add(answer.json()["id"])
+
+    try:
+        for life in range(3):
+            server = Server(tmp_path, up=True, ONWARD_LEASE_MS=1_000)
+            server.wait_ready()
+            async with httpx2.AsyncClient(**http_options(server.url), timeout=10) as http:
+                calls = [asyncio.ensure_future(submit(http, number)) for number in range(20)]
+                await asyncio.wait(calls[: 5 * (life + 1)])
+                server.kill()
+                await asyncio.gather(*calls)
+        server = Server(tmp_path, up=True, ONWARD_LEASE_MS=1_000)
+        server.wait_ready()
+        try:
+            await wait_until(
+                lambda: accepted <= {call.body["id"] for call in hook.calls}, timeout=60
+            )
+        finally:
+            server.kill()
+    finally:
+        hook.stop()
+    assert len(accepted) >= 15
+    # At least once: under one id, and always the same.
+    for call in hook.calls:
+        assert call.headers["webhook-id"] == f"{call.body['id']}.1"
+        assert (call.body["state"], call.body["generation"]) == ("succeeded", 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -21,6 +21,7 @@ from mcp_types import CallToolResult, Request, RequestParams, Result
 from onward.client.address import http_options
 from tests.client.conftest import served
 from tests.processes import HTTP, Process, Server, serving
+from tests.support import poll_until, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S2-1")]
 
@@ -36,10 +37,7 @@ def app(folder: Path, wait_ms: int) -> Iterator[Server]:
         env = {"ONWARD_URL": server.url}
         worker = Process(*command, env=env, log=folder / "worker.log")
         try:
-            until = time.monotonic() + 30
-            while not HTTP.get(f"{server.url}/api/v2/workers").json()["items"]:
-                assert time.monotonic() < until, "the worker did not come"
-                time.sleep(0.02)
+            poll_until(lambda: HTTP.get(f"{server.url}/api/v2/workers").json()["items"])
             yield server
         finally:
             worker.kill()
@@ -64,10 +62,10 @@ async def http(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def until(http: httpx2.AsyncClient, path: str, holds: Any) -> Any:
-    async with asyncio.timeout(30):
-        while not holds(body := (await http.get(path)).json()):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return body
+    async def body() -> Any:
+        return (await http.get(path)).json()
+
+    return await wait_until(body, holds=holds)
 
 
 async def state(http: httpx2.AsyncClient, task: str, wanted: str) -> Any:
@@ -338,6 +336,32 @@ async def test_an_older_client_is_given_a_session_that_outlives_the_connection(
         )
     task = handed_off.structured_content["task_id"]
     assert (await http.get(f"/api/v2/tasks/{task}")).json()["session_id"] == session
+
+
+@pytest.mark.contract("S2-1")
+async def test_a_session_that_a_call_names_wins_over_the_one_it_was_given(
+    http: httpx2.AsyncClient,
+) -> None:
+    """As the tools are called by a client that knows only their signatures."""
+    arguments = {"task_type": "report", "parameters": {"quarter": "Q2"}, "session_id": "ada"}
+    call = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "report_task_tool", "arguments": arguments},
+    }
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2025-06-18",
+        "mcp-session-id": "given-at-the-start",
+    }
+    reply = await http.post("/mcp", json=call, headers=headers)
+    task = json.loads(reply.text.partition("data: ")[2])["result"]["structuredContent"]["task_id"]
+    assert (await http.get(f"/api/v2/tasks/{task}")).json()["session_id"] == "ada"
+
+    bound = await http.post("/mcp?session_id=eve", json=call, headers=headers)
+    refused = json.loads(bound.text.partition("data: ")[2])["result"]
+    assert refused["isError"], "a session that the client chose is the only one"
 
 
 async def test_news_come_with_the_next_answer_and_once(

@@ -12,6 +12,7 @@ from onward.doors.mcp import door as mcp
 from onward.doors.mcp.door import KEY, Exchange, McpDoor
 from onward.native.caller import OPERATOR
 from tests.running_app import App
+from tests.support import wait_until
 
 MESSAGE = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
@@ -153,9 +154,7 @@ async def test_a_call_given_up_while_its_task_is_handed_in_is_canceled(
         tasks = (await app.get("/api/v2/sessions/ada/tasks")).json()["items"]
         return str(tasks[0]["state"])
 
-    async with asyncio.timeout(15):
-        while await state() != "canceled":  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await wait_until(state, holds="canceled".__eq__)
     await asyncio.wait([calling])
     assert handlers._calls == {}
 

@@ -146,7 +146,8 @@ async def test_what_was_acknowledged_does_not_come_back_with_its_event(sessions:
     async def hear(_: str, all_: Sequence[StoredNotification]) -> None:
         told.extend(kept.id for kept in all_)
 
-    sessions.app.onward._notifying._projector._listeners = [hear]
+    reading: Any = sessions.app.onward._notifying._tail._projector
+    reading._listeners = [hear]
     await rewind(sessions)
     assert set(told) == {second}
 

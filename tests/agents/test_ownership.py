@@ -48,6 +48,7 @@ OPERATOR = [
     "DELETE /api/v2/tasks/{task_id}/effects/{name:path}",
     "GET /api/v2/approvals",
     "GET /api/v2/approvals/{approval_id}",
+    "GET /api/v2/attention",
     "GET /api/v2/dead-letters",
     "GET /api/v2/live",
     "GET /api/v2/runs",
@@ -58,6 +59,7 @@ OPERATOR = [
     "GET /api/v2/tasks/{task_id}",
     "GET /api/v2/tasks/{task_id}/events",
     "GET /api/v2/tasks/{task_id}/explain",
+    "GET /api/v2/tasks/{task_id}/logs",
     "POST /api/v2/approvals/{approval_id}/approve",
     "POST /api/v2/approvals/{approval_id}/reject",
     "POST /api/v2/dead-letters/abandon",
@@ -70,6 +72,7 @@ OPERATOR = [
     "POST /api/v2/tasks/{task_id}/cancel",
     "POST /api/v2/tasks/{task_id}/chunks",
     "POST /api/v2/tasks/{task_id}/effects/{name:path}",
+    "POST /api/v2/tasks/{task_id}/logs",
     "POST /api/v2/tasks/{task_id}/progress",
     "POST /api/v2/tasks/{task_id}/retry",
     "PUT /api/v2/tasks/{task_id}/effects/{name:path}",
@@ -98,10 +101,10 @@ FOREIGN_LISTS = [
 # is of everything, who works here, and where new work comes in.
 PLAIN = re.compile(
     r"\w+ (/"
-    r"|/api/openai|/v1/chat/completions|/api/v1/tasks/{task_type}/?|/tasks"
+    r"|/api/openai|/v1/(chat/completions|responses|models(/{model})?)|/api/v1/tasks/{task_type}/?|/tasks"
     r"|/api/v1/queues/status/?|/health|/ready|/metrics|/openapi.json|/ui(/{path:path})?"
     r"|/flows(/version)?|(/workers)?/(allocate|deregister|heartbeat|list|register)"
-    r"|/api/v2/(encryption|flows|log|queues|schedules|services|workers)(/.*)?"
+    r"|/api/v2/(audit|encryption|flows|keys|log|login|logout|me|queues|schedules|services|workers)(/.*)?"
     r")"
 )
 

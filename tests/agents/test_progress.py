@@ -45,7 +45,7 @@ async def put_out(sessions: Sessions, worker: SocketWorker, task: str, pieces: l
         since = since[: since.index("task.claimed")]
         return "task.progress" in since and since.count("task.chunk") == len(pieces)
 
-    await wait_until(written, timeout=15)
+    await wait_until(written)
 
 
 async def result(sessions: Sessions, task: str) -> dict[str, Any]:

@@ -82,7 +82,7 @@ async def test_a_task_is_counted_by_one_server_only(pair: tuple[Sessions, Sessio
     async def counted() -> bool:
         return sum([await sessions.metric(name, event="created") for sessions in pair]) == 2
 
-    await wait_until(counted, timeout=15)
+    await wait_until(counted)
     said = [(await sessions.app.get("/metrics")).text for sessions in pair]
     assert sum("onward_agent_tasks_active 1.0" in text for text in said) == 1
     assert sum("onward_agent_tasks_active" in text for text in said) == 1

@@ -171,3 +171,21 @@ async def test_preferences_that_make_no_sense_are_refused(
     answer = await sessions.prefer(**wishes)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
     assert (await sessions.app.get("/api/v2/sessions/s1/preferences")).json()["webhook"] is None
+
+
+@pytest.mark.contract("S2-9", "S2-10")
+async def test_looking_for_another_sessions_task_is_counted(sessions: Sessions) -> None:
+    app = sessions.app
+    task = await sessions.submit("ada")
+
+    async def count() -> float:
+        text = (await app.get("/metrics")).text
+        return float(text.split("\nonward_foreign_looks_total ")[1].split("\n")[0])
+
+    before = await count()
+    for session in ("eve", "ada"):
+        for id in (task, "no-such-task"):
+            await app.get(f"/api/v2/sessions/{session}/tasks/{id}")
+    asked = {"task_id": task, "session_id": "eve"}
+    await app.post("/api/v2/tools/get_task_result_tool", asked)
+    assert await count() == before + 2

@@ -11,6 +11,7 @@ import pytest
 
 from onward.workers.streams import feed as streams
 from tests.agents.agent_app import COMPLETED, CREATE, DEAD, FAILED, AgentApp, open_agent_app
+from tests.support import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S2-3")]
 
@@ -50,6 +51,23 @@ async def test_a_task_goes_out_in_the_agents_envelope_and_comes_back(agents: Age
     await agents.swept()
     (notice,) = await agents.notices()
     assert (notice["data"]["type"], notice["data"]["task_id"]) == ("task_completed", task)
+
+
+@pytest.mark.contract("S2-2", "S2-5")
+async def test_a_task_without_a_timeout_shows_the_usual_one(
+    agents: AgentApp,
+) -> None:
+    await agents.join()
+    task = await agents.submit(type="report.generate", queue="agents", session_id="user-1")
+    entry, event = await agents.get()
+    assert event["data"]["timeout"] == 300
+
+    async def shown() -> bool:
+        return bool(await agents.redis.hget(f"task:{task}", "timeout") == b"300")
+
+    await wait_until(shown)
+    await agents.finish(entry, task)
+    await agents.over(task)
 
 
 async def test_nothing_is_put_there_before_a_service_has_its_group(agents: AgentApp) -> None:
@@ -420,7 +438,7 @@ async def test_a_task_under_way_is_asked_to_stop_and_one_that_waits_is_withdrawn
     other = await agents.submit(type="report.generate", queue="agents")
     await agents.phase(other, "offered")
     await agents.cancel(other)
-    assert (await agents.over(other, 2))["state"] == "canceled"
+    assert (await agents.over(other))["state"] == "canceled"
     await agents.swept()
     (told,) = await agents.told(FAILED)
     assert (told["data"]["task_id"], told["data"]["error"]["code"]) == (other, "CANCELED")

@@ -244,14 +244,20 @@ async def test_a_call_sent_twice_under_one_key_is_one_task(app: App) -> None:
     assert (await app.post(path, arguments, headers=key)).json()["task_id"] == first
 
 
-@pytest.mark.contract("S2-1", "S2-6")
-async def test_an_answer_tells_what_was_not_yet_told_and_tells_it_once(app: App) -> None:
+async def done(app: App) -> str:
+    """A task that was handed off and is done, with its notice written."""
     task = await hand_off(app)
     worker = await app.worker(services=["report.generate"])
     await worker.task()
     await worker.answer(task, "done")
     await app.settled()
     await told(app)
+    return task
+
+
+@pytest.mark.contract("S2-1", "S2-6")
+async def test_an_answer_tells_what_was_not_yet_told_and_tells_it_once(app: App) -> None:
+    task = await done(app)
 
     # The next interaction is any tool's, about anything.
     listed = await call(app, "list_user_tasks_tool", {"session_id": "ada"})
@@ -264,12 +270,7 @@ async def test_an_answer_tells_what_was_not_yet_told_and_tells_it_once(app: App)
 
 @pytest.mark.contract("S2-6")
 async def test_an_answer_that_was_refused_has_told_nothing(app: App) -> None:
-    task = await hand_off(app)
-    worker = await app.worker(services=["report.generate"])
-    await worker.task()
-    await worker.answer(task, "done")
-    await app.settled()
-    await told(app)
+    task = await done(app)
     bad = {"session_id": "ada", "status_filter": "lost"}
     assert (await app.post("/api/v2/tools/list_user_tasks_tool", bad)).status_code == 422
     assert len((await result(app, task))["notifications"]) == 1

@@ -7,12 +7,16 @@ import inspect
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from onward.client import tools
 from onward.client.errors import ProblemError, Unreachable
 from onward.client.functions import ToolFunction
 from onward.client.http import Client
+from onward.client.service import Service
+from onward.native.tools.tools import tools_of
+from onward.services.catalog import Declared
 from tests.client.conftest import served
 from tests.processes import free_port
 
@@ -97,3 +101,21 @@ async def test_what_goes_wrong_is_raised_in_words(url: str) -> None:
         by_name["get_task_result_tool"](task_id="x", urgent=True)
     with pytest.raises(Unreachable):
         await asyncio.to_thread(tools, f"http://127.0.0.1:{free_port()}", "ada")
+
+
+@pytest.mark.contract("S2-1", "N-7")
+def test_tools_say_what_a_function_does_and_returns() -> None:
+    async def add(a: int, b: int) -> int:
+        """Adds two
+        numbers.
+
+        Not for the agent.
+        """
+        return a + b
+
+    service = msgspec.convert(Service(add).declaration(), Declared)
+    hand_off, *_, direct = tools_of([service], direct=True)
+    assert direct.description == "Adds two numbers. By the service add."
+    assert hand_off.description.startswith("Adds two numbers. Hands a task to the service add")
+    result = direct.output["properties"]["result"]
+    assert result == {"anyOf": [{"type": "integer"}, {"type": "null"}]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize, exp
 
 from tests.processes import HTTP, Process, Server
 
-WAIT_MS = 15_000
+WAIT_MS = 60_000
 WIDE: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 LOOKS: dict[str, tuple[ViewportSize, Literal["light", "dark"]]] = {
@@ -84,12 +83,6 @@ class Site:
     def submit(self, type_: str, payload: Any = None, **more: Any) -> str:
         id: str = self.post("/api/v2/tasks", {"type": type_, "payload": payload, **more})["id"]
         return id
-
-    def until(self, predicate: Callable[[], object], timeout: float = 30) -> None:
-        ends = time.monotonic() + timeout
-        while not predicate():
-            assert time.monotonic() < ends, "it did not come about"
-            time.sleep(0.02)
 
     @contextmanager
     def page(

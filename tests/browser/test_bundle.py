@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 WEB = ROOT / "web"
 BUILT = ROOT / "src" / "onward" / "doors" / "page" / "static"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def test_the_bundle_is_what_its_sources_make(tmp_path: Path) -> None:
 
 
 def test_the_sources_pass_types_lint_and_format() -> None:
-    subprocess.run([sys.executable, "web/openapi.py"], cwd=ROOT, check=True, timeout=110)
+    subprocess.run([sys.executable, "web/openapi.py"], cwd=ROOT, check=True)
     _run("npm", "run", "--silent", "types")
     _run("npm", "run", "--silent", "check")
 
@@ -40,7 +40,7 @@ def test_the_units_of_the_page() -> None:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, cwd=WEB, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=WEB, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

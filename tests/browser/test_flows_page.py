@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -11,8 +12,9 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import PHONE, Site
+from tests.support import poll_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.contract("N-8", "S4-14"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.contract("N-8", "S4-14")]
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 TIMER = {"kind": "timer", "params": {"delay_ms": 1}}
@@ -52,7 +54,7 @@ def start(site: Site, flow: str = "asking", **params: Any) -> str:
 
 
 def until_at(site: Site, run: str, node: str) -> None:
-    site.until(lambda: site.get(f"/api/v2/runs/{run}")["current_node"] == node)
+    poll_until(lambda: site.get(f"/api/v2/runs/{run}")["current_node"] == node)
 
 
 def node(page: Page, key: str) -> Locator:
@@ -101,6 +103,7 @@ def test_a_rejection_takes_its_own_edge(site: Site) -> None:
     run = start(site, items=[], note="no")
     until_at(site, run, "ask")
     with site.page(f"/runs/{run}") as page:
+        page.get_by_label("Your name").fill("ann")
         page.get_by_role("button", name="Reject", exact=True).click()
         badge(page, "succeeded")
         expect(node(page, "sorry")).to_have_attribute("aria-label", re.compile("done"))
@@ -119,16 +122,21 @@ def test_what_is_wrong_with_a_definition_is_shown_at_its_nodes(site: Site) -> No
         )
         # An edge that leads nowhere is the fault of the node that it leaves.
         expect(node(page, "large")).to_have_attribute("aria-label", re.compile("names no node"))
-        publishing = page.get_by_role("button", name="Publish")
+        publishing = page.get_by_role("button", name="Review and publish")
         expect(publishing).to_be_disabled()
         text.fill(good)
         expect(page.get_by_text("Valid", exact=True)).to_be_visible()
         publishing.click()
+        dialog = page.get_by_role("dialog", name="Publish fresh?")
+        dialog.get_by_role("button", name="Publish", exact=True).click()
         expect(page.locator("h1")).to_have_text("fresh")
         page.get_by_role("button", name="Edit").click()
         text = page.get_by_label("Definition")
         text.fill(text.input_value().replace("More than 100", "More than a hundred"))
-        page.get_by_role("button", name="Publish new version").click()
+        publishing.click()
+        dialog = page.get_by_role("dialog", name="Publish version 2 of fresh?")
+        expect(dialog.get_by_role("region", name="Changes")).to_contain_text("+")
+        dialog.get_by_role("button", name="Publish version 2").click()
         # Once it is published the page leaves the editor, and with it a tab that was chosen before.
         expect(page).not_to_have_url(re.compile("tab=edit"))
         page.get_by_role("button", name="Versions").click()
@@ -176,7 +184,7 @@ def test_a_fork_behind_what_was_undone_asks_first(site: Site) -> None:
     }  # fmt: skip
     publish(site, "undone", undone)
     run = start(site, "undone", n=7)
-    site.until(lambda: site.get(f"/api/v2/runs/{run}")["state"] == "failed")
+    poll_until(lambda: site.get(f"/api/v2/runs/{run}")["state"] == "failed")
     with site.page(f"/runs/{run}?node=ship") as page:
         page.get_by_role("button", name="Fork from here").click()
         dialog = page.get_by_role("dialog")
@@ -208,7 +216,7 @@ def test_a_signal_is_sent_where_the_run_waits_for_it(site: Site) -> None:
         page.get_by_role("button", name="Send signal").click()
         badge(page, "succeeded")
         expect(page.get_by_role("region", name="shared state")).to_contain_text("green")
-        page.get_by_role("button", name="Graph").click()
+        page.get_by_role("button", name="Diagram").click()
         expect(page.locator("svg.graph")).to_be_visible()
 
 
@@ -218,7 +226,7 @@ def test_a_run_is_canceled_from_its_page(site: Site) -> None:
     until_at(site, run, "ask")
     with site.page(f"/runs/{run}") as page:
         page.get_by_role("button", name="Cancel").click()
-        page.get_by_role("button", name="Cancel this run?").click()
+        page.get_by_role("button", name="Cancel run").click()
         badge(page, "canceled")
 
 
@@ -242,6 +250,8 @@ def test_a_schedule_is_added_triggered_paused_and_removed(site: Site) -> None:
         expect(page.get_by_text("paused", exact=True)).to_be_visible()
         assert site.get("/api/v2/schedules/nightly")["paused"] is True
         page.get_by_role("button", name="Trigger nightly").click()
+        expect(page).to_have_url(re.compile("/ui/schedules$"))  # nobody is taken elsewhere
+        page.locator(".toast").get_by_role("link", name="Show").click()
         expect(page).to_have_url(re.compile("/ui/tasks/"))
         badge(page, "succeeded")
         expect(page.get_by_role("region", name="payload")).to_contain_text("night")
@@ -256,7 +266,7 @@ def test_a_schedule_is_added_triggered_paused_and_removed(site: Site) -> None:
         changed = site.get("/api/v2/schedules/nightly")
         assert (changed["every_ms"], changed["cron"], changed["paused"]) == (7_200_000, None, True)
         page.get_by_role("button", name="Delete").click()
-        page.get_by_role("button", name="Delete this schedule?").click()
+        page.get_by_role("button", name="Delete schedule").click()
         expect(page.get_by_text("No schedules yet")).to_be_visible()
 
 
@@ -266,6 +276,7 @@ def test_a_flow_is_scheduled_and_its_run_is_shown(site: Site) -> None:
     site.post("/api/v2/schedules", body)
     with site.page("/schedules/weekly") as page:
         page.get_by_role("button", name="Trigger weekly").click()
+        page.locator(".toast").get_by_role("link", name="Show").click()
         expect(page).to_have_url(re.compile("/ui/runs/"))
         expect(node(page, "ask")).to_have_attribute("aria-label", re.compile("needs approval"))
 
@@ -403,7 +414,7 @@ STEPS: dict[str, Any] = {
 def test_the_shared_state_is_shown_at_any_step(site: Site) -> None:
     publish(site, "steps", STEPS)
     run = start(site, "steps", first={"a": 1}, second={"b": 2})
-    site.until(lambda: site.get(f"/api/v2/runs/{run}")["state"] == "succeeded")
+    poll_until(lambda: site.get(f"/api/v2/runs/{run}")["state"] == "succeeded")
     with site.page(f"/runs/{run}") as page:
         slider = page.get_by_role("slider", name="Step")
         before = page.get_by_role("region", name="shared state before")
@@ -434,11 +445,45 @@ def test_a_step_that_cannot_be_rebuilt_says_so(site: Site) -> None:
     run = start(site, "waiting")
     until_at(site, run, "wait")
     site.post(f"/api/v2/runs/{run}/signal", {"name": "wait", "value": "x" * 5_000})
-    site.until(lambda: site.get(f"/api/v2/runs/{run}")["state"] == "succeeded")
+    poll_until(lambda: site.get(f"/api/v2/runs/{run}")["state"] == "succeeded")
     with site.page(f"/runs/{run}?step=1") as page:
         expect(page.get_by_role("status").filter(has_text="Cannot be rebuilt")).to_contain_text(
             "sign: the value was too large to be written down"
         )
+
+
+def test_a_large_graph_is_fitted_zoomed_and_moved(site: Site) -> None:
+    names = [f"step-{n}" for n in range(40)]
+    edges = [{"from": a, "to": b} for a, b in pairwise(names)]
+    nodes = dict.fromkeys(names, TIMER)
+    publish(site, "long", {"start": names[0], "nodes": nodes, "edges": edges})
+    with site.page("/flows/long") as page:
+        frame = page.get_by_role("region", name="Graph of long")
+        last = node(page, names[-1])
+        expect(last).not_to_be_in_viewport()
+        expect(page.locator(".minimap")).to_be_visible()
+        page.get_by_role("button", name="Fit").click()
+        all_of_it = (
+            "box => box.scrollHeight <= box.clientHeight && box.scrollWidth <= box.clientWidth"
+        )
+        poll_until(lambda: frame.evaluate(all_of_it))
+        expect(page.locator(".minimap")).to_have_count(0)
+        frame.press("+")
+        frame.press("+")
+        frame.press("+")
+        expect(page.locator(".minimap")).to_be_visible()
+        size = page.locator(".minimap").bounding_box()
+        assert size is not None
+        page.locator(".minimap").click(position={"x": size["width"] / 2, "y": size["height"] - 2})
+        poll_until(lambda: frame.evaluate("box => box.scrollTop") > 0)
+        down = frame.evaluate("box => box.scrollTop")
+        place = frame.bounding_box()
+        assert place is not None
+        page.mouse.move(place["x"] + 12, place["y"] + 40)
+        page.mouse.down()
+        page.mouse.move(place["x"] + 12, place["y"] + 140)
+        page.mouse.up()
+        assert frame.evaluate("box => box.scrollTop") == down - 100
 
 
 def test_more_runs_come_as_one_scrolls(site: Site) -> None:

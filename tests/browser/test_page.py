@@ -13,8 +13,9 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.conftest import PHONE, Site
 from tests.processes import Server
+from tests.support import poll_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.contract("N-8", "S3-15"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.contract("N-8", "S3-15")]
 
 
 def _scrolled(page: Page) -> int:
@@ -65,7 +66,7 @@ def test_a_dead_letter_is_mended_and_replayed(site: Site) -> None:
         assert site.get(f"/api/v2/tasks/{id}")["state"] == "dead"
         dialog.get_by_role("button", name="Retry with this payload").click()
         expect(page.get_by_text("No dead letters")).to_be_visible()
-    site.until(lambda: site.get(f"/api/v2/tasks/{id}")["state"] == "succeeded")
+    poll_until(lambda: site.get(f"/api/v2/tasks/{id}")["state"] == "succeeded")
     with site.page(f"/tasks/{id}") as page:
         badge(page, "succeeded")
         expect(page.locator(".waterfall")).to_contain_text("attempt 1 (retry 1)")
@@ -108,7 +109,7 @@ def test_a_list_of_a_hundred_thousand_scrolls(tmp_path: Path, browser: Browser) 
         with site.page("/tasks") as page:
             expect(page.get_by_role("button", name="queued 100,000")).to_be_visible()
             for wanted in (1_000, 5_000, 20_000):
-                site.until(lambda: _scrolled(page) >= wanted, timeout=60)  # noqa: B023
+                poll_until(lambda: _scrolled(page) >= wanted, timeout=60)  # noqa: B023
                 assert page.locator(".virtual .list-row").count() < 120
             page.evaluate("scrollTo(0, 0)")
             expect(page.locator(".virtual .list-row[aria-rowindex='1']")).to_be_visible()
@@ -158,7 +159,11 @@ def test_all_that_match_means_also_those_not_loaded(site: Site) -> None:
         page.locator(".virtual .list-row").first.get_by_role("checkbox").check()
         page.get_by_role("button", name="Select all matching").click()
         page.get_by_role("button", name="Cancel", exact=True).click()
-        page.get_by_role("button", name="Cancel all matching tasks").click()
+        question = page.get_by_role("dialog", name="Cancel 230 tasks?")
+        expect(question).to_contain_text("type:heap")
+        expect(question.locator(".sample .badge")).to_have_count(5)
+        expect(question).to_contain_text("and 225 more")
+        question.get_by_role("button", name="Cancel 230 tasks").click()
         expect(page.locator(".bulk")).to_contain_text("230 of 230 canceled")
     assert not site.get("/api/v2/tasks?state=queued")["items"]
 
@@ -174,7 +179,7 @@ def test_lists_and_numbers_change_by_themselves(site: Site) -> None:
         expect(page.get_by_role("button", name="succeeded 1")).to_be_visible()
         page.get_by_role("button", name="pause live updates").click()
         site.submit("echo")
-        site.until(lambda: len(site.get("/api/v2/tasks?state=succeeded")["items"]) == 2)
+        poll_until(lambda: len(site.get("/api/v2/tasks?state=succeeded")["items"]) == 2)
         expect(row).to_have_count(1)
         page.get_by_role("button", name="resume live updates").click()
         expect(row).to_have_count(2)
@@ -188,7 +193,7 @@ def test_what_changes_while_it_is_read_is_read_again(site: Site) -> None:
         answer = route.fetch()
         if not held:  # until what it says is no longer true, and others have been told
             held.append(answer.json()["state"])
-            site.until(lambda: site.get(f"/api/v2/tasks/{task}")["state"] == "succeeded")
+            poll_until(lambda: site.get(f"/api/v2/tasks/{task}")["state"] == "succeeded")
             time.sleep(1.5)
         route.fulfill(response=answer)
 
@@ -228,15 +233,21 @@ def test_the_health_of_a_server_that_is_unwell_is_shown(site: Site, tmp_path: Pa
 def test_an_approval_is_given_by_key(site: Site) -> None:
     ids = [site.submit("echo", {"n": n}, requires_approval=True) for n in range(2)]
     with site.page("/approvals") as page:
-        expect(page.locator("li .card")).to_have_count(2)
+        cards = page.locator("li .card")
+        expect(cards).to_have_count(2)
+        page.get_by_label("deciding as").fill("ann")
+        page.keyboard.press("Tab")
         page.keyboard.press("j")
         page.keyboard.press("a")
-        expect(page.locator("li .card")).to_have_count(1)
-        page.get_by_role("textbox", name="Comment").fill("not this one")
-        page.get_by_role("button", name="Reject", exact=True).click()
+        expect(cards.first).to_contain_text("Approving as ann")
+        cards.last.get_by_role("textbox", name="Comment").fill("not this one")
+        cards.last.get_by_role("button", name="Reject", exact=True).click()
+        expect(cards.first).to_contain_text("approved by ann")  # each in its place
+        expect(cards.last).to_contain_text("rejected by ann")
+        page.reload()
         expect(page.get_by_text("No open approvals")).to_be_visible()
     # The newest stands first.
-    site.until(lambda: site.get(f"/api/v2/tasks/{ids[1]}")["state"] == "succeeded")
+    poll_until(lambda: site.get(f"/api/v2/tasks/{ids[1]}")["state"] == "succeeded")
     assert site.get(f"/api/v2/tasks/{ids[0]}")["state"] == "failed"
 
 
@@ -252,7 +263,7 @@ def test_a_queue_is_paused_and_resumed(site: Site) -> None:
         expect(row).to_contain_text("1")
         assert site.get(f"/api/v2/tasks/{id}")["state"] == "queued"
         row.get_by_role("button", name="Resume").click()
-        site.until(lambda: site.get(f"/api/v2/tasks/{id}")["state"] == "succeeded")
+        poll_until(lambda: site.get(f"/api/v2/tasks/{id}")["state"] == "succeeded")
         expect(row).not_to_contain_text("new codec")
 
 

@@ -9,8 +9,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Site
+from tests.support import poll_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.contract("N-8"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.contract("N-8")]
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 LINK = "javascript:alert(3)"
@@ -50,10 +51,10 @@ def fill(site: Site, text: str = "plain") -> list[str]:
         queue if "/" not in name else "/api/v2/queues/echo/pause", {"by": name, "reason": text}
     )
     site.post("/api/v2/services", {"name": name, "task_types": [name]})
-    site.until(lambda: site.get(f"/api/v2/tasks/{dead}")["state"] == "dead")
+    poll_until(lambda: site.get(f"/api/v2/tasks/{dead}")["state"] == "dead")
     session = f"/sessions/{quote(name.replace('/', ''))}"
     notices = f"/api/v2{session}/notifications?peek=true"
-    site.until(lambda: site.get(notices)["items"])
+    poll_until(lambda: site.get(notices)["items"])
     tabs = [session, f"{session}?tab=notices", f"{session}?tab=preferences"]
     return [*[f"/tasks/{id}" for id in (echo, dead, stuck, asked, decided)], *tabs]
 

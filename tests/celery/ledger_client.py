@@ -19,7 +19,7 @@ from onward.settings import Settings
 from onward.workers.celery.wiring import celery_app, wake
 from tests.processes import Process
 from tests.servers import RedisServer
-from tests.support import PROFILES, a_task
+from tests.support import PROFILES, a_task, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SERVICES = ",".join(
@@ -75,11 +75,10 @@ class LedgerClient:
         assert task is not None
         return task
 
-    async def until(self, id: str, state: State, timeout: float = 30) -> Task:
-        async with asyncio.timeout(timeout):
-            while (task := await self.get(id)).state is not state:  # noqa: ASYNC110 of others
-                await asyncio.sleep(0.01)
-        return task
+    async def until(self, id: str, state: State, timeout: float = 60) -> Task:
+        return await wait_until(
+            lambda: self.get(id), timeout, holds=lambda task: task.state is state
+        )
 
     async def events(self, id: str) -> list[str]:
         page = await self.backend.tasks.events(after="", limit=100, task=id)

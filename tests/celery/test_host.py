@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from onward import TryAgain
+from onward.client.service import Service
 from onward.core.task import State
-from onward.services.function import Service
 from onward.settings import Settings
 from onward.workers.celery import host as host_module
 from onward.workers.celery.host import TRANSPORT, CeleryHost, HostThread
@@ -43,7 +43,7 @@ class Doings:
 
     def slow(self, n: int = 0) -> int:
         self.done.append(n)
-        self.go.wait(10)
+        self.go.wait(60)
         return n
 
     async def patient(self) -> None:
@@ -92,7 +92,7 @@ def doings() -> Iterator[Doings]:
 async def hosted(redis: RedisServer, doings: Doings) -> AsyncIterator[HostOnLedger]:
     redis.client.flushall()
     async with ledger_client(redis) as here:
-        hosted = HostOnLedger(here, doings, lease_ms=600, retry_schedules={"Default": [60.0]})
+        hosted = HostOnLedger(here, doings, lease_ms=6_000, retry_schedules={"Default": [60.0]})
 
         async def signed_on() -> bool:
             return await here.workers() == ["celery@test/1"]
@@ -171,7 +171,7 @@ async def test_what_ends_in_time_is_not_handed_back(hosted: HostOnLedger, doings
     id = await hosted.ledger.submit("slow", {})
     working = asyncio.create_task(hosted.work("slow"))
     await wait_until(lambda: doings.done == [0])
-    closing = asyncio.create_task(hosted.close(grace_ms=5_000))
+    closing = asyncio.create_task(hosted.close(grace_ms=60_000))
     await asyncio.sleep(0.1)
     assert not closing.done()
     doings.go.set()

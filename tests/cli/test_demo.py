@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,31 +14,14 @@ import pytest
 
 from onward.cli.demo.scenario import SESSIONS
 from onward.cli.demo.shop import TYPES
+from tests.e2e.shell import ONWARD, run
 from tests.processes import HTTP, Process, Server, free_port, serving
 from tests.support import poll_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-ONWARD = [sys.executable, "-m", "onward.cli"]
 PATIENCE_S = 90
 UNDOING = ("demo-release", "demo-refund")
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return {**kept, "PYTHONWARNINGS": "error", **more}
-
-
-def onward(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*ONWARD, *arguments],
-        cwd=cwd,
-        env=environment(**env),
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
 
 
 def items(url: str, path: str, **query: Any) -> list[dict[str, Any]]:
@@ -135,7 +115,7 @@ def test_a_demo_that_was_killed_is_cleared_up_by_the_next(tmp_path: Path) -> Non
         with playing(server.url, tmp_path) as demo:
             demo.kill()
         assert len(demo_schedules(server.url)) == 3
-        done = onward("demo", "--for", "100ms", cwd=tmp_path, ONWARD_URL=server.url)
+        done = run("demo", "--for", "100ms", cwd=tmp_path, ONWARD_URL=server.url)
         assert done.returncode == 0, done.stderr
         assert demo_schedules(server.url) == set()
 
@@ -160,7 +140,7 @@ def test_the_demo_goes_on_when_its_server_was_killed(tmp_path: Path) -> None:
 
 def test_where_no_server_answers_it_starts_its_own(tmp_path: Path) -> None:
     port = free_port()
-    done = onward(
+    done = run(
         *("demo", "--for", "1s", "--json", "--port", str(port)), cwd=tmp_path, TMPDIR=str(tmp_path)
     )
     assert done.returncode == 0, done.stderr + done.stdout
@@ -180,20 +160,20 @@ def _silent(port: int) -> bool:
 def test_a_server_that_was_named_and_is_not_there_is_not_replaced(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for named in (("--server", url), ()):
-        done = onward("demo", *named, cwd=tmp_path, ONWARD_URL=url)
+        done = run("demo", *named, cwd=tmp_path, ONWARD_URL=url)
         assert done.returncode == 5
         assert f"no server answers at {url}" in done.stderr
         assert "onward up" in done.stderr
 
 
 def test_a_url_that_is_none_is_told(tmp_path: Path) -> None:
-    done = onward("demo", cwd=tmp_path, ONWARD_URL="ftp://nowhere")
+    done = run("demo", cwd=tmp_path, ONWARD_URL="ftp://nowhere")
     assert done.returncode == 2
     assert "'ftp://nowhere' is not the URL of a server" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_what_excludes_each_other_is_refused(tmp_path: Path) -> None:
-    done = onward("demo", "--port", "1", "--server", "http://127.0.0.1:2", cwd=tmp_path)
+    done = run("demo", "--port", "1", "--server", "http://127.0.0.1:2", cwd=tmp_path)
     assert done.returncode == 2
     assert "exclude each other" in done.stderr

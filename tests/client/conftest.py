@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 
-from onward.app import build
 from onward.client.http import Client
-from onward.client.worker import Worker
-from onward.server import server as make_server
+from onward.client.service import Service
+from onward.client.worker import Transport, Worker
 from onward.settings import Settings
+from onward.testing.sandbox import serving
+from onward.wire.frames import RegisterFrame
+from onward.workers.ledger.pull import LedgerTransport
+from tests.servers import fresh_url
 from tests.support import wait_until
 
 
@@ -21,16 +24,8 @@ from tests.support import wait_until
 async def served(**settings: Any) -> AsyncIterator[str]:
     """The URL of a server on a ledger in memory."""
     chosen = Settings(**{"ledger": "sqlite://", "port": 0, **settings})
-    app = build(chosen)
-    server = make_server(app, chosen, drain=app.drain)
-    serving = asyncio.create_task(server._serve())
-    await wait_until(lambda: server.started or serving.done())
-    try:
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        await serving
+    async with serving(chosen) as (_, url):
+        yield url
 
 
 @pytest.fixture
@@ -130,10 +125,51 @@ async def line(url: str) -> AsyncIterator[Line]:
 
 async def wait_until_put_off(client: Client, task: str) -> None:
     """Handed back by a worker that cannot do it: no attempt is burned, and `explain` says why."""
-    async with asyncio.timeout(30):
-        while (said := await client.explain(task)).reason != "unknown_service":  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    said = await wait_until(
+        lambda: client.explain(task), holds=lambda said: said.reason == "unknown_service"
+    )
     assert "this worker serves no" in said.sentence
     types = [event.type for event in (await client.events(task)).items]
     assert "task.released" in types
     assert not {"task.retrying", "task.failed"} & set(types)
+
+
+class Served:
+    """A server, and a worker on it by one of the transports."""
+
+    def __init__(self, url: str, client: Client, serving: dict[str, Any]) -> None:
+        self.url = url
+        self.client = client
+        self._serving = serving
+
+    async def start(self, worker: Worker) -> asyncio.Task[None]:
+        task = asyncio.create_task(worker.serve(**self._serving))
+        await wait_until(lambda: worker.connected or task.done())
+        return task
+
+
+@pytest.fixture(params=["socket", "http", "ledger"])
+async def site(request: pytest.FixtureRequest) -> Any:
+    ledger = fresh_url("valkey") if request.param == "ledger" else "sqlite://"
+    settings = Settings(ledger=ledger)
+
+    def make(
+        me: RegisterFrame, services: Mapping[str | None, Service], on_drain: Callable[[], None]
+    ) -> Transport:
+        return LedgerTransport(
+            settings,
+            name=str(me.worker_id),
+            slots=1,
+            services={name: service for name, service in services.items() if name is not None},
+            groups={},
+            queues=me.services,
+            on_drain=on_drain,
+        )
+
+    ways: dict[str, Any] = {
+        "socket": {},
+        "http": {"listen": "http://127.0.0.1:0"},
+        "ledger": {"transport": make},
+    }
+    async with served(ledger=ledger) as url, Client(url) as client:
+        yield Served(url, client, ways[request.param])

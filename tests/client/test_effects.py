@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from onward import Context, Worker
-from onward.client import context as client_context
+from onward.client import task_context as client_context
+from onward.client.context import PlainContext
+from onward.client.failures import EffectUnknown
 from onward.client.http import Client
-from onward.services.function import EffectUnknown, PlainContext
 from tests.client.conftest import Line, Start
 from tests.support import wait_until
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from onward.client.errors import ProblemError, StillRunning, TaskFailed
+from onward.client.failures import Refused
 from onward.client.http import Client
 from onward.client.worker import Worker
 from onward.flow.builder import Flow, params, shared
-from onward.services.function import Refused
 from tests.client.conftest import Line, Start
 
 pytestmark = pytest.mark.contract("N-5", "N-7")

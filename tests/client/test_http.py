@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from onward.client.context import Context
 from onward.client.errors import ProblemError, StillRunning, TaskFailed, Unreachable
+from onward.client.failures import Refused
 from onward.client.http import Client
 from onward.client.worker import Worker
-from onward.services.function import Context, Refused
 from tests.client.conftest import Line, Start
 
 

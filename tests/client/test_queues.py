@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import pytest
 
 from onward import Worker
-from onward.client.http import Client
-from onward.client.worker import Transport
-from onward.services.function import Service
-from onward.settings import Settings
-from onward.wire.frames import RegisterFrame
-from onward.workers.ledger.pull import LedgerTransport
-from tests.client.conftest import served, wait_until_put_off
-from tests.servers import fresh_url
-from tests.support import wait_until
+from tests.client.conftest import Served, wait_until_put_off
 
 
 def embedder(url: str, *queues: str, name: str = "embed") -> Worker:
@@ -28,47 +18,6 @@ def embedder(url: str, *queues: str, name: str = "embed") -> Worker:
         return len(text)
 
     return worker
-
-
-class Served:
-    """A server, and a worker on it by one of the transports."""
-
-    def __init__(self, url: str, client: Client, serving: dict[str, Any]) -> None:
-        self.url = url
-        self.client = client
-        self._serving = serving
-
-    async def start(self, worker: Worker) -> asyncio.Task[None]:
-        task = asyncio.create_task(worker.serve(**self._serving))
-        await wait_until(lambda: worker.connected or task.done())
-        return task
-
-
-@pytest.fixture(params=["socket", "http", "ledger"])
-async def site(request: pytest.FixtureRequest) -> Any:
-    ledger = fresh_url("valkey") if request.param == "ledger" else "sqlite://"
-    settings = Settings(ledger=ledger)
-
-    def make(
-        me: RegisterFrame, services: Mapping[str | None, Service], on_drain: Callable[[], None]
-    ) -> Transport:
-        return LedgerTransport(
-            settings,
-            name=str(me.worker_id),
-            slots=1,
-            services={name: service for name, service in services.items() if name is not None},
-            groups={},
-            queues=me.services,
-            on_drain=on_drain,
-        )
-
-    ways: dict[str, Any] = {
-        "socket": {},
-        "http": {"listen": "http://127.0.0.1:0"},
-        "ledger": {"transport": make},
-    }
-    async with served(ledger=ledger) as url, Client(url) as client:
-        yield Served(url, client, ways[request.param])
 
 
 @pytest.mark.contract("R-1")

@@ -7,6 +7,7 @@ import datetime
 import ipaddress
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,8 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     await reader.read(1)
     writer.write(TEAPOT)
     writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 @pytest.fixture
@@ -87,3 +90,36 @@ async def test_a_server_without_tls_is_named() -> None:
             await client.health()
     assert "http://" in (refused.value.hint or "")
     server.close()
+
+
+async def test_a_client_can_be_told_which_authority_to_trust(
+    behind_tls: str, certificate: Path
+) -> None:
+    for trusted in (str(certificate), ssl.create_default_context(cafile=certificate), False):
+        async with Client(behind_tls, verify=trusted) as client:
+            with pytest.raises(ProblemError, match="418"):
+                await client.health()
+
+
+async def test_a_client_sends_its_headers_and_waits_as_long_as_it_is_told() -> None:
+    heads: list[bytes] = []
+    hung_up = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        await reader.read()  # until the client hangs up: it gets no answer
+        writer.close()
+        await writer.wait_closed()
+        hung_up.set()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with Client(
+        url, headers={"x-team": "shop"}, timeout=datetime.timedelta(seconds=2)
+    ) as client:
+        with pytest.raises(Unreachable):
+            await client.cancel("01990000")
+    await hung_up.wait()
+    server.close()
+
+    assert [b"x-team: shop" in head for head in heads] == [True]

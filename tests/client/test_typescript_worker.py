@@ -120,6 +120,18 @@ async def test_the_example_of_the_readme_does_its_task(
     assert await client.run("greet", {"name": "Ada"}) == "hello Ada"
 
 
+@pytest.mark.contract("K-11")
+async def test_a_worker_with_a_key_works_for_a_closed_server(
+    tmp_path: Path, workers: Workers
+) -> None:
+    key = "an-admin-key-of-thirty-two-characters"
+    (tmp_path / "server").mkdir()
+    with serving(tmp_path / "server", ONWARD_ADMIN_KEY=key) as server:
+        await workers.start(server.url, "examples/hello.js", ONWARD_KEY=key)
+        async with Client(server.url, key=key) as client:
+            assert await client.run("greet", {"name": "Ada"}) == "hello Ada"
+
+
 async def test_a_handler_is_told_of_its_task_and_its_service_is_declared(
     url: str, client: Client, workers: Workers
 ) -> None:
@@ -249,9 +261,9 @@ async def test_sigterm_finishes_what_runs_and_takes_nothing_more(
 
 async def draining(client: Client) -> None:
     """Until the server knows that its worker goes."""
-    async with asyncio.timeout(WAIT_S):
-        while not all(worker.draining for worker in await client.workers()):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await wait_until(
+        client.workers, WAIT_S, holds=lambda workers: all(worker.draining for worker in workers)
+    )
 
 
 async def test_a_second_signal_leaves_at_once_and_the_task_goes_back(

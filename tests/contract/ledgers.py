@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onward.core.contract import Backend
 from onward.ledgers import open_backend
-from tests.servers import fresh_url
+from tests.servers import fresh_url, postgres_ledger_url
 
 KEYS = f"k2:{'B' * 43}=,k1:{'A' * 43}="
 
@@ -17,4 +17,6 @@ LEDGERS: Mapping[str, Callable[[Path], Backend]] = {
     "sqlite-sealed": lambda _: open_backend("sqlite:///:memory:", keys=KEYS),
     "redis7": lambda _: open_backend(fresh_url("redis7")),
     "valkey": lambda _: open_backend(fresh_url("valkey")),
+    "postgres15": lambda _: open_backend(postgres_ledger_url("postgres15")),
+    "postgres18": lambda _: open_backend(postgres_ledger_url("postgres18")),
 }

@@ -11,7 +11,8 @@ import msgspec
 from onward.core.approval import ask
 from onward.core.clock import ManualClock
 from onward.core.outcome import Failed, Succeeded
-from onward.core.task import Fault, TaskId
+from onward.core.task import TaskId
+from onward.faults import Fault
 from onward.ledgers.archive import ArchivedBackend, Archiver
 from onward.ledgers.sealed import SealedBackend, unwrap
 from tests.contract.driver import Driver

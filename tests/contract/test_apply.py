@@ -12,7 +12,8 @@ from onward.core import machine, moves
 from onward.core.contract import Key, Moved, Verdict
 from onward.core.outcome import Failed, Lost, Parked, Released, Succeeded
 from onward.core.policy import Overrides
-from onward.core.task import FINAL_EVENTS, Fault, Lane, State
+from onward.core.task import FINAL_EVENTS, Lane, State
+from onward.faults import Fault
 from tests.contract.driver import Driver, submission
 from tests.support import NOW, PROFILES, a_task, an_ask, ids, replay
 
@@ -381,7 +382,7 @@ async def test_a_promoted_task_goes_before_everybody_in_its_lane(driver: Driver)
     tasks = await driver.submit_some(4)
     for id in (tasks[2].id, tasks[3].id):
         found = await driver.task(id)
-        ahead = msgspec.structs.replace(moves.unchanged(found, None), ahead=True)
+        ahead = msgspec.structs.replace(moves.of_task(found, None), ahead=True)
         assert (await driver.apply(ahead)).verdicts == [Verdict.APPLIED]
     assert await driver.store.position(tasks[2].id) == 1
     order = [tasks[2].id, tasks[3].id, tasks[0].id, tasks[1].id]

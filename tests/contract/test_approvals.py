@@ -11,7 +11,8 @@ from onward.core import machine
 from onward.core.approval import ask
 from onward.core.contract import Moved, Query, Verdict
 from onward.core.outcome import Failed, Parked, Succeeded
-from onward.core.task import Fault, State, Task
+from onward.core.task import State, Task
+from onward.faults import Fault
 from tests.contract.driver import Driver, submission
 from tests.support import NOW, PROFILES, a_task, ids, replay
 

@@ -11,7 +11,8 @@ import pytest
 from onward.core import machine
 from onward.core.contract import Query, Verdict
 from onward.core.outcome import Failed, Parked, Succeeded
-from onward.core.task import Fault, State
+from onward.core.task import State
+from onward.faults import Fault
 from onward.ledgers import open_backend
 from tests.contract.driver import Driver
 from tests.support import NOW, PROFILES, ids, replay

@@ -9,9 +9,10 @@ import pytest
 from onward.core.contract import Ask, Want
 from onward.core.outcome import Failed, Released
 from onward.core.policy import Overrides
-from onward.core.task import Fault, Lane, Priority, State
-from tests.contract.driver import Driver
-from tests.support import LEASE_MS, NOW, an_ask, ids
+from onward.core.task import Lane, Priority, State
+from onward.faults import Fault
+from tests.contract.driver import Driver, submission
+from tests.support import LEASE_MS, NOW, a_task, an_ask, ids
 
 NO_DELAY = Overrides(backoff_ms=(0,)).encode()
 
@@ -72,13 +73,43 @@ async def test_the_alarm_is_the_nearest_clock(
 
 async def test_a_claim_gives_what_is_needed_to_run_the_task(driver: Driver) -> None:
     task = await driver.submit(
-        type="t", payload="[1]", key="k", parent="p", overrides=NO_DELAY, journal="{}"
+        type="t", payload="[1]", key="k", parent="p", owner="o", overrides=NO_DELAY, journal="{}"
     )
     (claimed,) = await driver.claim()
     for name in type(claimed).__struct_fields__:
-        if name not in ("worker", "fence", "rev", "attempt", "letters"):
+        if name not in ("worker", "fence", "rev", "attempt", "letters", "started_at"):
             assert getattr(claimed, name) == getattr(task, name), name
     assert isinstance(claimed.lane, Lane)
+    assert claimed.started_at == driver.now
+
+
+async def test_a_claim_gives_since_when_it_was_queued_and_runs(driver: Driver) -> None:
+    """Of a task that was never moved, of one born into a free slot, and of one that comes again."""
+    plain, dressed = await driver.submit(), await driver.submit(owner="o")
+    driver.now += 7
+    clocks = [(NOW, driver.now)] * 2
+    claimed = await driver.claim(limit=2)
+    assert [(one.id, one.queued_at, one.started_at) for one in claimed] == [
+        (task.id, *clock) for task, clock in zip((plain, dressed), clocks, strict=True)
+    ]
+    born = submission(a_task(queue="r", created_at=driver.now))
+    (straight,) = (await driver.insert(born, asks=(an_ask("r"),))).claimed
+    assert (straight.queued_at, straight.started_at) == (driver.now, driver.now)
+    driver.now += 5
+    await driver.settle(claimed[0], Released())
+    driver.now += 3
+    (again,) = await driver.claim()
+    assert (again.queued_at, again.started_at) == (driver.now - 3, driver.now)
+
+
+@pytest.mark.contract("K-5")
+async def test_a_claim_gives_the_owner(driver: Driver) -> None:
+    """Also of a task that has nothing else out of the ordinary, born into a free slot or not."""
+    await driver.submit(owner="o")
+    await driver.submit()
+    assert [claimed.owner for claimed in await driver.claim(limit=2)] == ["o", None]
+    (born,) = (await driver.insert(submission(a_task(owner="o")), asks=(an_ask(),))).claimed
+    assert born.owner == "o"
 
 
 async def test_each_claim_raises_the_fence(driver: Driver) -> None:

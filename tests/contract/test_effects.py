@@ -94,6 +94,17 @@ async def test_an_attempt_that_was_overtaken_cannot_undo_what_the_next_may_be_re
 
 
 @pytest.mark.contract("S1-8")
+async def test_an_attempt_that_was_overtaken_cannot_undo_what_the_next_began(
+    driver: Driver,
+) -> None:
+    effects, first = driver.backend.effects, await driver.running()
+    second = await again(driver, first)
+    await effects.begin(second, "charge", now=NOW)
+    await effects.undo(first, "charge")
+    assert await effects.begin(second, "charge", now=NOW) == Effect(first.id, second.fence, None)
+
+
+@pytest.mark.contract("S1-8")
 async def test_only_the_fence_that_began_an_effect_finishes_it(driver: Driver) -> None:
     effects, first = driver.backend.effects, await driver.running()
     assert not await effects.finish(first, "charge", "0", fence=1), "it was never begun"
@@ -193,6 +204,10 @@ async def test_a_file_of_an_earlier_version_keeps_its_effects(tmp_path: Path, ke
     await driver.backend.close()
 
     connection = apsw.Connection(f"{tmp_path}/onward.db")
+    for (view,) in connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'view'"
+    ).fetchall():
+        connection.execute(f"DROP VIEW {view}")
     connection.execute(
         "CREATE TABLE was (key TEXT NOT NULL, name TEXT NOT NULL, fence INTEGER NOT NULL,"
         " begun_at INTEGER NOT NULL, value TEXT, PRIMARY KEY (key, name)) STRICT, WITHOUT ROWID;"

@@ -27,7 +27,8 @@ from hypothesis.stateful import (
 from onward.core import machine
 from onward.core.contract import Ask, Backend, LeaseRenewal, LeaseStatus, Move, Submission, Verdict
 from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
-from onward.core.task import FINAL, FINAL_EVENTS, Claimed, Fault, Letter, State, Task
+from onward.core.task import FINAL, FINAL_EVENTS, Claimed, Letter, State, Task
+from onward.faults import Fault
 from tests.contract.driver import Driver
 from tests.contract.ledgers import LEDGERS
 from tests.contract.model import Model

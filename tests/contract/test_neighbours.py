@@ -15,7 +15,8 @@ from onward.core.contract import Backend, LeaseRenewal, LeaseStatus, Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Failed, Outcome, Parked, Succeeded
 from onward.core.slots import WorkerSlots
-from onward.core.task import Claimed, Fault, State, Task, fault_of, new_id
+from onward.core.task import Claimed, State, Task, fault_of, new_id
+from onward.faults import Fault
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, wait_until
 
 LONE = "\ud800"  # half of a pair: no text that a ledger could keep
@@ -111,12 +112,18 @@ async def test_an_outcome_that_cannot_be_kept_ends_its_own_attempt_and_no_other(
 
 async def test_a_fault_keeps_what_can_be_kept_of_it(post: Post) -> None:
     (held,) = await post.held(1)
-    bad = failing(message=f"no {LONE} here", retry_after_ms=90_000.7, details=object(), status=503)
+    bad = failing(
+        kind="Err\0r",
+        message=f"no {LONE} here",
+        retry_after_ms=90_000.7,
+        details=object(),
+        status=503,
+    )
     assert await post.settle(held, bad) is Verdict.APPLIED
     found = await post.task(held.id)
     fault = fault_of(found.error)
     assert fault is not None
-    assert (fault.kind, fault.message, fault.status) == ("Error", "no ? here", 503)
+    assert (fault.kind, fault.message, fault.status) == ("Err?r", "no ? here", 503)
     assert (found.state, found.run_at) == (State.SCHEDULED, NOW + 90_000)
 
 

@@ -10,7 +10,8 @@ from onward.core.clock import ManualClock
 from onward.core.contract import Verdict
 from onward.core.outcome import Failed, Succeeded
 from onward.core.tail import Tail
-from onward.core.task import Event, Fault, State
+from onward.core.task import Event, State
+from onward.faults import Fault
 from tests.contract.driver import Driver
 from tests.support import NOW
 

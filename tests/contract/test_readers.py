@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,7 +12,7 @@ from onward.core.clock import ManualClock
 from onward.core.contract import POSTPONE_MS, Backend
 from onward.core.duty import LEASE_MS as DUTY_MS
 from onward.core.duty import Duty
-from onward.core.readers import CURSORS, DAY_MS, RENEW_MS, Readers
+from onward.core.readers import CURSORS, DAY_MS, RENEW_MS, RETIRED, Readers, record_activity
 from onward.core.tail import Tail
 from onward.core.task import Event
 from tests.contract.driver import Driver
@@ -83,6 +84,59 @@ async def test_silence_is_counted_once_however_many_servers_look(driver: Driver)
     assert found.seen_at == NOW
 
 
+async def test_a_reader_that_looked_a_moment_ago_is_not_silent(driver: Driver) -> None:
+    clock = ManualClock()
+    readers = Readers(driver.backend, clock, DAY_MS)
+    await Tail(driver.backend, Listing("reader"), clock).catch_up()
+    clock.advance(RENEW_MS)
+    await readers.retire_silent()
+    assert [one.silent_ms for one in await readers.list()] == [0]
+
+
+async def test_a_reader_that_looks_while_it_is_counted_is_not_silent(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, documents = ManualClock(), driver.backend.documents
+    readers = Readers(driver.backend, clock, DAY_MS)
+    await Tail(driver.backend, Listing("reader"), clock).catch_up()
+    clock.advance(3 * RENEW_MS)
+    put = documents.put
+
+    async def after_a_look(*document: str, **more: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(documents, "put", put)
+            await record_activity(documents, "reader", now=clock.now())
+        return await put(*document, **more)
+
+    monkeypatch.setattr(documents, "put", after_a_look)
+    await readers.retire_silent()
+    (found,) = await readers.list()
+    assert (found.silent_ms, found.seen_at) == (0, clock.now())
+
+
+async def test_a_reader_that_reads_on_while_it_is_retired_is_not_retired(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, documents = ManualClock(), driver.backend.documents
+    readers = Readers(driver.backend, clock, RENEW_MS)
+    tail = Tail(driver.backend, Listing("reader"), clock)
+    await tail.catch_up()
+    await driver.submit()
+    clock.advance(3 * RENEW_MS)
+    put = documents.put
+
+    async def after_reading(kind: str, *document: str, **more: Any) -> Any:
+        if kind == RETIRED:
+            with monkeypatch.context() as patch:
+                patch.setattr(documents, "put", put)
+                await tail.catch_up()
+        return await put(kind, *document, **more)
+
+    monkeypatch.setattr(documents, "put", after_reading)
+    await readers.retire_silent()
+    assert [(one.name, one.retired) for one in await readers.list()] == [("reader", False)]
+
+
 async def test_the_cursor_of_an_older_version_begins_to_be_silent_now(driver: Driver) -> None:
     clock = ManualClock()
     readers = Readers(driver.backend, clock, DAY_MS)
@@ -137,6 +191,16 @@ async def test_a_reader_can_be_forgotten(driver: Driver) -> None:
     assert not await readers.forget("reader")
     assert await readers.list() == []
     assert await driver.store.purge([over.id], now=NOW) == 1
+
+
+async def test_a_retired_reader_can_be_forgotten(driver: Driver) -> None:
+    clock = ManualClock()
+    readers = Readers(driver.backend, clock, RENEW_MS)
+    await Tail(driver.backend, Listing("reader"), clock).catch_up()
+    await run_for(readers, clock, 4 * RENEW_MS)
+    assert [one.retired for one in await readers.list()] == [True]
+    assert await readers.forget("reader")
+    assert await readers.list() == []
 
 
 @pytest.mark.parametrize("postpone_ms", [POSTPONE_MS, 10 * POSTPONE_MS])

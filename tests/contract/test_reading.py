@@ -9,7 +9,8 @@ from onward.core import machine
 from onward.core.contract import LeaseRenewal, Query
 from onward.core.outcome import Failed, Lost, Parked, Released
 from onward.core.policy import Overrides
-from onward.core.task import Event, Fault, Lane, Priority, State, Task
+from onward.core.task import Event, Lane, Priority, State, Task
+from onward.faults import Fault
 from tests.contract.driver import Driver, submission
 from tests.support import LEASE_MS, NOW, a_task, an_ask, ids, replay
 
@@ -104,6 +105,8 @@ async def test_pages_are_not_disturbed_by_what_comes_meanwhile(driver: Driver) -
         (Query(type="other"), "a"),
         (Query(queue="qb"), "b"),
         (Query(session="s"), "ca"),
+        (Query(owner="k"), "ba"),
+        (Query(owner="k", session="s"), "a"),
         (Query(parent="p"), "b"),
         (Query(text="needle"), "dc"),
         (Query(text="id-a"), "a"),
@@ -115,8 +118,8 @@ async def test_pages_are_not_disturbed_by_what_comes_meanwhile(driver: Driver) -
     ],
 )
 async def test_find_filters(driver: Driver, query: Query, expected: str) -> None:
-    await driver.submit(id="id-a", queue="qa", type="other", session="s")
-    await driver.submit(id="id-b", queue="qb", profile="sync", parent="p")
+    await driver.submit(id="id-a", queue="qa", type="other", session="s", owner="k")
+    await driver.submit(id="id-b", queue="qb", profile="sync", parent="p", owner="k")
     await driver.submit(id="id-c", queue="qc", session="s", payload='["needle"]', run_at=NOW + 9)
     held = await driver.running(id="id-d", queue="qd")
     await driver.settle(held, BAD)
@@ -131,6 +134,24 @@ async def test_find_by_fingerprint_groups_the_dead(driver: Driver) -> None:
     dead = await driver.all()
     page = await driver.store.find(Query(fingerprint=dead[0].fingerprint))
     assert ids(page.items) == ids(dead[1::-1])
+
+
+# What has waited longest.
+
+
+@pytest.mark.contract("N-5")
+async def test_open_approvals_are_found_the_longest_open_first(driver: Driver) -> None:
+    asked = []
+    for _ in range(3):
+        driver.now += 1_000
+        asked.append(await driver.submit(waiting_for="approval", type="deploy"))
+    found = await driver.store.open_approvals(2)
+    assert [(one.task, one.type, one.generation, one.asked_at) for one in found] == [
+        (task.id, "deploy", 1, task.created_at) for task in asked[:2]
+    ]
+    await driver.intervene(asked[0], machine.cancel)
+    await driver.submit(waiting_for="timer")
+    assert [one.task for one in await driver.store.open_approvals(9)] == ids(asked[1:])
 
 
 # Position.
@@ -207,6 +228,30 @@ async def test_what_was_offered_is_counted_as_what_becomes_of_it(driver: Driver)
 
 
 # Counts.
+
+
+async def test_the_age_of_a_queue_is_that_of_its_earliest_head(driver: Driver) -> None:
+    """Of all lanes and priorities; behind a head nothing is looked at."""
+    await driver.submit(queue="a", priority=Priority.LOW)
+    driver.now += 10
+    await driver.submit(queue="a", priority=Priority.HIGH)
+    await driver.submit(queue="b")
+    driver.now += 10
+    await driver.submit(queue="b")
+    await driver.submit(queue="later", run_at=driver.now + 1_000)
+    queues = ["a", "b", "later", "none"]
+    assert await driver.store.oldest(queues) == {"a": NOW, "b": NOW + 10}
+    await driver.claim("b")
+    assert await driver.store.oldest(queues) == {"a": NOW, "b": NOW + 20}
+    assert await driver.store.oldest([]) == {}
+
+
+async def test_what_is_tried_again_counts_from_when_it_was_queued_again(driver: Driver) -> None:
+    held = await driver.running(overrides=NO_DELAY)
+    driver.now += 500
+    await driver.settle(held, Failed(Fault(kind="TimeoutError", message="no answer")))
+    assert (await driver.task(held.id)).lane is Lane.RETRY
+    assert await driver.store.oldest(["q"]) == {"q": driver.now}
 
 
 async def test_counts_are_those_of_a_recount(driver: Driver) -> None:
@@ -316,6 +361,7 @@ async def test_what_a_field_holds_comes_back_as_it_went(driver: Driver) -> None:
         journal="{}",
         progress="0.5",
         session="s",
+        owner="k",
         parent="p",
         key="k" * 200,
     )

@@ -145,7 +145,7 @@ async def test_a_caller_that_leaves_during_hello_leaves_no_connection_behind() -
     connection = redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
     redis.connection_pool.make_connection = lambda: connection  # type: ignore[method-assign]
     opening = asyncio.ensure_future(open_connection(redis))
-    while not connection.is_connected:  # noqa: ASYNC110 nobody tells
+    while not connection.is_connected:  # noqa: ASYNC110 the very turn in which it is
         await asyncio.sleep(0)
     assert opening.cancel()
     await asyncio.wait([opening])

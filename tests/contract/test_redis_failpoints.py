@@ -12,7 +12,8 @@ from redis.exceptions import ResponseError
 
 from onward.core.contract import Ask, Key, LeaseRenewal, Move, Verdict
 from onward.core.outcome import Failed, Parked, Released, Succeeded
-from onward.core.task import Fault, Letter
+from onward.core.task import Letter
+from onward.faults import Fault
 from onward.ledgers.redis import RedisBackend, client
 from onward.ledgers.redis.repair import RowRepair
 from tests.contract.driver import Driver, submission

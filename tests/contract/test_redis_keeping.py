@@ -7,18 +7,20 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx2
 import pytest
 from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
-from onward.core.clock import SharedClock, uptime_ms, wall_ahead_ms
+from onward.core import clock
+from onward.core.clock import SharedClock, measured, uptime_ms, wall_ahead_ms, wall_ms
 from onward.core.errors import LedgerUnavailable, NotLetIn
-from onward.ledgers import redis as ledger
 from onward.ledgers.redis import RedisBackend
-from onward.ledgers.redis.client import Functions, refused
+from onward.ledgers.redis.client import refused
 from tests.contract.driver import Driver
-from tests.running_app import running_app
+from tests.running_app import App, running_app
 from tests.servers import FLAVOURS, fresh_url, shared
+from tests.support import wait_until
 
 
 @pytest.fixture(params=FLAVOURS)
@@ -164,15 +166,12 @@ async def test_health_is_degraded_while_it_may_forget_and_fails_when_it_has(
         assert part["status"] == "degraded"
         assert "keeps nothing" in part["warnings"][0]
         client.flushall()
-        answers: list[Any] = []
+        health = await unhealthy(app)
+        assert "the ledger is gone" in health.json()["details"]["ledger"]["error"]
 
-        async def ask() -> bool:
-            answers.append(await app.get("/health"))
-            return bool(answers[-1].status_code == 503)
 
-        while not await ask():  # noqa: ASYNC110 the server looks once a second
-            await asyncio.sleep(0.05)
-        assert "the ledger is gone" in answers[-1].json()["details"]["ledger"]["error"]
+async def unhealthy(app: App) -> httpx2.Response:
+    return await wait_until(lambda: app.get("/health"), holds=lambda said: said.status_code == 503)
 
 
 async def test_no_stream_is_made_in_a_redis_that_has_lost_the_ledger(
@@ -181,22 +180,26 @@ async def test_no_stream_is_made_in_a_redis_that_has_lost_the_ledger(
     url = shared(flavour).url
     with capture_logs() as lines:
         async with running_app(ledger=url, redis=url, builtin_worker=True, archive="") as app:
-            async with asyncio.timeout(30):
-                while not client.keys("onward:fed:*"):  # noqa: ASYNC110 another process
-                    await asyncio.sleep(0.05)
-                client.flushall()
-                while (await app.get("/health")).status_code != 503:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-                # A look may have been half way through when the ledger went.
-                client.flushall()
-                seen = len(lines)
-
-                def looks() -> int:
-                    return sum(each["event"] == "stream out of reach" for each in lines[seen:])
-
-                while looks() < 8:  # noqa: ASYNC110 several of each feed
-                    await asyncio.sleep(0.05)
+            await wait_until(lambda: client.keys("onward:fed:*"))
+            client.flushall()
+            await unhealthy(app)
+            # A look of each feed may have been half way through when the ledger went.
+            await both_feeds_look(lines)
+            client.flushall()
+            for _ in range(3):
+                await both_feeds_look(lines)
             assert client.keys("*") == []
+
+
+async def both_feeds_look(lines: list[Any]) -> None:
+    before = len(lines)
+
+    def feeds() -> set[str]:
+        return {
+            each["streams"] for each in lines[before:] if each["event"] == "stream out of reach"
+        }
+
+    await wait_until(feeds, holds=lambda found: len(found) == 2)
 
 
 @pytest.mark.parametrize(
@@ -227,22 +230,13 @@ def test_a_fault_of_our_own_is_not() -> None:
     assert isinstance(refused(ResponseError("user_function:1: attempt to index")), ResponseError)
 
 
-async def test_a_time_that_came_late_is_not_believed(
-    backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend.ahead_ms = 7
-    command = backend.functions.command
+async def test_a_time_that_came_late_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def a_minute_ahead() -> float:
+        return wall_ms() + 60_000
 
-    async def late(self: Functions, *arguments: Any) -> Any:
-        answer = await command(*arguments)
-        if arguments == ("TIME",):
-            return [int(answer[0]) + 60, answer[1]]
-        return answer
-
-    monkeypatch.setattr(Functions, "command", late)
-    assert await backend._measure() > wall_ahead_ms() + 50_000
-    monkeypatch.setattr(ledger, "LONGEST_TRIP_S", 0)
-    assert await backend._measure() == 7
+    assert await measured(a_minute_ahead, 7) > wall_ahead_ms() + 50_000
+    monkeypatch.setattr(clock, "LONGEST_TRIP_S", 0)
+    assert await measured(a_minute_ahead, 7) == 7
 
 
 async def test_a_wall_clock_that_is_set_is_not_seen_in_the_ledgers_time(

@@ -13,7 +13,8 @@ from onward.core.contract import Ask, Query
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.lanes import wants
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
-from onward.core.task import Ending, Fault, State, TaskId
+from onward.core.task import Ending, State, TaskId
+from onward.faults import Fault
 from onward.ledgers.redis import RedisBackend, bell, client, store
 from tests.contract.driver import Driver, submission
 from tests.contract.peers import Peer, listening

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from redis.exceptions import ResponseError
 
 from onward.core.contract import Fate, Key
 from onward.core.errors import Invalid
@@ -172,6 +173,24 @@ async def test_two_servers_that_start_at_once_migrate_together(
         await driver.backend.close()
 
 
+async def test_a_server_that_looked_before_another_migrated_begins_nothing_anew(
+    flavour: str,
+) -> None:
+    redis = old_ledger(flavour)
+    late = RedisBackend(shared(flavour).url)
+    command = late.functions.command
+
+    async def after_the_other(*arguments: Any) -> Any:
+        if layout._BEGIN in arguments:
+            await (await opened(flavour)).backend.close()
+        return await command(*arguments)
+
+    late.functions.command = after_the_other  # type: ignore[method-assign]
+    await late.functions.prepare()
+    await check_all(Driver(late), redis)
+    await late.close()
+
+
 async def test_it_waits_for_servers_of_the_old_version_to_stop(flavour: str) -> None:
     redis = old_ledger(flavour)
     redis.hset("onward:doc:server", "s1", f"1\x1f{int(redis.time()[0]) * 1000 + 60_000}\x1f{{}}")
@@ -195,12 +214,32 @@ async def test_what_others_put_under_the_old_names_is_left_alone(flavour: str) -
     redis.hset("task:foreign", "status", "PENDING")
     redis.delete("task:queued-14")
     redis.set("task:queued-14", "metadata of an agent")
+    redis.delete("tasks:pending:primary:orders:high")
+    redis.set("tasks:pending:primary:orders:high", "another string")
     driver = await opened(flavour)
     assert redis.lrange("tasks:pending:primary", 0, -1) == [b"queued-14", b"foreign"]
     assert redis.get("tasks:scheduled") == b"a string"
+    assert redis.get("tasks:pending:primary:orders:high") == b"another string"
     assert redis.exists("task:foreign", "task:queued-14") == 2
     assert (await driver.store.get(["queued-14"]))[0] is None
+    assert redis.zscore("onward:index", "queued-14") is None, "no task of ours is left of it"
     assert await driver.store.counts() == await driver.recount()
+    await driver.backend.close()
+
+
+async def test_what_others_put_there_after_a_task_was_moved_does_not_replace_it(
+    flavour: str,
+) -> None:
+    redis = old_ledger(flavour)
+    redis.set("onward:counts", "of no use")  # fails half way through the first step
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await opened(flavour)
+    assert redis.exists("onward:task:queued-0") == 1
+    redis.hset("task:queued-0", "status", "PENDING")
+    redis.delete("onward:counts")
+    driver = await opened(flavour)
+    assert (await driver.task("queued-0")).queue == "summarize"
+    assert redis.hgetall("task:queued-0") == {b"status": b"PENDING"}
     await driver.backend.close()
 
 

@@ -13,7 +13,8 @@ from onward.core.contract import Fate, Key, Query, Verdict
 from onward.core.follow import history
 from onward.core.outcome import Failed, Released, Succeeded
 from onward.core.tail import Tail
-from onward.core.task import Event, Fault, State
+from onward.core.task import Event, State
+from onward.faults import Fault
 from onward.ledgers.redis import RedisBackend
 from tests.contract.driver import Driver, submission
 from tests.faults.redis_invariants import check_nothing_was_refused, check_redis_invariants

@@ -10,7 +10,7 @@ import redis
 
 from onward.cli.redis_tasks import examine_tasks
 from onward.core.outcome import Failed, Succeeded
-from onward.core.task import Fault
+from onward.faults import Fault
 from onward.ledgers.redis import RedisBackend, repair
 from onward.ledgers.redis.repair import RowRepair
 from tests.contract.driver import Driver
@@ -35,6 +35,7 @@ async def driver(server: RedisServer) -> AsyncIterator[Driver]:
         await driver.submit(id=f"queued-{n}", queue="a:b", payload=f'"{"x" * 100}"')
     await driver.running(id="running", queue="r")
     await driver.submit(id="scheduled", run_at=NOW + 10)
+    await driver.submit(id="asked", waiting_for="approval")
     await driver.settle(await driver.running(id="dead", queue="d"), NO_MORE)
     await driver.settle(await driver.running(id="over", queue="o"), Succeeded("1"))
     yield driver
@@ -90,6 +91,10 @@ TEARS: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
     "not among the dead": (
         ("ZREM", "onward:dead", "dead"),
         {("not in onward:dead as its row says", "dead")},
+    ),
+    "not among the approvals": (
+        ("ZREM", "onward:approvals", "asked"),
+        {("not in onward:approvals as its row says", "asked")},
     ),
     "not in the index": (("ZREM", "onward:index", "dead"), {("not in onward:index", "dead")}),
     "an index of nobody": (
@@ -165,7 +170,7 @@ async def test_the_doctor_tells_what_it_found_and_what_it_repaired(
     driver: Driver, client: Any
 ) -> None:
     (well,) = examine_tasks(client, "", repair=False)
-    assert (well.mark, well.found) == ("✓", "9, each where its row says")
+    assert (well.mark, well.found) == ("✓", "10, each where its row says")
     client.delete(QUEUE)
     client.lpush("onward:faults", "1 ZADD onward:x: WRONGTYPE")
     torn, refused = examine_tasks(client, "", repair=False)

@@ -15,15 +15,15 @@ import pytest
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Succeeded
 from onward.ledgers import open_backend
+from onward.ledgers.sql.dialect import Step
 from onward.ledgers.sqlite import SqliteBackend, files, wal
 from onward.ledgers.sqlite.wal import WriteAheadLog
 from tests.contract.driver import Driver, submission
 from tests.support import a_task, wait_until
 
 MOST_BYTES = 64 << 20
-ENDLESS = (
-    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n, task"
-)
+COUNTING = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
+ENDLESS = Step("find", (1,), where=f"tid = ({COUNTING})")
 
 
 @pytest.fixture
@@ -112,14 +112,14 @@ async def test_a_long_read_of_ours_does_not_let_the_log_grow(file: Path, short: 
     backend = driver.backend
     assert isinstance(backend, SqliteBackend)
     await driver.submit()
-    reading = asyncio.create_task(backend.database.read_far(ENDLESS))
+    reading = asyncio.create_task(backend.database.read(ENDLESS, far=True))
     longest = await fill(driver, file, 64, f'"{"x" * 4_000}"')
     while not reading.done():
         longest = max(longest, await fill(driver, file, 4, f'"{"x" * 4_000}"'))
     with pytest.raises(LedgerUnavailable, match="takes too long"):
         await reading
     assert longest <= short
-    assert await backend.database.read_far("SELECT 1") == [(1,)], "others read as before"
+    assert len(await backend.database.read(Step("log_end"), far=True)) == 1, "others read as before"
     await backend.close()
 
 

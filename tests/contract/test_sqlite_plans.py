@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 import apsw
 import pytest
 
 from onward.core.contract import Query
 from onward.core.task import State
-from onward.ledgers.sqlite.database import QUERIES
-from onward.ledgers.sqlite.store import matching
+from onward.ledgers.sql.dialect import Step
+from onward.ledgers.sql.store import matching
+from onward.ledgers.sqlite.dialect import INDEXES, SCHEMA, STATEMENTS
 
 DEAD, WAITING = frozenset({State.DEAD}), frozenset({State.WAITING})
 
@@ -29,21 +28,27 @@ DEAD, WAITING = frozenset({State.DEAD}), frozenset({State.WAITING})
     ],
 )
 def test_a_search_for_trouble_reads_an_index(query: Query, index: str) -> None:
-    schema = files("onward.ledgers.sqlite") / "migrations/0001_initial.sql"
-    ledger = apsw.Connection(":memory:")
-    ledger.execute(schema.read_text())
-    where, bindings = matching(query)
-    find = f"EXPLAIN QUERY PLAN SELECT * FROM task WHERE {where} ORDER BY tid DESC LIMIT 10"  # noqa: S608
-    plan = " ".join(str(row[3]) for row in ledger.execute(find, bindings).fetchall())
-    assert f"USING INDEX {index} " in plan
-    ledger.close()
+    where, values = matching(query)
+    assert f"USING INDEX {index} " in plan_of(Step("find", (10, *values), where=where))
 
 
 def test_documents_past_their_time_are_found_by_an_index() -> None:
+    assert "INDEX document_expiry" in plan_of(Step("expire_documents", (1,)))
+
+
+def test_what_has_waited_longest_is_found_by_an_index() -> None:
+    assert "INDEX task_waiting" in plan_of(Step("open_approvals", (1,)))
+    heads = plan_of(Step("oldest", rows=[("q", 1, "primary")]))
+    assert "INDEX task_ready (queue=? AND priority=? AND lane=?)" in heads
+    assert "TEMP B-TREE" not in heads
+
+
+def plan_of(step: Step) -> str:
     ledger = apsw.Connection(":memory:")
-    for name in ("0001_initial", "0002_document_expiry"):
-        schema = files("onward.ledgers.sqlite") / f"migrations/{name}.sql"
-        ledger.execute(schema.read_text())
-    plan = ledger.execute(f"EXPLAIN QUERY PLAN {QUERIES['expire_documents']}", (1,)).fetchall()
-    assert "INDEX document_expiry" in str(plan)
+    ledger.execute(SCHEMA)
+    ledger.execute(INDEXES)
+    statement = f"EXPLAIN QUERY PLAN {STATEMENTS.text(step, len(step.rows or ()))}"
+    values = (*step.args, *(value for row in step.rows or () for value in row))
+    plan = " ".join(str(row[3]) for row in ledger.execute(statement, values).fetchall())
     ledger.close()
+    return plan

@@ -34,8 +34,15 @@ async def spoil(driver: Driver, change: str) -> None:
     """Something else has written to the file; a newer version, say."""
     backend = driver.backend
     assert isinstance(backend, SqliteBackend)
-    statement = f"UPDATE task SET {change}"  # noqa: S608
-    await backend.database.write(lambda: backend.database.run(statement))
+    execute(backend.database.path, f"UPDATE task SET {change}")  # noqa: S608
+
+
+def execute(path: str, statement: str) -> list[Any]:
+    connection = apsw.Connection(path)
+    try:
+        return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
 
 
 # Rows that this version cannot read.
@@ -96,7 +103,7 @@ async def test_a_state_of_a_newer_version_is_not_counted(driver: Driver) -> None
     await driver.submit(id="odd", session="s")
     await driver.submit(session="s")
     await spoil(driver, "state = 'dreaming' WHERE id = 'odd'")
-    backend.tasks._counters._tally["q", "dreaming", "", 0] = 1
+    backend.counters.tally["q", "dreaming", "", 0] = 1
     assert set(await driver.store.counts()) == {("q", Lane.PRIMARY, State.QUEUED)}
     tally = await backend.sessions.get("s")
     assert tally is not None
@@ -197,22 +204,32 @@ async def test_counts_that_are_zero_are_not_kept(driver: Driver) -> None:
         task = await driver.finished(queue=f"customer-{at}")
         await driver.store.purge([task.id], now=NOW)
     await driver.submit(queue="alive")
-    rows = backend.database.read("SELECT queue, state, count FROM tally")
+    rows = execute(backend.database.path, "SELECT queue, state, count FROM tally")
     assert rows == [("alive", "queued", 1)]
-    assert list(backend.tasks._counters.tally()) == [(("alive", "queued", "primary", 1), 1)]
+    assert backend.counters.tally == {("alive", "queued", "primary", 1): 1}
     assert await driver.store.counts() == {("alive", Lane.PRIMARY, State.QUEUED): 1}
 
 
 async def test_counts_of_zero_from_before_go_when_the_ledger_is_opened(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/onward.db"
     await open_backend(url).close()
-    connection = apsw.Connection(f"{tmp_path}/onward.db")
-    connection.execute("INSERT INTO tally VALUES ('old', 'queued', 'primary', 1, 0)")
-    connection.close()
-    backend = open_backend(url)
-    assert isinstance(backend, SqliteBackend)
-    assert backend.database.read("SELECT * FROM tally") == []
-    await backend.close()
+    path = f"{tmp_path}/onward.db"
+    execute(path, "INSERT INTO tally VALUES ('old', 'queued', 'primary', 1, 0)")
+    await open_backend(url).close()
+    assert execute(path, "SELECT * FROM tally") == []
+
+
+async def test_a_file_without_a_newer_field_gets_its_column(tmp_path: Path) -> None:
+    url, path = f"sqlite:///{tmp_path}/onward.db", f"{tmp_path}/onward.db"
+    driver = Driver(open_backend(url))
+    await driver.submit(id="old")
+    await driver.backend.close()
+    execute(path, "ALTER TABLE task DROP COLUMN overdue")
+    execute(path, "ALTER TABLE task DROP COLUMN progress")
+    driver = Driver(open_backend(url))
+    assert (await driver.task("old")).overdue is False
+    assert (await driver.submit(id="new", progress="1")).progress == "1"
+    await driver.backend.close()
 
 
 # A file that is damaged.

@@ -12,7 +12,8 @@ from onward.core.contract import Backend
 from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Failed
 from onward.core.slots import WorkerSlots
-from onward.core.task import Claimed, Fault, Task
+from onward.core.task import Claimed, Task
+from onward.faults import Fault
 from onward.ledgers import open_backend
 from tests.support import LEASE_MS, PROFILES, a_task, wait_until
 

@@ -70,13 +70,8 @@ async def test_a_finished_task_of_an_unknown_profile_is_forgotten_all_the_same(
     assert await dispatcher.backend.tasks.get([over.id]) == [None]
 
 
-async def test_a_row_that_the_ledger_refuses_to_move_is_looked_past(
-    dispatcher: Observed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even postponed: a whole batch of these stands before the rest, and is no endless loop."""
-    monkeypatch.setattr(alarm, "BATCH", 4)
-    late = a_task(run_at=NOW + 5)
-    await insert(dispatcher, *map(odd, range(8)), late)
+def refuse_odd(dispatcher: Observed) -> None:
+    """From now on the ledger refuses to move rows that are odd."""
     apply = dispatcher.backend.tasks.apply
 
     async def refusing(moves, asks=(), *, now):  # type: ignore[no-untyped-def]
@@ -85,6 +80,16 @@ async def test_a_row_that_the_ledger_refuses_to_move_is_looked_past(
         return await apply(moves, asks, now=now)
 
     dispatcher.backend.tasks.apply = refusing  # type: ignore[method-assign]
+
+
+async def test_a_row_that_the_ledger_refuses_to_move_is_looked_past(
+    dispatcher: Observed, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even postponed: a whole batch of these stands before the rest, and is no endless loop."""
+    monkeypatch.setattr(alarm, "BATCH", 4)
+    late = a_task(run_at=NOW + 5)
+    await insert(dispatcher, *map(odd, range(8)), late)
+    refuse_odd(dispatcher)
     clock.advance(10)
     assert await Alarm(dispatcher).sweep() == 9
     assert (await dispatcher.task(late.id)).state is State.QUEUED
@@ -98,14 +103,7 @@ async def test_large_tasks_that_are_refused_do_not_stand_before_the_rest(
     stuck = [_with(odd(n), payload=large) for n in range(4)]
     late = [a_task(run_at=NOW + 5, payload=large) for _ in range(4)]
     await insert(dispatcher, *stuck, *late)
-    apply = dispatcher.backend.tasks.apply
-
-    async def refusing(moves, asks=(), *, now):  # type: ignore[no-untyped-def]
-        if any(move.task.startswith("odd") for move in moves):
-            raise RuntimeError("no such row")
-        return await apply(moves, asks, now=now)
-
-    dispatcher.backend.tasks.apply = refusing  # type: ignore[method-assign]
+    refuse_odd(dispatcher)
     clock.advance(10)
     assert await Alarm(dispatcher).sweep() == 8
     assert {(await dispatcher.task(task.id)).state for task in late} == {State.QUEUED}

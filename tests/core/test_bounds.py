@@ -7,7 +7,7 @@ import pytest
 
 from onward.core import machine, moves
 from onward.core.outcome import Failed, Parked, Succeeded, size_of, storable
-from onward.core.task import Fault
+from onward.faults import Fault
 from tests.core.test_machine import CONSOLE, running
 from tests.support import NOW
 

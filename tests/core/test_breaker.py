@@ -20,7 +20,7 @@ from onward.core.pressure.breaker import (
     Circuit,
     Window,
 )
-from onward.core.task import Fault
+from onward.faults import Fault
 from tests.support import NOW, PROFILES
 
 PAUSE_MS = BreakerRules().pause_ms

@@ -94,7 +94,7 @@ async def test_a_word_is_about_what_its_speaker_has_seen(dispatcher: Observed) -
     with pytest.raises(Conflict):
         await dispatcher.approve(task.id, Decision(digest="another"))
     before_applying(dispatcher, lambda: dispatcher.reject(task.id, Decision(by="ada")))
-    with pytest.raises(Conflict, match="rejected already by ada"):
+    with pytest.raises(Conflict, match="already rejected by ada"):
         await dispatcher.approve(task.id, Decision(by="bob"))
     assert (await dispatcher.task(task.id)).state is State.FAILED
     plain = a_task()

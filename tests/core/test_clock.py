@@ -102,6 +102,7 @@ def test_a_small_difference_is_made_good_for_slowly() -> None:
     machine.clock.now()
     machine.wall += 500
     assert machine.look(60) == 0
+    assert machine.clock.steps == 0
 
 
 def test_one_bad_measurement_of_the_ledgers_clock_does_little() -> None:

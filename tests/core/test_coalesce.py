@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from onward.core.coalesce import Coalescer
 from onward.core.errors import LedgerUnavailable, QueueFull
+from tests.support import wait_until
 
 
 class Gate:
@@ -59,8 +60,7 @@ async def test_a_caller_during_a_flush_joins_the_next() -> None:
     gate.open.clear()
     coalescer = Coalescer(gate.flush)
     first = asyncio.create_task(_wait(coalescer.one(1)))
-    while not gate.batches:
-        await asyncio.wait([first], timeout=0)
+    await wait_until(lambda: gate.batches)
     rest = await ride(coalescer, 2, 3)
     gate.open.set()
     assert await asyncio.gather(first, *rest) == ["reply 1", "reply 2", "reply 3"]
@@ -95,8 +95,7 @@ async def test_a_caller_who_goes_away_harms_no_other() -> None:
     coalescer = Coalescer(gate.flush)
     staying, leaving = await ride(coalescer, 1, 2)
     waiting, left = await ride(coalescer, 3, 4)
-    while not gate.batches:
-        await asyncio.wait([staying], timeout=0)
+    await wait_until(lambda: gate.batches)
     leaving.cancel()
     left.cancel()
     gate.open.set()
@@ -197,8 +196,7 @@ async def test_a_flush_that_is_cancelled_tells_its_callers_and_the_next_one_work
     gate.open.clear()
     coalescer = Coalescer(gate.flush)
     (rider,) = await ride(coalescer, 1)
-    while not gate.batches:
-        await asyncio.wait([rider], timeout=0)
+    await wait_until(lambda: gate.batches)
     assert coalescer._drain is not None
     coalescer._drain.cancel()
     with pytest.raises(asyncio.CancelledError):

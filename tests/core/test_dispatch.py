@@ -347,7 +347,7 @@ async def test_a_worker_that_dies_while_it_should_stop_does_not_bring_the_task_b
 async def test_cancelling_twice_or_nothing_is_refused(dispatcher: Observed) -> None:
     receipt = await dispatcher.submit(a_task())
     assert (await dispatcher.cancel(receipt.task)).state is State.CANCELED
-    with pytest.raises(Conflict, match="canceled already"):
+    with pytest.raises(Conflict, match="already over: canceled"):
         await dispatcher.cancel(receipt.task)
     for verb in (dispatcher.cancel, dispatcher.replay, dispatcher.abandon):
         with pytest.raises(NotFound):
@@ -406,6 +406,15 @@ async def test_children_are_born_by_parking_and_wake_their_parent(dispatcher: Ob
     await wait_until(lambda: len(dispatcher.inbox) == 3)
     assert (dispatcher.inbox[2].id, dispatcher.inbox[2].letters[0].name) == (held.id, "child")
     assert worker_slots.free == 0
+
+
+@pytest.mark.contract("K-5")
+async def test_children_have_the_owner_of_their_parent(dispatcher: Observed) -> None:
+    held = await dispatcher.running(owner="key")
+    child = a_task(id="child", queue="c", parent=held.id, owner="forged")
+    parked = Parked(seen=0, journal="{}", waiting_for="children", spawn=(child,))
+    await dispatcher.settle(held, parked)
+    assert (await dispatcher.task("child")).owner == "key"
 
 
 async def test_a_signal_to_a_task_that_reads_none_is_refused_in_the_end(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
+from onward.client.failures import fault_from
 from onward.core.task import fault_of
-from onward.services.function import fault_from
 
 
 class Payload(BaseModel):

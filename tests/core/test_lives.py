@@ -10,7 +10,8 @@ import pytest
 from onward.core import machine
 from onward.core.contract import Move
 from onward.core.outcome import Canceled, Failed, Lost, Parked, Succeeded
-from onward.core.task import Claimed, Fault, Held, Lane, State, Task
+from onward.core.task import Lane, State, Task
+from onward.faults import Fault
 from tests.support import NOW, PROFILES, a_task, replay
 
 BUSY = Fault(kind="ServiceUnavailable", message="busy")
@@ -114,9 +115,3 @@ def test_the_events_of_a_step_come_before_the_one_that_ends_it() -> None:
         (Parked(seen=0, journal="[]", waiting_for="timer", notes=(note,)), "task.parked"),
     ):
         assert types(machine.settle(run, outcome, NOW, FLOW)) == ["node.finished", last]
-
-
-def test_a_claim_has_everything_a_settlement_asks_for() -> None:
-    asked = {name for name in vars(Held) if not name.startswith("_")}
-    assert asked <= set(Claimed.__struct_fields__)
-    assert asked <= set(Task.__struct_fields__)

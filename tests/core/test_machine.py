@@ -16,7 +16,8 @@ from onward.core.contract import Move, Submission
 from onward.core.machine import TRANSITIONS
 from onward.core.outcome import Canceled, Failed, Lost, Outcome, Parked, Released, Succeeded
 from onward.core.policy import POISON_AFTER, Overrides, Profile
-from onward.core.task import FINAL, FINAL_EVENTS, Fault, Lane, State, Task, fault_of
+from onward.core.task import FINAL, FINAL_EVENTS, Lane, State, Task, fault_of
+from onward.faults import Fault
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, replay
 
 SYNC, CONSOLE, NOTIFIED = PROFILES["sync"], PROFILES["console"], PROFILES["notified"]

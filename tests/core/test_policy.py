@@ -17,7 +17,7 @@ from onward.core.policy import (
     retry_delay_ms,
     transient,
 )
-from onward.core.task import LONGEST_DELAY_MS, Fault
+from onward.faults import LONGEST_DELAY_MS, Fault
 from tests.support import PROFILES
 
 CONSOLE = PROFILES["console"]

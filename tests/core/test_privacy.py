@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.core.errors import Invalid
-from onward.core.task import Event, Fault
+from onward.core.task import Event
+from onward.faults import Fault
 from onward.services.privacy import (
-    ANY,
     MASK,
-    Path,
     mask,
     mask_event,
     mask_task,
@@ -22,6 +21,7 @@ from onward.services.privacy import (
     masks_in,
     parse,
 )
+from onward.wire.paths import ANY, Path
 from tests.support import NOW, a_task
 
 KEYS = st.sampled_from(["a", "b", "c", "0", "a/b", "x~y"])

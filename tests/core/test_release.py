@@ -6,7 +6,8 @@ import pytest
 
 from onward.core import machine
 from onward.core.outcome import Released
-from onward.core.task import State, unknown_service
+from onward.core.task import State
+from onward.faults import unknown_service
 from tests.support import NOW, PROFILES, a_task
 
 

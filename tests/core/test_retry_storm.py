@@ -16,7 +16,8 @@ from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Failed, Succeeded
 from onward.core.pressure.breaker import BreakerRules
 from onward.core.slots import WorkerSlots
-from onward.core.task import Claimed, Fault, Lane, State
+from onward.core.task import Claimed, Lane, State
+from onward.faults import Fault
 from tests.support import NOW, PROFILES, a_task, wait_until
 
 SLOTS, CALL_MS, TICK_MS = 40, 1_000, 250

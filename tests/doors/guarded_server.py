@@ -15,13 +15,18 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 
 from onward import server as serving
+from onward.core.clock import SystemClock
+from onward.doors.access import Access
 from onward.doors.guard import MAX_BODY, Guard
+from onward.ledgers import open_backend
+from onward.native.audit import AuditTrail
+from onward.native.key_store import KeyStore
 from onward.settings import Settings
 from tests.support import poll_until
 
 HEADER_MS, BODY_MS, WRITE_MS = 1_000, 1_200, 3_000
 LARGE = 32 << 20  # more than the kernel keeps for a reader that does not read
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -74,15 +79,23 @@ async def _size(receive: Any) -> int:
     return size
 
 
+def guarded_echo() -> Guard:
+    """Open: no key was ever made on its ledger."""
+    backend, clock = open_backend("sqlite:///:memory:"), SystemClock()
+    return Guard(
+        echo,
+        Access(KeyStore(backend, clock, AuditTrail(backend, clock))),
+        allowed_hosts=["onward.example"],
+        allowed_origins=["https://page.example"],
+    )
+
+
 class GuardedServer:
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("header_timeout_ms", HEADER_MS)
         settings.setdefault("write_timeout_ms", WRITE_MS)
         chosen = Settings(host="127.0.0.1", port=0, body_timeout_ms=BODY_MS, **settings)
-        guarded = Guard(
-            echo, allowed_hosts=["onward.example"], allowed_origins=["https://page.example"]
-        )
-        self.server = serving.server(guarded, chosen)
+        self.server = serving.server(guarded_echo(), chosen)
         self._thread = threading.Thread(target=self.server.run)
         self._thread.start()
         poll_until(lambda: self.server.started or not self._thread.is_alive())

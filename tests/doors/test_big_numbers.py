@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from onward.core.task import LONGEST_DELAY_MS
+from onward.faults import LONGEST_DELAY_MS
 from tests.running_app import App, running_app
 from tests.servers import fresh_url
 from tests.support import wait_until

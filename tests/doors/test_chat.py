@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 from onward.doors.chat import router as chat
+from tests.processes import HTTP, Process, serving
 from tests.running_app import App, running_app
+from tests.support import poll_until, wait_until
 
 pytestmark = pytest.mark.contract("N-6")
 
@@ -160,3 +165,98 @@ async def test_of_those_who_stream_at_once_none_is_let_in_beyond_the_limit(narro
     for _ in range(2):
         await worker.answer((await worker.task())["taskId"], "hi")
     assert [answer.status_code for answer in await again] == [200, 200]
+
+
+class Caller:
+    """One call, over an ASGI connection that can be hung up."""
+
+    def __init__(self, app: App, *, stream: bool, **headers: str) -> None:
+        body = json.dumps({"model": "llama", "messages": HELLO, "stream": stream}).encode()
+        self._messages: asyncio.Queue[Any] = asyncio.Queue()
+        self._messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        self.sent: list[Any] = []
+        given = {"host": "127.0.0.1", **headers}
+        scope = {
+            "type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b"",
+            "raw_path": b"/v1/chat/completions", "root_path": "", "scheme": "http", "state": {},
+            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+            "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8070),
+            "http_version": "1.1", "asgi": {"version": "3.0", "spec_version": "2.3"},
+        }  # fmt: skip
+        self.call = asyncio.ensure_future(app.asgi(scope, self._messages.get, self._send))
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def hang_up(self) -> None:
+        self._messages.put_nowait({"type": "http.disconnect"})
+        async with asyncio.timeout(30):
+            await self.call
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_caller_who_hangs_up_cancels_the_task(app: App, stream: bool) -> None:
+    worker = await app.worker(group="llama")
+    caller = Caller(app, stream=stream)
+    task = (await worker.task())["taskId"]
+    if stream:
+        await worker.send({"type": "chunk", "taskId": task, "data": "Hel"})
+        await wait_until(lambda: len(caller.sent) > 1)
+    await caller.hang_up()
+    assert await worker.receive() == {"type": "cancel", "taskId": task}
+    await worker.answer(task, error="stopped")
+    await wait_until(lambda: is_over(app, task))
+    assert (await app.task(task))["state"] == "canceled"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_task_that_is_to_be_kept_goes_on_without_its_caller(app: App, stream: bool) -> None:
+    worker = await app.worker(group="llama")
+    caller = Caller(app, stream=stream, **{"x-onward-keep": "true"})
+    task = (await worker.task())["taskId"]
+    await caller.hang_up()
+    await worker.answer(task, "for later")
+    await wait_until(lambda: is_over(app, task))
+    found = await app.task(task)
+    assert (found["state"], found["result"]) == ("succeeded", "for later")
+
+
+async def is_over(app: App, task: str) -> bool:
+    return (await app.task(task))["finished_at"] is not None
+
+
+SLOW = """
+import asyncio
+from typing import Any
+from onward import Worker
+
+worker = Worker()
+
+@worker.group("slow")
+async def answer(payload: Any) -> str:
+    await asyncio.sleep(600)
+    return "too late"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_times_out_cancels_its_task_on_a_real_server(
+    tmp_path: Path, stream: bool
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    with serving(tmp_path) as server:
+        command = (sys.executable, "-m", "onward.cli", "worker", f"{tmp_path}/slow.py:worker")
+        worker = Process(*command, "--server", server.url, log=tmp_path / "worker.log")
+        try:
+            models = f"{server.url}/v1/models"
+            poll_until(lambda: HTTP.get(models).json()["data"])
+            impatient = openai.OpenAI(
+                base_url=f"{server.url}/v1", api_key="unused", timeout=1, max_retries=0
+            )
+            with pytest.raises(openai.APITimeoutError):
+                impatient.chat.completions.create(model="slow", messages=HELLO, stream=stream)
+            tasks = f"{server.url}/api/v2/tasks"
+            poll_until(lambda: HTTP.get(tasks).json()["items"][0]["state"] == "canceled")
+        finally:
+            worker.kill()

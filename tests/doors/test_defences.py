@@ -16,10 +16,10 @@ import pytest
 import structlog
 
 from onward import server as serving
+from onward.core.errors import Invalid
 from onward.doors.errors import render
 from onward.doors.guard import MAX_BODY
 from onward.doors.refusal import Refusal
-from onward.settings import Settings
 from tests.doors.guarded_server import (
     LARGE,
     PATIENCE,
@@ -30,6 +30,7 @@ from tests.doors.guarded_server import (
     read,
     request,
 )
+from tests.running_app import running_app
 from tests.support import poll_until
 
 pytestmark = [pytest.mark.contract("S0-9"), pytest.mark.slow]
@@ -313,27 +314,27 @@ def test_one_connection_too_many_is_told_so() -> None:
         guarded.stop()
 
 
-def test_without_keys_only_loopback_is_listened_on(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.contract("K-2")
+async def test_without_keys_only_loopback_is_listened_on() -> None:
     for host in ("0.0.0.0", "::", "192.168.1.1", "example.com"):  # noqa: S104 refused
-        with pytest.raises(SystemExit) as stopped:
-            serving.run(Settings(host=host), builtin_worker=False)
-        assert stopped.value.code == 2
-        assert f"refusing to listen on {host} without API keys: " in capsys.readouterr().err
+        with pytest.raises(Invalid, match="without keys") as refused:
+            async with running_app(host=host):
+                pass
+        assert "onward keys create" in (refused.value.hint or "")
 
 
 SERVED = """
 import asyncio, sys
 from onward import logs, server
 from onward.settings import Settings
-from onward.doors.guard import Guard
-from tests.doors.guarded_server import echo
+from tests.doors.guarded_server import guarded_echo
 
 logs.configure(Settings())  # to stderr
 
 async def drain():
     print("drained", flush=True)
 
-app = Guard(echo)
+app = guarded_echo()
 running = server.server(app, Settings(host="127.0.0.1", port=0), drain=drain)
 tick = running.on_tick
 

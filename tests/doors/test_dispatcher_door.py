@@ -171,7 +171,7 @@ async def test_a_timed_out_workers_slot_is_free_a_second_later_without_an_answer
     await call
     nxt = asyncio.ensure_future(app.post("/api/openai", {"data": 2, "group": "g"}))
     assert (await worker.receive())["type"] == "cancel"
-    second = await worker.receive(timeout=3)
+    second = await worker.receive()
     assert second["payload"] == {"data": 2}
     await worker.answer(second["taskId"], 2)
     assert (await nxt).status_code == 200
@@ -291,6 +291,21 @@ async def test_a_worker_serves_its_group_and_the_types_it_names(app: App) -> Non
     await app.settled()
     task = await app.task(frame["taskId"])
     assert (task["state"], task["result"]) == ("succeeded", "hello")
+
+
+@pytest.mark.contract("S0-11")
+async def test_a_result_outlives_the_profiles_retention_if_its_ttl_is_longer() -> None:
+    day = 86_400_000
+    async with running_app(task_result_ttl_ms=day, retention={"sync": "1m"}) as app:
+        worker = await app.worker(group="g")
+        accepted = await app.post("/api/openai", {"data": 1, "group": "g", "async": True})
+        await worker.answer((await worker.task())["taskId"], "done")
+        await app.settled()
+        path = f"/api/task/{accepted.json()['taskId']}"
+        await app.advance(day - 1)
+        assert (await app.get(path)).json()["result"] == "done"
+        await app.advance(1)
+        assert (await app.get(path)).status_code == 404
 
 
 @pytest.mark.contract("R-8")

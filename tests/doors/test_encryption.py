@@ -219,9 +219,7 @@ async def test_a_part_that_does_not_open_is_no_failure(monkeypatch: pytest.Monke
     async with running_app() as app:
         body = {"type": "torn", "payload": 1, "max_retries": 0}
         task = await app.submit(**body)
-        runner = Runner(
-            app.onward.dispatcher, Torn(), worker="w", queues=["torn"], slots=1, lease_ms=10**12
-        )
+        runner = Runner(app.onward.dispatcher, Torn(), worker="w", queues=["torn"], slots=1)
         runner.start()
         over = (await app.get(f"/api/v2/tasks/{task}", params={"wait_ms": 30_000})).json()
         assert (over["state"], over["attempt"], over["failures"]) == ("succeeded", 1, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
@@ -30,9 +29,9 @@ def app_settings() -> dict[str, Any]:
 
 
 async def known(app: App, task: str) -> dict[str, Any]:
-    async with asyncio.timeout(30):
-        while (await app.get(f"/api/v1/tasks/{task}")).status_code == 404:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await wait_until(
+        lambda: app.get(f"/api/v1/tasks/{task}"), holds=lambda said: said.status_code != 404
+    )
     return await read(app, task)
 
 

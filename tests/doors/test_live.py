@@ -179,6 +179,31 @@ async def test_history_knows_rates_depths_and_durations(app: App) -> None:
     assert history.columns()["created"] == (0, 0.4)
 
 
+@pytest.mark.contract("N-4", "S2-1")
+async def test_past_runs_tell_when_a_task_ends_or_begins(app: App) -> None:
+    history = app.onward.history
+    await history.sample()
+    worker = await app.worker(services=["report"], group=None)
+    await app.submit("report")
+    frame = await worker.task()
+    await app.advance(4_000)
+    await worker.answer(frame["taskId"])
+    await app.settled()
+    await history.sample()
+    ids = [await app.submit("report", session_id="s") for _ in range(3)]
+    await worker.task()
+    await app.advance(1_000)
+    etas = [(await app.get(f"/api/v2/tasks/{id}/explain")).json()["eta"] for id in ids]
+    now = app.clock.now()
+    assert etas == [now + 3_000, now + 4_000, now + 8_000]
+    body = {"task_id": ids[0], "session_id": "s"}
+    report = (await app.post("/api/v2/tools/get_task_result_tool", body)).json()
+    assert report["eta_seconds"] == 3
+    await app.advance(3_000)
+    late = (await app.get(f"/api/v2/tasks/{ids[0]}/explain")).json()
+    assert late["eta"] is None, "it takes longer than usual: nobody knows"
+
+
 async def test_history_is_bounded(app: App) -> None:
     history = History(app.onward.dispatcher)
     for _ in range(KEPT + 5):

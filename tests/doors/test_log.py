@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from onward.cli.__main__ import app as cli
 from onward.core.outcome import Failed, Succeeded
 from onward.core.policy import profiles
-from onward.core.task import Fault, State
+from onward.core.task import State
+from onward.faults import Fault
 from onward.settings import Settings
 from tests.contract.driver import Driver
 from tests.doors.summarizing import submitted

@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.shell import ONWARD, Shell
 from tests.processes import HTTP, Process, free_port, serving
 from tests.support import poll_until
 
 pytestmark = pytest.mark.slow
 
-ONWARD = [sys.executable, "-m", "onward.cli"]
 ECHO = {"kind": "local", "service": "echo", "prep": {"input_key": "$params.text"}}
 REVIEW: dict[str, Any] = {
     "name": "review",
@@ -54,56 +53,22 @@ broken.timer("nap", "soon")
 """
 
 
-class Shell:
-    def __init__(self, url: str, place: Path) -> None:
-        self.url = url
-        self.place = place
-
-    def environment(self, **more: str) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        return {**kept, "PYTHONWARNINGS": "error", "ONWARD_URL": self.url, "USER": "ada", **more}
-
-    def run(self, *arguments: str, input: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*ONWARD, *arguments],
-            cwd=self.place,
-            env=self.environment(**env),
-            input=input,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-
-    def json(self, *arguments: str, code: int = 0) -> Any:
-        done = self.run(*arguments, "--json")
-        assert done.returncode == code, done.stderr
-        return json.loads(done.stdout)
-
-    def write(self, name: str, value: Any) -> str:
-        text = value if isinstance(value, str) else json.dumps(value, indent=2)
-        (self.place / name).write_text(text)
-        return name
-
+class FlowShell(Shell):
     def begin(self, **params: Any) -> str:
         done = self.run("flow", "run", "review", "--params", json.dumps({"text": "hi", **params}))
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def at(self, run: str, node: str) -> bool:
-        found = self.read(run)
+        found = self.read(f"runs/{run}")
         return (found["current_node"], found["state"]) == (node, "waiting")
-
-    def read(self, run: str) -> Any:
-        """Not by the command line: for what is waited for, a process a look is too much."""
-        return HTTP.get(f"{self.url}/api/v2/runs/{run}").json()
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlowShell]:
     place = tmp_path_factory.mktemp("flows")
     with serving(place, up=True) as server:
-        shell = Shell(server.url, place)
+        shell = FlowShell(server.url, place)
         shell.write("review.json", REVIEW)
         shell.write("flows.py", BUILT)
         assert shell.run("flow", "apply", "review.json").returncode == 0
@@ -111,13 +76,13 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Shell:
+def alone(tmp_path: Path) -> FlowShell:
     """A shell where no server is."""
-    return Shell(f"http://127.0.0.1:{free_port()}", tmp_path)
+    return FlowShell(f"http://127.0.0.1:{free_port()}", tmp_path)
 
 
 @pytest.mark.contract("S4-6", "N-1")
-def test_a_definition_is_validated_without_a_server(alone: Shell) -> None:
+def test_a_definition_is_validated_without_a_server(alone: FlowShell) -> None:
     alone.write("review.json", REVIEW)
     alone.write("flows.py", BUILT)
     good = alone.run("flow", "validate", "review.json")
@@ -160,7 +125,7 @@ def test_a_definition_is_validated_without_a_server(alone: Shell) -> None:
 )
 @pytest.mark.parametrize("source", ["flows.py:flow", "flows:flow"])
 def test_a_mistake_in_a_python_file_is_named_with_its_line(
-    alone: Shell, source: str, mistake: str, place: str
+    alone: FlowShell, source: str, mistake: str, place: str
 ) -> None:
     alone.write("flows.py", f"{BUILT.strip()}\n\n{mistake}")
     alone.write("helper.py", "\nhalf = 1 / 0\n")
@@ -198,7 +163,7 @@ def test_a_mistake_in_a_python_file_is_named_with_its_line(
     ],
 )
 def test_what_cannot_be_done_is_said_with_the_next_step(
-    shell: Shell, arguments: tuple[str, ...], code: int, why: str
+    shell: FlowShell, arguments: tuple[str, ...], code: int, why: str
 ) -> None:
     done = shell.run(*arguments)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
@@ -206,14 +171,14 @@ def test_what_cannot_be_done_is_said_with_the_next_step(
     assert why in done.stderr
 
 
-def test_without_a_server_the_next_step_is_to_start_one(alone: Shell) -> None:
+def test_without_a_server_the_next_step_is_to_start_one(alone: FlowShell) -> None:
     for arguments in (("flow", "list"), ("run", "list"), ("demo", "flow")):
         done = alone.run(*arguments)
         assert (done.returncode, "onward up" in done.stderr) == (5, True), done.stderr
 
 
 @pytest.mark.contract("S4-1", "N-1", "N-5")
-def test_apply_publishes_what_has_changed_and_says_it(shell: Shell) -> None:
+def test_apply_publishes_what_has_changed_and_says_it(shell: FlowShell) -> None:
     shell.write("steps.json", {**REVIEW, "name": ""})
     first = shell.run("flow", "apply", "steps.json")
     assert (first.returncode, first.stdout) == (0, "✓ steps version 1 is published\n")
@@ -248,7 +213,7 @@ def test_apply_publishes_what_has_changed_and_says_it(shell: Shell) -> None:
 
 
 @pytest.mark.contract("S4-14", "N-5")
-def test_a_graph_is_drawn_on_the_terminal_and_as_mermaid(shell: Shell) -> None:
+def test_a_graph_is_drawn_on_the_terminal_and_as_mermaid(shell: FlowShell) -> None:
     drawn = shell.run("flow", "graph", "review").stdout
     rows = [line.rstrip() for line in drawn.splitlines()]
     assert rows[0].startswith("● draft")
@@ -260,7 +225,7 @@ def test_a_graph_is_drawn_on_the_terminal_and_as_mermaid(shell: Shell) -> None:
 
 
 @pytest.mark.contract("S4-2", "S4-3", "N-1", "N-5")
-def test_a_run_is_waited_for_and_shown(shell: Shell) -> None:
+def test_a_run_is_waited_for_and_shown(shell: FlowShell) -> None:
     done = shell.run("flow", "run", "review", "-p", "text=hello", "-p", "n=1", "--wait")
     assert (done.returncode, json.loads(done.stdout)) == (0, {"draft": "hello", "sent": "hello"})
     shell.write("params.json", {"text": "hi"})
@@ -283,14 +248,15 @@ def test_a_run_is_waited_for_and_shown(shell: Shell) -> None:
     listed = shell.json("run", "list", "--flow", "review", "--state", "succeeded")["items"]
     assert listed[0]["id"] == run["id"]
     assert run["id"] in shell.run("run", "list").stdout
-    first = shell.json("flow", "run", "review", "-p", "text=x", "--key", "monday")
+    first = shell.json("flow", "run", "review", "-p", "text=x", "--request-id", "monday")
     assert (
-        shell.json("flow", "run", "review", "-p", "text=y", "--key", "monday")["id"] == first["id"]
+        shell.json("flow", "run", "review", "-p", "text=y", "--request-id", "monday")["id"]
+        == first["id"]
     )
 
 
 @pytest.mark.contract("S4-10", "S4-11", "N-5")
-def test_a_run_is_approved_signalled_and_forked(shell: Shell) -> None:
+def test_a_run_is_approved_signalled_and_forked(shell: FlowShell) -> None:
     run = shell.begin(ask=True)
     poll_until(lambda: shell.at(run, "sign"))
     shown = shell.run("run", "show", run)
@@ -302,7 +268,7 @@ def test_a_run_is_approved_signalled_and_forked(shell: Shell) -> None:
     poll_until(lambda: shell.at(run, "paid"))
     assert f"onward run signal {run} paid" in shell.run("run", "show", run).stderr
     assert shell.run("run", "signal", run, "payment", '{"sum": 12.5}').returncode == 0
-    poll_until(lambda: shell.read(run)["state"] == "succeeded")
+    poll_until(lambda: shell.read(f"runs/{run}")["state"] == "succeeded")
     ended = shell.json("run", "show", run)
     assert ended["result"] == {"draft": "hi", "payment": {"sum": 12.5}, "sent": "hi"}
     late = shell.run("run", "signal", run, "payment")
@@ -318,7 +284,7 @@ def test_a_run_is_approved_signalled_and_forked(shell: Shell) -> None:
     assert (wrong.returncode, "there are draft, route" in wrong.stderr) == (2, True)
 
 
-def test_a_refused_fork_ends_with_the_next_step(shell: Shell) -> None:
+def test_a_refused_fork_ends_with_the_next_step(shell: FlowShell) -> None:
     run = shell.begin(ask=True)
     poll_until(lambda: shell.at(run, "sign"))
     wrong = shell.run("run", "fork", run, "--from", "nothing")
@@ -335,7 +301,7 @@ def test_a_refused_fork_ends_with_the_next_step(shell: Shell) -> None:
 
 
 @pytest.mark.contract("S4-12")
-def test_a_run_is_canceled_and_says_so(shell: Shell) -> None:
+def test_a_run_is_canceled_and_says_so(shell: FlowShell) -> None:
     run = shell.begin(ask=True)
     poll_until(lambda: shell.at(run, "sign"))
     assert shell.run("run", "cancel", run).returncode == 0
@@ -346,7 +312,7 @@ def test_a_run_is_canceled_and_says_so(shell: Shell) -> None:
 
 
 @pytest.mark.contract("S4-6")
-def test_a_run_that_fails_names_the_node_and_the_way_back(shell: Shell) -> None:
+def test_a_run_that_fails_names_the_node_and_the_way_back(shell: FlowShell) -> None:
     broken = {
         "start": "a",
         "nodes": {"a": {"kind": "local", "service": "countdown", "params": {"seconds": -1}}},
@@ -361,7 +327,7 @@ def test_a_run_that_fails_names_the_node_and_the_way_back(shell: Shell) -> None:
 
 
 @pytest.mark.contract("N-1")
-def test_watching_without_a_terminal_is_a_line_a_step(shell: Shell) -> None:
+def test_watching_without_a_terminal_is_a_line_a_step(shell: FlowShell) -> None:
     done = shell.run("flow", "run", "review", "-p", "text=hi", "--watch")
     assert done.returncode == 0
     *lines, last = done.stderr.splitlines()
@@ -379,7 +345,7 @@ def test_watching_without_a_terminal_is_a_line_a_step(shell: Shell) -> None:
 class Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, shell: Shell, *arguments: str) -> None:
+    def __init__(self, shell: FlowShell, *arguments: str) -> None:
         self._raw = b""
         self.pid, self._end = pty.fork()
         if self.pid == 0:
@@ -418,7 +384,9 @@ class Terminal:
 
 
 @pytest.mark.contract("N-1")
-def test_the_graph_lives_on_a_terminal_and_leaving_it_leaves_the_run_alone(shell: Shell) -> None:
+def test_the_graph_lives_on_a_terminal_and_leaving_it_ends_no_run(
+    shell: FlowShell,
+) -> None:
     watching = Terminal(
         shell, "flow", "run", "review", "-p", "text=hi", "-p", "ask=true", "--watch"
     )
@@ -440,7 +408,7 @@ def test_the_graph_lives_on_a_terminal_and_leaving_it_leaves_the_run_alone(shell
 
 
 @pytest.mark.contract("S4-13", "S4-5")
-def test_the_demo_brings_its_own_worker_and_takes_it_away_again(shell: Shell) -> None:
+def test_the_demo_brings_its_own_worker_and_takes_it_away_again(shell: FlowShell) -> None:
     for _ in range(2):
         done = shell.run("demo", "flow", ONWARD_URL="http://127.0.0.1:9", SCHEDULER_BASE=shell.url)
         assert done.returncode == 0, done.stderr
@@ -455,7 +423,7 @@ def test_the_demo_brings_its_own_worker_and_takes_it_away_again(shell: Shell) ->
 
 
 @pytest.mark.contract("S4-13")
-def test_the_demo_uses_a_worker_that_is_there(shell: Shell) -> None:
+def test_the_demo_uses_a_worker_that_is_there(shell: FlowShell) -> None:
     worker = Process(
         *ONWARD, "exec-worker", "--listen", f"http://127.0.0.1:{free_port()}", "--id", "there",
         env={"ONWARD_URL": shell.url}, log=shell.place / "worker.log",
@@ -490,6 +458,6 @@ def test_scheduler_db_names_the_ledger_of_a_server(tmp_path: Path) -> None:
         server.popen.wait()
 
 
-def _items(shell: Shell, what: str) -> list[dict[str, Any]]:
+def _items(shell: FlowShell, what: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = HTTP.get(f"{shell.url}/api/v2/{what}").json()["items"]
     return found

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +11,13 @@ import pytest
 
 from onward.client.address import http_options
 from onward.services.privacy import MASK
+from tests.e2e.shell import ONWARD, run
 from tests.processes import HTTP, Process, Server, serving
 from tests.support import poll_until
 
 pytestmark = pytest.mark.slow
 
 SECRET = "canary-5500"
-ONWARD = [sys.executable, "-m", "onward.cli"]
 JOBS = """
 from onward import Context, Refused, Worker
 
@@ -108,14 +105,7 @@ def _whole_life(running: ServerAndWorker) -> None:
 
 
 def onward(*words: str, code: int = 0, **env: str) -> str:
-    done = subprocess.run(
-        [*ONWARD, *words],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run(*words, **env)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -159,13 +149,8 @@ def test_doctor_says_how_it_is_about_encryption(tmp_path: Path) -> None:
     ledger = f"sqlite:///{tmp_path}/x.db"
 
     def found(**env: str) -> tuple[str, str]:
-        done = subprocess.run(
-            [*ONWARD, "doctor", "--json", "--ledger", ledger, "--server", "http://127.0.0.1:9"],
-            env={**os.environ, **env},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+        done = run(
+            *("doctor", "--json", "--ledger", ledger, "--server", "http://127.0.0.1:9"), **env
         )
         (one,) = [one for one in json.loads(done.stdout) if one["about"] == "encryption"]
         return one["mark"], one["found"]
@@ -191,7 +176,7 @@ def test_doctor_says_how_it_is_about_encryption(tmp_path: Path) -> None:
 def test_a_server_with_keys_that_make_no_sense_does_not_start(tmp_path: Path) -> None:
     said = onward(
         *("serve", "--port", "0", "--ledger", f"sqlite:///{tmp_path}/x.db"),
-        code=4,
+        code=2,
         ONWARD_ENCRYPTION_KEYS="k1:tooshort",
     )
     assert "k1" in said
@@ -199,6 +184,6 @@ def test_a_server_with_keys_that_make_no_sense_does_not_start(tmp_path: Path) ->
     missing = onward(
         *("serve", "--port", "0", "--encryption-keys-file", f"{tmp_path}/missing"),
         *("--ledger", f"sqlite:///{tmp_path}/x.db"),
-        code=4,
+        code=2,
     )
     assert "cannot be read" in missing

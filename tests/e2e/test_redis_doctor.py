@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import NoPermissionError
 
 from onward.cli import redis_checkup
 from onward.cli.checkup import BAD, GOOD, ODD, Finding
@@ -17,7 +18,7 @@ from onward.ledgers.redis import RedisBackend
 from onward.ledgers.redis.client import NAME
 from onward.settings import Settings
 from tests.contract.driver import Driver
-from tests.e2e.test_cli import run
+from tests.e2e.shell import run
 from tests.processes import free_port
 from tests.servers import RedisServer
 
@@ -169,7 +170,7 @@ def test_a_replica_another_layout_and_a_missing_password_are_noticed(redis: Redi
     redis.client.replicaof("NO", "ONE")
     redis.client.config_set("requirepass", "secret")
     found = look(redis)["ledger"]
-    assert (found.mark, found.found.endswith("a password is wanted")) == (BAD, True)
+    assert (found.mark, found.found.endswith("a password is needed")) == (BAD, True)
     assert "password" in found.todo
 
 
@@ -221,12 +222,27 @@ def test_torn_tasks_are_named_and_repaired_on_request(redis: RedisServer, tmp_pa
 
     asyncio.run(submit())
     redis.client.delete("onward:queue:1:primary:q")
-    doctor = ("doctor", "--ledger", redis.url, "--server", f"http://127.0.0.1:{free_port()}")
-    done = run(*doctor, cwd=tmp_path)
+    doctor, port = ("doctor", "--ledger", redis.url), str(free_port())
+    done = run(*doctor, cwd=tmp_path, ONWARD_PORT=port)
     assert (done.returncode, "queued, and not in its list: 1 of 1:primary:q" in done.stdout) == (
         1,
         True,
     ), done.stdout
-    done = run(*doctor, "--repair", cwd=tmp_path)
+    done = run(*doctor, "--repair", cwd=tmp_path, ONWARD_PORT=port)
     assert (done.returncode, "repaired: 1 ×" in done.stdout) == (0, True), done.stdout
     assert redis.client.lrange("onward:queue:1:primary:q", 0, -1) == [b"t"]
+
+
+def test_users_that_redis_refused_are_named(redis: RedisServer) -> None:
+    assert "refused users" not in look(redis)
+    redis.client.acl_setuser("gpu1", enabled=True, nopass=True, commands=["+ping"])
+    stranger: Any = redis.client.client()  # type: ignore[no-untyped-call]
+    stranger.execute_command("AUTH", "gpu1", "any")
+    for _ in range(2):
+        with pytest.raises(NoPermissionError):
+            stranger.execute_command("XRANGE", "stream:result", "-", "+")
+    stranger.close()
+    found = look(redis)["refused users"]
+    assert found.mark == ODD
+    assert "gpu1: command xrange × 2" in found.found
+    assert "acl log reset" in found.todo

@@ -2,55 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from onward import Client
 from onward.wire.schedules import ScheduleView
-from tests.processes import Server, serving
+from tests.e2e.shell import Shell
+from tests.processes import serving
 from tests.servers import RedisServer
+from tests.support import wait_until
 
 pytestmark = pytest.mark.slow
 
-ONWARD = [sys.executable, "-m", "onward.cli"]
 
-
-class Shell:
-    def __init__(self, server: Server) -> None:
-        self.server = server
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        env = {**kept, "PYTHONWARNINGS": "error", "ONWARD_URL": self.server.url}
-        return subprocess.run(
-            [*ONWARD, "schedule", *arguments],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    def json(self, *arguments: str) -> Any:
-        done = self.run(*arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+class Scheduling(Shell):
+    def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return super().run("schedule", *arguments, **more)
 
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    with serving(tmp_path_factory.mktemp("schedules"), up=True) as server:
-        yield Shell(server)
+    place = tmp_path_factory.mktemp("schedules")
+    with serving(place, up=True) as server:
+        yield Scheduling(server.url, place)
 
 
 @pytest.mark.contract("N-1", "N-5", "S2-11")
@@ -109,14 +88,6 @@ def test_what_cannot_be_meant_is_refused(
     assert said in done.stderr
 
 
-@pytest.mark.contract("N-1")
-@pytest.mark.parametrize("command", ["list", "add", "show", "pause", "resume", "trigger", "remove"])
-def test_every_command_has_help(shell: Shell, command: str) -> None:
-    done = shell.run(command, "--help")
-    assert done.returncode == 0
-    assert f"onward schedule {command}" in done.stdout.partition("Example")[2]
-
-
 @pytest.mark.contract("S2-11")
 async def test_two_servers_run_each_instant_once_and_one_alone_goes_on(tmp_path: Path) -> None:
     redis = RedisServer("valkey")
@@ -145,13 +116,12 @@ def _seconds(found: ScheduleView) -> float:
 
 async def _until(client: Client, holds: Callable[[ScheduleView, int], bool]) -> None:
     """Until it holds for the schedule and the number of its tasks."""
-    deadline = time.monotonic() + 20
-    while True:
+
+    async def seen() -> bool:
         found = await client.schedules.get("tick")
-        if holds(found, len((await client.list(type="echo", limit=1000)).items)):
-            return
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.05)
+        return holds(found, len((await client.list(type="echo", limit=1000)).items))
+
+    await wait_until(seen)
 
 
 def _folder(place: Path, name: str) -> Path:

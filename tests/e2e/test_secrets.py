@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import subprocess
-import sys
-import time
 import traceback
 from pathlib import Path
 
@@ -18,9 +14,10 @@ from onward.client import tools
 from onward.client.errors import Unreachable
 from onward.settings import Settings
 from tests.client.conftest import served
+from tests.e2e.shell import ONWARD, run
 from tests.processes import Process, free_port, serving
 from tests.servers import RedisServer
-from tests.support import wait_until
+from tests.support import poll_until, wait_until
 
 CANARY = "c4n4ry"
 WORKER = """
@@ -34,15 +31,8 @@ async def greet(name: str) -> str:
 
 
 def onward(folder: Path, *arguments: str, **env: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "onward.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        input='{"jsonrpc":"2.0","id":1,"method":"ping"}\n',
-    )
+    ping = '{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+    done = run(*arguments, cwd=folder, input=ping, **env)
     return done.stdout + done.stderr
 
 
@@ -60,15 +50,12 @@ def test_a_server_and_its_workers_never_print_a_password(tmp_path: Path) -> None
             log = tmp_path / f"{via}.log"
             where = {"streams": ("--redis", ledger), "ledger": ("--ledger", ledger)}.get(via, ())
             worker = Process(
-                *(sys.executable, "-m", "onward.cli", "worker", str(tmp_path / "jobs.py:worker")),
+                *(*ONWARD, "worker", str(tmp_path / "jobs.py:worker")),
                 *("--via", via, *where),
                 env={"ONWARD_URL": with_user},
                 log=log,
             )
-            until = time.monotonic() + 30
-            while "greet" not in log.read_text() and time.monotonic() < until:
-                time.sleep(0.05)
-            assert "greet" in log.read_text(), log.read_text()
+            poll_until(log.read_text, holds=lambda lines: "greet" in lines)
             assert worker.stop() == 0
             logs.append(log)
         said = onward(tmp_path, "doctor", "--ledger", ledger, ONWARD_URL=with_user)

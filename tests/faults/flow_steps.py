@@ -1,8 +1,8 @@
 """A flow with every node kind, run by processes of which each is killed at another step.
 
-`python -m tests.faults.flow_steps FOLDER FROM EVERY` forks a child for every so many-th write of
-the ledger, from FROM on. The child kills itself with SIGKILL at that write, a second one goes on
-and is not killed, and a line of JSON says what the run looks like in the end.
+`python -m tests.faults.flow_steps FOLDER FROM EVERY [POSTGRES]` forks a child for every so many-th
+write of the ledger, from FROM on. The child kills itself with SIGKILL at that write, a second one
+goes on and is not killed, and a line of JSON says what the run looks like in the end.
 """
 
 from __future__ import annotations
@@ -17,14 +17,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
+
+from onward.client.context import Context
+from onward.client.service import Service
 from onward.core.approval import Decision
 from onward.core.contract import Query
-from onward.core.errors import Conflict
+from onward.core.errors import Conflict, Invalid, LedgerUnavailable
 from onward.core.task import FINAL, State, Task, TaskId, encode, new_id
 from onward.engine import Onward
 from onward.flow.runs import SIGNAL, Start, new_run
-from onward.services.function import Context, Service
+from onward.ledgers.portable import open_portable
+from onward.ledgers.portable.records import TaskRecord
 from onward.settings import Settings
 
 RUN = "run"
@@ -153,10 +159,8 @@ class Mine:
         return laid
 
 
-async def run_to_the_end(folder: Path, *, kill_at: int = 0) -> dict[str, Any]:
-    settings = Settings(
-        ledger=f"sqlite:///{folder}/ledger.db", lease_ms=LEASE_MS, synchronous="normal"
-    )
+async def run_to_the_end(folder: Path, ledger: str, *, kill_at: int = 0) -> dict[str, Any]:
+    settings = Settings(ledger=ledger, lease_ms=LEASE_MS, synchronous="normal")
     onward = Onward(settings, services=services(folder / "diary"))
     mine = Mine(onward, kill_at)
     async with onward:
@@ -203,20 +207,24 @@ async def told(onward: Onward, run: Task) -> dict[str, Any]:
     }
 
 
-def done_in(folder: Path) -> set[TaskId]:
-    """Calls that are over, by the ledger as the killed process left it."""
-    import apsw
+def new_ledger(folder: Path, postgres: str | None) -> str:
+    """An empty one: a file, or a database of the server that `postgres` is a URL of."""
+    if postgres is None:
+        return f"sqlite:///{folder}/ledger.db"
+    name = f"flow_{new_id()[-12:]}"
+    with psycopg.connect(postgres, autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY file_copy")
+    return urlsplit(postgres)._replace(path=f"/{name}").geturl()
 
-    if not (folder / "ledger.db").exists():
-        return set()
-    ledger: Any = apsw.Connection(str(folder / "ledger.db"))
-    try:
-        rows = ledger.execute("SELECT id FROM task WHERE state = 'succeeded'").fetchall()
-        return {row[0] for row in rows}
-    except apsw.SQLError:  # killed before there was a table
-        return set()
-    finally:
-        ledger.close()
+
+async def done_in(ledger: str) -> set[TaskId]:
+    """Calls that are over, by the ledger as the killed process left it."""
+    done: set[TaskId] = set()
+    with suppress(Invalid, LedgerUnavailable):  # killed before there was a table
+        async for records in open_portable(ledger).read():
+            tasks = [record for record in records if isinstance(record, TaskRecord)]
+            done |= {task.id for task in tasks if task.fields.get("state") == "succeeded"}
+    return done
 
 
 def in_child(work: Callable[[], dict[str, Any]], out: Path) -> int:
@@ -237,23 +245,26 @@ def lines(diary: Path) -> list[str]:
     return diary.read_text().split() if diary.exists() else []
 
 
-def killed_at(folder: Path, at: int) -> dict[str, Any]:
-    folder.mkdir()
+def killed_at(folder: Path, ledger: str, at: int) -> dict[str, Any]:
     out, diary = folder / "out.json", folder / "diary"
-    how = in_child(lambda: asyncio.run(run_to_the_end(folder, kill_at=at)), out)
-    over, before = done_in(folder), lines(diary)
+    how = in_child(lambda: asyncio.run(run_to_the_end(folder, ledger, kill_at=at)), out)
+    over, before = asyncio.run(done_in(ledger)), lines(diary)
     if how == -signal.SIGKILL:
-        ended = in_child(lambda: asyncio.run(run_to_the_end(folder)), out)
+        ended = in_child(lambda: asyncio.run(run_to_the_end(folder, ledger)), out)
         assert ended == 0, f"the run did not end after a kill at {at}"
     again = [id for id in lines(diary)[len(before) :] if id in over]
-    return {"at": at, "how": how, "done_again": again, **json.loads(out.read_text())}
+    found = json.loads(out.read_text())
+    return {"at": at, "how": how, "done_again": again, "ledger": ledger, **found}
 
 
 def main() -> None:
     folder, first, every = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    postgres = sys.argv[4] if len(sys.argv) > 4 else None
     at = first
     while True:
-        result = killed_at(folder / f"{at}-{new_id()[-6:]}", at)
+        place = folder / f"{at}-{new_id()[-6:]}"
+        place.mkdir()
+        result = killed_at(place, new_ledger(place, postgres), at)
         sys.stdout.write(json.dumps(result) + "\n")
         if result["how"] == 0:
             return  # there are no more writes: this one came through unharmed

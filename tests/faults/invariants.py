@@ -1,12 +1,16 @@
-"""What must hold in a ledger file after whatever was done to its processes."""
+"""What must hold in a ledger after whatever was done to its processes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import apsw
+
+from onward.ledgers.portable import open_portable
+from onward.ledgers.portable.check import check
 
 OVER = ("succeeded", "failed", "dead", "canceled")
 
@@ -47,3 +51,16 @@ def check_invariants(file: Path, accepted: Collection[str] = (), *, all_over: bo
         assert counted == kept, "the tally is not what a count gives"
     finally:
         ledger.close()
+
+
+async def check_ledger_invariants(url: str, accepted: Collection[str]) -> Counter[str]:
+    """The same for a ledger of any kind, at rest; returns how many events there are, by type."""
+    found = await check(open_portable(url), lambda *_: None, quiet=True)
+    assert not found.faults, found.faults
+    states = {task: found.state_of(task) for task in accepted}
+    lost = [task for task, state in states.items() if state is None]
+    assert not lost, f"{len(lost)} accepted tasks are gone, {lost[0]} first"
+    open_ = {task: state for task, state in states.items() if state not in OVER}
+    assert not open_, f"{len(open_)} tasks never ended: {list(open_.items())[:3]}"
+    assert set(found.states) <= set(OVER), found.states
+    return found.events

@@ -143,6 +143,9 @@ def _check_queues(found: Snapshot) -> None:
     assert found.scores("onward:running").keys() == running, "onward:running is not what runs"
     dead = {id for id in found.tasks if found.state(id) == "dead"}
     assert found.scores("onward:dead").keys() == dead, "onward:dead is not what is dead"
+    waiting = {id for id in found.tasks if found.state(id) == "waiting"}
+    asked = {id for id in waiting if found.tasks[id].get("waiting_for") == "approval"}
+    assert found.scores("onward:approvals").keys() == asked, "onward:approvals is not what waits"
 
 
 def _check_alarms(found: Snapshot) -> None:

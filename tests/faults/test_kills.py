@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from onward.client.address import http_options
 from tests.faults.chores import states_in, submit_chores
 from tests.faults.invariants import check_invariants
 from tests.processes import HTTP, Process, Server, free_port, serving
+from tests.support import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 WORKER = str(Path(__file__).with_name("worker_process.py"))
 
@@ -25,7 +25,7 @@ async def submit_until(
     server: Server, accepted: list[str], stop: asyncio.Event, *, path: str, body: dict[str, Any]
 ) -> None:
     """Keep submitting, and remember every id that was answered."""
-    async with httpx2.AsyncClient(**http_options(server.url), timeout=5) as http:
+    async with httpx2.AsyncClient(**http_options(server.url), timeout=60) as http:
         while not stop.is_set():
             try:
                 response = await http.post(path, json=body)
@@ -39,20 +39,17 @@ async def submit_until(
 
 async def drained(url: str, timeout: float = 60) -> None:
     """Until no task is queued, scheduled or running."""
-    until = time.monotonic() + timeout
-    left: dict[str, Any] = {}
-    async with httpx2.AsyncClient(**http_options(url), timeout=10) as http:
-        while time.monotonic() < until:
+    async with httpx2.AsyncClient(**http_options(url), timeout=60) as http:
+
+        async def left() -> dict[str, Any]:
             queues = (await http.get("/api/v2/queues")).json()["items"]
-            left = {
+            return {
                 queue["name"]: queue["states"]
                 for queue in queues
                 if any(queue["states"][state] for state in ("queued", "running", "scheduled"))
             }
-            if not left:
-                return
-            await asyncio.sleep(0.1)
-    raise AssertionError(f"not drained: {left}")
+
+        await wait_until(left, timeout, holds=lambda queues: not queues)
 
 
 @pytest.mark.contract("S0-2", "N-3")
@@ -73,9 +70,8 @@ async def test_a_server_killed_under_load_loses_nothing_it_answered_for(tmp_path
     ]
     try:
         for _ in range(3):
-            before = len(accepted)
-            while len(accepted) < before + 300:  # noqa: ASYNC110 others append to it
-                await asyncio.sleep(0.01)
+            enough = len(accepted) + 300
+            await wait_until(lambda: len(accepted), holds=enough.__le__)
             server.kill()
             server = Server(tmp_path, port=port, up=True, **env)
             await asyncio.to_thread(server.wait_ready)
@@ -91,9 +87,9 @@ async def test_a_server_killed_under_load_loses_nothing_it_answered_for(tmp_path
 
 
 async def staffed(http: httpx2.AsyncClient, many: int) -> None:
-    async with asyncio.timeout(30):
-        while len((await http.get("/api/v2/workers")).json()["items"]) < many:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await wait_until(
+        lambda: http.get("/api/v2/workers"), holds=lambda said: len(said.json()["items"]) >= many
+    )
 
 
 @pytest.mark.contract("N-7")
@@ -107,7 +103,7 @@ async def test_workers_killed_every_second_lose_no_task_and_end_none_twice(tmp_p
 
         crew = [start(), start()]
         try:
-            async with httpx2.AsyncClient(**http_options(server.url), timeout=10) as http:
+            async with httpx2.AsyncClient(**http_options(server.url), timeout=60) as http:
                 # Killed from the first second on: on a slow machine, work ends as it comes in.
                 submitting = asyncio.create_task(submit_chores(http, tasks, accepted))
                 kills = 0
@@ -134,7 +130,7 @@ async def test_workers_killed_every_second_lose_no_task_and_end_none_twice(tmp_p
 @pytest.mark.contract("N-7")
 async def test_a_server_told_to_stop_hands_back_what_runs_unburned(tmp_path: Path) -> None:
     with serving(tmp_path, up=True, ONWARD_DRAIN_MS=200) as server:
-        async with httpx2.AsyncClient(**http_options(server.url), timeout=10) as http:
+        async with httpx2.AsyncClient(**http_options(server.url), timeout=60) as http:
             body = {"type": "countdown", "payload": {"seconds": 30}}
             task = (await http.post("/api/v2/tasks", json=body)).json()["id"]
         assert await asyncio.to_thread(server.stop) == 0

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.processes import HTTP, serving
+from tests.support import poll_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 LEASE_MS = 3_000
 
@@ -28,21 +29,13 @@ def test_a_server_that_slept_longer_than_its_leases_loses_no_attempt(tmp_path: P
             found = [HTTP.get(f"{server.url}/api/v2/tasks/{id}").json()["state"] for id in ids]
             return set(found)
 
-        _until(lambda: states() == {"running"})
+        poll_until(states, holds={"running"}.__eq__)
         server.signal(signal.SIGSTOP)
         time.sleep(1.5 * LEASE_MS / 1000)
         server.signal(signal.SIGCONT)
-        _until(lambda: states() == {"succeeded"})
+        poll_until(states, holds={"succeeded"}.__eq__)
         for id in ids:
             page = HTTP.get(f"{server.url}/api/v2/tasks/{id}/events").json()
             types = [event["type"] for event in page["items"]]
             assert not {"task.reclaimed", "task.late_result"} & set(types), types
             assert types.count("task.claimed") == 1
-
-
-def _until(holds: object) -> None:
-    assert callable(holds)
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -19,7 +18,7 @@ from onward.core import machine
 from onward.core.clock import ManualClock
 from onward.core.contract import Key
 from onward.core.outcome import Failed, Parked, Succeeded
-from onward.core.task import Fault
+from onward.faults import Fault
 from onward.ledgers import open_backend
 from onward.ledgers.archive import ArchivedBackend, Archiver
 from tests.contract.driver import Driver, submission
@@ -29,7 +28,7 @@ from tests.processes import Server
 from tests.servers import RedisServer
 from tests.support import NOW, PROFILES, a_task, replay, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
 DAY = 24 * 3_600_000
@@ -77,7 +76,7 @@ class Load:
 
     async def more(self, count: int) -> None:
         enough = len(self.accepted) + count
-        await wait_until(lambda: len(self.accepted) >= enough, 30)
+        await wait_until(lambda: len(self.accepted) >= enough)
 
     async def _submit(self, path: str, body: dict[str, Any]) -> None:
         async with httpx2.AsyncClient(**http_options(self._server.url), timeout=30) as http:
@@ -120,7 +119,7 @@ async def test_redis_killed_twice_under_load_loses_nothing_it_answered_for(
 
 async def until_refused(load: Load) -> None:
     seen = len(load.refusals)
-    await wait_until(lambda: len(load.refusals) >= seen + 20, 30)
+    await wait_until(lambda: len(load.refusals) >= seen + 20)
 
 
 @pytest.mark.contract("N-2")
@@ -147,7 +146,6 @@ async def test_while_redis_is_away_every_door_says_so_and_it_comes_back_by_itsel
             ("GET", "/api/v2/tasks/x/explain", None),
             ("POST", "/api/v2/tasks/x/cancel", {}),
             ("GET", "/api/v2/queues", None),
-            ("GET", "/metrics", None),
             ("GET", "/health", None),
         ]
         redis.kill()
@@ -163,21 +161,22 @@ async def test_while_redis_is_away_every_door_says_so_and_it_comes_back_by_itsel
             assert set(said.values()) == {503}, said
             for (_, path, _), answer in zip(calls[:-1], answers[:-1], strict=True):
                 assert "the ledger" in answer.text, (path, answer.text)
+        figures = await http.get("/metrics")  # the one that reports it does not fail with it
+        assert figures.status_code == 200
+        assert "\nonward_ledger_up 0.0\n" in figures.text
         problem = answers[5].json()
         assert problem["code"] == "ledger_unavailable"
         assert problem["hint"]
         assert answers[5].headers["retry-after"] == "1"
 
         await asyncio.to_thread(redis.start)
-        began = time.monotonic()
-        await wait_until(lambda: works(http, wait_ms=500), 5)
-        assert time.monotonic() - began < 3
+        await wait_until(lambda: works(http, wait_ms=500))
         assert (await http.get("/health")).status_code == 200
 
         redis.client.function_flush("SYNC")
         assert await works(http), "the library is loaded again, in the same call"
         redis.client.flushall()
-        await wait_until(lambda: replaced(http), 10)
+        await wait_until(lambda: replaced(http))
         assert redis.client.keys("onward:*") == [], "nothing is written as if nothing had happened"
 
 
@@ -209,7 +208,7 @@ async def test_a_worker_that_leaves_while_redis_is_away_is_not_counted_on_for_ev
             said = await http.post("/api/openai", json={"data": 1, "async": False, "timeout": 1})
             return bool(said.json() == {"error": "No worker available"})
 
-        await wait_until(refused, 30)
+        await wait_until(refused)
 
 
 @asynccontextmanager
@@ -228,11 +227,11 @@ async def working(server: Server, *, gate: asyncio.Event | None = None) -> Async
 
     serving = asyncio.create_task(worker.serve())
     try:
-        await wait_until(lambda: worker.connected, 20)
+        await wait_until(lambda: worker.connected)
         yield worker
     finally:
         worker.drain()
-        await asyncio.wait([serving], timeout=20)
+        await asyncio.wait([serving], timeout=60)
 
 
 async def test_a_full_redis_refuses_new_work_and_finishes_the_old(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tests.faults.redis_invariants import check_redis_invariants
 from tests.processes import Process, serving
 from tests.servers import RedisServer
 from tests.streams.stream_app import GROUP, RESULTS, TASKS
+from tests.support import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -64,15 +64,12 @@ class Crew:
 
 
 async def cleared(client: Any) -> None:
-    until = time.monotonic() + 10
-    left: tuple[int, ...] = (-1,)
-    while time.monotonic() < until:
+    def left() -> tuple[int, int, int]:
+        """Pending, entries, results."""
         pending = client.xpending(TASKS, GROUP)["pending"]
-        left = (pending, client.xlen(TASKS), client.xlen(RESULTS))
-        if left == (0, 0, 0):
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"left over (pending, entries, results): {left}")
+        return pending, client.xlen(TASKS), client.xlen(RESULTS)
+
+    await wait_until(left, holds=(0, 0, 0).__eq__)
 
 
 @pytest.mark.contract("S1-13", "S1-3", "S1-4", "S1-6")
@@ -94,7 +91,7 @@ async def test_workers_killed_and_stopped_all_the_while_lose_nothing_and_end_not
         with serving(tmp_path, **options) as server:
             crew = Crew(redis.url, tmp_path / "worker.log")
             try:
-                async with httpx2.AsyncClient(**http_options(server.url), timeout=20) as http:
+                async with httpx2.AsyncClient(**http_options(server.url), timeout=60) as http:
                     found: Counter[str] = Counter()
                     submitting = asyncio.create_task(
                         submit_chores(http, TASKS_IN_ALL, accepted, queue="streams")

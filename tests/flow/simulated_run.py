@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from onward.core.task import Fault, Instant, encode
+from onward.core.task import Instant, encode
+from onward.faults import Fault
 from onward.flow import state as states
 from onward.flow.definition import parse
 from onward.flow.engine import advance

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.core.task import Fault
+from onward.faults import Fault
 from onward.flow.definition import DefinitionFaults, parse
 from onward.flow.step import ChildEnded, ChildResult, RunCompleted, RunFailed, Signal
 from tests.flow.simulated_run import Run, call, chain, edge, play

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.core.task import Fault
+from onward.faults import Fault
 from onward.flow import engine
 from onward.flow import state as states
 from onward.flow.definition import parse

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.core.task import Fault
+from onward.faults import Fault
 from onward.flow.step import ChildResult, RunCompleted, RunFailed
 from tests.flow.simulated_run import Run, call, chain, edge, play
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from onward.core.task import Fault
+from onward.faults import Fault
 from onward.flow import engine
 from onward.flow import state as states
 from onward.flow.definition import parse
@@ -91,7 +91,7 @@ def test_a_run_that_forgets_between_steps_goes_the_way_of_one_that_does_not() ->
     assert forgetful.steps == steady.steps
     assert forgetful.visible == steady.visible
     assert forgetful.shared["end"] == 6
-    assert forgetful.shared["each"]["results"] == [0, 20, 40]
+    assert forgetful.shared["each"][::2] == [0, 20, 40]
 
 
 @pytest.mark.contract("S4-11")

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from onward.flow.replay import EVERYTHING, FROM_UNKNOWN, GONE, LARGE, RACED
+from onward.flow.nodes.fan import RACED
+from onward.flow.nodes.kind import FROM_UNKNOWN, GONE, LARGE
+from onward.flow.replay import EVERYTHING
 from tests.flow.simulated_run import Run, call, chain, edge, play
 from tests.flow.test_purity import EVERY_KIND
 
@@ -72,14 +74,14 @@ def test_of_every_kind_of_node_everything_is_known() -> None:
 def test_the_result_of_a_call_that_is_gone_is_unknown(node: dict[str, Any]) -> None:
     run = play(chain(("a", node), ("b", call(**to("m")))), shared={"n": 1, "items": [2], "out": 0})
     replay = run.replay(without="run-0")
-    assert replay.unknown == {"out": GONE}
+    assert replay.unknown == {"out": GONE.why}
     assert replay.shared == {"n": 1, "items": [2], "m": 1}
 
 
 def test_what_is_written_again_is_known_again() -> None:
     run = play(chain(("a", call(**to("out"))), ("b", call(**to("out")))), shared={"n": 1})
     first, second = run.replay(without="run-0").moments.values()
-    assert (first.after, first.unknown) == ({"n": 1}, {"out": GONE})
+    assert (first.after, first.unknown) == ({"n": 1}, {"out": GONE.why})
     assert (second.after, second.unknown) == ({"n": 1, "out": 1}, {})
 
 
@@ -91,7 +93,7 @@ def test_what_comes_from_the_unknown_is_unknown() -> None:
     )
     run = play(flow, shared={"n": {"deep": {"n": 1}}})
     replay = run.replay(without="run-0")
-    assert replay.unknown == {"got": GONE, "packed": FROM_UNKNOWN}
+    assert replay.unknown == {"got": GONE.why, "packed": FROM_UNKNOWN.why}
     assert replay.moments[3].unknown.keys() >= {EVERYTHING}
 
 
@@ -99,13 +101,13 @@ def test_a_choice_passes_on_what_the_log_says_it_was_given() -> None:
     which = {"kind": "choice", "default_action": "default", **to("seen", "$shared.got")}
     run = play(chain(("a", call(**to("got"))), ("which", which)), shared={"n": 5})
     replay = run.replay(without="run-0")
-    assert (replay.shared, replay.unknown) == ({"n": 5, "seen": 5}, {"got": GONE})
+    assert (replay.shared, replay.unknown) == ({"n": 5, "seen": 5}, {"got": GONE.why})
 
 
 def test_calls_that_raced_with_a_failure_are_unknown() -> None:
     racing = fan(parallel_mode="concurrent", failure_strategy="fail_fast")
     run = play(chain(("a", racing)), shared={"items": [2, 3, 4]})
-    assert run.replay().unknown == {"out": RACED}
+    assert run.replay().unknown == {"out": RACED.why}
     one_by_one = fan(failure_strategy="fail_fast")
     run = play(chain(("a", one_by_one)), shared={"items": [2, 3, 4]})
     assert run.replay().shared["out"] == run.shared["out"] == [20]
@@ -117,7 +119,7 @@ def test_a_signal_too_large_to_be_written_down_is_unknown() -> None:
     run.go()
     run.signal("wait", "x" * 5_000)
     replay = run.replay()
-    assert (replay.shared, replay.unknown) == ({"n": 1}, {"sign": LARGE})
+    assert (replay.shared, replay.unknown) == ({"n": 1}, {"sign": LARGE.why})
 
 
 def test_an_error_is_in_its_key_after_the_step_that_failed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -146,12 +145,7 @@ async def events(app: App, id: str, *types: str) -> list[tuple[str, dict[str, An
 
 
 async def until_state(app: App, id: str, *states: str) -> dict[str, Any]:
-    async with asyncio.timeout(30):
-        while True:
-            found = await app.task(id)
-            if found["state"] in states:
-                return found
-            await asyncio.sleep(0.005)
+    return await wait_until(lambda: app.task(id), holds=lambda found: found["state"] in states)
 
 
 __all__ = ["wait_until"]

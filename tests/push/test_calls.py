@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onward.core.task import LONGEST_DELAY_MS
+from onward.faults import LONGEST_DELAY_MS
 from tests.push.conftest import (
     Hire,
     Request,

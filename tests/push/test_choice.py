@@ -73,7 +73,7 @@ async def test_work_is_shared_out_by_load(app: App, hire: Hire) -> None:
     release = threading.Event()
 
     def hold(request: Request) -> Any:
-        release.wait(5)
+        release.wait(60)
         return request.body["input"]
 
     workers = [hire(hold), hire(hold)]
@@ -92,7 +92,7 @@ async def test_who_has_calls_under_way_is_not_called_next(app: App, hire: Hire) 
     release = threading.Event()
 
     def hold(request: Request) -> Any:
-        release.wait(5)
+        release.wait(60)
         return None
 
     slow, quick = hire(hold), hire()
@@ -118,11 +118,29 @@ async def test_a_worker_that_reports_much_load_is_left_alone(app: App, hire: Hir
     assert loaded.inputs == [3]
 
 
+@pytest.mark.contract("S4-6")
+@pytest.mark.parametrize(("by_load", "calls"), [(True, [4, 0]), (False, [2, 2])])
+async def test_a_node_that_is_not_weighted_by_load_takes_its_workers_in_turn(
+    app: App, hire: Hire, by_load: bool, calls: list[int]
+) -> None:
+    calm, loaded = hire(), hire()
+    await register(app, calm, id="calm")
+    await register(app, loaded, id="loaded", load=3)
+    node = {"kind": "executor", "service": "echo", "weighted_by_load": by_load}
+    flow = (await app.post("/flows", {"name": "turns"})).json()["id"]
+    definition = {"start": "a", "nodes": {"a": node}, "edges": []}
+    await app.post("/flows/version", {"flow_id": flow, "definition": definition})
+    for _ in range(4):
+        ended = await app.post("/api/v2/runs?wait_ms=10000", {"flow": "turns"})
+        assert ended.json()["state"] == "succeeded"
+    assert [len(calm.calls), len(loaded.calls)] == calls
+
+
 async def test_no_more_is_claimed_than_workers_take(app: App, hire: Hire) -> None:
     release = threading.Event()
 
     def hold(request: Request) -> Any:
-        release.wait(5)
+        release.wait(60)
         return None
 
     worker = hire(hold)
@@ -141,7 +159,7 @@ async def test_a_worker_that_takes_less_than_before_is_given_less(app: App, hire
     go_on = [threading.Event() for _ in range(3)]
 
     def hold(request: Request) -> Any:
-        go_on[request.body["input"]].wait(5)
+        go_on[request.body["input"]].wait(60)
         return None
 
     worker = hire(hold)
@@ -166,7 +184,7 @@ async def test_slots_are_a_setting(hire: Hire) -> None:
         release = threading.Event()
 
         def hold(request: Request) -> Any:
-            release.wait(5)
+            release.wait(60)
             return None
 
         worker = hire(hold)
@@ -236,7 +254,7 @@ async def test_a_canceled_task_ends_the_call_and_tells_the_worker(app: App, hire
     release = threading.Event()
 
     def hold(request: Request) -> Any:
-        release.wait(5)
+        release.wait(60)
         return None
 
     worker = hire(hold)
@@ -257,7 +275,7 @@ async def test_an_attempt_past_its_time_is_aborted_and_told(app: App, hire: Hire
     release = threading.Event()
 
     def hold(request: Request) -> Any:
-        release.wait(5)
+        release.wait(60)
         return None
 
     worker = hire(hold)
@@ -278,7 +296,7 @@ async def test_no_call_lasts_longer_than_the_setting(hire: Hire) -> None:
         release = threading.Event()
 
         def hold(request: Request) -> Any:
-            release.wait(5)
+            release.wait(60)
             return None
 
         worker = hire(hold)
@@ -294,7 +312,7 @@ async def test_what_a_stopping_server_cannot_wait_for_goes_back_unburned(hire: H
     release = threading.Event()
 
     def hold(request: Request) -> Any:
-        release.wait(5)
+        release.wait(60)
         return None
 
     async with running_app() as app:
@@ -314,7 +332,7 @@ async def test_a_stopping_server_lets_calls_finish(hire: Hire) -> None:
     release = threading.Event()
 
     def hold(request: Request) -> Any:
-        release.wait(5)
+        release.wait(60)
         return "done"
 
     async with running_app(drain_ms=5_000) as app:

@@ -170,6 +170,6 @@ def test_services_of_an_own_module_are_called_too(tmp_path: Path) -> None:
             poll_until(lambda: bool(listed(server)) or worker.popen.poll() is not None)
             assert run(server, "greet", {"name": "Ada"}) == "hello Ada", log.read_text()
             worker.signal(signal.SIGTERM)
-            assert worker.popen.wait(20) == 0
+            assert worker.popen.wait(60) == 0
         finally:
             worker.kill()

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.running_app import App, SocketWorker, running_app
+from tests.support import wait_until
 
 Answers = Mapping[str, Callable[[Any, Mapping[str, Any]], Any]]
 HELD = object()  # the answer of a service that does not answer yet
@@ -123,15 +124,12 @@ class FlowApp:
         return await self.ended(await self.start(definition, **body))
 
     async def until(
-        self, run: str, holds: Callable[[dict[str, Any]], object] | None = None
+        self,
+        run: str,
+        holds: Callable[[dict[str, Any]], object] = lambda found: found["state"] == "waiting",
     ) -> dict[str, Any]:
         """Until it waits (or whatever is asked for); what it is then."""
-        async with asyncio.timeout(30):
-            while True:
-                found = await self.read(run)
-                if holds(found) if holds else found["state"] == "waiting":
-                    return found
-                await asyncio.sleep(0.002)
+        return await wait_until(lambda: self.read(run), holds=holds)
 
     async def later(self, ms: int) -> None:
         """The clock strikes, and whatever follows from it has happened."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from onward.core.task import State
 from onward.flow import executor
 from onward.flow.runs import QUEUE
 from onward.services.catalog import RENEW_MS, Declared
@@ -46,6 +47,14 @@ async def test_a_run_is_claimed_once_and_goes_on_as_its_calls_end(any_flows: Flo
     nodes = [type_ for type_ in events if type_.startswith("node.")]
     assert nodes == ["node.started", "node.finished"] * 3
     assert await flows.trail(run["id"]) == [(key, "ok", "default") for key in "abc"]
+
+
+async def test_a_run_that_ends_in_its_childs_move_is_counted_as_ended(flows: FlowApp) -> None:
+    await flows.serve()
+    run = await flows.run(THREE)
+    measures = flows.app.onward.dispatcher.measures
+    assert measures.of((await flows.app.task(run["id"]))["type"]).endings == {State.SUCCEEDED: 1}
+    assert measures.of("add").endings == {State.SUCCEEDED: 3}
 
 
 async def test_a_forgotten_run_is_woken_and_claimed(

@@ -214,7 +214,7 @@ async def test_a_cancel_that_meets_the_last_step_undoes_what_was_done(
         chain(("a", call("echo", "$params.x", compensate=undo)), ("b", call("echo"))),
         params={"x": "did"},
     )
-    await asyncio.wait_for(made.wait(), 5)
+    await asyncio.wait_for(made.wait(), 60)
     assert await flows.cancel(run) == "canceling"
     go_on.set()
     assert (await flows.ended(run))["state"] == "canceled"

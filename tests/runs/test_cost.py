@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
+from onward.client.service import Service
 from onward.core.task import Task, new_id
 from onward.engine import Onward
 from onward.flow.runs import Start, new_run
-from onward.services.function import Service
 from onward.settings import Settings
 from tests.servers import fresh_url, shared
-
-pytestmark = pytest.mark.timeout(300)
 
 ITEM = "x" * 200
 EACH = {

@@ -10,6 +10,7 @@ import pytest
 
 from onward.doors.vocabulary import FLOWS
 from tests.runs.flow_app import FlowApp, call, chain
+from tests.support import wait_until
 
 ONE = chain(("a", call("upper", "$params.text", "out")))
 WAIT = chain(("w", {"kind": "wait_event", "params": {"signal_key": "$shared.go"}}))
@@ -150,7 +151,7 @@ async def test_a_run_from_beginning_to_end_column_by_column(flows: FlowApp) -> N
         "attempt_no": 1,
         "status": "ok",
         "prep_json": '"hi"',
-        "exec_input_json": '"hi"',
+        "exec_input_json": '{"input":"hi","params":{"text":"hi"}}',
         "exec_output_json": '"HI"',
         "error_text": "",
         "action": "default",
@@ -343,3 +344,25 @@ async def test_each_door_sees_only_what_is_its_own(flows: FlowApp) -> None:
     listed = [task["task_id"] for task in (await flows.app.get("/api/v1/tasks")).json()]
     assert run not in listed
     assert child not in listed
+
+
+@pytest.mark.contract("S4-3", "S4-6")
+async def test_a_call_that_is_tried_again_stands_in_retry_state_json(flows: FlowApp) -> None:
+    await flows.serve()
+    node = call("odd", "$params.n", "out", max_retries=2, wait_ms=60_000)
+    run = await flows.start(chain(("a", node)), params={"n": 1})
+
+    async def failed() -> dict[str, Any] | None:
+        row = (await flows.app.get(f"/tasks/get?id={run}")).json()
+        assert row in (await flows.app.get("/tasks")).json()
+        state: dict[str, Any] = json.loads(row["retry_state_json"])
+        return state or None
+
+    assert await wait_until(failed) == {
+        "task_id": f"{run}-0",
+        "attempt_no": 1,
+        "failures": 1,
+        "max_retries": 2,
+        "last_error": "1 is odd",
+        "next_at": flows.app.clock.now() + 60_000,
+    }

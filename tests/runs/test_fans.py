@@ -59,13 +59,13 @@ STRATEGIES = [
     ("ignore_errors", [0, 20, 40], ["ok", "error", "ok", "error", "ok"]),
     (
         "collect_errors",
-        {
-            "results": [0, 20, 40],
-            "errors": [
-                {"index": 1, "kind": "Error", "message": "1 is odd"},
-                {"index": 3, "kind": "Error", "message": "3 is odd"},
-            ],
-        },
+        [
+            0,
+            {"error": {"kind": "Error", "message": "1 is odd"}},
+            20,
+            {"error": {"kind": "Error", "message": "3 is odd"}},
+            40,
+        ],
         ["ok", "error", "ok", "error", "ok"],
     ),
 ]

@@ -81,7 +81,7 @@ async def test_a_canceled_run_tells_the_worker_that_is_called(flows: FlowApp, hi
     free = threading.Event()
 
     def slow(request: Request) -> Any:
-        free.wait(10)
+        free.wait(60)
         return "late"
 
     worker = await hire(slow, "w1")

@@ -135,10 +135,7 @@ async def test_a_result_that_is_gone_before_it_is_gathered_is_a_failed_call(flow
     assert await store.purge([f"{run}-0"], now=now) == 1
     await flows.release(flows.held[0], "two")
     assert (await flows.ended(run))["result"] == {
-        "out": {
-            "results": ["two"],
-            "errors": [{"index": 0, "kind": "Missing", "message": "its record is gone"}],
-        }
+        "out": [{"error": {"kind": "Missing", "message": "its record is gone"}}, "two"]
     }
 
 

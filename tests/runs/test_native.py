@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from tests.runs.flow_app import FlowApp, call, chain, edge
+from tests.support import wait_until
 
 SUM = chain(("a", call("add", "$params.n", "out")), ("b", call("add", "out", "sum")))
 RUN = {
     "id", "type", "queue", "state", "phase", "payload", "result", "error", "attempt", "generation",
     "created_at", "started_at", "finished_at", "progress", "progress_message", "priority", "worker",
-    "run_at", "failures", "retries", "session_id", "parent_id", "idempotency_key", "links", "flow",
-    "flow_version_id", "params", "shared", "current_node", "last_action", "step_count",
-    "forked_from", "waiting_for",
+    "run_at", "failures", "retries", "session_id", "owner", "callback_url", "parent_id",
+    "idempotency_key", "links", "flow", "flow_version_id", "params", "shared", "current_node",
+    "last_action", "step_count", "forked_from", "waiting_for",
 }  # fmt: skip
 
 
@@ -226,3 +227,45 @@ async def test_a_run_replayed_with_nonsense_fails_and_can_be_read(
     assert await flows.node_runs(run) == []
     assert (await flows.app.get("/tasks")).json() == [row]
     assert (await flows.app.get("/api/v2/runs")).status_code == 200
+
+
+@pytest.mark.contract("S2-11", "R-8", "N-5")
+async def test_a_sessions_run_notifies_it_and_is_not_found_at_the_flow_centre(
+    flows: FlowApp,
+) -> None:
+    app = flows.app
+    await flows.serve()
+    await flows.publish(chain(("a", call("upper", "$params.text", "out"))), "report")
+    body = {"flow": "report", "params": {"text": "hi"}, "session_id": "ada", "request_id": "r"}
+    run = (await app.post("/api/v2/runs?wait_ms=10000", body)).json()
+    assert (run["state"], run["result"]) == ("succeeded", {"out": "HI"})
+    assert (await app.get(f"/api/v2/runs/{run['id']}")).json()["node_runs"][0]["status"] == "ok"
+
+    async def told() -> Any:
+        return (await app.get("/api/v2/sessions/ada/notifications")).json()["items"]
+
+    (notice,) = await wait_until(told)
+    assert (notice["type"], notice["task_id"]) == ("task_completed", run["id"])
+    for path in ("/tasks/get?id=", "/tasks/runs?task_id="):
+        assert (await app.get(path + run["id"])).status_code == 404
+    assert (await app.post(f"/tasks/cancel?id={run['id']}", {})).status_code == 404
+    assert (await app.get("/tasks")).json() == []
+    same = (await app.post("/api/v2/runs?wait_ms=10000", body)).json()["id"]
+    other = (await app.post("/api/v2/runs?wait_ms=10000", {**body, "session_id": "eve"})).json()
+    assert same == run["id"] != other["id"]
+
+
+@pytest.mark.contract("S2-11")
+async def test_a_run_can_wait_and_its_calls_have_its_priority(flows: FlowApp) -> None:
+    app = flows.app
+    await flows.publish(chain(("a", call("upper", "$params.text"))), "later")
+    body = {"flow": "later", "params": {"text": "hi"}, "priority": "high", "delay_ms": 5_000}
+    run = (await app.post("/api/v2/runs", body)).json()
+    assert (run["state"], run["priority"]) == ("scheduled", "high")
+    await app.advance(5_000)
+
+    async def called() -> Any:
+        return (await app.get("/api/v2/tasks?type=upper")).json()["items"]
+
+    (made,) = await wait_until(called)
+    assert (made["state"], made["priority"]) == ("queued", "high")

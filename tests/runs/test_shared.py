@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onward.flow.replay import GONE
+from onward.flow.nodes.kind import GONE
 from tests.runs.flow_app import Broken, FlowApp, call, chain
 from tests.support import wait_until
 
@@ -89,7 +89,7 @@ async def test_the_result_of_an_erased_call_is_said_to_be_unknown(flows: FlowApp
     run = (await flows.run(STEPS, **GIVEN))["id"]
     await flows.app.onward.erase([f"{run}-0"])
     first = await shared(flows, run, 1)
-    assert (first["after"], first["unknown"]) == ({"list": [1, 2]}, {"n": GONE})
+    assert (first["after"], first["unknown"]) == ({"list": [1, 2]}, {"n": GONE.why})
     assert first["changed"] == ["n"]
     assert first["exact"] is None
 

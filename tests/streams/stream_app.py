@@ -13,6 +13,7 @@ import httpx2
 import redis.asyncio
 
 from onward.app import build
+from onward.core.clock import Clock
 from onward.settings import Settings
 from tests import openapi
 from tests.servers import fresh_url
@@ -35,8 +36,8 @@ class StreamApp:
         self.app: Any
         self._open = AsyncExitStack()
 
-    async def open(self, *, on_duty: bool = True) -> None:
-        self.app = build(self.settings, builtin_worker=self.builtin_worker)
+    async def open(self, *, on_duty: bool = True, clock: Clock | None = None) -> None:
+        self.app = build(self.settings, builtin_worker=self.builtin_worker, clock=clock)
         transport = httpx2.ASGITransport(app=self.app)
         await self._open.enter_async_context(self.app.web.router.lifespan_context(self.app.web))
         self.http = await self._open.enter_async_context(
@@ -80,14 +81,14 @@ class StreamApp:
         states: dict[str, int] = next(item["states"] for item in items if item["name"] == queue)
         return {state: count for state, count in states.items() if count}
 
-    async def over(self, task: str, timeout: float = 30) -> dict[str, Any]:
+    async def over(self, task: str, timeout: float = 60) -> dict[str, Any]:
         async def ended() -> dict[str, Any] | None:
             found = await self.read(task)
             return found if found.get("state") in OVER else None
 
         return await self.until(ended, timeout)
 
-    async def phase(self, task: str, phase: str, timeout: float = 30) -> None:
+    async def phase(self, task: str, phase: str, timeout: float = 60) -> None:
         async def reached() -> bool:
             return bool((await self.read(task)).get("phase") == phase)
 
@@ -106,7 +107,7 @@ class StreamApp:
         return [event["type"] for event in await self.history(task)]
 
     async def take(
-        self, consumer: str = "raw-1", timeout: float = 30
+        self, consumer: str = "raw-1", timeout: float = 60
     ) -> tuple[str, dict[str, str]]:
         """XREADGROUP, as the protocol says: one entry."""
         rows = await self.take_all(consumer, 1, timeout)
@@ -114,7 +115,7 @@ class StreamApp:
         return rows[0]
 
     async def take_all(
-        self, consumer: str = "raw-1", count: int = 1000, timeout: float = 30
+        self, consumer: str = "raw-1", count: int = 1000, timeout: float = 60
     ) -> list[tuple[str, dict[str, str]]]:
         until = time.monotonic() + timeout
         while time.monotonic() < until:
@@ -182,7 +183,7 @@ class StreamApp:
             assert await check()
             await asyncio.sleep(0.05)
 
-    async def until(self, check: Callable[[], Awaitable[T | None]], timeout: float = 30) -> T:
+    async def until(self, check: Callable[[], Awaitable[T | None]], timeout: float = 60) -> T:
         try:
             return await wait_until(check, timeout)
         except TimeoutError:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onward.client.worker import Worker
-from onward.workers.streams import feed
+from onward.workers.streams import channel, feed
 from tests.servers import RedisServer
 from tests.streams.stream_app import GROUP, TASKS, StreamApp, open_stream_app, text
 from tests.support import wait_until
@@ -93,7 +93,7 @@ async def test_an_offered_task_can_be_withdrawn(streams: StreamApp) -> None:
     task = await streams.submit(queue="streams")
     await streams.phase(task, "offered")
     await streams.cancel(task)
-    assert (await streams.over(task, 2))["state"] == "canceled"
+    assert (await streams.over(task))["state"] == "canceled"
     await streams.empty()
     assert await streams.types(task) == [
         "task.created", "task.claimed", "task.canceling", "task.canceled",
@@ -129,7 +129,7 @@ async def test_what_an_earlier_server_offered_can_be_withdrawn(ledger: str, tmp_
         await streams.shut()
         await streams.open()
         await streams.cancel(task)
-        assert (await streams.over(task, 2))["state"] == "canceled"
+        assert (await streams.over(task))["state"] == "canceled"
         await streams.empty()
 
 
@@ -157,7 +157,7 @@ async def test_a_server_that_comes_back_recalls_its_offers_and_takes_what_was_an
         await streams.fail(*taken[1], "while it was away")
         before = await offered(streams)
         await streams.open()
-        assert (await streams.over(tasks[0], 5))["result"] == "while it was away"
+        assert (await streams.over(tasks[0]))["result"] == "while it was away"
 
         for entry, fields in taken[2:4]:
             await streams.succeed(entry, fields)
@@ -172,6 +172,25 @@ async def test_a_server_that_comes_back_recalls_its_offers_and_takes_what_was_an
         assert len(before) == 6, "nothing was offered twice while it was away"
         for task in (tasks[0], *tasks[2:]):
             assert (await streams.types(task)).count("task.claimed") == 1
+
+
+@LEDGERS
+@pytest.mark.contract("S1-13")
+async def test_offers_on_many_pages_of_the_stream_are_recalled(
+    ledger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "ENTRIES", 2)
+    async with open_stream_app(_file(ledger, tmp_path)) as streams:
+        tasks = [await streams.submit(queue="streams") for _ in range(5)]
+        await wait_until(streams.length, holds=(5).__eq__)
+        await streams.shut()
+        await streams.open()
+        for _ in tasks:
+            await streams.succeed(*await streams.take())
+        for task in tasks:
+            assert (await streams.over(task))["state"] == "succeeded"
+            assert (await streams.types(task)).count("task.claimed") == 1
+        await streams.empty()
 
 
 @LEDGERS
@@ -250,7 +269,7 @@ async def test_a_redis_that_lost_everything_is_fed_anew_from_the_ledger(tmp_path
             done = await streams.submit(queue="streams")
             seen: list[str] = []
             while len(seen) < 2:
-                entry, fields = await streams.take(timeout=15)
+                entry, fields = await streams.take()
                 assert entry != runs
                 seen.append(fields["task_id"])
                 await streams.succeed(entry, fields)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any
 
 import pytest
 import redis.asyncio
 
+from onward.client.context import Context, PlainContext
 from onward.client.errors import ProblemError, ServerNeeded
+from onward.client.failures import Refused
 from onward.client.http import Client, Options, TaskView
 from onward.client.worker import Worker
-from onward.services.function import Context, PlainContext, Refused
 from tests.client.conftest import served, wait_until_put_off
 from tests.servers import fresh_url
 from tests.streams.stream_app import DEAD, GROUP, RESULTS, TASKS, text
@@ -50,12 +53,10 @@ class Site:
 
     async def ended(self, type: str, payload: Any = None, **options: Any) -> TaskView:
         task = await self.client.submit(type, payload or {}, **{**OVER, **options})
-        return await self.client.wait(task.id, timeout_ms=10_000)
+        return await self.client.wait(task.id, timeout_ms=60_000)
 
     async def running(self, task: str) -> None:
-        async with asyncio.timeout(30):
-            while (await self.client.get(task)).phase != "running":  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await wait_until(lambda: self.client.get(task), holds=lambda it: it.phase == "running")
 
     async def types(self, task: str) -> list[str]:
         return [event.type for event in (await self.client.events(task)).items]
@@ -106,7 +107,7 @@ async def test_typed_functions_do_their_tasks_and_are_declared(site: Site) -> No
             break
         await asyncio.sleep(0.05)
     task = await site.client.submit("greet", {"name": "Eve"})
-    assert (await site.client.wait(task.id, timeout_ms=15_000)).result == "hello Eve"
+    assert (await site.client.wait(task.id, timeout_ms=60_000)).result == "hello Eve"
 
 
 async def test_a_payload_that_does_not_fit_is_a_dead_letter_at_once(site: Site) -> None:
@@ -225,8 +226,8 @@ async def test_a_canceled_task_is_stopped_within_a_second_or_two(site: Site, kin
     task = await site.client.submit("long", **OVER)
     await site.running(task.id)
     await site.client.cancel(task.id)
-    await asyncio.wait_for(stopped.wait(), 10)
-    done = await site.client.wait(task.id, timeout_ms=15_000)
+    await asyncio.wait_for(stopped.wait(), 60)
+    done = await site.client.wait(task.id, timeout_ms=60_000)
     assert done.state == "canceled"
 
 
@@ -245,9 +246,9 @@ async def test_a_cancel_does_not_reach_the_replay_that_follows_it(site: Site) ->
     task = await site.client.submit("work", **OVER)
     await site.running(task.id)
     await site.client.cancel(task.id)
-    assert (await site.client.wait(task.id, timeout_ms=15_000)).state == "canceled"
+    assert (await site.client.wait(task.id, timeout_ms=60_000)).state == "canceled"
     await site.client.retry(task.id)
-    assert (await site.client.wait(task.id, timeout_ms=15_000)).result == "done"
+    assert (await site.client.wait(task.id, timeout_ms=60_000)).result == "done"
 
 
 async def _stolen(site: Site, task: str) -> str:
@@ -273,9 +274,9 @@ async def test_a_beat_for_another_workers_entry_takes_nothing_back(site: Site) -
 
     await site.start(worker)
     task = await site.client.submit("long", **OVER)
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), 60)
     entry = await _stolen(site, task.id)
-    await asyncio.wait_for(stopped.wait(), 10)
+    await asyncio.wait_for(stopped.wait(), 60)
     (row,) = await site.redis.xpending_range(TASKS, GROUP, entry, entry, 1)
     assert row["consumer"] == b"thief"
     assert await site.redis.xlen(RESULTS) == 0, "what came of it is dropped"
@@ -296,12 +297,12 @@ async def test_an_answer_for_another_workers_entry_is_dropped_and_acks_nothing(s
     loop = asyncio.get_running_loop()
     await site.start(worker)
     task = await site.client.submit("quick", **OVER)
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), 60)
     transport: Any = worker._transport
     transport._held.clear()  # so that no heartbeat finds out before the answer does
     entry = await _stolen(site, task.id)
     go.set()
-    await asyncio.wait_for(over.wait(), 10)
+    await asyncio.wait_for(over.wait(), 60)
     await wait_until(lambda: len(transport._running) == 0)
     (row,) = await site.redis.xpending_range(TASKS, GROUP, entry, entry, 1)
     assert row["consumer"] == b"thief"
@@ -321,10 +322,10 @@ async def test_a_drained_worker_finishes_what_it_can_and_leaves_no_name(site: Si
 
     await site.start(worker)
     task = await site.client.submit("work", **OVER)
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), 60)
     worker.drain()
     await asyncio.wait_for(site.serving, 30)
-    assert (await site.client.wait(task.id, timeout_ms=15_000)).result == "done"
+    assert (await site.client.wait(task.id, timeout_ms=60_000)).result == "done"
     assert not [name for name in await site.consumers() if name.startswith("drains")]
 
 
@@ -343,7 +344,7 @@ async def test_what_a_drained_worker_cannot_finish_goes_back_at_once_and_unburne
 
     await site.start(worker)
     task = await site.client.submit("work", **OVER)
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), 60)
     await site.running(task.id)
     worker.drain()
     await asyncio.wait_for(site.serving, 30)
@@ -354,7 +355,7 @@ async def test_what_a_drained_worker_cannot_finish_goes_back_at_once_and_unburne
         return ctx.attempt
 
     await site.start(heir)
-    assert (await site.client.wait(task.id, timeout_ms=15_000)).result == 1
+    assert (await site.client.wait(task.id, timeout_ms=60_000)).result == 1
     types = await site.types(task.id)
     assert "task.released" in types
     assert "task.reclaimed" not in types
@@ -401,10 +402,8 @@ async def test_a_foreign_entry_acts_once_however_late_the_server_adopts_it(site:
     for task in tasks:
         await site.redis.xadd(TASKS, {"task_id": task, "tool_name": "pay", "payload": "{}"})
     for task in tasks:
-        async with asyncio.timeout(15):
-            while not (await _found(site, task)):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        done = await site.client.wait(task, timeout_ms=15_000)
+        await wait_until(partial(_found, site, task))
+        done = await site.client.wait(task, timeout_ms=60_000)
         assert (done.state, done.attempt) == ("succeeded", 1)
     assert sorted(charged) == tasks
 
@@ -464,9 +463,7 @@ async def test_it_serves_any_program_of_the_protocol_without_our_server() -> Non
     await line.xadd(TASKS, {"task_id": "a", "tool_name": "echo", "payload": '{"n": 7}'})
     await line.xadd(TASKS, {"tool_name": "echo"})
     for stream in (RESULTS, DEAD):
-        async with asyncio.timeout(30):
-            while not await line.xlen(stream):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await wait_until(partial(line.xlen, stream))
     ((_, answer),) = await line.xrange(RESULTS)
     said = text(answer)
     assert (said["task_id"], said["status"], said["result"]) == ("a", "succeeded", "7")
@@ -497,7 +494,7 @@ async def test_a_worker_that_is_stopped_while_it_answers_leaves_no_connection_be
     serving = asyncio.create_task(worker.serve(redis=url))
     try:
         await line.xadd(TASKS, {"task_id": "a", "tool_name": "echo", "payload": '{"n": 7}'})
-        await asyncio.wait_for(returned.wait(), 10)
+        await asyncio.wait_for(returned.wait(), 60)
         stopped: Any = worker._transport
         await wait_until(lambda: bool(stopped._running._answering))
         serving.cancel()
@@ -517,3 +514,20 @@ def test_a_group_cannot_be_served_over_streams() -> None:
 
     with pytest.raises(ValueError, match="over streams, services only"):
         asyncio.run(worker.serve(redis="redis://127.0.0.1:1"))
+
+
+@pytest.mark.contract("Y-5")
+async def test_what_a_handler_logs_reaches_the_server(site: Site) -> None:
+    worker = Worker(site.url)
+
+    @worker.service
+    async def speak() -> None:
+        logging.getLogger("shop").warning("over streams")
+
+    await site.start(worker)
+    done = await site.ended("speak")
+
+    assert done.state == "succeeded"
+    assert [line.message for line in (await site.client.task_logs(done.id)).items] == [
+        "over streams"
+    ]

@@ -12,8 +12,9 @@ from onward.core.dispatch import Dispatcher
 from onward.core.duty import LEASE_MS, Duty
 from onward.core.outcome import Failed, Outcome, Succeeded
 from onward.core.slots import WorkerSlots
-from onward.core.task import Claimed, Fault, Task, new_id
+from onward.core.task import Claimed, Task, new_id
 from onward.core.trace import RUN, placed
+from onward.faults import Fault
 from onward.tracing.chronicle import Chronicle
 from onward.tracing.stages import Stage
 from tests.support import PROFILES, a_task, wait_until

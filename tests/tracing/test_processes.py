@@ -16,7 +16,7 @@ from tests.processes import Process, Server, serving
 from tests.support import wait_until
 from tests.tracing.collector import Collector, Seen
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 WAIT_S = 60.0
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opentelemetry.trace import SpanKind, Tracer
 
 from onward.client.api import ServerApi
-from onward.client.context import TaskContext
 from onward.client.execution import Execution
+from onward.client.service import Service
+from onward.client.task_context import TaskContext
 from onward.engine import Onward
 from onward.flow.runs import QUEUE
-from onward.services.function import Service
 from onward.settings import Settings
 from onward.tracing import server
 from onward.wire.frames import TaskFrame
@@ -293,7 +293,7 @@ async def test_spans_of_a_handler_hang_below_the_attempt(caller: Tracer, plain: 
         with caller.start_as_current_span("inside") as span:
             made.append(span)
 
-    link: Any = None
+    link: Any = SimpleNamespace(keeps_logs=False)
     task = TaskFrame(task_id="t", traceparent=said()["traceparent"])
     execution = Execution(Service(handle_plainly if plain else handle), TaskContext(task, link))
     with ThreadPoolExecutor(1) as threads:
@@ -325,27 +325,23 @@ async def test_a_collector_that_never_answers_costs_nothing(
 ) -> None:
     collector.mute.set()
     monkeypatch.setattr(server, "LAST_WORDS_S", LAST_WORDS_S)
-    # Without a bound of ours, the last spans would be waited for as long as this.
+    # Without a bound of ours, the last spans would be waited for as long as this: no test may last
+    # that long.
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600000")
-    loop = asyncio.get_running_loop()
     async with running_app(builtin_worker=True) as app:
         body = {"type": "echo", "payload": {"text": "hi"}}
         answer = await app.post("/api/v2/tasks?wait_ms=10000", body)
         assert answer.json()["state"] == "succeeded"
-        await wait_until(collector.asked.is_set, timeout=30)
-        stopping = loop.time()
-    assert loop.time() - stopping < 20
+        await wait_until(collector.asked.is_set)
 
 
 async def test_no_collector_at_all_costs_nothing(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600000")
     monkeypatch.setattr(server, "LAST_WORDS_S", LAST_WORDS_S)
-    loop = asyncio.get_running_loop()
     async with running_app(builtin_worker=True) as app:
         body = {"type": "echo", "payload": {"text": "hi"}}
         answer = await app.post("/api/v2/tasks?wait_ms=10000", body)
         assert answer.json()["state"] == "succeeded"
-        stopping = loop.time()
-    assert loop.time() - stopping < 20

@@ -29,7 +29,7 @@ class Broker:
 
     def send(self, queue: str) -> None:
         self.threads.add(threading.current_thread().name)
-        self.open.wait(5)
+        self.open.wait(60)
         if self.trouble is not None:
             raise self.trouble
         self.sent.append(queue)
@@ -127,6 +127,7 @@ async def test_a_broker_that_is_away_is_told_of_once_and_tried_again(
             for _ in range(5):
                 here.ring("echo")
                 await asyncio.sleep(0.02)
+            await wait_until(lambda: logs)
         assert [entry["event"] for entry in logs] == ["celery workers not woken"]
         here.broker.trouble = None
         here.ring("echo")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -11,9 +13,10 @@ import pytest
 from celery import Celery
 
 from onward import Worker
+from onward.client.service import Service
 from onward.core.errors import Invalid
-from onward.services.function import Service
 from onward.settings import Settings
+from onward.workers.celery import wiring
 from onward.workers.celery.services import services_of
 from onward.workers.celery.wiring import celery_app, ledger_url
 
@@ -26,6 +29,7 @@ class PlainlyNothing:
     task_id = key = "t"
     attempt = 1
     cancelled = False
+    state = None
 
     async def progress(self, value: float, message: str | None = None) -> None: ...
 
@@ -77,6 +81,24 @@ async def test_a_celery_task_that_retries_by_itself_fails_its_attempt(project: A
     service = loaded("charge")["shop.charge"]
     with pytest.raises(ConnectionError, match="till closed"):
         await service.call('{"amount": 3}', PlainlyNothing())
+
+
+@pytest.mark.contract("S3-13")
+async def test_a_bound_celery_task_knows_its_request(project: Any) -> None:
+    def seen(self: Any) -> list[Any]:
+        return [self.request.id, self.request.retries]
+
+    async def seen_async(self: Any) -> list[Any]:
+        return [self.request.id, self.request.retries]
+
+    celery = Celery("shop", set_as_current=False)
+    project.seen = celery.task(name="shop.seen", bind=True)(seen)
+    project.seen_async = celery.task(name="shop.seen_async", bind=True)(seen_async)
+    context = PlainlyNothing()
+    context.task_id, context.attempt = "t-1", 2
+    for service in (loaded("seen")["shop.seen"], loaded("seen_async")["shop.seen_async"]):
+        assert json.loads(await service.call("{}", context)) == ["t-1", 1]
+    assert project.seen.request.id is None, "it is over"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +160,7 @@ def test_loading_the_application_without_what_it_needs_is_refused(
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit, match=r"^onward: ") as raised:
-        runpy.run_module("onward.workers.celery.celery")
+        runpy.run_path(str(Path(wiring.__file__).with_name("celery.py")))
     assert said in str(raised.value)
 
 

@@ -147,12 +147,7 @@ async def test_the_builtin_worker_drains_and_comes_back() -> None:
         assert await state(app, task) == "queued"
         assert (await undo(app, name)).status_code == 200
 
-        async def done() -> bool:
-            return await state(app, task) == "succeeded"
-
-        async with asyncio.timeout(30):
-            while not await done():  # noqa: ASYNC110 nothing to wait on
-                await asyncio.sleep(0.01)
+        await wait_until(lambda: state(app, task), holds="succeeded".__eq__)
 
 
 async def test_a_worker_that_is_called_is_called_no_more(app: App) -> None:
@@ -215,10 +210,10 @@ async def test_an_sdk_worker_that_is_told_to_drain_finishes_and_ends(
 
         serving = asyncio.create_task(sdk.serve(listen=listen))
         task = await client.submit("slow", {})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await begun.wait()
             assert (await http.post("/api/v2/workers/sdk/drain")).status_code == 200
-            await wait_until(sdk._drain_requested.is_set, timeout=20)
+            await wait_until(sdk._drain_requested.is_set)
             for _ in range(20):
                 assert (await http.get("/api/v2/workers")).status_code == 200
             assert not serving.done()

@@ -13,19 +13,18 @@ import pytest
 from pydantic import BaseModel
 
 from onward import Context, TryAgain
+from onward.client.service import Service
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Failed, Succeeded
-from onward.core.task import Claimed, State, Task, fault_of
+from onward.core.task import Claimed, State, Task, as_claimed, fault_of
 from onward.engine import Onward
 from onward.pace import Pace
-from onward.services.function import Service
 from onward.settings import Settings
 from onward.workers.local import executor as local
 from onward.workers.local.executor import LocalExecutor
-from onward.workers.streams.offers import claimed
 from tests.support import a_task, wait_until
 
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 
 
 class Receipt(BaseModel):
@@ -103,9 +102,7 @@ async def test_a_lost_attempt_that_is_told_to_stop_does_not_take_the_next_one_al
         return "slept"
 
     async with serving(nap) as onward:
-        executor = LocalExecutor(
-            onward.dispatcher, {"nap": Service(nap)}, groups={}, lease_ms=1_000, threads=1
-        )
+        executor = LocalExecutor(onward.dispatcher, {"nap": Service(nap)}, groups={}, threads=1)
         first = a_claim(fence=1)
         second = a_claim(fence=2)
         running = [asyncio.ensure_future(executor.execute(task)) for task in (first, second)]
@@ -120,7 +117,7 @@ async def test_a_lost_attempt_that_is_told_to_stop_does_not_take_the_next_one_al
 
 def a_claim(fence: int) -> Claimed:
     task = a_task(id="t", type="nap", queue="nap", fence=fence, rev=fence, attempt=fence)
-    return claimed(msgspec.structs.replace(task, worker="w"))
+    return as_claimed(msgspec.structs.replace(task, worker="w"))
 
 
 async def test_what_a_handler_does_to_itself_is_its_own_failure_alone() -> None:
@@ -224,17 +221,18 @@ async def test_an_effect_that_happened_is_noted_once_the_ledger_is_back(
 
 async def test_the_last_word_comes_after_the_one_that_is_under_way() -> None:
     said: list[int] = []
-    go = asyncio.Event()
+    began, go = asyncio.Event(), asyncio.Event()
 
     async def send(n: int) -> None:
         if n == 2:
+            began.set()
             await go.wait()
         said.append(n)
 
     pace = Pace(send, every_s=0.01)
     await pace.tell(1)
     await pace.tell(2)
-    await asyncio.sleep(0.05)  # it goes out by itself, and is slow
+    await wait_until(began.is_set)  # it goes out by itself, and is slow
     flushing = asyncio.ensure_future(pace.flush())
     await asyncio.sleep(0)
     assert not flushing.done()

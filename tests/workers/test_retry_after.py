@@ -9,11 +9,12 @@ import httpx2
 import pytest
 
 from onward.core.outcome import Failed
-from onward.core.task import LONGEST_DELAY_MS, Fault, storable_fault
+from onward.faults import LONGEST_DELAY_MS, Fault, storable_fault
+from onward.wire.streams import RESULTS
 from onward.workers.http.call import outcome
 from onward.workers.local.shipped.failure import retry_after_ms
 from onward.workers.streams.agent_dialect import _fault
-from onward.workers.streams.dialects import RESULTS, WORKER_STREAMS
+from onward.workers.streams.dialects import WORKER_STREAMS
 
 DAY_MS = 24 * 3_600_000
 

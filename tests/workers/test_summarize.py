@@ -16,7 +16,8 @@ import pytest
 from pydantic import ValidationError
 
 from onward.core.errors import Invalid
-from onward.core.task import FINAL, LONGEST_DELAY_MS, State, Task
+from onward.core.task import FINAL, State, Task
+from onward.faults import LONGEST_DELAY_MS
 from onward.settings import Settings
 from onward.workers.local import shipped
 from onward.workers.local.shipped.failure import retry_after_ms

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from onward.client.service import Service
 from onward.core.clock import ManualClock
 from onward.core.task import State, Task
 from onward.engine import Onward
-from onward.services.function import Service
 from onward.settings import Settings
 from onward.workers import runner
 from tests.support import a_task, wait_until

@@ -1,13 +1,14 @@
 import { QueryClientProvider } from "@tanstack/react-query";
-import { Component, StrictMode } from "react";
+import { Component, lazy, StrictMode, Suspense, useEffect, useState } from "react";
 import type { ReactNode } from "react";
 import { createRoot } from "react-dom/client";
+import { whenLoggedOut } from "./api/client";
 import { queries } from "./api/data";
-import { startLive } from "./api/live";
+import { startLive, useLive } from "./api/live";
 import { Empty } from "./components/basics";
 import { Layout } from "./components/layout";
 import { PAGES } from "./pages";
-import { Link, match, usePlace } from "./routes";
+import { go, href, Link, match, startRoutes, to, usePlace } from "./routes";
 import "./styles/tokens.css";
 import "./styles/base.css";
 import "./styles/parts.css";
@@ -15,6 +16,12 @@ import "./styles/flows.css";
 
 function App(): ReactNode {
   const { path } = usePlace();
+  if (path === LOGIN)
+    return (
+      <Suspense>
+        <Login />
+      </Suspense>
+    );
   for (const page of PAGES) {
     const params = match(page.path, path);
     if (params)
@@ -35,6 +42,27 @@ function App(): ReactNode {
   );
 }
 
+/** A view that failed. One that could not be loaded while the server was away is loaded once it is back. */
+function Broken({ error }: { error: Error }): ReactNode {
+  const { status } = useLive();
+  const [away, setAway] = useState(status !== "live");
+  if (!away && status !== "live") setAway(true);
+  useEffect(() => {
+    if (away && status === "live") location.reload();
+  }, [away, status]);
+  return (
+    <div className="problem" role="alert">
+      <div>
+        <p>{away ? "This view is loaded as soon as the server is back." : `This view failed: ${error.message}`}</p>
+        {!away && <p className="faint small">If the server was updated in the meantime, reload the page.</p>}
+      </div>
+      <button type="button" onClick={() => location.reload()}>
+        Reload
+      </button>
+    </div>
+  );
+}
+
 /** A view that fails shows its error, and leaves the rest of the page standing. */
 class Caught extends Component<{ children: ReactNode }, { error: Error | null }> {
   override state = { error: null as Error | null };
@@ -44,22 +72,22 @@ class Caught extends Component<{ children: ReactNode }, { error: Error | null }>
   }
 
   override render(): ReactNode {
-    if (!this.state.error) return this.props.children;
-    return (
-      <div className="problem" role="alert">
-        <div>
-          <p>This view failed: {this.state.error.message}</p>
-          <p className="faint small">If the server was updated in the meantime, reload the page.</p>
-        </div>
-        <button type="button" onClick={() => location.reload()}>
-          Reload
-        </button>
-      </div>
-    );
+    return this.state.error ? <Broken error={this.state.error} /> : this.props.children;
   }
 }
 
+const LOGIN = "/login";
+const Login = lazy(() => import("./views/Login"));
+
+whenLoggedOut(() => {
+  const { pathname, search } = location;
+  const next = (pathname + search).slice(href("").length) || "/";
+  if (!next.startsWith(LOGIN)) go(to(LOGIN, { next }), { replace: true });
+});
+startRoutes();
 startLive();
+// The other views come while nothing else is to be done, so that a click on one does not wait for the server.
+addEventListener("load", () => setTimeout(() => PAGES.forEach((page) => void page.load().catch(() => null)), 2_000));
 createRoot(document.getElementById("root")!).render(
   <StrictMode>
     <QueryClientProvider client={queries}>

@@ -3,6 +3,8 @@ import { lazy } from "react";
 import type { ComponentType } from "react";
 import type { IconName } from "./components/icon";
 import type { LiveView } from "./api/live";
+import type { Scope } from "./api/me";
+import { number } from "./lib/time";
 
 export interface ViewProps {
   params: Record<string, string>;
@@ -12,90 +14,113 @@ interface Page {
   path: string;
   title: string;
   view: ComponentType<ViewProps>;
+  load: () => Promise<unknown>;
   nav?: {
     icon: IconName;
     key: string;
     group: "watch" | "act" | "more";
-    count?: (live: LiveView, approvals: number) => number | undefined;
+    needs?: Scope; // left out for a key without it
+    count?: (live: LiveView, approvals: string) => string | undefined;
   };
+}
+
+function view(load: () => Promise<{ default: ComponentType<ViewProps> }>): Pick<Page, "view" | "load"> {
+  return { view: lazy(load), load };
 }
 
 export const PAGES: readonly Page[] = [
   {
     path: "/",
     title: "Overview",
-    view: lazy(() => import("./views/Overview")),
+    ...view(() => import("./views/Overview")),
     nav: { icon: "chart", key: "o", group: "watch" },
   },
   {
     path: "/tasks",
     title: "Tasks",
-    view: lazy(() => import("./views/Tasks")),
+    ...view(() => import("./views/Tasks")),
     nav: { icon: "list", key: "t", group: "watch" },
   },
-  { path: "/tasks/:id", title: "Task", view: lazy(() => import("./views/Task")) },
+  { path: "/tasks/:id", title: "Task", ...view(() => import("./views/Task")) },
   {
     path: "/flows",
     title: "Flows",
-    view: lazy(() => import("./views/Flows")),
+    ...view(() => import("./views/Flows")),
     nav: { icon: "graph", key: "f", group: "watch" },
   },
-  { path: "/flows/:flow", title: "Flow", view: lazy(() => import("./views/Flow")) },
+  { path: "/flows/:flow", title: "Flow", ...view(() => import("./views/Flow")) },
   {
     path: "/runs",
     title: "Runs",
-    view: lazy(() => import("./views/Runs")),
+    ...view(() => import("./views/Runs")),
     nav: { icon: "play", key: "r", group: "watch" },
   },
-  { path: "/runs/:id", title: "Run", view: lazy(() => import("./views/Run")) },
+  { path: "/runs/:id", title: "Run", ...view(() => import("./views/Run")) },
   {
     path: "/sessions",
     title: "Sessions",
-    view: lazy(() => import("./views/Sessions")),
+    ...view(() => import("./views/Sessions")),
     nav: { icon: "people", key: "e", group: "watch" },
   },
-  { path: "/sessions/:id", title: "Session", view: lazy(() => import("./views/Session")) },
+  { path: "/sessions/:id", title: "Session", ...view(() => import("./views/Session")) },
   {
     path: "/workers",
     title: "Workers",
-    view: lazy(() => import("./views/Workers")),
+    ...view(() => import("./views/Workers")),
     nav: { icon: "cpu", key: "w", group: "watch" },
   },
   {
     path: "/queues",
     title: "Queues",
-    view: lazy(() => import("./views/Queues")),
+    ...view(() => import("./views/Queues")),
     nav: { icon: "layers", key: "q", group: "watch" },
   },
   {
     path: "/approvals",
     title: "Approvals",
-    view: lazy(() => import("./views/Approvals")),
+    ...view(() => import("./views/Approvals")),
     nav: { icon: "hand", key: "a", group: "act", count: (_, approvals) => approvals },
   },
   {
     path: "/dead-letters",
     title: "Dead letters",
-    view: lazy(() => import("./views/DeadLetters")),
-    nav: { icon: "skull", key: "d", group: "act", count: (live) => live.now?.states.dead },
+    ...view(() => import("./views/DeadLetters")),
+    nav: {
+      icon: "skull",
+      key: "d",
+      group: "act",
+      count: (live) => (live.now?.states.dead ? number(live.now.states.dead) : undefined),
+    },
   },
   {
     path: "/schedules",
     title: "Schedules",
-    view: lazy(() => import("./views/Schedules")),
+    ...view(() => import("./views/Schedules")),
     nav: { icon: "calendar", key: "c", group: "act" },
   },
-  { path: "/schedules/:name", title: "Schedule", view: lazy(() => import("./views/Schedule")) },
+  { path: "/schedules/:name", title: "Schedule", ...view(() => import("./views/Schedule")) },
   {
     path: "/playground",
     title: "Playground",
-    view: lazy(() => import("./views/Playground")),
+    ...view(() => import("./views/Playground")),
     nav: { icon: "flask", key: "p", group: "more" },
+  },
+  {
+    path: "/keys",
+    title: "Keys",
+    ...view(() => import("./views/Keys")),
+    nav: { icon: "key", key: "k", group: "more", needs: "admin" },
+  },
+  {
+    path: "/audit",
+    title: "Audit log",
+    ...view(() => import("./views/Audit")),
+    nav: { icon: "book", key: "l", group: "more", needs: "admin" },
   },
   {
     path: "/settings",
     title: "Settings",
-    view: lazy(() => import("./views/Settings")),
+    ...view(() => import("./views/Settings")),
     nav: { icon: "gear", key: "s", group: "more" },
   },
 ];

@@ -22,13 +22,40 @@ function current(): Place {
 }
 
 const { tell, use } = watched();
-addEventListener("popstate", tell);
 
-export function go(to: string, { replace = false } = {}): void {
+/** Each place keeps how far it was scrolled; a step back goes there again. */
+export function startRoutes(): void {
+  history.scrollRestoration = "manual"; // the browser would scroll before the view is drawn, when a list is not that long
+  addEventListener("scrollend", () => history.replaceState({ scroll: scrollY }, ""));
+  addEventListener("popstate", () => {
+    tell();
+    scrollBack();
+  });
+}
+
+export function go(to: string, { replace = false, stay = false } = {}): void {
   if (BASE + to === location.pathname + location.search) return;
   history[replace ? "replaceState" : "pushState"](null, "", BASE + to);
-  if (!replace) scrollTo(0, 0);
+  if (!replace && !stay) scrollTo(0, 0);
   tell();
+}
+
+const PATIENCE_MS = 3_000;
+
+/** Back where the page was, as soon as it is long enough again; not once somebody scrolls. */
+function scrollBack(): void {
+  const wanted = (history.state as { scroll?: number } | null)?.scroll ?? 0;
+  const ends = performance.now() + PATIENCE_MS;
+  const moved = new AbortController();
+  for (const kind of ["wheel", "keydown", "pointerdown", "touchstart"])
+    addEventListener(kind, () => moved.abort(), { signal: moved.signal, once: true });
+  const step = (): void => {
+    if (moved.signal.aborted) return;
+    scrollTo(0, wanted);
+    if (Math.abs(scrollY - wanted) > 1 && performance.now() < ends) requestAnimationFrame(step);
+    else moved.abort();
+  };
+  requestAnimationFrame(step);
 }
 
 export function usePlace(): Place {
@@ -41,14 +68,15 @@ export function useParam(name: string, fallback = ""): [string, (value: string) 
   return [query.get(name) ?? fallback, (value) => setParams({ [name]: value === fallback ? "" : value })];
 }
 
-export function setParams(values: Record<string, string>): void {
+/** A step back leads to what was set before, unless it is to `replace` that: not to each letter that was typed. */
+export function setParams(values: Record<string, string>, { replace = false } = {}): void {
   const { path, query } = current();
   const next = new URLSearchParams(query);
   for (const [name, value] of Object.entries(values)) {
     if (value) next.set(name, value);
     else next.delete(name);
   }
-  go(to(path, next), { replace: true });
+  go(to(path, next), { replace, stay: true });
 }
 
 export function to(path: string, query: URLSearchParams | Record<string, string> = {}): string {

@@ -43,6 +43,7 @@ export class Link {
   constructor(readonly shop: Shop) {
     const socket = new WebSocket(shop.server.socketUrl, {
       handshakeTimeout: ANSWER_MS,
+      headers: shop.server.headers,
       maxPayload: 0, // the server bounds what it takes in; what it took must reach us
       perMessageDeflate: false, // costs more than it saves on small frames
     });

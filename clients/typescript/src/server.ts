@@ -13,9 +13,13 @@ type Method = "POST" | "PUT" | "DELETE";
 
 export class Server {
   readonly url: string;
+  /** The token of a key goes with every request; nothing without keys. */
+  readonly headers: Record<string, string>;
 
-  /** What was given, else ONWARD_URL, else this machine. */
-  constructor(url?: string) {
+  /** What was given, else ONWARD_URL, else this machine; else ONWARD_KEY, else no key. */
+  constructor(url?: string, key?: string) {
+    const token = key || process.env["ONWARD_KEY"];
+    this.headers = token ? { authorization: `Bearer ${token}` } : {};
     const said = url || process.env["ONWARD_URL"] || DEFAULT_URL;
     const whole = said.includes("://") ? said : `http://${said}`;
     if (!/^(http|ws)s?:/.test(whole) || !URL.canParse(whole)) {
@@ -37,7 +41,7 @@ export class Server {
   /** The answer's JSON, and how often the server was asked: it may have heard an earlier request too. */
   async askCounting(method: Method, path: string, body: string | null): Promise<{ answer: any; asked: number }> {
     const until = performance.now() + PATIENCE_MS;
-    const headers = { "content-type": "application/json" };
+    const headers = { "content-type": "application/json", ...this.headers };
     for (let asked = 1; ; asked++) {
       const signal = AbortSignal.timeout(ANSWER_MS);
       const answer = await fetch(this.url + path, { method, body, headers, signal })

@@ -25,6 +25,8 @@ export type Handler<Payload> = (payload: Payload, ctx: Context) => unknown;
 export interface WorkerOptions {
   /** Of the server; else ONWARD_URL, else http://127.0.0.1:8070. */
   url?: string;
+  /** The token of a key; else ONWARD_KEY. */
+  key?: string;
   id?: string;
   /** Tasks at a time; 10 unless given. */
   concurrency?: number;
@@ -58,11 +60,11 @@ export class Worker {
   #link: Link | undefined;
 
   constructor(options: WorkerOptions = {}) {
-    const { url, id, concurrency = 10, graceMs = 30_000, log = stamped } = options;
+    const { url, key, id, concurrency = 10, graceMs = 30_000, log = stamped } = options;
     if (!Number.isInteger(concurrency) || concurrency < 1) {
       throw new RangeError("a worker needs a concurrency of at least 1");
     }
-    this.#server = new Server(url);
+    this.#server = new Server(url, key);
     this.id = id ?? `${hostname()}-${process.pid}-${randomBytes(3).toString("hex")}`;
     this.concurrency = concurrency;
     this.graceMs = graceMs;

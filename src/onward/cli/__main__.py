@@ -8,6 +8,7 @@ import typer
 
 from onward import __version__
 from onward.cli import (
+    db,
     demo,
     dlq,
     doctor,
@@ -16,6 +17,7 @@ from onward.cli import (
     keys,
     log,
     mcp,
+    redis_acl,
     resources,
     run,
     schedule,
@@ -56,11 +58,12 @@ command(app, serve.OPTIONS)(serve.up)
 command(app, serve.OPTIONS)(serve.serve)
 command(app, worker.OPTIONS)(worker.worker)
 command(app, exec_worker.OPTIONS)(exec_worker.exec_worker)
-command(app, submit.OPTIONS)(submit.submit)
+command(app, submit.OPTIONS, "submit {type}")(submit.submit)
 for group in (
     task.TASK,
     flow.FLOW,
     run.RUN,
+    resources.ATTENTION,
     resources.QUEUE,
     dlq.DLQ,
     resources.APPROVALS,
@@ -72,14 +75,14 @@ for group in (
 ):
     app.add_typer(group.app, name=group.name)
 app.add_typer(keys.app, name="keys")
+app.add_typer(db.app, name="db")
+app.add_typer(redis_acl.app, name="redis")
 app.add_typer(demo.app, name="demo")
 command(app, mcp.OPTIONS)(mcp.mcp)
 command(app, doctor.OPTIONS)(doctor.doctor)
 
 
-def main() -> None:
-    app()
-
-
 if __name__ == "__main__":
+    from onward.cli.entry import main
+
     main()

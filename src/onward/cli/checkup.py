@@ -10,7 +10,7 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from importlib import metadata
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from onward.cli.terminal import plain
-from onward.core.urls import shown
+from onward.urls import shown
 
 if TYPE_CHECKING:
     from onward.settings import Settings
@@ -36,6 +36,7 @@ ANSWER_S = 5.0
 CHECK_S = 20
 SKEW_ODD_S, SKEW_BAD_S = 1.0, 5.0
 SILENT_H = 1
+REDIS, POSTGRES = ("redis", "rediss", "unix"), ("postgresql", "postgres")  # schemes of URLs
 
 
 class Finding:
@@ -50,7 +51,7 @@ def examine(ledger: str | None, server: str | None, *, repair: bool = False) -> 
     from pydantic import ValidationError
 
     from onward.core.errors import our_words
-    from onward.settings import Settings
+    from onward.settings import Settings, as_given
 
     yield _python()
     yield _packages()
@@ -59,19 +60,25 @@ def examine(ledger: str | None, server: str | None, *, repair: bool = False) -> 
         settings = Settings() if ledger is None else Settings(ledger=ledger)
     except ValidationError as error:
         for wrong in error.errors(include_url=False):
-            name = ".".join(str(part) for part in wrong["loc"]) or "settings"
+            first, *rest = [str(part) for part in wrong["loc"]] or ["settings"]
+            name = ".".join([as_given(first), *rest])
             found = f"{shown(repr(wrong['input']))}: {our_words(wrong['msg'])}"
             yield Finding(BAD, name, found, f"correct {name}")
         return
     answer = _ask(server, settings)
     yield _encryption(settings)
-    if settings.ledger.startswith(("redis://", "rediss://", "unix://")):
+    kind = settings.ledger.partition("://")[0]
+    if repair and kind not in REDIS:
+        yield Finding(ODD, "repair", "only tasks of a Redis ledger are repaired")
+    if kind in REDIS:
         from onward.cli.redis_checkup import examine_redis
 
         yield from examine_redis(settings, repair=repair)
+    elif kind in POSTGRES:
+        from onward.cli.postgres_checkup import examine_postgres
+
+        yield from examine_postgres(settings)
     else:
-        if repair:
-            yield Finding(ODD, "repair", "only tasks of a Redis ledger are repaired")
         yield from _ledger(settings.ledger, served=isinstance(answer, ServerReply))
     yield from _server(server, settings, answer)
 
@@ -133,7 +140,10 @@ def _ledger(url: str, *, served: bool) -> Iterator[Finding]:
     scheme, _, rest = url.partition("://")
     if scheme != "sqlite":
         yield Finding(
-            BAD, "ledger", f"{shown(url)} is of no known kind", "use sqlite:///… or redis://…"
+            BAD,
+            "ledger",
+            f"{shown(url)} is of no known kind",
+            "use sqlite:///…, redis://… or postgresql://…",
         )
         return
     name = rest.removeprefix("/")
@@ -180,7 +190,6 @@ def _sound(path: Path) -> Finding:
 def _readers(path: Path) -> Iterator[Finding]:
     """Whoever is gone and still waited for keeps finished tasks in the file."""
     import apsw
-    import msgspec
 
     if not path.exists():
         return
@@ -188,14 +197,20 @@ def _readers(path: Path) -> Iterator[Finding]:
     waited = "SELECT key FROM document WHERE kind = 'cursor'"
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        silent = {
-            name: msgspec.json.decode(body)["silent_ms"] for name, body in connection.execute(kept)
-        }
+        readers = connection.execute(kept).fetchall()
         names = [str(name) for (name,) in connection.execute(waited)]
     except apsw.Error:  # no ledger yet, or no ledger at all: that is reported elsewhere
         return
     finally:
         connection.close()
+    yield from silent_readers(names, readers)
+
+
+def silent_readers(names: Sequence[str], readers: Iterable[Sequence[Any]]) -> Iterator[Finding]:
+    """Of those that are waited for; `readers`: each one's name, and when it was seen, as kept."""
+    import msgspec
+
+    silent = {name: msgspec.json.decode(body)["silent_ms"] for name, body in readers}
     for name in names:
         hours = silent.get(name, 0) / 3_600_000
         if hours >= SILENT_H:
@@ -290,7 +305,7 @@ def _ask(server: str | None, settings: Settings) -> ServerReply | Finding | None
 
     from onward.client.errors import Unreachable
     from onward.client.http import Client
-    from onward.core.errors import OnwardError
+    from onward.errors import OnwardError
 
     async def ask() -> ServerReply:
         async with Client(_url(server, settings)) as client, asyncio.timeout(ANSWER_S):
@@ -322,7 +337,7 @@ def _server(
         yield answer
         return
     if answer is None:
-        yield _nobody(url)
+        yield _no_server(url, named=server is not None)
         return
     served = f"{shown(url)} is served by Onward {answer.body.get('version', '?')}"
     status = str(answer.body.get("status"))
@@ -347,7 +362,10 @@ def _ill(details: dict[str, dict[str, Any]]) -> Iterator[str]:
             yield f"{name}: {why if isinstance(why, str) else ', '.join(why)}"
 
 
-def _nobody(url: str) -> Finding:
+def _no_server(url: str, *, named: bool) -> Finding:
+    absent = Finding(BAD, "server", f"no server answers at {shown(url)}", "look at --server")
+    if named:
+        return absent
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -358,8 +376,18 @@ def _nobody(url: str) -> Finding:
             if error.errno == errno.EADDRINUSE:
                 found = f"port {port} is taken, and no Onward answers there"
                 return Finding(BAD, "server", found, "stop it, or choose another with --port")
-            return Finding(BAD, "server", f"no server answers at {shown(url)}", "look at --server")
+            return absent
     return Finding(GOOD, "server", f"port {port} is free", "onward up")
+
+
+def clock(about: str, whose: str, skew_s: float) -> Finding:
+    """A ledger's own, next to this machine's."""
+    found = f"{whose} is {abs(skew_s):.3f} s {'ahead of' if skew_s > 0 else 'behind'} ours"
+    todo = "synchronise the clocks (NTP): leases are measured by them"
+    if abs(skew_s) > SKEW_BAD_S:
+        return Finding(BAD, about, found, todo)
+    odd = abs(skew_s) > SKEW_ODD_S
+    return Finding(ODD if odd else GOOD, about, found, todo if odd else "")
 
 
 def _clock(skew_s: float) -> Finding:

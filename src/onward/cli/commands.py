@@ -2,7 +2,7 @@
 
 A verb is a function of the client. The names of its other parameters say which options it has:
 they are looked up in the verb's own options, then in those of the resource, then in COMMON.
-`--json`, `--server` and what becomes of the result are added here.
+`--json`, `--server`, `--key` and what becomes of the result are added here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import typer
 
 from onward.cli.tables import Field, Fields, card_of, cell, hint, print_page, shown
-from onward.cli.terminal import AsJson, Server, console, duration_ms, print_json, with_client
+from onward.cli.terminal import (
+    AsJson,
+    Server,
+    Token,
+    console,
+    duration_ms,
+    print_json,
+    use_token,
+    with_client,
+)
 
 Show: TypeAlias = Callable[[Any], None]
 REQUIRED: Any = inspect.Parameter.empty
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 class Option(NamedTuple):
@@ -65,11 +73,14 @@ COMMON: Options = {
 
 
 def add_command(
-    app: typer.Typer, name: str, function: Callable[..., None], options: Options, help: str = ""
+    app: typer.Typer, name: str, function: Callable[..., None], options: Options, help: str
 ) -> None:
-    """`help` is the function's docstring by default; its lines that begin with $ are examples."""
+    """Lines of `help` that begin with $ are examples. What calls a server also takes a key."""
+    if "server" in options:
+        options = {**options, "token": Option(Token, None)}
 
     def command(**given: Any) -> None:
+        use_token(given.pop("token", None))
         function(**given)
 
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -81,15 +92,34 @@ def add_command(
         ]
     )
     command.__annotations__ = {}
-    app.command(name, help=with_examples(help or inspect.getdoc(function) or ""))(command)
+    app.command(name, help=with_examples(help))(command)
 
 
-def command(app: typer.Typer, options: Options = COMMON) -> Callable[[Callable[..., None]], Any]:
-    """A command that does more than one call; it has every option that it names."""
+def command(
+    app: typer.Typer,
+    options: Options = COMMON,
+    doing: str = "",
+    see_also: str = "onward task list",
+) -> Callable[[Callable[..., Any]], Any]:
+    """A command that does more than one call; it has every option that it names.
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
+    A coroutine is called with a client of the server first; `doing` is what could not be done if
+    an error ends it, as in "watch run {id}".
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def with_server(*, server: str | None, **given: Any) -> None:
+            named = {name: "" if value is None else value for name, value in given.items()}
+            work = partial(function, **given)
+            with_client(server, doing.format(**named).strip(), work, see_also=see_also)
+
         name = function.__name__.strip("_").replace("_", "-")
-        add_command(app, name, function, _options_of(function, options))
+        chosen = _options_of(function, options)
+        run: Callable[..., None] = function
+        if inspect.iscoroutinefunction(function):
+            chosen = {**chosen, "server": options.get("server", COMMON["server"])}
+            run = with_server
+        add_command(app, name, run, chosen, inspect.getdoc(function) or "")
         return function
 
     return register
@@ -127,7 +157,7 @@ class Verb(NamedTuple):
     show: Show | None = None  # a page and a card have their own; anything else is a line
     none: str = ""  # of a verb that lists: printed when there is nothing
     done: str = ""  # of a verb that returns nothing: "report is removed"
-    see_also: str = ""
+    after_conflict: str = ""  # the next step if the item is not in a state for this
 
 
 class Resource:
@@ -177,7 +207,8 @@ class Resource:
                 server,
                 f"{verb.name} {about}".format(**given),
                 lambda client: verb.call(client, **given),
-                see_also=(verb.see_also or self.see_also).format(**given),
+                see_also=self.see_also,
+                after_conflict=verb.after_conflict.format(**given),
             )
             if as_json:
                 print_json({"name": given["key"], verb.done: True} if verb.done else found)
@@ -190,6 +221,10 @@ class Resource:
         example = f"onward {self.name} {verb.name} {self._example if 'key' in options else ''}"
         help = verb.help if "$ " in verb.help else f"{verb.help}\n\n$ {example}"
         add_command(self.app, verb.name, run, {**options, **common}, help)
+
+    def command(self, doing: str = "", **options: Option) -> Callable[[Callable[..., Any]], Any]:
+        """A command of this group that is a function of its own."""
+        return command(self.app, options, doing, self.see_also)
 
     def line(self, item: Any) -> str:
         return shown(item, self._title)

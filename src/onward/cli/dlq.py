@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -37,7 +37,6 @@ from onward.cli.terminal import (
     format_duration,
     plain,
     print_json,
-    with_client,
 )
 
 if TYPE_CHECKING:
@@ -113,17 +112,13 @@ DLQ = Resource(
 )
 
 
-@command(DLQ.app, {"id": ID})
-def show(id: str, as_json: bool, server: str | None) -> None:
+@command(DLQ.app, {"id": ID}, "show dead letter {id}")
+async def show(client: Client, id: str, as_json: bool) -> None:
     """Show a dead letter: its payload, and the error of each attempt.
 
     $ onward dlq show 01990000-…
     """
-
-    async def call(client: Client) -> tuple[TaskView, Sequence[TaskEvent]]:
-        return await client.get(id), (await client.events(id)).items
-
-    task, events = with_client(server, f"show dead letter {id}", call)
+    task, events = await client.get(id), (await client.events(id)).items
     if task.state != "dead":
         why, then = f"it is {task.state}", f"onward task get {id}"
         fail(NOT_FOUND, f"{id} is not a dead letter", why, then)
@@ -133,18 +128,14 @@ def show(id: str, as_json: bool, server: str | None) -> None:
         _print_card(task, events)
 
 
-@command(DLQ.app, {**CHOICE, **CHANGES})
-def replay(
-    ids: list[str] | None,
-    every: bool,
+@command(DLQ.app, {**CHOICE, **CHANGES}, "replay dead letters")
+async def replay(
+    client: Client,
     payload: str | None,
     patch: str | None,
     rate: float | None,
-    dry_run: bool,
-    yes: bool,
     as_json: bool,
-    server: str | None,
-    **filter: Any,
+    **choice: Any,
 ) -> None:
     """Run dead letters again from the beginning, with their old ids. Exit code 4: some refused.
 
@@ -152,86 +143,80 @@ def replay(
     $ onward dlq replay --fingerprint InvalidInput:0a1b2c3d --rate 5 --yes
     $ onward dlq replay --type mail --patch '{"from": "us@example.org"}' --dry-run
     """
-    wanted = _checked_filter(ids, filter, every)
+    which = _choice(**choice)
     if payload is not None and patch is not None:
         fail(USAGE, "both --payload and --patch are given", "", "give one of them")
     texts = {"payload": payload, "patch": patch}
     changes = {name: read_payload(text, f"the {name}") for name, text in given(texts).items()}
-
-    async def call(client: Client) -> Any:
-        if dry_run:
-            return await client.replay(ids, filter=wanted, dry_run=True, **changes)
-        chosen = ids or await _chosen(client, wanted, "Replay", yes=yes)
-        if rate is None:
-            return await _in_chunks(chosen, "replayed", partial(client.replay, **changes))
-        few = len(chosen) <= MOST_IDS
-        which: Any = {"ids": chosen} if few else {"filter": wanted}
-        done = await client.replay(rate=rate, **which, **changes)
-        await _watch_starts(client, chosen, rate)
-        return done
-
-    done = with_client(server, "replay dead letters", call)
-    _report(done, "replayed", dry_run=dry_run, as_json=as_json)
+    call: Callable[..., Awaitable[Any]] = partial(client.replay, **changes)
+    if rate is None or which.dry_run:
+        done = await _change(client, which, "Replay", "replayed", call)
+    else:
+        ids = await _chosen(client, which, "Replay")
+        many = len(ids) > MOST_IDS
+        done = await (call(filter=which.filter, rate=rate) if many else call(ids, rate=rate))
+        await _watch_starts(client, ids, rate)
+    _report(done, "replayed", dry_run=which.dry_run, as_json=as_json)
 
 
-@command(DLQ.app, CHOICE)
-def abandon(
-    ids: list[str] | None,
-    every: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    server: str | None,
-    **filter: Any,
-) -> None:
+@command(DLQ.app, CHOICE, "abandon dead letters")
+async def abandon(client: Client, as_json: bool, **choice: Any) -> None:
     """Give dead letters up: they count as failed from then on. Exit code 4: some refused.
 
     $ onward dlq abandon --type report --yes
     """
-    wanted = _checked_filter(ids, filter, every)
-
-    async def call(client: Client) -> Any:
-        if dry_run:
-            return await client.abandon(ids, filter=wanted, dry_run=True)
-        chosen = ids or await _chosen(client, wanted, "Abandon", yes=yes)
-        return await _in_chunks(chosen, "abandoned", client.abandon)
-
-    done = with_client(server, "abandon dead letters", call)
-    _report(done, "abandoned", dry_run=dry_run, as_json=as_json)
+    which = _choice(**choice)
+    done = await _change(client, which, "Abandon", "abandoned", client.abandon)
+    _report(done, "abandoned", dry_run=which.dry_run, as_json=as_json)
 
 
-def _checked_filter(ids: list[str] | None, filter: dict[str, Any], every: bool) -> Any:
-    """None: ids are given."""
+class Choice(NamedTuple):
+    """Which dead letters are changed."""
+
+    ids: list[str] | None
+    filter: Any  # None: ids are given
+    dry_run: bool
+    yes: bool
+
+
+def _choice(
+    *, ids: list[str] | None, every: bool, dry_run: bool, yes: bool, **filter: Any
+) -> Choice:
     wanted = given(filter)
     then = "name ids, or filter with --fingerprint, --type, --queue or --search, or take --all"
     if not (ids or wanted or every):
         fail(USAGE, "no dead letters are chosen", "only what is named is changed", then)
     if ids and (wanted or every):
         fail(USAGE, "both ids and a filter are given", "only one of them can be used", then)
-    return None if ids else wanted
+    return Choice(ids, None if ids else wanted, dry_run, yes)
 
 
-async def _chosen(client: Client, wanted: Any, verb: str, *, yes: bool) -> list[str]:
+async def _chosen(client: Client, which: Choice, verb: str) -> list[str]:
     """The oldest first, once the user has confirmed."""
+    if which.ids:
+        return which.ids
     ids: list[str] = []
     cursor: str | None = None
     while True:
-        page = await client.dead_tasks(cursor=cursor, limit=1000, **wanted)
+        page = await client.dead_tasks(cursor=cursor, limit=1000, **which.filter)
         ids += [task.id for task in page.items]
         cursor = page.next
         if cursor is None:
             break
-    if ids and not yes:
+    if ids and not which.yes:
         confirm(f"{verb} {_letters(len(ids))}?")
     return ids[::-1]
 
 
-async def _in_chunks(
-    ids: Sequence[str], did: str, call: Callable[[Sequence[str]], Awaitable[Any]]
+async def _change(
+    client: Client, which: Choice, verb: str, did: str, call: Callable[..., Awaitable[Any]]
 ) -> Any:
-    """One call for each chunk of ids, their answers as one."""
+    """One call for each chunk of ids, their answers as one; a dry run is one call."""
     import msgspec
 
+    if which.dry_run:
+        return await call(which.ids, filter=which.filter, dry_run=True)
+    ids = await _chosen(client, which, verb)
     parts: list[Any] = []
     with progress_bar() as progress:
         row = progress.add_task(did, total=len(ids))
@@ -286,6 +271,11 @@ def _report(done: Any, did: str, *, dry_run: bool, as_json: bool) -> None:
         errors.print(f"… and {done.refused_count - MOST_REFUSALS} more", style="red")
     if done.refused:
         raise typer.Exit(REFUSED)
+
+
+def main() -> None:
+    """`dlq_replay`, as the protocol of the streams names the tool."""
+    DLQ.app(prog_name="dlq_replay")
 
 
 def _letters(count: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from onward.cli.commands import Options, flag, option
-from onward.cli.terminal import FAILED, console, plain, print_json
+from onward.cli.terminal import FAILED, console, plain, print_json, silence_log
 
 if TYPE_CHECKING:
     from onward.cli.checkup import Finding
@@ -27,10 +27,12 @@ def doctor(ledger: str | None, repair: bool, as_json: bool, server: str | None) 
 
     $ onward doctor
     $ onward doctor --ledger sqlite:////data/onward.db --json
+    $ onward doctor --ledger postgresql://onward@127.0.0.1/onward
     $ onward doctor --ledger redis://127.0.0.1:6379/0 --repair
     """
     from onward.cli.checkup import BAD, examine
 
+    silence_log()
     findings = list(examine(ledger, server, repair=repair))
     if as_json:
         print_json([vars(finding) for finding in findings])

@@ -8,7 +8,7 @@ from onward.cli.commands import Options, option
 from onward.cli.tables import welcome
 from onward.cli.terminal import USAGE, fail, print_json_line
 from onward.cli.worker import LISTEN, run_called
-from onward.core.urls import shown
+from onward.urls import shown
 
 if TYPE_CHECKING:
     from onward.client.worker import Worker

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import typer
 
-from onward.cli.commands import Options, Resource, Verb, argument, command, flag, option
+from onward.cli.commands import COMMON, Options, Resource, Verb, argument, flag, option
 from onward.cli.submit import given, read_payload
 from onward.cli.tables import cell, hint, since
 from onward.cli.terminal import FAILED, USAGE, ago, console, fail, plain, print_json, with_client
 
 if TYPE_CHECKING:
     from onward.cli.changes import Change
+    from onward.cli.following import Following
     from onward.cli.source import Source
     from onward.client.http import Client
     from onward.flow.parts import Definition
     from onward.wire.flows import FlowView
-    from onward.wire.runs import RunView
 
 SOURCE = argument("FILE|-|MODULE:ATTR", "A JSON file, - for stdin, or a Flow in a Python module.")
 NAME = argument("NAME", "The flow's name, or its id.")
@@ -28,6 +28,7 @@ VERSION = option(
 RUN_OPTIONS: Options = {
     "shared": option("--shared", "The shared state to begin with.", metavar="JSON|@FILE|-"),
     "watch": flag("--watch", "Show the graph as it runs."),
+    **{name: COMMON[name] for name in ("wait", "timeout", "as_json")},
 }
 
 
@@ -93,33 +94,29 @@ FLOW = Resource(
 )
 
 
-@command(FLOW.app, {"source": SOURCE})
+@FLOW.command(source=SOURCE)
 def validate(source: str, as_json: bool) -> None:
     """Check a definition without a server: prints every fault with its line. Exit code 1: faults.
 
     $ onward flow validate review.json
     $ onward flow validate flows.py:review
     """
-    from onward.cli import faults
     from onward.cli.source import load
 
     found = load(source)
     if as_json:
         _verdict(found)
         return
-    definition = faults.sound(found)
-    faults.warn(found, definition.warnings)
+    definition = found.sound()
+    found.print_flaws(definition.warnings)
     counts = f"{_counted(definition.nodes, 'node')}, {_counted(definition.edges, 'edge')}"
     console().print(f"[green]✓[/] {cell(found.name)}: {counts}")
 
 
-@command(
-    FLOW.app,
-    {
-        "source": SOURCE,
-        "name": option("--name", "The flow's name, instead of the one in the definition."),
-        "force": flag("--force", "Publish a new version even if nothing has changed."),
-    },
+@FLOW.command(
+    source=SOURCE,
+    name=option("--name", "The flow's name, instead of the one in the definition."),
+    force=flag("--force", "Publish a new version even if nothing has changed."),
 )
 def apply(source: str, name: str | None, force: bool, as_json: bool, server: str | None) -> None:
     """Publish a definition as the next version of its flow, and print what has changed.
@@ -127,11 +124,10 @@ def apply(source: str, name: str | None, force: bool, as_json: bool, server: str
     $ onward flow apply review.json
     $ onward flow apply flows.py:review --name review-test
     """
-    from onward.cli import faults
     from onward.cli.source import load
 
     found = load(source)
-    definition = faults.sound(found)
+    definition = found.sound()
     flow = name or found.flow
     if not flow:
         fail(USAGE, "the flow has no name", "the definition does not give one", "--name NAME")
@@ -153,11 +149,11 @@ def apply(source: str, name: str | None, force: bool, as_json: bool, server: str
                 "version_id": view.version_id,
                 "changed": fresh,
                 "changes": changed or [],
-                "warnings": faults.rows(found, definition.warnings),
+                "warnings": found.rows(definition.warnings),
             }
         )
         return
-    faults.warn(found, definition.warnings)
+    found.print_flaws(definition.warnings)
     out = console()
     if not fresh:
         out.print(f"[bright_black]=[/] {_title(view)}: nothing has changed")
@@ -168,13 +164,10 @@ def apply(source: str, name: str | None, force: bool, as_json: bool, server: str
     hint(f"onward flow run {view.name} --watch")
 
 
-@command(
-    FLOW.app,
-    {
-        "name": argument("NAME|FILE|-|MODULE:ATTR", "A published flow, or a definition."),
-        "version": VERSION,
-        "mermaid": flag("--mermaid", "Print it as Mermaid text."),
-    },
+@FLOW.command(
+    name=argument("NAME|FILE|-|MODULE:ATTR", "A published flow, or a definition."),
+    version=VERSION,
+    mermaid=flag("--mermaid", "Print it as Mermaid text."),
 )
 def graph(name: str, version: int | None, mermaid: bool, server: str | None) -> None:
     """Draw the graph of a flow. A definition in a file needs no server.
@@ -186,10 +179,9 @@ def graph(name: str, version: int | None, mermaid: bool, server: str | None) -> 
     from onward.cli.source import is_source, load
 
     if is_source(name):
-        from onward.cli import faults
         from onward.flow.graph import mermaid as as_mermaid
 
-        definition = faults.sound(load(name))
+        definition = load(name).sound()
         nodes, text = nodes_of(definition), as_mermaid(definition)
     else:
 
@@ -204,30 +196,26 @@ def graph(name: str, version: int | None, mermaid: bool, server: str | None) -> 
         console().print(picture(nodes))
 
 
-@command(
-    FLOW.app,
-    {
-        "name": NAME,
-        "params": option("--params", "The parameters of the run.", metavar="JSON|@FILE|-"),
-        "param": option(
-            "--param -p", "One parameter; JSON or text.", list[str] | None, metavar="NAME=VALUE"
-        ),
-        "version": VERSION,
-        "request_id": option("--key", "Request id: started twice with it, it is still one run."),
-        **RUN_OPTIONS,
-    },
+@FLOW.command(
+    "run flow {name}",
+    name=NAME,
+    params=option("--params", "The parameters of the run.", metavar="JSON|@FILE|-"),
+    param=option(
+        "--param -p", "One parameter; JSON or text.", list[str] | None, metavar="NAME=VALUE"
+    ),
+    version=VERSION,
+    request_id=option("--request-id", "Started twice with it, it is still one run."),
+    **RUN_OPTIONS,
 )
-def run(
+async def run(
+    client: Client,
     name: str,
     params: str | None,
     param: list[str] | None,
+    version: int | None,
+    request_id: str | None,
     shared: str | None,
-    watch: bool,
-    wait: bool,
-    timeout: int | None,
-    as_json: bool,
-    server: str | None,
-    **options: Any,
+    **follow: Unpack[Following],
 ) -> None:
     """Start a run. Exit codes with --wait or --watch: 0 succeeded, 1 failed, 124 not over in time.
 
@@ -237,33 +225,20 @@ def run(
     from onward.cli import following
 
     values = {**read_object("--params", params), **_pairs(param or [])}
+    options = given({"version": version, "request_id": request_id})
     state = read_object("--shared", shared)
-
-    async def call(client: Client) -> RunView:
-        return await client.flows.start(name, values, shared=state, **given(options))
-
-    following.start(
-        server,
-        f"run flow {name}",
-        call,
-        see_also=FLOW.see_also,
-        watch=watch,
-        wait=wait,
-        timeout=timeout,
-        as_json=as_json,
-    )
+    started = await client.flows.start(name, values, shared=state, **options)
+    await following.report_on(client, started, **follow)
 
 
 def _verdict(source: Source) -> None:
-    from onward.cli import faults
     from onward.flow.definition import DefinitionFaults
 
     try:
-        warnings = faults.rows(source, source.read().warnings)
+        warnings = source.rows(source.read().warnings)
         print_json({"valid": True, "faults": [], "warnings": warnings})
     except DefinitionFaults as error:
-        found = faults.rows(source, error.flaws)
-        print_json({"valid": False, "faults": found, "warnings": []})
+        print_json({"valid": False, "faults": source.rows(error.flaws), "warnings": []})
         raise typer.Exit(FAILED) from None
 
 

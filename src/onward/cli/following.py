@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import aclosing, nullcontext, suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import typer
 
 from onward.cli import watching
 from onward.cli.run_renderer import RunRenderer
 from onward.cli.tables import hint
-from onward.cli.terminal import (
-    FAILED,
-    INTERRUPTED,
-    console,
-    fail,
-    format_duration,
-    plain,
-    print_json,
-    state_mark,
-    with_client,
-)
+from onward.cli.terminal import INTERRUPTED, console, format_duration, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -57,29 +47,21 @@ class RunEvents:
             self.calls[str(data.get("node"))] = str(data["child"])
 
 
-def start(
-    server: str | None,
-    doing: str,
-    begin: Callable[[Client], Awaitable[RunView]],
-    *,
-    see_also: str,
-    watch: bool,
-    wait: bool,
-    timeout: int | None,
-    as_json: bool,
-) -> None:
-    """Start a run, follow it if asked to, and print how it ended."""
+class Following(TypedDict):
+    """The options of a command that starts a run."""
 
-    async def call(client: Client) -> RunView:
-        run = await begin(client)
-        if watch or wait:
-            quiet = not watch
-            return await until_over(client, run.id, timeout_ms=timeout, quiet=quiet)
-        return run
+    watch: bool
+    wait: bool
+    timeout: int | None
+    as_json: bool
 
-    run = with_client(server, doing, call, see_also=see_also)
-    if watch or wait:
-        report(run, as_json=as_json, seen=watch and sys.stderr.isatty())
+
+async def report_on(client: Client, run: RunView, **how: Unpack[Following]) -> None:
+    """Follow a run that was started, if asked to, and print how it ended; else its id."""
+    watch, as_json = how["watch"], how["as_json"]
+    if watch or how["wait"]:
+        ended = await until_over(client, run.id, timeout_ms=how["timeout"], quiet=not watch)
+        report(ended, as_json=as_json, seen=watch and sys.stderr.isatty())
     else:
         watching.begun(run, "onward run watch", as_json=as_json)
 
@@ -227,7 +209,7 @@ async def _waits(client: Client, run: RunDetail, events: RunEvents) -> Explanati
 
 
 async def _definition(client: Client, run: RunDetail) -> Definition | None:
-    from onward.core.errors import OnwardError
+    from onward.errors import OnwardError
     from onward.flow.definition import parse
 
     if not run.version:
@@ -240,16 +222,6 @@ async def _definition(client: Client, run: RunDetail) -> Definition | None:
 
 def report(run: RunView, *, as_json: bool, seen: bool = False) -> None:
     """The end of it, in the exit code too; `seen`: its graph shows how it ended."""
-    if as_json:
-        print_json(run)
-        raise typer.Exit(watching.exit_code(run))
-    took = format_duration((run.finished_at or run.created_at) - run.created_at)
-    if run.state != "succeeded":
-        why = run.reason if run.state != "canceled" else "it was canceled"
-        again = f"onward run fork {run.id} --from {run.current_node or 'NODE'}"
-        then = f"onward run show {run.id}   or   {again}"
-        fail(FAILED, f"{run.flow} {run.state} after {took}", why, then)
-    if not seen:
-        line = f"{state_mark(run.state)} in {took}  [bright_black]{plain(run.id)}[/]"
-        console(stderr=True).print(line)
-    print_json(run.result)
+    again = f"onward run fork {run.id} --from {run.current_node or 'NODE'}"
+    then = f"onward run show {run.id}   or   {again}"
+    watching.report(run, as_json=as_json, name=run.flow, then=then, seen=seen)

@@ -1,131 +1,200 @@
-"""`onward keys …`: the keys that seal what the server keeps."""
+"""`onward keys …`: who may call, through a server or on the ledger itself."""
 
 from __future__ import annotations
 
-from collections import Counter
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
-from onward.cli.commands import command, option
-from onward.cli.tables import listing, progress_bar
-from onward.cli.terminal import REFUSED, USAGE, console, fail, plain, print_json, with_client
+from onward.cli.commands import REQUIRED, Options, argument, command, duration, option
+from onward.cli.encryption_keys import encryption
+from onward.cli.tables import Fields, print_page, since
+from onward.cli.terminal import NOT_FOUND, REFUSED, USAGE, ago, console, fail, plain, print_json
+from onward.cli.terminal import with_client as through_server
+from onward.urls import shown
 
 if TYPE_CHECKING:
     from onward.client.http import Client
-    from onward.wire.encryption import KeyNames
+    from onward.native.key_store import KeyStore
+    from onward.wire.base import Page
+    from onward.wire.keys import KeyCreated, KeyRate, KeyView
 
-app = typer.Typer(help="Manage the keys of the server.", no_args_is_help=True)
-encryption = typer.Typer(
-    help="Encryption at rest: make a key, see which keys are in use, rotate them.",
-    no_args_is_help=True,
-)
+T = TypeVar("T")
+
+app = typer.Typer(help="Make, list and revoke the keys of callers.", no_args_is_help=True)
 app.add_typer(encryption, name="encryption")
 
-SETTING = "ONWARD_ENCRYPTION_KEYS"
+OPTIONS: Options = {
+    "name": argument("NAME", "The name, which stands in approvals and in the audit."),
+    "id": argument("ID", "The id of the key."),
+    "scope": option("--scope", "What it may do; again for each further one.", list[str], REQUIRED),
+    "expires": duration("--expires", "When it ends by itself, from now: 90d."),
+    "rate": option("--rate", "How many calls it may make, as 100/s, 1000/m or 10000/h."),
+    "ledger": option("--ledger", "Work on this ledger, without a server.", metavar="URL"),
+}
+PER_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-@command(encryption, {"name": option("--name", "The key's name.", show_default="today's date")})
-def new(name: str | None) -> None:
-    """Print a new key. With it, everything can be read: keep it where you keep secrets.
+@command(app, OPTIONS)
+def create(
+    name: str,
+    scope: list[str],
+    expires: int | None,
+    rate: str | None,
+    ledger: str | None,
+    as_json: bool,
+    server: str | None,
+) -> None:
+    """Make a key, and print its token: this once, and never again.
 
-    $ export ONWARD_ENCRYPTION_KEYS="$(onward keys encryption new)"
-    $ export ONWARD_ENCRYPTION_KEYS="$(onward keys encryption new),$ONWARD_ENCRYPTION_KEYS"
+    Scopes: submit, read, reveal, work, work:NAME, operate, approve, approve:own, admin.
+
+    $ onward keys create admin --scope admin --ledger sqlite:///onward.db
+    $ onward keys create web --scope submit --rate 100/s --expires 90d
+    $ onward keys create gpu-box --scope work:gpu
     """
-    from onward.core.errors import Invalid
-    from onward.ledgers.sealed.keyring import new_key
+    expires_at = None if expires is None else int(time.time() * 1000) + expires
+    limit = None if rate is None else _rate(rate)
+
+    async def call(client: Client) -> KeyCreated:
+        return await client.keys.create(name, scope, expires_at=expires_at, rate=limit)
+
+    async def directly(store: KeyStore) -> KeyCreated:
+        from onward.native.caller import Action
+        from onward.native.keys import created_view
+        from onward.wire.keys import CreateKey
+
+        body = CreateKey(name=name, scopes=tuple(scope), expires_at=expires_at, rate=limit)
+        made = await store.create(body)
+        detail = {"name": name, "scopes": scope}
+        await store.trail.write(None, Action.KEY_CREATE, made.key.id, detail)
+        return created_view(made.key, made.token)
+
+    made = _done(ledger, server, f"make key {name}", directly, call)
+    if as_json:
+        print_json(made)
+        return
+    print(made.token)
+    text = f"key {made.id} ({plain(made.name)}): {', '.join(map(plain, made.scopes))}"
+    console(stderr=True).print(f"{text}; its token is not shown again", style="cyan")
+
+
+@command(app, OPTIONS)
+def list_(ledger: str | None, as_json: bool, server: str | None) -> None:
+    """List the keys, also those that are revoked or expired.
+
+    $ onward keys list
+    """
+
+    async def call(client: Client) -> Page[KeyView]:
+        return await client.keys.list()
+
+    async def directly(store: KeyStore) -> Page[KeyView]:
+        from onward.native.keys import key_view
+        from onward.wire.base import Page
+
+        return Page(items=tuple(map(key_view, await store.all())))
+
+    found = _done(ledger, server, "list the keys", directly, call)
+    if as_json:
+        print_json(found)
+        return
+    print_page(found, COLUMNS, none="there are no keys: everybody on this machine is the operator")
+
+
+@command(app, OPTIONS)
+def revoke(id: str, ledger: str | None, as_json: bool, server: str | None) -> None:
+    """Revoke a key: dead within two seconds on every server, its connections closed.
+
+    $ onward keys revoke 3f2a9c41d07b
+    """
+
+    async def call(client: Client) -> None:
+        await client.keys.revoke(id)
+
+    async def directly(store: KeyStore) -> None:
+        from onward.native.caller import Action
+
+        key = await store.revoke(id, last_too=True)
+        await store.trail.write(None, Action.KEY_REVOKE, key.id, {"name": key.name})
+
+    _done(ledger, server, f"revoke key {id}", directly, call)
+    if as_json:
+        print_json({"id": id, "revoked": True})
+    else:
+        console().print(f"{plain(id)} is revoked")
+
+
+def _done(
+    ledger: str | None,
+    server: str | None,
+    doing: str,
+    directly: Callable[[KeyStore], Awaitable[T]],
+    call: Callable[[Client], Awaitable[T]],
+) -> T:
+    if ledger is None:
+        return through_server(server, doing, call, see_also="onward keys list")
+    from onward.core.errors import Invalid, NotFound
+    from onward.errors import OnwardError
 
     try:
-        print(new_key(name or f"k{datetime.now(UTC):%Y%m%d}"))
-    except Invalid as error:
-        fail(USAGE, "cannot make a key", str(error), error.hint or "")
+        return asyncio.run(_on_ledger(ledger, directly))
+    except OnwardError as error:
+        kinds = {Invalid: USAGE, NotFound: NOT_FOUND}
+        code = next((kinds[kind] for kind in kinds if isinstance(error, kind)), REFUSED)
+        fail(code, f"cannot {doing}", shown(str(error)), error.hint or "onward keys list")
 
 
-@command(encryption)
-def status(as_json: bool, server: str | None) -> None:
-    """Show which key encrypts, and how many texts each key holds; one that holds none may go.
+async def _on_ledger(url: str, work: Callable[[KeyStore], Awaitable[T]]) -> T:
+    from onward.cli.serve import read_settings
+    from onward.core.clock import SharedClock
+    from onward.ledgers import open_backend
+    from onward.native.audit import AuditTrail
+    from onward.native.key_store import KeyStore
 
-    $ onward keys encryption status
-    """
-
-    async def call(client: Client) -> tuple[KeyNames, Counter[str], int]:
-        keys = await client.encryption.keys()
-        if keys.sealing is None:
-            return keys, Counter(), 0
-        held, _, unreadable = await _walk(client, dry_run=True)
-        return keys, held, unreadable
-
-    keys, held, unreadable = with_client(server, "read the keys", call)
-    if as_json:
-        print_json({"sealing": keys.sealing, "keys": keys.keys, "held": held})
-        return
-    if keys.sealing is None:
-        console().print("encryption is off: the server has no keys")
-        console(stderr=True).print(f"→ set {SETTING}; onward keys encryption new", style="cyan")
-        return
-    _table(keys, held)
-    if unreadable:
-        missing = ", ".join(sorted(held.keys() - {*keys.keys, "none"})) or "some key"
-        fail(REFUSED, f"{unreadable:,} texts do not open", f"check {missing} in {SETTING}")
-
-
-@command(encryption)
-def rotate(as_json: bool, server: str | None) -> None:
-    """Encrypt with the first key whatever is not yet; the server goes on meanwhile.
-
-    If it is stopped half way, run it again: texts that are done are skipped.
-
-    $ onward keys encryption rotate
-    """
-
-    async def call(client: Client) -> tuple[KeyNames, Counter[str], int, int]:
-        keys = await client.encryption.keys()
-        return keys, *await _walk(client, dry_run=False)
-
-    keys, _, resealed, unreadable = with_client(
-        server, "rotate the keys", call, see_also="onward keys encryption new"
+    settings = read_settings(ledger=url)
+    backend = open_backend(
+        settings.ledger,
+        prefix=settings.redis_prefix,
+        volatile=settings.redis_volatile,
+        **settings.encryption(),
     )
-    if as_json:
-        print_json({"sealing": keys.sealing, "resealed": resealed, "unreadable": unreadable})
-    else:
-        console().print(f"{resealed:,} texts are sealed anew, under {plain(keys.sealing or '')}")
-    if unreadable:
-        why = "their key is not among the server's, or they were changed"
-        fail(REFUSED, f"{unreadable:,} texts do not open", why, "onward keys encryption status")
+    try:
+        await backend.maintain()
+        clock = SharedClock(lambda: backend.ahead_ms)
+        clock.adopt()  # as the ledger's was just measured
+        return await work(KeyStore(backend, clock, AuditTrail(backend, clock)))
+    finally:
+        await backend.close()
 
 
-async def _walk(client: Client, *, dry_run: bool) -> tuple[Counter[str], int, int]:
-    """Every text, in steps; returns their number by key, and of those sealed anew or unreadable."""
-    held: Counter[str] = Counter()
-    looked_at = resealed = unreadable = 0
-    after: str | None = ""
-    with progress_bar(counts=False) as progress:
-        row = progress.add_task("reading" if dry_run else "sealing", total=None)
-        while after is not None:
-            step = await client.encryption.step(after, dry_run=dry_run)
-            held.update(step.held)
-            looked_at += step.looked_at
-            resealed += step.resealed
-            unreadable += step.unreadable
-            after = step.next
-            progress.update(row, completed=looked_at, description=f"{looked_at:,} read")
-    return held, resealed, unreadable
+def _rate(text: str) -> KeyRate:
+    from onward.wire.keys import KeyRate
+
+    found = re.fullmatch(r"(\d{1,6})/(s|m|h|d)", text.strip())
+    if found is None or not int(found[1]):
+        raise typer.BadParameter(f"{text!r} is no rate; write 100/s, 1000/m or 10000/h")
+    return KeyRate(count=int(found[1]), per_ms=PER_MS[found[2]])
 
 
-def _table(keys: KeyNames, held: Counter[str]) -> None:
-    table = listing("key", "texts", "")
-    names = dict.fromkeys([*keys.keys, *sorted(held)])
-    for name in names:
-        table.add_row(plain(name), f"{held[name]:,}", _role(name, keys, held))
-    console().print(table)
+def _state(key: KeyView) -> str:
+    if key.revoked_at is not None:
+        return f"revoked {ago(key.revoked_at)}"
+    if key.expires_at is None:
+        return "live"
+    if key.expires_at <= time.time() * 1000:
+        return "expired"
+    return f"until {time.strftime('%F %R', time.localtime(key.expires_at / 1000))}"
 
 
-def _role(name: str, keys: KeyNames, held: Counter[str]) -> str:
-    if name == keys.sealing:
-        return "[green]seals[/]"
-    if name == "none":
-        return "[yellow]not sealed[/]: onward keys encryption rotate"
-    if name not in keys.keys:
-        return "[red]missing[/]: what it sealed cannot be read"
-    return "opens" if held[name] else "[bright_black]opens nothing any more: it may go[/]"
+COLUMNS: Fields = {
+    "id": "id",
+    "name": "name",
+    "scopes": "scopes",
+    "created": since("created_at"),
+    "state": _state,
+}

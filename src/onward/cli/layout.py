@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from onward.flow.parts import DEFAULT, reached
+
 if TYPE_CHECKING:
     from onward.wire.flows import EdgeView, NodeView
 
-DEFAULT = "default"
 FAILURES = frozenset({"error", "timeout"})
 DEEPEST = 8  # branches inside each other; what hangs deeper gets a line of its own
 LONGEST_WORD = 24
@@ -77,11 +78,14 @@ class _Level:
         self._joins = joins({key: _ways(node) for key, node in self.nodes.items()})
         self._placed: set[str] = set()
         start = next((key for key, node in self.nodes.items() if node.start), EXIT)
-        self._reached = _reached(self.nodes, start)
+        self._reached = set(reached(start, self._targets))
         self.lines: list[list[Stop]] = []
         for key in [start, *self.nodes]:
             if key in self.nodes and key not in self._placed:
                 self.lines.append(self._line(key, None, 0))
+
+    def _targets(self, key: str) -> list[str]:
+        return [edge.to for edge in self.nodes[key].edges] if key in self.nodes else []
 
     def astray(self, line: Sequence[Stop]) -> bool:
         """Whether no edge leads here from the start."""
@@ -117,16 +121,6 @@ class _Level:
 
 def _ways(node: NodeView) -> list[str]:
     return [edge.to for edge in node.edges if edge.action not in FAILURES]
-
-
-def _reached(nodes: Mapping[str, NodeView], start: str) -> set[str]:
-    seen, waiting = {start}, [start]
-    while waiting:
-        node = nodes.get(waiting.pop())
-        fresh = {edge.to for edge in node.edges} - seen if node is not None else set()
-        seen |= fresh
-        waiting.extend(fresh)
-    return seen
 
 
 class _Drawing:
@@ -226,11 +220,8 @@ def joins(ways: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
     for key, targets in ways.items():
         for target in targets:
             into.setdefault(target, []).append(key)
-    order, seen = [EXIT], {EXIT}  # from the ends backwards: most are settled at the first pass
-    for key in order:
-        fresh = [each for each in dict.fromkeys(into.get(key, ())) if each not in seen]
-        seen.update(fresh)
-        order += fresh
+    # From the ends backwards: most are settled at the first pass.
+    order = reached(EXIT, lambda key: into.get(key, ()))
     passed = dict.fromkeys(order, frozenset(order)) | {EXIT: frozenset({EXIT})}
     changed = True
     while changed:

@@ -30,8 +30,8 @@ async def _forget(client: Client, key: str, ledger: str | None) -> None:
 
 async def _directly(ledger: str, doing: str, ask: Callable[[Readers], Awaitable[T]]) -> T:
     from onward.core.clock import SystemClock
-    from onward.core.errors import OnwardError
     from onward.core.readers import Readers
+    from onward.errors import OnwardError
     from onward.ledgers import open_backend
     from onward.ledgers.sqlite.files import InUse
     from onward.settings import Settings

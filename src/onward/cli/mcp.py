@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.cli.commands import Options, option
 from onward.cli.terminal import USAGE, fail
-from onward.core.urls import shown
+from onward.urls import shown
 
 if TYPE_CHECKING:
     import httpx2
@@ -48,24 +48,26 @@ def mcp(session: str | None, server: str | None) -> None:
         url = server_url(server)
     except ValueError as error:
         fail(USAGE, "cannot speak MCP", str(error), "check --server and ONWARD_URL")
-    asyncio.run(Bridge(url, session or f"mcp-{new_id()}").run())
+    # One that the user named binds the tools; ours holds where a call names none.
+    named = {"onward-session": session} if session else {"mcp-session-id": f"mcp-{new_id()}"}
+    asyncio.run(Bridge(url, named).run())
 
 
 class Bridge:
-    def __init__(self, url: str, session: str) -> None:
+    def __init__(self, url: str, session: Mapping[str, str]) -> None:
         import httpx2
 
-        from onward.client.address import http_options
+        from onward.client.address import http_options, key_of
 
         self._url = url
         self._http = httpx2.AsyncClient(
-            **http_options(url), timeout=httpx2.Timeout(SILENCE_S, connect=5.0)
+            **http_options(url, key=key_of()), timeout=httpx2.Timeout(SILENCE_S, connect=5.0)
         )
         self._http.headers.update(
             {
                 "accept": "application/json, text/event-stream",
                 "content-type": "application/json",
-                "onward-session": session,
+                **session,
             }
         )
         self._version: str | None = None  # agreed on in the initialize call of an older client

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from onward.cli.checkup import BAD, GOOD, ODD, SKEW_BAD_S, SKEW_ODD_S, Finding
-from onward.core.urls import shown
+from onward.cli.checkup import BAD, GOOD, ODD, Finding, clock
+from onward.cli.terminal import plain
+from onward.urls import shown
 
 if TYPE_CHECKING:
     from onward.settings import Settings
@@ -17,6 +19,8 @@ OLDEST = (7, 0)
 ANSWER_S = 5.0
 TIGHT, FULL = 0.75, 0.9
 BEHIND_S = 60
+MOST_REFUSALS = 100
+EXAMPLES = 3
 
 # What a crash takes with it, by appendfsync.
 LOSSES = {
@@ -68,11 +72,12 @@ def _examine(settings: Settings, *, repair: bool) -> Iterator[Finding]:
         yield _prefix(client, settings.redis_prefix, info)
         yield from _layout(client, settings.redis_prefix)
         yield from _channels(client, settings.redis_prefix)
+        yield from _refusals(client)
         yield from _readers(client, settings.redis_prefix)
         yield from examine_tasks(client, settings.redis_prefix, repair=repair)
     except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
         # Without any password Redis answers with a text about HELLO.
-        why = "a password is wanted" if str(error).startswith("HELLO") else error
+        why = "a password is needed" if str(error).startswith("HELLO") else error
         yield Finding(
             BAD,
             "ledger",
@@ -181,7 +186,7 @@ def _functions(client: Any) -> Finding:
             client.function_delete(NAME)
             return Finding(GOOD, "functions", "can be loaded")
     except redis.ResponseError as error:
-        todo = "allow FUNCTION and FCALL to Onward's user (ACL), on a primary"
+        todo = "give Onward's user its rights (ACL): onward redis acl server; on a primary"
         return Finding(BAD, "functions", str(error), todo)
     if LIBRARY not in str(_code(loaded[0])):
         found = "another version of Onward has loaded its own"
@@ -199,13 +204,7 @@ def _code(library: Any) -> Any:
 def _clock(client: Any) -> Finding:
     asked = time.time()
     seconds, micros = client.time()
-    skew_s = seconds + micros / 1e6 - (asked + time.time()) / 2
-    found = f"Redis's is {abs(skew_s):.3f} s {'ahead of' if skew_s > 0 else 'behind'} ours"
-    todo = "synchronise the clocks (NTP): leases are measured by them"
-    if abs(skew_s) > SKEW_BAD_S:
-        return Finding(BAD, "redis clock", found, todo)
-    odd = abs(skew_s) > SKEW_ODD_S
-    return Finding(ODD if odd else GOOD, "redis clock", found, todo if odd else "")
+    return clock("redis clock", "Redis's", seconds + micros / 1e6 - (asked + time.time()) / 2)
 
 
 def _prefix(client: Any, prefix: str, info: Mapping[str, Any]) -> Finding:
@@ -231,6 +230,27 @@ def _channels(client: Any, prefix: str) -> Iterator[Finding]:
     except redis.exceptions.NoPermissionError as error:
         todo = f"ACL SETUSER {client.acl_whoami()} '&{prefix}onward:bell*'"
         yield Finding(ODD, "channels", f"servers find each other's work late: {error}", todo)
+
+
+def _refusals(client: Any) -> Iterator[Finding]:
+    """Which users Redis refused lately, and what: attempts on the streams show here."""
+    import redis
+
+    try:
+        entries: list[dict[str, Any]] = client.acl_log(MOST_REFUSALS)
+    except redis.ResponseError:  # this user may not read it, or it is an older Redis
+        return
+    found: Counter[str] = Counter()
+    for entry in entries:
+        # Asked for by this very command, and by servers: whether Redis keeps what is written.
+        if entry["object"] != "config|get":
+            found[f"{entry['username']}: {entry['reason']} {entry['object']}"] += int(
+                entry["count"]
+            )
+    if found:
+        most = ", ".join(f"{plain(what)} × {many:,}" for what, many in found.most_common(EXAMPLES))
+        todo = "if it is a program of yours: onward redis acl; then redis-cli acl log reset"
+        yield Finding(ODD, "refused users", f"Redis refused {most}", todo)
 
 
 def _readers(client: Any, prefix: str) -> Iterator[Finding]:

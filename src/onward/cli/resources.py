@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
     from onward.client.http import ApprovalView, Client
     from onward.wire.queues import QueueView
-
-T = TypeVar("T")
 
 
 class StatusWord(StrEnum):
@@ -124,7 +121,7 @@ APPROVALS = Resource(
         ),
         Verb(
             "approve",
-            """Let a task run. Exit code 4: it was decided already.
+            """Let a task run. Exit code 4: it was already decided.
 
             $ onward approvals approve 01990000-….1 -m "checked with Ada"
             $ onward approvals approve 01990000-….1 --payload '{"sum": 50}'""",
@@ -132,7 +129,7 @@ APPROVALS = Resource(
         ),
         Verb(
             "reject",
-            "Refuse a task: it fails without having run. Exit code 4: it was decided already.",
+            "Refuse a task: it fails without having run. Exit code 4: it was already decided.",
             lambda client, key, by, comment, digest: client.reject(
                 key, by=by or user(), comment=comment, digest=digest
             ),
@@ -151,6 +148,24 @@ def _pace(found: QueueView) -> str:
     # Not "served": workers that read streams are unknown to the server.
     return "[green]open[/]"
 
+
+ATTENTION = Resource(
+    "attention",
+    "See what needs a person now.",
+    noun="item",
+    columns={"rule": "rule", "since": since("since"), "about": "message"},
+    verbs=(
+        Verb(
+            "list",
+            """List what needs a person now, the worst first.
+
+            $ onward attention list
+            $ onward attention list --json | jq -r '.items[].message'""",
+            lambda client: _items(client, "attention"),
+            none="nothing needs attention",
+        ),
+    ),
+)
 
 QUEUE = Resource(
     "queue",
@@ -198,19 +213,14 @@ QUEUE = Resource(
 # The SDK has no methods for the verbs of workers, services and sessions.
 
 
-def _call(client: Client, kind: type[T], method: str, *path: str, **more: Any) -> Awaitable[T]:
-    at = "/".join(("/api/v2", *(quote(part, safe="") for part in path)))
-    return client._api.call(kind, method, at, **more)  # noqa: SLF001
-
-
 def _item(client: Client, method: str, *path: str, **more: Any) -> Awaitable[dict[str, Any]]:
-    return _call(client, dict[str, Any], method, *path, **more)
+    return client._api.call(dict[str, Any], method, *path, **more)  # noqa: SLF001
 
 
 def _items(client: Client, path: str, **query: Any) -> Awaitable[Any]:
     from onward.wire.base import Page
 
-    return _call(client, Page[dict[str, Any]], "GET", path, **query)
+    return client._api.call(Page[dict[str, Any]], "GET", path, **query)  # noqa: SLF001
 
 
 def _ready(worker: dict[str, Any]) -> str:
@@ -253,11 +263,6 @@ WORKERS = Resource(
         ),
     ),
 )
-
-
-async def _delete(client: Client, key: str) -> None:
-    wire = client._api  # noqa: SLF001
-    await wire.send(wire.request("DELETE", f"/api/v2/services/{quote(key, safe='')}"))
 
 
 def _declare(client: Client, file: str) -> Awaitable[dict[str, Any]]:
@@ -314,7 +319,7 @@ SERVICE = Resource(
         Verb(
             "delete",
             "Delete the declaration of a service. Its tasks stay; a worker may declare it again.",
-            _delete,
+            lambda client, key: client._api.tell("DELETE", "services", key),  # noqa: SLF001
             done="deleted",
         ),
     ),

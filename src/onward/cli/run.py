@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import typer
 
-from onward.cli.commands import REQUIRED, Resource, Verb, argument, command, flag, option
+from onward.cli.commands import REQUIRED, Resource, Verb, argument, flag, option
 from onward.cli.flow import RUN_OPTIONS, read_object
 from onward.cli.submit import read_payload
 from onward.cli.tables import cell, hint, listing, since
+from onward.cli.task import EVENTS
 from onward.cli.terminal import (
     NOT_FOUND,
     console,
@@ -21,15 +22,15 @@ from onward.cli.terminal import (
     plain,
     print_json,
     state_mark,
-    with_client,
 )
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from onward.cli.following import Following
     from onward.cli.run_renderer import RunRenderer
     from onward.client.http import Client
-    from onward.wire.runs import RunDetail, RunView
+    from onward.wire.runs import RunView
 
 MOST_ROWS = 40  # node runs that are printed without --all
 LONGEST = 100
@@ -94,21 +95,21 @@ RUN = Resource(
                 ),
             },
             show=_changed,
-            see_also="onward run show {key}",
+            after_conflict="onward run show {key}",
         ),
         Verb(
             "cancel",
             "Cancel a run: its workers are asked to stop, and compensations undo what was done.",
             lambda client, key: client.runs.cancel(key),
             show=partial(_changed, word="canceling"),
-            see_also="onward run show {key}",
+            after_conflict="onward run show {key}",
         ),
     ),
 )
 
 
-@command(RUN.app, {"id": ID_OR_NEWEST, "every": flag("--all", "Print every node run.")})
-def show(id: str | None, every: bool, as_json: bool, server: str | None) -> None:
+@RUN.command("show run {id}", id=ID_OR_NEWEST, every=flag("--all", "Print every node run."))
+async def show(client: Client, id: str | None, every: bool, as_json: bool) -> None:
     """Show a run: its graph, each attempt of each node, and the shared state.
 
     $ onward run show
@@ -116,20 +117,15 @@ def show(id: str | None, every: bool, as_json: bool, server: str | None) -> None
     """
     from onward.cli import following
 
-    async def call(client: Client) -> RunRenderer:
-        return await following.read(client, id or await _newest(client))
-
-    renderer = with_client(server, f"show run {id or ''}".strip(), call, see_also=RUN.see_also)
+    renderer = await following.read(client, id or await _newest(client))
     if as_json:
         print_json(renderer.run)
     else:
         _card(renderer, MOST_ROWS if not every else len(renderer.run.node_runs))
 
 
-@command(
-    RUN.app, {"id": ID_OR_NEWEST, "as_json": flag("--json", "Print each event as a line of JSON.")}
-)
-def watch(id: str | None, timeout: int | None, as_json: bool, server: str | None) -> None:
+@RUN.command("watch run {id}", id=ID_OR_NEWEST, as_json=EVENTS)
+async def watch(client: Client, id: str | None, timeout: int | None, as_json: bool) -> None:
     """Follow a run until it is over. Exit codes: 0 succeeded, 1 failed, 124 not over in time.
 
     Ctrl-C leaves the run alone.
@@ -139,38 +135,29 @@ def watch(id: str | None, timeout: int | None, as_json: bool, server: str | None
     """
     from onward.cli import following, watching
 
-    async def call(client: Client) -> RunDetail:
-        found = id or await _newest(client)
-        if as_json:
-            await watching.print_events(client, await client.get(found), timeout_ms=timeout)
-            return await client.runs.get(found)
-        return await following.until_over(client, found, timeout_ms=timeout, quiet=False)
-
-    run = with_client(server, f"watch run {id or ''}".strip(), call, see_also=RUN.see_also)
+    found = id or await _newest(client)
     if as_json:
-        raise typer.Exit(watching.exit_code(run))
+        task = await client.get(found)
+        ended = await watching.print_events(client, task, timeout_ms=timeout)
+        raise typer.Exit(watching.exit_code(ended))
+    run = await following.until_over(client, found, timeout_ms=timeout, quiet=False)
     following.report(run, as_json=False, seen=sys.stderr.isatty())
 
 
-@command(
-    RUN.app,
-    {
-        "id": ID,
-        "from_node": option("--from", "The node to begin with.", str, REQUIRED, metavar="NODE"),
-        "anyway": flag("--anyway", "Even if nodes before it were undone, or not approved."),
-        **RUN_OPTIONS,
-    },
+@RUN.command(
+    "fork run {id}",
+    id=ID,
+    from_node=option("--from", "The node to begin with.", str, REQUIRED, metavar="NODE"),
+    anyway=flag("--anyway", "Even if nodes before it were undone, or not approved."),
+    **RUN_OPTIONS,
 )
-def fork(
+async def fork(
+    client: Client,
     id: str,
     from_node: str,
     shared: str | None,
     anyway: bool,
-    watch: bool,
-    wait: bool,
-    timeout: int | None,
-    as_json: bool,
-    server: str | None,
+    **follow: Unpack[Following],
 ) -> None:
     """Start a new run at a node of an old one, with the state from before that node, or --shared.
 
@@ -181,20 +168,8 @@ def fork(
     from onward.cli import following
 
     state = None if shared is None else read_object("--shared", shared)
-
-    async def call(client: Client) -> RunView:
-        return await client.runs.fork(id, from_node, state, anyway=anyway)
-
-    following.start(
-        server,
-        f"fork run {id}",
-        call,
-        see_also=RUN.see_also,
-        watch=watch,
-        wait=wait,
-        timeout=timeout,
-        as_json=as_json,
-    )
+    run = await client.runs.fork(id, from_node, state, anyway=anyway)
+    await following.report_on(client, run, **follow)
 
 
 async def _newest(client: Client) -> str:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from onward.cli.drawing import DIM, NodeStyle, picture
-from onward.cli.layout import DEFAULT, Taken
+from onward.cli.layout import Taken
 from onward.cli.terminal import COLOURS, MARKS, format_duration, plain
+from onward.flow.nodes import CALLING
+from onward.flow.parts import DEFAULT
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -29,7 +31,6 @@ BAR = 20
 FANS: Mapping[str, str] = {"foreach": "fe", "parallel": "pl"}
 SHIPPED = frozenset({"transform", "sum", "route"})  # what `onward exec-worker` serves
 PATIENT = frozenset({"timer", "wait_event", "approval"})
-CALLING = frozenset({"executor", "local", "foreach", "parallel"})
 SHOWN: Mapping[str, tuple[str, str]] = {  # a node's state: its sign and its colour
     "ok": ("✓", "green"),
     "running": ("●", "cyan"),

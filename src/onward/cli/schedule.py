@@ -7,14 +7,14 @@ from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from onward.cli.commands import Options, Resource, Verb, argument, command, duration, flag, option
+from onward.cli.commands import Options, Resource, Verb, argument, duration, flag, option
 from onward.cli.flow import read_object
 from onward.cli.submit import PAYLOAD, TASK_OPTIONS, given, read_payload
 from onward.cli.tables import Fields, as_text, card_of, cell, since, span
-from onward.cli.terminal import USAGE, ago, console, fail, format_duration, with_client
+from onward.cli.terminal import USAGE, ago, console, fail, format_duration
 
 if TYPE_CHECKING:
-    from onward.client.http import Client, TaskView
+    from onward.client.http import Client
     from onward.wire.schedules import ScheduleDetail, ScheduleView
 
 COLOURS = {"submitted": "green", "triggered": "green", "overlapped": "yellow", "missed": "yellow"}
@@ -185,7 +185,7 @@ SCHEDULE = Resource(
             $ onward schedule add launch --flow release --at 2030-01-31T09:00""",
             _add,
             options=NEW,
-            see_also="onward schedule show {key}, or add --replace",
+            after_conflict="onward schedule show {key}, or add --replace",
         ),
         Verb(
             "show",
@@ -213,8 +213,10 @@ SCHEDULE = Resource(
 )
 
 
-@command(SCHEDULE.app, {"name": NAME})
-def trigger(name: str, wait: bool, timeout: int | None, as_json: bool, server: str | None) -> None:
+@SCHEDULE.command("trigger schedule {name}", name=NAME)
+async def trigger(
+    client: Client, name: str, wait: bool, timeout: int | None, as_json: bool
+) -> None:
     """Run a schedule now, in addition to its times, even while it is paused. Prints the task's id.
 
     $ onward schedule trigger report
@@ -222,9 +224,5 @@ def trigger(name: str, wait: bool, timeout: int | None, as_json: bool, server: s
     """
     from onward.cli import watching
 
-    async def call(client: Client) -> TaskView:
-        task = await client.schedules.trigger(name)
-        return await watching.until_over(client, task, timeout_ms=timeout) if wait else task
-
-    task = with_client(server, f"trigger schedule {name}", call, see_also=SCHEDULE.see_also)
-    watching.print_task(task, waited=wait, as_json=as_json)
+    task = await client.schedules.trigger(name)
+    await watching.print_task(client, task, wait=wait, timeout_ms=timeout, as_json=as_json)

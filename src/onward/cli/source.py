@@ -1,7 +1,7 @@
 """Where a definition comes from: a file, stdin, or a Flow in a Python module.
 
 The parser of definitions names the node and the field of a fault; here they become a line and a
-column of the text.
+column of the text, for people and for scripts.
 """
 
 from __future__ import annotations
@@ -9,16 +9,21 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from onward.cli.terminal import FAILED, USAGE, fail
+import msgspec
+import typer
+
+from onward.cli.terminal import FAILED, USAGE, console, fail, plain
 
 if TYPE_CHECKING:
     from onward.flow.parts import Definition, Flaw
 
 JsonPath: TypeAlias = tuple[str, ...]  # keys, and indices as text
+
+NOWHERE = (sys.maxsize, 0)
 
 _STEP = re.compile(r"[^.\[\]]+")  # of a field such as choice_cases[0].expr
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
@@ -46,6 +51,51 @@ class Source:
         from onward.flow.definition import parse
 
         return parse(self.raw)
+
+    def sound(self) -> Definition:
+        """Its parts; if it has faults, they are printed and the command ends."""
+        from rich.text import Text
+
+        from onward.flow.definition import DefinitionFaults
+
+        try:
+            return self.read()
+        except DefinitionFaults as error:
+            flaws = error.flaws
+        faults = "one fault" if len(flaws) == 1 else f"{len(flaws)} faults"
+        title = Text.assemble(("✗ ", "bold red"), (f"{plain(self.name)}: {faults}", "bold"))
+        console(stderr=True).print(title)
+        self.print_flaws(flaws, "red")
+        raise typer.Exit(FAILED)
+
+    def print_flaws(self, flaws: Sequence[Flaw], colour: str = "yellow") -> None:
+        """Where, in which node, and what; as compilers do, so that editors can jump there."""
+        from rich.table import Table
+        from rich.text import Text
+
+        if not flaws:
+            return
+        table = Table.grid(padding=(0, 2, 0, 0))
+        # In the order of the file, as they are mended; a fault without a place comes last.
+        for at, flaw in sorted(
+            ((self.position(flaw), flaw) for flaw in flaws), key=lambda each: each[0] or NOWHERE
+        ):
+            where = "" if at is None else f"{self.name}:{at[0]}:{at[1]}"
+            node = "" if flaw.node is None else f"node {flaw.node}"
+            table.add_row(
+                Text(f"  {plain(where)}" if where else " ", style="bright_black"),
+                Text(plain(node), style="bold"),
+                Text(plain(flaw.message), style=colour),
+            )
+        console(stderr=True).print(table)
+
+    def rows(self, flaws: Sequence[Flaw]) -> list[Mapping[str, Any]]:
+        """For scripts."""
+        places = [self.position(flaw) or (None, None) for flaw in flaws]
+        return [
+            {**msgspec.structs.asdict(flaw), "line": line, "column": column}
+            for flaw, (line, column) in zip(flaws, places, strict=True)
+        ]
 
     def position(self, flaw: Flaw) -> tuple[int, int] | None:
         """Line and column of what a flaw is about, or of what it lies in, as far as known."""

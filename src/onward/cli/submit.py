@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onward.cli.commands import Options, argument, duration, flag, option
-from onward.cli.terminal import USAGE, fail, with_client
+from onward.cli.terminal import USAGE, fail, interruptible
 
 if TYPE_CHECKING:
-    from onward.client.http import Client, TaskView
+    from onward.client.http import Client
 
 
 class PriorityWord(StrEnum):
@@ -34,35 +34,32 @@ OPTIONS: Options = {
     "payload": PAYLOAD,
     "delay_ms": duration("--delay", "Start no earlier than this long from now."),
     **TASK_OPTIONS,
-    "idempotency_key": option("--key", "Idempotency key: submitted twice, it is still one task."),
+    "idempotency_key": option(
+        "--idempotency-key", "Submitted twice with it, it is still one task."
+    ),
+    "callback_url": option("--callback-url", "Post the task there, signed, when it is over."),
 }
 
 
-def submit(
+async def submit(
+    client: Client,
     type: str,
     payload: str,
     wait: bool,
     timeout: int | None,
     as_json: bool,
-    server: str | None,
     **options: Any,
 ) -> None:
     """Hand off a task. Exit codes with --wait: 0 succeeded, 1 failed, 124 not over in time.
 
     $ onward submit countdown '{"seconds": 3}' --wait
-    $ onward submit report @report.json --delay 10m --key monday
+    $ onward submit report @report.json --delay 10m --idempotency-key monday
     $ echo '"hello"' | onward submit echo - --wait --json
     """
     from onward.cli import watching
 
-    body = read_payload(payload)
-
-    async def call(client: Client) -> TaskView:
-        task = await client.submit(type, body, **given(options))
-        return await watching.until_over(client, task, timeout_ms=timeout) if wait else task
-
-    task = with_client(server, f"submit {type}", call)
-    watching.print_task(task, waited=wait, as_json=as_json)
+    task = await client.submit(type, read_payload(payload), **given(options))
+    await watching.print_task(client, task, wait=wait, timeout_ms=timeout, as_json=as_json)
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +72,8 @@ def read_payload(text: str, what: str = "the payload") -> Any:
 
     try:
         if text == "-":
-            text = sys.stdin.read()
+            with interruptible():
+                text = sys.stdin.read()
         elif text.startswith("@"):
             text = Path(text[1:]).read_text()
         return msgspec.json.decode(text)

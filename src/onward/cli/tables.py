@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from shlex import quote
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import typer
 
-from onward.cli.terminal import USAGE, ago, console, fail, format_duration, plain
+from onward.cli.terminal import USAGE, ago, console, fail, format_duration, interruptible, plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -153,13 +152,10 @@ def confirm(question: str) -> None:
     """Anything but yes ends the command."""
     from rich.prompt import Confirm
 
-    # The event loop's own handler would wait for this very function before it stops anything.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        agreed = Confirm.ask(question, console=console(stderr=True), default=False)
+        with interruptible():
+            agreed = Confirm.ask(question, console=console(stderr=True), default=False)
     except EOFError:
         fail(USAGE, "there was no answer", question, "in a script, add --yes")
-    finally:
-        signal.signal(signal.SIGINT, before)
     if not agreed:
         raise typer.Abort

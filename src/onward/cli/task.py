@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import typer
 
-from onward.cli.commands import Resource, Verb, argument, command, flag, option
+from onward.cli.commands import Resource, Verb, argument, flag, option
 from onward.cli.tables import Fields, Page, as_text, cell, hint, print_page, since
-from onward.cli.terminal import MARKS, console, format_duration, plain, state_mark, with_client
+from onward.cli.terminal import MARKS, console, format_duration, plain, print_json_line, state_mark
 
 if TYPE_CHECKING:
     from onward.client.http import Client, Explanation, TaskView
+    from onward.wire.logs import LogRecord
 
 ID = argument("ID", "The task's id.")
+EVENTS = flag("--json", "Print each event as a line of JSON.")
 FILTERS = {
     "type": option("--type", "Only of this type."),
     "queue": option("--queue", "Only in this queue."),
@@ -100,11 +103,13 @@ TASK = Resource(
             "Cancel a task: at once if it waits; if it runs, its worker is asked to stop.",
             lambda client, key: client.cancel(key),
             show=_canceled,
+            after_conflict="onward task get {key}",
         ),
         Verb(
             "retry",
             "Run a task again that failed, died or was canceled.",
             lambda client, key: client.retry(key),
+            after_conflict="onward task get {key}",
         ),
         Verb(
             "explain",
@@ -118,12 +123,54 @@ TASK = Resource(
             lambda client, key: client.events(key),
             show=_happened,
         ),
+        Verb(
+            "callback-secret",
+            "Print what the callbacks of your tasks are signed with, for who receives them.",
+            lambda client: client.callback_secret(),
+            show=print,
+        ),
     ),
 )
 
 
-@command(TASK.app, {"id": ID, "as_json": flag("--json", "Print each event as a line of JSON.")})
-def watch(id: str, timeout: int | None, as_json: bool, server: str | None) -> None:
+def _print_line(record: LogRecord) -> None:
+    at = datetime.fromtimestamp(record.at / 1000).astimezone().strftime("%X")
+    line = f"{at}  {record.attempt}  {record.level:<7}  {record.logger}: {record.message}"
+    console().print(plain(line), markup=False, highlight=False, soft_wrap=True)
+    for text in str(record.traceback or "").splitlines():
+        console().print(f"  {plain(text)}", markup=False, highlight=False, soft_wrap=True)
+
+
+@TASK.command(
+    "read the log of task {id}",
+    id=ID,
+    follow=flag("--follow -f", "Go on until the task is over."),
+    as_json=flag("--json", "Print each record as a line of JSON."),
+)
+async def logs(client: Client, id: str, follow: bool, as_json: bool) -> None:
+    """Show what the handlers of a task logged, with the tracebacks of their errors.
+
+    $ onward task logs 01990000-…
+    $ onward task logs 01990000-… --follow
+    """
+    show = print_json_line if as_json else _print_line
+    if follow:
+        async for record in client.follow_task_logs(id):
+            show(record)
+        return
+    page = await client.task_logs(id)
+    if not page.items and not as_json:
+        hint(f"nothing was logged; what happened to it: onward task events {id}")
+    while True:
+        for record in page.items:
+            show(record)
+        if page.next is None:
+            return
+        page = await client.task_logs(id, page.next)
+
+
+@TASK.command("watch task {id}", id=ID, as_json=EVENTS)
+async def watch(client: Client, id: str, timeout: int | None, as_json: bool) -> None:
     """Follow a task until it is over. Exit codes: 0 succeeded, 1 failed, 124 not over in time.
 
     $ onward task watch 01990000-…
@@ -131,12 +178,8 @@ def watch(id: str, timeout: int | None, as_json: bool, server: str | None) -> No
     """
     from onward.cli import watching
 
-    async def call(client: Client) -> TaskView:
-        task = await client.get(id)
-        follow = watching.print_events if as_json else watching.until_over
-        return await follow(client, task, timeout_ms=timeout)
-
-    task = with_client(server, f"watch task {id}", call)
+    task = await client.get(id)
     if as_json:
-        raise typer.Exit(watching.exit_code(task))
-    watching.report(task, as_json=False)
+        ended = await watching.print_events(client, task, timeout_ms=timeout)
+        raise typer.Exit(watching.exit_code(ended))
+    watching.report(await watching.until_over(client, task, timeout_ms=timeout), as_json=False)

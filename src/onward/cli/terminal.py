@@ -5,15 +5,19 @@ Results go to stdout and everything else to stderr, so that a pipe carries only 
 
 from __future__ import annotations
 
+import logging
+import os
 import re
+import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from onward.core.urls import shown
+from onward.urls import shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +35,15 @@ Server = Annotated[
     str | None,
     typer.Option(
         "--server", help="URL of the server.", envvar="ONWARD_URL", show_default="this machine"
+    ),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        help="Token of a key; better as a variable, where no process list shows it.",
+        envvar="ONWARD_KEY",
+        show_default=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.", metavar="")]
@@ -81,6 +94,13 @@ def fail(code: int, what: str, why: str = "", then: str = "") -> NoReturn:
     raise typer.Exit(code)
 
 
+def silence_log() -> None:
+    """For commands that open a ledger themselves: what it logs they print in their own words."""
+    import structlog
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
 def plain(text: str) -> str:
     """One line without control characters: text from a task must not steer a terminal."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", text).strip()
@@ -102,16 +122,24 @@ def print_json_line(value: Any) -> None:
     print(msgspec.json.encode(value).decode(), flush=True)
 
 
+def use_token(token: str | None) -> None:
+    """For every client of this process."""
+    if token is not None:
+        os.environ["ONWARD_KEY"] = token
+
+
 def with_client(
     server: str | None,
     doing: str,
     call: Callable[[Client], Awaitable[T]],
     *,
     see_also: str = "onward task list",
+    after_conflict: str = "",
 ) -> T:
     """What `call` returns; an error ends the command with an exit code and the next step.
 
-    `see_also` is the command that lists what exists, for a caller who named what does not.
+    `see_also` is the command that lists what exists, for a caller who named what does not;
+    `after_conflict` the one for a caller whose item is in another state than this needs.
     """
     import asyncio
 
@@ -130,6 +158,7 @@ def with_client(
         fail(TIMED_OUT, str(error), "the time to wait is over; the task goes on", error.hint or "")
     except ProblemError as error:
         why = error.detail or error.title
+        see_also = (after_conflict if error.status == 409 else "") or see_also
         fail(_code_of(error), f"cannot {doing}", why, _next_step(error, see_also))
     except ValueError as error:
         fail(USAGE, f"cannot {doing}", shown(str(error)), "check --server and ONWARD_URL")
@@ -146,11 +175,25 @@ def _code_of(error: ProblemError) -> int:
 def _next_step(error: ProblemError, see_also: str) -> str:
     """The server words its hints as requests; here they become commands."""
     hint = error.hint or ""
+    if error.code == "unauthorized":
+        return "name your key: --key TOKEN, or ONWARD_KEY in the environment"
     if error.status != 404 and (found := re.match(r"GET /api/v2/services/(\S+)", hint)):
         return f"onward service show {found[1]}"
     if error.status == 404 or re.match(r"[A-Z]+ /", hint) or (error.status == 409 and not hint):
         return see_also
     return hint or ("onward doctor" if error.status >= 500 else "onward --help")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """While a person is waited for: the event loop's own handler of Ctrl-C would wait for this
+    very function before it stops anything.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def user() -> str | None:

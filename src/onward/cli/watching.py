@@ -109,10 +109,12 @@ def exit_code(task: TaskView) -> int:
     return OK if task.state == "succeeded" else FAILED
 
 
-def print_task(task: TaskView, *, waited: bool, as_json: bool) -> None:
-    """How it ended, if the command waited for that; else its id."""
-    if waited:
-        report(task, as_json=as_json)
+async def print_task(
+    client: Client, task: TaskView, *, wait: bool, timeout_ms: int | None, as_json: bool
+) -> None:
+    """Its id; or wait for its end, and print how it ended."""
+    if wait:
+        report(await until_over(client, task, timeout_ms=timeout_ms), as_json=as_json)
     else:
         begun(task, "onward task watch", as_json=as_json)
 
@@ -126,16 +128,19 @@ def begun(task: TaskView, watch: str, *, as_json: bool) -> None:
     hint(f"{task.state}; {watch} {task.id}")
 
 
-def report(task: TaskView, *, as_json: bool) -> None:
-    """How it ended, in the exit code too."""
+def report(
+    task: TaskView, *, as_json: bool, name: str = "", then: str = "", seen: bool = False
+) -> None:
+    """How it ended, in the exit code too; `seen`: that is on the screen already."""
     if as_json:
         print_json(task)
         raise typer.Exit(exit_code(task))
-    took = (task.finished_at or task.created_at) - task.created_at
+    took = format_duration((task.finished_at or task.created_at) - task.created_at)
     if task.state != "succeeded":
         why = task.reason if task.state != "canceled" else "it was canceled"
-        then = f"onward task explain {task.id}   or   onward task retry {task.id}"
-        fail(FAILED, f"{task.type} {task.state} after {format_duration(took)}", why, then)
-    line = f"{state_mark(task.state)} in {format_duration(took)}  [bright_black]{plain(task.id)}[/]"
-    console(stderr=True).print(line)
+        then = then or f"onward task explain {task.id}   or   onward task retry {task.id}"
+        fail(FAILED, f"{name or task.type} {task.state} after {took}", why, then)
+    if not seen:
+        line = f"{state_mark(task.state)} in {took}  [bright_black]{plain(task.id)}[/]"
+        console(stderr=True).print(line)
     print_json(task.result)

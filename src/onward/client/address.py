@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import ssl
 from base64 import b64encode
+from collections.abc import Mapping
 from typing import TypedDict
 from urllib.parse import unquote, urlsplit
 
-from onward.core.urls import shown
+from onward.urls import shown
 
 DEFAULT_URL = "http://127.0.0.1:8070"
 
@@ -36,13 +37,22 @@ def socket_url(url: str) -> str:
     return f"ws{_bare(url).removeprefix('http')}/ws/worker"
 
 
-def credentials(url: str) -> dict[str, str]:
-    """User and password as a header: libraries put the URLs that they get into logs and errors."""
+def key_of(key: str | None = None) -> str | None:
+    """The given token, else ONWARD_KEY."""
+    return key or os.environ.get("ONWARD_KEY") or None
+
+
+def credentials(url: str, key: str | None = None) -> dict[str, str]:
+    """User and password as a header: libraries put the URLs that they get into logs and errors.
+
+    They are for a proxy; so a key then has a header of its own.
+    """
     parts = urlsplit(url)
     if parts.username is None and parts.password is None:
-        return {}
+        return {} if key is None else {"authorization": f"Bearer {key}"}
     pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
-    return {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+    basic = {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+    return basic if key is None else {**basic, "x-api-key": key}
 
 
 def _bare(url: str) -> str:
@@ -57,20 +67,32 @@ class HttpOptions(TypedDict):
     verify: ssl.SSLContext | bool
 
 
-def http_options(url: str) -> HttpOptions:
+def http_options(
+    url: str,
+    headers: Mapping[str, str] | None = None,
+    verify: bool | str | ssl.SSLContext | None = None,
+    key: str | None = None,
+) -> HttpOptions:
     """Options of an HTTP client. Without TLS or a proxy it need not load the certificates."""
     here = is_loopback(url)
     return {
         "base_url": _bare(url),
-        "headers": credentials(url),
+        "headers": {**credentials(url, key), **(headers or {})},
         "trust_env": not here,
-        "verify": _trusted(url) if here else True,
+        "verify": _trusted(url, here) if verify is None else _verified(verify),
     }
 
 
-def _trusted(url: str) -> ssl.SSLContext | bool:
+def _trusted(url: str, here: bool) -> ssl.SSLContext | bool:
     """On this machine no proxy is used, but SSL_CERT_FILE is, as for the worker socket."""
+    if not here:
+        return True
     return ssl.create_default_context() if url.startswith("https:") else False
+
+
+def _verified(verify: bool | str | ssl.SSLContext) -> ssl.SSLContext | bool:
+    """A text is the file with the authority's certificate."""
+    return ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
 
 
 def is_loopback(url: str) -> bool:

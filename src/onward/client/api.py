@@ -5,17 +5,17 @@ A request that is cut before its answer is sent once more if the server would no
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import AsyncGenerator
+import ssl
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from time import monotonic
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx2
 import msgspec
 
-from onward.client.address import http_options
-from onward.client.errors import ProblemError, Unreachable, problem_from
+from onward.client.address import http_options, key_of
+from onward.client.errors import Unreachable, problem_from
 from onward.tracing import outgoing
 
 T = TypeVar("T")
@@ -24,16 +24,25 @@ CONNECT_S, ANSWER_S = 5.0, 30.0
 SILENCE_S = 60.0  # an event stream this long without even a comment is cut
 SAFE_TWICE = frozenset({"GET", "PUT", "DELETE"})
 IDEMPOTENCY_KEY = "idempotency-key"
-PASSING = frozenset({"stopping", "ledger_unavailable"})  # problems that are soon over
 
 
 class ServerApi:
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        answer_s: float = ANSWER_S,
+        verify: bool | str | ssl.SSLContext | None = None,
+    ) -> None:
         self.url = url
+        self.key = key_of(key)
+        self._answer_s = answer_s
         self.reached = False
         self.away_since: float | None = None
         self._http = httpx2.AsyncClient(
-            **http_options(url),
+            **http_options(url, headers, verify, self.key),
             # Everybody who waits holds a connection: a pool of a hundred would make them queue.
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
         )
@@ -66,14 +75,16 @@ class ServerApi:
             content=None if body is None else encode(body),
             params={name: value for name, value in params.items() if value is not None},
             headers=headers,
-            timeout=httpx2.Timeout(ANSWER_S + wait_ms / 1000, connect=CONNECT_S, pool=None),
+            timeout=httpx2.Timeout(self._answer_s + wait_ms / 1000, connect=CONNECT_S, pool=None),
         )
 
-    async def call(
-        self, kind: type[T], method: str, path: str, *, body: Any = None, **more: Any
-    ) -> T:
-        """One request, its answer as a `kind`."""
-        return await self.get_json(kind, self.request(method, path, body=body, **more))
+    async def call(self, kind: type[T], method: str, *path: str, **more: Any) -> T:
+        """One request to /api/v2, its answer as a `kind`; `path` is given part by part."""
+        return await self.get_json(kind, self.request(method, _path(path), **more))
+
+    async def tell(self, method: str, *path: str, **more: Any) -> None:
+        """The same, if the answer has nothing to say."""
+        await self.send(self.request(method, _path(path), **more))
 
     async def get_json(self, kind: type[T], request: httpx2.Request, *, ok_status: int = 0) -> T:
         """The answer as a `kind`; `ok_status` names an error status whose body is an answer too."""
@@ -89,11 +100,11 @@ class ServerApi:
             raise problem_from(response.status_code, response.content)
         return response
 
-    async def follow(self, path: str, *, after: int) -> AsyncGenerator[str, None]:
+    async def follow(self, *path: str, after: int) -> AsyncGenerator[str, None]:
         """The data of each server-sent event, until the server ends the stream."""
         request = self._http.build_request(
             "GET",
-            path,
+            _path(path),
             params={"masked": "false"},  # what a caller's own task puts out is the caller's
             headers={"accept": "text/event-stream", "last-event-id": str(after)},
             timeout=httpx2.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
@@ -134,32 +145,8 @@ class ServerApi:
         return response
 
 
-class RetryWindow:
-    """A server that was there a moment ago may be restarting: this much we bear with it."""
-
-    LIMIT_S = 30.0
-    FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
-
-    def __init__(self, api: ServerApi) -> None:
-        self._api = api
-        self.reset()
-
-    def reset(self) -> None:
-        """It is there, and well."""
-        self._pause = self.FIRST_PAUSE_S
-        self._since: float | None = None
-
-    async def retry_or_raise(self, error: Unreachable | ProblemError) -> None:
-        """Raises what cannot be borne, or no longer."""
-        if isinstance(error, ProblemError) and error.code not in PASSING:
-            raise error
-        if not self._api.reached:
-            raise error
-        self._since = self._since or self._api.away_since or monotonic()
-        if monotonic() - self._since > self.LIMIT_S:
-            raise error
-        await asyncio.sleep(self._pause * random.uniform(0.5, 1))
-        self._pause = min(self._pause * 2, self.LONGEST_PAUSE_S)
+def _path(parts: Iterable[str]) -> str:
+    return "/".join(("/api/v2", *(quote(part, safe="") for part in parts)))
 
 
 def encode(value: Any) -> bytes:

@@ -1,168 +1,133 @@
-"""What a handler can do while it runs: report progress, emit chunks, run an effect only once."""
+"""What a handler can do besides returning: one `Context`, right in `def` and in `async def`."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
-from collections.abc import Awaitable, Callable
-from time import monotonic
-from typing import Any, Protocol, TypeVar
-from urllib.parse import quote
+from collections.abc import Awaitable, Callable, Generator
+from queue import SimpleQueue
+from typing import Any, Protocol
 
-import msgspec
-from pydantic_core import to_json
-
-from onward.client.api import PASSING, ServerApi
-from onward.client.errors import ProblemError, Unreachable
-from onward.pace import PROGRESS_EVERY_S, Pace
-from onward.services.function import EffectUnknown
-from onward.wire.attempts import BeginEffect, EffectView, FinishEffect
-from onward.wire.frames import ChunkFrame, ProgressFrame, SocketFrame, TaskFrame
-
-UNKNOWN_PAUSE_S = 0.1
-AGAIN_S = 0.5  # between two tries at a server or ledger that does not answer
-LEASE_S = 30.0  # the default of a server
+from typing_extensions import TypeVar
 
 T = TypeVar("T")
+StateT_co = TypeVar("StateT_co", covariant=True, default=Any)
 
 
-class LostTask(asyncio.CancelledError):
-    """Another worker has the task by now: what this attempt still does is dropped.
+class Context(Protocol[StateT_co]):
+    """The task that a handler works on. A parameter called `ctx`, or of this type, receives it.
 
-    A CancelledError, so that a handler's `except Exception` cannot swallow it.
+    In an `async def`, await what these methods return. In a plain `def`, which runs in a thread,
+    they return when they are done, and there is nothing to await. `Context[Pool]` says what the
+    worker's lifespan yields.
     """
 
-
-class Link(Protocol):
-    """The connection that brought the task."""
+    task_id: str
+    attempt: int
+    key: str
+    """Stable over attempts: pass it to services that deduplicate by it."""
 
     @property
-    def api(self) -> ServerApi:
-        """Where effects are recorded; raises ServerNeeded if the worker has no server URL."""
+    def state(self) -> StateT_co:
+        """What the worker's lifespan yielded; None without one."""
         ...
 
-    async def send(self, frame: SocketFrame) -> None: ...
+    @property
+    def cancelled(self) -> bool:
+        """The task was canceled. A coroutine is interrupted; a thread has to look here."""
+        ...
 
+    def progress(self, value: float, message: str | None = None) -> Awaitable[None]:
+        """How far it is, 0 to 1. At most ten are sent a second; the newest is always sent."""
+        ...
 
-class TaskContext:
-    def __init__(self, task: TaskFrame, link: Link, *, unknown_s: float = 0) -> None:
-        """`unknown_s`: how long the server may not know the task yet."""
-        self.task_id = task.task_id
-        self.attempt = task.attempt
-        self.key = task.key or task.task_id
-        self.cancelled = False
-        self.lost = False
-        self.fence = task.fence
-        self.traceparent = task.traceparent or None
-        self._link = link
-        self._known_by = monotonic() + unknown_s
-        self._pace: Pace[ProgressFrame] = Pace(self._send, PROGRESS_EVERY_S)
+    def emit(self, data: Any) -> Awaitable[None]:
+        """Partial output, seen at once by those who follow the task."""
+        ...
 
-    async def progress(self, value: float, message: str | None = None) -> None:
-        """At most ten are sent a second; the newest is always sent."""
-        frame = ProgressFrame(
-            task_id=self.task_id, progress=min(1.0, max(0.0, value)), message=message
-        )
-        await self._pace.tell(frame)
+    def once(self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False) -> Any:
+        """Do something to the outside world once per task, over retry, reclaim and replay.
 
-    async def flush(self) -> None:
-        """Sends progress that was held back: the handler has ended, and its result comes next."""
-        with contextlib.suppress(Exception):
-            await self._pace.flush()
-
-    async def emit(self, data: Any) -> None:
-        await self._send(ChunkFrame(task_id=self.task_id, data=msgspec.Raw(to_json(data))))
-
-    async def once(
-        self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False
-    ) -> Any:
-        """Returns the value as JSON decodes it, the first time too: a handler that works at its
-        first attempt must not get another type at its second.
+        What it returned comes back as JSON decodes it, the first time and each time after it. If
+        an earlier attempt began it and recorded no end, this raises EffectUnknown, unless
+        `repeat_unknown` allows to do it again.
         """
-        begun = await self._begin(name)
-        if begun.state == "done":
-            return begun.value
-        if begun.state == "unknown" and not repeat_unknown:
-            raise EffectUnknown(
-                f"{name!r} was begun by an earlier attempt, and it is not known whether it happened"
-            )
-        try:
-            value = effect()
-            if inspect.isawaitable(value):
-                value = await value
-        except Exception:
-            # The exception means that it did not happen. After a cancellation that is not known, so
-            # the effect stays begun.
-            await self._take_back(name)
-            raise
-        result = to_json(value)
-        fence = begun.fence if isinstance(begun.fence, int) else self.fence
-        # It has happened, and is recorded even if the task is canceled or lost by now.
-        await asyncio.shield(self._finish(name, result, fence))
-        return msgspec.json.decode(result)
+        ...
 
-    async def _begin(self, name: str) -> EffectView:
-        api = self._link.api
-        tries = 0
 
-        async def begin() -> EffectView:
-            nonlocal tries
-            tries += 1
-            body = BeginEffect(fence=self.fence)
-            return await api.call(EffectView, "POST", self._path(name), body=body)
+class _Done:
+    """What was waited for already, in a thread; an await of it returns at once."""
 
-        while True:
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+_DONE = _Done()
+
+
+class PlainContext:
+    """The context of a plain function in a thread: its calls return when they are done."""
+
+    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+        self.task_id = context.task_id
+        self.attempt = context.attempt
+        self.key = context.key
+
+    @property
+    def state(self) -> Any:
+        return self._context.state
+
+    @property
+    def cancelled(self) -> bool:
+        return self._context.cancelled
+
+    def progress(self, value: float, message: str | None = None) -> Any:
+        return self._wait(self._context.progress(value, message))
+
+    def emit(self, data: Any) -> Any:
+        return self._wait(self._context.emit(data))
+
+    def once(self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False) -> Any:
+        """Begun and finished by the event loop; the effect itself runs in this thread."""
+        turns: SimpleQueue[asyncio.Future[Any] | None] = SimpleQueue()
+
+        async def elsewhere() -> Any:
+            ran = self._loop.create_future()
+            turns.put(ran)
+            value, error = await ran
+            if error is not None:
+                raise error
+            return value
+
+        noted = asyncio.run_coroutine_threadsafe(
+            awaited(self._context.once(name, elsewhere, repeat_unknown=repeat_unknown)), self._loop
+        )
+        noted.add_done_callback(lambda _: turns.put(None))
+        ran = turns.get()
+        if ran is not None:
+            outcome: tuple[Any, Exception | None]
             try:
-                begun = await self._retried(begin)
-            except Unreachable:
-                # The server may have recorded it and only the responses were lost. The effect has
-                # not begun, so the record goes: else the next attempt would see it as unknown.
-                await self._take_back(name)
+                outcome = effect(), None
+            except Exception as error:
+                outcome = None, error
+            except BaseException:  # SystemExit would end the loop: here it only ends the handler
+                self._loop.call_soon_threadsafe(ran.cancel)
                 raise
-            except ProblemError as error:
-                if error.status != 404 or monotonic() > self._known_by:
-                    raise _lost_or(error) from error
-                await asyncio.sleep(UNKNOWN_PAUSE_S)
-            else:
-                # After a second try, it may be the first request, whose response was lost, that
-                # recorded it.
-                return EffectView(state="begun") if tries > 1 and begun.own else begun
+            self._loop.call_soon_threadsafe(_set_result, ran, outcome)
+        return noted.result()
 
-    async def _finish(self, name: str, value: bytes, fence: int) -> None:
-        api = self._link.api
-        body = FinishEffect(fence=fence, value=msgspec.Raw(value))
-        try:
-            await self._retried(lambda: api.send(api.request("PUT", self._path(name), body=body)))
-        except ProblemError as error:
-            raise _lost_or(error) from error
-
-    async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Tries again while the server or its ledger does not answer, for the time of a lease."""
-        until = monotonic() + LEASE_S
-        while True:
-            try:
-                return await call()
-            except (Unreachable, ProblemError) as error:
-                passing = isinstance(error, Unreachable) or error.code in PASSING
-                if not passing or monotonic() > until:
-                    raise
-            await asyncio.sleep(AGAIN_S)
-
-    async def _take_back(self, name: str) -> None:
-        # If this fails too, the effect stays begun: a person must look at it, which is safe.
-        with contextlib.suppress(Unreachable, ProblemError):
-            api = self._link.api
-            await api.send(api.request("DELETE", self._path(name), fence=self.fence))
-
-    def _path(self, name: str) -> str:
-        return f"/api/v2/tasks/{quote(self.task_id, safe='')}/effects/{quote(name, safe='')}"
-
-    async def _send(self, frame: SocketFrame) -> None:
-        if self.lost:
-            raise LostTask("the task was taken back")
-        await self._link.send(frame)
+    def _wait(self, work: Awaitable[None]) -> _Done:
+        asyncio.run_coroutine_threadsafe(awaited(work), self._loop).result()
+        return _DONE
 
 
-def _lost_or(error: ProblemError) -> BaseException:
-    return LostTask(str(error)) if error.status == 409 else error
+async def awaited(work: Awaitable[T]) -> T:
+    """As `run_coroutine_threadsafe` wants it."""
+    return await work
+
+
+def _set_result(ran: asyncio.Future[Any], outcome: Any) -> None:
+    if not ran.done():  # canceled meanwhile
+        ran.set_result(outcome)

@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from onward.core.errors import OnwardError
-from onward.core.urls import shown
+from onward.errors import OnwardError
+from onward.urls import shown
 
 if TYPE_CHECKING:
     from onward.wire.tasks import TaskView
 
 
 class Unreachable(OnwardError):
+    """No server answers, or the connection was cut before its answer came."""
+
     code = "unreachable"
 
     def __init__(self, url: str, *, cut: bool = False, cause: BaseException | None = None) -> None:
@@ -77,6 +79,8 @@ class ServerNeeded(OnwardError):
 
 
 class ProblemError(OnwardError):
+    """The server refused. `code` is stable and for machines; `status` is that of HTTP."""
+
     def __init__(
         self, *, status: int, code: str, title: str, detail: str = "", hint: str | None = None
     ) -> None:
@@ -88,6 +92,8 @@ class ProblemError(OnwardError):
 
 
 class TaskFailed(OnwardError):
+    """The task is over, and there is no result. `task` is the task."""
+
     code = "task_failed"
 
     def __init__(self, task: TaskView) -> None:
@@ -99,6 +105,8 @@ class TaskFailed(OnwardError):
 
 
 class StillRunning(OnwardError, TimeoutError):
+    """The time to wait is over, and the task goes on. `task` is the task."""
+
     code = "still_running"
 
     def __init__(self, task: TaskView) -> None:

@@ -10,16 +10,17 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor as Threads
+from typing import TypeAlias
 
-from onward.client.context import LostTask, TaskContext
-from onward.core.outcome import Failed, Succeeded
-from onward.core.task import Fault, Json
-from onward.services.function import SAYING_NO, Service, fault_from
+from onward.client.failures import MEANT
+from onward.client.service import Json, Service
+from onward.client.task_context import LostTask, TaskContext
+from onward.faults import Fault
 from onward.tracing import inside
 
 log = logging.getLogger("onward.worker")
 
-Ended = Succeeded | Failed
+Ended: TypeAlias = Json | Fault  # what the function returned, or why there is nothing
 SendAnswer = Callable[[Ended], Awaitable[None]]
 
 
@@ -27,6 +28,7 @@ class Execution:
     def __init__(self, service: Service, context: TaskContext) -> None:
         self.service = service
         self.context = context
+        context.state = service.state
         self.job: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
@@ -42,22 +44,28 @@ class Execution:
     async def call(self, payload: Json, threads: Threads) -> Ended | None:
         """Its outcome; None: another worker has the task by now, and the outcome is dropped."""
         try:
-            with inside(self.context.traceparent):
-                return Succeeded(await self.service.call(payload, self.context, threads=threads))
+            with inside(self.context.traceparent), self.context.log.around():
+                return await self.service.call(payload, self.context, threads=threads)
         except LostTask:
             return None
         except asyncio.CancelledError:
             kind = "Canceled" if self.context.cancelled else "CancelledError"
-            return Failed(Fault(kind=kind, message="the task was canceled", retryable=False))
+            return Fault(kind=kind, message="the task was canceled", retryable=False)
         except (Exception, SystemExit) as error:
-            trace = None if isinstance(error, SAYING_NO) else error
+            self._note_failure(error)
+            return self.service.fault(error, self.context.attempt)
+
+    def _note_failure(self, error: BaseException) -> None:
+        """In the worker's own log, and with the task."""
+        context, what = self.context, f"{self.service.name} failed ({type(error).__name__})"
+        bug = not isinstance(error, MEANT)
+        with context.log.around():  # so that the record itself names the task, too
             log.warning(
-                "%s failed (%s), task %s, attempt %d",
-                *(self.service.name, type(error).__name__),
-                *(self.context.task_id, self.context.attempt),
-                exc_info=trace,
+                "%s, task %s, attempt %d",
+                *(what, context.task_id, context.attempt),
+                exc_info=error if bug else None,
             )
-            return Failed(fault_from(error))
+        context.log.failed(what if bug else f"{what}: {error}", error, trace=bug)
 
 
 class RunningTasks:

@@ -9,20 +9,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
-from urllib.parse import quote
 
-import httpx2
-import msgspec
-
-from onward.client.address import http_options, server_url
-from onward.client.api import ANSWER_S, CONNECT_S, IDEMPOTENCY_KEY, encode
-from onward.client.errors import Unreachable, problem_from
-from onward.core.task import new_id
+from onward.client.api import encode
+from onward.client.retrying import new_key
+from onward.client.sync import SyncClient
 
 if TYPE_CHECKING:
     from onward.client.api import ServerApi
-
-PATH = "/api/v2/tools"
 
 _TYPES: Mapping[str, Any] = {
     "string": str,
@@ -38,91 +31,46 @@ class ToolFunction(Protocol):
     __name__: str
     schema: Mapping[str, Any]
 
-    def __call__(self, **arguments: Any) -> Any: ...
+    def __call__(self, *given: Any, **arguments: Any) -> Any: ...
 
 
 def plain_tools(url: str | None = None, session_id: str | None = None) -> list[ToolFunction]:
     """Functions that return when the server has replied."""
-    server = _BlockingServer(server_url(url), session_id)
-    definitions = server.call("GET", PATH, format="openai")
-    return [_function(definition, _calling(server, definition)) for definition in definitions]
+    client = SyncClient(url)
+    return [_blocking(client, tool) for tool in client.call(lambda each: each.tools(session_id))]
 
 
 async def async_tools(api: ServerApi, session_id: str | None = None) -> list[ToolFunction]:
     """The same for a program with an event loop: functions to be awaited."""
     definitions = await api.call(
-        list[dict[str, Any]], "GET", PATH, format="openai", session_id=session_id
+        list[dict[str, Any]], "GET", "tools", format="openai", session_id=session_id
     )
     return [
         _function(definition, _awaiting(api, definition, session_id)) for definition in definitions
     ]
 
 
-class _BlockingServer:
-    """The server, for a program without an event loop."""
-
-    def __init__(self, url: str, session: str | None) -> None:
-        self.url = url
-        self._session = {} if session is None else {"session_id": session}
-
-    def call(self, method: str, path: str, body: Any = None, **params: str) -> Any:
-        headers = {"accept": "application/json"}
-        if body is not None:
-            # The same for both tries: a task that was accepted before the cut is not made twice.
-            headers |= {"content-type": "application/json", IDEMPOTENCY_KEY: new_id()}
-        with httpx2.Client(
-            **http_options(self.url),
-            timeout=httpx2.Timeout(ANSWER_S, connect=CONNECT_S),
-        ) as http:
-            request = http.build_request(
-                method,
-                path,
-                content=None if body is None else encode(body),
-                params={**self._session, **params},
-                headers=headers,
-            )
-            response = self._send(http, request)
-        if response.is_error:
-            raise problem_from(response.status_code, response.content)
-        return msgspec.json.decode(response.content)
-
-    def _send(self, http: httpx2.Client, request: httpx2.Request) -> httpx2.Response:
-        try:
-            return http.send(request)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise Unreachable(self.url, cause=error) from error
-        except httpx2.TransportError:
-            try:
-                return http.send(request)
-            except httpx2.TransportError as error:
-                raise Unreachable(self.url, cut=True, cause=error) from error
-
-
-def _calling(server: _BlockingServer, definition: Mapping[str, Any]) -> Callable[..., Any]:
-    path = _path(definition)
+def _blocking(client: SyncClient, tool: ToolFunction) -> ToolFunction:
+    definition = tool.schema
 
     def call(*given: Any, **arguments: Any) -> Any:
-        return server.call("POST", path, _bound(call, given, arguments))
+        return client.call(lambda _: tool(*given, **arguments))
 
-    return call
+    return _function(definition, call)
 
 
 def _awaiting(
     api: ServerApi, definition: Mapping[str, Any], session: str | None
 ) -> Callable[..., Any]:
-    path = _path(definition)
+    name = definition["function"]["name"]
 
     async def call(*given: Any, **arguments: Any) -> Any:
         body = _bound(call, given, arguments)
         return await api.call(
-            dict[str, Any], "POST", path, body=body, key=new_id(), session_id=session
+            dict[str, Any], "POST", "tools", name, body=body, key=new_key(), session_id=session
         )
 
     return call
-
-
-def _path(definition: Mapping[str, Any]) -> str:
-    return f"{PATH}/{quote(definition['function']['name'], safe='')}"
 
 
 def _bound(call: Callable[..., Any], given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:

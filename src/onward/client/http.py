@@ -7,21 +7,25 @@ twice. Waiting and following outlive a server that restarts: the task does, so t
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from functools import cached_property
+from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
 from onward.client.address import server_url
-from onward.client.api import RetryWindow, ServerApi
-from onward.client.errors import ProblemError, StillRunning, TaskFailed, Unreachable
-from onward.core.task import FINAL_EVENTS, State, new_id
+from onward.client.durations import either, ms
+from onward.client.errors import ProblemError, StillRunning, Unreachable
+from onward.client.resources import Encryption, Flows, Keys, Log, Queues, Runs, Schedules
+from onward.client.retrying import RetryWindow
+from onward.client.submitting import LONG_POLL_MS, Options, Submitter, reader, result_of
 from onward.wire.approvals import ApprovalView, Approve, Reject
+from onward.wire.attention import AttentionItem
 from onward.wire.base import Page
+from onward.wire.callbacks import CallbackSecret
 from onward.wire.dead_letters import (
     Abandon,
     Abandoned,
@@ -30,42 +34,23 @@ from onward.wire.dead_letters import (
     Replay,
     Replayed,
 )
+from onward.wire.logs import LogRecord
 from onward.wire.services import ServiceView
 from onward.wire.tasks import ApprovalTerms, Explanation, TaskEvent, TaskView
 from onward.wire.workers import WorkerView
 
 if TYPE_CHECKING:
-    from onward.client.encryption import Encryption
-    from onward.client.flows import Flows, Runs
     from onward.client.functions import ToolFunction
-    from onward.client.log import Log
-    from onward.client.queues import Queues
-    from onward.client.schedules import Schedules
 
 __all__ = [
     "ApprovalTerms", "ApprovalView", "Client", "DeadFilter", "DeadGroup", "Explanation", "Filter",
     "Options", "TaskEvent", "TaskView",
 ]  # fmt: skip
 
-LONG_POLL_MS = 20_000
+R = TypeVar("R")
+
+LOGS_EVERY_S = 0.5
 EARLY_S = 0.05  # a server that ends a long poll at once is not asked again at once
-LAST_EVENTS = FINAL_EVENTS | {"task.dlq", "task.abandoned"}
-
-
-class Options(TypedDict, total=False):
-    """The options of a submission, besides its type and payload."""
-
-    queue: str
-    priority: Literal["high", "normal", "low"]
-    delay_ms: int
-    run_at: int
-    idempotency_key: str
-    session_id: str
-    max_retries: int
-    timeout_ms: int
-    backoff_ms: Sequence[int]
-    requires_approval: bool
-    approval: ApprovalTerms | Mapping[str, Any]
 
 
 class Filter(TypedDict, total=False):
@@ -85,10 +70,39 @@ class DeadFilter(TypedDict, total=False):
     q: str
 
 
-class Client:
-    def __init__(self, url: str | None = None) -> None:
+class Client(Submitter):
+    """A server, for a program with an event loop. `SyncClient` is the same without await.
+
+    One client keeps its connections; make one and keep it, rather than one for each call.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: timedelta | None = None,
+        verify: bool | str | ssl.SSLContext | None = None,
+    ) -> None:
+        """`url` is the server's; without it, that of ONWARD_URL, or of this machine.
+
+        `key` is the token of a key; without it, that of ONWARD_KEY. `headers` go with each request.
+        `timeout` is how long an answer may take, beside the time that a call waits on purpose:
+        30 s. `verify` is how the server's certificate is checked: by the file with its authority's
+        certificate, by an SSL context, or, with False, not at all.
+        """
+        # Loaded here and not above: an HTTP library takes longer to load than all the rest.
+        from onward.client.api import ANSWER_S, ServerApi
+
         self.url = server_url(url)
-        self._api = ServerApi(self.url)
+        answer_s = ANSWER_S if timeout is None else ms(timeout) / 1000
+        api = ServerApi(self.url, key=key, headers=headers, answer_s=answer_s, verify=verify)
+        super().__init__(api, self.wait)
+        self.flows, self.runs = Flows(api, self.wait), Runs(api, self.wait)
+        self.schedules, self.queues = Schedules(api, self.wait), Queues(api, self.wait)
+        self.keys, self.log = Keys(api, self.wait), Log(api, self.wait)
+        self.encryption = Encryption(api, self.wait)
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,80 +111,20 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
+        """Close its connections."""
         await self._api.close()
-
-    @cached_property
-    def flows(self) -> Flows:
-        from onward.client.flows import Flows
-
-        return Flows(self, self._api)
-
-    @cached_property
-    def runs(self) -> Runs:
-        from onward.client.flows import Runs
-
-        return Runs(self, self._api)
-
-    @cached_property
-    def schedules(self) -> Schedules:
-        from onward.client.schedules import Schedules
-
-        return Schedules(self._api)
-
-    @cached_property
-    def log(self) -> Log:
-        from onward.client.log import Log
-
-        return Log(self._api)
-
-    @cached_property
-    def queues(self) -> Queues:
-        from onward.client.queues import Queues
-
-        return Queues(self._api)
-
-    @cached_property
-    def encryption(self) -> Encryption:
-        from onward.client.encryption import Encryption
-
-        return Encryption(self._api)
-
-    # Work goes in.
-
-    async def submit(
-        self, type: str, payload: Any = None, *, wait_ms: int = 0, **options: Unpack[Options]
-    ) -> TaskView:
-        """The task is taken when this returns; with `wait_ms`, perhaps it is over already."""
-        body = {"type": type, "payload": payload, **options}
-        key = options.get("idempotency_key") or new_id()
-        return await self._api.call(TaskView, "POST", _TASKS, body=body, key=key, wait_ms=wait_ms)
-
-    async def run(
-        self,
-        type: str,
-        payload: Any = None,
-        *,
-        wait_ms: int | None = None,
-        **options: Unpack[Options],
-    ) -> Any:
-        """Submit, wait, and return the result; TaskFailed if there is none."""
-        began = monotonic()
-        first = LONG_POLL_MS if wait_ms is None else min(wait_ms, LONG_POLL_MS)
-        task = await self.submit(type, payload, wait_ms=first, **options)
-        if not task.over:
-            left = None if wait_ms is None else max(0, wait_ms - _since_ms(began))
-            task = await self.wait(task.id, left)
-        if task.state != "succeeded":
-            raise TaskFailed(task)
-        return task.result
 
     # What became of it.
 
     async def get(self, id: str) -> TaskView:
-        return await self._api.call(TaskView, "GET", _path(id))
+        """The task as it is now."""
+        return await self._api.call(TaskView, "GET", "tasks", id)
 
-    async def wait(self, id: str, timeout_ms: int | None = None) -> TaskView:
+    async def wait(
+        self, id: str, timeout_ms: int | None = None, *, timeout: timedelta | None = None
+    ) -> TaskView:
         """Until it is over, however it ends; StillRunning when the time is over first."""
+        timeout_ms = either(timeout, timeout_ms)
         began = monotonic()
         window = RetryWindow(self._api)
         while True:
@@ -179,7 +133,7 @@ class Client:
             if timeout_ms is not None:
                 left = max(0, min(left, timeout_ms - _since_ms(began)))
             try:
-                task = await self._api.call(TaskView, "GET", _path(id), wait_ms=left)
+                task = await self._api.call(TaskView, "GET", "tasks", id, wait_ms=left)
             except (Unreachable, ProblemError) as error:
                 if left == 0:
                     raise
@@ -192,44 +146,90 @@ class Client:
                 raise StillRunning(task)
             await asyncio.sleep(max(0.0, EARLY_S - (monotonic() - asked)))
 
+    @overload
+    async def result(
+        self, id: str, *, result_type: type[R], timeout: timedelta | None = None
+    ) -> R: ...
+
+    @overload
+    async def result(self, id: str, *, timeout: timedelta | None = None) -> Any: ...
+
+    async def result(
+        self, id: str, *, result_type: Any = None, timeout: timedelta | None = None
+    ) -> Any:
+        """Waits until it is over, and returns its result, as `result_type` if one is given.
+
+        TaskFailed if there is none; StillRunning when the time is over first.
+        """
+        return reader(result_type)(result_of(await self.wait(id, timeout=timeout)))
+
     async def stream(self, id: str, after: int = 0) -> AsyncGenerator[TaskEvent, None]:
         """Its events after number `after`, as they happen, until it is over."""
-        seen, last = after, ""
+        seen, last = after, False
         window = RetryWindow(self._api)
         while True:
             before = seen
             try:
-                async with aclosing(self._api.follow(_path(id, "events"), after=seen)) as sent:
+                async with aclosing(self._api.follow("tasks", id, "events", after=seen)) as sent:
                     async for data in sent:
                         event = msgspec.json.decode(data, type=TaskEvent)
                         window.reset()
                         if event.n > seen:
-                            seen, last = event.n, event.type
+                            seen, last = event.n, event.is_last
                             yield event
             except (Unreachable, ProblemError) as error:
                 await window.retry_or_raise(error)
                 continue
             # The server ended the stream: the task is over, or the server is stopping.
-            if last in LAST_EVENTS or (seen == before and (await self.get(id)).over):
+            if last or (seen == before and (await self.get(id)).over):
                 return
             await asyncio.sleep(EARLY_S)
 
     async def events(self, id: str, after: int = 0) -> Page[TaskEvent]:
         """What has happened to it so far, from number `after` on."""
-        return await self._api.call(Page[TaskEvent], "GET", _path(id, "events"), after=after)
+        return await self._api.call(Page[TaskEvent], "GET", "tasks", id, "events", after=after)
+
+    async def task_logs(self, id: str, cursor: str | None = None) -> Page[LogRecord]:
+        """What its handlers have logged, the oldest first; `next` is the cursor of the rest."""
+        return await self._api.call(Page[LogRecord], "GET", "tasks", id, "logs", cursor=cursor)
+
+    async def follow_task_logs(self, id: str) -> AsyncGenerator[LogRecord, None]:
+        """What its handlers log, as it comes, until the task is over."""
+        cursor, seen = None, 0
+        while True:
+            task = await self.get(id)
+            while True:
+                page = await self.task_logs(id, cursor)
+                for record in page.items[seen:]:
+                    yield record
+                seen = len(page.items)
+                if page.next is None:
+                    break
+                cursor, seen = page.next, 0
+            if task.over:
+                return
+            await asyncio.sleep(LOGS_EVERY_S)
 
     async def list(self, **filter: Unpack[Filter]) -> Page[TaskView]:
-        return await self._api.call(Page[TaskView], "GET", _TASKS, **filter)
+        """Tasks, the newest first; `next` of a page is the `cursor` of the one after it."""
+        return await self._api.call(Page[TaskView], "GET", "tasks", **filter)
 
     async def explain(self, id: str) -> Explanation:
         """Why it is where it is, and what can be done about it."""
-        return await self._api.call(Explanation, "GET", _path(id, "explain"))
+        return await self._api.call(Explanation, "GET", "tasks", id, "explain")
 
     async def workers(self) -> tuple[WorkerView, ...]:
-        return (await self._api.call(Page[WorkerView], "GET", "/api/v2/workers")).items
+        """The workers that are there now."""
+        return (await self._api.call(Page[WorkerView], "GET", "workers")).items
+
+    async def callback_secret(self) -> str:
+        """What the callbacks of this key's tasks are signed with: for who receives them."""
+        found = await self._api.call(CallbackSecret, "GET", "me", "callback-secret")
+        return found.secret
 
     async def services(self) -> tuple[ServiceView, ...]:
-        return (await self._api.call(Page[ServiceView], "GET", "/api/v2/services")).items
+        """The services that are declared, with their schemas."""
+        return (await self._api.call(Page[ServiceView], "GET", "services")).items
 
     async def tools(self, session_id: str | None = None) -> Sequence[ToolFunction]:
         """The agent door's tools, as functions to be awaited; with a session, they are its own."""
@@ -249,22 +249,31 @@ class Client:
     # To change its course.
 
     async def cancel(self, id: str) -> TaskView:
-        return await self._api.call(TaskView, "POST", _path(id, "cancel"))
+        """End it; one that runs is asked to stop. ProblemError 409 if it is over."""
+        return await self._api.call(TaskView, "POST", "tasks", id, "cancel")
 
     async def retry(self, id: str) -> TaskView:
         """Replay one task, however it ended; `replay` takes many dead letters."""
-        return await self._api.call(TaskView, "POST", _path(id, "retry"))
+        return await self._api.call(TaskView, "POST", "tasks", id, "retry")
 
     # What waits for a person.
+
+    async def attention(self) -> tuple[AttentionItem, ...]:
+        """What needs a person now, the worst first: breakers, dead letters, queues without
+        workers and so on.
+        """
+        return (await self._api.call(Page[AttentionItem], "GET", "attention")).items
 
     async def approvals(
         self, status: str = "open", *, cursor: str | None = None, limit: int | None = None
     ) -> Page[ApprovalView]:
+        """What waits for a person, or with another `status` what was decided."""
         params = {"status": status, "cursor": cursor, "limit": limit}
-        return await self._api.call(Page[ApprovalView], "GET", _APPROVALS, **params)
+        return await self._api.call(Page[ApprovalView], "GET", "approvals", **params)
 
     async def approval(self, id: str) -> ApprovalView:
-        return await self._api.call(ApprovalView, "GET", _path(id, of=_APPROVALS))
+        """The approval that this task waits for."""
+        return await self._api.call(ApprovalView, "GET", "approvals", id)
 
     async def approve(
         self,
@@ -277,8 +286,7 @@ class Client:
     ) -> ApprovalView:
         """Let it run, with another payload if one is given; with `digest`, only what was seen."""
         body = Approve(by=by, comment=comment, payload=payload, digest=digest)
-        path = _path(id, "approve", of=_APPROVALS)
-        return await self._api.call(ApprovalView, "POST", path, body=body)
+        return await self._api.call(ApprovalView, "POST", "approvals", id, "approve", body=body)
 
     async def reject(
         self,
@@ -288,23 +296,24 @@ class Client:
         comment: str | None = None,
         digest: str | None = None,
     ) -> ApprovalView:
+        """It will not run, and fails with the comment."""
         body = Reject(by=by, comment=comment, digest=digest)
-        path = _path(id, "reject", of=_APPROVALS)
-        return await self._api.call(ApprovalView, "POST", path, body=body)
+        return await self._api.call(ApprovalView, "POST", "approvals", id, "reject", body=body)
 
     # Tasks that failed for good.
 
     async def dead_letters(self, **filter: Unpack[DeadFilter]) -> Page[DeadGroup]:
         """What died, grouped by its cause. The tasks of one group: `dead_tasks`."""
-        return await self._api.call(Page[DeadGroup], "GET", _DEAD, **filter)
+        return await self._api.call(Page[DeadGroup], "GET", "dead-letters", **filter)
 
     async def dead_tasks(
         self, *, cursor: str | None = None, limit: int | None = None, **filter: Unpack[DeadFilter]
     ) -> Page[TaskView]:
+        """Tasks that failed for good."""
         params: dict[str, Any] = {"cursor": cursor, "limit": limit, **filter}
         if "fingerprint" in filter:
-            return await self._api.call(Page[TaskView], "GET", _DEAD, **params)
-        return await self._api.call(Page[TaskView], "GET", _TASKS, state=State.DEAD, **params)
+            return await self._api.call(Page[TaskView], "GET", "dead-letters", **params)
+        return await self._api.call(Page[TaskView], "GET", "tasks", state="dead", **params)
 
     async def replay(
         self,
@@ -323,7 +332,7 @@ class Client:
         body = Replay(
             **_chosen(ids, filter), payload=payload, patch=patch, rate=rate, dry_run=dry_run
         )
-        return await self._api.call(Replayed, "POST", f"{_DEAD}/replay", body=body)
+        return await self._api.call(Replayed, "POST", "dead-letters", "replay", body=body)
 
     async def abandon(
         self,
@@ -331,21 +340,16 @@ class Client:
         *,
         filter: DeadFilter | None = None,
         dry_run: bool = False,
+        reason: str | None = None,
     ) -> Abandoned:
-        body = Abandon(**_chosen(ids, filter), dry_run=dry_run)
-        return await self._api.call(Abandoned, "POST", f"{_DEAD}/abandon", body=body)
-
-
-_TASKS, _APPROVALS, _DEAD = "/api/v2/tasks", "/api/v2/approvals", "/api/v2/dead-letters"
+        """Dead letters that are given up: they are kept as failed, and no longer wait."""
+        body = Abandon(**_chosen(ids, filter), dry_run=dry_run, reason=reason)
+        return await self._api.call(Abandoned, "POST", "dead-letters", "abandon", body=body)
 
 
 def _chosen(ids: Sequence[str] | None, filter: DeadFilter | None) -> dict[str, Any]:
     named = None if ids is None else tuple(ids)
     return {"ids": named, "filter": None if filter is None else DeadLetterFilter(**filter)}
-
-
-def _path(id: str, *rest: str, of: str = _TASKS) -> str:
-    return "/".join((of, quote(id, safe=""), *rest))
 
 
 def _since_ms(began: float) -> int:

@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Threads
 from typing import Any
@@ -21,31 +23,29 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from onward import signature
 from onward.client.api import ServerApi
-from onward.client.context import TaskContext
 from onward.client.errors import ProblemError, Unreachable
 from onward.client.execution import Ended, Execution, RunningTasks
 from onward.client.listening import bind, server_of
 from onward.client.reporting import declare_services, post_note
-from onward.core import strict_json
-from onward.core.errors import Invalid
-from onward.core.outcome import Failed
-from onward.core.task import Fault, Json, new_id, unknown_service
-from onward.core.urls import shown
-from onward.services.function import Service
-from onward.wire.frames import (
-    LARGEST,
-    RegisterFrame,
-    SocketFrame,
-    TaskFrame,
-)
+from onward.client.service import Json, Service
+from onward.client.task_context import TaskContext
+from onward.faults import Fault, unknown_service
+from onward.urls import shown
+from onward.wire.frames import LARGEST, RegisterFrame, SocketFrame, TaskFrame
 
 log = logging.getLogger("onward.worker")
 
 LARGEST_ANSWER = 1 << 20
+UNSIGNED = "this call is not signed with the secret of the registration"
 SOONEST_S = 1.0  # between two heartbeats, however the load changes
 LINGER_S = 1.2  # within a second all servers know that this worker leaves; until then they may call
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+
+
+class _Registered(msgspec.Struct):
+    secret: str
 
 
 class NotAccepted(RuntimeError):
@@ -61,6 +61,8 @@ class HttpTransport:
         *,
         api: ServerApi,
         threads: Threads,
+        on_registered: Callable[[str], None] | None,
+        on_drain: Callable[[], None],  # called when the server drains this worker
     ) -> None:
         if None in services:
             raise ValueError("a worker group is served over a socket; over HTTP, services only")
@@ -76,9 +78,10 @@ class HttpTransport:
         self._idle.set()
         self._changed = asyncio.Event()
         self._draining = False
+        self._secret: str | None = None  # that the server signs its calls with
         self.connected = False
-        self.on_registered: Callable[[str], None] | None = None
-        self.on_drain: Callable[[], None] | None = None  # called when the server drains this worker
+        self._on_registered = on_registered
+        self._on_drain = on_drain
 
     async def serve(self) -> None:
         server = server_of(self._app())
@@ -134,12 +137,15 @@ class HttpTransport:
         request = self._api.request("POST", "/workers/register", body=body)
         answer = await self._api.send(request, ok_status=400)
         if answer.status_code == 400:
-            raise NotAccepted(_error_of(answer.content) or "the server gave no reason")
+            why = _field(answer.content, "error") or "the server gave no reason"
+            raise NotAccepted(str(why))
+        if self._api.key is not None:  # without keys anybody may call it, and a test by hand does
+            self._secret = msgspec.json.decode(answer.content, type=_Registered).secret
         self.connected = True
         names = ", ".join(me.services)
         log.info("registered %s with %s, serving %s", self.url, shown(self._api.url), names)
-        if self.on_registered is not None:
-            self.on_registered(self.url)
+        if self._on_registered is not None:
+            self._on_registered(self.url)
 
     async def _beat(self) -> None:
         body = {"id": self._registration.worker_id, "load": self._load}
@@ -148,8 +154,8 @@ class HttpTransport:
         if answer.status_code == 404:
             log.info("the server has forgotten this worker")
             self.connected = False
-        elif self.on_drain is not None and _is_drained(answer.content):
-            self.on_drain()
+        elif _field(answer.content, "draining") is True:
+            self._on_drain()
 
     async def _until_next_beat(self) -> None:
         """Waits a third of the TTL, or until the load has changed."""
@@ -193,8 +199,11 @@ class HttpTransport:
         if service is None:
             return _refuse(404, f"this worker has no service {queue!r}")
         try:
-            payload = _payload(await _body(request), request)
-        except Invalid as error:
+            body = await _body(request)
+            if not self._is_signed(request, body):
+                return _refuse(401, UNSIGNED)
+            payload = _payload(body, request)
+        except NotReadable as error:
             return _refuse(400, str(error))
         except ClientDisconnect:
             return _refuse(400, "the body is incomplete")
@@ -204,6 +213,12 @@ class HttpTransport:
                 return await self._run(service, payload, request)
         finally:
             self._count(-1)
+
+    def _is_signed(self, request: Request, body: bytes) -> bool:
+        if self._secret is None:
+            return self._api.key is None
+        header = request.headers.get(signature.HEADER, "")
+        return signature.is_signed(header, self._secret, body, int(time.time() * 1000))
 
     def _count(self, more: int) -> None:
         self._load += more
@@ -233,8 +248,11 @@ class HttpTransport:
 
     async def _cancel(self, request: Request) -> Response:
         try:
-            task = strict_json.parse_object(await _body(request)).get("task_id")
-        except Invalid as error:
+            body = await _body(request)
+            if not self._is_signed(request, body):
+                return _refuse(401, UNSIGNED)
+            task = _object(body).get("task_id")
+        except NotReadable as error:
             return _refuse(400, str(error))
         execution = self._running.of(str(task))
         if execution is not None:
@@ -253,8 +271,9 @@ class TaskRequest:
         headers = request.headers
         self.api = api
         self._from_server = "x-onward-task" in headers  # else the server does not know the task
+        self.keeps_logs = self._from_server
         self.task = TaskFrame(
-            headers.get("x-onward-task") or new_id(),
+            headers.get("x-onward-task") or str(uuid.uuid4()),
             attempt=_count(headers.get("x-onward-attempt"), 1),
             fence=_count(headers.get("x-onward-fence"), 0),
             key=headers.get("idempotency-key", "").rpartition(":")[0] or None,
@@ -264,6 +283,17 @@ class TaskRequest:
     async def send(self, frame: SocketFrame) -> None:
         if self._from_server:
             await post_note(self.api, frame, self.task.fence)
+
+
+class NotReadable(ValueError):
+    """A request that this worker does not take."""
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise NotReadable(f"not a JSON object: {error}") from None
 
 
 def _ttl_ms() -> int:
@@ -276,18 +306,18 @@ def _ttl_ms() -> int:
 async def _body(request: Request) -> bytes:
     # A web page in a browser on this machine can call it, too, but cannot leave out its origin.
     if "origin" in request.headers:
-        raise Invalid("a web page may not call a worker")
+        raise NotReadable("a web page may not call a worker")
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > LARGEST:
-            raise Invalid(f"the body is larger than {LARGEST} bytes")
+            raise NotReadable(f"the body is larger than {LARGEST} bytes")
     return bytes(body)
 
 
 def _payload(body: bytes, request: Request) -> Json:
     """What was submitted: a flow's input and params as they are, any other payload unwrapped."""
-    strict_json.parse_object(body)
+    _object(body)
     if request.headers.get("x-onward-payload") != "input":
         return body.decode()
     return bytes(msgspec.json.decode(body, type=dict[str, msgspec.Raw])["input"]).decode()
@@ -299,9 +329,9 @@ async def _hung_up(request: Request) -> None:
 
 
 def _answer(ended: Ended) -> Response:
-    if isinstance(ended, Failed):
-        return _failed(ended.fault)
-    body = b'{"result":' + ended.result.encode() + b',"error":""}'
+    if isinstance(ended, Fault):
+        return _failed(ended)
+    body = b'{"result":' + ended.encode() + b',"error":""}'
     if len(body) > LARGEST_ANSWER:
         text = f"{len(body):,} bytes; at most {LARGEST_ANSWER:,} can be sent"
         return _failed(Fault(kind="ResultTooLarge", message=text, retryable=False))
@@ -329,18 +359,12 @@ def _json(status: int, body: bytes) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-def _is_drained(body: bytes) -> bool:
+def _field(body: bytes, name: str) -> Any:
+    """Of a server's answer; None also if the answer is no object."""
     try:
-        return msgspec.json.decode(body, type=dict[str, Any]).get("draining") is True
+        return msgspec.json.decode(body, type=dict[str, Any]).get(name)
     except msgspec.DecodeError:
-        return False
-
-
-def _error_of(body: bytes) -> str:
-    try:
-        return msgspec.json.decode(body, type=dict[str, str]).get("error", "")
-    except msgspec.DecodeError:
-        return ""
+        return None
 
 
 def _count(text: str | None, otherwise: int) -> int:

@@ -20,35 +20,24 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from onward.client.address import credentials, is_loopback, socket_url
 from onward.client.api import ServerApi
-from onward.client.context import LostTask, TaskContext
 from onward.client.execution import Ended, Execution, RunningTasks
-from onward.core.outcome import Failed
-from onward.core.task import Fault, unknown_service
-from onward.core.urls import shown
-from onward.services.function import Service
-from onward.wire.frames import (
-    LARGEST,
-    CancelFrame,
-    DrainFrame,
-    ErrorFrame,
-    FromServer,
-    PingFrame,
-    PongFrame,
-    RegisteredFrame,
-    RegisterFrame,
-    ResultFrame,
-    SocketFrame,
-    TaskFrame,
-)
+from onward.client.service import Service
+from onward.client.task_context import LostTask, TaskContext
+from onward.faults import Fault, unknown_service
+from onward.urls import shown
+from onward.wire import frames
 
 log = logging.getLogger("onward.worker")
+# At debug, websockets writes heads and frames: keys and payloads.
+wire_log = logging.getLogger("onward.worker.websocket")
+wire_log.setLevel(logging.INFO)
 
 ANSWER_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 STEADY_S = 1.0  # after a connection that lasted this long, the next pause is the first one again
 REPLACED = 4001  # the server's close code: another worker has registered with this id
 
-_decode = msgspec.json.Decoder(FromServer).decode
+_decode = msgspec.json.Decoder(frames.FromServer).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -65,18 +54,19 @@ class SocketTransport:
 
     def __init__(
         self,
-        registration: RegisterFrame,
+        registration: frames.RegisterFrame,
         services: Mapping[str | None, Service],  # None: the handler of the group
         *,
         api: ServerApi,
         threads: Threads,
+        on_drain: Callable[[], None],  # called when the server drains this worker
     ) -> None:
         self._registration = registration
         self._services = services
         self._api = api
         self._threads = threads
+        self._on_drain = on_drain
         self._link: SocketLink | None = None
-        self.on_drain: Callable[[], None] = _ignore  # called when the server drains this worker
 
     @property
     def connected(self) -> bool:
@@ -113,14 +103,15 @@ class SocketTransport:
         url = self._api.url
         async with connect(
             socket_url(url),
-            additional_headers=credentials(url),
+            additional_headers=credentials(url, self._api.key),
             compression=None,  # costs more than it saves on small frames
             max_size=None,  # the server bounds what it accepts; what it has accepted must arrive
             max_queue=256,
             proxy=None if is_loopback(url) else True,
+            logger=wire_log,
         ) as socket:
-            link = SocketLink(socket, self._services, api=self._api, threads=self._threads)
-            link.on_drain = self.on_drain
+            running = RunningTasks(self._threads)
+            link = SocketLink(socket, self._services, running, self._api, self._on_drain)
             await link.register(self._registration)
             names = ", ".join(service.name for service in self._services.values())
             me = self._registration.worker_id
@@ -136,26 +127,28 @@ class SocketLink:
     def __init__(
         self,
         socket: ClientConnection,
-        services: Mapping[str | None, Service],  # None: the handler of the group
-        *,
+        services: Mapping[str | None, Service],
+        running: RunningTasks,
         api: ServerApi,
-        threads: Threads,
+        on_drain: Callable[[], None],
     ) -> None:
         self.api = api
+        self.keeps_logs = False
         self._socket = socket
         self._services = services
-        self._running = RunningTasks(threads)
+        self._running = running
+        self._on_drain = on_drain
         self._ponged = asyncio.Event()
-        self.on_drain: Callable[[], None] = _ignore
 
-    async def register(self, frame: RegisterFrame) -> None:
+    async def register(self, frame: frames.RegisterFrame) -> None:
         await self.send(frame)
         async with asyncio.timeout(ANSWER_S):
             answer = _decode(await self._socket.recv(decode=False))
-        if isinstance(answer, ErrorFrame):
+        if isinstance(answer, frames.ErrorFrame):
             raise ConnectionRefusedError(answer.message)
-        if not isinstance(answer, RegisteredFrame):
+        if not isinstance(answer, frames.RegisteredFrame):
             raise ConnectionRefusedError("the server did not answer the registration")
+        self.keeps_logs = answer.logs
 
     async def read(self) -> None:
         """Starts what comes in, until the connection ends."""
@@ -176,39 +169,39 @@ class SocketLink:
         with contextlib.suppress(TimeoutError, LostTask):
             async with asyncio.timeout(grace_ms / 1000):
                 self._ponged.clear()
-                await self.send(DrainFrame())
+                await self.send(frames.DrainFrame())
                 # Frames keep their order: once this is answered, no task is on its way here.
-                await self.send(PingFrame())
+                await self.send(frames.PingFrame())
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ponged.wait(), ANSWER_S)
                 await self._running.all_over()
         if len(self._running):
             log.warning("time is over: %d running tasks go back to the server", len(self._running))
 
-    async def send(self, frame: SocketFrame) -> None:
+    async def send(self, frame: frames.SocketFrame) -> None:
         data = _encode(frame)
-        if len(data) > LARGEST:
-            raise TooLarge(f"{len(data):,} bytes; at most {LARGEST:,} can be sent")
+        if len(data) > frames.LARGEST:
+            raise TooLarge(f"{len(data):,} bytes; at most {frames.LARGEST:,} can be sent")
         try:
             await self._socket.send(data, text=True)
         except ConnectionClosed:
             raise LostTask("the connection that brought the task is gone") from None
 
-    async def _on_frame(self, frame: FromServer) -> None:
+    async def _on_frame(self, frame: frames.FromServer) -> None:
         match frame:
-            case TaskFrame():
+            case frames.TaskFrame():
                 await self._start(frame)
-            case CancelFrame():
+            case frames.CancelFrame():
                 self._cancel(frame.task_id)
-            case PingFrame():
-                await self.send(PongFrame())
-            case PongFrame():
+            case frames.PingFrame():
+                await self.send(frames.PongFrame())
+            case frames.PongFrame():
                 self._ponged.set()
-            case DrainFrame():
-                self.on_drain()
-            case ErrorFrame():
+            case frames.DrainFrame():
+                self._on_drain()
+            case frames.ErrorFrame():
                 log.warning("the server refused a frame: %s", frame.message)
-            case RegisteredFrame():
+            case frames.RegisteredFrame():
                 pass
 
     def _cancel(self, task: str) -> None:
@@ -216,7 +209,7 @@ class SocketLink:
         if execution is not None:
             execution.cancel()
 
-    async def _start(self, task: TaskFrame) -> None:
+    async def _start(self, task: frames.TaskFrame) -> None:
         service = self._services.get(task.service)
         if service is None and task.service is not None:
             service = self._services.get(task.queue)
@@ -233,25 +226,21 @@ class SocketLink:
                 await self.send(_answer(task, ended))
             except TooLarge as error:
                 fault = Fault(kind="ResultTooLarge", message=str(error), retryable=False)
-                await self.send(_answer(task, Failed(fault)))
+                await self.send(_answer(task, fault))
 
         self._running.begin(execution, bytes(task.payload).decode(), answer_with)
 
 
-def _ignore() -> None:
-    log.info("the server drains this worker; nothing here reacts to it")
-
-
-def _answer(task: TaskFrame, ended: Ended) -> ResultFrame:
-    if isinstance(ended, Failed):
-        answer = _failed(task.task_id, ended.fault)
+def _answer(task: frames.TaskFrame, ended: Ended) -> frames.ResultFrame:
+    if isinstance(ended, Fault):
+        answer = _failed(task.task_id, ended)
     else:
-        answer = ResultFrame(task_id=task.task_id, result=msgspec.Raw(ended.result.encode()))
+        answer = frames.ResultFrame(task_id=task.task_id, result=msgspec.Raw(ended.encode()))
     return msgspec.structs.replace(answer, fence=task.fence)
 
 
-def _failed(task_id: str, fault: Fault) -> ResultFrame:
-    return ResultFrame(
+def _failed(task_id: str, fault: Fault) -> frames.ResultFrame:
+    return frames.ResultFrame(
         task_id=task_id,
         error=fault.message,
         error_type=fault.kind,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import uvicorn
 from starlette.applications import Starlette
 
-from onward.core.urls import shown
+from onward.urls import shown
 
 log = logging.getLogger("onward.worker")
 

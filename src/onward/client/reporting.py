@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 from onward.client.api import ServerApi
 from onward.client.errors import ProblemError, Unreachable
-from onward.core.errors import OnwardError
-from onward.services.function import Service
-from onward.wire.frames import ChunkFrame, ProgressFrame, SocketFrame
+from onward.client.service import Service
+from onward.errors import OnwardError
+from onward.wire.frames import ChunkFrame, LogFrame, ProgressFrame, SocketFrame
 
 log = logging.getLogger("onward.worker")
 
@@ -25,26 +24,27 @@ async def declare_services(
             continue
         body = {**service.declaration(), **more}
         try:
-            await api.send(api.request("POST", "/api/v2/services", body=body, by="worker"))
+            await api.tell("POST", "services", body=body, by="worker")
         except OnwardError as error:
             log.warning("%s is not declared: %s", name, error)
             return
 
 
 async def post_note(api: ServerApi, frame: SocketFrame, fence: int | None) -> None:
-    """Progress or a chunk of a task. If it cannot be sent, the task goes on without it."""
+    """Progress, a chunk or log lines. If they cannot be sent, the task goes on without them."""
     body: dict[str, Any]
     match frame:
         case ProgressFrame(task_id=task):
             path, body = "progress", {"progress": frame.progress, "message": frame.message}
         case ChunkFrame(task_id=task):
             path, body = "chunks", {"data": frame.data}
+        case LogFrame(task_id=task):
+            path, body = "logs", {"records": frame.records}
         case _:
             return
     if fence is not None:
         body["fence"] = fence
-    request = api.request("POST", f"/api/v2/tasks/{quote(task, safe='')}/{path}", body=body)
     try:
-        await api.send(request)
+        await api.tell("POST", "tasks", task, path, body=body)
     except (Unreachable, ProblemError) as error:
         log.debug("%s of %s not sent: %s", path, task, error)

@@ -25,22 +25,22 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from onward.client.api import ServerApi
-from onward.client.context import TaskContext
 from onward.client.errors import NotAdmitted, ServerNeeded
 from onward.client.execution import Ended, Execution, RunningTasks
 from onward.client.reporting import declare_services, post_note
-from onward.core.outcome import Failed, Succeeded
-from onward.core.task import Fault, unknown_service
-from onward.services.function import Service
+from onward.client.service import Service
+from onward.client.task_context import TaskContext
+from onward.faults import Fault, unknown_service
 from onward.wire.frames import (
     LARGEST,
     ChunkFrame,
+    LogFrame,
     ProgressFrame,
     RegisterFrame,
     SocketFrame,
     TaskFrame,
 )
-from onward.workers.streams.dialects import (
+from onward.wire.streams import (
     DEAD_LETTERS,
     RELEASED,
     RESULTS,
@@ -150,6 +150,10 @@ class StreamTransport:
     # What TaskContext needs of the transport.
 
     @property
+    def keeps_logs(self) -> bool:
+        return self._api is not None
+
+    @property
     def api(self) -> ServerApi:
         if self._api is None:
             raise ServerNeeded
@@ -157,7 +161,7 @@ class StreamTransport:
 
     async def send(self, frame: SocketFrame) -> None:
         """Progress and chunks go to the server: the streams have no entries for them."""
-        if self._api is None or not isinstance(frame, ProgressFrame | ChunkFrame):
+        if self._api is None or not isinstance(frame, ProgressFrame | ChunkFrame | LogFrame):
             return
         contexts = [held.execution.context for held in self._held.values()]
         fences = [one.fence for one in contexts if one.task_id == frame.task_id and not one.lost]
@@ -260,7 +264,7 @@ class StreamTransport:
         if service is None:
             fault = unknown_service(name)
             log.warning("task %s goes back: %s", task, fault.message)
-            answer = {**self._answer(fields, Failed(fault)), "released": "true"}
+            answer = {**self._answer(fields, fault), "released": "true"}
             await self._settle(entry, RESULTS, answer)
             return
         context = TaskContext(
@@ -273,7 +277,7 @@ class StreamTransport:
             answer = self._answer(fields, ended)
             if sum(map(len, answer.values())) > LARGEST:
                 fault = Fault(kind="ResultTooLarge", message="too large to send", retryable=False)
-                answer = self._answer(fields, Failed(fault))
+                answer = self._answer(fields, fault)
             if not await self._settle_surely(one, answer):
                 log.info("task %s was taken back; its outcome is dropped", task)
 
@@ -291,18 +295,16 @@ class StreamTransport:
         }
         if "fence" in fields:
             answer["fence"] = fields["fence"]
-        match ended:
-            case Succeeded(result):
-                return {**answer, "status": "succeeded", "result": result}
-            case Failed(fault):
-                answer |= {"status": "failed", "error": fault.message, "error_type": fault.kind}
-                if fault.kind == "SchemaInvalid":
-                    answer["retryable"] = "false"
-                elif fault.retryable is not None:
-                    answer["retryable"] = "true" if fault.retryable else "false"
-                if fault.retry_after_ms is not None:
-                    answer["retry_after_ms"] = str(fault.retry_after_ms)
-                return answer
+        if isinstance(ended, str):
+            return {**answer, "status": "succeeded", "result": ended}
+        answer |= {"status": "failed", "error": ended.message, "error_type": ended.kind}
+        if ended.kind == "SchemaInvalid":
+            answer["retryable"] = "false"
+        elif ended.retryable is not None:
+            answer["retryable"] = "true" if ended.retryable else "false"
+        if ended.retry_after_ms is not None:
+            answer["retry_after_ms"] = str(ended.retry_after_ms)
+        return answer
 
     async def _settle_surely(self, one: HeldEntry, answer: Mapping[str, str]) -> bool:
         """Tries again while it may be ours: if the first try was applied, the next is refused."""

@@ -18,15 +18,21 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from time import monotonic
 from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
+from onward.client import log_format, task_log
 from onward.client.address import is_explicit, server_url
 from onward.client.api import ServerApi
+from onward.client.durations import in_ms, ms
+from onward.client.failures import Retry
 from onward.client.link import NameTaken, SocketTransport
-from onward.services.function import Service
+from onward.client.service import Service
+from onward.client.submitting import SERVED
 from onward.wire.frames import RegisterFrame
 
 log = logging.getLogger("onward.worker")
@@ -37,6 +43,10 @@ THREADS = "onward-handler"
 DRAIN_MS = 7 * 24 * 3_600_000  # for what runs, if the server drains the worker
 
 __all__ = ["NameTaken", "Worker"]
+
+
+# What a worker needs while it serves: a pool of connections, a model. Its value is `ctx.state`.
+Lifespan: TypeAlias = Callable[["Worker"], AbstractAsyncContextManager[Any]]
 
 
 class Transport(Protocol):
@@ -60,36 +70,52 @@ MakeTransport: TypeAlias = Callable[
 
 
 class ServiceOptions(TypedDict, total=False):
-    name: str
+    """What a service requires, besides what its signature says."""
+
+    name: str  # instead of the function's
+    timeout: timedelta  # of one attempt
     timeout_ms: int
     max_retries: int
+    retry: Retry
     requires_approval: bool
     sensitive: Sequence[str]  # paths, see docs/privacy.md
 
 
 class Worker:
-    def __init__(
+    """Functions that do tasks, in this process: decorate them, then `run` or `serve`."""
+
+    def __init__(  # noqa: PLR0913 all but the URL by keyword
         self,
         url: str | None = None,
         *,
+        key: str | None = None,
         group: str | None = None,
         queues: Sequence[str] = (),
         concurrency: int = 10,
         id: str | None = None,
+        grace: timedelta | None = None,
         grace_ms: int = 30_000,
+        lifespan: Lifespan | None = None,
     ) -> None:
         """Claims the queue of each service's name, and `queues` besides.
 
+        `key` is the token of a key, or ONWARD_KEY.
+
         A task of another queue than its type's is done by the service that its type names, or else
-        its queue.
+        its queue. `concurrency` is how many run at a time, `grace` how long those that run may
+        take to finish when the worker is stopped. `lifespan` takes the worker and returns an async
+        context manager; it is entered before the first task and left after the last, and what it
+        yields is `ctx.state`.
         """
         if concurrency < 1:
             raise ValueError("a worker needs a concurrency of at least 1")
         self.url = server_url(url)
+        self._key = key
         self.url_is_explicit = is_explicit(url)  # else it is the default address
         self.id = id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.concurrency = concurrency
-        self.grace_ms = grace_ms
+        self.grace_ms = grace_ms if grace is None else ms(grace)
+        self._lifespan = lifespan
         self._group = group
         self._queues = (queues,) if isinstance(queues, str) else tuple(queues)
         self._services: dict[str | None, Service] = {}
@@ -113,10 +139,11 @@ class Worker:
         """A typed function, async or plain, does the tasks of its name."""
 
         def add(function: F) -> F:
-            service = Service(function, **options)
+            service = Service(function, **in_ms(options, "timeout"))
             if service.name in self._services:
                 raise ValueError(f"{service.name!r} is served twice")
             self._services[service.name] = service
+            setattr(function, SERVED, service)  # by it, clients know what to submit
             return function
 
         return add if function is None else add(function)
@@ -147,14 +174,15 @@ class Worker:
         redis: str | None = None,
         listen: str | None = None,
         transport: MakeTransport | None = None,
+        log_json: bool = False,
     ) -> None:
         """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once.
 
         With the URL of a Redis, tasks come from the streams there; with a URL to listen at, the
-        server calls the worker; `transport` makes any other one.
+        server calls the worker; `transport` makes any other one. Logs to stderr, as JSON if asked,
+        unless the program has configured logging itself.
         """
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%X")
-        logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each call of ours
+        log_format.configure(as_json=log_json)
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
             runner.run(self._serve_until_signalled(redis, listen, transport))
         _leave_stuck_threads()
@@ -170,8 +198,21 @@ class Worker:
         if not self._services or (self._group is not None and None not in self._services):
             missing = "@worker.service" if self._group is None else "@worker.group()"
             raise ValueError(f"nothing to do: decorate a function with {missing}")
+        # Anew each time: the loops of many tests serve a module's worker, one after another.
+        self._drain_requested, self._signalled = asyncio.Event(), asyncio.Event()
+        self._drained_by_server = False
+        task_log.install()
+        entered = contextlib.nullcontext() if self._lifespan is None else self._lifespan(self)
+        async with entered as state:
+            for service in self._services.values():
+                service.state = state
+            await self._serve(redis, listen, transport)
+
+    async def _serve(
+        self, redis: str | None, listen: str | None, transport: MakeTransport | None
+    ) -> None:
         threads = ThreadPoolExecutor(self.concurrency, thread_name_prefix=THREADS)
-        api = ServerApi(self.url)
+        api = ServerApi(self.url, key=self._key)
         loop = asyncio.get_running_loop()
         requested = loop.create_task(self._drain_requested.wait())
         try:
@@ -215,18 +256,23 @@ class Worker:
         if listen is not None:
             from onward.client.http_worker import HttpTransport
 
-            called = HttpTransport(
-                listen, self._registration(), self._services, api=api, threads=threads
+            return HttpTransport(
+                listen,
+                self._registration(),
+                self._services,
+                api=api,
+                threads=threads,
+                on_registered=self.on_registered,
+                on_drain=self._on_server_drain,
             )
-            called.on_registered = self.on_registered
-            called.on_drain = self._on_server_drain
-            return called
         if redis is None:
-            connected = SocketTransport(
-                self._registration(), self._services, api=api, threads=threads
+            return SocketTransport(
+                self._registration(),
+                self._services,
+                api=api,
+                threads=threads,
+                on_drain=self._on_server_drain,
             )
-            connected.on_drain = self._on_server_drain
-            return connected
         from onward.client.streams import StreamTransport
 
         return StreamTransport(
@@ -239,9 +285,11 @@ class Worker:
 
     @property
     def connected(self) -> bool:
+        """Whether tasks can reach it now."""
         return self._transport is not None and self._transport.connected
 
     def drain(self) -> None:
+        """Take nothing more, finish what runs, and end."""
         self._drain_requested.set()
 
     def _registration(self) -> RegisterFrame:

@@ -6,7 +6,7 @@ Several servers may sweep at once: the guard in the ledger lets one move win; th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -34,10 +34,12 @@ class Alarm:
         self._dispatcher = dispatcher
         self._every_ms = every_ms
         self._uptime_ms = uptime_ms
-        self._late_ms = min(rules.lease_ms for rules in dispatcher.profiles.values()) // 3
+        self._late_ms = dispatcher.lease_ms // 3
         self._looked_ms: int | None = None
         self._steps = dispatcher.clock.steps
         self._postpone_ms = POSTPONE_MS
+        # Each renews leases that others hold, and that a server knows of (workers on a stream).
+        self.renewals: Sequence[Callable[[], Awaitable[None]]] = ()
 
     async def sweep(self) -> int:
         """Everything that is due now; returns how many tasks were looked at."""
@@ -86,12 +88,18 @@ class Alarm:
         # This process was paused (a suspended machine, SIGSTOP), or time has stepped forward: its
         # own leases may have lapsed with no worker lost. They are renewed before anything is taken
         # away. Where another server has taken a task over meanwhile, its fence has moved, and the
-        # renewal is refused.
+        # renewal is refused. The first look comes after a pause of every server, perhaps: none is
+        # held here yet, but a worker on a stream may have gone on, or have answered.
         clock = self._dispatcher.clock
         now, steps, up_ms = clock.now(), clock.steps, self._uptime_ms()
-        paused = self._looked_ms is not None and up_ms - self._looked_ms > self._late_ms
-        if paused or steps != self._steps:
+        late = steps != self._steps or (
+            self._looked_ms is not None and up_ms - self._looked_ms > self._late_ms
+        )
+        if late:
             await self._dispatcher.beat()
+        if late or self._looked_ms is None:
+            for renew in self.renewals:
+                await renew()
         self._looked_ms, self._steps = up_ms, steps
         return now
 

@@ -8,7 +8,7 @@ clock where the ledger has none. Found far behind it several times in a row, `no
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import structlog
@@ -21,6 +21,9 @@ SYNC_MS = 1_000  # between two looks at the reference
 SLEW = 50  # so many milliseconds pass while `now` is corrected by one
 FAR_MS = 5_000  # less is only slewed
 LOOKS = 3  # so many in a row must find `now` far behind before it steps
+
+WORTH_MS = 5  # of a difference between two clocks: less is the measuring itself
+LONGEST_TRIP_S = 0.2  # a time that came later is off by as much as half of that
 
 # Linux stops CLOCK_MONOTONIC while it is suspended, and has a clock that goes on.
 _UPTIME = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
@@ -39,6 +42,21 @@ def wall_ms() -> Instant:
 def wall_ahead_ms() -> int:
     """How far the wall clock is ahead of the uptime."""
     return wall_ms() - uptime_ms()
+
+
+async def measured(read_ms: Callable[[], Awaitable[float]], before: int) -> int:
+    """How far a ledger's own clock is ahead of the uptime, measured over a connection.
+
+    It read its clock somewhere between question and answer: in the middle, we assume. Against the
+    uptime, so that a wall clock that is set between two measurements is not seen. `before`: as last
+    measured.
+    """
+    asked, began = uptime_ms(), time.monotonic()
+    ledger_ms = await read_ms()
+    if time.monotonic() - began > LONGEST_TRIP_S:
+        return before
+    ahead_ms, wall = round(ledger_ms - (asked + uptime_ms()) / 2), wall_ahead_ms()
+    return ahead_ms if abs(ahead_ms - wall) >= WORTH_MS else wall
 
 
 class Clock(Protocol):

@@ -75,6 +75,9 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     letters: tuple[Letter, ...] = ()  # posted in the same transaction
     # What the reader of its letter does about it: applied in the letter's place, unless refused.
     answer: Move | None = None
+    # What it is measured by; no ledger reads them.
+    service: str = ""
+    started_at: Instant | None = None  # of the attempt that it ends, if it runs
 
 
 class Verdict(StrEnum):
@@ -157,6 +160,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     type: str | None = None
     queue: str | None = None
     session: str | None = None
+    owner: str | None = None
     parent: TaskId | None = None
     fingerprint: str | None = None
     waiting_for: str | None = None
@@ -171,6 +175,15 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     items: Sequence[T]
     next: str | None  # opaque cursor; of the event log: always set, also at the end
     more: bool = False  # of the event log: this page was cut, by its limit or by its bytes
+
+
+class OpenApproval(msgspec.Struct, frozen=True):
+    """A task that waits for approval, as far as it must be known to say that it waits too long."""
+
+    task: TaskId
+    generation: int
+    type: str
+    asked_at: Instant
 
 
 POSTPONE_MS = 60_000  # until what cannot be decided, or purged, yet is looked at again
@@ -238,6 +251,16 @@ class TaskStore(Protocol):
 
         Queued tasks are counted by lane; every other task counts as PRIMARY.
         """
+        ...
+
+    async def oldest(self, queues: Collection[str]) -> Mapping[str, Instant]:
+        """By queue: since when the task that has stood in it longest is queued; without those
+        where none is. Read from the heads of its lanes, so its length costs nothing.
+        """
+        ...
+
+    async def open_approvals(self, limit: int) -> Sequence[OpenApproval]:
+        """Those that were asked for first, by an index; not one of a newer task before them."""
         ...
 
     async def events(
@@ -372,6 +395,21 @@ class PeerEvents(Protocol):
         ...
 
 
+ENQUEUED = "enqueued"  # the bell's topic
+
+
+class Enqueued(Protocol):
+    """Submissions that lie in the ledger's database, committed with a transaction of a caller."""
+
+    async def read(
+        self, limit: int, most_bytes: int, *, after: TaskId, without: Sequence[TaskId]
+    ) -> Sequence[tuple[TaskId, Json | None]]:
+        """By id, but for those in `without`. None: it has more than `most_bytes`."""
+        ...
+
+    async def forget(self, ids: Sequence[TaskId]) -> None: ...
+
+
 class Backend(Protocol):
     @property
     def shared(self) -> bool:
@@ -381,6 +419,11 @@ class Backend(Protocol):
     @property
     def redis(self) -> str | None:
         """The URL of the Redis that it is on; None: it is on none."""
+        ...
+
+    @property
+    def enqueued(self) -> Enqueued | None:
+        """None: callers have no transactions in this ledger."""
         ...
 
     @property

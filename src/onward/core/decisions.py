@@ -6,7 +6,7 @@ What raises for one item is that item's own failure, and no other's. Pure; nothi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -17,7 +17,7 @@ from onward.core.contract import Key, Move, Submission
 from onward.core.errors import is_away
 from onward.core.outcome import Outcome, Parked, Succeeded, invalid_outcome
 from onward.core.policy import Profile
-from onward.core.task import Claimed, Ending, Instant, Json, Letter, State, Task, TaskId
+from onward.core.task import Claimed, Ending, Held, Instant, Json, Letter, State, Task, TaskId
 
 log = structlog.get_logger("onward.dispatch")
 
@@ -40,14 +40,16 @@ class Decisions:
     def settlement(self, task: Claimed | Task, outcome: Outcome, now: Instant) -> Move:
         profile = self._profiles[task.profile]
         try:
-            children = self._children(outcome) if isinstance(outcome, Parked) else ()
+            children = self._children(task, outcome) if isinstance(outcome, Parked) else ()
             return machine.settle(task, outcome, now, profile, children)
         except Exception as error:
             log.exception("an outcome cannot be stored", task=task.id)
             return machine.settle(task, invalid_outcome(error), now, profile)
 
-    def _children(self, outcome: Parked) -> tuple[Submission, ...]:
-        return tuple([self.submission(child) for child in outcome.spawn])
+    def _children(self, parent: Held, outcome: Parked) -> tuple[Submission, ...]:
+        """What a task spawns belongs to its owner, whatever the executor that spawns it knows."""
+        born = [msgspec.structs.replace(child, owner=parent.owner) for child in outcome.spawn]
+        return tuple([self.submission(child) for child in born])
 
     def answered(
         self, moves: Sequence[Move], reader: Reader | None, now: Instant
@@ -74,7 +76,7 @@ class Decisions:
                 return move
             parent, outcome = heard
             profile = self._profiles[parent.profile]
-            children = self._children(outcome) if isinstance(outcome, Parked) else ()
+            children = self._children(parent, outcome) if isinstance(outcome, Parked) else ()
             answer = machine.answer(parent, outcome, now, profile, children)
         except Exception:  # the child's end stands: its parent reads of it by letter, and may fail
             log.exception("answer failed", task=move.letters[0].to)
@@ -113,3 +115,8 @@ def ending_of(move: Move, now: Instant) -> Ending:
     assert result is None or isinstance(result, str)  # noqa: S101 narrows for the type checker
     assert error is None or isinstance(error, str)  # noqa: S101
     return Ending(move.task, move.to, result, error, now)
+
+
+def queued_counts(tasks: Iterable[Task]) -> Mapping[str, int]:
+    """How many of these are born into each queue."""
+    return Counter(task.queue for task in tasks if task.state is State.QUEUED)

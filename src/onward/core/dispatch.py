@@ -34,7 +34,7 @@ from onward.core.contract import (
     Submission,
     Verdict,
 )
-from onward.core.decisions import Decisions, Reader, ending_of
+from onward.core.decisions import Decisions, Reader, ending_of, queued_counts
 from onward.core.errors import Conflict, LedgerUnavailable, NextStep, NotFound, Step
 from onward.core.intervene import (
     NO_TASK,
@@ -48,6 +48,7 @@ from onward.core.intervene import (
     unguarded,
 )
 from onward.core.lanes import RETRY_SHARE, RetryShare
+from onward.core.measures import Measures
 from onward.core.outcome import (
     Failed,
     Outcome,
@@ -66,10 +67,10 @@ from onward.core.task import (
     QUEUED,
     Claimed,
     Ending,
-    Fault,
     Instant,
     Json,
     Letter,
+    Note,
     State,
     Task,
     TaskId,
@@ -78,6 +79,7 @@ from onward.core.task import (
 )
 from onward.core.troubles import Troubles
 from onward.core.waiters import Waiters, outcome_within
+from onward.faults import Fault
 
 log = structlog.get_logger("onward.dispatch")
 
@@ -104,6 +106,7 @@ class Dispatcher:
         self.backend = backend
         self.clock = clock
         self.profiles = profiles
+        self.lease_ms = min(rules.lease_ms for rules in profiles.values())
         self.slots = Slots(wake=self._go_claiming)
         self.pressure = Pressure(
             backend, profiles, clock, self.slots, breaker=breaker, retry_share=retry_share
@@ -111,10 +114,12 @@ class Dispatcher:
         self.waiters = Waiters() if waiters is None else waiters
         self.troubles = Troubles()
         self.tally: Counter[str] = Counter()  # events written through this process, by type
+        self.measures = Measures()
         self.reader: Reader | None = None  # decides for a parent whose state it knows
         self.guards: Callable[[], Awaitable[Guards]] = unguarded  # as services are declared now
         # Awaited once, before the first task with a session is written.
-        self.before_sessions: Callable[[], Coroutine[Any, Any, None]] | None = None
+        # By a field of Task: called before the first task that has it is written.
+        self.before_first: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
         self.decisions = Decisions(profiles)
         self._submissions = Coalescer(self._insert, size=lambda item: len(item.task.payload))
         self._settlements = Coalescer(self._settle, size=lambda item: size_of(item[1]))
@@ -152,15 +157,15 @@ class Dispatcher:
                 return receipt, await outcome_within(future, timeout_ms)
         return receipt, await self.wait(receipt.task, timeout_ms=timeout_ms)
 
-    async def expect_sessions(self) -> None:
-        """A task with a session is about to be written."""
-        if self.before_sessions is not None:
-            await self.before_sessions()
-            self.before_sessions = None
+    async def expect(self, tasks: Iterable[Task]) -> None:
+        """These are about to be written: what reads the log for such tasks begins before them."""
+        for field in [each for each in self.before_first if any(getattr(t, each) for t in tasks)]:
+            await self.before_first[field]()
+            self.before_first.pop(field, None)
 
     async def _insert(self, batch: Sequence[Submission]) -> Sequence[Receipt | Exception]:
-        if self.before_sessions is not None and any(item.task.session for item in batch):
-            await self.expect_sessions()
+        if self.before_first:
+            await self.expect([item.task for item in batch])
         asking = dict(self._asking)
         receipts = await self._insert_once(batch)
         if not asking:
@@ -181,7 +186,7 @@ class Dispatcher:
         return [*{**dict(enumerate(receipts)), **dict(zip(again, second, strict=True))}.values()]
 
     async def _insert_once(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
-        asks = self.slots.borrow(_queued(item.task for item in batch))
+        asks = self.slots.borrow(queued_counts(item.task for item in batch))
         with self._under_way(asks) as claimed:
             inserted = await self.backend.tasks.insert(batch, asks, now=self.clock.now())
             claimed += inserted.claimed
@@ -228,18 +233,24 @@ class Dispatcher:
 
     def _deliver(self, asks: Sequence[Ask], claimed: Sequence[Claimed]) -> None:
         self.tally["task.claimed"] += len(claimed)
+        self.measures.claimed(claimed)
         self.backend.bell.ring(*[f"task:{task.id}" for task in claimed])
         for task in self.slots.give_back(asks, claimed):
             self._release(task)
 
     def _release(self, task: Claimed) -> None:
         """Its worker left while the ask was under way: no attempt began, so none is counted."""
-        self.spawn(self.settle_surely(task, Released(), self.profiles[task.profile].lease_ms))
+        self.spawn(self.settle_surely(task, Released()))
 
     # Work is held.
 
     async def extend(self, renewal: LeaseRenewal) -> LeaseStatus:
         return await self._renewals.one(renewal)
+
+    async def note(self, task: Claimed, *notes: Note, progress: Json | None = None) -> LeaseStatus:
+        """Events of an attempt that is held here; they renew its lease."""
+        until = self.clock.now() + self.lease_ms
+        return await self.extend(LeaseRenewal(task.id, task.fence, until, progress, notes))
 
     async def _extend(self, renewals: Sequence[LeaseRenewal]) -> Sequence[LeaseStatus]:
         statuses = await self.backend.tasks.extend(renewals, now=self.clock.now())
@@ -267,7 +278,7 @@ class Dispatcher:
             moves = [machine.delivered(task, worker, now, until) for task, worker, until in part]
             verdicts = await self._apply_each(moves, now)
             found += [
-                msgspec.structs.replace(task, rev=task.rev + 1, worker=worker)
+                msgspec.structs.replace(task, rev=task.rev + 1, worker=worker, started_at=now)
                 if verdict is Verdict.APPLIED
                 else None
                 for (task, worker, _), verdict in zip(part, verdicts, strict=True)
@@ -289,9 +300,9 @@ class Dispatcher:
         """STALE or GONE: too late. What came late is in the event log, and changes nothing."""
         return await self.settle_soon(task, outcome)
 
-    async def settle_surely(self, task: Claimed, outcome: Outcome, within_ms: int) -> None:
+    async def settle_surely(self, task: Claimed, outcome: Outcome) -> None:
         """The same, again and again while the ledger is away and the task may still be ours."""
-        for _ in range(max(1, int(within_ms / 1000 / AGAIN_S))):
+        for _ in range(max(1, int(self.lease_ms / 1000 / AGAIN_S))):
             try:
                 await self.settle(task, outcome)
             except LedgerUnavailable:
@@ -357,7 +368,7 @@ class Dispatcher:
     async def _apply(self, moves: Sequence[Move], now: Instant) -> Moved:
         answers = [move.answer for move in moves if move.answer is not None]
         asks = self.slots.borrow(
-            _queued(child.task for move in (*moves, *answers) for child in move.spawn)
+            queued_counts(child.task for move in (*moves, *answers) for child in move.spawn)
         )
         with self._under_way(asks) as claimed:
             moved = await self.backend.tasks.apply(moves, asks, now=now)
@@ -369,7 +380,9 @@ class Dispatcher:
         for move in applied:
             for event, _ in move.events:
                 self.tally[event] += 1
-            if move.to in FINAL and move.expect not in FINAL:
+            over = move.to in FINAL and move.expect not in FINAL
+            self.measures.moved(move, now, over=over)
+            if over:
                 self.waiters.end(ending_of(move, now))
         self._announce(moved.awake, [move.task for move in applied])
         return moved
@@ -415,7 +428,7 @@ class Dispatcher:
 
         def decide(found: Task, now: Instant) -> Move | None:
             if found.state in FINAL:
-                raise Conflict(f"the task is {found.state} already")
+                raise Conflict(f"the task is already over: {found.state}")
             return machine.cancel(found, now, self.profiles[found.profile])
 
         found = await self._intervene(task, decide)
@@ -585,7 +598,3 @@ class Dispatcher:
         self._loose.add(task)
         task.add_done_callback(self._loose.discard)
         return task
-
-
-def _queued(tasks: Iterable[Task]) -> Mapping[str, int]:
-    return Counter(task.queue for task in tasks if task.state is QUEUED)

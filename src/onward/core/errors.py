@@ -1,13 +1,16 @@
 """What can go wrong for a caller.
 
-OnwardError
+CoreError               an OnwardError whose next step may depend on the door
 ├── NotFound            no such task (or not yours: the two look the same)
 ├── QueueFull           the queue is at its cap
 ├── NoWorker            no worker that could do it is connected, and the caller would wait
 ├── KeyReused           an idempotency key came again with another body
 ├── Conflict            the task is not in a state in which that can be done
 ├── Invalid             the request makes no sense; `pointer` says where
+├── Unauthorized        no key, or one that does not count here (any more)
 ├── Forbidden           the caller's key has not the scope that this needs
+│   └── OwnApproval     the key handed in itself what it would approve
+├── RateLimited         the key has made as many calls as it may for now
 ├── TooBusy             too many callers wait already
 └── LedgerUnavailable   the store cannot take or answer this now
     ├── NotLetIn        it wants another user, password or database
@@ -21,6 +24,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import NamedTuple
+
+from onward.errors import OnwardError
 
 
 class Step(StrEnum):
@@ -46,6 +51,7 @@ class Step(StrEnum):
     REPLAY_DEAD = "replay_dead"
     RESUME_QUEUE = "resume_queue"
     RUN_AGAIN = "run_again"
+    SEND_KEY = "send_key"
     SHOW_BREAKERS = "show_breakers"
     SHOW_SERVICE = "show_service"
     START_STREAM_WORKER = "start_stream_worker"
@@ -60,25 +66,21 @@ class NextStep(NamedTuple):
     about: str = ""  # the name of the thing that the step is about
 
 
-class OnwardError(Exception):
-    code = "internal"
-    hint: str | None = None
+class CoreError(OnwardError):
     step: NextStep | None = None
 
     def __init__(
         self, message: str, *, hint: str | None = None, step: NextStep | None = None
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, hint=hint)
         self.step = step
-        if hint is not None:
-            self.hint = hint
 
 
-class NotFound(OnwardError):
+class NotFound(CoreError):
     code = "not_found"
 
 
-class QueueFull(OnwardError):
+class QueueFull(CoreError):
     code = "queue_full"
 
     def __init__(self, queue: str, cap: int, *, retry_after_s: int = 1) -> None:
@@ -89,19 +91,19 @@ class QueueFull(OnwardError):
         self.retry_after_s = retry_after_s
 
 
-class NoWorker(OnwardError):
+class NoWorker(CoreError):
     code = "no_worker"
 
 
-class KeyReused(OnwardError):
+class KeyReused(CoreError):
     code = "idempotency_key_reused"
 
 
-class Conflict(OnwardError):
+class Conflict(CoreError):
     code = "conflict"
 
 
-class Invalid(OnwardError):
+class Invalid(CoreError):
     code = "invalid_request"
 
     def __init__(
@@ -116,15 +118,34 @@ class Invalid(OnwardError):
         self.pointer = pointer
 
 
-class Forbidden(OnwardError):
+class Unauthorized(CoreError):
+    code = "unauthorized"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, step=NextStep(Step.SEND_KEY))
+
+
+class Forbidden(CoreError):
     code = "forbidden"
 
 
-class TooBusy(OnwardError):
+class OwnApproval(Forbidden):
+    code = "own_approval"
+
+
+class RateLimited(CoreError):
+    code = "rate_limited"
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message, hint=f"try again in {retry_after_s} s")
+        self.retry_after_s = retry_after_s
+
+
+class TooBusy(CoreError):
     code = "too_busy"
 
 
-class LedgerUnavailable(OnwardError):
+class LedgerUnavailable(CoreError):
     code = "ledger_unavailable"
     hint = "try again in a moment; what was submitted may be there: send it with an idempotency key"
 

@@ -80,7 +80,7 @@ def check_same_request(found: Task, decision: Decision, move: Move | None) -> Mo
     if move is None:
         by = f" by {asked.by}" if asked.by else ""
         raise Conflict(
-            f"it is {asked.status} already{by}" if asked.decided_at else "its time is over"
+            f"it was already {asked.status}{by}" if asked.decided_at else "its time is over"
         )
     if decision.digest not in (None, asked.digest):
         raise Conflict("the payload is not the one that was shown", hint="look at it again")

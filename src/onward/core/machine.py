@@ -41,7 +41,6 @@ from onward.core.task import (
     RUNNING,
     SUCCEEDED,
     Claimed,
-    Fault,
     Held,
     Instant,
     Json,
@@ -53,6 +52,7 @@ from onward.core.task import (
     WorkerId,
     encode,
 )
+from onward.faults import Fault
 
 S = State
 # What may follow what, and the event that records it. A test walks every decision through it.
@@ -285,8 +285,7 @@ def on_due(task: Task, now: Instant, profile: Profile) -> Move | None:
 
 def postponed(task: Task, now: Instant) -> Move:
     """What its alarm means cannot be decided here: it rings again later, and changes nothing."""
-    move = moves.unchanged(task, now + POSTPONE_MS)
-    return _clocked(msgspec.structs.replace(move, front=True), now)
+    return _clocked(moves.of_task(task, now + POSTPONE_MS, front=True), now)
 
 
 def _struck(task: Task, now: Instant, profile: Profile) -> Move:
@@ -302,11 +301,10 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
     if awaited(task):
         return _undecided(task, now, profile)
     event = "task.queued" if task.state is State.SCHEDULED else "task.woken"
-    return moves.guarded(
+    return moves.of_task(
         task,
-        task.state,
+        moves.patience(profile, task.lane, task.start_by, task.expires_at),
         to=State.QUEUED,
-        due_at=moves.patience(profile, task.lane, task.start_by, task.expires_at),
         changes={"run_at": None, "waiting_for": None, "queued_at": now},
         events=((event, None),),
     )
@@ -314,8 +312,7 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
 
 def _promoted(task: Task, due_at: Instant | None) -> Move:
     """A retry that would age out where it stands goes ahead of the others of its lane."""
-    move = moves.unchanged(task, due_at)
-    return msgspec.structs.replace(move, ahead=True, events=(("task.promoted", None),))
+    return moves.of_task(task, due_at, ahead=True, events=(("task.promoted", None),))
 
 
 def _struck_running(task: Task, now: Instant, profile: Profile) -> Move:
@@ -325,7 +322,7 @@ def _struck_running(task: Task, now: Instant, profile: Profile) -> Move:
     nearest = moves.earliest(task.lease_until, task.attempt_by, task.expires_at, task.cancel_by)
     if not struck(nearest):
         # A move set the alarm from a reading that a heartbeat has overtaken: no clock struck yet.
-        return moves.unchanged(task, nearest)
+        return moves.of_task(task, nearest)
     if struck(task.expires_at) and profile.notifies_at_expiry and not struck(task.cancel_by):
         return _notify(task, now)
     if task.cancel_by is not None and not profile.winds_down:
@@ -343,9 +340,10 @@ def _struck_running(task: Task, now: Instant, profile: Profile) -> Move:
 def _notify(task: Task, now: Instant) -> Move:
     if task.lease_until is None:
         # Only offered: no worker has it yet. The event is written once one does.
-        return moves.unchanged(task, moves.earliest(task.cancel_by, NEVER))
-    return msgspec.structs.replace(
-        moves.unchanged(task, moves.earliest(task.lease_until, task.attempt_by, task.cancel_by)),
+        return moves.of_task(task, moves.earliest(task.cancel_by, NEVER))
+    return moves.of_task(
+        task,
+        moves.earliest(task.lease_until, task.attempt_by, task.cancel_by),
         changes={"overdue": 1, "expires_at": None},
         events=(("task.timeout", encode(_spent(task, now))),),
     )
@@ -369,11 +367,9 @@ def cancel(task: Task, now: Instant, profile: Profile) -> Move | None:
     if profile.winds_down and task.fence and task.state in (S.QUEUED, S.RUNNING, S.WAITING):
         # The letter, not the flag, is what it sees: one that comes while a step is under way keeps
         # the step from parking.
-        return moves.guarded(
+        return moves.of_task(
             task,
-            task.state,
-            to=task.state,
-            due_at=task.due_at,
+            task.due_at,
             changes={"cancel_by": NEVER},
             events=(("task.canceling", None),),
             front=True,
@@ -381,11 +377,9 @@ def cancel(task: Task, now: Instant, profile: Profile) -> Move | None:
         )
     if task.state is State.RUNNING:
         cancel_by = now + CANCEL_GRACE_MS
-        return moves.guarded(
+        return moves.of_task(
             task,
-            task.state,
-            to=task.state,
-            due_at=moves.earliest(task.due_at, cancel_by),
+            moves.earliest(task.due_at, cancel_by),
             changes={"cancel_by": cancel_by},
             events=(("task.canceling", None),),
         )
@@ -448,8 +442,9 @@ def _let_go(
     }
     if payload is not None:
         changes["payload"] = payload
-    return msgspec.structs.replace(
-        moves.unchanged(task, moves.earliest(later, limit)),
+    return moves.of_task(
+        task,
+        moves.earliest(later, limit),
         to=State.QUEUED if later is None else State.SCHEDULED,
         changes=changes,
         events=(("approval.approved", closed.said()),),
@@ -517,17 +512,14 @@ def replay(
         to, due_at = State.WAITING, asked.expires_at
         changes |= {"approval": asked.encode(), "waiting_for": WAITS}
         notes += (asked.requested(),)
-    return msgspec.structs.replace(
-        moves.unchanged(task, due_at), to=to, changes=changes, events=notes
-    )
+    return moves.of_task(task, due_at, to=to, changes=changes, events=notes)
 
 
 def _at_once(task: Task, now: Instant, profile: Profile) -> Move:
-    return moves.guarded(
+    return moves.of_task(
         task,
-        task.state,
+        moves.patience(profile, task.lane, None, task.expires_at),
         to=State.QUEUED,
-        due_at=moves.patience(profile, task.lane, None, task.expires_at),
         changes={"run_at": None, "retries": 0, "queued_at": now},
         events=(("task.queued", None),),
     )
@@ -537,24 +529,12 @@ def abandon(task: Task, now: Instant, profile: Profile) -> Move | None:
     """A dead letter that is not to be replayed. Its final event was written when it died."""
     if task.state is not State.DEAD:
         return None
-    return moves.guarded(
-        task,
-        task.state,
-        to=State.FAILED,
-        due_at=now + profile.retention_ms,
-        changes={},
-        events=(("task.abandoned", None),),
+    return moves.of_task(
+        task, now + profile.retention_ms, to=State.FAILED, events=(("task.abandoned", None),)
     )
 
 
 def event_only(task: Task, event: str, data: Json | None) -> Move:
     """Write an event without changing the task: a late result, for example."""
-    return moves.guarded(
-        task,
-        task.state,
-        to=task.state,
-        due_at=task.due_at,
-        changes={},
-        events=((event, data),),
-        front=True,  # a queued task keeps its place
-    )
+    # `front`: a queued task keeps its place.
+    return moves.of_task(task, task.due_at, events=((event, data),), front=True)

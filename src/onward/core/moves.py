@@ -22,7 +22,6 @@ from onward.core.policy import (
 )
 from onward.core.task import (
     DEAD,
-    Fault,
     Held,
     Instant,
     Json,
@@ -34,11 +33,13 @@ from onward.core.task import (
     encode,
     weight,
 )
+from onward.faults import Fault
 
 MOST_NOTES = 1_000  # of one move
 MOST_NOTE_BYTES = 1 << 20
 LAST_NOTES = 4
 CHILDREN = "children"  # what a task with unfinished children waits for
+NOTHING: Mapping[str, str | int | None] = {}
 SHORTEST_PUT_OFF_MS, LONGEST_PUT_OFF_MS = 1_000, 60_000
 
 
@@ -81,6 +82,8 @@ def guarded(
         due_at=due_at,
         changes=changes,
         events=bounded(events),
+        service=held.type,
+        started_at=held.started_at,
         **more,
     )
 
@@ -122,14 +125,18 @@ def patience(
     return earliest(start_by, limit - profile.promote_ms)
 
 
-def unchanged(task: Task, due_at: Instant | None) -> Move:
+def of_task(
+    task: Task,
+    due_at: Instant | None,
+    *,
+    to: State | None = None,
+    changes: Mapping[str, str | int | None] = NOTHING,
+    events: tuple[Note, ...] = (),
+    **more: Unpack[MoveFields],
+) -> Move:
+    """A task that was read: it stays in its state, and as it is, but for what is named here."""
     return guarded(
-        task,
-        task.state,
-        to=task.state,
-        due_at=due_at,
-        changes={},
-        events=(),
+        task, task.state, to=to or task.state, due_at=due_at, changes=changes, events=events, **more
     )
 
 

@@ -8,7 +8,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from onward.core.task import Fault, Instant, Json, Note, Task, is_text, storable_fault, weight
+from onward.core.task import Instant, Json, Note, Task, is_text, weight
+from onward.faults import Fault, storable_fault
 
 
 class Succeeded(msgspec.Struct, frozen=True):

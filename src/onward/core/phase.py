@@ -6,7 +6,7 @@ here, never a condition in its router.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from onward.core.task import FINAL, Lane, State, Task
@@ -52,23 +52,17 @@ def phase(task: Task) -> Phase:  # noqa: C901 one branch a state
 
 
 LIVE = frozenset(State) - FINAL
-_STATES: Mapping[Phase, frozenset[State]] = {
-    Phase.SCHEDULED: frozenset({State.SCHEDULED}),
-    Phase.QUEUED: frozenset({State.QUEUED}),
-    Phase.RETRY_WAIT: frozenset({State.SCHEDULED}),
-    Phase.RETRYING: frozenset({State.QUEUED}),
-    Phase.REQUEUED: frozenset({State.QUEUED}),
-    Phase.OFFERED: frozenset({State.RUNNING}),
-    Phase.RUNNING: frozenset({State.RUNNING}),
-    Phase.OVERDUE: frozenset({State.RUNNING}),
-    Phase.CANCELING: LIVE,
-    Phase.WAITING_APPROVAL: frozenset({State.WAITING}),
-    Phase.PARKED: frozenset({State.WAITING}),
-    **{Phase(state.value): frozenset({state}) for state in FINAL},
+# In any live state a task may be CANCELING as well.
+_PHASES: Mapping[State, Sequence[Phase]] = {
+    State.SCHEDULED: (Phase.SCHEDULED, Phase.RETRY_WAIT, Phase.CANCELING),
+    State.QUEUED: (Phase.QUEUED, Phase.RETRYING, Phase.REQUEUED, Phase.CANCELING),
+    State.RUNNING: (Phase.OFFERED, Phase.RUNNING, Phase.OVERDUE, Phase.CANCELING),
+    State.WAITING: (Phase.WAITING_APPROVAL, Phase.PARKED, Phase.CANCELING),
+    **{state: (Phase(state.value),) for state in FINAL},
 }
 
 
 def states_of(word: str, words: Mapping[Phase, str]) -> frozenset[State]:
     """The states in which a task may be in a phase that `words` calls so."""
-    phases = [found for found, name in words.items() if name == word]
-    return frozenset[State]().union(*(_STATES[found] for found in phases))
+    meant = {found for found, name in words.items() if name == word}
+    return frozenset(state for state, phases in _PHASES.items() if not meant.isdisjoint(phases))

@@ -10,11 +10,13 @@ import re
 import zlib
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 
 import msgspec
 
-from onward.core.task import Fault, Json, TaskId, bounded_delay
+from onward.core.task import Json, TaskId
+from onward.faults import Fault, bounded_delay
 
 
 class BreakerPolicy(StrEnum):
@@ -56,6 +58,7 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
     max_retries: int | None = None
     backoff_ms: tuple[int, ...] | None = None
     tries_each: int | None = None  # attempts on one worker before another is chosen
+    in_turn: bool = False  # workers that are called take turns, however busy they are
     traceparent: str | None = None  # where it stands in its caller's trace; see trace.py
 
     def encode(self) -> Json | None:
@@ -103,76 +106,54 @@ def profiles(
     retention_ms: Mapping[str, int] = MappingProxyType({}),  # by profile, and DEAD for all of them
 ) -> Mapping[str, Profile]:
     hour, month = 3_600_000, 30 * 24 * 3_600_000
+    usual = partial(
+        Profile, max_retries=3, schedules=schedules, lease_ms=lease_ms, retention_ms=month
+    )
+    found = (
+        usual(
+            name="sync",
+            max_retries=0,
+            retention_ms=hour,
+            dead_letters=False,
+            fails_at_attempt_end=True,
+            fails_when_lost=True,
+            breaker=BreakerPolicy.NEVER,
+        ),
+        usual(name="console"),
+        usual(
+            name="streams",
+            max_retries=max_retries,
+            schedules={"Default": schedules.get("protocol", PROTOCOL)},
+            breaker=BreakerPolicy.NEVER,
+        ),
+        usual(
+            name="tasks",
+            max_retries=max_retries,
+            age_ms=age_ms,
+            promote_ms=age_ms // 5,
+            breaker=BreakerPolicy.ANY,
+        ),
+        usual(
+            name="flow",
+            max_retries=0,
+            dead_letters=False,
+            breaker=BreakerPolicy.NEVER,
+            winds_down=True,
+        ),
+        usual(name="node", max_retries=0, schedules={"Default": AT_ONCE}, dead_letters=False),
+        usual(
+            name="session",
+            schedules={"Default": schedules.get("agents", AGENTS)},
+            notifies_at_expiry=True,
+        ),
+    )
     return {
         profile.name: msgspec.structs.replace(
             profile,
             retention_ms=retention_ms.get(profile.name, profile.retention_ms),
             dead_ms=retention_ms.get(DEAD),
         )
-        for profile in (
-            Profile(
-                name="sync",
-                max_retries=0,
-                schedules=schedules,
-                lease_ms=lease_ms,
-                retention_ms=hour,
-                dead_letters=False,
-                fails_at_attempt_end=True,
-                fails_when_lost=True,
-                breaker=BreakerPolicy.NEVER,
-            ),
-            Profile(
-                name="console",
-                max_retries=3,
-                schedules=schedules,
-                lease_ms=lease_ms,
-                retention_ms=month,
-            ),
-            Profile(
-                name="streams",
-                max_retries=max_retries,
-                schedules={"Default": schedules.get("protocol", PROTOCOL)},
-                lease_ms=lease_ms,
-                retention_ms=month,
-                breaker=BreakerPolicy.NEVER,
-            ),
-            Profile(
-                name="tasks",
-                max_retries=max_retries,
-                schedules=schedules,
-                lease_ms=lease_ms,
-                retention_ms=month,
-                age_ms=age_ms,
-                promote_ms=age_ms // 5,
-                breaker=BreakerPolicy.ANY,
-            ),
-            Profile(
-                name="flow",
-                max_retries=0,
-                schedules=schedules,
-                lease_ms=lease_ms,
-                retention_ms=month,
-                dead_letters=False,
-                breaker=BreakerPolicy.NEVER,
-                winds_down=True,
-            ),
-            Profile(
-                name="node",
-                max_retries=0,
-                schedules={"Default": AT_ONCE},
-                lease_ms=lease_ms,
-                retention_ms=month,
-                dead_letters=False,
-            ),
-            Profile(
-                name="session",
-                max_retries=3,
-                schedules={"Default": schedules.get("agents", AGENTS)},
-                lease_ms=lease_ms,
-                retention_ms=month,
-                notifies_at_expiry=True,
-            ),
-        )
+        for profile in found
     }
 
 

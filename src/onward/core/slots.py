@@ -240,7 +240,9 @@ class Slots:
         return Counter(slots.worker for slots, _ in self._held.values())
 
     def _ask(self, slots: WorkerSlots, take: int, queues: tuple[str, ...], *, looking: bool) -> Ask:
-        self._occupy(slots, take)
+        slots.free -= take
+        self._unlist(slots)
+        self._list(slots)
         self._turn = (self._turn + 1) % lanes.CYCLE
         wants = lanes.wants(queues, take, self._turn, self._share(queues))
         ask = Ask(slots.worker, take, wants, slots.lease_ms)
@@ -249,11 +251,6 @@ class Slots:
             self._out[bounded] += take
         self._asks[id(ask)] = _Borrowed(slots, looking, bounded)
         return ask
-
-    def _occupy(self, slots: WorkerSlots, count: int) -> None:
-        slots.free -= count
-        self._unlist(slots)
-        self._list(slots)
 
     def _wanted(self, slots: WorkerSlots) -> tuple[str, ...]:
         return tuple(q for q in slots.queues if q in self._pending and q not in self._bounds)

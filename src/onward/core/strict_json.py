@@ -42,7 +42,7 @@ def parse(body: bytes) -> object:
         if keys != colons and (b"\\u003" in body or _encode(value).count(b":") != colons):
             json.loads(body, object_pairs_hook=_refuse_twins)
     except msgspec.DecodeError as error:
-        raise Invalid(_fault(body, str(error))) from None
+        raise Invalid(fault(body, str(error))) from None
     except UnicodeDecodeError:
         raise Invalid(_not_utf8(body)) from None
     except RecursionError:
@@ -103,7 +103,8 @@ def _not_utf8(body: bytes) -> str:
     return "not UTF-8"
 
 
-def _fault(body: bytes, reason: str) -> str:
+def fault(body: bytes, reason: str) -> str:
+    """Why msgspec could not read this, in the words of every door."""
     if body.startswith(b"\xef\xbb\xbf"):
         return "the body starts with a byte order mark"
     if reason.startswith("Number out of range"):

@@ -128,6 +128,60 @@ class Tail:
         return ours
 
 
+class LazyTail:
+    """A tail of what not every ledger has: read from the first task on that the projector is for.
+
+    The projector's cursor shows that: it is written before the first such task is. Until then no
+    server reads the log for it.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        projector: Projector,
+        clock: Clock,
+        *,
+        duty: Duty | None = None,
+        on_duty: OnDuty | None = None,
+    ) -> None:
+        self._backend = backend
+        self._name = projector.name
+        self._clock = clock
+        self._tail = Tail(backend, projector, clock, duty=duty, on_duty=on_duty)
+        self._opened = asyncio.Event()
+
+    async def open(self) -> None:
+        """A task that it is for is about to be submitted."""
+        if self._opened.is_set():
+            return
+        end = (await self._backend.tasks.events(after="$", limit=1)).next or ""
+        await readers.begin(self._backend.documents, self._name, end, now=self._clock.now())
+        self._opened.set()
+
+    async def run(self, troubles: Troubles) -> None:
+        while not await self._is_opened():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await self._opened.wait()
+        await self._tail.run(troubles)
+
+    async def step(self) -> bool:
+        return await self._tail.catch_up()
+
+    async def _is_opened(self) -> bool:
+        if self._opened.is_set():
+            return True
+        try:
+            now = self._clock.now()
+            found = await self._backend.documents.get(readers.CURSORS, self._name, now=now)
+        except Exception as error:
+            log.warning("cannot read a cursor", projector=self._name, error=repr(error))
+            return False
+        if found is not None:
+            self._opened.set()
+        return found is not None
+
+
 def _by_tasks(events: Sequence[Event], most: int) -> Iterator[Sequence[Event]]:
     """The same in their order, cut so that each part names so many tasks at most."""
     part: list[Event] = []

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import uuid_utils
+
+from onward.faults import Fault, storable_text
 
 TaskId: TypeAlias = str
 WorkerId: TypeAlias = str
@@ -97,11 +99,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     overrides: Json | None = None  # what the submitter set against the profile
 
     session: str | None = None
+    owner: str | None = None  # the id of the key that submitted it; None: there were no keys
     parent: TaskId | None = None
     key: str | None = None  # idempotency key, in its session; its effects are kept under it
     waiting_for: str | None = None  # waiting: "approval", "event", "timer", "children"
     approval: Json | None = None  # what a person was asked before it may run; see approval.py
     overdue: bool = False
+    callback_url: str | None = None  # where its end is posted to
 
     @property
     def offered(self) -> bool:
@@ -139,47 +143,20 @@ class Claimed(msgspec.Struct, frozen=True):
     key: str | None
     journal: Json | None
     bulk: Json | None = None
+    owner: str | None = None
+    queued_at: Instant | None = None
+    started_at: Instant | None = None
     cancel_by: Instant | None = None
     letters: Sequence[Letter] = ()
 
 
-class Held(Protocol):
-    """What a settlement or an effect needs to know of an attempt; a Claimed and a Task have it."""
+def as_claimed(task: Task) -> Claimed:
+    """Of a task that runs, or is offered: what its worker has of it. Without letters."""
+    return Claimed(*[getattr(task, name) for name in Claimed.__struct_fields__[:-1]])
 
-    @property
-    def id(self) -> TaskId: ...
-    @property
-    def profile(self) -> str: ...
-    @property
-    def created_at(self) -> Instant: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def fence(self) -> int: ...
-    @property
-    def rev(self) -> int: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def failures(self) -> int: ...
-    @property
-    def retries(self) -> int: ...
-    @property
-    def lost(self) -> int: ...
-    @property
-    def parent(self) -> TaskId | None: ...
-    @property
-    def worker(self) -> str | None: ...
-    @property
-    def lane(self) -> Lane: ...
-    @property
-    def expires_at(self) -> Instant | None: ...
-    @property
-    def cancel_by(self) -> Instant | None: ...
-    @property
-    def overrides(self) -> Json | None: ...
+
+# An attempt, as a settlement or an effect is about: as its worker has it, or as it was read.
+Held: TypeAlias = Claimed | Task
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,48 +190,7 @@ class Ending(msgspec.Struct, frozen=True):
         return cls(task.id, task.state, task.result, task.error, task.finished_at or 0)
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why an attempt failed, as it is stored in `error`."""
-
-    kind: str
-    message: str
-    status: int | None = None
-    retryable: bool | None = None
-    retry_after_ms: int | None = None
-    details: Any = None  # JSON. Not `Raw | None`: msgspec would read nothing but null there
-
-    def encode(self) -> Json:
-        return msgspec.json.encode(self).decode()
-
-
-UNKNOWN_SERVICE = "UnknownService"  # the kind of fault with which a worker returns a task
-
-
-def unknown_service(type_: str) -> Fault:
-    return Fault(kind=UNKNOWN_SERVICE, message=f"this worker serves no {type_!r}", retryable=True)
-
-
 _decode_fault = msgspec.json.Decoder(Fault).decode
-LONGEST_DELAY_MS = 30 * 24 * 3_600_000  # that a worker may ask for before another try
-MOST_MESSAGE = 16_384  # characters of a fault
-MOST_DETAILS = 256 << 10  # bytes
-
-
-def bounded_delay(ms: float) -> int:
-    return int(min(max(ms, 0), LONGEST_DELAY_MS))
-
-
-def storable_fault(fault: Fault) -> Fault:
-    """As a ledger can keep it, whatever a handler has put into it."""
-    wait_ms = _whole(fault.retry_after_ms)
-    return Fault(
-        kind=_text(fault.kind)[:200],
-        message=_text(fault.message)[:MOST_MESSAGE],
-        status=_whole(fault.status),
-        retryable=None if fault.retryable is None else bool(fault.retryable),
-        retry_after_ms=None if wait_ms is None else bounded_delay(wait_ms),
-        details=_json(fault.details),
-    )
 
 
 def weight(text: object) -> int:
@@ -266,29 +202,7 @@ def weight(text: object) -> int:
 
 def is_text(value: object) -> bool:
     """Whether it can be kept as text: half of a surrogate pair cannot."""
-    return isinstance(value, str) and (value.isascii() or value == _text(value))
-
-
-def _text(value: object) -> str:
-    return str(value).encode(errors="replace").decode()
-
-
-def _whole(value: Any) -> int | None:
-    if value is None or isinstance(value, bool):
-        return None
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if abs(number) < 2**53 else 2**53 - 1
-
-
-def _json(value: Any) -> Any:
-    try:
-        size = len(msgspec.json.encode(value).decode())
-    except Exception:
-        return f"a {type(value).__name__}, which is no JSON"
-    return value if size <= MOST_DETAILS else f"left out: {size} characters"
+    return isinstance(value, str) and (value.isascii() or value == storable_text(value))
 
 
 def fault_of(error: Json | None) -> Fault | None:

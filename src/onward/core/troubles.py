@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from onward.core.clock import uptime_ms
-from onward.core.errors import OnwardError
+from onward.errors import OnwardError
 
 TIMES = 5  # in a row
 LONG_MS = 10_000

@@ -11,8 +11,6 @@ from fastapi.routing import APIRoute
 from onward.doors import guard
 from onward.doors.route import components, error_content
 
-DESCRIBED = ("parameters", "requestBody", "responses")
-
 
 def document(web: FastAPI) -> dict[str, Any]:
     if web.openapi_schema is None:
@@ -28,8 +26,7 @@ def document(web: FastAPI) -> dict[str, Any]:
 
 def _complete(route: APIRoute, operation: dict[str, Any]) -> None:
     """What the route says of itself is all of it; the framework assumes JSON and 422."""
-    own = route.openapi_extra or {}
-    operation.update({part: own[part] for part in DESCRIBED if part in own})
+    operation.update(route.described())  # type: ignore[attr-defined]  # set by route.route
     for status in guard.STATUSES:
         response = operation["responses"].setdefault(str(status), {"description": "refused"})
         response["content"] = {**response.get("content", {}), **error_content(route.path)}

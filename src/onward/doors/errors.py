@@ -18,9 +18,11 @@ from onward.core.errors import (
     NotFound,
     NotLetIn,
     NoWorker,
-    OnwardError,
+    OwnApproval,
     QueueFull,
+    RateLimited,
     TooBusy,
+    Unauthorized,
     Unreadable,
 )
 from onward.doors.chat import errors as chat
@@ -30,14 +32,18 @@ from onward.doors.hints import hint_text
 from onward.doors.refusal import ErrorStyle, Refusal
 from onward.doors.rest import errors as rest
 from onward.doors.tasks import errors as tasks
+from onward.errors import OnwardError
 from onward.wire.problems import FieldFault
 
 STATUS: dict[type[OnwardError], int] = {
+    Unauthorized: 401,
+    OwnApproval: 403,
     Forbidden: 403,
     NotFound: 404,
     Conflict: 409,
     KeyReused: 422,
     Invalid: 422,
+    RateLimited: 429,
     QueueFull: 503,
     NoWorker: 503,
     TooBusy: 503,
@@ -78,7 +84,9 @@ def refuse(
     """An error of ours. `status`: another than it has by itself."""
     refusal = style_of(path).worded(error) or _refusal(error)
     refusal.status = status or refusal.status
-    if refusal.status == 503:
+    if refusal.status == 401:
+        refusal.headers.setdefault("www-authenticate", "Bearer")
+    if refusal.status in (429, 503):
         refusal.headers.setdefault("retry-after", str(getattr(error, "retry_after_s", 1)))
     return _response(path, request_id, refusal)
 

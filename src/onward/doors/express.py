@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from onward.core.errors import OnwardError
 from onward.doors import errors
 from onward.doors.callers import caller_of
+from onward.errors import OnwardError
 from onward.native.caller import Caller
 
 Endpoint: TypeAlias = Callable[[Caller, bytes], Awaitable[Response]]

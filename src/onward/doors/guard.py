@@ -1,4 +1,5 @@
-"""Before every door: how large a body may be, whose page may speak to us, a number for each call.
+"""Before every door: how large a body may be, whose page may speak to us, who calls (access.py), a
+number for each call.
 
 Decides from headers alone, so a call that is in order pays for one look at them. Never reads a body
 on its own; one without a length is counted as the door reads it.
@@ -19,8 +20,11 @@ from typing import Any
 import structlog
 from starlette.requests import ClientDisconnect
 
+from onward.core.errors import Unauthorized
+from onward.doors.access import PROTOCOL, Access, unauthorized
 from onward.doors.errors import render
 from onward.doors.refusal import Refusal
+from onward.native.caller import OPERATOR
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -31,9 +35,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 MAX_BODY = 1 << 20
 INTERNAL = "Internal error"  # all that a caller learns of a fault of ours
 # What any request may be refused with here, whatever its path.
-STATUSES = (400, 403, 413, 415, 421, 500, 503)
+STATUSES = (400, 401, 403, 413, 415, 421, 429, 500, 503)
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-SINGLE = (b"host", b"origin", b"content-length")
+SINGLE = (b"host", b"origin", b"content-length", b"authorization", b"x-api-key")
 # Nobody guesses at a type, and no other site's page embeds an answer as an image or a script.
 FIXED_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -54,6 +58,7 @@ class Guard:
     def __init__(
         self,
         app: App,
+        access: Access,
         *,
         max_body: int = MAX_BODY,
         allowed_hosts: Collection[str] = (),
@@ -61,6 +66,8 @@ class Guard:
         answered: Counter[int] | None = None,
     ) -> None:
         self._app = app
+        self._access = access
+        self._keys = access.keys
         self._max_body = max_body
         self._hosts = {host.lower() for host in allowed_hosts}
         self._origins = {origin.lower().rstrip("/") for origin in allowed_origins}
@@ -73,8 +80,11 @@ class Guard:
             return
         headers = dict(scope["headers"])
         call = _Call(scope, receive, send, self._max_body, _request_id(headers), self._answered)
+        caller = OPERATOR
         try:
             self._check(scope, headers)
+            if not self._keys.open:
+                caller = scope["state"]["caller"] = self._access.caller(scope, headers)
         except Refusal as refusal:
             await call.refuse(refusal)
             return
@@ -85,12 +95,16 @@ class Guard:
                 call.head_only = True
                 scope = {**scope, "method": "GET"}
         try:
-            await self._app(scope, receive, call.send)
+            with self._keys.calling(caller):
+                await self._app(scope, receive, call.send)
         except ClientDisconnect:
             pass  # gone in the middle of its body, or refused there by us: nobody to tell
         except asyncio.CancelledError:
-            # The server stops and cannot wait for this one: say so instead of hanging up.
-            await call.refuse(Refusal(503, "stopping", "Server is stopping"))
+            if self._keys.is_dead(caller):
+                await call.refuse(unauthorized(Unauthorized("this key is revoked, or has expired")))
+            else:
+                # The server stops and cannot wait for this one: say so instead of hanging up.
+                await call.refuse(Refusal(503, "stopping", "Server is stopping"))
         except Exception as error:
             log.error(
                 "a call failed",
@@ -213,6 +227,8 @@ class _Call:
             if kind == "http.response.start" or kind == "websocket.accept":
                 given = message.get("headers") or ()
                 message["headers"] = [*given, *self._own_headers()]
+                if kind == "websocket.accept" and PROTOCOL in self._scope.get("subprotocols", ()):
+                    message.setdefault("subprotocol", PROTOCOL)
                 if message.get("status") == 500 and self.held is None:
                     self.held = []
             # Starlette answers a fault in its own words and then raises: until the door is through,
@@ -247,8 +263,11 @@ class _Call:
         return {"type": "http.disconnect"}
 
     async def refuse(self, refusal: Refusal) -> None:
-        if self._started or self._scope["type"] == "websocket":
-            await self._hang_up()
+        socket = self._scope["type"] == "websocket"
+        # How a handshake is refused with a status and a body; a plain close is 403 without one.
+        answers = not socket or "websocket.http.response" in self._scope.get("extensions", ())
+        if self._started or not answers:
+            await self._hang_up(refusal)
             return
         self._started = True
         self._answered[refusal.status] += 1
@@ -256,18 +275,20 @@ class _Call:
         headers = [
             (b"content-type", kind.encode()),
             (b"content-length", str(len(body)).encode()),
+            *((name.encode(), value.encode()) for name, value in refusal.headers.items()),
             *self._own_headers(),
         ]
-        start = {"type": "http.response.start", "status": refusal.status, "headers": headers}
+        of = "websocket.http" if socket else "http"
+        start = {"type": f"{of}.response.start", "status": refusal.status, "headers": headers}
         await self._send(start)
-        await self._send({"type": "http.response.body", "body": body})
+        await self._send({"type": f"{of}.response.body", "body": body})
 
-    async def _hang_up(self) -> None:
+    async def _hang_up(self, refusal: Refusal) -> None:
         """Too late for a status: an answer that breaks off is how the caller learns of it."""
         if self._scope["type"] == "websocket":
             # A socket that closed meanwhile takes no second goodbye.
             with contextlib.suppress(RuntimeError, OSError):
-                code = 1011 if self._started else 1008
+                code = 1011 if self._started and refusal.status >= 500 else 1008
                 await self._send({"type": "websocket.close", "code": code})
 
     def _own_headers(self) -> tuple[tuple[bytes, bytes], ...]:

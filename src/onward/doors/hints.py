@@ -7,7 +7,8 @@ from shlex import quote
 from types import MappingProxyType
 from typing import TypeAlias
 
-from onward.core.errors import NextStep, OnwardError, Step
+from onward.core.errors import CoreError, NextStep, Step
+from onward.errors import OnwardError
 
 Words: TypeAlias = Mapping[Step, str]
 
@@ -37,6 +38,9 @@ HTTP: Words = MappingProxyType(
         Step.REPLAY_DEAD: "mend the cause, then: onward dlq replay {about}",
         Step.RESUME_QUEUE: "onward queue resume {quoted}",
         Step.RUN_AGAIN: "onward task retry {about} runs it again",
+        Step.SEND_KEY: (
+            "send a key as Authorization: Bearer <token>; `onward keys create` makes one"
+        ),
         Step.SHOW_BREAKERS: "GET /health shows every breaker",
         Step.SHOW_SERVICE: "GET /api/v2/services/{about} shows the schema",
         Step.START_STREAM_WORKER: "start one, for example: onward worker module:attr --via streams",
@@ -62,7 +66,9 @@ def step_text(step: NextStep, words: Words = HTTP) -> str:
 
 
 def hint_text(error: OnwardError, words: Words = HTTP) -> str | None:
-    return error.hint if error.step is None else step_text(error.step, words)
+    if isinstance(error, CoreError) and error.step is not None:
+        return step_text(error.step, words)
+    return error.hint
 
 
 def with_hint(error: OnwardError, words: Words = HTTP) -> str:

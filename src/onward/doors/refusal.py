@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from onward.core.errors import OnwardError
+from onward.errors import OnwardError
 from onward.wire.problems import FieldFault
 
 JSON = "application/json"

@@ -47,6 +47,7 @@ class Reply(NamedTuple):
     status: int = 200
     headers: Mapping[str, str] | None = None
     sent: Callable[[Caller], Awaitable[None]] | None = None  # called once the reply is written out
+    cookie: str | None = None
 
 
 def route(  # noqa: PLR0913 a row of a table
@@ -55,7 +56,7 @@ def route(  # noqa: PLR0913 a row of a table
     use_case: UseCase,
     *,
     status: int = 200,
-    errors: Sequence[int] = (),
+    errors: Sequence[int | str] = (),
     reply: Callable[[Any], Reply] | None = None,
     statuses: Sequence[int] = (),
     result: Any = None,
@@ -73,7 +74,7 @@ def route(  # noqa: PLR0913 a row of a table
     are those of a stream, by name; a `media` that is not JSON is sent as it is returned. `stream`
     is the use case for a reader that accepts server-sent events: it returns a `Feed`.
     """
-    scopes_of(use_case)  # one that is not marked stops the start
+    scopes = scopes_of(use_case)  # one that is not marked stops the start
     takes = _Signature(path, use_case, accepts)
     streams = None
     if stream is not None:
@@ -85,6 +86,8 @@ def route(  # noqa: PLR0913 a row of a table
 
     async def endpoint(request: Request) -> Response:
         caller = caller_of(request.scope)
+        if scopes:  # before anything is read: who may not call learns nothing of what it takes
+            caller.require(*scopes)
         try:
             if stream and streams and EVENT_STREAM in request.headers.get("accept", ""):
                 found = await stream(caller, **await streams.read(request))
@@ -99,7 +102,7 @@ def route(  # noqa: PLR0913 a row of a table
 
     full = f"{prefix}{path}"
     name = re.sub(r"[^a-z0-9]+", "_", (path if prefix == PREFIX else f"{tag}{full}").lower())
-    return APIRoute(
+    made = APIRoute(
         full,
         endpoint,
         methods=[method],
@@ -110,16 +113,26 @@ def route(  # noqa: PLR0913 a row of a table
         summary=(inspect.getdoc(use_case) or use_case.__name__).split("\n")[0],
         tags=[tag or path.split("/")[1]],
         include_in_schema=not hidden,
-        openapi_extra=takes.described(
+    )
+
+    def described() -> dict[str, Any]:
+        """Written when the document is first read: half of a server's start would go into it."""
+        return takes.described(
             {status: _content(result or takes.returns, media, events) for status in statuses},
             {status: error_content(full) for status in {*errors, *takes.faults(streams)}},
             streams,
-        ),
-    )
+        )
+
+    made.described = described  # type: ignore[attr-defined]  # read by document.document
+    made.scopes = scopes  # type: ignore[attr-defined]  # looked at by access.check_routes
+    return made
 
 
 async def _response(request: Request, reply: Reply, media: str) -> Response:
-    body, status, headers, sent = reply
+    body, status, headers, sent, cookie = reply
+    if cookie is not None:
+        secure = "; Secure" if request.url.scheme == "https" else ""
+        headers = {**(headers or {}), "set-cookie": f"{cookie}{secure}"}
     if isinstance(body, Response):
         return body
     if body is None:
@@ -201,8 +214,8 @@ class _Signature:
 
     def described(
         self,
-        done: Mapping[int, Mapping[str, Any]],
-        refused: Mapping[int, Mapping[str, Any]],
+        done: Mapping[int | str, Mapping[str, Any]],
+        refused: Mapping[int | str, Mapping[str, Any]],
         streams: _Signature | None = None,
     ) -> dict[str, Any]:
         """This operation, for the OpenAPI document; `components` adds the shapes it refers to."""
@@ -219,7 +232,7 @@ class _Signature:
         if self._body is not None:
             accepted = {JSON: {"schema": schema_of(self._accepts)}}
             operation["requestBody"] = {"required": self._required, "content": accepted}
-        for status in sorted({*done, *refused}):
+        for status in sorted({*done, *refused}, key=str):
             response: dict[str, Any] = {"description": "done" if status in done else "refused"}
             if content := {**done.get(status, {}), **refused.get(status, {})}:
                 response["content"] = content
@@ -315,7 +328,7 @@ def converted(value: Any, kind: Any, *, at: str = "", strict: bool = True) -> An
     try:
         return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
-        fault = problems.fault_of(str(error))
+        fault = problems.fault_of(str(error), kind)
         where = at or (fault.pointer if strict else fault.pointer.removeprefix("/"))
         text = f"{where}: {fault.message}" if where else fault.message
         raise Invalid(text, pointer=where) from None

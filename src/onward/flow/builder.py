@@ -168,6 +168,8 @@ Target = TypeVar("Target", bound=Step)
 
 
 class Flow:
+    """A flow that is put together in Python: nodes, and the edges between them."""
+
     def __init__(
         self, name: str | None = None, *, max_steps: int | None = None, description: str = ""
     ) -> None:

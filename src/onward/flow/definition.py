@@ -6,7 +6,7 @@ node kind asks of its node stands with the kind, in nodes/.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -28,6 +28,7 @@ from onward.flow.parts import (
     Post,
     Prep,
     Strategy,
+    reached,
 )
 from onward.flow.scope import RESERVED, key_flaw, path_flaw
 
@@ -173,14 +174,9 @@ def _by_node(edges: Iterable[Edge]) -> dict[str, dict[str, str]]:
 
 
 def _unreachable(graph: Definition, book: Book, path: str) -> None:
-    seen, waiting = {graph.start}, [graph.start]
-    while waiting:
-        fresh = set(graph.targets(waiting.pop())) - seen
-        seen |= fresh
-        waiting.extend(fresh)
-    for key in graph.nodes:
-        if key not in seen:
-            book.warnings.append(Flaw(path + key, "", "no edge leads here from the start"))
+    seen = set(reached(graph.start, graph.targets))
+    for key in (key for key in graph.nodes if key not in seen):
+        book.warnings.append(Flaw(path + key, "", "no edge leads here from the start"))
 
 
 def _node(key: str, raw: Any, book: Book, path: str, depth: int) -> Node:
@@ -203,7 +199,7 @@ def _node(key: str, raw: Any, book: Book, path: str, depth: int) -> Node:
         wait_ms=fields.number("wait_ms", MAX_MS) or 0,
         max_attempts=fields.number("max_attempts", MAX_TRIES) or 1,
         attempt_delay_ms=fields.number("attempt_delay_ms", MAX_MS) or 0,
-        weighted_by_load=fields.flag("weighted_by_load"),
+        weighted_by_load=fields.flag("weighted_by_load", default=True),
         timeout_ms=fields.number("timeout_ms", MAX_MS) or None,
         choice_cases=_cases(fields, book),
         parallel_services=_services(fields),
@@ -255,10 +251,7 @@ def _prep(fields: Fields | None) -> Prep:
     mapped = dict(fields.texts("input_map"))
     fields.close()
     paths = {"input_key": key, **{f"input_map.{to}": path for to, path in mapped.items()}}
-    for field, path in paths.items():
-        flaw = None if path is None else path_flaw(path)
-        if flaw is not None:
-            fields.flaw(field, f"{fields.named(field)} {flaw}")
+    _check(fields, paths, path_flaw)
     return Prep(key, mapped)
 
 
@@ -278,14 +271,18 @@ def _post(fields: Fields | None) -> Post:
         "error_key": post.error_key,
         **{f"output_map.{to}": to for to in post.output_map},
     }
-    for field, key in written.items():
-        flaw = None if key is None else key_flaw(key)
+    _check(fields, written, key_flaw)
+    _check(fields, {"action_key": post.action_key}, path_flaw)
+    return post
+
+
+def _check(
+    fields: Fields, values: Mapping[str, str | None], flaw_of: Callable[[str], str | None]
+) -> None:
+    for field, value in values.items():
+        flaw = None if value is None else flaw_of(value)
         if flaw is not None:
             fields.flaw(field, f"{fields.named(field)} {flaw}")
-    flaw = None if post.action_key is None else path_flaw(post.action_key)
-    if flaw is not None:
-        fields.flaw("action_key", f"{fields.named('action_key')} {flaw}")
-    return post
 
 
 def _plain(key: str | None) -> str | None:

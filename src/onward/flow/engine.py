@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from onward.core.task import Fault, Instant, TaskId
+from onward.core.task import Instant, TaskId
+from onward.faults import Fault
 from onward.flow import state as states
 from onward.flow.levels import Level, located
 from onward.flow.nodes import KINDS

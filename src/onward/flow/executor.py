@@ -27,34 +27,20 @@ from onward.core.outcome import Outcome, Parked, Succeeded
 from onward.core.policy import Overrides
 from onward.core.task import (
     Claimed,
-    Fault,
     Instant,
     Json,
     Letter,
     Note,
+    Priority,
     Task,
     TaskId,
     encode,
     weight,
 )
-from onward.flow import engine, state
+from onward.faults import Fault
+from onward.flow import engine, runs, state
 from onward.flow.catalog import FlowCatalog
 from onward.flow.parts import Definition
-from onward.flow.runs import (
-    NODE,
-    PROFILE,
-    QUESTION,
-    QUEUE,
-    SIGNAL,
-    Asked,
-    Called,
-    Place,
-    Start,
-    answer_of,
-    new_run,
-    start_of,
-    unpublished_run,
-)
 from onward.flow.state import LargeValues, RunState
 from onward.flow.step import (
     Call,
@@ -85,7 +71,7 @@ class _Known(msgspec.Struct):
     """A run as it was parked here: its texts, and what is in them."""
 
     run: Claimed
-    start: Start
+    start: runs.Start
     state: RunState
     bulk: LargeValues | None
     size: int  # of its texts, in characters
@@ -108,10 +94,10 @@ class FlowExecutor:
         """A step is over in no time; a run learns of a cancel by letter."""
 
     async def execute(self, task: Claimed) -> Outcome:
-        if task.type == QUESTION and task.profile == NODE:
+        if task.type == runs.QUESTION and task.profile == runs.NODE:
             return await self._decided(task)
-        if task.profile != PROFILE:
-            fault = Fault(kind="InvalidInput", message=f"{QUEUE!r} takes only runs of flows")
+        if task.profile != runs.PROFILE:
+            fault = Fault(kind="InvalidInput", message=f"{runs.QUEUE!r} takes only runs of flows")
             return outcomes.Failed(fault)
         start, bulk = self._read(task)
         try:
@@ -132,7 +118,7 @@ class FlowExecutor:
             step = engine.advance(
                 definition,
                 before,
-                run_id=_scope(task),
+                run_id=runs.scope_of(task),
                 params=start.params,
                 now=now,
                 news=news,
@@ -150,11 +136,11 @@ class FlowExecutor:
             self._remember(task, start, outcome, step.state, bulk)
         return outcome
 
-    def _read(self, run: Claimed) -> tuple[Start, LargeValues | None]:
+    def _read(self, run: Claimed) -> tuple[runs.Start, LargeValues | None]:
         """Large texts that were read or written here before are not parsed again."""
         known = self._forget(run.id)
         if known is None or known.run.payload != run.payload:
-            return start_of(run.payload), state.read_bulk(run.bulk)
+            return runs.start_of(run.payload), state.read_bulk(run.bulk)
         if known.bulk is not None and known.bulk.text == run.bulk:
             return known.start, known.bulk
         return known.start, state.read_bulk(run.bulk)
@@ -171,7 +157,7 @@ class FlowExecutor:
             return None
         known.fresh = False
         run, start = known.run, known.start
-        if not self._dispatcher.slots.idle(QUEUE):
+        if not self._dispatcher.slots.idle(runs.QUEUE):
             return None
         published = self._flows.known(start.version)
         if published is None:
@@ -181,14 +167,14 @@ class FlowExecutor:
         step = engine.advance(
             published.definition,
             known.state,
-            run_id=_scope(run),
+            run_id=runs.scope_of(run),
             params=start.params,
             now=now,
             news=[ended],
             results={ended.child: ChildResult(value=msgspec.json.decode(result))},
             held=_held(run),
         )
-        children = self._plain_children(step, run, now)
+        children = self._plain_children(step, run, now, start.priority)
         if children is None:
             return None
         outcome, bulk = _outcome(step, 0, children, known.bulk)
@@ -200,7 +186,9 @@ class FlowExecutor:
             return None
         return run, outcome
 
-    def _plain_children(self, step: StepResult, run: Claimed, now: Instant) -> list[Task] | None:
+    def _plain_children(
+        self, step: StepResult, run: Claimed, now: Instant, priority: Priority
+    ) -> list[Task] | None:
         """None: something must be read, or stopped, before the step can be made."""
         if step.need or step.stop:
             return None
@@ -212,7 +200,7 @@ class FlowExecutor:
             declared = self._catalog.known(call.service or "")
             if call.kind != "service" or not self._catalog.is_fresh(declared, now):
                 return None
-            children.append(_call(call, run, declared, now))
+            children.append(_call(call, run, declared, now, priority))
         return children
 
     async def _renew(self) -> None:
@@ -224,7 +212,12 @@ class FlowExecutor:
             self._renewing = False
 
     def _remember(
-        self, run: Claimed, start: Start, parked: Parked, after: RunState, bulk: LargeValues | None
+        self,
+        run: Claimed,
+        start: runs.Start,
+        parked: Parked,
+        after: RunState,
+        bulk: LargeValues | None,
     ) -> None:
         self._forget(run.id)
         if parked.waiting_for != CHILDREN:
@@ -245,7 +238,7 @@ class FlowExecutor:
             self._size -= known.size
         return known
 
-    async def _definition(self, start: Start) -> Definition:
+    async def _definition(self, start: runs.Start) -> Definition:
         if not start.version:
             raise NotFound(f"no flow {start.flow!r} with a version")
         if start.depth > MAX_NESTED:
@@ -266,7 +259,7 @@ class FlowExecutor:
         for at in range(0, len(ids), CHUNK):
             part = ids[at : at + CHUNK]
             # Runs that are advanced side by side read together.
-            found.update(zip(part, map(answer_of, await self._reads.many(part)), strict=True))
+            found.update(zip(part, map(runs.answer_of, await self._reads.many(part)), strict=True))
         return found
 
     async def _stop(self, children: Sequence[TaskId]) -> None:
@@ -278,43 +271,47 @@ class FlowExecutor:
 
         await asyncio.gather(*map(stop, children))
 
-    async def _child(self, call: Call, run: Claimed, start: Start, now: Instant) -> Task:
+    async def _child(self, call: Call, run: Claimed, start: runs.Start, now: Instant) -> Task:
         if call.kind == "flow":
             return await self._subrun(call, run, start, now)
         if call.kind == "approval":
             payload = encode(
-                Asked(run=run.id, node=call.node, input=call.input, params=call.params)
+                runs.Asked(run=run.id, node=call.node, input=call.input, params=call.params)
             )
             return Task(
                 id=call.id,
-                type=QUESTION,
-                queue=QUEUE,
-                profile=NODE,
+                type=runs.QUESTION,
+                queue=runs.QUEUE,
+                profile=runs.NODE,
                 payload=payload,
                 created_at=now,
                 parent=run.id,
                 waiting_for=WAITS,
                 approval=ask(payload, now, expires_ms=call.timeout_ms, reason=call.reason).encode(),
             )
-        return _call(call, run, await self._catalog.of(call.service or ""), now)
+        declared = await self._catalog.of(call.service or "")
+        return _call(call, run, declared, now, start.priority)
 
-    async def _subrun(self, call: Call, run: Claimed, start: Start, now: Instant) -> Task:
-        given = Start(
+    async def _subrun(self, call: Call, run: Claimed, start: runs.Start, now: Instant) -> Task:
+        given = runs.Start(
             flow=call.flow or "",
             params=dict(call.params),
             shared=call.input if isinstance(call.input, dict) else {},
             depth=start.depth + 1,
+            priority=start.priority,
         )
         try:
             published = await self._flows.pick(given.flow, call.version)
         except NotFound:  # said by the child itself, so that the node fails as any other does
-            return unpublished_run(call.id, given, now, parent=run.id)
-        return new_run(call.id, published, now, given, parent=run.id)
+            return runs.unpublished_run(call.id, given, now, parent=run.id)
+        return runs.new_run(call.id, published, now, given, parent=run.id)
 
 
-def _call(call: Call, run: Claimed, declared: Declared | None, now: Instant) -> Task:
+def _call(
+    call: Call, run: Claimed, declared: Declared | None, now: Instant, priority: Priority
+) -> Task:
     service = call.service or ""
-    place = Place(
+    place = runs.Place(
         node=call.node,
         seq=call.seq,
         index=call.index,
@@ -325,12 +322,19 @@ def _call(call: Call, run: Claimed, declared: Declared | None, now: Instant) -> 
         id=call.id,
         type=service,
         queue=service,
-        profile=NODE,
+        profile=runs.NODE,
         payload=encode(shaped(call, declared)),
         created_at=now,
+        priority=priority,
         parent=run.id,
         attempt_ms=call.timeout_ms,
-        overrides=_budget(call.tries, call.workers, call.wait_ms, call.attempt_delay_ms),
+        overrides=_budget(
+            call.tries,
+            call.workers,
+            call.wait_ms,
+            call.attempt_delay_ms,
+            in_turn=not call.weighted_by_load,
+        ),
         journal=encode(place),
     )
     return as_declared(task, declared)
@@ -340,22 +344,17 @@ def shaped(call: Call, declared: Declared | None) -> Any:
     """A call as its service wants it: flow workers take input and params, ours their arguments."""
     schema = None if declared is None else declared.schema.get(call.service or "")
     if not isinstance(schema, Mapping):
-        return Called(input=call.input, params=call.params)
+        return runs.Called(input=call.input, params=call.params)
     names = schema.get("properties")
     if not isinstance(names, Mapping) or not names:
         return call.input
     if "input" in names:
-        return Called(input=call.input, params=call.params)
+        return runs.Called(input=call.input, params=call.params)
     known = {name: value for name, value in call.params.items() if name in names}
     if isinstance(call.input, Mapping):
         return {**known, **call.input}
     first = next(iter(schema.get("required") or names))
     return known if call.input is None else {**known, first: call.input}
-
-
-def _scope(task: Claimed) -> str:
-    """What the ids of children begin with: a replayed run has children of its own."""
-    return task.id if task.generation == 1 else f"{task.id}-g{task.generation}"
 
 
 def _held(run: Claimed) -> int | None:
@@ -366,20 +365,25 @@ def _held(run: Claimed) -> int | None:
 def _news(letter: Letter) -> News:
     if letter.name == CANCEL:
         return Cancel()
-    if letter.name == SIGNAL:
+    if letter.name == runs.SIGNAL:
         body = msgspec.json.decode(letter.body)
         return Signal(body["name"], body["value"])
     return _child_ended(letter.body)
 
 
 @lru_cache(maxsize=1_024)
-def _budget(tries: int, workers: int, wait_ms: int, attempt_delay_ms: int) -> str | None:
+def _budget(
+    tries: int, workers: int, wait_ms: int, attempt_delay_ms: int, *, in_turn: bool
+) -> str | None:
     """Calls of one worker, then of the next: as many, and as far apart, as the node says."""
     total = tries * workers
     round_of = [wait_ms] * (tries - 1) + [attempt_delay_ms]
     delays = (round_of * min(workers, MOST_DELAYS // len(round_of) + 1))[: total - 1]
     return Overrides(
-        max_retries=total - 1, backoff_ms=tuple(delays) or None, tries_each=tries
+        max_retries=total - 1,
+        backoff_ms=tuple(delays) or None,
+        tries_each=tries,
+        in_turn=in_turn,
     ).encode()
 
 

@@ -94,11 +94,11 @@ class Fields:
             return None
         return number
 
-    def flag(self, field: str) -> bool:
+    def flag(self, field: str, default: bool = False) -> bool:
         value = self.raw(field)
         if value is not None and not isinstance(value, bool):
             self.flaw(field, f"{self.named(field)} must be true or false, not {shown(value)}")
-        return value is True
+        return value if isinstance(value, bool) else default
 
     def one_of(self, field: str, words: Collection[str]) -> str | None:
         value = self.text(field)

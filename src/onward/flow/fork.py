@@ -12,7 +12,7 @@ import msgspec
 
 from onward.core.errors import Conflict
 from onward.flow.nodes.approval import REJECTED
-from onward.flow.parts import Definition
+from onward.flow.parts import Definition, reached
 from onward.flow.replay import Moment, Replay
 from onward.flow.replay import State as Known
 from onward.flow.state import RunState
@@ -60,11 +60,12 @@ def unapproved_before(
         if each["kind"] == "approval":  # the last visit counts
             given[each["node"]] = each["status"] == "ok" and each.get("action") != REJECTED
     ways = set(_ways(definition))
-    before = _reached({(to, of) for of, to in ways}, node)
+    between = _reached({(to, of) for of, to in ways}, node) & _reached(ways, began)
     return [
         each
-        for each in _approvals(definition)
-        if each != node and each in before & _reached(ways, began) and not given.get(each)
+        for each, at in definition.walk()
+        if at.kind == "approval" and each != node
+        if each in between and not given.get(each)
     ]
 
 
@@ -82,24 +83,11 @@ def _ways(graph: Definition, around: str = "") -> Iterator[tuple[str, str]]:
             yield end, around
 
 
-def _approvals(graph: Definition, around: str = "") -> Iterator[str]:
-    for key, node in graph.nodes.items():
-        if node.kind == "approval":
-            yield around + key
-        if node.subflow is not None:
-            yield from _approvals(node.subflow, f"{around}{key}/")
-
-
 def _reached(ways: Iterable[tuple[str, str]], start: str) -> set[str]:
     follow: dict[str, list[str]] = {}
     for of, to in ways:
         follow.setdefault(of, []).append(to)
-    found, ahead = {start}, [start]
-    while ahead:
-        new = set(follow.get(ahead.pop(), ())) - found
-        found |= new
-        ahead += new
-    return found
+    return set(reached(start, lambda each: follow.get(each, ())))
 
 
 def state_before(

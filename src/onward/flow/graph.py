@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from onward.flow.parts import DEFAULT, Definition, Node
+from onward.flow.parts import DEFAULT, Definition, Node, reached
 
 # Shapes by kind: what stands left and right of the label.
 _SHAPES: Mapping[str, tuple[str, str]] = {
@@ -40,7 +40,7 @@ class Row(msgspec.Struct, frozen=True):
 
 def mermaid(definition: Definition, states: Mapping[str, str] | None = None) -> str:
     """`states` by the node's path: ok, running, error or canceled."""
-    ids = {path: f"n{number}" for number, (path, _) in enumerate(_walk(definition, ""))}
+    ids = {path: f"n{number}" for number, (path, _) in enumerate(definition.walk())}
     lines = ["flowchart TD", *_drawn(definition, "", ids, 1)]
     told = {path: state for path, state in (states or {}).items() if path in ids}
     for state in sorted(set(told.values()) & set(_COLOURS)):
@@ -53,13 +53,6 @@ def mermaid(definition: Definition, states: Mapping[str, str] | None = None) -> 
 def outline(definition: Definition) -> list[Row]:
     """Node after node as a run would meet them; subflows are indented."""
     return list(_rows(definition, "", 0))
-
-
-def _walk(graph: Definition, path: str) -> Iterator[tuple[str, Node]]:
-    for node in graph.nodes.values():
-        yield path + node.key, node
-        if node.subflow is not None:
-            yield from _walk(node.subflow, f"{path}{node.key}/")
 
 
 def _drawn(graph: Definition, path: str, ids: Mapping[str, str], depth: int) -> Iterator[str]:
@@ -107,21 +100,10 @@ def _what(node: Node) -> str:
 
 
 def _rows(graph: Definition, path: str, depth: int) -> Iterator[Row]:
-    for key in _in_order(graph):
+    # What cannot be reached comes last.
+    for key in dict.fromkeys([*reached(graph.start, graph.targets), *graph.nodes]):
         node = graph.nodes[key]
         edges = tuple(graph.actions.get(key, {}).items())
         yield Row(depth, path + key, node.kind, _what(node), edges, key == graph.start)
         if node.subflow is not None:
             yield from _rows(node.subflow, f"{path}{key}/", depth + 1)
-
-
-def _in_order(graph: Definition) -> list[str]:
-    """Breadth first from the start; what cannot be reached comes last."""
-    order = {graph.start: None}
-    waiting = [graph.start]
-    for at in waiting:
-        for target in graph.targets(at):
-            if target not in order:
-                order[target] = None
-                waiting.append(target)
-    return list(order | dict.fromkeys(graph.nodes))

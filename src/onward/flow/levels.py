@@ -6,7 +6,7 @@ A subflow's params are those around it with its own node's merged over them; `$i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -54,12 +54,8 @@ def located(definition: Definition, path: str, params: Mapping[str, Any]) -> At 
     return at
 
 
-def paths(definition: Definition, around: str = "") -> Iterator[str]:
-    """Of every node, with those in subflows."""
-    for key, node in definition.nodes.items():
-        yield around + key
-        if node.subflow is not None:
-            yield from paths(node.subflow, f"{around}{key}/")
+def paths(definition: Definition) -> list[str]:
+    return [path for path, _ in definition.walk()]
 
 
 def merged(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from onward.core.task import Fault
+from onward.faults import Fault
+from onward.flow.nodes import KINDS
 from onward.flow.nodes.kind import NodeVisit
 from onward.flow.scope import ABSENT
 from onward.flow.step import NodeNote
 
 LARGE = 4_096  # about so many characters
-SINGLE = frozenset({"executor", "local", "flow_ref", "approval"})
-WITH_OUTPUT = frozenset({"wait_event", "approval"})
 
 
 def started(visit: NodeVisit) -> NodeNote:
     data = _about(visit)
-    if visit.node.kind not in SINGLE:
-        _add(data, "input", visit.scope.input)
+    _add_input(data, visit)
     return NodeNote("node.started", data)
 
 
@@ -39,9 +37,9 @@ def finished(
     data["status"] = status
     if action is not None:
         data["action"] = action
-    if fresh and visit.node.kind not in SINGLE:
-        _add(data, "input", visit.scope.input)
-    if visit.node.kind in WITH_OUTPUT:
+    if fresh:
+        _add_input(data, visit)
+    if KINDS[visit.node.kind].LOGGED:
         _add(data, "output", output)
     if fault is not None:
         data["error"] = {"kind": fault.kind, "message": fault.message}
@@ -53,13 +51,19 @@ def _about(visit: NodeVisit) -> dict[str, Any]:
     record = visit.records.get(visit.record_key)
     if record is None or not record.total:
         return data
-    if visit.node.kind not in SINGLE:
+    if KINDS[visit.node.kind].CALLS == "services":
         data["calls"] = record.next
         if record.failed:
             data["failed"] = len(record.failed)
     else:
         data["child"] = visit.child(0)
     return data
+
+
+def _add_input(data: dict[str, Any], visit: NodeVisit) -> None:
+    """Of one call it is in the child."""
+    if KINDS[visit.node.kind].CALLS not in ("service", "child"):
+        _add(data, "input", visit.scope.input)
 
 
 def _add(data: dict[str, Any], field: str, value: Any) -> None:

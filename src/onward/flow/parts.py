@@ -5,7 +5,7 @@ definition.py makes them and is the only one that does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -56,7 +56,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     wait_ms: int = 0
     max_attempts: int = 1  # workers
     attempt_delay_ms: int = 0
-    weighted_by_load: bool = False
+    weighted_by_load: bool = True  # otherwise workers take turns
     timeout_ms: int | None = None  # one call at most so long
     choice_cases: tuple[Case, ...] = ()
     parallel_services: tuple[str, ...] = ()
@@ -105,3 +105,20 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
     def targets(self, node: str) -> Iterable[str]:
         return self.actions.get(node, {}).values()
+
+    def walk(self, around: str = "") -> Iterator[tuple[str, Node]]:
+        """Every node by its path, with those in subflows."""
+        for key, node in self.nodes.items():
+            yield around + key, node
+            if node.subflow is not None:
+                yield from node.subflow.walk(f"{around}{key}/")
+
+
+def reached(start: str, targets: Callable[[str], Iterable[str]]) -> list[str]:
+    """Breadth first, from the start itself on."""
+    order, seen = [start], {start}
+    for at in order:
+        fresh = [each for each in dict.fromkeys(targets(at)) if each not in seen]
+        seen.update(fresh)
+        order += fresh
+    return order

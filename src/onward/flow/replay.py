@@ -14,20 +14,16 @@ import msgspec
 
 from onward.core.task import TaskId
 from onward.flow.levels import Level
-from onward.flow.nodes.fan import successes
-from onward.flow.nodes.kind import key_path
+from onward.flow.nodes import KINDS
+from onward.flow.nodes.kind import FROM_UNKNOWN, Past, Unknown
 from onward.flow.parts import Definition, Node, Prep
-from onward.flow.scope import ABSENT, outputs, own, parted, reserved, shared_key
+from onward.flow.scope import ABSENT, outputs, own, parted, reserved
 from onward.flow.step import ChildResult, NodeNote
 
-GONE = "the record of its call is gone"
-LARGE = "the value was too large to be written down"
-RACED = "which calls had ended when the first one failed was not written down"
-FROM_UNKNOWN = "it comes from something that is unknown"
 EVERYTHING = "*"  # instead of a key: not even the keys are known
 
-Unknown = Mapping[str, str]  # key → why
-State = tuple[Mapping[str, Any], Unknown]
+Reasons = Mapping[str, str]  # by key, why its value is unknown
+State = tuple[Mapping[str, Any], Reasons]
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +35,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     around: tuple[State, ...]  # of the graphs around its own, outermost first
     before: Mapping[str, Any]
     after: Mapping[str, Any] | None  # None: it is not over
-    unknown_before: Unknown
-    unknown: Unknown  # after it, or as yet
+    unknown_before: Reasons
+    unknown: Reasons  # after it, or as yet
 
 
 class Ends(msgspec.Struct, frozen=True):
@@ -69,7 +65,7 @@ class Replay:
         return self._frames[0].shared
 
     @property
-    def unknown(self) -> Unknown:
+    def unknown(self) -> Reasons:
         return self._frames[0].unknown
 
     def through(self, notes: Iterable[NodeNote], ends: Ends) -> None:
@@ -91,7 +87,7 @@ class Replay:
             begun = level.input if given is None else given
             inner = _Frame(level, {} if blind and given is None else own(begun))
             if blind and given is None:
-                inner.unknown[EVERYTHING] = FROM_UNKNOWN
+                inner.unknown[EVERYTHING] = FROM_UNKNOWN.why
             self._frames.append(inner)
 
     def _finish(self, data: Mapping[str, Any], ends: Ends) -> None:
@@ -104,26 +100,17 @@ class Replay:
         node = frame.node(data["node"])
         if data["kind"] == "compensation":
             frame = self._frames[0]  # undoing writes nothing, wherever its node lies
-        elif node is not None and data["status"] == "ok":
-            frame.write(_writes(node, data, frame, inner, ends))
-        elif node is not None and data["status"] == "error":
-            self._fail(node, data, frame, inner, ends)
+        elif node is not None and data["status"] in ("ok", "error"):
+            frame.write(_written(frame.past(node, data, inner, ends)))
+            if data["status"] == "error":
+                self._fail(node, data, frame, inner)
         self._keep(data, frame, over=True)
 
     def _fail(
-        self,
-        node: Node,
-        data: Mapping[str, Any],
-        frame: _Frame,
-        inner: _Frame | None,
-        ends: Ends,
+        self, node: Node, data: Mapping[str, Any], frame: _Frame, inner: _Frame | None
     ) -> None:
         if inner is None:
             self._failed_at = data["node"]
-        if node.kind in ("foreach", "parallel"):
-            frame.write(_fanned(node, data, ends))
-        elif node.kind == "approval" and data["error"]["kind"] == "Rejected":
-            frame.write(_decided(node, "rejected"))
         if node.post.error_key is not None and "action" in data:
             frame.write({node.post.error_key: {**data["error"], "node": self._failed_at}})
 
@@ -144,10 +131,6 @@ class Replay:
         )
 
 
-class _Unknown(msgspec.Struct, frozen=True):
-    why: str
-
-
 class _Frame:
     """A graph that the run is in, and its state."""
 
@@ -165,16 +148,25 @@ class _Frame:
                 continue
             self.shared.pop(key, None)
             self.unknown.pop(key, None)
-            if isinstance(value, _Unknown):
+            if isinstance(value, Unknown):
                 self.unknown[key] = value.why
             else:
                 self.shared[key] = value
 
-    def input_of(self, node: Node) -> Any:
-        return _Unknown(FROM_UNKNOWN) if self.blind(node.prep) else self._scope(node).input
-
-    def find(self, node: Node, path: str) -> Any:
-        return ABSENT if self._hidden(path) else self._scope(node).find(path)
+    def past(self, node: Node, data: Mapping[str, Any], inner: _Frame | None, ends: Ends) -> Past:
+        last: Any = ABSENT if inner is None else dict(inner.shared)
+        if inner is not None and inner.unknown:
+            last = FROM_UNKNOWN
+        scope = self.level.scope(node, self.shared)
+        return Past(
+            node=node,
+            data=data,
+            input=FROM_UNKNOWN if self.blind(node.prep) else scope.input,
+            find=lambda path: ABSENT if self._hidden(path) else scope.find(path),
+            inner=last,
+            answer=ends.single.get(data.get("child", "")),
+            answers=ends.many.get(data["seq"], {}),
+        )
 
     def blind(self, prep: Prep) -> bool:
         """Whether an input is made of something unknown."""
@@ -189,77 +181,11 @@ class _Frame:
             return False
         return any(not rest or f"{rest}.".startswith(f"{key}.") for key in self.unknown)
 
-    def _scope(self, node: Node) -> Any:
-        return self.level.scope(node, self.shared)
 
-
-def _writes(
-    node: Node, data: Mapping[str, Any], frame: _Frame, inner: _Frame | None, ends: Ends
-) -> Mapping[str, Any]:
-    """What a node that went well has written."""
-    match node.kind:
-        case "subflow":
-            result: Any = ABSENT if inner is None else dict(inner.shared)
-            if inner is not None and inner.unknown:
-                result = _Unknown(FROM_UNKNOWN)
-        case "choice" | "timer":
-            result = frame.input_of(node)
-            if isinstance(result, _Unknown):
-                result = data.get("input", result)
-        case "foreach" | "parallel":
-            return _fanned(node, data, ends)
-        case "wait_event":
-            return _signalled(node, data, frame)
-        case "approval":
-            result = data.get("output", _Unknown(LARGE))
-            word = result["decision"] if isinstance(result, Mapping) else result
-            return {**_outputs(node, result), **_decided(node, word)}
-        case _:
-            answer = ends.single.get(data.get("child", ""))
-            known = answer is not None and answer.fault is None
-            result = answer.value if answer is not None and known else _Unknown(GONE)
-    return _outputs(node, result)
-
-
-def _outputs(node: Node, result: Any) -> Mapping[str, Any]:
-    if not isinstance(result, _Unknown):
-        return outputs(node.post, result)
-    keys = [*node.post.output_map, *([node.post.output_key] if node.post.output_key else [])]
-    return dict.fromkeys(keys, result)
-
-
-def _signalled(node: Node, data: Mapping[str, Any], frame: _Frame) -> Mapping[str, Any]:
-    value = _Unknown(LARGE) if data.get("cut") else data.get("output")
-    path = key_path(node, "signal_key")
-    key = shared_key(path)
-    # It goes on for what lies there already, or for a signal, which alone is written.
-    lay_there = path is not None and not isinstance(value, _Unknown) and value
-    by_signal = not (lay_there and frame.find(node, path or "") == value)
-    writes = {key: value} if key is not None and by_signal else {}
-    return {**_outputs(node, value), **writes}
-
-
-def _decided(node: Node, word: Any) -> Mapping[str, Any]:
-    key = shared_key(key_path(node, "approval_key"))
-    return {} if key is None else {key: word}
-
-
-def _fanned(node: Node, data: Mapping[str, Any], ends: Ends) -> Mapping[str, Any]:
-    answers = ends.many.get(data["seq"], {})
-    calls = data.get("calls", 0)
-    cut_short = data.get("failed") and node.failure_strategy == "fail_fast"
-    if data["status"] == "error" and not cut_short:
-        return {}  # it could not begin, or there was more than it may keep
-    if any(index not in answers for index in range(calls)):
-        return _outputs(node, _Unknown(GONE))
-    every = [answers[index] for index in range(calls)]
-    if node.failure_strategy == "collect_errors":
-        errors = [
-            {"index": index, "kind": each.fault.kind, "message": each.fault.message}
-            for index, each in enumerate(every)
-            if each.fault is not None
-        ]
-        return _outputs(node, {"results": successes(every), "errors": errors})
-    if cut_short and node.parallel_mode != "sequential":
-        return _outputs(node, _Unknown(RACED))
-    return _outputs(node, successes(every))
+def _written(past: Past) -> Mapping[str, Any]:
+    """As the engine writes it, but for what is unknown."""
+    node, done = past.node, KINDS[past.node.kind].recall(past)
+    if isinstance(done.result, Unknown):
+        keys = [*node.post.output_map, *([node.post.output_key] if node.post.output_key else [])]
+        return {**dict.fromkeys(keys, done.result), **done.writes}
+    return {**outputs(node.post, done.result), **done.writes}

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from onward.core.approval import Status, approval_of
-from onward.core.task import Fault, Instant, State, Task, TaskId, encode, fault_of
+from onward.core.task import Claimed, Instant, Priority, State, Task, TaskId, encode, fault_of
+from onward.faults import Fault
 from onward.flow import state as states
 from onward.flow.catalog import Published
 from onward.flow.state import RunState
@@ -34,6 +35,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inside: tuple[dict[str, Any], ...] = ()  # states of the subflows around that node
     forked_from: str | None = None
     depth: int = 0
+    priority: Priority = Priority.NORMAL
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +105,21 @@ def node_of(run: Task) -> str:
     return start_of(run.payload).at if memory is None else states.current_node(memory)
 
 
+def scope_of(run: Task | Claimed) -> str:
+    """What the ids of children begin with: a replayed run has children of its own."""
+    return run.id if run.generation == 1 else f"{run.id}-g{run.generation}"
+
+
+def call_of(run: Task) -> TaskId | None:
+    """The call that the run waits for, if its node makes one alone."""
+    memory = memory_of(run)
+    if memory is None or run.state is not State.WAITING:
+        return None
+    frame = memory.frames[-1]
+    record = frame.records.get(f"{states.CALLS}:{frame.node}")
+    return f"{scope_of(run)}-{record.first}" if record is not None and record.open else None
+
+
 def answer_of(child: Task | None) -> ChildResult:
     """How a call ended, for the run that made it."""
     if child is None:
@@ -136,5 +153,6 @@ def unpublished_run(id: TaskId, start: Start, now: Instant, **more: Any) -> Task
         profile=PROFILE,
         payload=encode(start),
         created_at=now,
+        priority=start.priority,
         **more,
     )

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from onward.core.task import Fault, Instant, TaskId
+from onward.core.task import Instant, TaskId
+from onward.faults import Fault
 from onward.flow.state import RunState
 
 TIMEOUTS = frozenset({"TIMEOUT", "timeout"})  # kinds of fault that take the edge `timeout`
@@ -58,7 +59,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 1
     wait_ms: int = 0  # between calls of one worker
     attempt_delay_ms: int = 0  # before the next worker
-    weighted_by_load: bool = False
+    weighted_by_load: bool = True
     timeout_ms: int | None = None  # one call at most; of an approval: the question stands so long
     reason: str | None = None  # approval: why somebody is asked
     flow: str | None = None  # flow: name or id, and which version (None: the newest)

@@ -8,10 +8,13 @@ from urllib.parse import urlsplit
 
 from onward.core.contract import Backend
 from onward.core.errors import Invalid
-from onward.core.urls import shown
+from onward.ledgers.sealed import SealedBackend
+from onward.ledgers.sealed.keyring import Keyring
 from onward.ledgers.sealed.texts import Resealable
+from onward.urls import shown
 
-EXTRA = "pip install 'onward[redis]'"
+REDIS_EXTRA = "pip install 'onward[redis]'"
+POSTGRES_EXTRA = "pip install 'onward[postgres]'"
 
 
 def open_backend(  # noqa: PLR0913 each is one setting
@@ -32,14 +35,9 @@ def open_backend(  # noqa: PLR0913 each is one setting
     With `keys` given, here or in a file, what people wrote is sealed before any of them sees it.
     """
     archive = _placed(archive.replace("{ledger}", _mark(url, prefix)), state)
-    if not keys and keys_file is None:
-        return _open(url, durable=durable, prefix=prefix, volatile=volatile, archive=archive)
-    from onward.ledgers.sealed import sealed
-    from onward.ledgers.sealed.keyring import Keyring
-
     keyring = Keyring.read(keys, keys_file)
     ledger = _open(url, durable=durable, prefix=prefix, volatile=volatile, archive=archive)
-    return sealed(ledger, keyring)
+    return ledger if keyring is None else SealedBackend(ledger, keyring)
 
 
 def _mark(url: str, prefix: str) -> str:
@@ -72,15 +70,22 @@ def _open(url: str, *, durable: bool, prefix: str, volatile: bool, archive: str)
         try:
             from onward.ledgers.redis import RedisBackend
         except ModuleNotFoundError as error:
-            raise Invalid("the Redis ledger needs redis-py", hint=EXTRA) from error
+            raise Invalid("the Redis ledger needs redis-py", hint=REDIS_EXTRA) from error
 
         ledger = RedisBackend(url, prefix=prefix, volatile=volatile)
         if not archive:
             return ledger
         from onward.ledgers.archive import Archive, ArchivedBackend
 
-        return ArchivedBackend(ledger, ledger.tasks, Archive(archive))
+        return ArchivedBackend(ledger, Archive(archive))
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from onward.ledgers.postgres import PostgresBackend
+        except ModuleNotFoundError as error:
+            raise Invalid("the Postgres ledger needs asyncpg", hint=POSTGRES_EXTRA) from error
+
+        return PostgresBackend(url)
     raise Invalid(
         f"no ledger is known for {shown(url)!r}",
-        hint="use sqlite:///onward.db or redis://host:6379/0",
+        hint="use sqlite:///onward.db, redis://host:6379/0 or postgresql://host/database",
     )

@@ -12,29 +12,35 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from importlib.resources import files
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import apsw
 import msgspec
 import structlog
 
 from onward.core.clock import Clock
-from onward.core.contract import LOG_BYTES, Page, Query, Sessions, SessionTally, TaskStore
+from onward.core.contract import LOG_BYTES, Page, Query, Sessions, SessionTally
 from onward.core.duty import Duty
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.readers import begin
 from onward.core.tail import Tail
 from onward.core.task import FINAL, FINAL_EVENTS, Event, Instant, Task, TaskId, encode, new_id
 from onward.core.troubles import Troubles
-from onward.core.urls import shown
 from onward.ledgers.codec import FIELDS, Cut, RowReader, cut, text_bytes, to_row
-from onward.ledgers.sealed.texts import Resealable
-from onward.ledgers.sqlite.database import Row, Take, migrate, named
+from onward.ledgers.sealed.texts import SealedTexts
+from onward.ledgers.sql.dialect import Row, Statements, Step, load, with_words
+from onward.ledgers.sql.documents import SqlSessions
+from onward.ledgers.sql.sealed_texts import ARCHIVE, SqlSealedTexts
+from onward.ledgers.sql.store import Take, matching
+from onward.ledgers.sql.write_batch import Plan, driven
+from onward.ledgers.sqlite.database import Schema, open_schema
+from onward.ledgers.sqlite.dialect import WORDS, SqliteDialect
 from onward.ledgers.sqlite.files import create_private
-from onward.ledgers.sqlite.sealed_texts import ARCHIVE, SqlSealedTexts, Statement
-from onward.ledgers.sqlite.sessions import SqlSessions
-from onward.ledgers.sqlite.store import matching
+from onward.urls import shown
+
+if TYPE_CHECKING:
+    from onward.ledgers.redis import RedisBackend
+    from onward.ledgers.redis.store import RedisStore
 
 log = structlog.get_logger("onward.archive")
 
@@ -52,25 +58,23 @@ BUSY_MS = 10_000
 # Each of these leaves a task finished, or changes one that is.
 TURNS = FINAL_EVENTS | {"task.dlq", "task.abandoned", "task.replayed", "task.late_result"}
 
-STEPS = files("onward.ledgers") / "archive_migrations"
-_SQL = named((files("onward.ledgers") / "archive.sql").read_text())
-_COLUMNS = ", ".join(FIELDS)
-_KEEP_TASKS = (
-    _SQL["keep_tasks"]
-    .replace("{columns}", _COLUMNS)
-    .replace("{values}", ", ".join(f"value ->> {at}" for at in range(len(FIELDS) + 1)))
-    .replace("{changes}", ", ".join(f"{name} = excluded.{name}" for name in FIELDS))
+_WORDS = {
+    **WORDS,
+    "table_of_tasks": "archived_task",
+    "task_key": "rowid",
+    "task_fields": ", ".join(FIELDS),
+    "payload": "payload",
+    "json_values": ", ".join(f"value ->> {at}" for at in range(len(FIELDS) + 1)),
+    "json_changes": ", ".join(f"{name} = excluded.{name}" for name in FIELDS),
+}
+_STATEMENTS = Statements(SqliteDialect(_WORDS), load("onward.ledgers", "archive.sql"))
+_SCHEMA = Schema(
+    with_words(load("onward.ledgers", "archive_schema.sql"), _WORDS),
+    load("onward.ledgers", "archive_indexes.sql"),
+    "archived_task",
+    None,
+    2,
 )
-
-
-class Forgetful(TaskStore, Protocol):
-    """A ledger whose finished tasks leave it. It can say where each task stands among all."""
-
-    async def placed(self, query: Query) -> Page[Placed]: ...
-
-    async def places(self, ids: Sequence[TaskId]) -> Sequence[int | None]: ...
-
-    async def continue_after(self, place: int) -> None: ...
 
 
 class Archive:
@@ -95,8 +99,8 @@ class Archive:
                 hint="name another file in ONWARD_ARCHIVE",
             ) from error
         self._tasks = RowReader()
-        self.sessions = SqlSessions(self._read, table="archived_task")
-        self.sealed_texts = SqlSealedTexts(self._read, self._rewrite, ARCHIVE)
+        self.sessions = SqlSessions(self.read)
+        self.sealed_texts = SqlSealedTexts(self, ARCHIVE)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="onward-archive")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="onward-archive-read")
 
@@ -108,62 +112,49 @@ class Archive:
         tasks = encode([(place, *to_row(task)) for place, task in over])
         revived = encode([(task.id, task.rev) for task in alive])
 
-        def work() -> None:
-            with self._writer:
-                self._writer.execute(_SQL["keep_events"], (rows,))
-                self._writer.execute(_KEEP_TASKS, (tasks,))
-                self._writer.execute(_SQL["revive_tasks"], (revived,))
+        def plan() -> Plan[None]:
+            yield Step("keep_events", (rows,))
+            yield Step("keep_tasks", (tasks,))
+            yield Step("revive_tasks", (revived,))
 
-        await self._run(self._writing, work)
+        await self.write(plan)
 
     async def get(self, ids: Sequence[TaskId]) -> Mapping[TaskId, Task]:
-        statement = _SQL["get"].replace("{columns}", _COLUMNS)
-        rows = await self._read(statement, (encode(ids),))
+        rows = await self.read(Step("get", (encode(ids),)))
         return {task.id: task for task in self._tasks.tasks(rows)[0]}
 
     async def find(self, query: Query, *, floor: int) -> Page[Placed]:
         """Newest first, of those above `floor`."""
-        where, bindings = matching(query)
-        statement = _SQL["find"].replace("{columns}", _COLUMNS).replace("{where}", where)
-        bindings |= {"floor": floor, "limit": query.limit + 1}
+        where, args = matching(query)
+        where = f"tid > ?{len(args) + 2} AND {where}"
         taken = Cut(query.limit, query.most_bytes)
-        rows = await self._read(statement, bindings, taken)
+        rows = await self.read(Step("find", (query.limit + 1, *args, floor), where=where), taken)
         found = [(row[-1], task) for row in rows if (task := self._tasks.task(row)) is not None]
         return Page(found, str(rows[-1][-1]) if taken.more else None)
 
     async def history(self, task: TaskId, after: int, limit: int, most_bytes: int) -> Page[Event]:
         taken = Cut(limit, most_bytes)
-        rows = await self._read(_SQL["history"], (task, after, limit + 1), taken)
+        rows = await self.read(Step("history", (task, after, limit + 1)), taken)
         events = [Event(*row) for row in rows]
         return Page(events, str(events[-1].n) if events else str(after), taken.more)
 
     async def erase(self, ids: Sequence[TaskId]) -> None:
         """Whatever their age: an operator wants these gone."""
-        text = encode(ids)
-
-        def work() -> None:
-            with self._writer:
-                self._writer.execute(_SQL["forget_events"], (text,))
-                self._writer.execute(_SQL["forget_tasks"], (text,))
-
-        await self._run(self._writing, work)
+        await self.write(lambda: _forget(ids))
 
     async def last_place(self) -> int:
-        ((place,),) = await self._read(_SQL["last_place"])
+        ((place,),) = await self.read(Step("last_place"))
         return int(place)
 
     async def forget(self, profile: str, before: Instant) -> int:
         """Some finished tasks that ended by then, and their events; returns how many."""
 
-        def work() -> int:
-            rows = self._writer.execute(_SQL["outlived"], (profile, before, CHUNK)).fetchall()
-            ids = encode([id for (id,) in rows])
-            with self._writer:
-                self._writer.execute(_SQL["forget_events"], (ids,))
-                self._writer.execute(_SQL["forget_tasks"], (ids,))
+        def plan() -> Plan[int]:
+            rows = yield Step("outlived", (profile, before, CHUNK))
+            yield from _forget([id for (id,) in rows])
             return len(rows)
 
-        return await self._run(self._writing, work)
+        return await self.write(plan)
 
     async def close(self) -> None:
         self._writing.shutdown()
@@ -171,17 +162,18 @@ class Archive:
         self._reader.close()
         self._writer.close()
 
-    async def _rewrite(self, statements: Sequence[Statement]) -> int:
-        def work() -> int:
+    async def write(self, plan: Callable[[], Plan[T]], *, intake: bool = False) -> T:
+        def work() -> T:
             with self._writer:
-                done = [self._writer.execute(*one).fetchall() for one in statements]
-            return sum(map(len, done))
+                # Kept in a name: type checkers take it that `with` may swallow an error.
+                done = driven(plan(), lambda step: _execute(self._writer, step).fetchall())
+            return done  # noqa: RET504
 
         return await self._run(self._writing, work)
 
-    async def _read(self, statement: str, bindings: Any = (), take: Take = list) -> list[Row]:
+    async def read(self, step: Step, take: Take = list, *, far: bool = True) -> list[Row]:
         def work() -> list[Row]:
-            with closing(self._reader.execute(statement, bindings)) as rows:
+            with closing(_execute(self._reader, step)) as rows:
                 return take(rows)
 
         return await self._run(self._reading, work)
@@ -211,21 +203,32 @@ def _open(path: str) -> apsw.Connection:
 
 def _open_schema(connection: apsw.Connection, path: str) -> str:
     """Creates or migrates the tables; returns the random name that the file got with them."""
-    migrate(connection, STEPS, path, "name another file in ONWARD_ARCHIVE")
-    connection.execute(_SQL["name_archive"], (new_id(),))
-    ((name,),) = connection.execute(_SQL["name"]).fetchall()
+    open_schema(connection, _SCHEMA, path, "name another file in ONWARD_ARCHIVE")
+    _execute(connection, Step("name_archive", (new_id(),)))
+    ((name,),) = _execute(connection, Step("name")).fetchall()
     return str(name)
+
+
+def _execute(connection: apsw.Connection, step: Step) -> apsw.Cursor:
+    return connection.execute(_STATEMENTS.text(step, 0), step.args)
+
+
+def _forget(ids: Sequence[TaskId]) -> Plan[None]:
+    text = encode(ids)
+    yield Step("forget_events", (text,))
+    yield Step("forget_tasks", (text,))
 
 
 class ArchivedStore:
     """The ledger, and behind it what has left it."""
 
-    def __init__(self, ledger: Forgetful, archive: Archive) -> None:
+    def __init__(self, ledger: RedisStore, archive: Archive) -> None:
         self._ledger = ledger
         self._archive = archive
         self.insert, self.claim, self.extend = ledger.insert, ledger.claim, ledger.extend
         self.apply, self.post, self.due = ledger.apply, ledger.post, ledger.due
         self.position, self.counts, self.purge = ledger.position, ledger.counts, ledger.purge
+        self.oldest, self.open_approvals = ledger.oldest, ledger.open_approvals
 
     async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
         found = list(await self._ledger.get(ids))
@@ -235,8 +238,7 @@ class ArchivedStore:
             found = [task or archived.get(id) for id, task in zip(ids, found, strict=True)]
         return found
 
-    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
-        return await self.get(ids)
+    look = get  # only a sealed store tells them apart
 
     async def erase(self, ids: Sequence[TaskId], *, now: Instant) -> None:
         """Finished tasks, from both: what the ledger must still keep stays in both for now."""
@@ -333,15 +335,14 @@ class ArchivedSessions:
 
 
 class ArchivedBackend:
-    def __init__(self, ledger: Resealable, tasks: Forgetful, archive: Archive) -> None:
+    def __init__(self, ledger: RedisBackend, archive: Archive) -> None:
         self.ledger = ledger
-        self.shared, self.redis = ledger.shared, ledger.redis
-        self.forgetful = tasks
+        self.shared, self.redis, self.enqueued = ledger.shared, ledger.redis, ledger.enqueued
         self.archive = archive
-        self.tasks = ArchivedStore(tasks, archive)
+        self.tasks = ArchivedStore(ledger.tasks, archive)
         self.documents, self.effects, self.bell = ledger.documents, ledger.effects, ledger.bell
         self.sessions = ArchivedSessions(ledger.sessions, archive.sessions)
-        self.sealed_texts = [*ledger.sealed_texts, archive.sealed_texts]
+        self.sealed_texts: Sequence[SealedTexts] = [*ledger.sealed_texts, archive.sealed_texts]
         self.gauges, self.maintain = ledger.gauges, ledger.maintain
 
     @property
@@ -378,7 +379,7 @@ class Archiver:
     async def prepare(self) -> None:
         """Before anything may be purged: from now on nothing leaves that has not been read."""
         now = self._clock.now()
-        await self._backend.forgetful.continue_after(await self._archive.last_place())
+        await self._backend.ledger.tasks.continue_after(await self._archive.last_place())
         await begin(self._backend.documents, self.name, "", now=now)
 
     async def project(self, events: Sequence[Event]) -> None:
@@ -386,7 +387,7 @@ class Archiver:
         tasks: list[Task] = []
         spent = 0
         for at in range(0, len(turned), READ):
-            part = await self._backend.forgetful.get(turned[at : at + READ])
+            part = await self._backend.ledger.tasks.get(turned[at : at + READ])
             tasks += [task for task in part if task is not None]
             spent += sum(text_bytes(to_row(task)) for task in part if task is not None)
             if spent > KEEP_BYTES:
@@ -396,7 +397,7 @@ class Archiver:
 
     async def _keep(self, events: Sequence[Event], tasks: Sequence[Task]) -> None:
         over = [task for task in tasks if task.state in FINAL]
-        places = await self._backend.forgetful.places([task.id for task in over])
+        places = await self._backend.ledger.tasks.places([task.id for task in over])
         await self._archive.keep(
             events,
             # One without a place was purged this moment: another server had archived it before.

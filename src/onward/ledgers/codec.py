@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import structlog
@@ -16,6 +16,12 @@ log = structlog.get_logger("onward.ledger")
 T = TypeVar("T")
 
 FIELDS: tuple[str, ...] = Task.__struct_fields__
+# A bool and an IntEnum are whole numbers, too.
+NUMBERS = frozenset(
+    field.name
+    for field in msgspec.structs.fields(Task)
+    if issubclass((get_args(field.type) or (field.type,))[0], int)
+)
 LANES = {lane.value: lane for lane in Lane}
 PRIORITIES = {int(priority): priority for priority in Priority}
 
@@ -106,12 +112,11 @@ def merge_renewals(renewals: Sequence[LeaseRenewal]) -> Sequence[LeaseRenewal]:
     for renewal in renewals:
         before = merged.get((renewal.task, renewal.fence))
         if before is not None:
-            renewal = LeaseRenewal(
-                renewal.task,
-                renewal.fence,
-                max(before.until, renewal.until),
-                renewal.progress or before.progress,
-                before.notes + renewal.notes,
+            renewal = msgspec.structs.replace(
+                renewal,
+                until=max(before.until, renewal.until),
+                progress=renewal.progress or before.progress,
+                notes=before.notes + renewal.notes,
             )
         merged[renewal.task, renewal.fence] = renewal
     return list(merged.values())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from onward.core.contract import PeerEvents
+from onward.core.task import TaskId
 
 
 class LocalListener:
@@ -29,6 +30,11 @@ class LocalBell:
         for topic in topics:
             for listener in self._listeners.get(topic, ()):
                 listener.ring()
+
+    def ring_for(self, queues: Iterable[str], tasks: Iterable[TaskId]) -> None:
+        """These queues have new work, these tasks new events."""
+        queue_topics = [f"queue:{queue}" for queue in queues]
+        self.ring(*queue_topics, *[f"task:{task}" for task in tasks], "log")
 
     def attach(self, peer: PeerEvents) -> None:
         """There are no other servers."""

@@ -14,7 +14,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import NextStep, NotFound, Step
 from onward.core.task import State, Task
 from onward.flow.runs import NODE
-from onward.native.caller import Caller, Scope, needs
+from onward.native.caller import READS, Action, Caller, Scope, needs
 from onward.native.masking import Masking
 from onward.native.submission import Replacements, Submissions
 from onward.native.views import raw
@@ -31,50 +31,65 @@ class Approvals:
         self._replacements = Replacements(submissions, masking)
         self._masking = masking
 
-    @needs(Scope.APPROVE)
+    @needs(*READS)
     async def list(self, caller: Caller, query: ApprovalQuery) -> Page[ApprovalView]:
         wanted = OPEN if query.status == "open" else LedgerQuery(approval=query.status)
         wanted = msgspec.structs.replace(wanted, after=query.cursor, limit=query.limit)
-        page = await self._masking.page(await self._store.find(wanted), query.masked)
+        wanted = wanted if caller.has(Scope.APPROVE) else caller.within(wanted)
+        page = await self._masking.page(await self._store.find(wanted), caller, query.masked)
         found = [(task, approval_of(task)) for task in page.items]
         items = tuple(_view(task, asked) for task, asked in found if asked is not None)
         return Page(items=items, next=page.next)
 
-    @needs(Scope.APPROVE)
+    @needs(*READS)
     async def read(self, caller: Caller, approval_id: str, query: ApprovalRead) -> ApprovalView:
-        task, generation = await self._find(approval_id)
+        task, generation = await self._find(caller, approval_id)
         if generation not in (None, task.generation):
             raise NotFound("the task has been replayed since: this approval is over")
-        return _asked(await self._masking.task(task, query.masked))
+        return _asked(await self._masking.task(task, caller, query.masked))
 
     @needs(Scope.APPROVE)
     async def approve(
         self, caller: Caller, approval_id: str, body: Approve | None = None
     ) -> ApprovalView:
         """Let it run, with another payload if one is given; with `digest`, only what was shown."""
-        task, generation = await self._find(approval_id)
+        task, generation = await self._open_to(caller, approval_id)
         given = body or Approve()
         payload = None
         if given.payload is not msgspec.UNSET:
             payload = await self._replacements.checked(task, given.payload)
-        decision = _decision(given, generation)
-        return _asked(await self._dispatcher.approve(task.id, decision, payload=payload))
+        decision = _decision(caller, given, generation)
+        decided = await self._dispatcher.approve(task.id, decision, payload=payload)
+        return await self._decided(caller, decided, given)
 
     @needs(Scope.APPROVE)
     async def reject(
         self, caller: Caller, approval_id: str, body: Reject | None = None
     ) -> ApprovalView:
-        task, generation = await self._find(approval_id)
-        decision = _decision(body or Reject(), generation)
-        return _asked(await self._dispatcher.reject(task.id, decision))
+        task, generation = await self._open_to(caller, approval_id)
+        given = body or Reject()
+        decided = await self._dispatcher.reject(task.id, _decision(caller, given, generation))
+        return await self._decided(caller, decided, given)
 
-    async def _find(self, approval_id: str) -> tuple[Task, int | None]:
+    async def _open_to(self, caller: Caller, approval_id: str) -> tuple[Task, int | None]:
+        task, generation = await self._find(caller, approval_id)
+        caller.decides(task)
+        return task, generation
+
+    async def _decided(self, caller: Caller, task: Task, body: Reject) -> ApprovalView:
+        view = _asked(await self._masking.task(task, caller))
+        await caller.audit(
+            Action.APPROVAL_DECIDE, view.id, status=view.status, comment=body.comment
+        )
+        return view
+
+    async def _find(self, caller: Caller, approval_id: str) -> tuple[Task, int | None]:
         """The task, and the generation that is meant. A task's own id means the present one."""
         id, _, number = approval_id.rpartition(".")
         asked, bare = await self._store.get([id, approval_id])
-        if asked is not None and is_cursor(number):
+        if asked is not None and is_cursor(number) and caller.sees(asked):
             return asked, int(number)
-        if bare is None:
+        if bare is None or not caller.sees(bare):
             raise NotFound("no such approval", step=NextStep(Step.LIST_APPROVALS))
         return bare, None
 
@@ -105,5 +120,7 @@ def _view(task: Task, asked: Approval) -> ApprovalView:
     )
 
 
-def _decision(body: Reject, generation: int | None) -> Decision:
-    return Decision(by=body.by, comment=body.comment, generation=generation, digest=body.digest)
+def _decision(caller: Caller, body: Reject, generation: int | None) -> Decision:
+    # With keys, who decides is the key's name, and never what the request claims.
+    by = body.by if caller.key is None else caller.name
+    return Decision(by=by, comment=body.comment, generation=generation, digest=body.digest)

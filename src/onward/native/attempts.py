@@ -9,7 +9,7 @@ from onward.core.contract import LeaseRenewal
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, NotFound
 from onward.core.task import Json, Note, State, Task, TaskId, encode
-from onward.native.caller import Caller, Scope, needs
+from onward.native.caller import READS, Caller, Scope, needs
 from onward.native.reads import NO_TASK, get_task
 from onward.native.views import raw
 from onward.wire.attempts import (
@@ -20,28 +20,46 @@ from onward.wire.attempts import (
     ProgressReport,
     UndoEffect,
 )
+from onward.wire.base import Page
+from onward.wire.logs import LogQuery, LogRecord, LogReport
+from onward.workers.roster import group_of
+from onward.workers.task_logs import TaskLogs
 
 
 class Attempts:
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, logs: TaskLogs) -> None:
         self._dispatcher = dispatcher
+        self._logs = logs
         self._store = dispatcher.backend.tasks
         self._effects = dispatcher.backend.effects
 
     @needs(Scope.WORK)
     async def progress(self, caller: Caller, task_id: str, body: ProgressReport) -> None:
-        task = await self._held(task_id, body.fence)
+        task = await self._held(caller, task_id, body.fence)
         progress = encode({"progress": body.progress, "message": body.message})
         await self._note(task, ("task.progress", progress), progress)
 
     @needs(Scope.WORK)
     async def chunk(self, caller: Caller, task_id: str, body: ChunkReport) -> None:
-        task = await self._held(task_id, body.fence)
+        task = await self._held(caller, task_id, body.fence)
         await self._note(task, ("task.chunk", encode(body.data)))
 
     @needs(Scope.WORK)
+    async def log(self, caller: Caller, task_id: str, body: LogReport) -> None:
+        """What its handler logged; written soon, and nothing waits for it."""
+        task = await self._held(caller, task_id, body.fence)
+        kept_ms = self._dispatcher.profiles[task.profile].retention_ms
+        self._logs.add(task.id, body.records, retention_ms=kept_ms)
+
+    @needs(*READS)
+    async def logs(self, caller: Caller, task_id: str, query: LogQuery) -> Page[LogRecord]:
+        """What the handlers of a task have logged, the oldest first."""
+        await get_task(self._store, caller, task_id)
+        return await self._logs.read(task_id, query.cursor)
+
+    @needs(Scope.WORK)
     async def begin(self, caller: Caller, task_id: str, name: str, body: BeginEffect) -> EffectView:
-        task = await self._held(task_id, body.fence)
+        task = await self._held(caller, task_id, body.fence)
         effect = await self._effects.begin(task, name, now=self._dispatcher.clock.now())
         if effect is None:
             return EffectView(state="begun")
@@ -56,7 +74,7 @@ class Attempts:
         self, caller: Caller, task_id: str, name: str, body: FinishEffect
     ) -> EffectView:
         # Also from an attempt that has lost the task meanwhile: the effect did happen.
-        task = await self._find(task_id)
+        task = await self._find(caller, task_id)
         if not await self._effects.finish(task, name, encode(body.value), fence=body.fence):
             raise Conflict(
                 f"no attempt with the fence {body.fence} began {name!r}",
@@ -66,13 +84,17 @@ class Attempts:
 
     @needs(Scope.WORK)
     async def undo(self, caller: Caller, task_id: str, name: str, query: UndoEffect) -> None:
-        await self._effects.undo(await self._held(task_id, query.fence), name)
+        await self._effects.undo(await self._held(caller, task_id, query.fence), name)
 
-    async def _find(self, id: TaskId) -> Task:
-        return await get_task(self._store, id, missing=NotFound(NO_TASK))
+    async def _find(self, caller: Caller, id: TaskId) -> Task:
+        """NotFound, too, for a task that this caller could not have been given."""
+        task = (await self._store.get([id]))[0]
+        if task is None or not caller.may_serve(group_of(task.queue) or task.queue):
+            raise NotFound(NO_TASK)
+        return task
 
-    async def _held(self, id: TaskId, fence: int) -> Task:
-        task = await self._find(id)
+    async def _held(self, caller: Caller, id: TaskId, fence: int) -> Task:
+        task = await self._find(caller, id)
         if task.state is not State.RUNNING or task.fence != fence:
             raise Conflict("this attempt no longer holds the task", hint="stop working on it")
         return task

@@ -18,7 +18,7 @@ from onward.core.dispatch import CHUNK, Dispatcher
 from onward.core.errors import Invalid, Unreadable
 from onward.core.intervene import NO_TASK
 from onward.core.task import Json, State, Task, TaskId, fault_of
-from onward.native.caller import Caller, Scope, needs
+from onward.native.caller import LISTS, Action, Caller, Scope, needs
 from onward.native.masking import Masking
 from onward.native.slow_reads import SlowReads
 from onward.native.submission import Replacements, Submissions
@@ -54,27 +54,25 @@ class DeadLetters:
         self._masking = masking
         self._grouped: SlowReads[tuple[_Groups, str | None]] = SlowReads()
 
-    @needs(Scope.READ)
+    @needs(*LISTS)
     async def list(
         self, caller: Caller, query: DeadLetterQuery
     ) -> Page[DeadGroup] | Page[TaskView]:
         """Groups of one cause; with a fingerprint, the tasks of that group."""
-        wanted = msgspec.structs.replace(_matching(query), after=query.cursor)
+        wanted = caller.within(msgspec.structs.replace(_matching(query), after=query.cursor))
         if query.fingerprint is not None:
             found = await self._store.find(msgspec.structs.replace(wanted, limit=query.limit))
-            shown = await self._masking.page(found, query.masked)
+            shown = await self._masking.page(found, caller, query.masked)
             return Page(items=tuple(map(task_view, shown.items)), next=shown.next)
         groups, more = await self._grouped.get(wanted, partial(_group, self._store, wanted))
-        items = await groups.shown(partial(self._masking.task, masked=query.masked))
+        items = await groups.shown(self._look(caller, query.masked))
         return Page(items=tuple(items), next=more)
 
     @needs(Scope.OPERATE)
     async def replay(self, caller: Caller, body: Replay, query: ReplayQuery) -> Replayed:
         """From the beginning again; `rate` is how many start in a second."""
         chosen = await _choose(self._store, body)
-        mending = _Mending(
-            body, self._replacements, partial(self._masking.task, masked=query.masked)
-        )
+        mending = _Mending(body, self._replacements, self._look(caller, query.masked))
         every_ms = 0.0 if body.rate is None else 1000 / body.rate
         now, refused = self._dispatcher.clock.now(), dict[TaskId, str]()
         count = 0
@@ -93,6 +91,7 @@ class DeadLetters:
         refused.update(mending.unfit)
         if not body.dry_run:
             self._grouped.forget()
+            await self._audit(caller, Action.TASK_REPLAY, chosen, refused, body.reason)
         until = now + int(max(0, count - 1) * every_ms)
         return Replayed(
             **chosen.counted(refused),
@@ -109,8 +108,26 @@ class DeadLetters:
         if not body.dry_run:
             refused = await self._dispatcher.abandon_all(chosen.ids)
             self._grouped.forget()
+            await self._audit(caller, Action.TASK_ABANDON, chosen, refused, body.reason)
         done = 0 if body.dry_run else len(chosen.ids) - len(refused)
         return Abandoned(**chosen.counted(refused), abandoned=done)
+
+    def _look(self, caller: Caller, asked: bool) -> Look:
+        return partial(self._masking.task, caller=caller, asked=asked)
+
+    async def _audit(
+        self,
+        caller: Caller,
+        action: Action,
+        chosen: _Chosen,
+        refused: Mapping[TaskId, str],
+        reason: str | None,
+    ) -> None:
+        """One entry, whatever their number, with the first few of them."""
+        ids = [id for id in chosen.ids if id not in refused]
+        if ids:
+            first = ids[0] if len(ids) == 1 else f"{len(ids)} tasks"
+            await caller.audit(action, first, ids=ids[:SHOWN], count=len(ids), reason=reason)
 
 
 def _matching(filter: DeadLetterFilter | DeadLetterQuery) -> LedgerQuery:

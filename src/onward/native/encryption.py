@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from onward.core.errors import Conflict, NextStep, Step
-from onward.native.caller import Caller, Scope, needs
+from onward.native.caller import SEES_ALL, Caller, Scope, needs
 from onward.wire.encryption import KeyNames, Rotate, RotationStep
 
 Turn = Callable[[str, bool], Awaitable[Any]]  # where to begin, and whether only to count
@@ -24,7 +24,7 @@ class Encryption:
         self._keys = tuple(keys)
         self._step = step
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def read(self, caller: Caller) -> KeyNames:
         return KeyNames(sealing=self._keys[0] if self._keys else None, keys=self._keys)
 

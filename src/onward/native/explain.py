@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from onward.core.approval import Status, approval_of
@@ -11,9 +13,12 @@ from onward.core.machine import NEVER
 from onward.core.phase import Phase, phase
 from onward.core.pressure.breaker import BreakerReading, Circuit
 from onward.core.pressure.pauses import QueuePause
-from onward.core.task import UNKNOWN_SERVICE, Instant, State, Task, fault_of
+from onward.core.task import Instant, State, Task, fault_of
+from onward.faults import UNKNOWN_SERVICE
 from onward.native.views import progress_of
 from onward.workers.roster import Roster, group_of
+
+UsualMs = Callable[[str], int | None]  # by queue: how long its tasks run
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +32,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     step: NextStep | str | None = None
 
 
-def explain(
+def explain(  # noqa: PLR0913 all that the answer depends on
     task: Task,
     now: Instant,
     *,
@@ -35,6 +40,8 @@ def explain(
     position: int | None,
     shut: BreakerReading | None = None,  # the service's breaker, if no work goes there
     paused: QueuePause | None = None,
+    usual_ms: int | None = None,  # that tasks of this queue run
+    slots: int = 1,  # that its workers have, together
 ) -> Explained:
     now_in = phase(task)
     if paused is not None and task.state is State.QUEUED:
@@ -43,12 +50,19 @@ def explain(
         reason, sentence, eta, step = _left_alone(task, shut, now)
     else:
         reason, sentence, eta, step = _reason(now_in, task, now, served=served, position=position)
+        if reason == "workers_busy" and usual_ms is not None and position is not None:
+            eta = now + usual_ms * -(-position // slots)
+        elif eta is None and now_in in (Phase.RUNNING, Phase.OVERDUE):
+            eta = expected_end(task, now, usual_ms)
     return Explained(id=task.id, phase=now_in, reason=reason, sentence=sentence, eta=eta, step=step)
 
 
-async def explained(task: Task, dispatcher: Dispatcher, roster: Roster) -> Explained:
+async def explained(
+    task: Task, dispatcher: Dispatcher, roster: Roster, usual: UsualMs
+) -> Explained:
     """The same, with what there is to know about its queue looked up."""
     pressure = dispatcher.pressure
+    serving = [member.slots for member in roster.members() if task.queue in member.queues]
     return explain(
         task,
         dispatcher.clock.now(),
@@ -56,6 +70,8 @@ async def explained(task: Task, dispatcher: Dispatcher, roster: Roster) -> Expla
         position=await dispatcher.backend.tasks.position(task.id),
         shut=pressure.breakers.shut(task.queue),
         paused=pressure.pauses.paused().get(task.queue),
+        usual_ms=usual(task.queue),
+        slots=max(1, sum(serving)),
     )
 
 
@@ -71,10 +87,10 @@ def _reason(
         case Phase.SCHEDULED | Phase.RETRY_WAIT if fault and fault.kind == UNKNOWN_SERVICE:
             return _put_off(task, fault.message, now)
         case Phase.SCHEDULED:
-            return "scheduled", f"It starts in {_span(task.run_at, now)}.", task.run_at, None
+            return "scheduled", f"It starts in {span(task.run_at, now)}.", task.run_at, None
         case Phase.RETRY_WAIT:
             sentence = f"Attempt {task.attempt} failed{why}. It is tried again in "
-            return "retry_wait", sentence + f"{_span(task.run_at, now)}.", task.run_at, None
+            return "retry_wait", sentence + f"{span(task.run_at, now)}.", task.run_at, None
         case Phase.QUEUED | Phase.RETRYING | Phase.REQUEUED:
             return _queued(task, served=served, position=position)
         case Phase.WAITING_APPROVAL:
@@ -82,7 +98,7 @@ def _reason(
             return "waiting_approval", "It waits for a person's approval.", None, step
         case Phase.PARKED:
             what = task.waiting_for or "something"
-            return "parked", f"It waits for {what} and holds no worker.", task.due_at, None
+            return "parked", f"It waits for {what}; no worker is held.", task.due_at, None
         case _:
             return _underway_or_over(now_in, task, now, why)
 
@@ -90,7 +106,7 @@ def _reason(
 def _put_off(task: Task, why: str, now: Instant) -> _Reason:
     sentence = (
         f"A worker claimed it from queue {task.queue!r} but cannot do {task.type!r}: {why}. This"
-        f" counts as no attempt; it is queued again in {_span(task.run_at, now)}."
+        f" counts as no attempt; it is queued again in {span(task.run_at, now)}."
     )
     hint = f"start a worker that serves {task.type!r} and claims {task.queue!r}: Worker(queues=[…])"
     return "unknown_service", sentence, task.run_at, hint
@@ -111,8 +127,8 @@ def _left_alone(task: Task, shut: BreakerReading, now: Instant) -> _Reason:
         )
         return "breaker_half_open", sentence, None, None
     sentence = (
-        f"Service {task.queue!r} seems to be down: {failed}. The task is parked, burns no attempt, "
-        f"and the service is tried again in {_span(shut.until, now)}."
+        f"Service {task.queue!r} seems to be down: {failed}. The task waits, uses no attempt, "
+        f"and the service is tried again in {span(shut.until, now)}."
     )
     return "breaker_open", sentence, shut.until, NextStep(Step.SHOW_BREAKERS)
 
@@ -132,17 +148,17 @@ def _queued(task: Task, *, served: bool, position: int | None) -> _Reason:
 
 
 def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Reason:
-    ran = _span(now, task.started_at or now)
+    ran = span(now, task.started_at or now)
     match now_in:
         case Phase.OFFERED:
             sentence = "It is on a stream, and no worker has taken it yet."
             return "offered", sentence, None, NextStep(Step.START_STREAM_WORKER)
         case Phase.RUNNING:
             sentence = f"Worker {task.worker} has been running it for {ran}."
-            return "running", sentence, expected_end(task, now), None
+            return "running", sentence, None, None
         case Phase.OVERDUE:
             sentence = f"It is past its time; worker {task.worker} is still running it."
-            return "overdue", sentence, expected_end(task, now), None
+            return "overdue", sentence, None, None
         case Phase.CANCELING:
             if task.cancel_by == NEVER:
                 return (
@@ -154,14 +170,18 @@ def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Rea
             sentence = f"Worker {task.worker} was asked to stop."
             return "canceling", sentence, task.cancel_by, None
         case Phase.SUCCEEDED:
-            return "succeeded", f"It is done, after {task.attempt} attempt(s).", None, None
+            return "succeeded", f"It succeeded after {_attempts(task)}.", None, None
         case Phase.CANCELED:
             return "canceled", "It was canceled.", None, _run_again(task)
         case Phase.DEAD:
-            sentence = f"It failed for good after {task.attempt} attempt(s){why}."
+            sentence = f"It failed for good after {_attempts(task)}{why}."
             return "dead", sentence, None, NextStep(Step.REPLAY_DEAD, task.id)
         case _:
             return _failed(task, why)
+
+
+def _attempts(task: Task) -> str:
+    return "1 attempt" if task.attempt == 1 else f"{task.attempt} attempts"
 
 
 def _failed(task: Task, why: str) -> _Reason:
@@ -179,15 +199,18 @@ def _run_again(task: Task) -> NextStep:
     return NextStep(Step.RUN_AGAIN, task.id)
 
 
-def expected_end(task: Task, now: Instant) -> Instant | None:
-    """A guess: at the pace that its progress has shown so far."""
-    done = progress_of(task).progress
-    if not done or task.started_at is None:
+def expected_end(task: Task, now: Instant, usual_ms: int | None) -> Instant | None:
+    """A guess: at the pace that its progress has shown so far, or as long as others took."""
+    if task.started_at is None:
         return None
+    done = progress_of(task).progress
+    if not done:
+        end = None if usual_ms is None else task.started_at + usual_ms
+        return None if end is None or end <= now else end
     return now + round((now - task.started_at) * (1 - done) / done)
 
 
-def _span(until: Instant | None, now: Instant) -> str:
+def span(until: Instant | None, now: Instant) -> str:
     ms = max(0, (until or now) - now)
     if ms < 1_000:
         return f"{ms} ms"

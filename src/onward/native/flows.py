@@ -12,7 +12,7 @@ from onward.flow import graph
 from onward.flow.catalog import Flow, FlowCatalog, Published, Version, version_id
 from onward.flow.definition import DefinitionFaults, parse
 from onward.flow.parts import Definition, Flaw
-from onward.native.caller import Caller, Scope, needs
+from onward.native.caller import LISTS, SEES_ALL, Action, Caller, Scope, needs
 from onward.wire.base import NodeStatus, Number, Page
 from onward.wire.flows import (
     CreateFlow,
@@ -32,7 +32,7 @@ class Flows:
     def __init__(self, catalog: FlowCatalog) -> None:
         self._catalog = catalog
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def list(self, caller: Caller) -> Page[FlowView]:
         """Newest first."""
         return Page(items=tuple(_flow_view(flow) for flow in await self._catalog.all()))
@@ -46,9 +46,10 @@ class Flows:
         if body.definition is None:
             return _flow_view(flow)
         published = await self._catalog.publish(flow.id, body.definition)
+        await caller.audit(Action.FLOW_PUBLISH, flow.name, version=published.version.version)
         return _with_version(_flow_view(await self._catalog.find(flow.id)), published)
 
-    @needs(Scope.READ)
+    @needs(*LISTS)
     async def validate(self, caller: Caller, body: FlowDefinition) -> Validation:
         """Everything that is wrong with a definition, at once, and what looks doubtful."""
         try:
@@ -63,7 +64,7 @@ class Flows:
             mermaid=graph.mermaid(definition),
         )
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def read(self, caller: Caller, flow: str) -> FlowView:
         """With its newest version, and a list of its versions."""
         found = await self._catalog.find(flow)
@@ -76,14 +77,17 @@ class Flows:
         versions = [_brief((await self._catalog.read(id)).version) for id in ids]
         return msgspec.structs.replace(_with_version(view, newest), versions=versions)
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def read_version(self, caller: Caller, flow: str, number: Number) -> FlowView:
         return _version_view(await self._catalog.pick(flow, number))
 
     @needs(Scope.OPERATE)
     async def publish(self, caller: Caller, flow: str, body: FlowDefinition) -> FlowView:
         """The next version of a flow."""
-        return _version_view(await self._catalog.publish(flow, body.definition))
+        published = await self._catalog.publish(flow, body.definition)
+        version = published.version
+        await caller.audit(Action.FLOW_PUBLISH, version.name, version=version.version)
+        return _version_view(published)
 
 
 def node_views(

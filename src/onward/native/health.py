@@ -11,8 +11,9 @@ from prometheus_client.registry import Collector
 
 from onward import __version__
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import Conflict, OnwardError
+from onward.core.errors import Conflict
 from onward.core.pressure.breaker import Circuit
+from onward.errors import OnwardError
 from onward.native.caller import Caller, needs
 from onward.wire.health import (
     BackgroundPart,

@@ -7,7 +7,7 @@ kept anyway and, if anything happened, one short read of the log. Never an answe
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +19,7 @@ STEP_MS = 5_000
 KEPT = 180  # steps: fifteen minutes
 READ = 500  # events looked at in one step; what is beyond them is not sampled
 SAMPLED = 32  # endings of which the durations are looked up
+QUEUES, ENDINGS = 200, 64  # queues whose last run times are known, and how many of each
 WINDOW = 12  # steps that a percentile is taken over: one of them alone has too few endings
 
 
@@ -39,6 +40,7 @@ class History:
         self._sampled_at: Instant | None = None
         self._cursor = "$"
         self._durations: deque[Sequence[tuple[int, int]]] = deque(maxlen=WINDOW)  # (waited, ran)
+        self._ran: OrderedDict[str, deque[int]] = OrderedDict()  # by queue, the latest last
 
     @property
     def last(self) -> Point | None:
@@ -49,6 +51,11 @@ class History:
             name: tuple(getattr(point, name) for point in self._points)
             for name in Point.__struct_fields__
         }
+
+    def usual_ms(self, queue: str) -> int | None:
+        """How long tasks of this queue run, by the last ones that went well; None: not known."""
+        ran = self._ran.get(queue)
+        return _at(sorted(ran), 0.5) if ran else None
 
     async def sample(self) -> None:
         now = self._dispatcher.clock.now()
@@ -84,7 +91,17 @@ class History:
         if page.more:  # too much to follow: go on from the end
             self._cursor = (await store.events(after="$", limit=1)).next or self._cursor
         ended = [event.task for event in page.items if event.type in FINAL_EVENTS][-SAMPLED:]
-        return [pair for task in await store.look(ended) if task and (pair := _durations(task))]
+        found = [task for task in await store.look(ended) if task is not None]
+        for task in found:
+            if task.state is State.SUCCEEDED and (pair := _durations(task)):
+                self._note(task.queue, pair[1])
+        return [pair for task in found if (pair := _durations(task))]
+
+    def _note(self, queue: str, ran_ms: int) -> None:
+        self._ran.setdefault(queue, deque(maxlen=ENDINGS)).append(ran_ms)
+        self._ran.move_to_end(queue)
+        if len(self._ran) > QUEUES:
+            self._ran.popitem(last=False)
 
 
 def _rates(

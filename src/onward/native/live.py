@@ -56,7 +56,7 @@ class Live:
         self._sent: LiveState | None = None
         self._sent_point: Point | None = None
 
-    @needs(Scope.READ)
+    @needs(Scope.READ, Scope.REVEAL)
     async def listen(self, caller: Caller) -> Feed:
         return Feed(self._events(), self._places.take())
 

@@ -6,8 +6,8 @@ import msgspec
 
 from onward.core.errors import NotFound
 from onward.core.readers import Readers
-from onward.native.caller import Caller, Scope, needs
-from onward.wire.base import Page
+from onward.native.caller import SEES_ALL, Caller, Scope, needs
+from onward.wire.base import Name, Page
 from onward.wire.log import ReaderView
 
 
@@ -15,7 +15,7 @@ class Log:
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def readers(self, caller: Caller) -> Page[ReaderView]:
         found = await self._readers.list()
         return Page(
@@ -23,7 +23,7 @@ class Log:
         )
 
     @needs(Scope.OPERATE)
-    async def forget(self, caller: Caller, name: str) -> None:
+    async def forget(self, caller: Caller, name: Name) -> None:
         """Finished tasks no longer wait for it; if it comes back, it begins anew."""
         if not await self._readers.forget(name):
             raise NotFound("no reader of the log has this name")

@@ -1,8 +1,9 @@
-"""What a reader who asked for it (`masked=true`, as the page does) sees of sensitive parts: a mask.
+"""Sensitive parts, hidden behind a mask from readers who may not see them, or asked for that
+(`masked=true`, as the page does).
 
 Decides which paths hold for a task: those of its type's service and of its queue's. What a flow
 passes on may lie anywhere in its runs, so there the paths of all services hold, and hold anywhere.
-Whoever does not ask gets what is there: it is theirs.
+From whom they are hidden: the caller does (`Caller.masks`).
 """
 
 from __future__ import annotations
@@ -15,35 +16,35 @@ import msgspec
 from onward.core.contract import Page
 from onward.core.task import Event, Json, Task
 from onward.flow.runs import NODE, PROFILE
+from onward.native.caller import Caller
 from onward.services import privacy
 from onward.services.catalog import Catalog
+from onward.wire.paths import ANY, Path
 from onward.wire.runs import RunView
 
 FLOW = "flow:"  # how the types of runs, and of what they ask people, begin
-EVERY_KEY: privacy.Path = (privacy.ANY,)
+EVERY_KEY: Path = (ANY,)
 
 
 class Masking:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    async def task(self, task: Task, masked: bool = True) -> Task:
-        if not masked:
+    async def task(self, task: Task, caller: Caller, asked: bool = False) -> Task:
+        if not caller.masks(task, asked):
             return task
         paths = await self._paths(task)
         if not paths:
             return task
         return privacy.mask_task(task, paths, anywhere=task.profile in (PROFILE, NODE))
 
-    async def page(self, page: Page[Task], masked: bool = True) -> Page[Task]:
-        if not masked:
-            return page
-        return Page([await self.task(task, masked) for task in page.items], page.next)
+    async def page(self, page: Page[Task], caller: Caller, asked: bool = False) -> Page[Task]:
+        return Page([await self.task(task, caller, asked) for task in page.items], page.next)
 
     async def events(
-        self, task: Task, events: Sequence[Event], masked: bool = True
+        self, task: Task, events: Sequence[Event], caller: Caller, asked: bool = False
     ) -> Sequence[Event]:
-        paths = await self._paths(task) if masked else ()
+        paths = await self._paths(task) if caller.masks(task, asked) else ()
         return [privacy.mask_event(event, paths) for event in events] if paths else events
 
     async def refuse(self, task: Task, payload: Any) -> None:
@@ -80,14 +81,14 @@ class Masking:
             return texts
         return [text and privacy.mask_text(text, paths, anywhere=True) for text in texts]
 
-    async def _paths(self, task: Task) -> Sequence[privacy.Path]:
+    async def _paths(self, task: Task) -> Sequence[Path]:
         if task.type.startswith(FLOW):
             return await self._in_flows()
         return await self._catalog.sensitive(task.type, task.queue)
 
-    async def _in_flows(self) -> Sequence[privacy.Path]:
+    async def _in_flows(self) -> Sequence[Path]:
         return [path or EVERY_KEY for path in await self._catalog.all_sensitive()]
 
 
-def _parts(value: Any, paths: Sequence[privacy.Path]) -> Any:
+def _parts(value: Any, paths: Sequence[Path]) -> Any:
     return privacy.mask(value, paths, anywhere=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -11,12 +11,14 @@ import msgspec
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import NextStep, NotFound, Step
 from onward.core.task import Lane, State
-from onward.native.caller import Caller, Scope, needs
-from onward.wire.base import Page
+from onward.native.caller import SEES_ALL, Action, Caller, Scope, needs
+from onward.wire.base import Name, Page
 from onward.wire.queues import BreakerView, Pause, PauseView, QueueView
 from onward.workers.roster import Roster
 
 T = TypeVar("T")
+
+LOOKED_UP = 500  # queues of a list whose oldest task is read: those with most that wait
 
 
 class Queues:
@@ -25,34 +27,48 @@ class Queues:
         self._pressure = dispatcher.pressure
         self._roster = roster
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def list(self, caller: Caller) -> Page[QueueView]:
         """By name: those with tasks, with workers, or paused."""
-        return Page(items=tuple((await self._views()).values()))
+        views = await self._views()
+        longest = sorted(views, key=lambda name: views[name].queued, reverse=True)[:LOOKED_UP]
+        waited = await self._waited_ms(longest)
+        return Page(items=tuple(_waiting(view, waited) for view in views.values()))
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def read(self, caller: Caller, name: str) -> QueueView:
         return await self._find(name)
 
     @needs(Scope.OPERATE)
-    async def pause(self, caller: Caller, name: str, body: Pause | None = None) -> QueueView:
+    async def pause(self, caller: Caller, name: Name, body: Pause | None = None) -> QueueView:
         """Work is still accepted and what runs goes on; nothing more is handed out."""
         given = body or Pause()
-        await self._pressure.pauses.pause(name, by=given.by, reason=given.reason)
+        by = given.by if caller.key is None else caller.name
+        await self._pressure.pauses.pause(name, by=by, reason=given.reason)
+        await caller.audit(Action.QUEUE_PAUSE, name, reason=given.reason)
         return await self._find(name)
 
     @needs(Scope.OPERATE)
     async def resume(self, caller: Caller, name: str) -> QueueView:
         before = await self._find(name)
         await self._pressure.pauses.resume(name)
+        await caller.audit(Action.QUEUE_RESUME, name)
         found = (await self._views()).get(name)
-        return found or msgspec.structs.replace(before, paused=None)
+        if found is None:
+            return msgspec.structs.replace(before, paused=None)
+        return _waiting(found, await self._waited_ms([name]))
 
     async def _find(self, name: str) -> QueueView:
         found = (await self._views()).get(name)
         if found is None:
             raise NotFound(f"no queue {name!r}", step=NextStep(Step.LIST_QUEUES))
-        return found
+        return _waiting(found, await self._waited_ms([name]))
+
+    async def _waited_ms(self, queues: Sequence[str]) -> Mapping[str, int]:
+        """How long the task has waited that is queued longest, 0 where none is."""
+        since = await self._dispatcher.backend.tasks.oldest(queues)
+        now = self._dispatcher.clock.now()
+        return {queue: max(0, now - since.get(queue, now)) for queue in queues}
 
     async def _views(self) -> Mapping[str, QueueView]:
         states: dict[str, Counter[State]] = {}
@@ -79,8 +95,13 @@ class Queues:
             slots=sum(member.slots for member in serving),
             queued=states[State.QUEUED],
             retrying=retrying,
+            oldest_ms=None,
             states={state.value: states[state] for state in State},
         )
+
+
+def _waiting(view: QueueView, waited_ms: Mapping[str, int]) -> QueueView:
+    return msgspec.structs.replace(view, oldest_ms=waited_ms.get(view.name))
 
 
 def _as(kind: type[T], found: object) -> T | None:

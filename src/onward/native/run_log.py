@@ -14,10 +14,13 @@ import msgspec
 
 from onward.core.contract import Query, TaskStore
 from onward.core.follow import history
+from onward.core.policy import overrides_of
 from onward.core.task import FINAL, Instant, Json, State, Task, TaskId, encode, fault_of
+from onward.flow.fork import UNDO
+from onward.flow.nodes import CALLING, MANY
 from onward.flow.parts import Definition
 from onward.flow.replay import Ends, Replay
-from onward.flow.runs import Place, answer_of, node_of, place_of, start_of
+from onward.flow.runs import Place, answer_of, call_of, node_of, place_of, start_of
 from onward.flow.step import ChildResult, NodeNote
 from onward.wire.base import NodeStatus
 from onward.wire.runs import NodeRun
@@ -26,8 +29,6 @@ PAGE = 500
 MOST_CHILDREN = 20_000  # of one run
 MOST_READ = 5_000  # children whose own log is read
 CHUNK = 256
-CALLING = frozenset({"executor", "local", "parallel", "foreach", "compensation"})
-MANY = frozenset({"foreach", "parallel"})
 STARTED, FINISHED = "node.started", "node.finished"
 NODE_EVENTS = frozenset({STARTED, FINISHED})
 RUNNING: Final = "running"
@@ -94,6 +95,30 @@ async def calls_of(store: TaskStore, run: Task) -> AsyncIterator[tuple[Task, Pla
             yield child, place
 
 
+async def retry_states(store: TaskStore, runs: Sequence[Task]) -> Sequence[Json]:
+    """At which try the call is that each run waits for; "{}" if nothing of it has failed."""
+    calls = [call_of(run) for run in runs]
+    known = [call for call in calls if call is not None]
+    found = dict(zip(known, await store.look(known), strict=True)) if known else {}
+    return [_retry_state(found.get(call)) if call is not None else "{}" for call in calls]
+
+
+def _retry_state(call: Task | None) -> Json:
+    if call is None or not call.failures:
+        return "{}"
+    waits = call.state is State.SCHEDULED
+    return encode(
+        {
+            "task_id": call.id,
+            "attempt_no": call.attempt,
+            "failures": call.failures,
+            "max_retries": overrides_of(call.overrides).max_retries,
+            "last_error": error_text(call.error),
+            "next_at": call.run_at if waits else None,
+        }
+    )
+
+
 async def replayed(
     store: TaskStore, run: Task, definition: Definition
 ) -> tuple[Replay, list[NodeNote]]:
@@ -145,10 +170,11 @@ async def _steps(store: TaskStore, run: Task) -> Mapping[int, NodeStep]:
 def _uncalled(run: Task, steps: Mapping[int, NodeStep], called: Sequence[_Placed]) -> list[_Placed]:
     """Steps without a call: the node makes none, it was stopped before, or the call is gone."""
     known = {each.seq for each in called}
+    calling = CALLING | {UNDO}
     return [
         _Placed(seq, 0, _inline(run, seq, step))
         for seq, step in steps.items()
-        if seq not in known and ("status" in step or step["kind"] not in CALLING)
+        if seq not in known and ("status" in step or step["kind"] not in calling)
     ]
 
 
@@ -203,15 +229,14 @@ class _Attempt(msgspec.Struct):
 
 
 def _called(child: Task, place: Place, number: int, attempt: _Attempt) -> NodeRun:
-    given = encode(_input_of(child))
     return NodeRun(
         id=f"{child.id}:{number}",
         task_id=child.parent or "",
         node_key=place.node,
         attempt_no=number,
         status=attempt.status,
-        prep_json=given,
-        exec_input_json=given,
+        prep_json=encode(_input_of(child)),
+        exec_input_json=child.payload,
         exec_output_json=(child.result or "") if attempt.status == OK else "",
         error_text=attempt.error,
         started_at=attempt.started_at,

@@ -15,7 +15,7 @@ from onward.core.contract import Key, Query
 from onward.core.contract import Page as LedgerPage
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid, NextStep, NotFound, Step
-from onward.core.task import FINAL, State, Task, TaskId, encode, new_id
+from onward.core.task import FINAL, Json, State, Task, TaskId, encode, new_id
 from onward.flow import graph
 from onward.flow.catalog import FlowCatalog
 from onward.flow.fork import state_before, unapproved_before, undone_before, visited
@@ -33,13 +33,16 @@ from onward.flow.runs import (
     start_of,
 )
 from onward.flow.scope import RESERVED, own, reserved
-from onward.native.caller import Caller, Scope, needs
+from onward.native.callbacks import check_callback
+from onward.native.caller import ACTS, LISTS, READS, Action, Caller, Scope, needs
 from onward.native.flows import node_views
 from onward.native.masking import Masking
-from onward.native.reads import Fits, fitting
-from onward.native.run_log import RUNNING, node_runs, replayed
+from onward.native.reads import Fits, fitting, get_task
+from onward.native.run_log import RUNNING, node_runs, replayed, retry_states
+from onward.native.session_keys import marked, scope_of
+from onward.native.session_owners import SessionOwners
 from onward.native.slow_reads import SlowReads
-from onward.native.views import raw, task_view
+from onward.native.views import PRIORITIES, raw, task_view
 from onward.wire.base import NodeStatus, Page
 from onward.wire.runs import (
     ForkRun,
@@ -53,6 +56,7 @@ from onward.wire.runs import (
     StartRun,
 )
 from onward.wire.tasks import TaskRead, Wait
+from onward.workers.http.address import Hosts
 
 KEY_SCOPE = "flows"
 AT_A_TIME = 500  # runs read at a time, when most of those before did not fit
@@ -60,8 +64,17 @@ ROWS_EACH = 4  # rows of the ledger that a node run is read from: a call, and mo
 
 
 class Runs:
-    def __init__(self, dispatcher: Dispatcher, flows: FlowCatalog, masking: Masking) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        flows: FlowCatalog,
+        masking: Masking,
+        sessions: SessionOwners,
+        hosts: Hosts,
+    ) -> None:
         self._dispatcher = dispatcher
+        self._sessions = sessions
+        self._hosts = hosts
         self._store = dispatcher.backend.tasks
         self._flows = flows
         self._masking = masking
@@ -76,12 +89,26 @@ class Runs:
         _check_shared(body.shared)
         await self._masking.refuse_in_run(body.params, "params")
         await self._masking.refuse_in_run(body.shared, "shared")
-        start = Start(params=body.params, shared=body.shared)
-        now, asked = self._dispatcher.clock.now(), body.request_id
-        run = new_run(new_id(), published, now, start, key=asked)
+        start = Start(params=body.params, shared=body.shared, priority=PRIORITIES[body.priority])
+        if body.callback_url is not None:
+            await check_callback(self._hosts, body.callback_url)
+        now, session = self._dispatcher.clock.now(), body.session_id
+        await self._sessions.use(caller, session)
+        asked = marked(body.request_id, session, caller.key)
+        run = new_run(
+            new_id(),
+            published,
+            now,
+            start,
+            key=asked,
+            session=session,
+            owner=caller.key,
+            run_at=None if body.delay_ms is None else now + body.delay_ms,
+            callback_url=body.callback_url,
+        )
         if key is None and asked is not None:
             # No digest: a second request with this id gets the same run, whatever else is in it.
-            key = Key(KEY_SCOPE, asked, "")
+            key = Key(scope_of(KEY_SCOPE, session, caller.key), asked, "")
         return (await self._dispatcher.submit(run, key=key)).task
 
     @needs(Scope.SUBMIT)
@@ -90,40 +117,38 @@ class Runs:
         id = await self.begin(caller, body)
         if query.wait_ms:
             await self._dispatcher.wait(id, timeout_ms=query.wait_ms)
-        return run_view(await self._find(id))
+        return await self._view(caller, await self._find(caller, id))
 
-    @needs(Scope.READ)
+    @needs(*LISTS)
     async def list(self, caller: Caller, query: RunQuery) -> Page[RunView]:
         """Newest first."""
-        page = await self._page(query)
-        views = [run_view(run, brief=query.brief) for run in page.items]
-        masked = query.masked and not query.brief
-        return Page(
-            items=tuple([await self._masking.run(view, masked) for view in views]), next=page.next
-        )
+        page = await self._page(caller, query)
+        asked = query.masked and not query.brief
+        views = [await self._view(caller, run, asked, brief=query.brief) for run in page.items]
+        return Page(items=tuple(views), next=page.next)
 
-    async def _page(self, query: RunQuery) -> LedgerPage[Task]:
+    async def _page(self, caller: Caller, query: RunQuery) -> LedgerPage[Task]:
         if query.id:
             found = await self._store.look(list(dict.fromkeys(query.id)))
-            return LedgerPage([run for run in found if run and run.profile == PROFILE], None)
+            runs = [run for run in found if run and run.profile == PROFILE and caller.sees(run)]
+            return LedgerPage(runs, None)
         name = None if query.flow is None else (await self._flows.find(query.flow)).name
-        return await self._store.find(
-            Query(
-                states=frozenset(State(state) for state in query.state),
-                profiles=frozenset({PROFILE}),
-                type=None if name is None else f"flow:{name}",
-                after=query.cursor,
-                limit=query.limit,
-            )
+        wanted = Query(
+            states=frozenset(State(state) for state in query.state),
+            profiles=frozenset({PROFILE}),
+            type=None if name is None else f"flow:{name}",
+            after=query.cursor,
+            limit=query.limit,
         )
+        return await self._store.find(caller.within(wanted))
 
-    @needs(Scope.READ)
+    @needs(*READS)
     async def read(self, caller: Caller, run_id: str, query: TaskRead) -> RunDetail:
         """With its graph and every attempt of its nodes."""
-        run = await self._find(run_id)
+        run = await self._find(caller, run_id)
         if query.wait_ms and run.state not in FINAL:
             await self._dispatcher.wait(run_id, timeout_ms=query.wait_ms)
-            run = await self._find(run_id)
+            run = await self._find(caller, run_id)
         rows = await self._rows(run)
         states = _node_states(run, rows)
         try:
@@ -131,13 +156,18 @@ class Runs:
             nodes, mermaid = node_views(definition, states), graph.mermaid(definition, states)
         except NotFound:  # a run of no version: it has failed, and its error says so
             nodes, mermaid = (), ""
-        view = await self._masking.run(run_view(run), query.masked)
+        masked = caller.masks(run, query.masked)
         return RunDetail(
-            **_fields(view),
+            **_fields(await self._view(caller, run, query.masked)),
             nodes=tuple(nodes),
             mermaid=mermaid,
-            node_runs=tuple([await self._masked(row, query.masked) for row in rows]),
+            node_runs=tuple([await self._masked(row, masked) for row in rows]),
         )
+
+    async def _view(
+        self, caller: Caller, run: Task, asked: bool = False, *, brief: bool = False
+    ) -> RunView:
+        return await self._masking.run(run_view(run, brief=brief), caller.masks(run, asked))
 
     async def _rows(self, run: Task) -> Sequence[NodeRun]:
         async def counted() -> tuple[Sequence[NodeRun], int]:
@@ -153,10 +183,10 @@ class Runs:
             row, prep_json=prep, exec_input_json=given, exec_output_json=output
         )
 
-    @needs(Scope.READ)
+    @needs(*READS)
     async def shared(self, caller: Caller, run_id: str, query: SharedQuery) -> SharedView:
         """The shared state before and after a step."""
-        run = await self._find(run_id)
+        run = await self._find(caller, run_id)
         start = start_of(run.payload)
         _, definition = await self._flows.read(start.version)
         replay, _ = await replayed(self._store, run, definition)
@@ -169,14 +199,16 @@ class Runs:
             view = _at_start(start.shared, steps, exact)
         else:
             view = _at_step(moment, steps, exact)
-        texts = await self._masking.texts(query.masked, encode(view.before), encode(view.after))
+        masked = caller.masks(run, query.masked)
+        texts = await self._masking.texts(masked, encode(view.before), encode(view.after))
         before, after = map(raw, texts)
         return msgspec.structs.replace(view, before=before, after=after)
 
-    @needs(Scope.OPERATE)
+    @needs(*ACTS)
     async def signal(self, caller: Caller, run_id: str, body: SignalRun) -> RunView:
         """To the node that waits for it, or for the shared key that it names."""
-        run = await self._find(run_id)
+        run = await self._find(caller, run_id)
+        caller.acts_on(run)
         key = (body.name or body.key or "").removeprefix("$shared.")
         if reserved(key):
             raise Invalid(f"{RESERVED} is the engine's own", pointer="/name")
@@ -190,22 +222,27 @@ class Runs:
                 "the run has too many signals that it has not read yet",
                 step=NextStep(Step.SIGNAL_LATER, QUEUE),
             ) from None
-        return run_view(await self._find(run.id))
+        return await self._view(caller, await self._find(caller, run.id))
 
-    @needs(Scope.OPERATE)
+    @needs(*ACTS)
     async def cancel(self, caller: Caller, run_id: str) -> RunView:
         """Over at once, or as soon as what it calls has stopped."""
-        run = await self._find(run_id)
-        return run_view(await self._dispatcher.cancel(run.id))
+        run = await self._find(caller, run_id)
+        caller.acts_on(run)
+        canceled = await self._dispatcher.cancel(run.id)
+        await caller.audit(Action.TASK_CANCEL, run.id)
+        return await self._view(caller, canceled)
 
     @needs(Scope.OPERATE)
     async def fork(self, caller: Caller, run_id: str, body: ForkRun) -> RunView:
         """A new run of the same version from this node on; the old one stays as it is."""
-        run = await self._find(run_id)
+        run = await self._find(caller, run_id)
         await self._masking.refuse_in_run(body.shared, "shared")
-        return run_view(await self._find(await self._fork(run, body)))
+        forked = await self._fork(caller, run, body)
+        await caller.audit(Action.TASK_REPLAY, run.id, forked=forked, from_node=body.from_node)
+        return await self._view(caller, await self._find(caller, forked))
 
-    async def _fork(self, run: Task, body: ForkRun) -> TaskId:
+    async def _fork(self, caller: Caller, run: Task, body: ForkRun) -> TaskId:
         start, node = start_of(run.payload), body.from_node
         published = await self._flows.read(start.version)
         if located(published.definition, node, {}) is None:
@@ -221,10 +258,12 @@ class Runs:
         undone = undone_before(notes, moment, memory_of(run))
         if undone and not body.anyway:
             raise _would_go_on_undone(node, undone)
-        if moment is None and not body.anyway:
+        if moment is None:
             began = start.at or published.definition.start
             if asked := unapproved_before(published.definition, notes, began, node):
-                raise _would_pass_approvals(node, asked)
+                if not body.anyway:
+                    raise _would_pass_approvals(node, asked)
+                caller.decides(run)
         begun = state_before(replay, node, body.shared, own(shared_of(run)))
         forked = Start(
             params=start.params,
@@ -232,34 +271,54 @@ class Runs:
             at=node,
             inside=begun.inside,
             forked_from=run.id,
+            priority=start.priority,
         )
-        task = new_run(new_id(), published, self._dispatcher.clock.now(), forked)
+        now = self._dispatcher.clock.now()
+        task = new_run(new_id(), published, now, forked, session=run.session, owner=run.owner)
         return (await self._dispatcher.submit(task)).task
 
-    # For a door that shows a run's record in columns of its own.
+    # For a door that shows a run's record in columns of its own, and knows no sessions.
 
-    @needs(Scope.READ)
+    @needs(*READS)
     async def record(self, caller: Caller, run_id: str) -> Task:
-        return await self._find(run_id)
+        run = await self._find(caller, run_id)
+        if run.session is not None:
+            raise _no_run(run_id)
+        return run
 
-    @needs(Scope.READ)
+    @needs(*LISTS)
     async def newest(
         self, caller: Caller, states: frozenset[State], fits: Fits, limit: int
     ) -> AsyncIterator[Sequence[Task]]:
         """The newest so many in these states that fit, a part of them at a time."""
         query = Query(states=states, profiles=frozenset({PROFILE}), limit=limit)
-        pages = fitting(self._store, query, fits, at_a_time=AT_A_TIME)
+
+        def fit(run: Task) -> bool:
+            return run.session is None and fits(run)
+
+        pages = fitting(self._store, caller, query, fit, at_a_time=AT_A_TIME)
         return (page.items async for page in pages)
 
-    @needs(Scope.READ)
-    async def node_runs(self, caller: Caller, run_id: str) -> Sequence[NodeRun]:
-        return await node_runs(self._store, await self._find(run_id))
+    @needs(*READS)
+    async def retry_states(self, caller: Caller, runs: Sequence[Task]) -> Sequence[Json]:
+        return await retry_states(self._store, runs)
 
-    async def _find(self, id: TaskId) -> Task:
-        (run,) = await self._store.get([id])
-        if run is None or run.profile != PROFILE or run.session is not None:
-            raise NotFound(f"no run {id!r}", step=NextStep(Step.LIST_RUNS))
-        return run
+    @needs(*READS)
+    async def node_runs(self, caller: Caller, run_id: str) -> Sequence[NodeRun]:
+        run = await self.record(caller, run_id)
+        masked = caller.masks(run)
+        return [await self._masked(row, masked) for row in await node_runs(self._store, run)]
+
+    async def _find(self, caller: Caller, id: TaskId) -> Task:
+        return await get_task(self._store, caller, id, _is_run, missing=_no_run(id))
+
+
+def _is_run(task: Task) -> bool:
+    return task.profile == PROFILE
+
+
+def _no_run(id: TaskId) -> NotFound:
+    return NotFound(f"no run {id!r}", step=NextStep(Step.LIST_RUNS))
 
 
 def run_view(run: Task, *, brief: bool = False) -> RunView:

@@ -17,13 +17,14 @@ from onward.core.contract import Key as LedgerKey
 from onward.core.errors import Invalid, NotFound
 from onward.core.task import TaskId, encode, new_id
 from onward.flow.catalog import FlowCatalog
-from onward.native.caller import OPERATOR, Caller, Scope, needs
+from onward.native.caller import OPERATOR, SEES_ALL, Action, Caller, Scope, needs
 from onward.native.masking import Masking
 from onward.native.runs import Runs
 from onward.native.scheduling import rules
 from onward.native.scheduling.rules import Schedule
 from onward.native.scheduling.scheduler import Scheduler
 from onward.native.scheduling.timetable import Timetable
+from onward.native.session_keys import marked
 from onward.native.submission import Submissions
 from onward.native.views import task_view
 from onward.wire.base import Key, Page
@@ -46,7 +47,7 @@ TIMES = ScheduleTimes.__struct_fields__
 WORK = [
     field for field in ScheduleBody.__struct_fields__ if field not in (*TIMES, "name", "paused")
 ]
-OF_A_FLOW = ("flow", "params")  # the rest of the work is a task's
+OF_A_FLOW = ("flow", "params", "priority", "session_id")  # the rest of the work is a task's
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
 
 
@@ -69,12 +70,13 @@ class ScheduledWork:
     async def submit(self, schedule: Schedule, key: LedgerKey) -> TaskId:
         work: dict[str, Any] = msgspec.json.decode(schedule.work)
         if "flow" in work:
-            return await self._runs.begin(OPERATOR, StartRun(**work), key=key)
-        return await self._submissions.hand_in(msgspec.convert(work, Submit), key)
+            caller = msgspec.structs.replace(OPERATOR, key=schedule.owner)
+            return await self._runs.begin(caller, StartRun(**work), key=key)
+        return await self._submissions.hand_in(msgspec.convert(work, Submit), key, schedule.owner)
 
     async def check(self, body: ScheduleBody) -> None:
         if (body.type is None) == (body.flow is None):
-            raise Invalid("either type or flow is wanted: the task, or the run", pointer="/type")
+            raise Invalid("give either type, for a task, or flow, for a run", pointer="/type")
         if body.type is not None:
             if body.params is not None:
                 raise Invalid("params go with a flow; a task has its payload", pointer="/params")
@@ -98,69 +100,80 @@ class Schedules:
         self._clock = clock
         self._work = work
         self._masking = masking
-        self._timetable = Timetable(backend, clock)
-        self.scheduler = Scheduler(backend, clock, self._timetable, work.submit)
+        self.timetable = Timetable(backend, clock)
+        self.scheduler = Scheduler(backend, clock, self.timetable, work.submit)
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def list(self, caller: Caller, query: ScheduleQuery) -> Page[ScheduleView]:
         """By name; the cursor is the last name of the page before."""
-        every = await self._timetable.all()
+        every = await self.timetable.all()
         found = [schedule for schedule in every if schedule.name > query.cursor]
         more = found[query.limit - 1].name if len(found) > query.limit else None
         views = [ScheduleView(**_fields(schedule)) for schedule in found[: query.limit]]
         return Page(
-            items=tuple([await self._masked(view, query.masked) for view in views]), next=more
+            items=tuple([await self._masked(view, caller, query.masked) for view in views]),
+            next=more,
         )
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def read(self, caller: Caller, name: str, query: ScheduleRead) -> ScheduleDetail:
         """With its next instants, and what became of the last ones."""
-        return await self._masked(_detail(await self._timetable.find(name)), query.masked)
+        schedule = await self.timetable.find(name)
+        return await self._masked(_detail(schedule), caller, query.masked)
 
     @needs(Scope.OPERATE)
     async def create(self, caller: Caller, body: ScheduleBody) -> Written:
         """Refused if there is another one of this name; the same once more is the same schedule."""
         if body.name is None:
             raise Invalid("name: a schedule is known by its name", pointer="/name")
-        schedule, new = await self._timetable.create(await self._checked(body.name, body))
-        return Written(_detail(schedule), new)
+        checked = await self._checked(caller, body.name, body)
+        schedule, new = await self.timetable.create(checked)
+        return Written(await self._changed(caller, schedule, "create"), new)
 
     @needs(Scope.OPERATE)
     async def replace(self, caller: Caller, name: ScheduleName, body: ScheduleBody) -> Written:
         """Created, or replaced by what the body says."""
         if body.name not in (None, name):
             raise Invalid(f"name: it is {name!r} in the path", pointer="/name")
-        checked = await self._checked(name, body)
-        schedule, new = await self._timetable.replace(checked, paused=body.paused)
-        return Written(_detail(schedule), new)
+        checked = await self._checked(caller, name, body)
+        schedule, new = await self.timetable.replace(checked, paused=body.paused)
+        return Written(await self._changed(caller, schedule, "replace"), new)
 
     @needs(Scope.OPERATE)
-    async def remove(self, caller: Caller, name: str) -> None:
+    async def remove(self, caller: Caller, name: ScheduleName) -> None:
         """Tasks that it made stay as they are."""
-        await self._timetable.remove(name)
+        await self.timetable.remove(name)
+        await caller.audit(Action.SCHEDULE_CHANGE, name, change="remove")
 
     @needs(Scope.OPERATE)
     async def pause(self, caller: Caller, name: str) -> ScheduleDetail:
         """What falls into the pause is not made up for."""
-        return _detail(await self._timetable.change(name, lambda found, _: rules.paused(found)))
+        paused = await self.timetable.change(name, lambda found, _: rules.paused(found))
+        return await self._changed(caller, paused, "pause")
 
     @needs(Scope.OPERATE)
     async def resume(self, caller: Caller, name: str) -> ScheduleDetail:
         """From now on."""
-        return _detail(await self._timetable.change(name, rules.resumed))
+        resumed = await self.timetable.change(name, rules.resumed)
+        return await self._changed(caller, resumed, "resume")
 
     @needs(Scope.OPERATE)
     async def trigger(
         self, caller: Caller, name: str, idempotency_key: Key | None = None
     ) -> TaskView:
         """Run it now, beside its times, also while it is paused; returns the task."""
-        id = await self.scheduler.trigger(name, idempotency_key)
+        id = await self.scheduler.trigger(name, marked(idempotency_key, None, caller.key))
+        await caller.audit(Action.SCHEDULE_CHANGE, name, change="trigger", task=id)
         (task,) = await self._store.get([id])
         if task is None:
             raise NotFound("the task of this key is past its retention")
-        return task_view(task)
+        return task_view(await self._masking.task(task, caller))
 
-    async def _checked(self, name: str, body: ScheduleBody) -> Schedule:
+    async def _changed(self, caller: Caller, schedule: Schedule, change: str) -> ScheduleDetail:
+        await caller.audit(Action.SCHEDULE_CHANGE, schedule.name, change=change)
+        return await self._masked(_detail(schedule), caller)
+
+    async def _checked(self, caller: Caller, name: str, body: ScheduleBody) -> Schedule:
         """Invalid says what is wrong with it."""
         await self._work.check(body)
         rules.check_times(body)
@@ -172,11 +185,13 @@ class Schedules:
             id=new_id(),
             work=encode({field: value for field, value in work.items() if value is not None}),
             created_at=self._clock.now(),
+            owner=caller.key,
             paused=bool(body.paused),
         )
 
-    async def _masked(self, view: V, masked: bool) -> V:
-        payload = await self._masking.payload(view.type, view.queue, view.payload, masked)
+    async def _masked(self, view: V, caller: Caller, asked: bool = False) -> V:
+        hidden = caller.hides(asked)
+        payload = await self._masking.payload(view.type, view.queue, view.payload, hidden)
         return msgspec.structs.replace(view, payload=payload)
 
 

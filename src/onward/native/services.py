@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from onward.core.errors import Invalid, NotFound
-from onward.native.caller import Caller, Scope, needs
+from onward.native.caller import LISTS, Action, Caller, Scope, needs
+from onward.services import catalog as catalogs
 from onward.services import privacy
-from onward.services.catalog import OPERATOR, Catalog, Declared
+from onward.services.catalog import Catalog, Declared
 from onward.services.declarations import checker
-from onward.wire.base import Page
+from onward.wire.base import Name, Page
 from onward.wire.problems import fault_of
 from onward.wire.services import DeclaredBy, ServiceDeclaration, ServiceView
 
@@ -22,11 +23,11 @@ class Services:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    @needs(Scope.READ)
+    @needs(*LISTS)
     async def list(self, caller: Caller) -> Page[ServiceView]:
         return Page(items=tuple(_view(one) for one in await self._catalog.all()))
 
-    @needs(Scope.READ)
+    @needs(*LISTS)
     async def read(self, caller: Caller, name: str) -> ServiceView:
         for known in await self._catalog.all():
             if known.name == name:
@@ -39,30 +40,51 @@ class Services:
     ) -> ServiceView:
         """An operator's replaces all that was declared of the service; a worker's can only add."""
         service = _checked(body)
-        if query.by == OPERATOR:
+        if query.by == catalogs.OPERATOR:
             caller.require(Scope.OPERATE)
-            return _view(await self._catalog.replace(service))
+            declared = await self._catalog.replace(service)
+            await caller.audit(Action.SERVICE_DECLARE, service.name)
+            return _view(declared)
+        _check_served(caller, service)
         return _view(await self._catalog.declare(service))
 
     @needs(Scope.WORK)
     async def declare_all(self, caller: Caller, bodies: Sequence[bytes | msgspec.Raw]) -> None:
-        """A worker's, sent as JSON as it connects. All are read before any is declared."""
+        """A worker's, sent as JSON as it connects. All are read before any is declared. Those of
+        services that it may not serve are left out: it is refused as their worker, by name.
+        """
         try:
             services = [_checked(_decode(body)) for body in bodies]
         except msgspec.DecodeError as error:
-            fault = fault_of(str(error))
+            fault = fault_of(str(error), ServiceDeclaration)
             raise Invalid(f"declare{fault.pointer}: {fault.message}") from error
-        for service in services:
+        allowed = [service for service in services if caller.may_serve(service.name)]
+        for service in allowed:
+            _check_served(caller, service)
+        for service in allowed:
             await self._catalog.declare(service)
 
     @needs(Scope.OPERATE)
-    async def remove(self, caller: Caller, name: str) -> None:
+    async def remove(self, caller: Caller, name: Name) -> None:
         await self._catalog.remove(name)
+        await caller.audit(Action.SERVICE_DECLARE, name, removed=True)
+
+
+def _check_served(caller: Caller, service: Declared) -> None:
+    """Forbidden: a worker would take task types from services that are not its own."""
+    refused = [name for name in (service.name, *service.task_types) if not caller.may_serve(name)]
+    if refused:
+        raise caller.refusal(f"this key may not serve {', '.join(dict.fromkeys(refused))}")
 
 
 def _checked(body: ServiceDeclaration) -> Declared:
-    for type_, schema in body.schema.items():
-        checker(schema, f"/schema/{type_}", pointer=f"/schema/{type_}")
+    for field, schemas in (("schema", body.schema), ("output", body.output)):
+        for type_, schema in schemas.items():
+            pointer = f"/{field}/{type_}"
+            if type_ not in body.task_types:  # a typing error, and nothing would be checked
+                listed = ", ".join(body.task_types)
+                raise Invalid(f"{pointer}: task_types has only {listed}", pointer=pointer)
+            checker(schema, pointer, pointer=pointer)
     for at, path in enumerate(body.sensitive):
         privacy.parse(path, pointer=f"/sensitive/{at}")
     return Declared(**msgspec.structs.asdict(body))

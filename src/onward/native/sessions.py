@@ -9,21 +9,23 @@ from typing import NamedTuple
 
 import msgspec
 
+from onward.core.contract import Page as LedgerPage
 from onward.core.contract import SessionTally
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NextStep, NotFound, Step
 from onward.core.phase import Phase
 from onward.core.task import Instant
-from onward.native.caller import Caller, Scope, needs
+from onward.native import webhooks
+from onward.native.caller import LISTS, SEES_ALL, Caller, Scope, needs
 from onward.native.masking import Masking
-from onward.native.notifications import webhooks
 from onward.native.notifications.hub import Hub
 from onward.native.notifications.notification import ALL_TYPES
 from onward.native.notifications.preferences import Preferences, PreferenceStore, Webhook
 from onward.native.notifications.store import NotificationStore, StoredNotification
 from onward.native.places import Feed
 from onward.native.reads import when_over
-from onward.native.session_tasks import SessionTasks
+from onward.native.session_owners import SessionOwners
+from onward.native.session_tasks import ForeignLooks, SessionTasks
 from onward.native.slow_reads import SlowReads
 from onward.native.tasks import Submitted, Tasks
 from onward.native.views import task_page, task_view
@@ -50,24 +52,29 @@ from onward.wire.sessions import (
 from onward.wire.tasks import Submit, TaskView, Wait
 from onward.workers.http.address import Hosts
 
+ROUNDS = 20  # reads of the ledger for one page of a caller's own
+
 
 class Sessions:
     def __init__(  # noqa: PLR0913 what it is composed of
         self,
         dispatcher: Dispatcher,
         submissions: Tasks,
+        owners: SessionOwners,
         notifications: NotificationStore,
         preferences: PreferenceStore,
         hub: Hub,
         hosts: Hosts,
         masking: Masking,
         words: Mapping[Phase, str],
+        foreign: ForeignLooks,
     ) -> None:
         """`words` are what the statuses of a session's tasks are called."""
         self._dispatcher = dispatcher
         self._sessions = dispatcher.backend.sessions
-        self._tasks = SessionTasks(dispatcher.backend.tasks, words)
+        self._tasks = SessionTasks(dispatcher.backend.tasks, words, foreign)
         self._submissions = submissions
+        self._owners = owners
         self._notifications = notifications
         self._preferences = preferences
         self._hub = hub
@@ -75,10 +82,10 @@ class Sessions:
         self._masking = masking
         self._counts: SlowReads[Sequence[_Count]] = SlowReads()
 
-    @needs(Scope.READ)
+    @needs(*LISTS)
     async def list(self, caller: Caller, query: SessionsQuery) -> Page[SessionView]:
         """Those with tasks; the one that submitted last comes first."""
-        page = await self._sessions.find(after=query.cursor, limit=query.limit)
+        page = await self._page(caller, query)
         sessions = tuple(tally.session for tally in page.items)
 
         async def read() -> tuple[Sequence[_Count], int]:
@@ -93,21 +100,38 @@ class Sessions:
         ]
         return Page(items=tuple(items), next=page.next)
 
-    @needs(Scope.READ)
+    async def _page(self, caller: Caller, query: SessionsQuery) -> LedgerPage[SessionTally]:
+        """The caller's own, or all: of an owner there is no index, so some pages are walked."""
+        page = await self._sessions.find(after=query.cursor, limit=query.limit)
+        if caller.has(*SEES_ALL):
+            return page
+        found: list[SessionTally] = []
+        for _ in range(ROUNDS):
+            found += [one for one in page.items if await self._owners.owns(caller, one.session)]
+            if page.next is None or len(found) >= query.limit:
+                break
+            left = query.limit - len(found)
+            page = await self._sessions.find(after=page.next, limit=left)
+        return LedgerPage(found, page.next)
+
+    @needs(*LISTS)
     async def read(self, caller: Caller, session_id: SessionId) -> SessionView:
+        if not (caller.has(*SEES_ALL) or await self._owners.owns(caller, session_id)):
+            raise NotFound("no such session", step=NextStep(Step.LIST_SESSIONS))
         tally = await self._sessions.get(session_id)
         count = _Count.of(await self._notifications.list(session_id))
         if tally is None and not count.stored and not self._hub.connected(session_id):
             raise NotFound("no such session", step=NextStep(Step.LIST_SESSIONS))
         return self._view(session_id, tally, count)
 
-    @needs(Scope.SUBMIT)
+    @needs(*LISTS)
     async def tasks(
         self, caller: Caller, session_id: SessionId, query: SessionTasksQuery
     ) -> Page[TaskView]:
         """Newest first."""
-        page = await self._tasks.page(session_id, query)
-        return task_page(await self._masking.page(page, query.masked))
+        await self._owners.look(caller, session_id)
+        page = await self._tasks.page(caller, session_id, query)
+        return task_page(await self._masking.page(page, caller, query.masked))
 
     @needs(Scope.SUBMIT)
     async def submit(
@@ -124,30 +148,33 @@ class Sessions:
         body = msgspec.structs.replace(body, session_id=session_id)
         return await self._submissions.submit(caller, body, query, idempotency_key)
 
-    @needs(Scope.SUBMIT)
+    @needs(*LISTS)
     async def task(
         self, caller: Caller, session_id: SessionId, task_id: str, query: SessionTaskQuery
     ) -> TaskView:
         step = NextStep(Step.LIST_SESSION_TASKS, session_id)
-        task = await self._tasks.get(session_id, task_id, step)
+        task = await self._tasks.get(caller, session_id, task_id, step)
         task = await when_over(self._dispatcher, task, query.wait_ms)
-        return task_view(await self._masking.task(task, query.masked))
+        return task_view(await self._masking.task(task, caller, query.masked))
 
-    @needs(Scope.SUBMIT)
+    @needs(*LISTS)
     async def notifications(
         self, caller: Caller, session_id: SessionId, query: NotificationsQuery
     ) -> Page[NotificationView]:
         """Newest first; or, as server-sent events, the unread ones and then those that come."""
+        await self._owners.look(caller, session_id)
+        # An onlooker is not the session: nothing is delivered to it.
+        peek = query.peek or not await self._owners.owns(caller, session_id)
         read = self._notifications.unread if query.unread else self._notifications.list
         stored = await read(session_id)
         newest = [one for one in reversed(stored) if query.cursor is None or one.id < query.cursor]
         shown = newest[: query.limit]
         more = shown[-1].id if len(newest) > query.limit else None
-        if not query.peek:  # an onlooker is not the session: nothing is delivered to it
+        if not peek:
             unread = [one for one in shown if one.read_at is None]
             self._notifications.deliveries.delivered("poll", len(unread))
             await self._notifications.record(session_id, unread, "poll")
-        return Page(items=tuple(_view(one, peek=query.peek) for one in shown), next=more)
+        return Page(items=tuple(_view(one, peek=peek) for one in shown), next=more)
 
     @needs(Scope.SUBMIT)
     async def follow(
@@ -159,6 +186,7 @@ class Sessions:
         how: Delivery = "sse",
     ) -> Feed:
         """The unread notifications after that one, then new ones as they come."""
+        await self._owners.use(caller, session_id)
         return Feed(self._events(session_id, how, last_event_id), place=self._hub.place(session_id))
 
     async def _events(
@@ -177,10 +205,12 @@ class Sessions:
         self, caller: Caller, session_id: SessionId, notification_id: str
     ) -> NotificationView:
         """Mark it as read."""
+        await self._owners.use(caller, session_id)
         return _view(await self._notifications.acknowledge(session_id, notification_id))
 
-    @needs(Scope.SUBMIT)
+    @needs(*LISTS)
     async def preferences(self, caller: Caller, session_id: SessionId) -> PreferencesView:
+        await self._owners.look(caller, session_id)
         return _preferences_view(await self._preferences.get(session_id))
 
     @needs(Scope.SUBMIT)
@@ -188,6 +218,7 @@ class Sessions:
         self, caller: Caller, session_id: SessionId, body: PreferencesBody
     ) -> PreferencesView:
         """Replace them. A webhook's secret is returned if it is new."""
+        await self._owners.use(caller, session_id)
         before = (await self._preferences.get(session_id)).webhook
         webhook = None if body.webhook is None else await self._webhook(body.webhook, before)
         preferences = Preferences(body.push, _types(body.types), webhook)

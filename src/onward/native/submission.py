@@ -11,17 +11,21 @@ import msgspec
 from onward.core.approval import WAITS, Approval, ask
 from onward.core.contract import Fate, Key
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import NotFound
+from onward.core.errors import Invalid, NotFound
 from onward.core.policy import Overrides
 from onward.core.task import Instant, Json, Task, TaskId, encode, new_id
+from onward.native.callbacks import check_callback
+from onward.native.caller import OPERATOR, Caller
 from onward.native.masking import Masking
 from onward.native.reads import NO_TASK
-from onward.native.session_keys import in_session
+from onward.native.session_keys import marked, scope_of
+from onward.native.session_owners import SessionOwners
 from onward.native.views import PRIORITIES
 from onward.services.catalog import Declared
 from onward.services.declarations import Declarations, as_declared
 from onward.wire.tasks import ApprovalTerms, Submit
-from onward.workers.roster import Roster, is_service
+from onward.workers.http.address import Hosts
+from onward.workers.roster import Roster, is_internal, is_service
 
 SCOPE = "console"
 STREAMS = "streams"
@@ -35,21 +39,31 @@ class Submissions:
         dispatcher: Dispatcher,
         declarations: Declarations,
         roster: Roster,
+        sessions: SessionOwners,
+        hosts: Hosts,
         stream_types: Sequence[str] = (),
     ) -> None:
         self._dispatcher = dispatcher
         self._declarations = declarations
         self._roster = roster
+        self._sessions = sessions
+        self._hosts = hosts
         self._stream_types = frozenset(stream_types)
 
     async def submit(
-        self, body: Submit, *, wait_ms: int = 0, idempotency_key: str | None = None
+        self,
+        caller: Caller,
+        body: Submit,
+        *,
+        wait_ms: int = 0,
+        idempotency_key: str | None = None,
     ) -> Task:
         """The task as it is after the wait. A key beside the body goes before the one in it."""
+        await self._sessions.use(caller, body.session_id)
         if idempotency_key is not None:
             body = msgspec.structs.replace(body, idempotency_key=idempotency_key)
-        task = await self._made(body)
-        key = _key(body)
+        task = await self._made(body, caller.key)
+        key = _key(body, caller.key)
         # A caller does not wait for a service whose breaker is open: the task is accepted, and the
         # caller learns when to ask.
         if wait_ms and self._dispatcher.pressure.breakers.shut(task.queue) is None:
@@ -62,12 +76,27 @@ class Submissions:
             raise NotFound("the task of this key is past its retention" if known else NO_TASK)
         return found
 
-    async def hand_in(self, body: Submit, key: Key) -> TaskId:
+    async def hand_in(self, body: Submit, key: Key, owner: str | None) -> TaskId:
         """Under a key that is not the caller's: of all who use it, the first one's task."""
-        return (await self._dispatcher.submit(await self._made(body), key=key)).task
+        caller = msgspec.structs.replace(OPERATOR, key=owner)
+        await self._sessions.use(caller, body.session_id)
+        return (await self._dispatcher.submit(await self._made(body, owner), key=key)).task
 
-    async def _made(self, body: Submit) -> Task:
-        task = _task(body, self._dispatcher.clock.now())
+    async def take_over(self, id: TaskId, body: Submit, key: Key) -> None:
+        """A submission that was made elsewhere, under the id that it got there."""
+        # It can be refused no more, so a name server that is away must not decide on it. Each call
+        # looks the callback's address up again.
+        task = await self._made(body, None, look_up=False)
+        await self._dispatcher.submit(msgspec.structs.replace(task, id=id), key=key)
+
+    async def _made(self, body: Submit, owner: str | None, *, look_up: bool = True) -> Task:
+        if body.callback_url is not None:
+            await check_callback(self._hosts, body.callback_url, look_up=look_up)
+        task = _task(body, self._dispatcher.clock.now(), owner)
+        if is_internal(task.queue):
+            field = "type" if body.queue is None else "queue"
+            message = f"{task.queue!r} is a queue of the server's own: no worker serves it"
+            raise Invalid(message, pointer=f"/{field}")
         service = await self._declarations.fitting(task.type, task.queue, body.payload)
         return as_declared(self._routed(task, service), service)
 
@@ -107,7 +136,7 @@ class Replacements:
         return encode(payload)
 
 
-def _task(body: Submit, now: Instant) -> Task:
+def _task(body: Submit, now: Instant, owner: str | None) -> Task:
     timeout_ms = body.timeout_ms
     payload = encode(body.payload)
     asked = _asked(body, payload, now)
@@ -126,9 +155,11 @@ def _task(body: Submit, now: Instant) -> Task:
         attempt_ms=None if notified else timeout_ms,
         overrides=Overrides(body.max_retries, body.backoff_ms).encode(),
         session=body.session_id,
-        key=in_session(body.idempotency_key, body.session_id),
+        owner=owner,
+        key=marked(body.idempotency_key, body.session_id, owner),
         waiting_for=None if asked is None else WAITS,
         approval=None if asked is None else asked.encode(),
+        callback_url=body.callback_url,
     )
 
 
@@ -148,11 +179,10 @@ def _asked(body: Submit, payload: Json, now: Instant) -> Approval | None:
     )
 
 
-def _key(body: Submit) -> Key | None:
-    key = in_session(body.idempotency_key, body.session_id)
+def _key(body: Submit, owner: str | None) -> Key | None:
+    key = marked(body.idempotency_key, body.session_id, owner)
     if key is None:
         return None
     rest = msgspec.structs.replace(body, idempotency_key=None)
     digest = hashlib.sha256(msgspec.json.encode(rest, order="deterministic")).hexdigest()
-    # A scope of their own: no key without a session can be made to look like a session's.
-    return Key(SCOPE if body.session_id is None else f"{SCOPE}:session", key, digest)
+    return Key(scope_of(SCOPE, body.session_id, owner), key, digest)

@@ -14,8 +14,8 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid
 from onward.core.follow import follow
 from onward.core.task import FINAL, State, Task
-from onward.native.caller import Caller, Scope, needs
-from onward.native.explain import Explained, explained
+from onward.native.caller import ACTS, LISTS, READS, Action, Caller, Scope, needs
+from onward.native.explain import Explained, UsualMs, explained
 from onward.native.masking import Masking
 from onward.native.places import Feed, Places
 from onward.native.reads import get_task, when_over
@@ -52,7 +52,9 @@ class Tasks:
         roster: Roster,
         submissions: Submissions,
         masking: Masking,
+        usual: UsualMs,
     ) -> None:
+        self._usual = usual
         self._dispatcher = dispatcher
         self._store = dispatcher.backend.tasks
         self._roster = roster
@@ -68,7 +70,7 @@ class Tasks:
     ) -> Submitted:
         """In the ledger when this returns; over, if it ended within `wait_ms`."""
         task = await self._submissions.submit(
-            body, wait_ms=query.wait_ms, idempotency_key=idempotency_key
+            caller, body, wait_ms=query.wait_ms, idempotency_key=idempotency_key
         )
         over = task.state in FINAL
         shut = None if over else self._dispatcher.pressure.breakers.shut(task.queue)
@@ -77,77 +79,86 @@ class Tasks:
         left_ms = shut.until - self._dispatcher.clock.now()
         return Submitted(task_view(task), over, max(1, math.ceil(left_ms / 1000)))
 
-    @needs(Scope.READ)
+    @needs(*LISTS)
     async def list(
         self, caller: Caller, query: TaskQuery
     ) -> Page[TaskView] | AsyncIterator[Sequence[TaskView]]:
         """Newest first. Tasks named by id are read a few at a time: together they may be large."""
         if query.id:
-            return self._named(query)
-        found = await self._store.find(_ledger_query(query))
-        return Page(items=tuple(await self._views(found.items, query)), next=found.next)
+            return self._named(caller, query)
+        found = await self._store.find(caller.within(_ledger_query(query)))
+        return Page(items=tuple(await self._views(caller, found.items, query)), next=found.next)
 
-    @needs(Scope.READ)
+    @needs(*READS)
     async def read(self, caller: Caller, task_id: str, query: TaskRead) -> TaskView:
-        task = await get_task(self._store, task_id)
+        task = await get_task(self._store, caller, task_id)
         task = await when_over(self._dispatcher, task, query.wait_ms)
-        return task_view(await self._masking.task(task, query.masked))
+        return task_view(await self._masking.task(task, caller, query.masked))
 
-    @needs(Scope.OPERATE)
+    @needs(*ACTS)
     async def cancel(self, caller: Caller, task_id: str) -> TaskView:
         """Over at once, or asked to stop if it runs."""
-        return task_view(await self._dispatcher.cancel(task_id))
+        caller.acts_on(await get_task(self._store, caller, task_id))
+        task = await self._dispatcher.cancel(task_id)
+        await caller.audit(Action.TASK_CANCEL, task_id)
+        return task_view(await self._masking.task(task, caller))
 
     @needs(Scope.OPERATE)
     async def replay(self, caller: Caller, task_id: str, body: Retry | None = None) -> TaskView:
         """From the beginning again, under its old id; with another payload if one is given."""
         payload = None
         if body is not None and body.payload is not msgspec.UNSET:
-            task = await get_task(self._store, task_id)
+            task = await get_task(self._store, caller, task_id)
             payload = await self._replacements.checked(task, body.payload)
-        return task_view(await self._dispatcher.replay(task_id, payload=payload))
+        task = await self._dispatcher.replay(task_id, payload=payload)
+        await caller.audit(Action.TASK_REPLAY, task_id)
+        return task_view(await self._masking.task(task, caller))
 
-    @needs(Scope.READ)
+    @needs(*READS)
     async def explain(self, caller: Caller, task_id: str) -> Explained:
         """Why it is where it is, and what can be done about it."""
-        return await explained(await get_task(self._store, task_id), self._dispatcher, self._roster)
+        task = await get_task(self._store, caller, task_id)
+        return await explained(task, self._dispatcher, self._roster, self._usual)
 
-    @needs(Scope.READ)
+    @needs(*READS)
     async def events(self, caller: Caller, task_id: str, query: EventQuery) -> Page[TaskEvent]:
         """What has happened to it so far, or, as server-sent events, what happens until its end."""
-        task = await get_task(self._store, task_id)
+        task = await get_task(self._store, caller, task_id)
         page = await self._store.events(after=str(query.after), limit=query.limit, task=task_id)
-        shown = await self._masking.events(task, page.items, query.masked)
+        shown = await self._masking.events(task, page.items, caller, query.masked)
         more = page.next if page.more else None
         return Page(items=tuple(event_view(event) for event in shown), next=more)
 
-    @needs(Scope.READ)
+    @needs(*READS)
     async def follow(
         self, caller: Caller, task_id: str, query: EventQuery, last_event_id: str | None = None
     ) -> Feed:
         """Its events as they happen, until it is over."""
-        task = await get_task(self._store, task_id)
+        task = await get_task(self._store, caller, task_id)
         after = _resumed(last_event_id, query.after)
-        return Feed(self._followed(task, after, masked=query.masked), self._places.take())
+        return Feed(self._followed(caller, task, after, query.masked), self._places.take())
 
     async def _followed(
-        self, task: Task, after: int, *, masked: bool
+        self, caller: Caller, task: Task, after: int, masked: bool
     ) -> AsyncGenerator[ServerEvent | None, None]:
         async for events in follow(self._dispatcher.backend, task.id, after=after):
             if not events:
                 yield None
-            for event in await self._masking.events(task, events, masked):
+            for event in await self._masking.events(task, events, caller, masked):
                 yield ServerEvent(id=str(event.n), event=event.type, data=event_view(event))
 
-    async def _named(self, query: TaskQuery) -> AsyncIterator[Sequence[TaskView]]:
+    async def _named(self, caller: Caller, query: TaskQuery) -> AsyncIterator[Sequence[TaskView]]:
         ids = list(dict.fromkeys(query.id))
         for at in range(0, len(ids), NAMED_AT_ONCE):
             found = await self._store.look(ids[at : at + NAMED_AT_ONCE])
-            yield await self._views([task for task in found if task is not None], query)
+            seen = [task for task in found if task is not None and caller.sees(task)]
+            yield await self._views(caller, seen, query)
 
-    async def _views(self, tasks: Sequence[Task], query: TaskQuery) -> Sequence[TaskView]:
+    async def _views(
+        self, caller: Caller, tasks: Sequence[Task], query: TaskQuery
+    ) -> Sequence[TaskView]:
         page = LedgerPage(tasks, None)
-        shown = await self._masking.page(page, query.masked and not query.brief)
+        shown = await self._masking.page(page, caller, query.masked and not query.brief)
         return [task_view(task, brief=query.brief) for task in shown.items]
 
 

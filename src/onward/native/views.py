@@ -52,8 +52,10 @@ def task_view(task: Task, *, brief: bool = False) -> TaskView:
         failures=task.failures,
         retries=task.retries,
         session_id=task.session,
+        owner=task.owner,
         parent_id=task.parent,
-        idempotency_key=as_given(task.key, task.session),
+        idempotency_key=as_given(task.key, task.session, task.owner),
+        callback_url=task.callback_url,
         links=task_links(task.id),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onward.core.dispatch import Dispatcher
-from onward.native.caller import Caller, Scope, needs
+from onward.native.caller import SEES_ALL, Action, Caller, Scope, needs
 from onward.wire.base import Page
 from onward.wire.workers import WorkerView
 from onward.workers.draining import Drains
@@ -18,18 +18,22 @@ class Workers:
         self._roster = roster
         self._drains = drains
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def list(self, caller: Caller) -> Page[WorkerView]:
         return Page(items=tuple(self._view(one) for one in self._roster.members()))
 
     @needs(Scope.OPERATE)
     async def drain(self, caller: Caller, worker_id: str) -> WorkerView:
         """It gets no new task, finishes what it has, and goes."""
-        return self._view(await self._drains.set(worker_id, draining=True))
+        drained = await self._drains.set(worker_id, draining=True)
+        await caller.audit(Action.WORKER_DRAIN, worker_id)
+        return self._view(drained)
 
     @needs(Scope.OPERATE)
     async def undrain(self, caller: Caller, worker_id: str) -> WorkerView:
-        return self._view(await self._drains.set(worker_id, draining=False))
+        undrained = await self._drains.set(worker_id, draining=False)
+        await caller.audit(Action.WORKER_DRAIN, worker_id, undone=True)
+        return self._view(undrained)
 
     def _view(self, member: Member) -> WorkerView:
         here = member.server == self._roster.server and member.transport in HERE

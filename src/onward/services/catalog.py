@@ -18,6 +18,7 @@ from onward.core.contract import Backend
 from onward.core.errors import Conflict, Invalid, NextStep, NotFound, Step
 from onward.core.task import Instant, Task, encode
 from onward.services import privacy
+from onward.wire.paths import Path
 
 KIND = "service"  # an operator's part; of older releases, also what a worker declared
 WORKERS_KIND = "service_worker"
@@ -31,6 +32,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     task_types: tuple[str, ...]
     schema: Mapping[str, Any] = {}  # JSON Schema of the payload, by task type
+    description: str = ""
+    output: Mapping[str, Any] = {}  # JSON Schema of the result, by task type
     via: str = "any"
     requires_approval: bool = False
     sensitive: tuple[str, ...] = ()
@@ -68,6 +71,8 @@ def as_one(operator: Declared, workers: Declared) -> Declared:
         strictest(operator, workers),
         task_types=_united(operator.task_types, workers.task_types),
         schema={**workers.schema, **operator.schema},
+        description=operator.description or workers.description,
+        output={**workers.output, **operator.output},
         declared_by=(OPERATOR, WORKER),
     )
 
@@ -79,7 +84,7 @@ class Catalog:
         self._parts: dict[str, dict[str, Declared]] = {KIND: {}, WORKERS_KIND: {}}
         self._by_name: dict[str, Declared] = {}
         self._by_type: dict[str, Declared] = {}
-        self._paths: dict[str, Sequence[privacy.Path]] = {}  # by service, of those that have any
+        self._paths: dict[str, Sequence[Path]] = {}  # by service, of those that have any
         self._read_at: Instant = 0
         self._begun = self._taken = 0  # reads, by when they began
 
@@ -159,13 +164,13 @@ class Catalog:
         await self._refresh()
         return list(self._by_name.values())
 
-    async def sensitive(self, type_: str, queue: str | None = None) -> Sequence[privacy.Path]:
+    async def sensitive(self, type_: str, queue: str | None = None) -> Sequence[Path]:
         """The sensitive parts of the payloads and results of this type on this queue."""
         await self._refresh()
         services = self.concerned(type_, queue) if self._paths else ()
         return [path for service in services for path in self._paths.get(service.name, ())]
 
-    async def all_sensitive(self) -> Sequence[privacy.Path]:
+    async def all_sensitive(self) -> Sequence[Path]:
         await self._refresh()
         return [path for paths in self._paths.values() for path in paths]
 
@@ -227,7 +232,7 @@ def _least(first: int | None, second: int | None) -> int | None:
     return min((ms for ms in (first, second) if ms is not None), default=None)
 
 
-def _path(path: str) -> privacy.Path:
+def _path(path: str) -> Path:
     try:
         return privacy.parse(path)
     except Invalid:  # declared before paths were checked: whatever it meant, it is hidden

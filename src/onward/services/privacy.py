@@ -9,19 +9,15 @@ text is never looked into: an error's message says what its author wrote.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from onward.core.errors import Invalid
 from onward.core.task import Event, Json, Task, encode
-
-Path: TypeAlias = tuple[str, ...]
+from onward.wire.paths import ANY, HINT, Path, parse_path
 
 MASK = "•••"
-ANY, WHOLE = "*", "$"
-LONGEST = 500  # characters of a path
-HINT = "a path is like card.number, people.*.email or /card/number; $ means everything"
 
 CHUNK = "task.chunk"
 _COPIES = ("input", "output", "payload", "result", "value")  # of an event: where work is repeated
@@ -29,17 +25,10 @@ _COPIES = ("input", "output", "payload", "result", "value")  # of an event: wher
 
 def parse(path: str, *, pointer: str = "") -> Path:
     """The keys on the way, none for `$`. Invalid says what is wrong with it."""
-    if path == WHOLE:
-        return ()
-    if path.startswith("/"):
-        parts = [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
-    else:
-        parts = path.split(".")
-    if len(path) > LONGEST:
-        raise Invalid(f"a path of {len(path)} characters is too long", pointer=pointer, hint=HINT)
-    if not all(parts) or parts[0] == WHOLE or any("[" in part for part in parts):
-        raise Invalid(f"{path!r} is no path into a payload", pointer=pointer, hint=HINT)
-    return tuple(parts)
+    try:
+        return parse_path(path)
+    except ValueError as error:
+        raise Invalid(str(error), pointer=pointer, hint=HINT) from None
 
 
 def mask(value: Any, paths: Sequence[Path], *, anywhere: bool = False) -> Any:

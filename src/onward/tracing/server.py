@@ -54,7 +54,8 @@ class Tracing:
         self._provider = TracerProvider(
             resource=_resource(), id_generator=self._ids, shutdown_on_exit=False
         )
-        self._provider.add_span_processor(BatchSpanProcessor(exporter or _exporter()))
+        self._exporter = exporter or _exporter()
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("onward", __version__)
 
     def dispatcher(
@@ -110,21 +111,17 @@ class Tracing:
             "onward.task.id": task.id,
             "onward.attempt": stage.attempt,
             "onward.generation": stage.generation,
+            "onward.outcome": stage.outcome,
+            "onward.worker": stage.worker,
+            "error.type": stage.fault,
+            "messaging.operation.type": "process" if stage.kind == RUN else None,
         }
-        if stage.outcome is not None:
-            attributes["onward.outcome"] = stage.outcome
-        if stage.worker is not None:
-            attributes["onward.worker"] = stage.worker
-        if stage.fault is not None:
-            attributes["error.type"] = stage.fault
-        if stage.kind == RUN:
-            attributes["messaging.operation.type"] = "process"
         self._ids.next = span_id(task.id, stage.generation, stage.attempt, stage.kind)
         span = self._tracer.start_span(
             f"onward.{stage.kind} {task.type}",
             context=_W3C.extract({"traceparent": traceparent}),
             kind=SpanKind.CONSUMER if stage.kind == RUN else SpanKind.INTERNAL,
-            attributes=attributes,
+            attributes={name: each for name, each in attributes.items() if each is not None},
             start_time=_ns(stage.start_at),
         )
         for note in stage.notes:
@@ -152,6 +149,7 @@ class Tracing:
                 await done.wait()
         except TimeoutError:
             log.warning("the last spans were not taken", waited_s=LAST_WORDS_S)
+            self._exporter.shutdown()  # its thread would try again for half a minute
 
 
 class TracedDispatcher(Dispatcher):

@@ -28,8 +28,13 @@ TimeoutMs = Annotated[int, Meta(ge=1, le=YEAR_MS, description="milliseconds")]
 WaitMs = Annotated[int, Meta(ge=0, le=600_000, description="milliseconds to wait for the end")]
 Retries = Annotated[int, Meta(ge=0, le=1000)]
 # `$` alone would let a line break through at the end.
-Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
-Key = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[\x20-\x7e]+$(?!\n)")]
+NAME = r"^[^\x00-\x1f\x7f]+$(?!\n)"
+KEY = r"^[\x20-\x7e]+$(?!\n)"
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=NAME)]
+Key = Annotated[str, Meta(min_length=1, max_length=255, pattern=KEY)]
+CallbackUrl = Annotated[
+    str, Meta(min_length=1, max_length=512, description="where its end is posted to")
+]
 Limit = Annotated[int, Meta(ge=1, le=1000, description="how many at most")]
 # What `find` of any ledger returns as a cursor is a number; no other text gets that far.
 CURSOR = r"^[0-9]{1,18}$(?!\n)"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from onward.wire.base import Body, Cursor, Instant, Limit, Masked, Name, Query, Wire
+from onward.wire.base import Body, Cursor, Instant, Limit, Masked, Name, Query, Text, Wire
 from onward.wire.tasks import TaskView
 
 
@@ -50,6 +50,7 @@ class Abandon(Body, frozen=True):
     ids: Annotated[tuple[Name, ...], Meta(max_length=10_000)] | None = None
     filter: DeadLetterFilter | None = None
     dry_run: bool = False
+    reason: Text | None = None  # for the audit
 
     def __post_init__(self) -> None:
         if (self.ids is None) == (self.filter is None):

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from onward.wire.base import Name
+from onward.wire.logs import LogRecord
 
 # The server reads no larger frame: a body of 1 MiB, and the other fields of the frame around it.
 LARGEST = (1 << 20) + (64 << 10)
@@ -74,11 +75,19 @@ class ChunkFrame(SocketFrame, frozen=True, kw_only=True, tag="chunk"):
     data: Raw
 
 
+class LogFrame(SocketFrame, frozen=True, kw_only=True, tag="log"):
+    """Ours: what the handler logged; only to a server that keeps it."""
+
+    task_id: str
+    records: list[LogRecord]
+
+
 # From the server.
 
 
 class RegisteredFrame(SocketFrame, frozen=True, tag="registered"):
     worker_id: str
+    logs: bool = False  # ours: the server keeps what handlers log
 
 
 class TaskFrame(SocketFrame, frozen=True, tag="task", omit_defaults=False):
@@ -103,7 +112,14 @@ class ErrorFrame(SocketFrame, frozen=True, tag="error"):
 
 
 FromWorker = (
-    RegisterFrame | ResultFrame | ProgressFrame | ChunkFrame | PingFrame | PongFrame | DrainFrame
+    RegisterFrame
+    | ResultFrame
+    | ProgressFrame
+    | ChunkFrame
+    | LogFrame
+    | PingFrame
+    | PongFrame
+    | DrainFrame
 )
 FromServer = (
     RegisteredFrame | TaskFrame | CancelFrame | ErrorFrame | PingFrame | PongFrame | DrainFrame

@@ -33,6 +33,7 @@ class QueueView(Wire, frozen=True):
     slots: int
     queued: int
     retrying: int  # among those queued
+    oldest_ms: int | None  # how long the first of them has waited; None: not looked up, in a list
     states: Mapping[str, int]
 
 

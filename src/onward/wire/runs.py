@@ -10,13 +10,17 @@ from msgspec import Meta, field
 from onward.wire.base import (
     MAX_NUMBER,
     Body,
+    CallbackUrl,
     Cursor,
     Instant,
     Key,
     Limit,
     Masked,
+    Ms,
+    Name,
     NodeStatus,
     Number,
+    PriorityWord,
     Query,
     State,
     Wire,
@@ -34,6 +38,10 @@ class StartRun(Body, frozen=True):
     params: dict[str, Any] = field(default_factory=dict)
     shared: dict[str, Any] = field(default_factory=dict)
     request_id: Key | None = None  # of all requests with this id, the first one's run
+    session_id: Name | None = None  # which is notified of its end
+    priority: PriorityWord = "normal"  # of the run and of the calls that it makes
+    delay_ms: Ms | None = None
+    callback_url: CallbackUrl | None = None
 
 
 class SignalRun(Body, frozen=True):

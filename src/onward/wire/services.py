@@ -16,6 +16,8 @@ class ServiceDeclaration(Body, frozen=True):
     name: Name
     task_types: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=100)]
     schema: Mapping[str, Any] = {}  # JSON Schema of the payload, by task type
+    description: Annotated[str, Meta(max_length=4_000)] = ""  # for people and for models
+    output: Mapping[str, Any] = {}  # JSON Schema of the result, by task type
     via: Via = "any"
     requires_approval: bool = False
     sensitive: Annotated[tuple[str, ...], Meta(max_length=100)] = ()  # paths in the payload
@@ -27,6 +29,8 @@ class ServiceView(Wire, frozen=True):
     name: str
     task_types: tuple[str, ...]
     schema: Mapping[str, Any]
+    description: str
+    output: Mapping[str, Any]
     via: Via
     requires_approval: bool
     sensitive: tuple[str, ...]

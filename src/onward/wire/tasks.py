@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from onward.wire.base import (
     Body,
+    CallbackUrl,
     Cursor,
     Instant,
     Key,
@@ -29,6 +30,12 @@ from onward.wire.base import (
 )
 
 _OVER = frozenset({"succeeded", "failed", "dead", "canceled"})
+_LAST_EVENTS = frozenset(
+    {"task.succeeded", "task.failed", "task.canceled", "task.dlq", "task.abandoned"}
+)
+# What `onward.enqueue` hands in: no larger than what the server reads of any other submission.
+ENQUEUED_BYTES = 1 << 20
+TOO_LARGE = "the submission is larger than 1 MiB"
 # Not a class: the server passes on what is stored, and a client reads a dict.
 _FAULT = {
     "type": ["object", "null"],
@@ -70,6 +77,7 @@ class Submit(Body, frozen=True):
     backoff_ms: Annotated[tuple[Ms, ...], Meta(max_length=100)] | None = None
     requires_approval: bool | None = None
     approval: ApprovalTerms | None = None
+    callback_url: CallbackUrl | None = None
 
     def __post_init__(self) -> None:
         if self.delay_ms is not None and self.run_at is not None:
@@ -104,8 +112,10 @@ class TaskView(Wire, frozen=True):
     failures: int
     retries: int
     session_id: str | None
+    owner: str | None  # the id of the key that handed it in
     parent_id: str | None
     idempotency_key: str | None
+    callback_url: str | None  # where its end is posted to
     links: Mapping[str, str]
 
     @property
@@ -131,6 +141,11 @@ class TaskEvent(Wire, frozen=True):
     type: str
     at: Instant
     data: Any
+
+    @property
+    def is_last(self) -> bool:
+        """The task is over with it."""
+        return self.type in _LAST_EVENTS
 
 
 class Explanation(Wire, frozen=True):

@@ -12,13 +12,6 @@ from onward.workers.http.registry import TRANSPORT as HTTP
 from onward.workers.http.registry import Registry
 from onward.workers.roster import Member, Roster
 
-OUT_OF_REACH = {
-    "celery": (
-        "a Celery worker reads its messages from the broker, not from here",
-        "send its process SIGTERM: Celery finishes what runs, and ends",
-    ),
-}
-
 
 class Drains:
     def __init__(self, roster: Roster, registry: Registry) -> None:
@@ -27,9 +20,11 @@ class Drains:
 
     async def set(self, id: WorkerId, *, draining: bool) -> Member:
         member = await self._find(id)
-        if member.transport in OUT_OF_REACH:
-            message, hint = OUT_OF_REACH[member.transport]
-            raise Conflict(message, hint=hint)
+        if member.transport == "celery":
+            raise Conflict(
+                "a Celery worker reads its messages from the broker, not from here",
+                hint="send its process SIGTERM: Celery finishes what runs, and ends",
+            )
         if member.transport != HTTP:
             return await self._roster.drain(member, draining=draining)
         await self._registry.drain(id, draining=draining)
@@ -41,7 +36,7 @@ class Drains:
             await self._roster.refresh()
             member = self._known(id)
         if member is None:
-            raise NotFound(f"no worker {id!r} is here", step=NextStep(Step.LIST_WORKERS))
+            raise NotFound(f"no worker {id!r} is connected", step=NextStep(Step.LIST_WORKERS))
         return member
 
     def _known(self, id: WorkerId) -> Member | None:

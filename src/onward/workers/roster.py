@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -33,11 +33,16 @@ def group_of(queue: str) -> str | None:
     return queue.removeprefix("group:") if queue.startswith("group:") else None
 
 
-def is_service(queue: str) -> bool:
-    """What workers may serve by name. Runs of flows and webhooks are the server's own: a worker
-    that claimed one could end it with any result.
+def is_internal(queue: str) -> bool:
+    """Runs of flows and webhooks are the server's own: a worker that claimed one could end it with
+    any result.
     """
-    return not queue.startswith(("group:", "flow:", "onward:"))
+    return queue.startswith(("flow:", "onward:"))
+
+
+def is_service(queue: str) -> bool:
+    """What workers may serve by name."""
+    return not is_internal(queue) and not queue.startswith("group:")
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +140,10 @@ class Roster:
 
     def served_by_others(self, queue: str) -> bool:
         return self._serving_first[queue] > 0
+
+    def serving(self) -> Mapping[str, int]:
+        """By queue, how many workers take its tasks; as last read."""
+        return self._serving
 
     def members(self) -> Sequence[Member]:
         return sorted(self._all.values(), key=lambda member: member.since)

@@ -13,7 +13,8 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable, Unreadable
 from onward.core.outcome import Failed, Outcome, Released
 from onward.core.slots import WorkerSlots
-from onward.core.task import Claimed, Fault, WorkerId
+from onward.core.task import Claimed, WorkerId
+from onward.faults import Fault
 
 log = structlog.get_logger("onward.runner")
 
@@ -30,21 +31,19 @@ class Runner:
         worker: WorkerId,
         queues: Iterable[str],
         slots: int,
-        lease_ms: int,
         keeps: Callable[[Claimed], bool] = lambda _: False,
     ) -> None:
         """`keeps`: whether this attempt, which is no longer ours, still occupies its slot."""
         self._dispatcher = dispatcher
         self._executor = executor
         self._slots = slots
-        self._lease_ms = lease_ms
         self._keeps = keeps
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
         self.taken = 0  # tasks, since it was made
         self._settling: set[asyncio.Future[Verdict]] = set()
         self._let_go: set[tuple[str, int]] = set()
         self.worker_slots = WorkerSlots(
-            worker, queues, lease_ms=lease_ms, deliver=self._deliver, stop=self._stop
+            worker, queues, lease_ms=dispatcher.lease_ms, deliver=self._deliver, stop=self._stop
         )
 
     def start(self) -> None:
@@ -121,7 +120,7 @@ class Runner:
         if isinstance(error, LedgerUnavailable):
             # The ledger does not answer: the result is settled again while the lease may last.
             log.warning("settlement postponed", task=task.id, error=str(error))
-            self._dispatcher.spawn(self._dispatcher.settle_surely(task, outcome, self._lease_ms))
+            self._dispatcher.spawn(self._dispatcher.settle_surely(task, outcome))
         elif error is not None:
             log.error("settlement failed", task=task.id, error=repr(error))
 

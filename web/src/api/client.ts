@@ -31,8 +31,15 @@ export async function get<T>(path: string, signal?: AbortSignal, { masked = true
   return read<T>(await send(asked, signal ? { signal } : {}), path === "/health");
 }
 
-export async function post<T>(path: string, body?: unknown): Promise<T> {
-  const init: RequestInit = { method: "POST", headers: { "content-type": "application/json" } };
+let loggedOut = (): void => {};
+
+/** Called whenever the server asks who this is: no key, or one that holds no longer. */
+export function whenLoggedOut(act: () => void): void {
+  loggedOut = act;
+}
+
+export async function post<T>(path: string, body?: unknown, { keepalive = false } = {}): Promise<T> {
+  const init: RequestInit = { method: "POST", headers: { "content-type": "application/json" }, keepalive };
   if (body !== undefined) init.body = JSON.stringify(body);
   return read<T>(await send(path, init));
 }
@@ -64,12 +71,19 @@ export async function raw(
   return { status: answer.status, ms: performance.now() - begun, text };
 }
 
+/** The status alone. */
+export async function probe(path: string, signal: AbortSignal): Promise<number> {
+  return (await send(path, { signal })).status;
+}
+
 async function send(path: string, init: RequestInit): Promise<Response> {
   try {
-    return await fetch(path, init);
+    const answer = await fetch(path, init);
+    if (answer.status === 401 && path !== "/api/v2/login") loggedOut();
+    return answer;
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new Problem(0, "Server unreachable", "The page reconnects by itself");
+    throw new Problem(0, "Server unreachable", "Reconnecting…");
   }
 }
 
@@ -78,10 +92,11 @@ async function read<T>(answer: Response, even503 = false): Promise<T> {
   const text = await answer.text();
   const report = even503 && answer.status === 503 && answer.headers.get("content-type") === "application/json";
   if (answer.ok || report) return (text ? parse(text) : null) as T;
-  throw problem(answer.status, answer.statusText, text);
+  throw problemOf(answer.status, text, answer.statusText);
 }
 
-function problem(status: number, title: string, text: string): Problem {
+/** What a refusal says of itself, in the words of whichever door. */
+export function problemOf(status: number, text: string, title = ""): Problem {
   let said: Record<string, unknown> = {};
   try {
     const body: unknown = JSON.parse(text);

@@ -61,7 +61,7 @@ queries.getQueryCache().subscribe(({ type, query }) => {
 export function useData<T>(
   path: string | null,
   concerns: Concerns = always,
-  edition?: number,
+  edition?: number | string,
 ): UseQueryResult<T, Error> {
   return useQuery<T>({
     queryKey: [path, edition],
@@ -98,15 +98,16 @@ export function of(id: string): Concerns {
   return (changed) => changed === null || changed.includes(id);
 }
 
-interface Action<In, Out> {
-  run: (input: In) => void;
+export interface Action<In = void, Out = unknown> {
+  run: (input: In, then?: () => void) => void; // `then` only if it was not refused
   busy: boolean;
   error: Error | null;
   reset: () => void;
   result: Out | undefined;
 }
 
-/** Something a button does. Its end is said in a toast; everything shown is read again. */
+/** Something a button does. Its end is said in a toast; everything shown is read again.
+ * `quiet`: a refusal is shown where the button is, by `<Refusal>`; anything else in a dialog would be behind it. */
 export function useAction<In = void, Out = unknown>(
   work: (input: In) => Promise<Out>,
   {
@@ -126,5 +127,6 @@ export function useAction<In = void, Out = unknown>(
       if (!quiet) say(error.message, { bad: true, hint: error instanceof Problem ? error.hint : null });
     },
   });
-  return { run: action.mutate, busy: action.isPending, error: action.error, reset: action.reset, result: action.data };
+  const run = (input: In, then?: () => void): void => action.mutate(input, { onSuccess: () => then?.() });
+  return { run, busy: action.isPending, error: action.error, reset: action.reset, result: action.data };
 }

@@ -1,9 +1,10 @@
 // One stream from the server keeps the whole page true. It pauses by hand, and by itself while nobody looks.
 import { useEffect, useEffectEvent } from "react";
 import { watched } from "../lib/watched";
+import { probe } from "./client";
 import type { Change, Point, Snapshot } from "./types";
 
-export type LiveStatus = "connecting" | "live" | "paused" | "gone";
+export type LiveStatus = "connecting" | "live" | "paused" | "gone" | "refused";
 
 export interface LiveView {
   status: LiveStatus;
@@ -50,7 +51,9 @@ function connect(): void {
   };
   const lost = (): void => {
     if (source !== mine) return;
+    const refused = mine.readyState === EventSource.CLOSED; // the browser itself would try again, were it only away
     disconnect();
+    if (refused) return void whyRefused();
     show({ status: retry ? "gone" : view.status === "live" ? "connecting" : "gone" });
     timer = window.setTimeout(connect, RETRY_MS[Math.min(retry++, RETRY_MS.length - 1)]);
   };
@@ -78,6 +81,21 @@ function connect(): void {
   });
 }
 
+/** The browser does not tell the status. Asked for once more, 401 leads to the log-in; 403: this key may not listen. */
+async function whyRefused(): Promise<void> {
+  try {
+    const control = new AbortController();
+    const answer = await probe("/api/v2/live", control.signal);
+    control.abort();
+    if (answer === 401) return;
+    if (answer === 403) return show({ status: "refused" });
+  } catch {
+    // not reached: tried again like a connection that was lost
+  }
+  show({ status: "gone" });
+  timer = window.setTimeout(connect, RETRY_MS[Math.min(retry++, RETRY_MS.length - 1)]);
+}
+
 function rows(columns: Snapshot["history"]): Point[] {
   const names = Object.keys(columns) as (keyof Point)[];
   return columns.at.map(
@@ -99,6 +117,12 @@ export function setPaused(value: boolean): void {
     show({ status: "connecting" });
     connect();
   }
+}
+
+/** Also after a log-in. */
+export function connectLive(): void {
+  retry = 0;
+  if (!paused) connect();
 }
 
 export function startLive(): void {

@@ -21,6 +21,7 @@ export type Abandoned = Schemas["Abandoned"];
 export type Worker = Schemas["WorkerView"];
 export type Service = Schemas["ServiceView"];
 export type Queue = Schemas["QueueView"];
+export type AttentionItem = Schemas["AttentionItem"];
 export type Session = Schemas["SessionView"];
 export type Notification = Schemas["NotificationView"];
 export type Preferences = Schemas["PreferencesView"];
@@ -49,3 +50,9 @@ export type Point = Schemas["Point"];
 export type Change = Schemas["Change"];
 /** The document names no keys of the history: they are the fields of a point. */
 export type Snapshot = Schemas["Snapshot"] & { history: { [K in keyof Point]: Point[K][] } };
+
+export type Me = Schemas["Me"];
+export type Key = Schemas["KeyView"];
+export type KeyCreated = Schemas["KeyCreated"];
+export type CreateKey = Schemas["CreateKey"];
+export type AuditEntry = Schemas["AuditEntry"];

@@ -1,5 +1,4 @@
 // The small things that every view is made of.
-import { useState } from "react";
 import type { ReactNode } from "react";
 import { Problem } from "../api/client";
 import type { Task } from "../api/types";
@@ -190,12 +189,14 @@ export function Ago({ at }: { at: number | null }): ReactNode {
   );
 }
 
-/** How long it has run, or ran. */
+/** How long it has run, or ran. A run of a flow is claimed at each step: it counts from its beginning. */
 export function Took({ task }: { task: Task }): ReactNode {
   const now = useNow();
-  if (!task.started_at) return null;
-  const end = task.finished_at ?? (task.state === "running" ? now : null);
-  return end === null ? null : span(Math.max(0, end - task.started_at));
+  const run = task.type.startsWith("flow:") && task.type !== "flow:approval";
+  const begun = run ? task.created_at : task.started_at;
+  if (!begun) return null;
+  const end = task.finished_at ?? (run || task.state === "running" ? now : null);
+  return end === null ? null : span(Math.max(0, end - begun));
 }
 
 function copyBySelecting(text: string): boolean {
@@ -232,9 +233,14 @@ export function Copy({
   );
 }
 
+/** Its end: what two ids of one minute differ in. The same everywhere, so that the eye can match them. */
+export function shortId(id: string): string {
+  return id.length > 18 ? `…${id.slice(-12)}` : id;
+}
+
 /** An id, short enough to read; the whole of it to copy. */
 export function Id({ id, to }: { id: string; to?: string }): ReactNode {
-  const short = id.length > 18 ? `${id.slice(0, 8)}…${id.slice(-6)}` : id;
+  const short = shortId(id);
   return to ? (
     <Link to={to} className="mono" title={id}>
       {short}
@@ -268,11 +274,17 @@ export function Empty({
   );
 }
 
-export function Command({ text }: { text: string }): ReactNode {
+/** A command of ours is made to reach this server: others listen elsewhere. */
+export function forHere(command: string): string {
+  const usual = /^http:\/\/(127\.0\.0\.1|localhost):8070$/.test(location.origin);
+  return usual || !command.startsWith("onward ") ? command : `${command} --server ${location.origin}`;
+}
+
+export function Command({ text, what = "command" }: { text: string; what?: string }): ReactNode {
   return (
     <div className="command">
-      <code>{text}</code>
-      <Copy text={text} label="Copy command" />
+      <code>{forHere(text)}</code>
+      <Copy text={forHere(text)} label={`Copy ${what}`} />
     </div>
   );
 }
@@ -294,13 +306,30 @@ export function ProblemBox({ error, again }: { error: Error; again?: () => void 
       <Icon name={gone ? "search" : "warn"} size={20} />
       <div>
         <p>{error.message}</p>
-        {error instanceof Problem && error.hint && <p className="faint small">{error.hint}</p>}
+        {error instanceof Problem && error.hint && !gone && <p className="faint small">{error.hint}</p>}
       </div>
       {again && (
         <button type="button" onClick={again}>
           Retry
         </button>
       )}
+    </div>
+  );
+}
+
+/** Why the server did not do it, beside the button that asked for it. */
+export function Refusal({ of: { error } }: { of: { error: Error | null } }): ReactNode {
+  if (!error) return null;
+  const { hint, faults } = error instanceof Problem ? error : { hint: null, faults: [] };
+  return (
+    <div className="fault" role="alert">
+      {error.message}
+      {faults.map((fault) => (
+        <div key={fault.pointer}>
+          <code>{fault.pointer}</code> {fault.message}
+        </div>
+      ))}
+      {hint && <div className="faint">{hint}</div>}
     </div>
   );
 }
@@ -372,36 +401,5 @@ export function Tabs<T extends string>({
         </button>
       ))}
     </div>
-  );
-}
-
-/** A button that asks once more before it does something that cannot be undone. */
-export function Sure({
-  children,
-  sure,
-  onSure,
-  className = "",
-  disabled = false,
-}: {
-  children: ReactNode;
-  sure: string;
-  onSure: () => void;
-  className?: string;
-  disabled?: boolean;
-}): ReactNode {
-  const [asked, setAsked] = useState(false);
-  return (
-    <button
-      type="button"
-      className={`${className} ${asked ? "danger" : ""}`}
-      disabled={disabled}
-      onBlur={() => setAsked(false)}
-      onClick={() => {
-        setAsked(!asked);
-        if (asked) onSure();
-      }}
-    >
-      {asked ? sure : children}
-    </button>
   );
 }

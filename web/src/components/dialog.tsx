@@ -1,7 +1,21 @@
 // The browser's own dialog: it keeps the focus inside and Escape closes it.
-import { useEffect, useRef } from "react";
+import { useEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
 import { Icon } from "./icon";
+import { Toasts } from "./toasts";
+
+const SETTLED_MS = 500;
+
+/** False for half a second. A double click on the button that opened a dialog must neither answer nor close it:
+ * its second click lands on whatever has come under the pointer meanwhile. */
+export function useSettled(): boolean {
+  const [settled, setSettled] = useState(false);
+  useEffect(() => {
+    const later = setTimeout(() => setSettled(true), SETTLED_MS);
+    return () => clearTimeout(later);
+  }, []);
+  return settled;
+}
 
 export function Dialog({
   title,
@@ -15,9 +29,10 @@ export function Dialog({
   wide?: boolean;
 }): ReactNode {
   const box = useRef<HTMLDialogElement>(null);
+  const settled = useSettled();
   useEffect(() => {
     box.current?.showModal();
-    box.current?.querySelector<HTMLElement>("input, textarea, select")?.focus(); // not the button that closes it
+    box.current?.querySelector<HTMLElement>("input, textarea, select, [data-focus]")?.focus(); // not the button that closes it
   }, []);
   return (
     <dialog
@@ -26,7 +41,7 @@ export function Dialog({
       aria-label={title}
       onClose={onClose}
       onClick={(event) => {
-        if (event.target === box.current) box.current?.close();
+        if (settled && event.target === box.current) box.current?.close();
       }}
     >
       <div className="dialog">
@@ -38,6 +53,7 @@ export function Dialog({
         </div>
         {children}
       </div>
+      <Toasts />
     </dialog>
   );
 }

@@ -5,7 +5,11 @@ import { parse, post } from "../api/client";
 import { useAction, useTyped } from "../api/data";
 import type { Drawn, Flaw, Flow, Validated } from "../api/types";
 import { atNodes, outlineOf } from "../lib/definition";
-import { Card, Form, Notice } from "./basics";
+import { useDraft } from "../lib/kept";
+import { Act } from "./act";
+import { Card, Form, Notice, Refusal } from "./basics";
+import { Dialog } from "./dialog";
+import { Diff } from "./diff";
 import { FlowGraph } from "./graph";
 import { Icon } from "./icon";
 import { faultOf, pretty } from "../lib/json";
@@ -37,14 +41,22 @@ const PAUSE_MS = 350; // after the last key
 export function FlowEditor({
   flow,
   definition,
+  newest,
   after,
 }: {
-  flow: Pick<Flow, "id" | "name"> | null;
-  definition: unknown;
+  flow: Pick<Flow, "id" | "name" | "version"> | null;
+  definition: unknown; // to begin with
+  newest: unknown; // what is published, to compare with
   after: (made: Drawn) => void;
 }): ReactNode {
   const [name, setName] = useState(flow?.name ?? "");
-  const [text, setText] = useState(() => pretty(definition ?? EXAMPLE));
+  const [draft, setDraft] = useDraft(flow?.id ?? "");
+  const version = flow?.version ?? 0;
+  const begin = pretty(definition ?? EXAMPLE);
+  const text = draft?.text ?? begin;
+  const setText = (next: string): void =>
+    setDraft(next === begin ? null : { base: draft?.base ?? version, text: next });
+  const [reviewing, setReviewing] = useState(false);
   const [chosen, choose] = useState("");
   const box = useRef<HTMLTextAreaElement>(null);
   const broken = faultOf(text);
@@ -58,8 +70,16 @@ export function FlowEditor({
       flow
         ? post<Drawn>(`/api/v2/flows/${encodeURIComponent(flow.id)}/versions`, { definition: read })
         : post<Drawn>("/api/v2/flows", { name, definition: read }),
-    { done: (made) => `Published ${made.name}, version ${made.version}`, after },
+    {
+      done: (made) => `Published ${made.name}, version ${made.version}`,
+      quiet: true,
+      after: (made) => {
+        setDraft(null);
+        after(made);
+      },
+    },
   );
+  const unchanged = flow !== null && pretty(newest) === pretty(read);
   const faults = atNodes(checked?.faults ?? [], read);
   /** To where it is written, as near as its name tells. */
   const show = (node: string | null): void => {
@@ -71,7 +91,7 @@ export function FlowEditor({
     box.current.scrollTop = (text.slice(0, at).split("\n").length - 4) * 18.85;
   };
   return (
-    <Form onSubmit={() => publish.run()}>
+    <Form onSubmit={() => setReviewing(true)}>
       <div className="row">
         {!flow && (
           <label className="field grow">
@@ -79,13 +99,49 @@ export function FlowEditor({
             <input value={name} required maxLength={200} onChange={(event) => setName(event.target.value)} />
           </label>
         )}
-        <button
-          className="primary push"
-          disabled={publish.busy || broken !== null || faults.length > 0 || (!flow && !name)}
+        {draft && (
+          <span className="faint">
+            Draft, kept in this browser
+            {draft.base !== version && `; it began with version ${draft.base}, the newest is ${version}`}
+          </span>
+        )}
+        {draft && (
+          <button type="button" onClick={() => setDraft(null)}>
+            Discard draft
+          </button>
+        )}
+        {unchanged && <span className="faint push">No changes since version {version}</span>}
+        <Act
+          needs="operate"
+          type="submit"
+          className={`primary ${unchanged ? "" : "push"}`}
+          disabled={broken !== null || faults.length > 0 || unchanged || (!flow && !name)}
         >
-          <Icon name="check" /> {flow ? "Publish new version" : "Publish"}
-        </button>
+          <Icon name="check" /> Review and publish
+        </Act>
       </div>
+      {reviewing && (
+        <Dialog
+          title={flow ? `Publish version ${version + 1} of ${flow.name}?` : `Publish ${name}?`}
+          onClose={() => setReviewing(false)}
+          wide
+        >
+          <p className="faint">
+            New runs use what is published; runs that have begun keep their version.
+            {checked && checked.warnings.length > 0 && ` Warnings: ${checked.warnings.length}.`}
+          </p>
+          <Diff before={flow ? newest : {}} after={read} />
+          <Refusal of={publish} />
+          <div className="dialog-acts">
+            <button type="button" onClick={() => setReviewing(false)} data-focus>
+              Keep editing
+            </button>
+            <button type="button" className="primary" disabled={publish.busy} onClick={() => publish.run()}>
+              Publish {flow ? `version ${version + 1}` : ""}
+            </button>
+          </div>
+        </Dialog>
+      )}
       <div className="grid-2">
         <label className="field">
           <span>Definition</span>

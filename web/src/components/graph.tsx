@@ -8,6 +8,7 @@ import { useParam } from "../routes";
 import { NODES } from "../words";
 import type { NodeState } from "../words";
 import { Tabs } from "./basics";
+import { GraphFrame } from "./graphframe";
 import { Icon } from "./icon";
 
 export interface NodeLook {
@@ -28,9 +29,8 @@ interface GraphProps {
   follow?: boolean;
 }
 
-const SMALLEST = 0.62; // a wide picture shrinks so far, then it scrolls
 const FORMS = [
-  ["graph", "Graph"],
+  ["graph", "Diagram"],
   ["list", "List"],
 ] as const;
 
@@ -91,48 +91,60 @@ function Picture(props: GraphProps): ReactNode {
     });
   }, [current, picture]);
   return (
-    <div className="graph-frame" ref={box} tabIndex={0} role="region" aria-label={`${label}, ${nodes.length} nodes`}>
-      <svg
-        className="graph"
-        width={picture.w + 8}
-        height={picture.h + 12}
-        viewBox={`-4 -6 ${picture.w + 8} ${picture.h + 12}`}
-        style={{ minWidth: Math.round(picture.w * SMALLEST) }}
-      >
-        <title>{label}</title>
-        <defs>
-          {["tip", "tip-went"].map((tip) => (
-            <marker
-              key={tip}
-              id={tip}
-              className={tip}
-              viewBox="0 0 8 8"
-              refX="7"
-              refY="4"
-              markerWidth="9"
-              markerHeight="9"
-              markerUnits="userSpaceOnUse"
-              orient="auto"
-            >
-              <path d="M0 0.5L8 4L0 7.5Z" />
-            </marker>
+    <GraphFrame
+      size={{ w: picture.w + 8, h: picture.h + 12 }}
+      label={`${label}, ${nodes.length} nodes`}
+      box={box}
+      map={picture.nodes.map(({ node, x, y, w, h }) => (
+        <rect
+          key={node.key}
+          className={`node-${looks ? NODES[looks.get(node.key)?.state ?? "none"].tone : "plain"}`}
+          {...{ x, y, width: w, height: h, rx: 12 }}
+        />
+      ))}
+    >
+      {(scale) => (
+        <svg
+          className="graph"
+          width={Math.round((picture.w + 8) * scale)}
+          height={Math.round((picture.h + 12) * scale)}
+          viewBox={`-4 -6 ${picture.w + 8} ${picture.h + 12}`}
+        >
+          <title>{label}</title>
+          <defs>
+            {["tip", "tip-went"].map((tip) => (
+              <marker
+                key={tip}
+                id={tip}
+                className={tip}
+                viewBox="0 0 8 8"
+                refX="7"
+                refY="4"
+                markerWidth="9"
+                markerHeight="9"
+                markerUnits="userSpaceOnUse"
+                orient="auto"
+              >
+                <path d="M0 0.5L8 4L0 7.5Z" />
+              </marker>
+            ))}
+          </defs>
+          {picture.nodes.map((one) => one.box && <Box key={one.node.key} placed={one} {...props} />)}
+          {picture.lines.map((line) => (
+            <path
+              key={`${line.from} ${line.action} ${line.to}`}
+              d={line.path}
+              className={lineClass(line, looks, taken)}
+              markerEnd={taken?.has(`${line.from}\n${line.action}`) ? "url(#tip-went)" : "url(#tip)"}
+            />
           ))}
-        </defs>
-        {picture.nodes.map((one) => one.box && <Box key={one.node.key} placed={one} {...props} />)}
-        {picture.lines.map((line) => (
-          <path
-            key={`${line.from} ${line.action} ${line.to}`}
-            d={line.path}
-            className={lineClass(line, looks, taken)}
-            markerEnd={taken?.has(`${line.from}\n${line.action}`) ? "url(#tip-went)" : "url(#tip)"}
-          />
-        ))}
-        {picture.lines.map(
-          (line) => line.action !== "default" && <Action key={`${line.from} ${line.action}`} line={line} />,
-        )}
-        {picture.nodes.map((one) => !one.box && <Box key={one.node.key} placed={one} {...props} />)}
-      </svg>
-    </div>
+          {picture.lines.map(
+            (line) => line.action !== "default" && <Action key={`${line.from} ${line.action}`} line={line} />,
+          )}
+          {picture.nodes.map((one) => !one.box && <Box key={one.node.key} placed={one} {...props} />)}
+        </svg>
+      )}
+    </GraphFrame>
   );
 }
 

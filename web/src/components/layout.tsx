@@ -3,14 +3,18 @@ import { Suspense, useEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
 import { seldom, useData } from "../api/data";
 import { setPaused, useLive } from "../api/live";
+import { useLack, useMe } from "../api/me";
 import type { Approval, Page } from "../api/types";
 import { goFirst, useKeys } from "../lib/keys";
+import { usePageTitle } from "../lib/title";
 import { clock, number, setServerTime } from "../lib/time";
 import { useTheme } from "../lib/kept";
 import type { Theme } from "../lib/kept";
 import { PAGES } from "../pages";
 import { go, Link, usePlace } from "../routes";
 import { Skeleton } from "./basics";
+import { Brand } from "./brand";
+import { BulkBar } from "./bulk";
 import { Icon } from "./icon";
 import { Help, Palette } from "./palette";
 import { say, Toasts } from "./toasts";
@@ -29,11 +33,11 @@ export function Layout({ children, title }: { children: ReactNode; title: string
   const menu = menuOn === path;
   const main = useRef<HTMLElement>(null);
   const was = useRef(path);
+  usePageTitle(title);
   useEffect(() => {
-    document.title = `${title} · Onward`;
     if (was.current !== path) main.current?.focus({ preventScroll: true }); // a reader is told of the new page
     was.current = path;
-  }, [path, title]);
+  }, [path]);
   useKeys({
     "mod+k": () => setAsking("palette"),
     "?": () => setAsking("help"),
@@ -60,24 +64,22 @@ export function Layout({ children, title }: { children: ReactNode; title: string
         >
           <Icon name="menu" size={20} />
         </button>
-        <Link to="/" className="brand">
-          <svg width="26" height="26" viewBox="0 0 32 32" aria-hidden="true">
-            <rect width="32" height="32" rx="8" />
-            <path d="M8 9l7 7-7 7M17 9l7 7-7 7" />
-          </svg>
-          Onward
+        <Link to="/" className="home">
+          <Brand />
         </Link>
         <button type="button" className="finder" onClick={() => setAsking("palette")}>
           <Icon name="search" />
           <span>Go to…</span>
           <kbd aria-hidden="true">Ctrl K</kbd>
         </button>
+        <Who />
         <LiveControl />
       </header>
       <Nav open={menu} path={path} help={() => setAsking("help")} />
       <main id="main" ref={main} tabIndex={-1}>
         <Gone />
         <Suspense fallback={<Skeleton rows={6} />}>{children}</Suspense>
+        <BulkBar />
       </main>
       {asking === "palette" && <Palette onClose={() => setAsking(null)} />}
       {asking === "help" && <Help onClose={() => setAsking(null)} />}
@@ -89,15 +91,17 @@ export function Layout({ children, title }: { children: ReactNode; title: string
 function Nav({ open, path, help }: { open: boolean; path: string; help: () => void }): ReactNode {
   const live = useLive();
   const [theme, setTheme] = useTheme();
+  const notAdmin = useLack("admin") !== undefined;
   const waiting = live.now?.states.waiting ?? 0;
   const asked = useData<Page<Approval>>(waiting ? "/api/v2/approvals?limit=100" : null, seldom, waiting);
-  const approvals = waiting ? (asked.data?.items.length ?? 0) : 0;
+  const asking = waiting ? (asked.data?.items.length ?? 0) : 0;
+  const approvals = asked.data?.next ? `${asking}+` : asking ? number(asking) : "";
   return (
     <nav className={open ? "side open" : "side"} aria-label="Pages">
       {GROUPS.map((group) => (
         <ul key={group}>
           {PAGES.map(({ nav, title, path: where }) => {
-            if (nav?.group !== group) return null;
+            if (nav?.group !== group || (nav.needs === "admin" && notAdmin)) return null;
             const here = where === "/" ? path === "/" : path === where || path.startsWith(`${where}/`);
             const count = nav.count?.(live, approvals);
             return (
@@ -105,7 +109,7 @@ function Nav({ open, path, help }: { open: boolean; path: string; help: () => vo
                 <Link to={where} aria-current={here ? "page" : undefined}>
                   <Icon name={nav.icon} />
                   <span className="grow">{title}</span>
-                  {!!count && <span className="count">{number(count)}</span>}
+                  {!!count && <span className="count">{count}</span>}
                 </Link>
               </li>
             );
@@ -135,7 +139,25 @@ function Nav({ open, path, help }: { open: boolean; path: string; help: () => vo
   );
 }
 
-const SAID = { live: "Live", connecting: "Connecting", paused: "Paused", gone: "Unreachable" } as const;
+/** Whose key this browser is logged in with. */
+function Who(): ReactNode {
+  const key = useMe()?.key;
+  if (!key) return null;
+  return (
+    <Link to="/settings" className="button who" title={`Logged in as ${key.name}: ${key.scopes.join(", ")}`}>
+      <Icon name="key" />
+      <span className="who-name clip">{key.name}</span>
+    </Link>
+  );
+}
+
+const SAID = {
+  live: "Live",
+  connecting: "Connecting",
+  paused: "Paused",
+  gone: "Unreachable",
+  refused: "Not live",
+} as const;
 
 function LiveControl(): ReactNode {
   const { status, now, restarted } = useLive();
@@ -164,6 +186,17 @@ function LiveControl(): ReactNode {
 
 function Gone(): ReactNode {
   const { status, now } = useLive();
+  const lack = useLack("read");
+  if (status === "refused")
+    return (
+      <div className="notice tone-wait" role="status">
+        <Icon name="warn" />
+        <span>
+          <strong>No live updates.</strong> {lack ?? "The server refused them"}. What you see is as it was when the view
+          was opened.
+        </span>
+      </div>
+    );
   if (status !== "gone") return null;
   return (
     <div className="banner" role="alert">

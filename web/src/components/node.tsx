@@ -3,21 +3,23 @@ import { useState } from "react";
 import type { ReactNode } from "react";
 import { parse, post, Problem, url } from "../api/client";
 import { never, useAction, useData } from "../api/data";
+import { useName } from "../api/me";
 import type { Approval, FlowNode, NodeRun, Run, SharedState } from "../api/types";
 import { callsOf, decoded, isOver, ofRun, ownShared } from "../lib/run";
 import type { Step } from "../lib/run";
-import { useDecision } from "../lib/decision";
-import { useIdentity } from "../lib/kept";
+import { decide, useMade } from "../lib/decision";
 import { useWhole } from "../lib/masked";
 import { clock, span, useNow } from "../lib/time";
 import { go, Link } from "../routes";
 import { atIt, NODES } from "../words";
-import { Ago, Card, Facts, Form, Loading, Mark } from "./basics";
+import { Act } from "./act";
+import { Ago, Card, Facts, Form, Loading, Mark, Refusal } from "./basics";
 import { Dialog } from "./dialog";
 import type { NodeLook } from "./graph";
 import { aboutNode } from "./graph";
 import { Icon } from "./icon";
 import { Json, JsonEdit } from "./json";
+import { Undo } from "./undo";
 import { faultOf, pretty } from "../lib/json";
 
 const SHOWN = 20;
@@ -50,13 +52,13 @@ export function NodePanel({
         </span>
       }
       acts={
-        <button
-          type="button"
+        <Act
+          needs="operate"
           onClick={() => setForking(true)}
           title="Starts a new run at this node; this run is not changed"
         >
           <Icon name="redo" size={14} /> Fork from here
-        </button>
+        </Act>
       }
     >
       <div className="stack">
@@ -187,20 +189,27 @@ function Attempt({
 /** Approve or reject, where the run waits for it. */
 function Decide({ run, child }: { run: Run; child: string }): ReactNode {
   const approval = useData<Approval>(`/api/v2/approvals/${encodeURIComponent(child)}`, ofRun(run.id));
-  const [by, setBy] = useIdentity();
+  const { name: by, setName } = useName();
   const [comment, setComment] = useState("");
-  const decide = useDecision(by);
+  const made = useMade(approval.data?.id ?? "");
   if (approval.data?.status !== "open") return null;
-  const say = (word: "approve" | "reject"): void => decide.run({ approval: approval.data!, word, comment });
+  const say = (word: "approve" | "reject"): void => decide({ approval: approval.data!, word, comment, by });
   const { payload, reason, expires_at } = approval.data;
   const input = (payload as { input?: unknown } | null)?.input;
   return (
-    <form className="decide" onSubmit={(event) => event.preventDefault()}>
+    <form
+      className="decide"
+      onSubmit={(event) => {
+        event.preventDefault();
+        const { submitter } = event.nativeEvent;
+        if (submitter instanceof HTMLButtonElement) say(submitter.value as "approve" | "reject");
+      }}
+    >
       {reason && <p>{reason}</p>}
       {input != null && <Json value={input} label="input to approve" />}
       {expires_at !== null && (
         <p className="faint small">
-          The approval expires <Ago at={expires_at} />.
+          auto-{approval.data.default === "approve" ? "approves" : "rejects"} <Ago at={expires_at} />
         </p>
       )}
       <div className="fields">
@@ -213,19 +222,26 @@ function Decide({ run, child }: { run: Run; child: string }): ReactNode {
             onChange={(event) => setComment(event.target.value)}
           />
         </label>
-        <label className="field">
-          <span>Your name</span>
-          <input value={by} maxLength={128} onChange={(event) => setBy(event.target.value)} />
-        </label>
+        {setName && (
+          <label className="field">
+            <span>Your name</span>
+            <input value={by} required maxLength={128} onChange={(event) => setName(event.target.value)} />
+          </label>
+        )}
       </div>
-      <div className="dialog-acts">
-        <button type="button" disabled={decide.busy} onClick={() => say("reject")}>
-          <Icon name="cross" /> Reject
-        </button>
-        <button type="button" className="primary" disabled={decide.busy} onClick={() => say("approve")}>
-          <Icon name="check" /> Approve
-        </button>
-      </div>
+      <Refusal of={{ error: made?.error ?? null }} />
+      {made && !made.error ? (
+        <Undo made={made} />
+      ) : (
+        <div className="dialog-acts">
+          <Act needs="approve" type="submit" value="reject">
+            <Icon name="cross" /> Reject
+          </Act>
+          <Act needs="approve" type="submit" className="primary" value="approve">
+            <Icon name="check" /> Approve
+          </Act>
+        </div>
+      )}
     </form>
   );
 }
@@ -234,16 +250,17 @@ function SignalForm({ run, node }: { run: Run; node: FlowNode }): ReactNode {
   const [text, setText] = useState("true");
   const signal = useAction(
     () => post(`/api/v2/runs/${encodeURIComponent(run.id)}/signal`, { name: node.key, value: parse(text) }),
-    { done: "Signal sent" },
+    { done: "Signal sent", quiet: true },
   );
   return (
     <Form className="decide" onSubmit={() => signal.run()}>
       <p>Waiting for a signal{node.what && <> ({node.what})</>}.</p>
       <JsonEdit label="Value" value={text} onChange={setText} rows={2} />
+      <Refusal of={signal} />
       <div className="dialog-acts">
-        <button className="primary" disabled={signal.busy || faultOf(text) !== null}>
+        <Act needs="operate" type="submit" className="primary" disabled={signal.busy || faultOf(text) !== null}>
           <Icon name="chat" /> Send signal
-        </button>
+        </Act>
       </div>
     </Form>
   );
@@ -303,6 +320,7 @@ function ForkForm<T extends object>({
       }),
     {
       done: "Forked; this is the new run",
+      quiet: true,
       after: (made) => go(`/runs/${encodeURIComponent(made.id)}`),
     },
   );
@@ -321,7 +339,7 @@ function ForkForm<T extends object>({
       ) : (
         <JsonEdit label="Initial shared state" value={text} onChange={setTyped} rows={12} />
       )}
-      {refused && <p className="fault">{fork.error!.message}</p>}
+      <Refusal of={fork} />
       <div className="dialog-acts">
         {text !== before && (
           <button type="button" onClick={() => setTyped(null)}>

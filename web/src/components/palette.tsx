@@ -2,10 +2,12 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
 import { get, url } from "../api/client";
-import { useTyped } from "../api/data";
+import { never, useData, useTyped } from "../api/data";
 import { setPaused } from "../api/live";
-import type { Page, Task } from "../api/types";
-import { sessionAt } from "../lib/search";
+import type { Flow, Page, Queue, Schedule, Task, Worker } from "../api/types";
+import { flowAt } from "../lib/run";
+import { scheduleAt } from "../lib/schedule";
+import { sessionAt, tasksAt } from "../lib/search";
 import { PAGES } from "../pages";
 import { go, to } from "../routes";
 import { phaseWord, STATES } from "../words";
@@ -23,6 +25,34 @@ interface Choice {
 
 const PAUSE_MS = 150; // after the last key
 
+interface Named {
+  name: string;
+  id?: string;
+}
+
+/** Whatever has a name and a page, read when the palette is opened. */
+function useNamed(): Choice[] {
+  const flows = useData<Page<Flow>>("/api/v2/flows", never);
+  const schedules = useData<Page<Schedule>>("/api/v2/schedules?limit=1000", never);
+  const queues = useData<Page<Queue>>("/api/v2/queues", never);
+  const workers = useData<Page<Worker>>("/api/v2/workers", never);
+  const named = (what: string, icon: IconName, items: readonly Named[] | undefined, at: (one: Named) => string) =>
+    (items ?? []).map((one) => ({ name: `${what}: ${one.name}`, icon, act: () => go(at(one)) }));
+  return [
+    ...named("Flow", "graph", flows.data?.items, (one) => flowAt(one.name, one.id!)),
+    ...named("Schedule", "calendar", schedules.data?.items, (one) => scheduleAt(one.name)),
+    ...named("Queue", "layers", queues.data?.items, (one) => tasksAt({ queue: one.name })),
+    ...named(
+      "Worker",
+      "cpu",
+      workers.data?.items.map(({ id }) => ({ name: id })),
+      () => "/workers",
+    ),
+  ];
+}
+
+const NAMED = 8; // of each search, so that tasks are still seen
+
 const FIXED: readonly Choice[] = [
   ...PAGES.flatMap((page) => (page.nav ? [{ name: page.title, icon: page.nav.icon, act: () => go(page.path) }] : [])),
   ...STATES.map((state) => ({
@@ -30,6 +60,11 @@ const FIXED: readonly Choice[] = [
     icon: "list" as const,
     act: () => go(to("/tasks", { q: `state:${state}` })),
   })),
+  { name: "Submit a task", icon: "flask", act: () => go("/playground?door=native") },
+  { name: "New flow", icon: "graph", act: () => go("/flows?new=1") },
+  { name: "New schedule", icon: "calendar", act: () => go("/schedules?new=1") },
+  { name: "Pause or resume a queue", icon: "layers", act: () => go("/queues") },
+  { name: "Retry dead letters", icon: "redo", act: () => go("/dead-letters") },
   { name: "Pause live updates", icon: "pause", act: () => setPaused(true) },
   { name: "Resume live updates", icon: "play", act: () => setPaused(false) },
 ];
@@ -43,8 +78,11 @@ export function Palette({ onClose }: { onClose: () => void }): ReactNode {
     get<Page<Task>>(url("/api/v2/tasks", { q, limit: 6, brief: true }), signal),
   );
   const tasks = asked === null ? [] : (found?.items ?? []);
+  const fits = (choice: Choice): boolean => choice.name.toLowerCase().includes(wanted);
+  const named = useNamed();
   const choices: Choice[] = [
-    ...FIXED.filter((choice) => choice.name.toLowerCase().includes(wanted)),
+    ...FIXED.filter(fits),
+    ...(wanted ? named.filter(fits).slice(0, NAMED) : []),
     ...tasks.map((task) => ({ name: `${task.type}  ${task.id}`, task, act: () => go(`/tasks/${task.id}`) })),
     ...(wanted
       ? [
@@ -71,7 +109,7 @@ export function Palette({ onClose }: { onClose: () => void }): ReactNode {
         aria-controls="choices"
         aria-activedescendant={`choice-${row}`}
         aria-label="Page, action or task"
-        placeholder="Page, action, or part of a task"
+        placeholder="Page, action, flow, queue, schedule, worker or part of a task"
         value={text}
         onChange={(event) => {
           setText(event.target.value);

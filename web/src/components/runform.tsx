@@ -6,7 +6,7 @@ import { useAction } from "../api/data";
 import type { RunBrief } from "../api/types";
 import { paramsOf } from "../lib/definition";
 import { go } from "../routes";
-import { Form, Tabs } from "./basics";
+import { Form, Refusal, Tabs } from "./basics";
 import { Dialog } from "./dialog";
 import { Icon } from "./icon";
 import { JsonEdit } from "./json";
@@ -57,6 +57,7 @@ export function RunForm({
       }),
     {
       done: "Run started",
+      quiet: true,
       after: (run) => go(`/runs/${encodeURIComponent(run.id)}`),
     },
   );
@@ -93,6 +94,7 @@ export function RunForm({
           <summary className="faint">Initial shared state</summary>
           <JsonEdit label="Shared state" value={shared} onChange={setShared} rows={4} />
         </details>
+        <Refusal of={start} />
         <div className="dialog-acts">
           <button
             className="primary"

@@ -3,14 +3,14 @@ import { useState } from "react";
 import type { ReactNode } from "react";
 import { post, Problem, put } from "../api/client";
 import { seldom, useAction, useData } from "../api/data";
-import type { Flow, Page, Schedule, ScheduleShown } from "../api/types";
+import type { Flow, Page, Schedule, ScheduleShown, Service } from "../api/types";
 import { bodyOf, draftOf, scheduleApi, UNITS } from "../lib/schedule";
 import type { ScheduleDraft } from "../lib/schedule";
 import { serverNow } from "../lib/time";
-import { Form, Tabs } from "./basics";
+import { Form, Refusal, Tabs } from "./basics";
 import { Dialog } from "./dialog";
 import { Icon } from "./icon";
-import { JsonEdit } from "./json";
+import { PayloadEdit } from "./payload";
 import { faultOf } from "../lib/json";
 
 const WHAT = [
@@ -33,9 +33,14 @@ export function ScheduleForm({
   after?: (made: ScheduleShown) => void;
 }): ReactNode {
   const flows = useData<Page<Flow>>("/api/v2/flows", seldom);
+  const services = useData<Page<Service>>("/api/v2/services", seldom);
+  const types = [...new Set(services.data?.items.flatMap((service) => service.task_types))];
   const known = (flows.data?.items ?? []).filter((flow) => flow.version > 0);
   const [draft, setDraft] = useState<ScheduleDraft>(() => draftOf(schedule, known, serverNow()));
-  const set = (part: Partial<ScheduleDraft>): void => setDraft({ ...draft, ...part });
+  const set = (part: Partial<ScheduleDraft>): void => {
+    save.reset(); // what was refused is not what stands here any more
+    setDraft({ ...draft, ...part });
+  };
   const body = (): Record<string, unknown> => bodyOf({ ...draft, flow: draft.flow || known[0]?.name || "" });
   const save = useAction(
     () =>
@@ -72,6 +77,7 @@ export function ScheduleForm({
     "session_id",
   ];
   const elsewhere = save.error && !shown.some((field) => at(field));
+  const hint = save.error instanceof Problem ? save.error.hint : null;
   const text = (
     field: "name" | "type" | "cron" | "timezone" | "queue" | "max_retries" | "timeout_ms" | "session_id",
     label: string,
@@ -100,7 +106,7 @@ export function ScheduleForm({
           <legend>What to run</legend>
           <Tabs label="What" value={draft.what} options={WHAT} onChange={(what) => set({ what })} />
           {draft.what === "type" ? (
-            text("type", "Task type", { required: true })
+            text("type", "Task type", { required: true, list: "types" })
           ) : (
             <label className="field">
               <span>Flow</span>
@@ -112,7 +118,8 @@ export function ScheduleForm({
               <Fault text={at("flow")} />
             </label>
           )}
-          <JsonEdit
+          <PayloadEdit
+            type={draft.what === "type" ? draft.type : ""}
             label={draft.what === "type" ? "Payload" : "Parameters"}
             value={draft.given}
             onChange={(given) => set({ given })}
@@ -223,11 +230,12 @@ export function ScheduleForm({
             </div>
           </details>
         )}
-        {elsewhere && (
-          <p className="fault" role="alert">
-            {save.error!.message}
-          </p>
-        )}
+        {elsewhere ? <Refusal of={save} /> : hint && <p className="faint small">{hint}</p>}
+        <datalist id="types">
+          {types.map((type) => (
+            <option key={type} value={type} />
+          ))}
+        </datalist>
         <datalist id="zones">
           {Intl.supportedValuesOf("timeZone").map((zone) => (
             <option key={zone} value={zone} />

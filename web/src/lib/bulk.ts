@@ -1,11 +1,12 @@
 // One thing done to many tasks, from the page: so many at a time, with a count, to be stopped at any moment.
-import { useRef, useState } from "react";
+// It belongs to the page, not to a view: whoever goes on to another view still sees it and can stop it.
 import { get, post, url } from "../api/client";
 import { refresh } from "../api/data";
 import type { Page, Task } from "../api/types";
 import { may } from "../words";
 import { searchParams } from "./search";
 import type { Search } from "./search";
+import { watched } from "./watched";
 
 export type BulkAct = "cancel" | "retry";
 
@@ -13,72 +14,83 @@ export interface BulkProgress {
   act: BulkAct;
   done: number;
   refused: number;
-  total: number | null; // not known before all that match were found
+  total: number;
   running: boolean;
 }
 
-const AT_ONCE = 5; // a browser opens no more connections than six to one server
+/** What a question is about: which tasks, some of them to look at, and how many are in no state for it. */
+export interface Found {
+  ids: string[];
+  sample: Task[];
+  skipped: number;
+}
 
-export async function* matching(search: Search, stop: AbortSignal): AsyncGenerator<Task> {
+const AT_ONCE = 5; // a browser opens no more connections than six to one server
+const SAMPLE = 5;
+
+export function among(tasks: readonly Task[], act: BulkAct, found: Found = { ids: [], sample: [], skipped: 0 }): Found {
+  const able = tasks.filter((task) => may(task, act));
+  found.ids.push(...able.map((task) => task.id));
+  found.sample.push(...able.slice(0, SAMPLE - found.sample.length));
+  found.skipped += tasks.length - able.length;
+  return found;
+}
+
+export async function matching(
+  search: Search,
+  act: BulkAct,
+  stop: AbortSignal,
+  counted: (count: number) => void,
+): Promise<Found> {
+  const found = among([], act);
   let cursor: string | null = null;
   do {
-    const page: Page<Task> = await get(
-      url("/api/v2/tasks", { ...searchParams(search), brief: true, limit: 1000, cursor }),
-      stop,
-    );
-    yield* page.items;
+    const query = { ...searchParams(search), brief: true, limit: 1000, cursor };
+    const page: Page<Task> = await get(url("/api/v2/tasks", query), stop);
+    among(page.items, act, found);
+    counted(found.ids.length);
     cursor = page.next;
-  } while (cursor && !stop.aborted);
+  } while (cursor);
+  return found;
 }
 
-export function useBulk(): {
-  progress: BulkProgress | null;
-  start: (act: BulkAct, tasks: AsyncIterable<Task> | Iterable<Task>) => void;
-  stop: () => void;
-  clear: () => void;
-  signal: () => AbortSignal;
-} {
-  const [progress, setProgress] = useState<BulkProgress | null>(null);
-  const control = useRef(new AbortController());
+let progress: BulkProgress | null = null;
+let control = new AbortController();
+const { tell, use } = watched();
 
-  async function run(act: BulkAct, tasks: AsyncIterable<Task> | Iterable<Task>): Promise<void> {
-    const { signal } = control.current;
-    const count: BulkProgress = { act, done: 0, refused: 0, total: null, running: true };
-    const show = (part: Partial<BulkProgress>): void => setProgress({ ...Object.assign(count, part) });
-    show({});
-    const ids: string[] = [];
-    try {
-      for await (const task of tasks) if (may(task, act)) ids.push(task.id);
-    } catch {
-      if (!signal.aborted) show({ refused: count.refused + 1 });
-    }
-    show({ total: ids.length });
-    const worker = async (): Promise<void> => {
-      for (let id = ids.shift(); id && !signal.aborted; id = ids.shift()) {
-        try {
-          await post(`/api/v2/tasks/${encodeURIComponent(id)}/${act}`);
-          show({ done: count.done + 1 });
-        } catch {
-          show({ refused: count.refused + 1 }); // it ended meanwhile, or moved on
-        }
+function show(next: BulkProgress | null): void {
+  progress = next;
+  tell();
+}
+
+/** The browser asks before the tab is closed: what is left would not be done, without a word. */
+function stay(event: BeforeUnloadEvent): void {
+  event.preventDefault();
+}
+
+export async function startBulk(act: BulkAct, ids: readonly string[]): Promise<void> {
+  const left = [...ids];
+  const count: BulkProgress = { act, done: 0, refused: 0, total: left.length, running: true };
+  const { signal } = (control = new AbortController());
+  const worker = async (): Promise<void> => {
+    for (let id = left.shift(); id && !signal.aborted; id = left.shift()) {
+      try {
+        await post(`/api/v2/tasks/${encodeURIComponent(id)}/${act}`);
+        count.done += 1;
+      } catch {
+        count.refused += 1; // it ended meanwhile, or moved on
       }
-    };
-    await Promise.all(Array.from({ length: AT_ONCE }, worker));
-    show({ running: false });
-    refresh();
-  }
-
-  return {
-    progress,
-    start: (act, tasks) => {
-      control.current = control.current.signal.aborted ? new AbortController() : control.current;
-      void run(act, tasks);
-    },
-    stop: () => control.current.abort(),
-    clear: () => setProgress(null),
-    signal: () => {
-      if (control.current.signal.aborted) control.current = new AbortController();
-      return control.current.signal;
-    },
+      show({ ...count });
+    }
   };
+  show({ ...count });
+  addEventListener("beforeunload", stay);
+  await Promise.all(Array.from({ length: AT_ONCE }, worker));
+  removeEventListener("beforeunload", stay);
+  show({ ...count, running: false });
+  refresh();
 }
+
+export const stopBulk = (): void => control.abort();
+export const clearBulk = (): void => show(null);
+export const useBulk = (): BulkProgress | null => use(() => progress);

@@ -1,4 +1,5 @@
-// What this browser remembers of its user: the theme, and the name that goes with approvals and pauses.
+// What this browser remembers of its user: the theme, the name that goes with approvals and pauses, retries under way
+// and drafts of flows.
 import { watched } from "./watched";
 
 export type Theme = "system" | "light" | "dark";
@@ -16,7 +17,8 @@ function read(key: string): string {
 
 function keep(key: string, value: string): void {
   try {
-    localStorage.setItem(key, value);
+    if (value) localStorage.setItem(key, value);
+    else localStorage.removeItem(key);
   } catch {
     unkept.set(key, value);
   }
@@ -37,6 +39,32 @@ export function useTheme(): [Theme, (theme: Theme) => void] {
       keep("onward.theme", chosen);
     },
   ];
+}
+
+/** A text that was not published yet, and the version that it began with. */
+export interface Draft {
+  base: number;
+  text: string;
+}
+
+export function useDraft(flow: string): [Draft | null, (draft: Draft | null) => void] {
+  const key = `onward.draft.${flow}`;
+  const found = useKept(key);
+  return [found ? (JSON.parse(found) as Draft) : null, (draft) => keep(key, draft ? JSON.stringify(draft) : "")];
+}
+
+/** A retry at a rate: how many, and between which instants they start. */
+export interface Paced {
+  what: string;
+  count: number;
+  from: number;
+  until: number;
+}
+
+/** Those that this browser started, also before a reload. */
+export function usePaced(): [readonly Paced[], (paced: readonly Paced[]) => void] {
+  const found = useKept("onward.paced");
+  return [found ? (JSON.parse(found) as Paced[]) : [], (paced) => keep("onward.paced", JSON.stringify(paced))];
 }
 
 export function useIdentity(): [string, (name: string) => void] {

@@ -9,6 +9,7 @@ import type { Page } from "../api/types";
 const PAGE = 500;
 const HEAD = 100; // also the first page: soon there
 const ON_SCREEN = 100;
+const KEPT_MS = 300_000; // a step back finds the rows that were there, and so its place
 const TOP_PX = 400; // scrolled no further than this, new rows may be put above those on screen
 
 export interface Row {
@@ -59,7 +60,7 @@ export function useList<T extends Row>(source: Source<T>): List<T> {
     select: rowsOf<T>,
     structuralSharing: false,
     staleTime: Infinity,
-    gcTime: 0,
+    gcTime: KEPT_MS,
     meta: { concerns: () => client.getQueryData(key) === undefined }, // it failed: now it may succeed
   });
 
@@ -82,6 +83,7 @@ export function useList<T extends Row>(source: Source<T>): List<T> {
       return atTop ? 0 : head.items.filter((row) => !known.has(row.id)).length;
     },
     initialData: 0,
+    refetchOnMount: client.getQueryData(key) === undefined ? false : "always", // the pages are from before
     staleTime: Infinity,
     gcTime: 0,
     meta: { concerns: always },

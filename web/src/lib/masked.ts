@@ -3,6 +3,7 @@ import { keepPreviousData, queryOptions, useQuery, useQueryClient } from "@tanst
 import { useState } from "react";
 import { get } from "../api/client";
 import { seldom } from "../api/data";
+import { useLack } from "../api/me";
 import { say } from "../components/toasts";
 
 const MASK = "•••";
@@ -21,14 +22,18 @@ export function useWhole<T extends object>(path: string, seen: T, parts: readonl
   const { data } = useQuery({ ...whole, enabled: asked });
   const shown = { ...seen };
   for (const part of data ? parts : []) shown[part] = data![part] ?? seen[part];
-  const hidden = !data && (JSON.stringify(parts.map((part) => seen[part])) ?? "").includes(MASK);
+  const lack = useLack("reveal");
+  const masked = (one: T): boolean => JSON.stringify(parts.map((part) => one[part])).includes(MASK);
+  const hidden = !data && masked(seen);
 
-  function reveal(then: () => void = () => {}): void {
-    if (!hidden) return then();
+  /** What it hands on is the thing itself, before the view is drawn with it. */
+  function reveal(then: (whole: T) => void = () => {}): void {
+    if (!hidden) return then(shown);
     client.fetchQuery(whole).then(
-      () => {
+      (found) => {
+        if (lack && masked(found)) return say(lack, { bad: true });
         setAsked(true);
-        then();
+        then(found);
       },
       (error: Error) => say(error.message, { bad: true }),
     );

@@ -34,3 +34,13 @@ test("a session whose name is no part of a path is shown by its tasks", () => {
   expect(sessionAt("ann")).toBe("/sessions/ann");
   expect(sessionAt("a/b")).toBe(tasksAt({ session: "a/b" }));
 });
+
+test.each(["worker:x", "-state:dead", "created>1h"])("%s is no field, and not a text either", (text) => {
+  expect(parseSearch(text)).toMatchObject({ text: "" });
+  expect(parseSearch(text).fault).toContain("Unknown field");
+});
+
+test("a text with a colon is quoted; an address needs no quotes", () => {
+  expect(parseSearch('"worker:x"')).toMatchObject({ text: "worker:x", fault: null });
+  expect(parseSearch("http://a.b/c")).toMatchObject({ text: "http://a.b/c", fault: null });
+});

@@ -11,7 +11,13 @@ export interface Search {
   fault: string | null;
 }
 
-const WORDS = /(\w+):("[^"]*"|\S+)|"[^"]*"|\S+/g;
+const WORDS = /(-?\w+)[:<>]("[^"]*"|\S+)|"[^"]*"|\S+/g;
+const FIELDS = ["state", "type", "queue", "session"];
+
+/** A word that looks like a field must not be searched as a text: it would find nothing, and not say why. */
+function unknown(name: string): string {
+  return `Unknown field "${name}". Fields: ${FIELDS.join(", ")}. Put a text that has a colon in quotes`;
+}
 
 export function parseSearch(text: string): Search {
   const found: { states: State[]; type: string; queue: string; session: string } = {
@@ -31,6 +37,7 @@ export function parseSearch(text: string): Search {
         else fault = `Unknown state "${word}". States: ${STATES.join(", ")}`;
       }
     } else if (name === "type" || name === "queue" || name === "session") found[name] = value;
+    else if (name !== undefined && !quoted.startsWith("//")) fault = unknown(name);
     else rest.push(whole.replace(/^"|"$/g, ""));
   }
   return { ...found, text: rest.join(" "), fault };

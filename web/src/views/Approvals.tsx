@@ -2,14 +2,18 @@ import { useEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
 import { parse, url } from "../api/client";
 import { useData } from "../api/data";
+import { useLack, useName } from "../api/me";
 import type { Approval, Page } from "../api/types";
-import { Ago, Card, Empty, Head, Id, Loading, Mark, Tabs } from "../components/basics";
+import { Act } from "../components/act";
+import { Ago, Card, Empty, Head, Id, Loading, Mark, Refusal, Tabs } from "../components/basics";
+import { say } from "../components/toasts";
+import { Undo } from "../components/undo";
 import { Icon } from "../components/icon";
-import { Json, JsonEdit } from "../components/json";
+import { Json } from "../components/json";
+import { PayloadEdit } from "../components/payload";
 import { faultOf, pretty } from "../lib/json";
-import { useDecision } from "../lib/decision";
+import { decide, undo, useMade } from "../lib/decision";
 import type { Decision } from "../lib/decision";
-import { useIdentity } from "../lib/kept";
 import { useRowKeys } from "../lib/keys";
 import { useWhole } from "../lib/masked";
 import { go, Link, useParam } from "../routes";
@@ -22,6 +26,7 @@ const STATUSES = [
   ["expired", "Expired"],
   ["all", "All"],
 ] as const;
+const MOST = 100;
 const TONES: Record<string, Tone> = {
   open: "wait",
   approved: "good",
@@ -32,33 +37,62 @@ const TONES: Record<string, Tone> = {
 
 export default function Approvals(): ReactNode {
   const [status, setStatus] = useParam("status", "open");
-  const [task] = useParam("task");
-  const approvals = useData<Page<Approval>>(url("/api/v2/approvals", { status }));
-  const [by, setBy] = useIdentity();
+  const [task, setTask] = useParam("task");
+  const approvals = useData<Page<Approval>>(url("/api/v2/approvals", { status, limit: MOST }));
+  const { name: by, setName } = useName();
+  const lack = useLack("approve");
+  const [nameless, setNameless] = useState(false);
+  const name = useRef<HTMLInputElement>(null);
+  /** Who decided is recorded: without a name nothing is sent. */
+  const decideAs = (decision: Omit<Decision, "by">): void => {
+    if (lack) return say(lack, { bad: true });
+    setNameless(!by);
+    if (by) decide({ ...decision, by });
+    else name.current?.focus();
+  };
   return (
     <>
       <Head title="Approvals" lead="Tasks waiting for approval.">
-        <label className="row">
-          <span className="faint">deciding as</span>
-          <input
-            className="narrow"
-            value={by}
-            placeholder="your name"
-            maxLength={128}
-            onChange={(event) => setBy(event.target.value)}
-          />
-        </label>
+        {setName ? (
+          <label className="row">
+            <span className={nameless && !by ? "fault" : "faint"}>
+              {nameless && !by ? "Enter your name, it is recorded" : "deciding as"}
+            </span>
+            <input
+              ref={name}
+              className="narrow"
+              value={by}
+              placeholder="your name"
+              maxLength={128}
+              aria-invalid={nameless && !by}
+              onChange={(event) => setName(event.target.value)}
+            />
+          </label>
+        ) : (
+          <span className="faint">deciding as {by}</span>
+        )}
       </Head>
       <div className="stack">
         <Tabs label="Status" value={status} options={STATUSES} onChange={setStatus} />
+        {task && (
+          <p className="row">
+            Only the approval of task <Id id={task} to={`/tasks/${encodeURIComponent(task)}`} />
+            <button type="button" onClick={() => setTask("")}>
+              Show all
+            </button>
+          </p>
+        )}
         <Loading from={approvals}>
-          {({ items }) => (
-            <Inbox
-              key={status}
-              approvals={task ? items.filter((one) => one.task_id === task) : items}
-              by={by}
-              open={status === "open"}
-            />
+          {({ items, next }) => (
+            <>
+              <Inbox
+                key={`${status} ${task}`}
+                approvals={task ? items.filter((one) => one.task_id === task) : items}
+                decideAs={decideAs}
+                open={status === "open"}
+              />
+              {next && <p className="faint">The newest {MOST}.</p>}
+            </>
           )}
         </Loading>
       </div>
@@ -66,21 +100,41 @@ export default function Approvals(): ReactNode {
   );
 }
 
-function Inbox({ approvals, by, open }: { approvals: readonly Approval[]; by: string; open: boolean }): ReactNode {
-  const decide = useDecision(by);
+/** Cards stay where they are, also when they were decided; new ones come last. */
+function usePlaced(approvals: readonly Approval[]): readonly Approval[] {
+  const [seen, setSeen] = useState<ReadonlyMap<string, Approval>>(new Map());
+  if (approvals.every((one) => seen.get(one.id) === one)) return [...seen.values()];
+  const now = new Map(seen);
+  for (const one of approvals) now.set(one.id, one);
+  setSeen(now);
+  return [...now.values()];
+}
+
+function Inbox({
+  approvals,
+  decideAs,
+  open,
+}: {
+  approvals: readonly Approval[];
+  decideAs: (decision: Omit<Decision, "by">) => void;
+  open: boolean;
+}): ReactNode {
+  const placed = usePlaced(approvals);
+  const there = new Set(approvals.map((one) => one.id));
   const quick = (word: "approve" | "reject") => (index: number) => {
-    const approval = approvals[index];
-    if (approval?.status === "open") decide.run({ approval, word, comment: "" });
+    const approval = placed[index];
+    if (approval?.status === "open" && there.has(approval.id)) decideAs({ approval, word, comment: "" });
   };
-  const [at] = useRowKeys(approvals.length, (index) => go(`/tasks/${encodeURIComponent(approvals[index]!.task_id)}`), {
+  const [at] = useRowKeys(placed.length, (index) => go(`/tasks/${encodeURIComponent(placed[index]!.task_id)}`), {
     a: quick("approve"),
     r: quick("reject"),
+    u: (index) => undo(placed[index]!.id),
   });
   const list = useRef<HTMLUListElement>(null);
   useEffect(() => {
     list.current?.children[at]?.scrollIntoView({ block: "nearest" });
   }, [at]);
-  if (!approvals.length)
+  if (!placed.length)
     return (
       <Empty
         icon="hand"
@@ -92,9 +146,9 @@ function Inbox({ approvals, by, open }: { approvals: readonly Approval[]; by: st
     );
   return (
     <ul className="stack" ref={list}>
-      {approvals.map((approval, index) => (
+      {placed.map((approval, index) => (
         <li key={approval.id}>
-          <One approval={approval} at={index === at} decide={decide.run} busy={decide.busy} />
+          <One approval={approval} at={index === at} decideAs={decideAs} gone={!there.has(approval.id)} />
         </li>
       ))}
     </ul>
@@ -102,20 +156,20 @@ function Inbox({ approvals, by, open }: { approvals: readonly Approval[]; by: st
 }
 
 function One({
-  approval,
+  approval: asked,
   at,
-  decide,
-  busy,
+  decideAs,
+  gone,
 }: {
   approval: Approval;
   at: boolean;
-  decide: (decision: Decision) => void;
-  busy: boolean;
+  decideAs: (decision: Omit<Decision, "by">) => void;
+  gone: boolean; // no longer in the list that is shown
 }): ReactNode {
+  const made = useMade(asked.id);
+  const approval = made?.result ?? asked;
+  const { shown, hidden, reveal } = useWhole(`/api/v2/approvals/${encodeURIComponent(asked.id)}`, asked, ["payload"]);
   const [comment, setComment] = useState("");
-  const { shown, hidden, reveal } = useWhole(`/api/v2/approvals/${encodeURIComponent(approval.id)}`, approval, [
-    "payload",
-  ]);
   const [editing, setEditing] = useState(false);
   const [typed, setTyped] = useState<string | null>(null);
   const text = editing ? (typed ?? pretty(shown.payload)) : null;
@@ -151,18 +205,23 @@ function One({
       <div className="stack">
         {approval.reason && <p>{approval.reason}</p>}
         {text === null ? (
-          <Json value={shown.payload} label={`payload of ${approval.type}`} />
+          <Json value={shown.payload} label={`payload of ${approval.type} ${approval.task_id}`} />
         ) : (
-          <JsonEdit label="Payload" value={text} onChange={setTyped} />
+          <PayloadEdit type={approval.type} label="Payload" value={text} onChange={setTyped} />
         )}
+        {made?.error && <Refusal of={{ error: made.error }} />}
         {hidden && (
           <p>
-            <button type="button" onClick={() => reveal()}>
+            <Act needs="reveal" onClick={() => reveal()}>
               Reveal hidden values
-            </button>
+            </Act>
           </p>
         )}
-        {open ? (
+        {made && !made.result && !made.error ? (
+          <Undo made={made} />
+        ) : open && gone ? (
+          <p className="faint">No longer open: decided elsewhere, expired or canceled.</p>
+        ) : open ? (
           <form className="row" onSubmit={(event) => event.preventDefault()}>
             <input
               className="grow"
@@ -179,19 +238,19 @@ function One({
             >
               {text === null ? "Edit payload" : "Discard edits"}
             </button>
-            <button type="button" disabled={busy} onClick={() => decide({ approval, word: "reject", comment })}>
+            <Act needs="approve" onClick={() => decideAs({ approval, word: "reject", comment })}>
               <Icon name="cross" /> Reject
-            </button>
-            <button
-              type="button"
+            </Act>
+            <Act
+              needs="approve"
               className="primary"
-              disabled={busy || (text !== null && faultOf(text) !== null)}
+              disabled={text !== null && faultOf(text) !== null}
               onClick={() =>
-                decide({ approval, word: "approve", comment, ...(edited ? { payload: parse(text) } : {}) })
+                decideAs({ approval, word: "approve", comment, ...(edited ? { payload: parse(text) } : {}) })
               }
             >
               <Icon name="check" /> {edited ? "Approve as edited" : "Approve"}
-            </button>
+            </Act>
           </form>
         ) : (
           <p className="faint">

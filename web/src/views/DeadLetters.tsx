@@ -1,34 +1,23 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
-import { parse, post, url } from "../api/client";
+import { post, url } from "../api/client";
 import { seldom, useAction, useData } from "../api/data";
 import { useLive } from "../api/live";
-import type { Abandoned, DeadGroup, Page, Replayed, Task } from "../api/types";
-import { Ago, Card, Empty, Form, Head, Id, Loading, Notice, num, spoken, Sure, Table } from "../components/basics";
-import { Dialog } from "../components/dialog";
+import type { Abandoned, DeadGroup, Page, Task } from "../api/types";
+import { Act } from "../components/act";
+import { Ago, Card, Empty, Head, Id, Loading, num, spoken, Table } from "../components/basics";
+import { Confirm } from "../components/confirm";
 import { Icon } from "../components/icon";
-import { Json, JsonEdit } from "../components/json";
-import { faultOf, pretty } from "../lib/json";
+import { Json } from "../components/json";
+import { Replay } from "../components/replay";
+import type { Chosen } from "../components/replay";
+import { usePaced } from "../lib/kept";
+import type { Paced } from "../lib/kept";
 import { useRowKeys } from "../lib/keys";
-import { useWhole } from "../lib/masked";
+import { useSteady } from "../lib/steady";
 import { tasksAt } from "../lib/search";
 import { number, span, useNow } from "../lib/time";
 import { Link, useParam } from "../routes";
-
-/** What a bulk request is about: a whole group, or some tasks of it. */
-interface Chosen {
-  what: string;
-  count: number;
-  wanted: { ids: string[] } | { filter: { fingerprint?: string } };
-  sample: Task | null;
-}
-
-interface Under {
-  what: string;
-  count: number;
-  from: number;
-  until: number;
-}
 
 export default function DeadLetters(): ReactNode {
   const { now } = useLive();
@@ -37,11 +26,12 @@ export default function DeadLetters(): ReactNode {
   const groups = useData<Page<DeadGroup>>("/api/v2/dead-letters", seldom, dead);
   const [open, setOpen] = useParam("group");
   const [replaying, setReplaying] = useState<Chosen | null>(null);
-  const [under, setUnder] = useState<readonly Under[]>([]);
-  const items = useSteady(groups.data?.items ?? []);
+  const [under, setUnder] = usePaced();
+  const items = useSteady(groups.data?.items ?? [], (group) => group.fingerprint);
   const [at] = useRowKeys(items.length, (index) => setOpen(items[index]!.fingerprint));
   const all: Chosen = {
     what: "all dead letters",
+    cause: "Every dead letter, whatever its cause.",
     count: items.reduce((sum, group) => sum + group.count, 0),
     wanted: { filter: {} },
     sample: null,
@@ -50,9 +40,9 @@ export default function DeadLetters(): ReactNode {
     <>
       <Head title="Dead letters" lead="Tasks that failed permanently, grouped by cause. Fix the cause, then retry.">
         {items.length > 1 && (
-          <button type="button" onClick={() => setReplaying(all)}>
+          <Act needs="operate" onClick={() => setReplaying(all)}>
             <Icon name="redo" /> Retry all
-          </button>
+          </Act>
         )}
       </Head>
       <div className="stack">
@@ -94,15 +84,6 @@ export default function DeadLetters(): ReactNode {
   );
 }
 
-/** Groups keep their places while the page is open; new ones come first. The server sorts by the last death. */
-function useSteady(groups: readonly DeadGroup[]): readonly DeadGroup[] {
-  const [known, setKnown] = useState<readonly string[]>([]);
-  const added = groups.map((group) => group.fingerprint).filter((one) => !known.includes(one));
-  if (added.length) setKnown([...added, ...known]);
-  const places = new Map([...added, ...known].map((fingerprint, place) => [fingerprint, place]));
-  return groups.toSorted((one, other) => places.get(one.fingerprint)! - places.get(other.fingerprint)!);
-}
-
 function Group({
   group,
   at,
@@ -120,6 +101,7 @@ function Group({
     () => post<Abandoned>("/api/v2/dead-letters/abandon", { filter: { fingerprint: group.fingerprint } }),
     {
       done: (out) => `${number(out.abandoned)} abandoned`,
+      quiet: true,
     },
   );
   return (
@@ -154,19 +136,21 @@ function Group({
           </p>
         </div>
         <div className="row">
-          <Sure
-            sure={group.count === 1 ? "Abandon this task?" : `Abandon ${number(group.count)} tasks?`}
-            onSure={() => abandon.run()}
-            disabled={abandon.busy}
+          <Confirm
+            question={`Abandon ${tasksIn(group.count)}?`}
+            act={`Abandon ${tasksIn(group.count)}`}
+            action={abandon}
+            about={<About group={group} />}
           >
             Abandon
-          </Sure>
-          <button
-            type="button"
+          </Confirm>
+          <Act
+            needs="operate"
             className="primary"
             onClick={() =>
               replay({
-                what: `${group.count === 1 ? "1 task" : `${number(group.count)} tasks`} (${group.kind})`,
+                what: tasksIn(group.count),
+                cause: `${group.types.join(", ")} failed with ${group.kind || "unknown"}: ${group.message}`,
                 count: group.count,
                 wanted: { filter: { fingerprint: group.fingerprint } },
                 sample: group.sample,
@@ -174,11 +158,33 @@ function Group({
             }
           >
             <Icon name="redo" /> Retry
-          </button>
+          </Act>
         </div>
       </div>
       {open && <Members group={group} replay={replay} />}
     </Card>
+  );
+}
+
+const tasksIn = (count: number): string => (count === 1 ? "1 task" : `${number(count)} tasks`);
+
+/** What would be abandoned: the cause that they share, and some of them. */
+function About({ group }: { group: DeadGroup }): ReactNode {
+  return (
+    <>
+      <p className="clamp">
+        {group.types.join(", ")} failed with <b>{group.kind || "unknown"}</b> {group.message}
+      </p>
+      <ul className="stack-tight">
+        {group.task_ids.slice(0, 5).map((id) => (
+          <li key={id}>
+            <Id id={id} />
+          </li>
+        ))}
+        {group.count > 5 && <li className="faint">and {number(group.count - 5)} more</li>}
+      </ul>
+      <p className="faint">Abandoned tasks count as failed; each can still be retried from its own page.</p>
+    </>
   );
 }
 
@@ -213,11 +219,12 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
                     <Ago at={task.finished_at} />
                   </td>
                   <td className="right">
-                    <button
-                      type="button"
+                    <Act
+                      needs="operate"
                       onClick={() =>
                         replay({
-                          what: `${task.type} …${task.id.slice(-6)}`,
+                          what: task.type,
+                          cause: `${task.id} failed with ${group.kind || "unknown"}: ${group.message}`,
                           count: 1,
                           wanted: { ids: [task.id] },
                           sample: task,
@@ -225,7 +232,7 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
                       }
                     >
                       Edit and retry<span className="sr"> {task.id}</span>
-                    </button>
+                    </Act>
                   </td>
                 </tr>
               ))}
@@ -242,110 +249,8 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
   );
 }
 
-function Replay({
-  chosen,
-  onClose,
-  onPaced,
-}: {
-  chosen: Chosen;
-  onClose: () => void;
-  onPaced: (under: Under) => void;
-}): ReactNode {
-  const { shown, hidden, reveal } = useWhole<Pick<Task, "payload">>(
-    `/api/v2/tasks/${encodeURIComponent(chosen.sample?.id ?? "")}`,
-    chosen.sample ?? { payload: null },
-    ["payload"],
-  );
-  const [editing, setEditing] = useState(chosen.sample !== null && chosen.count === 1 && !hidden);
-  const [typed, setTyped] = useState<string | null>(null);
-  const [rate, setRate] = useState("");
-  const before = pretty(shown.payload);
-  const text = editing ? (typed ?? before) : null;
-  const edited = text !== null && (chosen.count > 1 || text !== before);
-  const body = (dry: boolean): unknown => ({
-    ...chosen.wanted,
-    ...(edited ? { payload: parse(text) } : {}),
-    ...(rate ? { rate: Number(rate) } : {}),
-    ...(dry ? { dry_run: true } : {}),
-  });
-  const now = useNow();
-  const dry = useAction(() => post<Replayed>("/api/v2/dead-letters/replay", body(true)));
-  const replay = useAction(() => post<Replayed>("/api/v2/dead-letters/replay", body(false)), {
-    done: (out) =>
-      `${number(out.replayed)} requeued${out.refused.length ? `, ${number(out.refused_count)} refused: ${out.refused[0]!.reason}` : ""}`,
-    after: (out) => {
-      if (out.until !== null && out.until - now > 2000)
-        onPaced({ what: chosen.what, count: out.replayed, from: now, until: out.until });
-      onClose();
-    },
-  });
-  const broken = (edited && faultOf(text) !== null) || (rate !== "" && !(Number(rate) > 0));
-  return (
-    <Dialog title={`Retry ${chosen.what}`} onClose={onClose} wide>
-      <Form onSubmit={() => replay.run()}>
-        {text === null ? (
-          <p className="row">
-            <span className="faint">
-              {chosen.count > 1
-                ? "Each task runs again with its own payload."
-                : "The task runs again with its own payload."}
-            </span>
-            {chosen.sample && (
-              <button type="button" className="plain link" onClick={() => reveal(() => setEditing(true))}>
-                {chosen.count > 1 ? "Replace the payload for all" : "Reveal hidden values and edit"}
-              </button>
-            )}
-          </p>
-        ) : (
-          <JsonEdit
-            label={chosen.count > 1 ? `Payload for all ${number(chosen.count)}` : "Payload"}
-            value={text}
-            onChange={setTyped}
-            rows={12}
-          />
-        )}
-        {chosen.count > 1 && (
-          <label className="field">
-            <span>Rate limit per second (blank: no limit)</span>
-            <input
-              className="narrow"
-              type="number"
-              min="0.01"
-              max="10000"
-              step="any"
-              value={rate}
-              onChange={(event) => setRate(event.target.value)}
-            />
-            {Number(rate) > 0 && (
-              <span className="faint small">
-                The last one starts after {span((chosen.count / Number(rate)) * 1000)}.
-              </span>
-            )}
-          </label>
-        )}
-        {dry.result && (
-          <Notice tone="idle" icon="check">
-            Dry run: {number(dry.result.matched - dry.result.refused_count)} would be requeued
-            {dry.result.refused.length > 0 &&
-              `, ${number(dry.result.refused_count)} refused: ${dry.result.refused[0]!.reason}`}
-            . No task was changed.
-          </Notice>
-        )}
-        <div className="dialog-acts">
-          <button type="button" disabled={dry.busy || broken} onClick={() => dry.run()}>
-            Dry run
-          </button>
-          <button className="primary" disabled={replay.busy || broken}>
-            <Icon name="redo" /> {edited ? "Retry with this payload" : "Retry"}
-          </button>
-        </div>
-      </Form>
-    </Dialog>
-  );
-}
-
 /** A retry at a rate: each task is scheduled for its own instant, so the clock tells how far it is. */
-function Progress({ under, onClose }: { under: Under; onClose: () => void }): ReactNode {
+function Progress({ under, onClose }: { under: Paced; onClose: () => void }): ReactNode {
   const now = useNow();
   const share = Math.min(1, (now - under.from) / Math.max(1, under.until - under.from));
   return (

@@ -2,14 +2,17 @@ import { useState } from "react";
 import type { ReactNode } from "react";
 import { seldom, useData } from "../api/data";
 import type { Drawn, FlowShown, FlowVersion } from "../api/types";
+import { Act } from "../components/act";
 import { Ago, Card, Detail, Empty, Head, Loading, num, ProblemBox, Skeleton, Table, Tabs } from "../components/basics";
+import { Diff } from "../components/diff";
 import { FlawList, FlowEditor } from "../components/floweditor";
 import { aboutNode, FlowGraph } from "../components/graph";
 import { Icon } from "../components/icon";
 import { Json } from "../components/json";
 import { RunForm } from "../components/runform";
-import { diffOf, nodeAt } from "../lib/definition";
+import { nodeAt } from "../lib/definition";
 import { useKeys } from "../lib/keys";
+import { useTitle } from "../lib/title";
 import type { ViewProps } from "../pages";
 import { setParams, useParam } from "../routes";
 import { RunList } from "./Runs";
@@ -47,6 +50,7 @@ export default function Flow({ params }: ViewProps): ReactNode {
 }
 
 function Shown({ flow, drawn, path }: { flow: FlowShown; drawn: Drawn | null; path: string }): ReactNode {
+  useTitle(flow.name);
   const [tab, setTab] = useParam("tab", drawn ? "graph" : "edit");
   const [running, setRunning] = useState(false);
   useKeys(drawn ? { r: () => setRunning(true), e: () => setTab("edit") } : {});
@@ -62,9 +66,9 @@ function Shown({ flow, drawn, path }: { flow: FlowShown; drawn: Drawn | null; pa
           />
         )}
         {drawn && (
-          <button type="button" className="primary" onClick={() => setRunning(true)}>
+          <Act needs="submit" className="primary" onClick={() => setRunning(true)}>
             <Icon name="play" /> Run
-          </button>
+          </Act>
         )}
       </Head>
       <div className="stack">
@@ -74,6 +78,7 @@ function Shown({ flow, drawn, path }: { flow: FlowShown; drawn: Drawn | null; pa
             key={drawn?.version_id ?? ""}
             flow={flow}
             definition={drawn?.definition ?? null}
+            newest={flow.definition ?? {}}
             after={() => setParams({ tab: "", version: "" })}
           />
         ) : tab === "runs" ? (
@@ -119,7 +124,7 @@ function Graph({ drawn }: { drawn: Drawn }): ReactNode {
     <>
       <FlawList flaws={drawn.warnings} word="warning" tone="wait" show={(key) => pick(key ?? "")} />
       <div className="run-grid">
-        <Card title="Graph">
+        <Card>
           <FlowGraph
             nodes={drawn.nodes}
             label={`Graph of ${drawn.name}`}
@@ -163,8 +168,6 @@ function VersionChoice({
     </label>
   );
 }
-
-const CONTEXT = 3;
 
 function Versions({ versions, path }: { versions: readonly FlowVersion[]; path: string }): ReactNode {
   const newest = versions[0]!.version;
@@ -213,30 +216,5 @@ function Versions({ versions, path }: { versions: readonly FlowVersion[]; path: 
         </Card>
       )}
     </>
-  );
-}
-
-function Diff({ before, after }: { before: unknown; after: unknown }): ReactNode {
-  const lines = diffOf(before, after);
-  const near = lines.map((_, index) =>
-    lines.slice(Math.max(0, index - CONTEXT), index + CONTEXT + 1).some((line) => line.sign !== " "),
-  );
-  if (!near.includes(true)) return <p className="faint">No changes</p>;
-  return (
-    <div className="diff" role="region" aria-label="Changes" tabIndex={0}>
-      {lines.map((line, index) =>
-        near[index] ? (
-          <div key={index} className={line.sign === "+" ? "diff-new" : line.sign === "-" ? "diff-old" : ""}>
-            <span aria-hidden="true">{line.sign} </span>
-            {line.sign !== " " && <span className="sr">{line.sign === "+" ? "added: " : "removed: "}</span>}
-            {line.text}
-          </div>
-        ) : near[index - 1] ? (
-          <div key={index} className="faint">
-            ⋯
-          </div>
-        ) : null,
-      )}
-    </div>
   );
 }

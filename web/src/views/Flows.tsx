@@ -1,6 +1,7 @@
 import type { ReactNode } from "react";
 import { useData } from "../api/data";
 import type { Flow, Page } from "../api/types";
+import { Act } from "../components/act";
 import { Ago, Card, Empty, Head, Loading, num, spoken, Table } from "../components/basics";
 import { FlowEditor } from "../components/floweditor";
 import { Icon } from "../components/icon";
@@ -21,7 +22,7 @@ export default function Flows(): ReactNode {
             All flows
           </button>
         </Head>
-        <FlowEditor flow={null} definition={null} after={(made) => go(flowAt(made.name, made.flow_id))} />
+        <FlowEditor flow={null} definition={null} newest={null} after={(made) => go(flowAt(made.name, made.flow_id))} />
       </>
     );
   return (
@@ -33,9 +34,9 @@ export default function Flows(): ReactNode {
         <Link to="/runs" className="button">
           <Icon name="play" /> Runs
         </Link>
-        <button type="button" className="primary" onClick={() => setParams({ new: "1" })}>
+        <Act needs="operate" className="primary" onClick={() => setParams({ new: "1" })}>
           <Icon name="graph" /> New flow
-        </button>
+        </Act>
       </Head>
       <Loading from={flows}>
         {(page) =>

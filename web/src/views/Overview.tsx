@@ -1,14 +1,17 @@
 import type { ReactNode } from "react";
+import { seldom, useData } from "../api/data";
 import { useLive } from "../api/live";
-import type { Change, State } from "../api/types";
-import { Card, Command, Empty, Facts, Head, Mark, num, Skeleton, Table } from "../components/basics";
+import type { AttentionItem, Change, Page, State } from "../api/types";
+import { Card, Command, Empty, Facts, Head, Mark, Notice, num, Skeleton, Table } from "../components/basics";
 import { Chart } from "../components/chart";
 import type { Line } from "../components/chart";
 import { Icon } from "../components/icon";
+import type { IconName } from "../components/icon";
 import { tasksAt } from "../lib/search";
 import { ago, number, rate, span, useNow } from "../lib/time";
 import { Link } from "../routes";
 import { phaseWord, STATES } from "../words";
+import type { Tone } from "../words";
 
 const THROUGHPUT: readonly Line[] = [
   { key: "created", label: "submitted", colour: 1 },
@@ -39,15 +42,10 @@ export default function Overview(): ReactNode {
         <Skeleton rows={8} />
       ) : (
         <div className="stack">
+          <Attention now={now} />
           <Tiles now={now} />
-          {!Object.keys(now.states).length && (
-            <Card>
-              <Empty icon="bolt" title="No tasks yet" command={`onward submit countdown '{"seconds": 3}' --wait`}>
-                Submit a first task and watch it, from a shell or in the <Link to="/playground">Playground</Link>:
-              </Empty>
-            </Card>
-          )}
-          <div className="grid-2">
+          <FirstSteps now={now} />
+          <div className="grid-2 charts">
             <Card>
               <Chart title="Throughput (per second)" points={points} lines={THROUGHPUT} show={rate} />
             </Card>
@@ -63,14 +61,48 @@ export default function Overview(): ReactNode {
           </div>
           <div className="grid-2">
             <Queues now={now} />
-            <div className="stack">
-              <Workers now={now} />
-              <Breakers now={now} />
-            </div>
+            <Workers now={now} />
           </div>
         </div>
       )}
     </>
+  );
+}
+
+/** Until a task has succeeded: what is done, and the command for what is next. */
+function FirstSteps({ now }: { now: Change }): ReactNode {
+  if (now.states.succeeded) return null;
+  const connected = Object.values(now.workers).some((count) => count > 0);
+  const submitted = Object.keys(now.states).length > 0;
+  const steps: readonly (readonly [boolean, ReactNode, string])[] = [
+    [true, "The server is running", ""],
+    [connected, "A worker is connected", "onward worker module:attr"],
+    [
+      submitted,
+      <>
+        A first task is submitted, from a shell or in the <Link to="/playground?door=native">Playground</Link>
+      </>,
+      `onward submit countdown '{"seconds": 3}' --wait`,
+    ],
+    [false, "A first task has succeeded", ""],
+  ];
+  const next = steps.findIndex(([done]) => !done);
+  return (
+    <Card title="First steps">
+      <ol className="first-steps">
+        {steps.map(([done, what, command], index) => (
+          <li key={index} className={done ? "faint" : ""}>
+            <Mark tone={done ? "good" : "idle"} icon={done ? "check" : "dots"}>
+              {done ? "done" : index === next ? "next" : "later"}
+            </Mark>
+            <div className="grow stack-tight">
+              <p>{what}</p>
+              {!done && index === next && command && <Command text={command} />}
+            </div>
+          </li>
+        ))}
+      </ol>
+    </Card>
   );
 }
 
@@ -164,33 +196,49 @@ function Workers({ now }: { now: Change }): ReactNode {
   );
 }
 
-function Breakers({ now }: { now: Change }): ReactNode {
+const RULES: Record<AttentionItem["rule"], readonly [tone: Tone, icon: IconName, label: string]> = {
+  breaker_open: ["bad", "bolt", "circuit breaker open"],
+  no_worker: ["bad", "warn", "no worker"],
+  dead: ["bad", "skull", "dead letters"],
+  oldest_waiting: ["wait", "clock", "waits too long"],
+  approval_open: ["wait", "hand", "approval open"],
+  schedule_refused: ["bad", "stop", "schedule refused"],
+  queue_paused: ["wait", "pause", "paused"],
+};
+const EVERY_MS = 15_000;
+
+/** What needs a person, worst first, each with the way there. Which it is, the server decides. */
+function Attention({ now }: { now: Change }): ReactNode {
   const time = useNow();
-  const told = Object.entries(now.breakers).filter(([, breaker]) => breaker.state !== "closed");
+  // Read again when another queue is concerned and, because some rules go by the clock, now and then; not at every task.
+  const shut = Object.entries(now.breakers).map(([queue, { state }]) => [queue, state]);
+  const held = Object.entries(now.queues).map(([queue, { queued, dead }]) => [queue, !!queued, dead]);
+  const edition = JSON.stringify([shut, now.paused, held, now.workers, Math.floor(time / EVERY_MS)]);
+  const found = useData<Page<AttentionItem>>("/api/v2/attention", seldom, edition);
+  if (!found.data) return <Skeleton rows={1} />;
+  if (!found.data.items.length)
+    return (
+      <Notice tone="good" icon="check">
+        Nothing needs attention: every queue with work has a worker, no circuit breaker is open, nothing waits too long.
+      </Notice>
+    );
   return (
-    <Card title="Circuit breakers">
-      {told.length ? (
-        <ul className="stack">
-          {told.map(([queue, breaker]) => (
-            <li key={queue} className="row">
-              <Mark tone={breaker.state === "open" ? "bad" : "wait"} icon="bolt">
-                {breaker.state === "open" ? "open" : "half-open"}
+    <Card title="Needs attention">
+      <ul className="stack-tight attention">
+        {found.data.items.map(({ rule, target, since, message, link }) => {
+          const [tone, icon, label] = RULES[rule];
+          return (
+            <li key={`${rule} ${target}`} className="row">
+              <Mark tone={tone} icon={icon}>
+                {label}
               </Mark>
-              <Link to={tasksAt({ queue })}>{queue}</Link>
-              <span className="faint small">
-                {breaker.failures} of {breaker.calls} calls failed; next try {ago(breaker.until, time)}
-              </span>
+              <span className="grow">{message}</span>
+              {since !== null && <span className="faint">{ago(since, time)}</span>}
+              <Link to={link.replace(/^\/ui/, "")}>Open</Link>
             </li>
-          ))}
-        </ul>
-      ) : (
-        <p className="row">
-          <Mark tone="good" icon="check">
-            all closed
-          </Mark>
-          <span className="faint">No service is cut off.</span>
-        </p>
-      )}
+          );
+        })}
+      </ul>
     </Card>
   );
 }

@@ -1,13 +1,16 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
-import { parse, raw } from "../api/client";
+import { parse, problemOf, raw } from "../api/client";
 import { never, of, useAction, useData } from "../api/data";
 import type { Page, Service, Task } from "../api/types";
-import { Badge, Card, Command, Empty, Form, Head, Id, Mark, ProblemBox, Tabs } from "../components/basics";
+import { Act } from "../components/act";
+import { Badge, Card, Command, Empty, Form, Head, Id, Mark, ProblemBox, Refusal, Tabs } from "../components/basics";
 import { Icon } from "../components/icon";
 import { Json, JsonEdit } from "../components/json";
+import { Fields, useSchemas } from "../components/payload";
 import { faultOf, pretty } from "../lib/json";
 import { asCurl } from "../lib/code";
+import { exampleOf, fieldsOf } from "../lib/schema";
 import { useParam } from "../routes";
 
 interface Door {
@@ -84,7 +87,10 @@ function Try({ door, simple, native }: { door: Door; simple: boolean; native: bo
   const [body, setBody] = useState(pretty(door.body));
   const send = useAction(() => hand(door, path, body), { quiet: true });
   const services = useData<Page<Service>>(native ? "/api/v2/services" : null, never);
-  const types = services.data?.items.flatMap((service) => service.task_types) ?? [];
+  const types = [...new Set(services.data?.items.flatMap((service) => service.task_types))];
+  const schemas = useSchemas();
+  const written = native ? taskIn(body) : null;
+  const fields = written ? fieldsOf(schemas.get(written.type)) : [];
   return (
     <div className="grid-2">
       <Card title="Request">
@@ -115,19 +121,34 @@ function Try({ door, simple, native }: { door: Door; simple: boolean; native: bo
                 <div className="row small">
                   <span className="faint">declared types:</span>
                   {types.map((type) => (
-                    <button key={type} type="button" className="pill" onClick={() => setBody(withType(body, type))}>
+                    <button
+                      key={type}
+                      type="button"
+                      className="pill"
+                      aria-pressed={type === written?.type}
+                      onClick={() => setBody(pretty({ type, payload: exampleOf(schemas.get(type)) }))}
+                    >
                       {type}
                     </button>
                   ))}
                 </div>
               )}
-              <JsonEdit label="Body" value={body} onChange={setBody} rows={12} />
+              {written && fields.length > 0 && (
+                <Fields
+                  key={written.type}
+                  label={`Payload of ${written.type}`}
+                  fields={fields}
+                  values={written.payload}
+                  onChange={(payload) => setBody(pretty({ ...written, payload }))}
+                />
+              )}
+              <JsonEdit label="Body" value={body} onChange={setBody} rows={8} />
             </>
           )}
           <div className="row">
-            <button className="primary" disabled={send.busy || faultOf(body) !== null}>
+            <Act needs="submit" type="submit" className="primary" disabled={send.busy || faultOf(body) !== null}>
               <Icon name="play" /> {send.busy ? "Waiting for the response…" : simple ? "Summarize" : "Send"}
-            </button>
+            </Act>
           </div>
           <Command text={asCurl("POST", path, compact(body))} />
         </Form>
@@ -165,6 +186,7 @@ function Shown({ answer, simple }: { answer: Answer; simple: boolean }): ReactNo
         </Mark>
         <span className="faint">after {Math.round(answer.ms)} ms</span>
       </p>
+      {!good && <Refusal of={{ error: problemOf(answer.status, answer.text) }} />}
       {typeof value === "string" ? <p className="json pre">{value}</p> : <Json value={value} label="response" />}
       {answer.task && <Watched id={answer.task} summary={simple} />}
     </div>
@@ -208,12 +230,13 @@ function contentOf(body: string): string {
   return content;
 }
 
-function withType(body: string, type: string): string {
-  try {
-    return pretty({ ...(parse(body) as object), type });
-  } catch {
-    return pretty({ type, payload: {} });
-  }
+/** The task that is written there, if its payload is an object that fields can be filled into. */
+function taskIn(body: string): { type: string; payload: Record<string, unknown> } | null {
+  if (faultOf(body) !== null) return null;
+  const { type, payload, ...rest } = (parse(body) ?? {}) as { type?: unknown; payload?: unknown };
+  if (typeof type !== "string" || typeof payload !== "object" || payload === null || Array.isArray(payload))
+    return null;
+  return { ...rest, type, payload: payload as Record<string, unknown> };
 }
 
 function compact(body: string): string {

@@ -2,11 +2,12 @@ import { useState } from "react";
 import type { ReactNode } from "react";
 import { post } from "../api/client";
 import { useAction, useData } from "../api/data";
+import { useName } from "../api/me";
 import type { Page, Queue, State } from "../api/types";
-import { Card, Empty, Form, Head, Loading, Mark, num, spoken, Table } from "../components/basics";
+import { Act } from "../components/act";
+import { Card, Empty, Form, Head, Loading, Mark, num, Refusal, spoken, Table } from "../components/basics";
 import { Dialog } from "../components/dialog";
 import { Icon } from "../components/icon";
-import { useIdentity } from "../lib/kept";
 import { tasksAt } from "../lib/search";
 import { ago, number, useNow } from "../lib/time";
 import { Link } from "../routes";
@@ -77,13 +78,13 @@ function Row({ queue, pause }: { queue: Queue; pause: () => void }): ReactNode {
       </td>
       <td className="act-cell">
         {paused ? (
-          <button type="button" onClick={() => resume.run()} disabled={resume.busy}>
+          <Act needs="operate" onClick={() => resume.run()} disabled={resume.busy}>
             <Icon name="play" size={14} /> Resume<span className="sr"> {queue.name}</span>
-          </button>
+          </Act>
         ) : (
-          <button type="button" onClick={pause}>
+          <Act needs="operate" onClick={pause}>
             <Icon name="pause" size={14} /> Pause<span className="sr"> {queue.name}</span>
-          </button>
+          </Act>
         )}
       </td>
       {COLUMNS.map((state) => {
@@ -112,12 +113,12 @@ function Row({ queue, pause }: { queue: Queue; pause: () => void }): ReactNode {
 }
 
 function Pause({ queue, onClose }: { queue: Queue; onClose: () => void }): ReactNode {
-  const [by, setBy] = useIdentity();
+  const { name: by, setName } = useName();
   const [reason, setReason] = useState("");
   const pause = useAction(
     () =>
       post(`/api/v2/queues/${encodeURIComponent(queue.name)}/pause`, { ...(by && { by }), ...(reason && { reason }) }),
-    { done: `${queue.name} paused`, after: onClose },
+    { done: `${queue.name} paused`, after: onClose, quiet: true },
   );
   return (
     <Dialog title={`Pause ${queue.name}`} onClose={onClose}>
@@ -127,10 +128,13 @@ function Pause({ queue, onClose }: { queue: Queue; onClose: () => void }): React
           <span>Reason (recorded)</span>
           <input value={reason} maxLength={1000} onChange={(event) => setReason(event.target.value)} />
         </label>
-        <label className="field">
-          <span>Your name</span>
-          <input value={by} maxLength={200} onChange={(event) => setBy(event.target.value)} />
-        </label>
+        {setName && (
+          <label className="field">
+            <span>Your name</span>
+            <input value={by} maxLength={200} onChange={(event) => setName(event.target.value)} />
+          </label>
+        )}
+        <Refusal of={pause} />
         <div className="dialog-acts">
           <button className="primary" disabled={pause.busy}>
             Pause

@@ -4,7 +4,8 @@ import { useAction, useData } from "../api/data";
 import type { Explanation, Run as RunShape } from "../api/types";
 import { Bars } from "../components/bars";
 import type { Bar } from "../components/bars";
-import { Ago, Badge, Card, Copy, Detail, Facts, Head, Id, Notice, Skeleton, Sure } from "../components/basics";
+import { Ago, Badge, Card, Copy, Detail, Facts, Head, Id, Notice, Skeleton } from "../components/basics";
+import { Confirm } from "../components/confirm";
 import { FlowGraph } from "../components/graph";
 import { Icon } from "../components/icon";
 import { Json } from "../components/json";
@@ -15,6 +16,7 @@ import { useKeys } from "../lib/keys";
 import { flowAt, flowIdOf, isOver, looksOf, ofRun, stepsOf, takenOf } from "../lib/run";
 import type { Step } from "../lib/run";
 import { ago, span, useNow } from "../lib/time";
+import { useTitle } from "../lib/title";
 import type { ViewProps } from "../pages";
 import { Link, setParams, useParam } from "../routes";
 import { atIt, may, NODES, phaseWord } from "../words";
@@ -30,6 +32,7 @@ export default function Run({ params }: ViewProps): ReactNode {
 }
 
 function Shown({ run }: { run: RunShape }): ReactNode {
+  useTitle(`${run.flow} ${phaseWord(run.phase).label}`);
   const events = useEvents(run.id);
   const steps = stepsOf(events ?? []);
   const [picked, pick] = useParam("node");
@@ -46,8 +49,9 @@ function Shown({ run }: { run: RunShape }): ReactNode {
     ) ?? run.nodes[0];
   /** A node, and the state of the run when it was last there. */
   const show = (key: string): void =>
-    setParams({ node: key, step: String(steps.findLast((one) => one.node === key)?.seq ?? "") });
-  const toStep = (seq: number | null): void => setParams({ node: "", step: seq === null ? "" : String(seq) });
+    setParams({ node: key, step: String(steps.findLast((one) => one.node === key)?.seq ?? "") }, { replace: true });
+  const toStep = (seq: number | null): void =>
+    setParams({ node: "", step: seq === null ? "" : String(seq) }, { replace: true });
   useKeys({ f: () => toStep(null) });
   const looks = looksOf(run, steps);
   const bars = steps.map((one) => ({
@@ -157,13 +161,24 @@ function Acts({ run }: { run: RunShape }): ReactNode {
   const path = `/api/v2/runs/${encodeURIComponent(run.id)}`;
   const cancel = useAction(() => post<RunShape>(`${path}/cancel`), {
     done: (now) => (now.state === "canceled" ? "Canceled" : "Canceling: running calls are stopped first"),
+    quiet: true,
   });
   return (
     <>
       {may(run, "cancel") && (
-        <Sure sure="Cancel this run?" onSure={() => cancel.run()} disabled={cancel.busy}>
+        <Confirm
+          question="Cancel this run?"
+          act="Cancel run"
+          action={cancel}
+          about={
+            <p>
+              {run.flow} <span className="mono">{run.id}</span>, {phaseWord(run.phase).label}
+              {run.current_node && ` at ${run.current_node}`}
+            </p>
+          }
+        >
           <Icon name="stop" /> Cancel
-        </Sure>
+        </Confirm>
       )}
       <Link to={`/tasks/${encodeURIComponent(run.id)}`} className="button">
         <Icon name="list" /> View task

@@ -1,7 +1,7 @@
 import type { ReactNode } from "react";
 import { seldom, useData } from "../api/data";
 import type { Flow, Page, RunBrief, State } from "../api/types";
-import { Ago, Badge, Empty, Head } from "../components/basics";
+import { Ago, Badge, Empty, Head, shortId } from "../components/basics";
 import { Cell, Rows } from "../components/rows";
 import { older, useList } from "../lib/list";
 import { span, useNow } from "../lib/time";
@@ -97,7 +97,7 @@ export function RunList({ flow, state = "" }: { flow: string; state?: State | ""
           </Cell>
           <Cell className="list-what">
             <Link to={runAt(run)} className="clip">
-              {run.flow} <span className="mono faint">{run.id.slice(-12)}</span>
+              {run.flow} <span className="mono faint">{shortId(run.id)}</span>
             </Link>
             {run.error && run.state !== "succeeded" && <span className="clip faint small">{run.error.message}</span>}
           </Cell>

@@ -3,13 +3,16 @@ import type { ReactNode } from "react";
 import { remove } from "../api/client";
 import { queries, useAction, useData } from "../api/data";
 import type { ScheduleShown } from "../api/types";
-import { Ago, Card, Detail, Facts, Head, Id, Sure, Table } from "../components/basics";
+import { Act } from "../components/act";
+import { Ago, Card, Detail, Facts, Head, Id, Table } from "../components/basics";
+import { Confirm } from "../components/confirm";
 import { Icon } from "../components/icon";
 import { Json } from "../components/json";
 import { ScheduleForm } from "../components/scheduleform";
 import { useWhole } from "../lib/masked";
 import { inZone, scheduleApi } from "../lib/schedule";
 import { sessionAt } from "../lib/search";
+import { useTitle } from "../lib/title";
 import type { ViewProps } from "../pages";
 import { go, Link } from "../routes";
 import { Paused, RunsWhat, ScheduleActs, workAt } from "./Schedules";
@@ -30,6 +33,7 @@ export default function Schedule({ params }: ViewProps): ReactNode {
 
 function Shown({ schedule: seen }: { schedule: ScheduleShown }): ReactNode {
   const { shown: schedule, reveal } = useWhole(scheduleApi(seen.name), seen, ["payload"]);
+  useTitle(seen.name);
   const [editing, setEditing] = useState(false);
   const drop = useAction(
     async () => {
@@ -37,7 +41,7 @@ function Shown({ schedule: seen }: { schedule: ScheduleShown }): ReactNode {
       queries.removeQueries({ queryKey: [scheduleApi(schedule.name)] }); // it would be read again, and is gone
       go("/schedules");
     },
-    { done: `${schedule.name} was deleted` },
+    { done: `${schedule.name} was deleted`, quiet: true },
   );
   return (
     <>
@@ -50,13 +54,21 @@ function Shown({ schedule: seen }: { schedule: ScheduleShown }): ReactNode {
         lead={`${schedule.description}${schedule.cron ? ` (${schedule.timezone})` : ""}`}
       >
         <ScheduleActs schedule={schedule} />
-        <button type="button" onClick={() => reveal(() => setEditing(true))}>
+        <Act needs="operate" onClick={() => reveal(() => setEditing(true))}>
           Edit
-        </button>
-        <Sure sure="Delete this schedule?" onSure={() => drop.run()} disabled={drop.busy}>
-          {" "}
+        </Act>
+        <Confirm
+          question="Delete this schedule?"
+          act="Delete schedule"
+          action={drop}
+          about={
+            <p>
+              {schedule.name}: {schedule.description}. Tasks that it has submitted are kept.
+            </p>
+          }
+        >
           Delete
-        </Sure>
+        </Confirm>
       </Head>
       <div className="stack">
         <Card>

@@ -1,27 +1,30 @@
-import { useState } from "react";
 import type { ReactNode } from "react";
 import { post } from "../api/client";
 import { useAction, useData } from "../api/data";
 import type { Page, Schedule, Task } from "../api/types";
+import { Act } from "../components/act";
 import { Ago, Card, Empty, Head, Loading, Mark, num, spoken, Table } from "../components/basics";
 import { Icon } from "../components/icon";
 import { ScheduleForm } from "../components/scheduleform";
+import { say } from "../components/toasts";
 import { useKeys, useRowKeys } from "../lib/keys";
 import { scheduleApi, scheduleAt } from "../lib/schedule";
-import { go, Link } from "../routes";
+import { go, Link, useParam } from "../routes";
 
 export default function Schedules(): ReactNode {
   const schedules = useData<Page<Schedule>>("/api/v2/schedules?limit=1000");
-  const [adding, setAdding] = useState(false);
+  const [asked, setAsked] = useParam("new");
+  const adding = asked !== "";
+  const setAdding = (on: boolean): void => setAsked(on ? "1" : "");
   const items = schedules.data?.items ?? [];
   const [at] = useRowKeys(items.length, (index) => go(scheduleAt(items[index]!.name)));
   useKeys({ n: () => setAdding(true) });
   return (
     <>
       <Head title="Schedules" lead="One-off, interval and cron schedules.">
-        <button type="button" className="primary" onClick={() => setAdding(true)}>
+        <Act needs="operate" className="primary" onClick={() => setAdding(true)}>
           <Icon name="calendar" /> New schedule
-        </button>
+        </Act>
       </Head>
       <Loading from={schedules}>
         {(page) =>
@@ -113,30 +116,29 @@ export function workAt(schedule: Schedule, id: string): string {
 export function ScheduleActs({ schedule }: { schedule: Schedule }): ReactNode {
   const path = scheduleApi(schedule.name);
   const trigger = useAction(() => post<Task>(`${path}/trigger`), {
-    done: "Triggered",
-    after: (task) => go(workAt(schedule, task.id)),
+    after: (task) => say(`${schedule.name} triggered`, { to: workAt(schedule, task.id) }),
   });
   const pause = useAction(() => post(`${path}/pause`), { done: `${schedule.name} paused` });
   const resume = useAction(() => post(`${path}/resume`), { done: `${schedule.name} resumed` });
   const named = <span className="sr"> {schedule.name}</span>;
   return (
     <span className="row acts">
-      <button
-        type="button"
+      <Act
+        needs="operate"
         onClick={() => trigger.run()}
         disabled={trigger.busy}
         title="Run now, in addition to the schedule"
       >
         <Icon name="bolt" size={14} /> Trigger{named}
-      </button>
+      </Act>
       {schedule.paused ? (
-        <button type="button" onClick={() => resume.run()} disabled={resume.busy}>
+        <Act needs="operate" onClick={() => resume.run()} disabled={resume.busy}>
           <Icon name="play" size={14} /> Resume{named}
-        </button>
+        </Act>
       ) : (
-        <button type="button" onClick={() => pause.run()} disabled={pause.busy}>
+        <Act needs="operate" onClick={() => pause.run()} disabled={pause.busy}>
           <Icon name="pause" size={14} /> Pause{named}
-        </button>
+        </Act>
       )}
     </span>
   );

@@ -9,6 +9,7 @@ import { Icon } from "../components/icon";
 import { useRowKeys } from "../lib/keys";
 import { parseSearch } from "../lib/search";
 import { number, span } from "../lib/time";
+import { useTitle } from "../lib/title";
 import type { ViewProps } from "../pages";
 import { go, Link, useParam } from "../routes";
 import type { Tone } from "../words";
@@ -37,6 +38,7 @@ const WAYS: Record<string, string> = {
 
 export default function Session({ params }: ViewProps): ReactNode {
   const id = params.id!;
+  useTitle(id);
   const path = `/api/v2/sessions/${encodeURIComponent(id)}`;
   const session = useData<SessionShape>(path);
   useEcho(() => void session.refetch());

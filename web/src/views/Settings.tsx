@@ -1,10 +1,13 @@
 import type { ReactNode } from "react";
-import { seldom, useData } from "../api/data";
+import { seldom, useAction, useData } from "../api/data";
 import { setPaused, useLive } from "../api/live";
+import { logOut, useMe, useName } from "../api/me";
 import type { Health } from "../api/types";
-import { Card, Facts, Head, Loading, Mark, Tabs } from "../components/basics";
+import { Ago, Card, Facts, Head, Loading, Mark, Tabs } from "../components/basics";
 import { Icon } from "../components/icon";
-import { useIdentity, useTheme } from "../lib/kept";
+import { useTheme } from "../lib/kept";
+import { tasksAt } from "../lib/search";
+import { Link } from "../routes";
 import type { Tone } from "../words";
 
 const TONES: Record<string, Tone> = {
@@ -23,10 +26,12 @@ const OUTSIDE = [
 ] as const;
 
 export default function Settings(): ReactNode {
-  const health = useData<Health>("/health", seldom);
   const { now, status } = useLive();
+  const health = useData<Health>("/health", seldom, JSON.stringify([now?.breakers, now?.workers]));
   const [theme, setTheme] = useTheme();
-  const [by, setBy] = useIdentity();
+  const { name, setName } = useName();
+  const me = useMe();
+  const leave = useAction(logOut, { after: () => location.reload() });
   return (
     <>
       <Head title="Settings and health" />
@@ -69,12 +74,37 @@ export default function Settings(): ReactNode {
                   ]}
                 />
               </div>
-              <label className="row">
-                <span className="grow">Your name (recorded with approvals and pauses)</span>
-                <input className="narrow" value={by} maxLength={128} onChange={(event) => setBy(event.target.value)} />
-              </label>
+              {setName && (
+                <label className="row">
+                  <span className="grow">Your name (recorded with approvals and pauses)</span>
+                  <input
+                    className="narrow"
+                    value={name}
+                    maxLength={128}
+                    onChange={(event) => setName(event.target.value)}
+                  />
+                </label>
+              )}
             </div>
           </Card>
+          {me?.key && (
+            <Card
+              title="Your key"
+              acts={
+                <button type="button" disabled={leave.busy} onClick={() => leave.run()}>
+                  Log out
+                </button>
+              }
+            >
+              <Facts
+                facts={[
+                  ["name", me.key.name],
+                  ["id", <span className="mono small">{me.key.id}</span>],
+                  ["scopes", me.key.scopes.join(", ")],
+                ]}
+              />
+            </Card>
+          )}
           <Card title="Server">
             <Facts
               facts={[
@@ -113,7 +143,12 @@ function Components({ health }: { health: Health }): ReactNode {
               <tr key={name}>
                 <th scope="row">{name.replaceAll("_", " ")}</th>
                 <td>
-                  <Status status={status} /> <span className="faint small">{plain(more)}</span>
+                  <Status status={status} />{" "}
+                  {"services" in more ? (
+                    <Breakers services={more.services} />
+                  ) : (
+                    <span className="faint small">{plain(more)}</span>
+                  )}
                 </td>
               </tr>
             ))}
@@ -121,6 +156,21 @@ function Components({ health }: { health: Health }): ReactNode {
         </table>
       </div>
     </div>
+  );
+}
+
+function Breakers({ services }: { services: Health["details"]["circuit_breaker"]["services"] }): ReactNode {
+  return (
+    <ul className="small">
+      {Object.entries(services).map(([name, breaker]) => (
+        <li key={name}>
+          <Link to={tasksAt({ queue: name })}>{name}</Link>{" "}
+          <span className="faint">
+            {breaker.failures} of {breaker.calls} calls failed; next try <Ago at={Date.parse(breaker.until)} />
+          </span>
+        </li>
+      ))}
+    </ul>
   );
 }
 

@@ -3,6 +3,7 @@ import type { ReactNode } from "react";
 import { parse, post } from "../api/client";
 import { of, useAction, useData } from "../api/data";
 import type { Explanation, Task as TaskShape, TaskEvent } from "../api/types";
+import { Act } from "../components/act";
 import { Bars } from "../components/bars";
 import type { Bar } from "../components/bars";
 import {
@@ -13,20 +14,23 @@ import {
   copyText,
   Detail,
   Facts,
+  forHere,
   Form,
   Head,
   Id,
   Mark,
   Notice,
   num,
+  Refusal,
   Skeleton,
-  Sure,
   Table,
   Took,
 } from "../components/basics";
+import { Confirm } from "../components/confirm";
 import { Dialog } from "../components/dialog";
 import { Icon } from "../components/icon";
-import { Json, JsonEdit } from "../components/json";
+import { Json } from "../components/json";
+import { PayloadEdit } from "../components/payload";
 import { faultOf, pretty } from "../lib/json";
 import { taskAsCurl, taskAsPython } from "../lib/code";
 import { useEvents } from "../lib/events";
@@ -35,6 +39,7 @@ import type { Stretch } from "../lib/life";
 import { useKeys } from "../lib/keys";
 import { useWhole } from "../lib/masked";
 import { sessionAt, tasksAt } from "../lib/search";
+import { useTitle } from "../lib/title";
 import { ago, clock, full, span, useNow } from "../lib/time";
 import type { ViewProps } from "../pages";
 import { Link } from "../routes";
@@ -56,6 +61,7 @@ function Shown({ task: seen }: { task: TaskShape }): ReactNode {
     hidden,
     reveal,
   } = useWhole(`/api/v2/tasks/${encodeURIComponent(seen.id)}`, seen, ["payload", "result"]);
+  useTitle(`${task.type} ${phaseWord(task.phase).label}`);
   const events = useEvents(task.id);
   const life = lifeOf(events ?? [], task.run_at);
   return (
@@ -73,9 +79,9 @@ function Shown({ task: seen }: { task: TaskShape }): ReactNode {
         }
       >
         {hidden && (
-          <button type="button" onClick={() => reveal()}>
+          <Act needs="reveal" owner={task.owner} onClick={() => reveal()}>
             Reveal hidden values
-          </button>
+          </Act>
         )}
         <Acts task={task} reveal={reveal} />
       </Head>
@@ -141,7 +147,7 @@ function Attempts({ life }: { life: readonly Stretch[] }): ReactNode {
           <td>
             <Mark tone={one.tone}>{one.end ?? phaseWord("running").label}</Mark>
             {one.error && (
-              <div className="small">
+              <div className="small clamp">
                 <b>{one.error.kind}</b> {one.error.message}
                 {one.error.status !== undefined && <span className="faint"> (status {one.error.status})</span>}
               </div>
@@ -156,14 +162,16 @@ function Attempts({ life }: { life: readonly Stretch[] }): ReactNode {
   );
 }
 
-function Acts({ task, reveal }: { task: TaskShape; reveal: (then: () => void) => void }): ReactNode {
+function Acts({ task, reveal }: { task: TaskShape; reveal: (then: (whole: TaskShape) => void) => void }): ReactNode {
   const [editing, setEditing] = useState(false);
   const path = `/api/v2/tasks/${encodeURIComponent(task.id)}`;
   const cancel = useAction(() => post<TaskShape>(`${path}/cancel`), {
     done: (now) => (now.state === "canceled" ? "Canceled" : "Canceling: the worker was asked to stop"),
+    quiet: true,
   });
   const abandon = useAction(() => post("/api/v2/dead-letters/abandon", { ids: [task.id] }), {
     done: "Abandoned; the task counts as failed",
+    quiet: true,
   });
   const live = phaseWord(task.phase).live;
   const edit = (): void => reveal(() => setEditing(true)); // what is edited must be the thing itself
@@ -181,28 +189,52 @@ function Acts({ task, reveal }: { task: TaskShape; reveal: (then: () => void) =>
         </Link>
       )}
       {may(task, "cancel") && (
-        <Sure sure="Cancel this task?" onSure={() => cancel.run()} disabled={cancel.busy}>
+        <Confirm
+          question="Cancel this task?"
+          act="Cancel task"
+          action={cancel}
+          owner={task.owner}
+          about={<About task={task} />}
+        >
           <Icon name="stop" /> Cancel
-        </Sure>
+        </Confirm>
       )}
       {may(task, "retry") && (
-        <button type="button" className="primary" onClick={edit}>
+        <Act needs="operate" className="primary" onClick={edit}>
           <Icon name="redo" /> Retry
-        </button>
+        </Act>
       )}
       {may(task, "abandon") && (
-        <Sure sure="Abandon this task?" onSure={() => abandon.run()} disabled={abandon.busy}>
+        <Confirm question="Abandon this task?" act="Abandon task" action={abandon} about={<About task={task} />}>
           Abandon
-        </Sure>
+        </Confirm>
       )}
-      <button type="button" onClick={() => copyText(taskAsCurl(task), "Copied a curl command that submits it again")}>
+      <button
+        type="button"
+        onClick={() =>
+          reveal((whole) => copyText(taskAsCurl({ ...task, ...whole }), "Copied a curl command that submits it again"))
+        }
+      >
         <Icon name="copy" /> curl
       </button>
-      <button type="button" onClick={() => copyText(taskAsPython(task), "Copied a program that submits it again")}>
+      <button
+        type="button"
+        onClick={() =>
+          reveal((whole) => copyText(taskAsPython({ ...task, ...whole }), "Copied a program that submits it again"))
+        }
+      >
         <Icon name="copy" /> Python
       </button>
       {editing && !live && <Retry task={task} onClose={() => setEditing(false)} />}
     </>
+  );
+}
+
+function About({ task }: { task: TaskShape }): ReactNode {
+  return (
+    <p>
+      {task.type} <span className="mono">{task.id}</span>, {phaseWord(task.phase).label}
+    </p>
   );
 }
 
@@ -215,15 +247,16 @@ function Retry({ task, onClose }: { task: TaskShape; onClose: () => void }): Rea
         `/api/v2/tasks/${encodeURIComponent(task.id)}/retry`,
         text === before ? undefined : { payload: parse(text) },
       ),
-    { done: "Requeued", after: onClose },
+    { done: "Requeued", after: onClose, quiet: true },
   );
   return (
     <Dialog title={`Retry ${task.type}`} onClose={onClose} wide>
       <Form onSubmit={() => retry.run()}>
-        <JsonEdit label="Payload" value={text} onChange={setText} rows={14} />
+        <PayloadEdit type={task.type} label="Payload" value={text} onChange={setText} rows={14} />
         <p className="faint small">
           The task keeps its id. The payload is {text === before ? "unchanged" : "replaced"}.
         </p>
+        <Refusal of={retry} />
         <div className="dialog-acts">
           {text !== before && (
             <button type="button" onClick={() => setText(before)}>
@@ -248,13 +281,23 @@ function Why({ task }: { task: TaskShape }): ReactNode {
   );
   if (!why.data || why.data.phase !== task.phase) return null;
   const { tone, icon } = phaseWord(task.phase);
+  const eta = why.data.eta === null ? null : etaOf(why.data, now);
   return (
     <Notice tone={tone} icon={icon}>
-      {why.data.sentence}
-      {why.data.eta !== null && phaseWord(task.phase).live && <span> ({ago(why.data.eta, now)})</span>}
-      {why.data.hint && <div className="small mono">{why.data.hint}</div>}
+      <span className="clamp">
+        {why.data.sentence}
+        {eta !== null && <span> ({eta})</span>}
+      </span>
+      {why.data.hint && <div className="small mono">{forHere(why.data.hint)}</div>}
     </Notice>
   );
+}
+
+/** What its instant means; null where the sentence has said so. */
+function etaOf({ reason, eta }: Explanation, now: number): string | null {
+  if (reason === "parked") return `gives up ${ago(eta!, now)}`;
+  if (reason === "running" || reason === "overdue") return `expected to end ${ago(eta!, now)}`;
+  return null;
 }
 
 function factsOf(task: TaskShape): readonly (readonly [string, ReactNode])[] {
@@ -273,6 +316,8 @@ function factsOf(task: TaskShape): readonly (readonly [string, ReactNode])[] {
     ["session", task.session_id && <Link to={sessionAt(task.session_id)}>{task.session_id}</Link>],
     ["parent", task.parent_id && <Id id={task.parent_id} to={`/tasks/${encodeURIComponent(task.parent_id)}`} />],
     ["idempotency key", task.idempotency_key],
+    ["callback", task.callback_url && <span className="mono small">{task.callback_url}</span>],
+    ["owner", task.owner && <span className="mono small">{task.owner}</span>],
   ];
 }
 
@@ -283,7 +328,7 @@ function Outcome({ task, events }: { task: TaskShape; events: readonly TaskEvent
     <Card title={task.error && task.state !== "succeeded" ? "Error" : "Result"}>
       {task.error && task.state !== "succeeded" ? (
         <div className="stack">
-          <p>
+          <p className="clamp">
             <b className="tone-bad-text">{task.error.kind}</b> {task.error.message}
           </p>
           <Json value={task.error} label="error" />
@@ -309,7 +354,7 @@ function Log({ events }: { events: readonly TaskEvent[] | null }): ReactNode {
       {events === null ? (
         <Skeleton />
       ) : (
-        <ol className="log" aria-live="polite" aria-relevant="additions">
+        <ol className="log" tabIndex={0} aria-label="Events">
           {events.length > shown.length && (
             <li>
               <button type="button" className="plain" onClick={() => setAll(true)}>

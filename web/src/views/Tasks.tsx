@@ -2,19 +2,21 @@ import { useEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
 import { useLive } from "../api/live";
 import type { State, Task } from "../api/types";
-import { Ago, Badge, Empty, Head, Took } from "../components/basics";
+import { Act } from "../components/act";
+import { Ago, Badge, Empty, Head, shortId, Took } from "../components/basics";
+import { BULK_ACTS, BulkQuestion } from "../components/bulk";
 import { Icon } from "../components/icon";
 import { Cell, Rows } from "../components/rows";
-import { matching, useBulk } from "../lib/bulk";
-import type { BulkAct, BulkProgress } from "../lib/bulk";
+import type { BulkAct } from "../lib/bulk";
 import { older, useList } from "../lib/list";
 import { formatSearch, parseSearch, searchParams } from "../lib/search";
 import type { Search } from "../lib/search";
 import { number } from "../lib/time";
-import { go, Link, useParam } from "../routes";
+import { go, Link, setParams, useParam } from "../routes";
 import { may, phaseWord, STATES } from "../words";
 
 const TYPING_MS = 250;
+const type = (q: string): void => setParams({ q }, { replace: true });
 
 export default function Tasks(): ReactNode {
   const [q, setQ] = useParam("q");
@@ -23,7 +25,7 @@ export default function Tasks(): ReactNode {
     <>
       <Head title="Tasks" />
       <div className="stack">
-        <SearchBox value={q} onChange={setQ} fault={search.fault} />
+        <SearchBox value={q} onChange={type} fault={search.fault} />
         <StatePills search={search} onChange={(next) => setQ(formatSearch(next))} />
         {search.fault ? (
           <Empty icon="search" title="No matching tasks" /> // a mistyped filter must not select every task
@@ -134,7 +136,7 @@ export function TaskList({ search, empty }: { search: Search; empty: ReactNode }
   });
   const [chosen, setChosen] = useState<ReadonlyMap<string, Task>>(new Map());
   const [all, setAll] = useState(false);
-  const bulk = useBulk();
+  const [asking, setAsking] = useState<BulkAct | null>(null);
   const { rows } = list;
   const clear = (): void => {
     setChosen(new Map());
@@ -145,11 +147,6 @@ export function TaskList({ search, empty }: { search: Search; empty: ReactNode }
     if (!next.delete(task.id)) next.set(task.id, task);
     setAll(false);
     setChosen(next);
-  };
-  const start = (act: BulkAct): void => {
-    const signal = bulk.signal();
-    bulk.start(act, all ? matching(search, signal) : [...chosen.values()]);
-    clear();
   };
   const isChosen = (task: Task): boolean => all || chosen.has(task.id);
   return (
@@ -196,17 +193,24 @@ export function TaskList({ search, empty }: { search: Search; empty: ReactNode }
       >
         {(task) => <Cells task={task} chosen={isChosen(task)} choose={() => choose(task)} />}
       </Rows>
-      {(chosen.size > 0 || bulk.progress) && (
-        <BulkBar
+      {chosen.size > 0 && (
+        <SelectionBar
           tasks={[...chosen.values()]}
           all={all}
-          progress={bulk.progress}
           chooseAll={() => setAll(true)}
           canAll={!list.complete}
-          start={start}
-          stop={bulk.stop}
-          clear={() => {
-            bulk.clear();
+          ask={setAsking}
+          clear={clear}
+        />
+      )}
+      {asking && (
+        <BulkQuestion
+          act={asking}
+          search={all ? search : null}
+          tasks={[...chosen.values()]}
+          onClose={() => setAsking(null)}
+          after={() => {
+            setAsking(null);
             clear();
           }}
         />
@@ -226,7 +230,7 @@ function Cells({ task, chosen, choose }: { task: Task; chosen: boolean; choose: 
       </Cell>
       <Cell className="list-what">
         <Link to={`/tasks/${encodeURIComponent(task.id)}`} className="clip">
-          {task.type} <span className="mono faint">{task.id.slice(-12)}</span>
+          {task.type} <span className="mono faint">{shortId(task.id)}</span>
         </Link>
         {task.error && task.state !== "succeeded" && <span className="clip faint small">{task.error.message}</span>}
       </Cell>
@@ -245,76 +249,40 @@ function Cells({ task, chosen, choose }: { task: Task; chosen: boolean; choose: 
   );
 }
 
-interface BulkProps {
+function SelectionBar({
+  tasks,
+  all,
+  canAll,
+  chooseAll,
+  ask,
+  clear,
+}: {
   tasks: readonly Task[];
   all: boolean;
   canAll: boolean;
-  progress: BulkProgress | null;
   chooseAll: () => void;
-  start: (act: BulkAct) => void;
-  stop: () => void;
+  ask: (act: BulkAct) => void;
   clear: () => void;
-}
-
-const ACTS: readonly (readonly [BulkAct, string, string])[] = [
-  ["cancel", "Cancel", "canceled"],
-  ["retry", "Retry", "retried"],
-];
-
-function BulkBar({ tasks, all, canAll, progress, chooseAll, start, stop, clear }: BulkProps): ReactNode {
-  const [sure, setSure] = useState<BulkAct | null>(null);
-  if (progress) {
-    const done = ACTS.find(([act]) => act === progress.act)![2];
-    const handled = progress.done + progress.refused;
-    return (
-      <div className="bulk" role="status">
-        <progress value={handled} max={progress.total ?? Math.max(1, handled)} aria-label="Progress" />
-        <span className="grow">
-          {number(progress.done)} {progress.total !== null && `of ${number(progress.total)}`} {done}
-          {progress.refused > 0 && `, ${number(progress.refused)} refused`}
-        </span>
-        <button type="button" onClick={progress.running ? stop : clear}>
-          {progress.running ? "Stop" : "Done"}
-        </button>
-      </div>
-    );
-  }
-  const allowed = sure ? tasks.filter((task) => may(task, sure)).length : 0;
+}): ReactNode {
   return (
     <div className="bulk">
       <span className="grow">{all ? "All matching tasks selected" : `${number(tasks.length)} selected`}</span>
-      {sure ? (
-        <>
-          <button type="button" className="danger" onClick={() => (setSure(null), start(sure))} autoFocus>
-            {ACTS.find(([act]) => act === sure)![1]}{" "}
-            {all ? "all matching tasks" : allowed === 1 ? "1 task" : `${number(allowed)} tasks`}
-          </button>
-          <button type="button" onClick={() => setSure(null)}>
-            Back
-          </button>
-        </>
-      ) : (
-        <>
-          {canAll && !all && (
-            <button type="button" onClick={chooseAll}>
-              Select all matching
-            </button>
-          )}
-          {ACTS.map(([act, label]) => (
-            <button
-              key={act}
-              type="button"
-              disabled={!all && !tasks.some((task) => may(task, act))}
-              onClick={() => setSure(act)}
-            >
-              {label}
-            </button>
-          ))}
-          <button type="button" className="plain" aria-label="Clear the selection" onClick={clear}>
-            <Icon name="cross" />
-          </button>
-        </>
-      )}
+      <button type="button" disabled={!canAll || all} onClick={chooseAll}>
+        Select all matching
+      </button>
+      {(Object.keys(BULK_ACTS) as BulkAct[]).map((act) => (
+        <Act
+          key={act}
+          needs="operate"
+          disabled={!all && !tasks.some((task) => may(task, act))}
+          onClick={() => ask(act)}
+        >
+          {BULK_ACTS[act].label}
+        </Act>
+      ))}
+      <button type="button" className="plain" aria-label="Clear the selection" onClick={clear}>
+        <Icon name="cross" />
+      </button>
     </div>
   );
 }

@@ -2,7 +2,9 @@ import type { ReactNode } from "react";
 import { post, remove } from "../api/client";
 import { seldom, useAction, useData } from "../api/data";
 import type { Page, Service, Worker } from "../api/types";
-import { Ago, Card, Empty, Head, Loading, Mark, num, spoken, Sure, Table } from "../components/basics";
+import { Act } from "../components/act";
+import { Ago, Card, Empty, Head, Loading, Mark, num, spoken, Table } from "../components/basics";
+import { Confirm } from "../components/confirm";
 import { Icon } from "../components/icon";
 import { tasksAt } from "../lib/search";
 import { number } from "../lib/time";
@@ -128,22 +130,30 @@ function DrainButton({ worker }: { worker: Worker }): ReactNode {
   const path = `/api/v2/workers/${encodeURIComponent(worker.id)}/drain`;
   const drain = useAction(() => post<Worker>(path), {
     done: `${worker.id} is draining`,
+    quiet: true,
   });
   const undo = useAction(() => remove(path), { done: `${worker.id} resumed` });
   const named = <span className="sr"> {worker.id}</span>;
   if (worker.transport === "celery") return null;
   return worker.draining ? (
-    <button type="button" disabled={undo.busy} onClick={() => undo.run()}>
+    <Act needs="operate" disabled={undo.busy} onClick={() => undo.run()}>
       <Icon name="play" size={14} /> Resume{named}
-    </button>
+    </Act>
   ) : (
-    <Sure
-      sure={LEAVES.has(worker.transport) ? "Drain and disconnect?" : "Drain?"}
-      onSure={() => drain.run()}
-      disabled={drain.busy}
+    <Confirm
+      question="Drain this worker?"
+      act="Drain worker"
+      action={drain}
+      about={
+        <p>
+          <span className="mono">{worker.id}</span> finishes its {worker.busy === 1 ? "task" : "tasks"}
+          {worker.busy !== null && ` (${number(worker.busy)} running)`} and gets no new ones
+          {LEAVES.has(worker.transport) && ", then disconnects"}.
+        </p>
+      }
     >
       Drain{named}
-    </Sure>
+    </Confirm>
   );
 }
 

@@ -14,10 +14,20 @@ import typer
 
 from onward.cli.commands import command
 from onward.cli.demo import branching
-from onward.cli.terminal import USAGE, AsJson, Server, duration_ms, fail, print_json, with_client
+from onward.cli.terminal import (
+    USAGE,
+    AsJson,
+    Server,
+    Token,
+    duration_ms,
+    fail,
+    print_json,
+    use_token,
+    with_client,
+)
 
 app = typer.Typer(invoke_without_command=True)
-command(app, branching.OPTIONS)(branching.flow)
+command(app, branching.OPTIONS, "show the demo", "onward doctor")(branching.flow)
 
 Length = typer.Option("--for", parser=duration_ms, metavar="30s|5m", help="Stop after this long.")
 Port = typer.Option(
@@ -32,6 +42,7 @@ def demo(
     port: Annotated[int | None, Port] = None,
     as_json: AsJson = False,
     server: Server = None,
+    token: Token = None,
 ) -> None:
     """Fill a server with work, so that every page of /ui has something to show, until Ctrl-C.
 
@@ -45,6 +56,7 @@ def demo(
 
     [cyan]onward demo --for 5m --server http://127.0.0.1:9000[/]
     """
+    use_token(token)
     if context.invoked_subcommand is not None:
         return
     if port is not None and server not in (None, os.environ.get("ONWARD_URL")):

@@ -12,7 +12,7 @@ import typer
 from onward.cli.commands import Options, option
 from onward.cli.demo.processes import running
 from onward.cli.tables import hint, value_of
-from onward.cli.terminal import FAILED, TIMED_OUT, console, fail, plain, print_json, with_client
+from onward.cli.terminal import FAILED, TIMED_OUT, console, fail, plain, print_json
 
 if TYPE_CHECKING:
     from onward.client.http import Client
@@ -58,7 +58,7 @@ OPTIONS: Options = {
 }
 
 
-def flow(as_json: bool, server: str | None) -> None:
+async def flow(client: Client, as_json: bool) -> None:
     """Publish a flow with a branch, run it both ways, and print each node's attempts.
 
     If no worker serves it, one is started for as long as the demo runs.
@@ -66,7 +66,7 @@ def flow(as_json: bool, server: str | None) -> None:
     $ onward demo flow
     $ SCHEDULER_BASE=http://127.0.0.1:8070 onward demo flow
     """
-    view, runs = with_client(server, "show the demo", _run_both, see_also="onward doctor")
+    view, runs = await _run_both(client)
     if as_json:
         fields = ("id", "state", "params", "result", "error", "node_runs")
         print_json(

@@ -213,9 +213,13 @@ async def chats(scene: Scenario, n: int) -> None:
     """A caller who waits, by what any OpenAI client sends; every other one reads a stream."""
     import httpx2
 
+    from onward.client.address import http_options, key_of
+
     messages = [{"role": "user", "content": QUESTIONS[n % len(QUESTIONS)]}]
     body = {"model": GROUP, "messages": messages, "stream": n % 2 == 0}
-    async with httpx2.AsyncClient(base_url=scene.client.url, timeout=30) as http:
+    async with httpx2.AsyncClient(
+        **http_options(scene.client.url, key=key_of()), timeout=30
+    ) as http:
         try:
             await http.post("/v1/chat/completions", json=body)
         except httpx2.TransportError:  # the other acts notice, too

@@ -20,7 +20,7 @@ from onward.cli.demo.scenario import SCHEDULES, Scenario
 from onward.cli.tables import welcome
 from onward.cli.terminal import REFUSED, console, fail, plain
 from onward.client.errors import ProblemError, Unreachable
-from onward.core.errors import OnwardError
+from onward.errors import OnwardError
 
 if TYPE_CHECKING:
     from onward.client.http import Client
@@ -40,10 +40,9 @@ async def play(
             _welcome(client.url, own=own)
         try:
             async with _workers(client.url):
-                await scene.prepare()
                 with out.status("") as status:
                     scene.on_change = lambda: status.update(scene.summary())
-                    await _until_told(scene.play(), length_ms)
+                    await _until_told(scene, length_ms)
                 out.print("ending: workers finish what they have; Ctrl-C again leaves at once")
         finally:
             left = "its server and ledger are gone" if own else await _clear_up(client)
@@ -51,20 +50,30 @@ async def play(
     return {"url": client.url, "own_server": own, "made": scene.made}
 
 
-async def _until_told(show: Awaitable[None], length_ms: int | None) -> None:
-    """SIGTERM and a closed terminal end it like Ctrl-C: workers and schedules must be removed."""
-    task = asyncio.ensure_future(show)
+async def _until_told(scene: Scenario, length_ms: int | None) -> None:
+    """SIGTERM and a closed terminal end it like Ctrl-C: workers and schedules must be removed.
+
+    A signal that comes while flows and schedules are being made is no worse than a later one.
+    """
+
+    async def show() -> None:
+        await scene.prepare()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if length_ms is None else length_ms / 1000):
+                await scene.play()
+
+    task = asyncio.ensure_future(show())
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in signals:
         loop.add_signal_handler(number, task.cancel)
     try:
-        await asyncio.wait([task], timeout=None if length_ms is None else length_ms / 1000)
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.remove_signal_handler(number)
-        task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+        task.cancel()
 
 
 @asynccontextmanager

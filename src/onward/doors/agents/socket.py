@@ -8,17 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from onward.core.errors import (
-    Forbidden,
-    Invalid,
-    LedgerUnavailable,
-    NotFound,
-    OnwardError,
-    TooBusy,
-)
+from onward.core.errors import Forbidden, Invalid, LedgerUnavailable, NotFound, TooBusy
 from onward.core.task import encode
 from onward.doors.callers import caller_of
-from onward.native.caller import Caller
+from onward.errors import OnwardError
+from onward.native.caller import Caller, scopes_of
 from onward.native.places import Feed
 from onward.native.sessions import Sessions
 from onward.wire.sessions import is_session
@@ -41,6 +35,7 @@ class NotificationSocket:
     """An ASGI endpoint."""
 
     def __init__(self, sessions: Sessions) -> None:
+        self.scopes = scopes_of(sessions.follow)
         self._sessions = sessions
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -50,7 +45,7 @@ class NotificationSocket:
             if not is_session(session):
                 raise Invalid("this is no session id")
             feed = await self._sessions.follow(caller, session, how="websocket")
-        except (Forbidden, Invalid) as error:
+        except (Forbidden, Invalid, NotFound) as error:
             await send({"type": "websocket.close", "code": REFUSED, "reason": str(error)})
             return
         await send({"type": "websocket.accept"})

@@ -21,18 +21,10 @@ from onward.core.contract import Backend
 from onward.core.duty import Duty
 from onward.core.readers import CURSORS, begin
 from onward.core.tail import Tail
-from onward.core.task import (
-    FINAL_EVENTS,
-    Event,
-    Fault,
-    Instant,
-    Task,
-    TaskId,
-    encode,
-    fault_of,
-)
+from onward.core.task import FINAL_EVENTS, Event, Instant, Task, TaskId, encode, fault_of
 from onward.core.troubles import Troubles
 from onward.doors.agents.view import error_of, raw, shown
+from onward.faults import Fault
 from onward.native.notifications.figures import duration_ms
 from onward.native.notifications.notification import TYPES, notification_of
 from onward.native.notifications.projector import NotificationProjector

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from onward.core.phase import phase
-from onward.core.task import Fault, Instant, Json, Task, encode, fault_of
+from onward.core.task import Instant, Json, Task, encode, fault_of
 from onward.doors.vocabulary import AGENTS
+from onward.faults import Fault
 from onward.native.views import PRIORITY_WORDS
 from onward.wire.times import iso
-from onward.workers.streams.agent_dialect import AGENT_STREAMS
+from onward.workers.streams.agent_dialect import AGENT_STREAMS, timeout_s
 
 DAY_MS = 24 * 3_600_000
 LIVE_MS = 30 * DAY_MS  # keys of tasks that are not over; their end sets a nearer one
@@ -27,7 +28,7 @@ def shown(task: Task) -> bool:
 def fields_of(task: Task, now: Instant) -> dict[str, str]:
     """JSON where a value has parts, an empty text where there is none."""
     fault = fault_of(task.error)
-    limit = None if task.expires_at is None else (task.expires_at - task.created_at) // 1000
+    limit = timeout_s(task)
     return {
         "task_id": task.id,
         "task_type": task.type,
@@ -39,7 +40,7 @@ def fields_of(task: Task, now: Instant) -> dict[str, str]:
         "created_at": iso(task.created_at),
         "updated_at": iso(now),
         "completed_at": "" if task.finished_at is None else iso(task.finished_at),
-        **({} if limit is None else {"timeout": str(limit)}),  # gone from the ledger once passed
+        **({} if limit is None else {"timeout": str(limit)}),
         "priority": PRIORITY_WORDS[task.priority],
     }
 

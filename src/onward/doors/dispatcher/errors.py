@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from onward.core.errors import Invalid, NotFound, NoWorker, OnwardError, QueueFull
+from onward.core.errors import Invalid, NotFound, NoWorker, QueueFull
 from onward.doors.refusal import ErrorStyle, PlainError, Refusal
+from onward.errors import OnwardError
 
 PREFIXES = ("/api/openai", "/api/task")
 

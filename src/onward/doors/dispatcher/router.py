@@ -22,7 +22,7 @@ from onward.doors.json_reply import answer
 from onward.doors.refusal import PlainError
 from onward.doors.route import route
 from onward.doors.vocabulary import SYNC
-from onward.native.caller import Caller, Scope, needs
+from onward.native.caller import READS, Caller, Scope, needs
 
 PATH = "/api/openai"
 NAME_LIMIT = 128
@@ -72,18 +72,18 @@ class Dispatch:
         body = strict_json.parse_object(raw)
         group, waits = _checked(body)
         timeout_ms = self._door.timeout_ms(body)
-        task = await self._door.task(body, group, timeout_ms=timeout_ms, waits=waits)
+        task = await self._door.task(caller, body, group, timeout_ms=timeout_ms, waits=waits)
         if not waits:
             running = await self._door.hand_in(task)
             return answer(Dispatched(task.id, "executing" if running else "queued"))
         await self._door.require_worker(group)
         return _ended(task, await self._door.hand_in_and_wait(task, timeout_ms))
 
-    @needs(Scope.SUBMIT)
+    @needs(*READS)
     async def status(self, caller: Caller, task_id: str) -> TaskStatus:
         """Where the task is, and its result once it has one."""
         for _ in range(2):  # once more if it was claimed between the two readings
-            task = await self._door.find(task_id)
+            task = await self._door.find(caller, task_id)
             found = None if task is None else await self._status(task)
             if found is not None:
                 return found

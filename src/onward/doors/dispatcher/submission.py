@@ -9,6 +9,8 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, NoWorker
 from onward.core.task import Ending, State, Task, TaskId, encode, fault_of, new_id
 from onward.doors.vocabulary import SYNC_CANCELED, SYNC_ERRORS
+from onward.native.caller import Caller
+from onward.native.masking import Masking
 from onward.services.catalog import FRESH_MS
 from onward.services.declarations import Declarations, as_declared
 from onward.settings import Settings
@@ -26,12 +28,14 @@ class DispatcherDoor:
         dispatcher: Dispatcher,
         roster: Roster,
         declarations: Declarations,
+        masking: Masking,
         settings: Settings,
     ) -> None:
         self.dispatcher = dispatcher
         self.settings = settings
         self._roster = roster
         self._declarations = declarations
+        self._masking = masking
 
     def timeout_ms(self, body: Mapping[str, Any]) -> int:
         low, high = self.settings.min_task_timeout_ms, self.settings.max_task_timeout_ms
@@ -40,7 +44,9 @@ class DispatcherDoor:
             raise Invalid("timeout must be a number of milliseconds", pointer="/timeout")
         return int(min(max(asked, low), high))
 
-    async def task(self, body: dict[str, Any], group: str, *, timeout_ms: int, waits: bool) -> Task:
+    async def task(
+        self, caller: Caller, body: dict[str, Any], group: str, *, timeout_ms: int, waits: bool
+    ) -> Task:
         payload = {name: value for name, value in body.items() if name not in OURS}
         queue = group_queue(group)
         # By the queue alone: the type is the same for all groups. Not looked for again when it is
@@ -54,6 +60,7 @@ class DispatcherDoor:
             profile=PROFILE,
             payload=encode(payload),
             created_at=now,
+            owner=caller.key,
             # Who waits counts from here on, queueing included; who polls, from dispatch.
             expires_at=now + timeout_ms if waits else None,
             attempt_ms=None if waits else timeout_ms,
@@ -79,16 +86,18 @@ class DispatcherDoor:
         )
         return ending
 
-    async def find(self, task: TaskId) -> Task | None:
-        """A task of this door, as long as this door shows it."""
+    async def find(self, caller: Caller, task: TaskId) -> Task | None:
+        """A task of this door, as long as this door shows it, to those who see it."""
         found = (await self.dispatcher.backend.tasks.get([task]))[0]
         if found is None or found.profile != PROFILE or found.session is not None:
+            return None
+        if not caller.sees(found):
             return None
         if found.finished_at is not None:
             shown_until = found.finished_at + self.settings.task_result_ttl_ms
             if self.dispatcher.clock.now() >= shown_until:
                 return None
-        return found
+        return await self._masking.task(found, caller)
 
 
 def error_text(state: State, error: str | None) -> str:

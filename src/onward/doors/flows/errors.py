@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from onward.core.errors import Invalid, OnwardError
+from onward.core.errors import Invalid
 from onward.doors.refusal import ErrorStyle, PlainError, Refusal
+from onward.errors import OnwardError
 
 PREFIXES = ("/flows", "/tasks", "/workers", "/register", "/heartbeat", "/list", "/allocate")
 

@@ -14,12 +14,13 @@ from starlette.responses import Response
 
 from onward.core import strict_json
 from onward.core.errors import Conflict, Invalid
-from onward.core.task import FINAL, State
+from onward.core.task import FINAL, State, Task
 from onward.doors.flows.rows import RunRow, run_row, status_of
 from onward.doors.listing import array
 from onward.doors.route import route
-from onward.native.caller import Caller, Scope, needs
+from onward.native.caller import ACTS, LISTS, READS, Caller, Scope, needs
 from onward.native.flows import Flows
+from onward.native.masking import Masking
 from onward.native.runs import Runs
 from onward.wire.base import Limit
 from onward.wire.base import Query as QueryParameters
@@ -87,7 +88,8 @@ class ByTaskId(QueryParameters, frozen=True):
 
 
 class FlowCentre:
-    def __init__(self, flows: Flows, runs: Runs) -> None:
+    def __init__(self, flows: Flows, runs: Runs, masking: Masking) -> None:
+        self._masking = masking
         self._flows = flows
         self._runs = runs
 
@@ -116,7 +118,7 @@ class FlowCentre:
         )
         return RunStatus(await self._runs.begin(caller, given), "pending")
 
-    @needs(Scope.READ)
+    @needs(*LISTS)
     async def runs(self, caller: Caller, query: Listed) -> Response:
         """The newest first."""
         status = query.status
@@ -126,13 +128,14 @@ class FlowCentre:
         found = await self._runs.newest(
             caller, states, lambda run: status in ("", status_of(run)), query.limit
         )
-        return await array([run_row(run) for run in part] async for part in found)
+        return await array(await self._rows(caller, part) async for part in found)
 
-    @needs(Scope.READ)
+    @needs(*READS)
     async def read(self, caller: Caller, query: ById) -> RunRow:
-        return run_row(await self._runs.record(caller, query.id))
+        (row,) = await self._rows(caller, [await self._runs.record(caller, query.id)])
+        return row
 
-    @needs(Scope.OPERATE)
+    @needs(*ACTS)
     async def cancel(self, caller: Caller, query: ById) -> RunStatus:
         run = await self._runs.record(caller, query.id)
         if run.state not in FINAL:
@@ -141,10 +144,21 @@ class FlowCentre:
             run = await self._runs.record(caller, query.id)
         return RunStatus(run.id, status_of(run))
 
-    @needs(Scope.READ)
+    @needs(*READS)
     async def node_runs(self, caller: Caller, query: ByTaskId) -> Sequence[NodeRun]:
         """Every attempt of every node, in order of start."""
         return await self._runs.node_runs(caller, query.task_id)
+
+    async def _rows(self, caller: Caller, runs: Sequence[Task]) -> Sequence[RunRow]:
+        retried = await self._runs.retry_states(caller, runs)
+        return [
+            await self._masked(run_row(run, state), caller.masks(run))
+            for run, state in zip(runs, retried, strict=True)
+        ]
+
+    async def _masked(self, row: RunRow, masked: bool) -> RunRow:
+        params, shared = await self._masking.texts(masked, row.params_json, row.shared_json)
+        return msgspec.structs.replace(row, params_json=params, shared_json=shared)
 
 
 def routes(centre: FlowCentre) -> Sequence[APIRoute]:

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from onward.core.errors import Invalid
 from onward.doors.hints import with_hint
 from onward.doors.route import UseCase, route
-from onward.native.caller import Caller, Scope, needs
+from onward.native.caller import SEES_ALL, Caller, Scope, needs
 from onward.wire.base import Name, Query
 from onward.workers.http.registry import HttpWorker, Registry
 from onward.workers.roster import is_service
@@ -41,6 +41,11 @@ class LeaveBody(msgspec.Struct):
 
 
 class Registered(msgspec.Struct):
+    id: str
+    secret: str | UnsetType = UNSET  # with keys: calls to this worker are signed with it
+
+
+class Left(msgspec.Struct):
     id: str
 
 
@@ -71,31 +76,38 @@ class Registration:
         for service in body.services:
             if not is_service(service):
                 raise Invalid(f"services: {service!r} is a group or a flow's")
+        if refused := [name for name in body.services if not caller.may_serve(name)]:
+            raise caller.refusal(f"this key may not serve {', '.join(refused)}")
         try:
             worker = await self._registry.register(
-                body.url, body.services, id=body.id or None, load=body.load, slots=body.slots
+                body.url,
+                body.services,
+                id=body.id or None,
+                load=body.load,
+                slots=body.slots,
+                owner=caller.key,
             )
         except Invalid as error:
             raise Invalid(with_hint(error)) from error
-        return Registered(worker)
+        return Registered(worker.id, worker.secret or UNSET)
 
     @needs(Scope.WORK)
     async def heartbeat(self, caller: Caller, body: HeartbeatBody) -> Beaten:
-        worker = await self._registry.heartbeat(body.id, body.load)
+        worker = await self._registry.heartbeat(body.id, body.load, caller.key)
         return Beaten(body.id, True if worker.draining else UNSET)
 
     @needs(Scope.WORK)
-    async def deregister(self, caller: Caller, body: LeaveBody) -> Registered:
-        await self._registry.leave(body.id)
-        return Registered(body.id)
+    async def deregister(self, caller: Caller, body: LeaveBody) -> Left:
+        await self._registry.leave(body.id, caller.key)
+        return Left(body.id)
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def list(self, caller: Caller, query: ForService) -> list[WorkerRow]:
         wanted = query.service
         found = await self._registry.all()
         return [self._row(one) for one in found if not wanted or wanted in one.services]
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def allocate(self, caller: Caller, query: ForService) -> WorkerRow:
         """The worker of a service that the next call would go to."""
         if not query.service:

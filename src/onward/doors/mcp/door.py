@@ -17,11 +17,11 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from onward.core.errors import Invalid
+from onward.core.errors import Forbidden, Invalid, NotFound
 from onward.doors.callers import caller_of
 from onward.doors.errors import refuse, render
 from onward.doors.refusal import Refusal
-from onward.native.caller import Caller
+from onward.native.caller import Caller, scopes_of
 from onward.native.tools.toolbox import Toolbox, ToolReply
 from onward.wire.sessions import is_session
 
@@ -37,6 +37,7 @@ class Exchange(msgspec.Struct):
 
     caller: Caller
     session: str | None
+    issued: bool = False  # the server chose the session, when the client connected
     replies: list[ToolReply] = []
     over: bool = False  # the last byte was written
 
@@ -44,6 +45,7 @@ class Exchange(msgspec.Struct):
 class McpDoor:
     def __init__(self, toolbox: Toolbox, *, wait_ms: int, ready: Callable[[], bool]) -> None:
         self._toolbox = toolbox
+        self.scopes = scopes_of(toolbox.run)
         self._wait_ms = wait_ms
         self._ready = ready
         self._opening = asyncio.Lock()
@@ -66,8 +68,11 @@ class McpDoor:
             return
         headers = dict(scope["headers"])
         try:
-            exchange = Exchange(caller_of(scope), _session(scope, headers))
-        except Invalid as error:
+            caller = caller_of(scope)
+            caller.require(*self.scopes)
+            exchange = Exchange(caller, *_session(scope, headers))
+            await self._toolbox.enter(caller, exchange.session)
+        except (Forbidden, Invalid, NotFound) as error:
             id = scope.get("state", {}).get("request_id", "")
             await refuse(PATH, id, error)(scope, receive, send)
             return
@@ -111,15 +116,17 @@ def _load() -> Any:
     return build
 
 
-def _session(scope: Any, headers: dict[bytes, bytes]) -> str | None:
+def _session(scope: Any, headers: dict[bytes, bytes]) -> tuple[str | None, bool]:
     query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     named = query["session_id"][0] if "session_id" in query else None
-    for name in (SESSION, ISSUED):
-        if named is None and name in headers:
-            named = headers[name].decode("utf-8", "replace")
+    if named is None and SESSION in headers:
+        named = headers[SESSION].decode("utf-8", "replace")
+    issued = named is None and ISSUED in headers
+    if issued:
+        named = headers[ISSUED].decode("utf-8", "replace")
     if named is not None and not is_session(named):
         raise Invalid("session_id is a text of 1 to 128 characters", pointer="session_id")
-    return named
+    return named, issued
 
 
 async def _send(send: Any, kind: str, body: bytes) -> None:

@@ -30,7 +30,7 @@ from mcp_types import Tool as McpTool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from onward import __version__
-from onward.core.errors import Invalid, NotFound, OnwardError
+from onward.core.errors import Invalid, NotFound
 from onward.core.follow import follow
 from onward.core.phase import Phase, phase
 from onward.core.task import FINAL, State, Task, TaskId
@@ -38,6 +38,7 @@ from onward.doors.guard import MAX_BODY
 from onward.doors.hints import TOOLS, with_hint
 from onward.doors.mcp.door import KEY, Exchange
 from onward.doors.mcp.tasks import McpTasks, created, declared
+from onward.errors import OnwardError
 from onward.native.tools.toolbox import Toolbox, ToolReply, renamed
 from onward.native.tools.tools import RESULT, Tool, ToolKind
 
@@ -92,7 +93,11 @@ class McpHandlers:
         exchange = exchange_of(call)
         bound = exchange.session is not None
         found = await self._toolbox.tools(exchange.caller, bound=bound, direct=True)
-        return ListToolsResult(tools=[_shape(tool) for tool in found])
+        # A call that a client may get a handle for has no output of one form.
+        handles = declared(call)
+        return ListToolsResult(
+            tools=[_shape(tool, handles and tool.kind is ToolKind.CALL) for tool in found]
+        )
 
     async def call(self, call: Call, params: CallToolRequestParams) -> HandlerResult:
         with self._under_way(call) as begun:
@@ -108,7 +113,10 @@ class McpHandlers:
         try:
             if tool.kind is ToolKind.CALL:
                 return await self._direct(call, tool, arguments, begun)
-            reply = await self._toolbox.run(exchange.caller, tool, arguments, exchange.session)
+            # A session that the client did not choose is only what holds where it names none.
+            chosen = exchange.issued and arguments.get("session_id") is not None
+            bound = None if chosen else exchange.session
+            reply = await self._toolbox.run(exchange.caller, tool, arguments, bound)
         except OnwardError as error:
             return _refusal(error)
         exchange.replies.append(reply)
@@ -224,8 +232,13 @@ def exchange_of(call: Call) -> Exchange:
     return exchange
 
 
-def _shape(tool: Tool) -> McpTool:
-    return McpTool(name=tool.name, description=tool.description, input_schema=dict(tool.parameters))
+def _shape(tool: Tool, deferred: bool) -> McpTool:
+    return McpTool(
+        name=tool.name,
+        description=tool.description,
+        input_schema=dict(tool.parameters),
+        output_schema=None if deferred else dict(tool.output),
+    )
 
 
 def _text(task: Task, message: str) -> str:

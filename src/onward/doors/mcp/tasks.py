@@ -18,11 +18,12 @@ from mcp_types import INVALID_PARAMS, INVALID_REQUEST, CallToolResult, RequestPa
 
 from onward.core.approval import awaited
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import NotFound, OnwardError
+from onward.core.errors import NotFound
 from onward.core.phase import phase
 from onward.core.task import FINAL, State, Task
 from onward.doors.mcp.door import KEY, Exchange
 from onward.doors.vocabulary import MCP
+from onward.errors import OnwardError
 from onward.native.tools.toolbox import Toolbox
 from onward.native.views import progress_of
 from onward.wire.times import iso
@@ -86,15 +87,20 @@ class McpTasks:
     async def cancel(self, call: Call, params: TaskParams) -> HandlerResult:
         task = await self._find(call, params.task_id)
         with suppress(OnwardError):  # over already
-            await self._dispatcher.cancel(task.id)
+            await self._toolbox.cancel(_exchange(call).caller, task)
         return {}
 
     async def _find(self, call: Call, id: str) -> Task:
-        exchange: Exchange = call.request.scope["state"][KEY]  # type: ignore[union-attr]
+        exchange = _exchange(call)
         try:
             return await self._toolbox.task(exchange.caller, id, exchange.session)
         except NotFound as error:
             raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
+
+
+def _exchange(call: Call) -> Exchange:
+    found: Exchange = call.request.scope["state"][KEY]  # type: ignore[union-attr]
+    return found
 
 
 def _outline(task: Task, dispatcher: Dispatcher) -> dict[str, Any]:

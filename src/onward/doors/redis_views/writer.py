@@ -15,6 +15,8 @@ import msgspec
 import structlog
 
 from onward.core.task import TaskId, new_id
+from onward.doors.tasks.view import BY_STATE, DEAD, DEPTHS, PENDING, SCHEDULED
+from onward.wire.streams import fields_of, text_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -27,6 +29,9 @@ MOST_BYTES = 1 << 20  # of one call; a single task may be larger
 PAGE = 128  # ids noticed in one call
 REST, LONGEST_REST_S = 10, 1.0  # for Redis, after a call that took long: so many times as long
 SEP = b"\x1f"
+# What the scripts write under the seeds' names, after the prefix; * stands for an id or a session.
+TASK, SESSION, LETTER = "task:*", "session:*:tasks", "dlq:task:*"
+SEEDS_KEYS = (TASK, SESSION, LETTER, f"{PENDING}:*", SCHEDULED, DEAD, DEPTHS, BY_STATE)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -104,12 +109,12 @@ class ViewWriter:
         waiting, look, aside = await self._call(self._notice, _encode(request))
         self._report(aside)
         foreign = [
-            Foreign(entry, int(since), text(name), raw)
+            Foreign(entry, int(since), text_of(name), raw)
             for entry in waiting
             for since, name, raw in [entry.split(SEP, 2)]
         ]
         pairs = zip(look[::2], look[1::2], strict=True)
-        return Noticed(foreign, {text(id): text(score) for id, score in pairs})
+        return Noticed(foreign, {text_of(id): text_of(score) for id, score in pairs})
 
     async def hashes(self, ids: Sequence[bytes]) -> Sequence[Mapping[str, str]]:
         """`task:{id}` of each, as somebody else wrote it; empty: there is no hash of that name."""
@@ -117,12 +122,7 @@ class ViewWriter:
         for id in ids:
             _ = pipe.hgetall(self._key(b"task:" + id))
         replies = await pipe.execute(raise_on_error=False)
-        return [
-            {text(name): text(value) for name, value in reply.items()}
-            if isinstance(reply, dict)
-            else {}
-            for reply in replies
-        ]
+        return [fields_of(reply) if isinstance(reply, dict) else {} for reply in replies]
 
     async def adopted(self, foreign: Sequence[Foreign]) -> None:
         pipe = self._redis.pipeline(transaction=False)
@@ -151,8 +151,8 @@ class ViewWriter:
         for name in aside:
             log.warning(
                 "a foreign key was set aside",
-                key=self._prefix + text(name),
-                kept_as=f"{self._prefix}onward:set-aside:{text(name)}",
+                key=self._prefix + text_of(name),
+                kept_as=f"{self._prefix}onward:set-aside:{text_of(name)}",
             )
 
     def _name(self, name: str) -> str:
@@ -160,10 +160,6 @@ class ViewWriter:
 
     def _key(self, name: bytes) -> bytes:
         return self._prefix.encode() + name
-
-
-def text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _array(packed: Sequence[bytes]) -> bytes:

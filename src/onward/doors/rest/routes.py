@@ -9,15 +9,20 @@ from typing import Any, TypedDict
 from fastapi.routing import APIRoute
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from onward.doors.access import LOGOUT_COOKIE, login_cookie
 from onward.doors.hints import step_text
 from onward.doors.route import Reply, route
 from onward.native.approvals import Approvals
 from onward.native.attempts import Attempts
+from onward.native.attention import Attention
+from onward.native.audit import Audit
+from onward.native.callbacks import CallbackKeys
 from onward.native.dead_letters import DeadLetters
 from onward.native.encryption import Encryption
 from onward.native.explain import Explained
 from onward.native.flows import Flows
 from onward.native.health import Health
+from onward.native.keys import Keys, LoggedIn
 from onward.native.live import Live
 from onward.native.log import Log
 from onward.native.metrics import Metrics
@@ -31,6 +36,7 @@ from onward.native.tools.toolbox import Toolbox, ToolReply
 from onward.native.workers import Workers
 from onward.wire.base import Page
 from onward.wire.health import HealthView, Readiness
+from onward.wire.keys import Me
 from onward.wire.live import Change, Snapshot
 from onward.wire.runs import RunView
 from onward.wire.schedules import ScheduleDetail
@@ -72,6 +78,8 @@ def attempt_routes(attempts: Attempts) -> Sequence[APIRoute]:
     return [
         route("POST", f"{TASK}/progress", attempts.progress, status=204, errors=(409,)),
         route("POST", f"{TASK}/chunks", attempts.chunk, status=204, errors=(409,)),
+        route("POST", f"{TASK}/logs", attempts.log, status=204, errors=(409,)),
+        route("GET", f"{TASK}/logs", attempts.logs),
         route("POST", EFFECT, attempts.begin, errors=(409,)),
         route("PUT", EFFECT, attempts.finish, errors=(409,)),
         route("DELETE", EFFECT, attempts.undo, status=204, errors=(409,)),
@@ -94,6 +102,10 @@ def dead_letter_routes(dead_letters: DeadLetters) -> Sequence[APIRoute]:
         route("POST", "/dead-letters/replay", dead_letters.replay),
         route("POST", "/dead-letters/abandon", dead_letters.abandon),
     ]
+
+
+def attention_routes(attention: Attention) -> Sequence[APIRoute]:
+    return [route("GET", "/attention", attention.list)]
 
 
 def queue_routes(queues: Queues) -> Sequence[APIRoute]:
@@ -133,6 +145,28 @@ def encryption_routes(encryption: Encryption) -> Sequence[APIRoute]:
     return [
         route("GET", "/encryption", encryption.read),
         route("POST", "/encryption/rotate", encryption.rotate, errors=(409,)),
+    ]
+
+
+def callback_routes(callbacks: CallbackKeys) -> Sequence[APIRoute]:
+    return [route("GET", "/me/callback-secret", callbacks.secret)]
+
+
+def key_routes(keys: Keys, audit: Audit) -> Sequence[APIRoute]:
+    def logged_in(found: LoggedIn) -> Reply:
+        return Reply(found.me, cookie=login_cookie(found.token))
+
+    def logged_out(_: None) -> Reply:
+        return Reply(None, 204, cookie=LOGOUT_COOKIE)
+
+    return [
+        route("GET", "/keys", keys.list),
+        route("POST", "/keys", keys.create, status=201, errors=(409,)),
+        route("DELETE", "/keys/{key_id}", keys.revoke, status=204, errors=(409,)),
+        route("GET", "/me", keys.me),
+        route("POST", "/login", keys.login, reply=logged_in, statuses=(200,), result=Me),
+        route("POST", "/logout", keys.logout, reply=logged_out, statuses=(204,)),
+        route("GET", "/audit", audit.list),
     ]
 
 

@@ -40,7 +40,8 @@ from onward.doors.tasks.shapes import (
 )
 from onward.doors.tasks.submission import SUMMARIZE, Intake
 from onward.doors.vocabulary import TASKS
-from onward.native.caller import Caller, Scope, needs
+from onward.native.caller import ACTS, LISTS, READS, SEES_ALL, Caller, Scope, needs
+from onward.native.masking import Masking
 from onward.native.reads import fitting, get_task
 from onward.native.tasks import Tasks
 from onward.wire.base import Limit, Query
@@ -71,6 +72,7 @@ class TasksDoor:
         intake: Intake,
         alarm: Alarm,
         tasks: Tasks,
+        masking: Masking,
         *,
         retry_ratio: Callable[[int], float],
         erase: Erase,
@@ -79,6 +81,7 @@ class TasksDoor:
         self._intake = intake
         self._alarm = alarm
         self._tasks = tasks
+        self._masking = masking
         self._details = Details(dispatcher)
         self._retry_ratio = retry_ratio
         self._erase = erase
@@ -91,7 +94,8 @@ class TasksDoor:
         except Invalid as error:
             return errors.refuse(f"{PREFIX}/tasks", "", error, status=400)
         # Also when an idle worker has it already: a reader sees that next.
-        return Accepted(await self._intake.submit(task_type, payload), "PENDING")
+        id = await self._intake.submit(task_type, payload, owner=caller.key)
+        return Accepted(id, "PENDING")
 
     @needs(Scope.SUBMIT)
     async def summarize(self, caller: Caller, raw: bytes) -> Response:
@@ -99,29 +103,31 @@ class TasksDoor:
         found = await self.create(caller, SUMMARIZE, raw)
         return found if isinstance(found, Response) else answer(found)
 
-    @needs(Scope.READ)
+    @needs(*LISTS)
     async def list(self, caller: Caller, query: Listed) -> Response:
         """The newest first."""
-        return await array(self._listed(query.status, query.limit))
+        return await array(self._listed(caller, query.status, query.limit))
 
-    @needs(Scope.READ)
+    @needs(*LISTS)
     async def dead_letters(self, caller: Caller, query: Newest) -> Response:
         """The newest first."""
-        return await array(self._listed("DLQ", query.limit))
+        return await array(self._listed(caller, "DLQ", query.limit))
 
-    @needs(Scope.READ)
+    @needs(*READS)
     async def read(self, caller: Caller, task_id: str) -> TaskDetail:
-        return await self._details.one(await self._find(task_id))
+        task = await self._find(caller, task_id)
+        return await self._details.one(await self._masking.task(task, caller))
 
-    @needs(Scope.OPERATE)
+    @needs(*ACTS)
     async def delete(self, caller: Caller, task_id: str) -> Accepted:
         """Cancel it, or erase it if it is over."""
-        task = await self._find(task_id)
+        task = await self._find(caller, task_id)
         if task.state not in FINAL:
             with suppress(Conflict):  # it has ended since it was read
                 canceled = await self._tasks.cancel(caller, task.id)
                 return Accepted(task.id, TASKS[Phase(canceled.phase)])
-            task = await self._find(task_id)
+            task = await self._find(caller, task_id)
+        caller.require(Scope.OPERATE)
         await self._forget(task.id)
         return Accepted(task.id, word(task))
 
@@ -129,7 +135,7 @@ class TasksDoor:
     async def retry(self, caller: Caller, task_id: str) -> Accepted:
         """Run a task again that failed or died."""
         try:
-            task = await self._find(task_id)
+            task = await self._find(caller, task_id)
             await self._tasks.replay(caller, task.id)
         except (Conflict, NotFound) as error:  # unknown, not failed, or retried by another caller
             raise HTTPException(400, NO_RETRY) from error
@@ -141,23 +147,25 @@ class TasksDoor:
         ids = await take_back(self._store, self._alarm)
         return Requeued(len(ids), ids)
 
-    @needs(Scope.READ)
+    @needs(*SEES_ALL)
     async def queue_status(self, caller: Caller) -> QueueStatus:
         """Of all queues together."""
         queues, states = totals(await self._store.counts())
         return QueueStatus(queues, states, self._retry_ratio(queues["retry"]))
 
-    async def _find(self, task_id: TaskId) -> Task:
-        return await get_task(self._store, task_id, shown, missing=NotFound(NOT_FOUND))
+    async def _find(self, caller: Caller, task_id: TaskId) -> Task:
+        return await get_task(self._store, caller, task_id, shown, missing=NotFound(NOT_FOUND))
 
-    async def _listed(self, status: str, limit: int) -> AsyncIterator[Sequence[TaskDetail]]:
+    async def _listed(
+        self, caller: Caller, status: str, limit: int
+    ) -> AsyncIterator[Sequence[TaskDetail]]:
         query = LedgerQuery(states=STORED.get(status, frozenset()), profiles=SHOWN, limit=limit)
 
         def fits(task: Task) -> bool:
             return shown(task) and (not status or word(task) == status)
 
-        async for page in fitting(self._store, query, fits, at_a_time=FURTHER):
-            yield await self._details.of(page.items)
+        async for page in fitting(self._store, caller, query, fits, at_a_time=FURTHER):
+            yield await self._details.of((await self._masking.page(page, caller)).items)
 
     async def _forget(self, task: TaskId) -> None:
         for _ in range(ERASING_TRIES):

@@ -16,9 +16,10 @@ from onward.core.dispatch import Dispatcher
 from onward.core.follow import history
 from onward.core.phase import Phase, phase
 from onward.core.policy import error_class, overrides_of
-from onward.core.task import Event, Fault, Instant, Lane, State, Task, fault_of
+from onward.core.task import Event, Instant, Lane, State, Task, fault_of
 from onward.doors.tasks.submission import SUMMARIZE
 from onward.doors.vocabulary import TASKS
+from onward.faults import Fault
 from onward.native.views import progress_of, raw
 from onward.wire.times import iso
 

@@ -42,6 +42,7 @@ class Intake:
         id: TaskId | None = None,
         max_retries: int | None = None,
         retries: int = 0,
+        owner: str | None = None,
     ) -> TaskId:
         """With an id of the submitter's own it is accepted once, however often it is submitted."""
         if type_ == SUMMARIZE:
@@ -59,6 +60,7 @@ class Intake:
             profile=PROFILE,
             payload=encode(payload),
             created_at=self._dispatcher.clock.now(),
+            owner=owner,
             lane=Lane.RETRY if retries else Lane.PRIMARY,
             failures=retries,
             retries=retries,

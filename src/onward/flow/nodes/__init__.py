@@ -30,3 +30,5 @@ KINDS: Mapping[str, Kind] = {
     "local": local,
     "flow_ref": flow_ref,
 }
+MANY = frozenset(name for name, kind in KINDS.items() if kind.CALLS == "services")
+CALLING = MANY | {name for name, kind in KINDS.items() if kind.CALLS == "service"}  # services

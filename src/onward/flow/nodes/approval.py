@@ -10,40 +10,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from onward.core.task import Fault
-from onward.flow.nodes.kind import (
-    Flaws,
-    NodeDone,
-    NodeFailed,
-    NodeVisit,
-    NodeWaits,
-    Verdict,
-    key_path,
-    key_path_flaws,
-    span_flaws,
-)
+from onward.faults import Fault
+from onward.flow.nodes import kind as kinds
 from onward.flow.parts import DEFAULT, Node
 from onward.flow.scope import ABSENT, shared_key
 
-RECORD = "ap"
+RECORD, CALLS, LOGGED = "ap", "child", True
 APPROVED, REJECTED = "approved", "rejected"
 YES = frozenset({"approved", "approve", "accepted", "yes", "y", "true", "ok"})
 NO = frozenset({"rejected", "reject", "denied", "declined", "no", "n", "false"})
 
 
-def check(node: Node) -> Flaws:
-    yield from key_path_flaws(node, "approval_key")
-    yield from span_flaws(node, "timeout_ms")
+def check(node: Node) -> kinds.Flaws:
+    yield from kinds.key_path_flaws(node, "approval_key")
+    yield from kinds.span_flaws(node, "timeout_ms")
     from_data = node.params.get("from_data")
     if from_data is not None and not isinstance(from_data, bool):
         yield "params.from_data", "must be true or false"
-    if from_data is True and key_path(node, "approval_key") is None:
+    if from_data is True and kinds.key_path(node, "approval_key") is None:
         yield "params.approval_key", "is missing: from_data takes the decision from there"
     if not isinstance(node.params.get("reason", ""), str):
         yield "params.reason", "must be text"
 
 
-def enter(visit: NodeVisit) -> Verdict:
+def enter(visit: kinds.NodeVisit) -> kinds.Verdict:
     word = _brought_in(visit)
     if word is not None:
         visit.begin()
@@ -51,7 +41,7 @@ def enter(visit: NodeVisit) -> Verdict:
     visit.begin(total=1)
     timeout_ms = visit.span_ms("timeout_ms")
     if isinstance(timeout_ms, Fault):
-        return NodeFailed(timeout_ms)
+        return kinds.NodeFailed(timeout_ms)
     node = visit.node
     visit.call(
         "approval",
@@ -64,7 +54,7 @@ def enter(visit: NodeVisit) -> Verdict:
     return _waits(visit)
 
 
-def resume(visit: NodeVisit) -> Verdict:
+def resume(visit: kinds.NodeVisit) -> kinds.Verdict:
     visit.hear()
     if visit.record.open:
         return _waits(visit)
@@ -73,20 +63,29 @@ def resume(visit: NodeVisit) -> Verdict:
         return _decided(visit, APPROVED, answer.value)
     if answer.fault.kind == "Rejected":
         return _decided(visit, REJECTED, None, answer.fault)
-    return NodeFailed(answer.fault)
+    return kinds.NodeFailed(answer.fault)
 
 
-def _waits(visit: NodeVisit) -> Verdict:
+def recall(past: kinds.Past) -> kinds.NodeDone:
+    if not past.ok:
+        rejected = past.data["error"]["kind"] == "Rejected"
+        return kinds.NodeDone(writes=_written(past.node, REJECTED) if rejected else {})
+    result = past.data.get("output", kinds.LARGE)
+    word = result["decision"] if isinstance(result, Mapping) else result
+    return kinds.NodeDone(result, writes=_written(past.node, word))
+
+
+def _waits(visit: kinds.NodeVisit) -> kinds.Verdict:
     timeout_ms = visit.span_ms("timeout_ms")
     until = visit.record.start + timeout_ms if isinstance(timeout_ms, int) else None
     if until is None or visit.now < until:
-        return NodeWaits("children", until)
+        return kinds.NodeWaits("children", until)
     visit.stop()
-    return NodeFailed(Fault(kind="timeout", message=f"nobody decided within {timeout_ms} ms"))
+    return kinds.NodeFailed(Fault(kind="timeout", message=f"nobody decided within {timeout_ms} ms"))
 
 
-def _brought_in(visit: NodeVisit) -> str | None:
-    path = key_path(visit.node, "approval_key")
+def _brought_in(visit: kinds.NodeVisit) -> str | None:
+    path = kinds.key_path(visit.node, "approval_key")
     if visit.node.params.get("from_data") is not True or path is None:
         return None
     value = visit.scope.find(path)
@@ -96,23 +95,29 @@ def _brought_in(visit: NodeVisit) -> str | None:
     return REJECTED if said in NO else None
 
 
-def _decided(visit: NodeVisit, word: str, said: Any, fault: Fault | None = None) -> Verdict:
+def _decided(
+    visit: kinds.NodeVisit, word: str, said: Any, fault: Fault | None = None
+) -> kinds.Verdict:
     visit.record.decision = word
-    key = shared_key(key_path(visit.node, "approval_key"))
-    writes = {} if key is None else {key: word}
+    writes = _written(visit.node, word)
     result = {**(said if isinstance(said, Mapping) else {}), "decision": word}
     if fault is not None:
         result["comment"] = fault.message
     if word == APPROVED:
         # Not `post.action_key`: what it finds in a result or in shared is no person's word.
-        return NodeDone(result, visit.node.post.action_static or APPROVED, writes)
+        return kinds.NodeDone(result, visit.node.post.action_static or APPROVED, writes)
     if (action := _rejections_way(visit)) is not None:
-        return NodeDone(result, action, writes)
+        return kinds.NodeDone(result, action, writes)
     fault = fault or Fault(kind="Rejected", message="rejected", retryable=False)
-    return NodeFailed(fault, ABSENT, writes)
+    return kinds.NodeFailed(fault, ABSENT, writes)
 
 
-def _rejections_way(visit: NodeVisit) -> str | None:
+def _written(node: Node, word: Any) -> Mapping[str, Any]:
+    key = shared_key(kinds.key_path(node, "approval_key"))
+    return {} if key is None else {key: word}
+
+
+def _rejections_way(visit: kinds.NodeVisit) -> str | None:
     """None: no edge is meant for it, so that going on would be to ignore what was said."""
     if visit.leads(REJECTED):
         return REJECTED

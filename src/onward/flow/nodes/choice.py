@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from onward.flow import expr
-from onward.flow.nodes.kind import Flaws, NodeDone, NodeVisit, Verdict
+from onward.flow.nodes.kind import Flaws, NodeDone, NodeVisit, Verdict, recall_input
 from onward.flow.parts import Node
 
-RECORD = ""
+RECORD, CALLS, LOGGED = "", "", False
 
 
 def check(node: Node) -> Flaws:
@@ -23,3 +23,4 @@ def enter(visit: NodeVisit) -> Verdict:
 
 
 resume = enter  # it never waits
+recall = recall_input

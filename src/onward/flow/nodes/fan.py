@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from onward.core.task import Fault
-from onward.flow.nodes.kind import NodeDone, NodeFailed, NodeVisit, NodeWaits, Verdict
+from onward.faults import Fault
+from onward.flow.nodes import kind as kinds
 from onward.flow.step import ChildResult
 
 WINDOW = 64
 MAX_CALLS = 100_000
 MAX_RESULTS = 8 << 20  # characters of one node's results together
+RACED = kinds.Unknown("which calls had ended when the first one failed was not written down")
 
 Job: TypeAlias = Callable[[int], tuple[str, Any]]  # index → service, input
 
 
-def begin(visit: NodeVisit, total: int, job: Job) -> Verdict:
+def begin(visit: kinds.NodeVisit, total: int, job: Job) -> kinds.Verdict:
     if total > MAX_CALLS:
         return wrong(f"{total} calls are more than {MAX_CALLS}", kind="LimitExceeded")
     node = visit.node
@@ -29,7 +30,7 @@ def begin(visit: NodeVisit, total: int, job: Job) -> Verdict:
     return go_on(visit, job)
 
 
-def go_on(visit: NodeVisit, job: Job) -> Verdict:
+def go_on(visit: kinds.NodeVisit, job: Job) -> kinds.Verdict:
     record = visit.record
     visit.hear()
     if record.failed and record.strategy == "fail_fast":
@@ -40,11 +41,11 @@ def go_on(visit: NodeVisit, job: Job) -> Verdict:
         service, value = job(record.next)
         visit.call("service", service, value)
     if record.open:
-        return NodeWaits("children")
-    return NodeDone(_gathered(visit))
+        return kinds.NodeWaits("children")
+    return kinds.NodeDone(_gathered(visit))
 
 
-def _cut_short(visit: NodeVisit) -> Verdict:
+def _cut_short(visit: kinds.NodeVisit) -> kinds.Verdict:
     """No more is begun and what is out is stopped; what went well so far is the result.
 
     The failure leads on like a success, unless the definition has an edge for it.
@@ -57,11 +58,11 @@ def _cut_short(visit: NodeVisit) -> Verdict:
     result = successes(answers[index] for index in done)
     fault = answers[first].fault or Fault(kind="failed", message=f"call {first} failed")
     if visit.failure_action(fault) is not None:
-        return NodeFailed(fault, result)
-    return NodeDone(result)
+        return kinds.NodeFailed(fault, result)
+    return kinds.NodeDone(result)
 
 
-def _too_large(visit: NodeVisit) -> Verdict:
+def _too_large(visit: kinds.NodeVisit) -> kinds.Verdict:
     """Known from the letters, before any of the results is read; no more is begun."""
     record = visit.record
     visit.stop()
@@ -73,25 +74,45 @@ def _too_large(visit: NodeVisit) -> Verdict:
     )
     if visit.node.compensate is None:
         return fell
-    return NodeFailed(fell.fault, undo=successes(visit.answers(record.done())))
+    return kinds.NodeFailed(fell.fault, undo=successes(visit.answers(record.done())))
 
 
-def _gathered(visit: NodeVisit) -> Any:
+def _gathered(visit: kinds.NodeVisit) -> Any:
     record = visit.record
     if record.strategy != "collect_errors":
         return successes(visit.answers(record.done()))
-    answers = visit.answers(range(record.total))
-    errors = [
-        {"index": index, "kind": answer.fault.kind, "message": answer.fault.message}
-        for index, answer in enumerate(answers)
-        if answer.fault is not None
+    return collected(visit.answers(range(record.total)))
+
+
+def recall(past: kinds.Past) -> kinds.NodeDone:
+    node, data = past.node, past.data
+    calls = data.get("calls", 0)
+    cut_short = data.get("failed") and node.failure_strategy == "fail_fast"
+    if not past.ok and not cut_short:
+        return kinds.NodeDone()  # it could not begin, or there was more than it may keep
+    if any(index not in past.answers for index in range(calls)):
+        return kinds.NodeDone(kinds.GONE)
+    answers = [past.answers[index] for index in range(calls)]
+    if node.failure_strategy == "collect_errors":
+        return kinds.NodeDone(collected(answers))
+    if cut_short and node.parallel_mode != "sequential":
+        return kinds.NodeDone(RACED)
+    return kinds.NodeDone(successes(answers))
+
+
+def collected(answers: Iterable[ChildResult]) -> list[Any]:
+    """Each at the place of its call: its result, or its error."""
+    return [
+        answer.value
+        if answer.fault is None
+        else {"error": {"kind": answer.fault.kind, "message": answer.fault.message}}
+        for answer in answers
     ]
-    return {"results": successes(answers), "errors": errors}
 
 
 def successes(answers: Iterable[ChildResult]) -> list[Any]:
     return [answer.value for answer in answers if answer.fault is None]
 
 
-def wrong(message: str, kind: str = "InvalidInput") -> NodeFailed:
-    return NodeFailed(Fault(kind=kind, message=message, retryable=False))
+def wrong(message: str, kind: str = "InvalidInput") -> kinds.NodeFailed:
+    return kinds.NodeFailed(Fault(kind=kind, message=message, retryable=False))

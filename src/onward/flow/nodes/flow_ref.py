@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from onward.flow.fields import shown, whole
-from onward.flow.nodes.executor import RECORD, resume
+from onward.flow.nodes.executor import LOGGED, RECORD, recall, resume
 from onward.flow.nodes.kind import Flaws, NodeVisit, NodeWaits, Verdict
 from onward.flow.parts import Node
 
-__all__ = ["RECORD", "check", "enter", "resume"]
+__all__ = ["CALLS", "LOGGED", "RECORD", "check", "enter", "recall", "resume"]
 
+CALLS = "child"
 _OURS = ("flow", "version")
 
 

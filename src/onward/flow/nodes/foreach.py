@@ -8,7 +8,8 @@ from onward.flow.nodes.kind import Flaws, NodeVisit, Verdict, service_flaws
 from onward.flow.parts import Node
 from onward.flow.scope import ABSENT
 
-RECORD = "fe"
+RECORD, CALLS, LOGGED = "fe", "services", False
+recall = fan.recall
 
 
 def check(node: Node) -> Flaws:

@@ -1,17 +1,18 @@
 """What a node kind is, and the visit in which it looks at its node.
 
-A kind is a module with `RECORD`, `check`, `enter` and `resume`. It reads and writes nothing but the
-visit: pure, no clock, no ids of its own. What follows from its verdict is the engine's business.
+A kind is a module with what `Kind` asks for. It reads and writes nothing but the visit: pure, no
+clock, no ids of its own. What follows from its verdict is the engine's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, Unpack
 
 import msgspec
 
-from onward.core.task import Fault, Instant, TaskId
+from onward.core.task import Instant, TaskId
+from onward.faults import Fault
 from onward.flow.fields import MAX_MS, whole
 from onward.flow.parts import Definition, Node
 from onward.flow.scope import ABSENT, Scope, is_path, path_flaw
@@ -47,12 +48,45 @@ Verdict: TypeAlias = NodeDone | NodeFailed | NodeWaits | EnterSubflow
 Flaws: TypeAlias = Iterator[tuple[str, str]]  # field, what is wrong with it
 
 
+class Unknown(msgspec.Struct, frozen=True):
+    """In place of a value that cannot be rebuilt."""
+
+    why: str
+
+
+GONE = Unknown("the record of its call is gone")
+LARGE = Unknown("the value was too large to be written down")
+FROM_UNKNOWN = Unknown("it comes from something that is unknown")
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """A visit that is over, as the log has it. Any value in it may be Unknown."""
+
+    node: Node
+    data: Mapping[str, Any]  # of its `node.finished`
+    input: Any
+    find: Callable[[str], Any]  # what a path led to then; ABSENT if that is unknown
+    inner: Any  # the last state of a subflow
+    answer: ChildResult | None  # of its one call
+    answers: Mapping[int, ChildResult]  # of its many
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.data["status"] == "ok")
+
+
 class Kind(Protocol):
     RECORD: str  # how its record is called in `_rt`; "": it keeps none
+    CALLS: str  # "service": one call of one; "services": many; "child": of a person or a flow; ""
+    LOGGED: bool  # whether its result is in the run's log: no call has it
 
     def check(self, node: Node) -> Flaws: ...
     def enter(self, visit: NodeVisit) -> Verdict: ...
     def resume(self, visit: NodeVisit) -> Verdict: ...
+
+    def recall(self, past: Past) -> NodeDone:
+        """What it wrote then: the same as the verdict with which it ended."""
+        ...
 
 
 class Missing(Exception):
@@ -209,6 +243,14 @@ class NodeVisit(msgspec.Struct):
             message = f"params.{name} is no duration in ms"
             return Fault(kind="InvalidInput", message=message, retryable=False)
         return span
+
+
+def recall_input(past: Past) -> NodeDone:
+    """Of a kind that passes its input through."""
+    if not past.ok:
+        return NodeDone()
+    unknown = isinstance(past.input, Unknown)
+    return NodeDone(past.data.get("input", past.input) if unknown else past.input)
 
 
 def span_flaws(node: Node, name: str) -> Flaws:

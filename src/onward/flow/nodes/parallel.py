@@ -10,7 +10,8 @@ from onward.flow.nodes.kind import Flaws, NodeVisit, Verdict
 from onward.flow.parts import Node
 from onward.flow.scope import is_path, path_flaw
 
-RECORD = "pl"
+RECORD, CALLS, LOGGED = "pl", "services", False
+recall = fan.recall
 
 
 def check(node: Node) -> Flaws:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from onward.flow.nodes.kind import EnterSubflow, Flaws, NodeVisit, Verdict
+from onward.flow.nodes.kind import EnterSubflow, Flaws, NodeDone, NodeVisit, Past, Verdict
 from onward.flow.parts import Node
 from onward.flow.scope import own
 
-RECORD = ""
+RECORD, CALLS, LOGGED = "", "", False
 
 
 def check(node: Node) -> Flaws:
@@ -19,3 +19,7 @@ def enter(visit: NodeVisit) -> Verdict:
 
 
 resume = enter  # the run stands inside it, never on it
+
+
+def recall(past: Past) -> NodeDone:
+    return NodeDone(past.inner) if past.ok else NodeDone()

@@ -7,25 +7,23 @@ from collections.abc import Sequence
 
 import structlog
 
-from onward.core.clock import uptime_ms, wall_ahead_ms
-from onward.core.contract import Gauge
+from onward.core.clock import measured, wall_ahead_ms
+from onward.core.contract import Enqueued, Gauge
 from onward.ledgers.redis.bell import RedisBell
 from onward.ledgers.redis.client import Functions, connect
-from onward.ledgers.redis.documents import RedisDocuments, RedisEffects
+from onward.ledgers.redis.documents import RedisDocuments, RedisEffects, RedisSessions
 from onward.ledgers.redis.keeping import damages, weaknesses
 from onward.ledgers.redis.sealed_texts import RedisSealedTexts
-from onward.ledgers.redis.sessions import RedisSessions
 from onward.ledgers.redis.store import RedisStore
 
 LOOK_EVERY_S = 10.0
-WORTH_MS = 5  # less is the measuring itself
-LONGEST_TRIP_S = 0.2  # a time that came later is off by as much as half of that
 
 log = structlog.get_logger("onward.redis")
 
 
 class RedisBackend:
     shared = True
+    enqueued: Enqueued | None = None
 
     def __init__(self, url: str, *, prefix: str = "", volatile: bool = False) -> None:
         """`volatile`: that this Redis may lose its tasks is known, and wanted."""
@@ -50,24 +48,15 @@ class RedisBackend:
     async def maintain(self) -> None:
         await self.functions.prepare()
         await self.functions.recognise()
-        self.ahead_ms = await self._measure()
+        self.ahead_ms = await measured(self._time_ms, self.ahead_ms)
         if time.monotonic() >= self._look_at:
             await self._look()
             self._look_at = time.monotonic() + LOOK_EVERY_S
         await self.bell.check()
 
-    async def _measure(self) -> int:
-        """Redis read its clock somewhere between question and answer: in the middle, we assume.
-
-        Against the uptime, so that a wall clock that is set between two measurements is not seen.
-        """
-        asked, began = uptime_ms(), time.monotonic()
+    async def _time_ms(self) -> float:
         seconds, microseconds = await self.functions.command("TIME")
-        if time.monotonic() - began > LONGEST_TRIP_S:
-            return self.ahead_ms  # as last measured
-        redis_ms = int(seconds) * 1000 + int(microseconds) / 1000
-        ahead_ms, wall = round(redis_ms - (asked + uptime_ms()) / 2), wall_ahead_ms()
-        return ahead_ms if abs(ahead_ms - wall) >= WORTH_MS else wall
+        return int(seconds) * 1000 + int(microseconds) / 1000
 
     async def _look(self) -> None:
         found = list(await damages(self.functions))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import msgspec
 import structlog
@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from onward.core.contract import PeerEvents
 from onward.core.errors import LedgerUnavailable
 from onward.core.task import Ending, Instant, Json, State, TaskId, new_id
-from onward.ledgers.local_bell import LocalBell, LocalListener
+from onward.ledgers.local_bell import LocalBell
 from onward.ledgers.redis.client import Functions
 from onward.ledgers.redis.connection import RedisConnection, open_connection
 
@@ -54,22 +54,16 @@ def _ending(ended: _Ended) -> Ending | None:
     return Ending(ended.id, ended.state, ended.result, ended.error, ended.at)
 
 
-class RedisBell:
+class RedisBell(LocalBell):
     def __init__(self, functions: Functions, listening: Redis) -> None:
+        super().__init__()
         self._functions = functions
         self._listening = listening
         self._channel = f"{functions.prefix}onward:bell"
-        self._local = LocalBell()
         self._id = new_id()
         self._connection: RedisConnection | None = None  # while we listen
         self._asking = asyncio.Lock()  # on that connection
         self._receiving: asyncio.Task[None] | None = None
-
-    def ring(self, *topics: str) -> None:
-        self._local.ring(*topics)
-
-    def listen(self, *topics: str) -> AbstractAsyncContextManager[LocalListener]:
-        return self._local.listen(*topics)
 
     def attach(self, peer: PeerEvents) -> None:
         self._receiving = asyncio.get_running_loop().create_task(self._receive(peer))
@@ -110,9 +104,7 @@ class RedisBell:
             log.warning("ring not understood", error=str(error))
             return
         if news.sender != self._id:
-            topics = [f"queue:{queue}" for queue in news.queues]
-            topics += [f"task:{task}" for task in news.tasks]
-            self._local.ring(*topics, "log")
+            self.ring_for(news.queues, news.tasks)
             endings = {ended.id: _ending(ended) for ended in news.endings}
             peer.on_news(news.queues, news.tasks, endings)
 

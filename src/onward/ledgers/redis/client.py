@@ -53,7 +53,7 @@ REFUSALS = (AuthenticationError, AuthorizationError, NoPermissionError)
 REFUSED = ("Authentication required", "invalid username-password", "DB index is out of range")
 NO_WRITES = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 NOT_HERE = (MovedError, AskError, TryAgainError, ClusterDownError)  # while a cluster changes
-ALLOW = "allow it to Onward's user (ACL SETUSER)"
+ALLOW = "allow it to Onward's user: onward redis acl server"
 NO_LEDGER = "no ledger here"  # as `begin` in ledger.lua says it
 GONE = "the ledger is gone: this Redis came back without it"
 OTHER = "the ledger was replaced: this Redis holds another one"
@@ -115,6 +115,8 @@ class Functions:
         self._closed = False
         self._most = asyncio.Semaphore(MOST_CONNECTIONS)
         self.prefix = prefix
+        # Redis refuses CONFIG. Asked again and again, it would fill its log of refusals with us.
+        self.hides_settings = False
         self.server = ""  # our id in what we publish; empty while we do not listen
         self._loaded = False
         self._epoch: bytes | None = None  # of the ledger that we began with

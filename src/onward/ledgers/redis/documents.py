@@ -1,12 +1,12 @@
-"""Documents and Effects on Redis: a hash a kind, a hash an owner."""
+"""Documents, Effects and Sessions on Redis: a hash a kind, a hash an owner, and sorted sets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from onward.core.contract import Document, Effect
-from onward.core.task import Held, Instant, Json
+from onward.core.contract import COUNTED, Document, Effect, Page, SessionTally
+from onward.core.task import Held, Instant, Json, State
 from onward.ledgers.redis.client import Functions
 from onward.ledgers.redis.store import SEP, _pairs
 
@@ -79,3 +79,31 @@ class RedisEffects:
         return await self._functions.call_plain(
             function, now, task.id, task.key, task.profile, *request
         )
+
+
+class RedisSessions:
+    """A sorted set of them all, and one of each one's tasks."""
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+
+    async def find(self, *, after: str | None, limit: int) -> Page[SessionTally]:
+        rows = await self._functions.call("sessions", 0, after, limit + 1, COUNTED)
+        found = [_tally(row) for row in rows]
+        more = str(found[limit - 1].place) if len(found) > limit else None
+        return Page(found[:limit], more)
+
+    async def get(self, session: str) -> SessionTally | None:
+        row = await self._functions.call("session", 0, session, COUNTED)
+        return _tally(row) if row else None
+
+
+def _tally(row: list[Any]) -> SessionTally:
+    session, tasks, states, last_at, place = row
+    return SessionTally(
+        session=session,
+        tasks=tasks,
+        states={State(state): count for state, count in states.items()},
+        last_at=int(last_at),
+        place=int(place),
+    )

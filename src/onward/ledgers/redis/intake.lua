@@ -1,10 +1,11 @@
 -- How tasks come in, and how workers claim them. Comes after ledger.lua.
 
 local CLAIM_FIELDS = { 'rev', 'type', 'profile', 'payload', 'created_at', 'expires_at', 'attempt_ms',
-  'overrides', 'parent', 'key', 'events', 'mail', 'state' }
+  'overrides', 'parent', 'key', 'events', 'mail', 'state', 'owner' }
 -- A task without a rev has none of these (see `admit`), and most that are claimed have no rev.
 local MOVED_FIELDS = { 'fence', 'generation', 'attempt', 'failures', 'retries', 'lost', 'journal',
-  'lease_until', 'attempt_by', 'bulk' }
+  'lease_until', 'attempt_by', 'bulk', 'queued_at' }
+local SINCE_BIRTH = { queued_at = true } -- of a task without a rev: its created_at
 local NONE = {}
 
 -- One task for one worker, by its CLAIM_FIELDS and MOVED_FIELDS; nothing is written. Returns the reply's
@@ -22,10 +23,12 @@ local function decide_claim(id, h, m, letters, ask, queue, lane, now)
   if m[8] and not until_ then unset = { 'lease_until' } end
   if m[9] and not attempt_by then unset = { 'attempt_by', unset[1] } end
   local row = { id, ask.worker, fence, rev, h[2], queue, h[3], h[4], attempt_, tonumber(h[5]) }
-  if m ~= NONE or lane ~= 'primary' or expires_at or attempt_ms or h[8] or h[9] or h[10] or h[12] then
+  if m ~= NONE or lane ~= 'primary' or expires_at or attempt_ms or h[8] or h[9] or h[10] or h[12]
+    or h[14] then
     row[11] = { generation, tonumber(m[4] or 0), tonumber(m[5] or 0), tonumber(m[6] or 0), lane,
       expires_at or NIL, attempt_by or NIL, attempt_ms or NIL, h[8] or NIL, h[9] or NIL,
-      h[10] or NIL, m[7] or NIL, m[10] or NIL, letters }
+      h[10] or NIL, m[7] or NIL, m[10] or NIL, h[14] or NIL,
+      number(m[11]) or NIL, letters }
   end
   return row, due_at, n, attempt_by, unset
 end
@@ -162,7 +165,7 @@ local function prepare_templates(templates, many)
     template.lane, template.priority = task.lane or 'primary', task.priority or 1
     template.moved = NONE
     for at, name in ipairs(MOVED_FIELDS) do
-      if task[name] then
+      if task[name] and not SINCE_BIRTH[name] then
         if template.moved == NONE then template.moved = {} end
         template.moved[at] = task[name]
         task.rev = task.rev or 0 -- so that a claim looks for it
@@ -183,7 +186,7 @@ end
 local function insert_running(slot, flat, many, id, payload, template, now, claimed)
   local task = template.task
   local fields = { task.rev, task.type, task.profile, payload, task.created_at, task.expires_at,
-    task.attempt_ms, task.overrides, task.parent, task.key, #template.events }
+    task.attempt_ms, task.overrides, task.parent, task.key, #template.events, [14] = task.owner }
   local row, due_at, n, attempt_by = decide_claim(id, fields, template.moved, NONE, slot, task.queue,
     template.lane, now)
   local kept, more = record_claim(row, due_at, n, attempt_by, slot, task.queue, template.lane, now)
@@ -206,7 +209,8 @@ local function insert_waiting(id, template)
     later('RPUSH', template.list, id)
     publish_queue(task.queue)
   else
-    if state == 'scheduled' then later('ZADD', P .. 'onward:scheduled', task.run_at, id) end
+    if state == 'scheduled' then later('ZADD', P .. 'onward:scheduled', task.run_at, id)
+    elseif task.waiting_for == 'approval' then later('ZADD', P .. 'onward:approvals', task.created_at, id) end
     publish_task(id)
   end
 end

@@ -41,10 +41,13 @@ async def _info(functions: Functions, section: str) -> dict[str, str]:
 
 
 async def _setting(functions: Functions, name: str) -> str | None:
+    if functions.hides_settings:
+        return None
     try:
         found = await functions.command("CONFIG", "GET", name)
     except Exception as error:  # forbidden, renamed away, or unknown
         if not isinstance(error.__cause__ or error, ResponseError):
             raise
+        functions.hides_settings = True
         return None
     return found[1].decode() if found else None

@@ -38,6 +38,11 @@ end
 """
 
 
+def literal(text: str) -> str:
+    """As a pattern of Redis that only this text fits."""
+    return "".join(f"\\{sign}" if sign in "[]*?\\" else sign for sign in text)
+
+
 async def settle_layout(functions: Functions) -> None:
     """Before anything is written: accept this layout, migrate the last one, refuse any other."""
     prefix = functions.prefix
@@ -99,7 +104,7 @@ async def _migrate(functions: Functions) -> None:
 async def _note_ends(functions: Functions) -> None:
     """Documents that end, so that they are deleted then."""
     start, cursor = f"{functions.prefix}onward:doc:", b"0"
-    pattern = "".join(f"[{sign}]" if sign in "{}[]*?\\" else sign for sign in start) + "*"
+    pattern = f"{literal(start)}*"
     while True:
         cursor, keys = await functions.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1_000)
         for key in keys:

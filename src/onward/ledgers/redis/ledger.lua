@@ -1,4 +1,4 @@
-#!lua name=onward4
+#!lua name=onward5
 -- The ledger in Redis. Every function takes one key, the prefix ("" or "{onward}:" for a cluster, so
 -- that all keys share a slot), and one msgpack argument with many items. Nothing here decides: a move
 -- contains what becomes of a task, and is refused unless state, fence and rev are what it expects.
@@ -26,6 +26,8 @@
 --                                 can be taken for a priority
 --   onward:scheduled              zset of scheduled tasks' ids by run_at
 --   onward:dead                   zset of dead tasks' ids by the instant they died
+--   onward:approvals              zset of ids of tasks that wait for approval, by the instant they were
+--                                 asked for
 --   onward:counts                 hash: how many by queue and state ({queue}:{state}); the queued ones
 --                                 by lane ({queue}:{lane}:queued), and so those of the running ones
 --                                 that are only offered
@@ -51,7 +53,7 @@
 -- A call that changes something publishes it on the channel onward:bell, for the other servers: which
 -- server called, the queues with new work, the tasks with new events, and how tasks have ended.
 
-local LIBRARY = 'onward4'
+local LIBRARY = 'onward5'
 local SEP = '\31'
 local SHORT = 64
 local MOST_SENT = 512 -- of an ending whose result or error is longer only the id is published

@@ -41,6 +41,8 @@ local function stand(id, queue, state, h)
     call('ZADD', P .. 'onward:dead', tonumber(h[8]) or 0, id)
     redis.pcall('LREM', P .. 'dlq:tasks', 1, id)
     redis.pcall('DEL', P .. 'dlq:task:' .. id)
+  elseif state == 'waiting' and h[10] == 'approval' then
+    call('ZADD', P .. 'onward:approvals', tonumber(h[11]) or 0, id)
   elseif state == 'running' and not h[9] then count(queue .. ':' .. lane .. ':offered') end
 end
 
@@ -51,7 +53,7 @@ local function move(id)
   rename(old .. ':output', P .. 'onward:output:' .. id, 'string')
   rename(old .. ':mail', P .. 'onward:mail:' .. id, 'list')
   local h = call('HMGET', new, 'state', 'queue', 'lane', 'priority', 'place', 'run_at', 'due_at',
-    'finished_at', 'lease_until')
+    'finished_at', 'lease_until', 'waiting_for', 'created_at')
   if h[2] then return stand(id, h[2], h[1] or 'queued', h) end
   -- No task of ours is left of it.
   for _, name in ipairs({ 'index', 'alarms', 'running' }) do call('ZREM', P .. 'onward:' .. name, id) end

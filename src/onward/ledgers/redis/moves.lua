@@ -109,7 +109,8 @@ end
 local function leave_place(id, h)
   if h.state == 'queued' then put('LREM', lane_key(h.queue, h.priority, h.lane), 1, id)
   elseif h.state == 'scheduled' then put('ZREM', P .. 'onward:scheduled', id)
-  elseif h.state == 'dead' then put('ZREM', P .. 'onward:dead', id) end
+  elseif h.state == 'dead' then put('ZREM', P .. 'onward:dead', id)
+  elseif h.waiting_for == 'approval' then put('ZREM', P .. 'onward:approvals', id) end
 end
 
 -- Most moves of a call are alike but for the task, its fence and rev, and the result. What they share
@@ -173,6 +174,7 @@ local function change_place(flat, at, id, h, template, now, place, list, behind)
   if template.to == 'scheduled' then
     put('ZADD', P .. 'onward:scheduled', template.set.run_at or template.due_at, id)
   elseif template.to == 'dead' then put('ZADD', P .. 'onward:dead', now, id)
+  elseif template.set.waiting_for == 'approval' then put('ZADD', P .. 'onward:approvals', now, id)
   elseif not list then -- nothing: it stands nowhere
   elseif behind then put('LINSERT', list, 'AFTER', behind, id)
   elseif template.front or template.ahead then put('LPUSH', list, id)

@@ -60,7 +60,7 @@ local function shown(state, lease_until)
   return state == 'running' and not lease_until and 'queued' or state
 end
 
-local SIEVE = { 'state', 'profile', 'type', 'queue', 'session', 'parent', 'fingerprint',
+local SIEVE = { 'state', 'profile', 'type', 'queue', 'session', 'owner', 'parent', 'fingerprint',
   'waiting_for', 'approval', 'lease_until' }
 
 local function within(set, value)
@@ -73,13 +73,13 @@ end
 local function might_hold(id, query)
   local h = peek(id, SIEVE)
   local state, among = h[1] or 'queued', query.offered
-  if among == nil or shown(state, h[10]) == state then among = within(query.states, state) end
+  if among == nil or shown(state, h[11]) == state then among = within(query.states, state) end
   if not (h[2] and among and within(query.profiles, h[2])) then return false end
-  for at = 3, 8 do
+  for at = 3, 9 do
     if query[SIEVE[at]] and query[SIEVE[at]] ~= h[at] then return false end
   end
   local status = query.approval and '"status":"' .. (query.approval == 'all' and '' or query.approval .. '"')
-  return not status or (h[9] and string.find(h[9], status, 1, true) ~= nil)
+  return not status or (h[10] and string.find(h[10], status, 1, true) ~= nil)
 end
 
 local function mentions(task, text)
@@ -184,6 +184,37 @@ local function position(keys, args)
   return cmsgpack.pack(math.min(before + (at or far), far) + 1)
 end
 
+-- By queue: the instant from which the first of each of its lanes is queued, the earliest; 0: none is.
+local function oldest(keys, args)
+  local _, request = begin(keys, args)
+  local found = {}
+  for at, queue in ipairs(request[2]) do
+    local earliest = 0
+    for priority = 0, 2 do
+      for _, lane in ipairs(LANES) do
+        local id = call('LINDEX', lane_key(queue, priority, lane), 0)
+        local h = id and peek(id, { 'queued_at', 'created_at' }) or NONE
+        local since = tonumber(h[1] or h[2] or 0) or 0
+        if since > 0 and (earliest == 0 or since < earliest) then earliest = since end
+      end
+    end
+    found[at] = earliest
+  end
+  return cmsgpack.pack(found)
+end
+
+local function open_approvals(keys, args)
+  local _, request = begin(keys, args)
+  local found = {}
+  for _, id in ipairs(call('ZRANGE', P .. 'onward:approvals', 0, request[2] - 1)) do
+    local h = peek(id, { 'generation', 'type', 'queued_at', 'created_at' })
+    if h[2] then
+      found[#found + 1] = { id, tonumber(h[1] or 1), h[2], tonumber(h[3] or h[4] or 0) }
+    end
+  end
+  return cmsgpack.pack(found)
+end
+
 -- What `record` wrote, after the number.
 local EVENT = '^%d+' .. SEP .. '(%d+)' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(%d+)' .. SEP .. '(.*)$'
 
@@ -243,4 +274,6 @@ register('session', session, 'no-writes')
 register('due', due, 'no-writes')
 register('find', find, 'no-writes')
 register('position', position, 'no-writes')
+register('oldest', oldest, 'no-writes')
+register('open_approvals', open_approvals, 'no-writes')
 register('history', history, 'no-writes')

@@ -20,7 +20,8 @@ local function row_of(id)
   local key = P .. 'task:' .. id
   if call('TYPE', key).ok ~= 'hash' then return nil end
   local h = call('HMGET', key, 'state', 'queue', 'lane', 'priority', 'place', 'run_at', 'due_at',
-    'finished_at', 'lease_until', 'type', 'profile', 'payload', 'created_at')
+    'finished_at', 'lease_until', 'type', 'profile', 'payload', 'created_at',
+    'waiting_for', 'queued_at')
   local whole = h[2] and h[10] and h[11] and h[12] and tonumber(h[5]) and tonumber(h[13])
     and (not h[7] or tonumber(h[7])) and (not h[6] or tonumber(h[6]))
   if whole and h[12] == '' then whole = call('EXISTS', P .. 'payload:' .. id) == 1 end
@@ -59,6 +60,9 @@ local function tasks(ids, from)
       -- The instant of its last death; its row may hold that of an earlier one.
       local died = state == 'dead' and (call('ZSCORE', P .. 'dead', id) or h[8] or 0)
       be('dead', id, died and tonumber(died))
+      local asked = state == 'waiting' and h[14] == 'approval'
+        and (call('ZSCORE', P .. 'approvals', id) or h[15] or h[13])
+      be('approvals', id, asked and tonumber(asked))
       be('aside', id, false)
     end
   end

@@ -11,11 +11,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
+
+from onward.ledgers.redis.layout import literal
+
+T = TypeVar("T")
 
 _MEND = (files("onward.ledgers.redis") / "repair.lua").read_text()
 STEP = 200
-ZSETS = ("running", "alarms", "scheduled", "dead", "aside")
+ZSETS = ("running", "alarms", "scheduled", "dead", "approvals", "aside")
 
 Fault = tuple[str, str]  # what is wrong, and with which id or key
 Progress = Callable[[int], None]  # how many have been looked at
@@ -36,11 +40,11 @@ class RowRepair:
         self._looked = 0
 
     def faults(self) -> Iterator[Fault]:
-        for ids in _some(self._scan("onward:task:")):
+        for ids in parts(scan(self._client, f"{self._prefix}onward:task:")):
             yield from self._look("unlisted", *ids)
         for zset in ZSETS:
             members = self._client.zscan_iter(f"{self._prefix}onward:{zset}", count=STEP)
-            for ids in _some(member for member, _ in members):
+            for ids in parts(member for member, _ in members):
                 yield from self._look("strangers", zset, *ids)
         counts, expected = Counter[str](), Counter[str]()
         for ids in self._tasks():
@@ -54,7 +58,7 @@ class RowRepair:
 
     def _lists(self, expected: Counter[str]) -> Iterator[Fault]:
         short: dict[str, bool] = {}
-        for name in {*self._scan("onward:queue:"), *expected}:
+        for name in {*scan(self._client, f"{self._prefix}onward:queue:"), *expected}:
             there = yield from self._list(name)
             if self._quiet and there > expected[name]:
                 there = yield from self._list(name, twice="yes")
@@ -95,24 +99,10 @@ class RowRepair:
                     self._client.hdel(key, name)
 
     def _tasks(self) -> Iterator[Sequence[str]]:
-        """All that are in the index, oldest first."""
-        after = "-inf"
-        while True:
-            found = self._client.zrangebyscore(
-                f"{self._prefix}onward:index", after, "+inf", start=0, num=STEP, withscores=True
-            )
-            if not found:
-                return
+        for found in by_birth(self._client, self._prefix):
             yield [id for id, _ in found]
             self._looked += len(found)
             self._progress(self._looked)
-            after = f"({found[-1][1]:.0f}"
-
-    def _scan(self, kind: str) -> Iterator[str]:
-        start = self._prefix + kind
-        pattern = "".join(f"[{sign}]" if sign in "{}[]*?\\" else sign for sign in start) + "*"
-        for key in self._client.scan_iter(match=pattern, count=1_000):
-            yield key.removeprefix(start)
 
     def _look(self, what: str, *arguments: Any) -> Iterator[Fault]:
         yield from self._run(what, *arguments)[0]
@@ -123,10 +113,26 @@ class RowRepair:
         return list(zip(flat[::2], flat[1::2], strict=True)), more[0] if more else None
 
 
-def _some(ids: Iterator[str]) -> Iterator[Sequence[str]]:
-    part: list[str] = []
-    for id in ids:
-        part.append(id)
+def by_birth(client: Any, prefix: str) -> Iterator[Sequence[tuple[str, float]]]:
+    """All tasks that are in the index, oldest first, each with its place at birth."""
+    after = "-inf"
+    while found := client.zrangebyscore(
+        f"{prefix}onward:index", after, "+inf", start=0, num=STEP, withscores=True
+    ):
+        yield found
+        after = f"({found[-1][1]:.0f}"
+
+
+def scan(client: Any, start: str) -> Iterator[str]:
+    """How the keys that begin so go on. It may meet a key twice."""
+    for key in client.scan_iter(match=f"{literal(start)}*", count=1_000):
+        yield key.removeprefix(start)
+
+
+def parts(items: Iterator[T]) -> Iterator[Sequence[T]]:
+    part: list[T] = []
+    for item in items:
+        part.append(item)
         if len(part) == STEP:
             yield part
             part = []

@@ -8,6 +8,7 @@ from typing import Any
 from onward.core.contract import Query
 from onward.core.errors import Invalid
 from onward.ledgers.redis.client import Functions
+from onward.ledgers.redis.layout import literal
 from onward.ledgers.redis.store import SEP, RedisStore, _pairs
 from onward.ledgers.sealed.fields import FIELDS
 from onward.ledgers.sealed.texts import (
@@ -102,9 +103,8 @@ class RedisSealedTexts:
         if after and not after.isdecimal():
             raise Invalid(f"{after!r} is no place to begin at", pointer="/after")
         start = self._name("onward:doc:" if stage == DOCUMENTS else "onward:effect")
-        pattern = "".join(f"[{sign}]" if sign in "{}[]*?\\" else sign for sign in start) + "*"
         cursor, keys = await self._functions.command(
-            "SCAN", after or "0", "MATCH", pattern, "COUNT", SCANNED
+            "SCAN", after or "0", "MATCH", f"{literal(start)}*", "COUNT", SCANNED
         )
         texts: list[SealedText] = []
         for key in map(bytes.decode, keys):

@@ -22,6 +22,7 @@ from onward.core.contract import (
     LeaseStatus,
     Move,
     Moved,
+    OpenApproval,
     Page,
     Query,
     Receipt,
@@ -29,7 +30,7 @@ from onward.core.contract import (
     Verdict,
 )
 from onward.core.task import STATES, Claimed, Event, Instant, Lane, Letter, State, Task, TaskId
-from onward.ledgers.codec import LANES, PRIORITIES, merge_renewals, text_bytes
+from onward.ledgers.codec import FIELDS, LANES, NUMBERS, PRIORITIES, merge_renewals, text_bytes
 from onward.ledgers.redis.client import Functions
 
 log = structlog.get_logger("onward.redis")
@@ -39,7 +40,6 @@ HOLDS = 500  # renewed in one call; others wait for its end
 ROUNDS = 10  # of setting aside, until something is due that can be read
 REPORTED = 1_000  # rows that cannot be read and get a log line each
 DOCTOR = "onward doctor --ledger <url>"
-BY_LANE = ("queued", "offered")  # what is counted by lane, as in ledger.lua
 FAR = 1_000
 STEPS = 1_000  # tasks looked at in one call of `find`
 LOG_PART = 64  # entries of the log in one reply
@@ -55,9 +55,8 @@ def _whole(value: str) -> int:
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
-    field.name: _whole if field.type in (int, int | None) else str
-    for field in msgspec.structs.fields(Task)
-} | {
+    **dict.fromkeys(FIELDS, str),
+    **dict.fromkeys(NUMBERS, _whole),
     "state": STATES.__getitem__,
     "lane": LANES.__getitem__,
     "priority": lambda value: PRIORITIES[int(value)],
@@ -78,10 +77,10 @@ class RedisStore:
         receipts = [
             _receipt(fate, one.task.id) for fate, one in zip(fates, submissions, strict=True)
         ]
-        return Inserted(receipts, [_claimed(row) for row in claimed])
+        return Inserted(receipts, [_claimed(row, now) for row in claimed])
 
     async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]:
-        return [_claimed(row) for row in await self._functions.call("claim", now, asks)]
+        return [_claimed(row, now) for row in await self._functions.call("claim", now, asks)]
 
     async def extend(
         self, renewals: Sequence[LeaseRenewal], *, now: Instant
@@ -102,11 +101,11 @@ class RedisStore:
         templates = _MoveTemplates()
         packed = [templates.pack(move) for move in moves]
         shared = (templates.list, templates.tasks.list)
-        return _moved(await self._functions.call("apply", now, packed, asks, *shared))
+        return _moved(await self._functions.call("apply", now, packed, asks, *shared), now)
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         bounds = (MAX_LETTERS, MAX_LETTER_BYTES)
-        return _moved(await self._functions.call("post", now, letters, *bounds))
+        return _moved(await self._functions.call("post", now, letters, *bounds), now)
 
     async def due(
         self,
@@ -131,8 +130,7 @@ class RedisStore:
         rows = await self._functions.call("get", 0, ids)
         return [_readable(row) if row else None for row in rows]
 
-    async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
-        return await self.get(ids)
+    look = get  # only a sealed store tells them apart
 
     async def find(self, query: Query) -> Page[Task]:
         found = await self.placed(query)
@@ -175,16 +173,21 @@ class RedisStore:
         flat = await self._functions.command("HGETALL", key)
         counts: Counter[tuple[str, Lane, State]] = Counter()
         for name, count in _pairs(flat):
-            queue, state = name.decode().rsplit(":", 1)
-            lane = Lane.PRIMARY
-            if state in BY_LANE:
-                queue, by_lane = queue.rsplit(":", 1)
-                lane = LANES[by_lane]
+            queue, lane, state = counted(name.decode())
             if state == "offered":
                 counts[queue, Lane.PRIMARY, State.RUNNING] -= int(count)
                 state = State.QUEUED.value
             counts[queue, lane, STATES[state]] += int(count)
         return {key: count for key, count in counts.items() if count}
+
+    async def oldest(self, queues: Collection[str]) -> Mapping[str, Instant]:
+        names = list(queues)
+        found = await self._functions.call("oldest", 0, names)
+        return {queue: since for queue, since in zip(names, found, strict=True) if since}
+
+    async def open_approvals(self, limit: int) -> Sequence[OpenApproval]:
+        found = await self._functions.call("open_approvals", 0, limit)
+        return [OpenApproval(*row) for row in found]
 
     async def events(
         self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
@@ -247,6 +250,15 @@ class RedisStore:
         rows = _pairs(await self._functions.command("HGETALL", key))
         cursors = [_log_order(value.split(SEP.encode(), 2)[2]) for _, value in rows]
         return "{}-{}".format(*min(cursors)) if cursors else None
+
+
+def counted(name: str) -> tuple[str, Lane, str]:
+    """Queue, lane and state, or "offered", that a field of `onward:counts` is about."""
+    queue, state = name.rsplit(":", 1)
+    if state not in ("queued", "offered"):
+        return queue, Lane.PRIMARY, state
+    queue, lane = queue.rsplit(":", 1)  # these are counted by lane, as in ledger.lua
+    return queue, LANES[lane], state
 
 
 def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
@@ -351,29 +363,30 @@ def _template(move: Move, changes: Iterable[tuple[str, str | int | None]]) -> di
     }
 
 
-def _moved(answer: Any) -> Moved:
+def _moved(answer: Any, now: Instant) -> Moved:
     verdicts, awake, claimed, answered = answer
     return Moved(
         [VERDICTS[verdict] for verdict in verdicts],
         frozenset(awake),
-        tuple(_claimed(row) for row in claimed),
+        tuple(_claimed(row, now) for row in claimed),
         frozenset(answered),
     )
 
 
-def _claimed(row: list[Any]) -> Claimed:
+def _claimed(row: list[Any], now: Instant) -> Claimed:
     """As `decide_claim` in intake.lua returns it."""
     if len(row) == 10:
-        return _plainly_claimed(row)
+        return _plainly_claimed(row, now)
     *head, attempt, created_at, more = row
-    generation, failures, retries, lost, lane, *rest, mail = more
+    generation, failures, retries, lost, lane, *rest, queued_at, mail = more
     counts = (attempt, failures, retries, lost)
     letters = tuple([Letter(to=row[0], name=name, body=body) for name, body in mail])
-    values: list[Any] = [*head, generation, *counts, LANES[lane], created_at, *rest, None, letters]
-    return Claimed(*values)
+    clocks = (queued_at or created_at, now, None)
+    values: list[Any] = [*head, generation, *counts, LANES[lane], created_at, *rest]
+    return Claimed(*[*values, *clocks, letters])
 
 
-def _plainly_claimed(row: list[Any]) -> Claimed:
+def _plainly_claimed(row: list[Any], now: Instant) -> Claimed:
     """Most tasks: never moved before, and asking for nothing in particular.
 
     Written out, because it is made for every task: put together in a list it takes twice as long.
@@ -382,7 +395,7 @@ def _plainly_claimed(row: list[Any]) -> Claimed:
     return Claimed(
         id, worker, fence, rev, type_, queue, profile, payload,
         1, attempt, 0, 0, 0, Lane.PRIMARY, created_at,
-        None, None, None, None, None, None, None,
+        None, None, None, None, None, None, None, None, None, created_at, now,
     )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
@@ -16,7 +15,6 @@ from onward.core.contract import (
     Documents,
     Effect,
     Effects,
-    Listener,
     PeerEvents,
 )
 from onward.core.errors import Unreadable
@@ -36,6 +34,7 @@ class SealedDocuments:
     def __init__(self, inner: Documents, keyring: Keyring) -> None:
         self._inner = inner
         self._keyring = keyring
+        self.delete = inner.delete
 
     async def put(
         self,
@@ -65,9 +64,6 @@ class SealedDocuments:
                 log.error("a document is left out", kind=kind, error=str(error))
         return found
 
-    async def delete(self, kind: str, key: str, *, expect: int | None = None) -> bool:
-        return await self._inner.delete(kind, key, expect=expect)
-
     def _opened(self, kind: str, found: Document) -> Document:
         body = self._keyring.open(found.body, document_owner(kind), found.key)
         return found if body is found.body else msgspec.structs.replace(found, body=body)
@@ -77,6 +73,7 @@ class SealedEffects:
     def __init__(self, inner: Effects, keyring: Keyring) -> None:
         self._inner = inner
         self._keyring = keyring
+        self.undo = inner.undo
 
     async def begin(self, task: Held, name: str, *, now: Instant) -> Effect | None:
         found = await self._inner.begin(task, name, now=now)
@@ -89,9 +86,6 @@ class SealedEffects:
         kept = self._keyring.seal(value, _effect_owner(task), name)
         return await self._inner.finish(task, name, kept, fence=fence)
 
-    async def undo(self, task: Held, name: str) -> None:
-        await self._inner.undo(task, name)
-
 
 def _effect_owner(task: Held) -> str:
     return effect_owner(task.key or task.id)
@@ -103,12 +97,7 @@ class SealedBell:
     def __init__(self, inner: Bell, keyring: Keyring) -> None:
         self._inner = inner
         self._opens = opens(keyring)
-
-    def ring(self, *topics: str) -> None:
-        self._inner.ring(*topics)
-
-    def listen(self, *topics: str) -> AbstractAsyncContextManager[Listener]:
-        return self._inner.listen(*topics)
+        self.ring, self.listen = inner.ring, inner.listen
 
     def attach(self, peer: PeerEvents) -> None:
         self._inner.attach(_SealedPeer(peer, self._opens))
@@ -137,7 +126,7 @@ class SealedBackend:
     def __init__(self, inner: Resealable, keyring: Keyring) -> None:
         self.inner = inner
         self.keyring = keyring
-        self.shared, self.redis = inner.shared, inner.redis
+        self.shared, self.redis, self.enqueued = inner.shared, inner.redis, inner.enqueued
         self.rotation = Rotation(inner.sealed_texts, keyring)
         self.tasks = SealedStore(inner.tasks, keyring)
         self.documents = SealedDocuments(inner.documents, keyring)
@@ -153,10 +142,6 @@ class SealedBackend:
     @property
     def warnings(self) -> Sequence[str]:
         return self.inner.warnings
-
-
-def sealed(backend: Resealable, keyring: Keyring | None) -> Backend:
-    return backend if keyring is None else SealedBackend(backend, keyring)
 
 
 def unwrap(backend: Backend) -> Backend:

@@ -12,13 +12,14 @@ import msgspec
 
 from onward.core.contract import LeaseRenewal, Move, Submission
 from onward.core.errors import Unreadable
-from onward.core.task import Claimed, Ending, Event, Fault, Json, Letter, Note, Task, TaskId, encode
+from onward.core.task import Claimed, Ending, Event, Json, Letter, Note, Task, TaskId, encode
+from onward.faults import Fault
 from onward.ledgers.sealed.keyring import Keyring, key_of
 from onward.ledgers.sealed.texts import CLAIMED, event_field, letter_field, owner_of
 
 SealFn = Callable[[str, str, str], str]  # text, owner, field: seals it, or opens it
 
-FIELDS = ("payload", "result", "error", "progress", "journal", "bulk", "approval")
+FIELDS = ("payload", "result", "error", "progress", "journal", "bulk", "approval", "callback_url")
 WRITTEN = ("reason", "comment")  # of an approval, by people; its status stays clear for queries
 
 
@@ -76,18 +77,11 @@ class Sealing:
     def renewal(self, renewal: LeaseRenewal) -> LeaseRenewal:
         if renewal.progress is None and not renewal.notes:
             return renewal
-        progress = (
-            None
-            if renewal.progress is None
-            else self.text(renewal.task, "progress", renewal.progress)
-        )
-        return LeaseRenewal(
-            renewal.task,
-            renewal.fence,
-            renewal.until,
-            progress,
-            self.notes(renewal.task, renewal.notes),
-        )
+        progress = renewal.progress
+        if progress is not None:
+            progress = self.text(renewal.task, "progress", progress)
+        notes = self.notes(renewal.task, renewal.notes)
+        return msgspec.structs.replace(renewal, progress=progress, notes=notes)
 
     def claimed(self, claimed: Claimed) -> Claimed:
         found = {name: getattr(claimed, name) for name in ("payload", "journal", "bulk")}

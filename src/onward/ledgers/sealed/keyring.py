@@ -80,10 +80,6 @@ class Keyring:
                 hint=f"compare {id} in {SETTING} with the servers that wrote it",
             ) from error
 
-    def current(self, text: str) -> bool:
-        """Whether it is sealed under the key that seals now."""
-        return text.startswith(f"{SEALED}{self.sealing}:")
-
     def _own(self, id: str, owner: str) -> AESGCM:
         return self._aes(hmac.digest(self._secrets[id], owner.encode(), "sha256"))
 
@@ -120,9 +116,7 @@ def _key(part: str) -> tuple[str, bytes]:
     except (binascii.Error, ValueError) as error:
         raise Invalid(f"the encryption key {id!r} is no base64", hint=HINT) from error
     if len(raw) != SIZE:
-        raise Invalid(
-            f"the encryption key {id!r} has {len(raw)} bytes, {SIZE} are wanted", hint=HINT
-        )
+        raise Invalid(f"the encryption key {id!r} has {len(raw)} bytes, not {SIZE}", hint=HINT)
     return id, raw
 
 

@@ -6,7 +6,7 @@ open goes to no worker: it waits, and is tried again every few minutes, until it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import structlog
@@ -15,7 +15,6 @@ from onward.core import moves
 from onward.core.contract import (
     LOG_BYTES,
     PAGE_BYTES,
-    POSTPONE_MS,
     Ask,
     Inserted,
     LeaseRenewal,
@@ -28,7 +27,7 @@ from onward.core.contract import (
     TaskStore,
 )
 from onward.core.errors import Unreadable
-from onward.core.task import Claimed, Event, Instant, Lane, Letter, State, Task, TaskId, encode
+from onward.core.task import Claimed, Event, Instant, Letter, State, Task, TaskId, encode
 from onward.ledgers.codec import text_bytes, to_row
 from onward.ledgers.sealed.fields import opens, seals, shown, shown_event
 from onward.ledgers.sealed.keyring import Keyring
@@ -45,6 +44,8 @@ class SealedStore:
     def __init__(self, inner: TaskStore, keyring: Keyring) -> None:
         self._inner = inner
         self._seals, self._opens = seals(keyring), opens(keyring)
+        self.position, self.counts, self.purge = inner.position, inner.counts, inner.purge
+        self.oldest, self.open_approvals = inner.oldest, inner.open_approvals
 
     async def insert(
         self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant
@@ -143,23 +144,12 @@ class SealedStore:
             look = msgspec.structs.replace(look, after=page.next)
         return Page(found, look.after)
 
-    async def position(self, task: TaskId) -> int | None:
-        return await self._inner.position(task)
-
-    async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
-        return await self._inner.counts()
-
     async def events(
         self, *, after: str, limit: int, task: TaskId | None = None, most_bytes: int = LOG_BYTES
     ) -> Page[Event]:
         page = await self._inner.events(after=after, limit=limit, task=task, most_bytes=most_bytes)
         items = [shown_event(self._opens, event) for event in page.items]
         return Page(items, page.next, page.more)
-
-    async def purge(
-        self, ids: Sequence[TaskId], *, now: Instant, postpone_ms: int = POSTPONE_MS
-    ) -> int:
-        return await self._inner.purge(ids, now=now, postpone_ms=postpone_ms)
 
 
 def _waits(task: Claimed, now: Instant) -> Move:

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from onward.core.clock import wall_ahead_ms
-from onward.core.contract import Gauge
+from onward.core.contract import Enqueued, Gauge
 from onward.ledgers.local_bell import LocalBell
-from onward.ledgers.sqlite.database import Database
-from onward.ledgers.sqlite.documents import SqliteDocuments, SqliteEffects
-from onward.ledgers.sqlite.sealed_texts import LEDGER, SqlSealedTexts, Statement
-from onward.ledgers.sqlite.sessions import SqlSessions
-from onward.ledgers.sqlite.store import SqliteStore
+from onward.ledgers.sql.documents import SqlDocuments, SqlEffects, SqlSessions
+from onward.ledgers.sql.sealed_texts import LEDGER, SqlSealedTexts
+from onward.ledgers.sql.store import SqlStore
+from onward.ledgers.sqlite.batch import SqliteBatch
+from onward.ledgers.sqlite.counters import Counters
+from onward.ledgers.sqlite.database import SqliteDatabase
 
 
 class SqliteBackend:
     shared = False
     redis: str | None = None
+    enqueued: Enqueued | None = None
     warnings: Sequence[str] = ()
 
     def __init__(self, path: str, *, durable: bool = True) -> None:
-        self.database = Database(path, durable=durable)
-        self.tasks = SqliteStore(self.database)
-        self.documents = SqliteDocuments(self.database)
-        self.effects = SqliteEffects(self.database)
-        self.sessions = SqlSessions(self.database.read_far)
+        self.database = SqliteDatabase(path, durable=durable)
+        self.counters = Counters(self.database)
+        self.tasks = SqlStore(self.database, partial(SqliteBatch, self.counters))
+        self.documents = SqlDocuments(self.database)
+        self.effects = SqlEffects(self.database)
+        self.sessions = SqlSessions(partial(self.database.read, far=True))
         self.bell = LocalBell()
-        self.sealed_texts = [SqlSealedTexts(self.database.read_far, self._rewrite, LEDGER)]
-
-    async def _rewrite(self, statements: Sequence[Statement]) -> int:
-        def work() -> int:
-            return sum(len(self.database.run(*statement)) for statement in statements)
-
-        return await self.database.write(work)
+        self.sealed_texts = [SqlSealedTexts(self.database, (*LEDGER, "long_text"))]
 
     @property
     def ahead_ms(self) -> int:

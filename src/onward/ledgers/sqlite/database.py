@@ -1,4 +1,4 @@
-"""One SQLite file: opening, migrating, group commit and durability. Knows nothing of tasks.
+"""One SQLite file: opening, migrating, group commit and durability. Decides nothing about tasks.
 
 Statements run in the event loop's thread, all writes of one turn of the loop in one transaction: a
 writer thread would lose its time waiting for the interpreter lock (docs/adr/0002). What may take
@@ -10,30 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import apsw
 import structlog
 
 from onward.core.errors import LedgerUnavailable
+from onward.ledgers.sql.dialect import Row, Step
+from onward.ledgers.sql.schema import missing_columns
+from onward.ledgers.sql.store import SecondFinal, Take
+from onward.ledgers.sql.write_batch import Plan, TallyKey, driven
+from onward.ledgers.sqlite.dialect import INDEXES, SCHEMA, STATEMENTS, VIEWS
 from onward.ledgers.sqlite.files import PRIVATE, cannot_open, flusher, take
 from onward.ledgers.sqlite.wal import WriteAheadLog
 
 log = structlog.get_logger("onward.sqlite")
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
 
 CHUNKS = (64, 16, 4, 1)  # rows a statement: few prepared shapes, few trips into the library
+LIST = 256  # values a statement
 MEMORY = ":memory:"
+SECOND_FINAL = "event.tid, event.final"  # in SQLite's error for a generation's second final event
 OLDEST = (3, 51, 3)  # before that, a reset of the write-ahead log could corrupt the file
 
 # The file or its disk fails: every caller is affected, and nothing is wrong with their statements.
@@ -54,36 +58,7 @@ DISK_ERRORS = (
 DAMAGED = (apsw.CorruptError, apsw.NotADBError)
 
 
-def _load(name: str) -> str:
-    return (files("onward.ledgers.sqlite") / name).read_text()
-
-
-def named(text: str) -> dict[str, str]:
-    """The statements of a file, by the names above them."""
-    parts = re.split(r"^-- :name (\w+)\n", text, flags=re.M)
-    return {
-        name: re.sub(r"^--.*\n", "", body, flags=re.M).strip()
-        for name, body in zip(parts[1::2], parts[2::2], strict=True)
-    }
-
-
-QUERIES = named(_load("queries.sql"))
-STEPS = files("onward.ledgers.sqlite") / "migrations"
-
-
-@lru_cache(maxsize=512)
-def sql(name: str, *, rows: int = 0, width: int = 0, columns: str = "", changes: str = "") -> str:
-    """A named query with its lists filled in; width 0 makes {rows} a plain list of ?."""
-    row = f"({','.join('?' * width)})" if width else "?"
-    return (
-        QUERIES[name]
-        .replace("{rows}", ",".join([row] * rows))
-        .replace("{columns}", columns)
-        .replace("{changes}", changes)
-    )
-
-
-class Database:
+class SqliteDatabase:
     def __init__(self, path: str, *, durable: bool) -> None:
         version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
         if version < OLDEST:
@@ -97,7 +72,7 @@ class Database:
         self._lock = None if self.memory else take(self.path)
         try:
             self._writer = self._open()
-            migrate(self._writer, STEPS, self.path, "name another file with --ledger")
+            open_schema(self._writer, LEDGER, self.path, "name another file with --ledger")
         except BaseException as error:
             if self._lock is not None:
                 self._lock.close()  # refused means let go: once it is mended, it can be opened
@@ -125,24 +100,27 @@ class Database:
         self._last: asyncio.Future[None] | None = None  # the turn that was committed last
         self._syncing: asyncio.Future[object] | None = None
         self._broken: LedgerUnavailable | None = None
+        self.tallies: Callable[[], Mapping[TallyKey, int]] = dict
         self.before_commit: Callable[[], None] = lambda: None
         self.after_rollback: Callable[[], None] = lambda: None
 
     # Writing.
 
-    async def write(self, work: Callable[[], T]) -> T:
-        """Do `work` in the open transaction; returns when it is committed (and on disk)."""
+    async def write(self, plan: Callable[[], Plan[T]], *, intake: bool = False) -> T:
+        """Carry it out in the open transaction; returns when it is committed (and on disk)."""
         await self._not_held()
         if self._broken is not None:
             raise self._broken
         turn = self._begin()
         self._writer.execute("SAVEPOINT work")
         try:
-            result = work()
+            result = driven(plan(), self.run)
         except BaseException as error:
             self._undo(turn)
             if isinstance(error, DISK_ERRORS):
                 raise _unavailable(error) from error
+            if isinstance(error, apsw.ConstraintError) and SECOND_FINAL in str(error):
+                raise SecondFinal from error
             raise
         self._writer.execute("RELEASE work")
         await asyncio.shield(turn)
@@ -172,27 +150,28 @@ class Database:
                 "the ledger cannot be read", hint="run onward doctor, repair the disk, then restart"
             )
 
-    def run(self, statement: str, bindings: Any = ()) -> list[Row]:
-        return self._writer.execute(statement, bindings).fetchall()
+    def run(self, step: Step) -> list[Row]:
+        """A long batch goes in chunks: the answer is that of all chunks together."""
+        if step.rows is not None:
+            return self._run_rows(step, step.rows)
+        if step.values is None:
+            return self._writer.execute(STATEMENTS.text(step, 0), step.args).fetchall()
+        found: list[Row] = []
+        for at in range(0, len(step.values), LIST):
+            part = step.values[at : at + LIST]
+            statement = STATEMENTS.text(step, len(part))
+            found += self._writer.execute(statement, (*step.args, *part)).fetchall()
+        return found
 
-    def run_rows(self, name: str, rows: Sequence[Row], **parts: Any) -> list[Row]:
-        """A query with {rows}, in chunks: the answer is that of all chunks together."""
+    def _run_rows(self, step: Step, rows: Sequence[Row]) -> list[Row]:
         found: list[Row] = []
         at = 0
         while at < len(rows):
             size = next(size for size in CHUNKS if size <= len(rows) - at)
-            statement = sql(name, rows=size, width=len(rows[0]), **parts)
+            statement = STATEMENTS.text(step, size)
             bindings = tuple(chain.from_iterable(rows[at : at + size]))
             found += self._writer.execute(statement, bindings).fetchall()
             at += size
-        return found
-
-    def run_list(self, name: str, values: Sequence[Any], *first: Any) -> list[Row]:
-        """A query with a plain list at its end, in chunks."""
-        found: list[Row] = []
-        for at in range(0, len(values), 256):
-            part = values[at : at + 256]
-            found += self.run(sql(name, rows=len(part)), (*first, *part))
         return found
 
     def _begin(self) -> asyncio.Future[None]:
@@ -271,16 +250,15 @@ class Database:
         if self._last is not None and not self._last.done():
             await asyncio.shield(self._last)
 
-    def read(self, statement: str, bindings: Any = (), take: Take = list) -> list[Row]:
-        """A small read, at once. Sees what is committed."""
+    async def read(self, step: Step, take: Take = list, *, far: bool = False) -> list[Row]:
+        """What is committed. At once, or, if it may be large, in a thread of its own."""
+        statement = STATEMENTS.text(step, len(step.rows or step.values or ()))
+        rows = [value for row in step.rows or () for value in row]
+        bindings = (*rows, *step.args, *(step.values or ()))
         if self.memory:
             self._commit()
-        return _taken(self._reader, statement, bindings, take)
-
-    async def read_far(self, statement: str, bindings: Any = (), take: Take = list) -> list[Row]:
-        """A read that may be large, in a thread of its own."""
-        if self.memory:
-            return self.read(statement, bindings, take)
+        if self.memory or not far:
+            return _taken(self._reader, statement, bindings, take)
         loop = asyncio.get_running_loop()
         for _ in range(2):
             async with self._far:
@@ -293,6 +271,9 @@ class Database:
         raise LedgerUnavailable(
             "this takes too long beside so many writes", hint="ask for less, or for it later"
         )
+
+    async def tally(self) -> Collection[tuple[TallyKey, int]]:
+        return self.tallies().items()
 
     # Housekeeping.
 
@@ -334,9 +315,6 @@ class Database:
         return connection
 
 
-Take = Callable[[Iterator[Row]], list[Row]]  # may stop before the last row
-
-
 def _taken(connection: apsw.Connection, statement: str, bindings: Any, take: Take) -> list[Row]:
     try:
         cursor = connection.execute(statement, bindings)
@@ -348,31 +326,45 @@ def _taken(connection: apsw.Connection, statement: str, bindings: Any, take: Tak
         raise _unavailable(error, "read") from error
 
 
-def migrate(connection: apsw.Connection, folder: Traversable, path: str, other: str) -> None:
-    """Bring a file up to this version, one step a transaction: others may be doing the same."""
-    steps = sorted(
-        (entry for entry in folder.iterdir() if entry.name.endswith(".sql")),
-        key=lambda entry: entry.name,
-    )
-    while True:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            found = int(str(connection.pragma("user_version")))
-            if found > len(steps):
-                raise LedgerUnavailable(
-                    f"{path} was written by a newer Onward (schema {found}, ours is {len(steps)})",
-                    hint=f"upgrade Onward, or {other}",
-                )
-            if found < len(steps):
-                connection.execute(steps[found].read_text())
-                connection.pragma("user_version", found + 1)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        if found == len(steps):
-            return
+class Schema(NamedTuple):
+    """What a file holds: how it is made, and how one of an earlier version is brought up to it."""
+
+    tables: str
+    indexes: str  # of tasks, and views; made unless they are there
+    tasks: str  # the table that has the fields of a Task
+    steps: Traversable | None  # numbered, the first leads from version 1 to 2
+    version: int
+
+
+LEDGER = Schema(SCHEMA, INDEXES + VIEWS, "task", files("onward.ledgers.sqlite") / "migrations", 5)
+
+
+def open_schema(connection: apsw.Connection, schema: Schema, path: str, other: str) -> None:
+    """Make the tables, or bring them up to this version; another process may be doing the same."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = int(str(connection.pragma("user_version")))
+        if found > schema.version:
+            raise LedgerUnavailable(
+                f"{path} was written by a newer Onward (schema {found}, ours is {schema.version})",
+                hint=f"upgrade Onward, or {other}",
+            )
+        if found == 0:
+            connection.execute(schema.tables)
+        elif schema.steps is not None:
+            steps = sorted(schema.steps.iterdir(), key=lambda entry: entry.name)
+            for step in steps[found - 1 :]:
+                connection.execute(step.read_text())
+        there = [row[1] for row in connection.execute(f"PRAGMA table_info({schema.tasks})")]
+        for change in missing_columns(schema.tasks, there, "INTEGER"):
+            connection.execute(change)
+        connection.execute(schema.indexes)
+        connection.pragma("user_version", schema.version)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _fail(turn: asyncio.Future[None], error: LedgerUnavailable) -> None:

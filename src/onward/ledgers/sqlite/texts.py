@@ -6,11 +6,8 @@ expressions here; nothing above the store knows the difference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from onward.ledgers.codec import FIELDS
-from onward.ledgers.sqlite.database import Database, Row
+from onward.ledgers.sql.dialect import Row
 
 LONG = ""  # no JSON text is empty
 INLINE = 1_024  # characters; what is longer costs more with each rewriting of its row than aside
@@ -28,32 +25,17 @@ def read_as(name: str) -> str:
     return f"CASE {name} WHEN '' THEN ({aside}) ELSE {name} END"
 
 
-COLUMNS = ", ".join(map(read_as, FIELDS))
+def is_long(text: object) -> bool:
+    return isinstance(text, str) and len(text) > INLINE
 
 
-class LongTexts:
-    """Those of one piece of work, on their way into the file."""
-
-    def __init__(self) -> None:
-        self._rows: list[Row] = []
-
-    def of_row(self, tid: int, row: Row) -> Row:
-        """A new task's row, without its long texts."""
-        if row[_RESULT] is row[_JOURNAL] is row[_BULK] is None and len(row[_PAYLOAD]) <= INLINE:
-            return row  # nearly all
-        for at, name in _PLACES:
-            text = row[at]
-            if text is not None and len(text) > INLINE:
-                self._rows.append((tid, name, row[at]))
-                row = (*row[:at], LONG, *row[at + 1 :])
-        return row
-
-    def of_changes(self, tid: int, changes: Mapping[str, Any]) -> None:
-        for name in NAMES:
-            text = changes.get(name)
-            if isinstance(text, str) and len(text) > INLINE:
-                self._rows.append((tid, name, text))
-
-    def write(self, database: Database) -> None:
-        database.run_rows("put_long_texts", self._rows)
-        self._rows.clear()
+def parted(tid: int, row: Row) -> tuple[Row, list[Row]]:
+    """A new task's row without its long texts, and those."""
+    if row[_RESULT] is row[_JOURNAL] is row[_BULK] is None and len(row[_PAYLOAD]) <= INLINE:
+        return row, []  # nearly all
+    aside: list[Row] = []
+    for at, name in _PLACES:
+        if is_long(row[at]):
+            aside.append((tid, name, row[at]))
+            row = (*row[:at], LONG, *row[at + 1 :])
+    return row, aside

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import TypeAlias
 
 import structlog
@@ -16,10 +15,8 @@ import structlog
 from onward.core.clock import Clock
 from onward.core.contract import Backend, TaskStore
 from onward.core.duty import Duty
-from onward.core.readers import CURSORS, begin
-from onward.core.tail import Tail
+from onward.core.tail import LazyTail
 from onward.core.task import Event
-from onward.core.troubles import Troubles
 from onward.native.notifications.figures import WORDS, Figures, LiveTaskGauge
 from onward.native.notifications.notification import TYPES, notification_of
 from onward.native.notifications.store import KEPT_MS, NotificationStore, StoredNotification
@@ -74,12 +71,8 @@ class NotificationProjector:
         self.figures.note(news, tasks)
 
 
-class NotificationRunner:
-    """Runs the projector, on one server at a time, once the ledger has a task with a session.
-
-    The projector's cursor shows that: it is written before the first such task is. Until then no
-    server reads the log for it.
-    """
+class NotificationRunner(LazyTail):
+    """Runs the projector, on one server at a time, once the ledger has a task with a session."""
 
     def __init__(
         self,
@@ -88,36 +81,14 @@ class NotificationRunner:
         clock: Clock,
         duty: Duty | None = None,
     ) -> None:
-        self._backend = backend
-        self._projector = projector
-        self._clock = clock
-        self._tail = Tail(backend, projector, clock, duty=duty, on_duty=self._on_duty)
+        super().__init__(backend, projector, clock, duty=duty, on_duty=self._on_duty)
+        self._figures = projector.figures
         self._reading: asyncio.Task[None] | None = None
-        self._opened = asyncio.Event()
-
-    async def open(self) -> None:
-        """A task with a session is about to be submitted."""
-        if self._opened.is_set():
-            return
-        end = (await self._backend.tasks.events(after="$", limit=1)).next or ""
-        now = self._clock.now()
-        await begin(self._backend.documents, self._projector.name, end, now=now)
-        self._opened.set()
-
-    async def run(self, troubles: Troubles) -> None:
-        while not await self._is_opened():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(AGAIN_S):
-                    await self._opened.wait()
-        await self._tail.run(troubles)
-
-    async def step(self) -> bool:
-        return await self._tail.catch_up()
 
     async def _on_duty(self, ours: bool) -> None:
         await self.close()
         if ours:
-            self._projector.figures.live = gauge = LiveTaskGauge()
+            self._figures.live = gauge = LiveTaskGauge()
             self._reading = asyncio.get_running_loop().create_task(self._read(gauge))
 
     async def _read(self, gauge: LiveTaskGauge) -> None:
@@ -131,21 +102,8 @@ class NotificationRunner:
                 await asyncio.sleep(AGAIN_S)
 
     async def close(self) -> None:
-        self._projector.figures.live = None
+        self._figures.live = None
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
             self._reading = None
-
-    async def _is_opened(self) -> bool:
-        if self._opened.is_set():
-            return True
-        try:
-            name, now = self._projector.name, self._clock.now()
-            found = await self._backend.documents.get(CURSORS, name, now=now)
-        except Exception as error:
-            log.warning("cannot read the cursor of the notifications", error=repr(error))
-            return False
-        if found is not None:
-            self._opened.set()
-        return found is not None

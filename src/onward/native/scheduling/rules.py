@@ -49,6 +49,7 @@ class Schedule(ScheduleTimes, frozen=True, kw_only=True, forbid_unknown_fields=F
     id: str  # of this life: a schedule made anew under an old name is another one
     work: Json  # what each run is: the fields of `ScheduleBody` that are given
     created_at: Instant
+    owner: str | None = None  # the id of the key that wrote it, and so of its tasks
     paused: bool = False
     next_run_at: Instant | None = None  # None: paused, or over
     last_run_at: Instant | None = None
@@ -271,7 +272,7 @@ def check_times(times: ScheduleTimes) -> None:
     given = [name for name in RULES if getattr(times, name) is not None]
     if len(given) != 1:
         raise Invalid(
-            "exactly one of cron, every_ms and run_at is wanted",
+            "give exactly one of cron, every_ms and run_at",
             pointer=f"/{given[1] if given else 'cron'}",
             hint=f"cron is {CRON_EXAMPLE}",
         )

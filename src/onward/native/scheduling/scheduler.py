@@ -15,9 +15,10 @@ import structlog
 
 from onward.core.clock import Clock
 from onward.core.contract import Backend, Key
-from onward.core.errors import LedgerUnavailable, NotFound, OnwardError, TooBusy
+from onward.core.errors import LedgerUnavailable, NotFound, TooBusy
 from onward.core.task import FINAL, Instant, TaskId, new_id
 from onward.core.troubles import Troubles
+from onward.errors import OnwardError
 from onward.native.scheduling import rules
 from onward.native.scheduling.rules import Schedule
 from onward.native.scheduling.timetable import TOPIC, Timetable

@@ -7,7 +7,8 @@ servers read it once a second, and the schedules only when it is new, or every h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -17,6 +18,7 @@ from onward.core.errors import Conflict, NextStep, NotFound, Step, TooBusy
 from onward.core.task import Instant, encode, new_id
 from onward.native.scheduling import rules
 from onward.native.scheduling.rules import Schedule
+from onward.wire.schedules import Outcome, RunEntry
 
 KIND, STAMP = "schedule", "schedule_stamp"
 TOPIC = "schedules"
@@ -32,6 +34,7 @@ class _When(msgspec.Struct):
     """A schedule as far as the clockwork must know it."""
 
     next_run_at: Instant | None = None
+    history: tuple[RunEntry, ...] = ()  # newest first
 
 
 _decode = msgspec.json.Decoder(Schedule).decode
@@ -44,6 +47,7 @@ class Timetable:
         self._bell = backend.bell
         self._clock = clock
         self._next: dict[str, Instant | None] = {}
+        self._refused: dict[str, Instant] = {}
         self._stamp: str | None = None
         self._looked_at: Instant = -LOOK_MS
         self._read_at: Instant = -REREAD_MS
@@ -117,7 +121,7 @@ class Timetable:
     async def remove(self, name: str) -> None:
         if not await self._documents.delete(KIND, name):
             raise _unknown(name)
-        self._next.pop(name, None)
+        self._forget(name)
         await self._announce()
 
     # What the clockwork needs.
@@ -132,9 +136,27 @@ class Timetable:
         stamp = "" if found is None else found.body
         if stamp != self._stamp or not 0 <= now - self._read_at < REREAD_MS:
             listed = await self._documents.list(KIND, now=now)
-            self._next = {doc.key: _decode_when(doc.body).next_run_at for doc in listed}
+            self._next, self._refused = {}, {}
+            for doc in listed:
+                self._remember(doc.key, _decode_when(doc.body))
             self._stamp, self._read_at = stamp, now
         self._looked_at = now
+
+    def refused(self) -> Mapping[str, Instant]:
+        """Schedules whose last run was refused, and since when none was accepted. Of a run on
+        another server it is known within half a minute.
+        """
+        return self._refused
+
+    def _remember(self, name: str, schedule: _When | Schedule) -> None:
+        self._next[name] = schedule.next_run_at
+        self._refused.pop(name, None)
+        for entry in takewhile(lambda entry: entry.outcome is Outcome.REFUSED, schedule.history):
+            self._refused[name] = entry.at
+
+    def _forget(self, name: str) -> None:
+        self._next.pop(name, None)
+        self._refused.pop(name, None)
 
     def due(self, now: Instant) -> Sequence[str]:
         return [name for name, at in self._next.items() if at is not None and at <= now]
@@ -152,10 +174,10 @@ class Timetable:
         """A schedule as it is now, and the version that a change of it must quote."""
         found = await self._documents.get(KIND, name, now=self._clock.now())
         if found is None:
-            self._next.pop(name, None)
+            self._forget(name)
             return None
         schedule = _decode(found.body)
-        self._next[name] = schedule.next_run_at
+        self._remember(name, schedule)
         return schedule, found.version
 
     async def advance(self, schedule: Schedule, version: int, now: Instant) -> bool:
@@ -175,7 +197,7 @@ class Timetable:
         )
         if put is None:
             return False
-        self._next[schedule.name] = schedule.next_run_at
+        self._remember(schedule.name, schedule)
         if ring:
             await self._announce()
         return True

@@ -20,15 +20,16 @@ from onward.core.errors import Invalid, NextStep, NotFound, Step
 from onward.core.follow import history
 from onward.core.phase import Phase, phase
 from onward.core.task import FINAL, FINAL_EVENTS, Instant, State, Task, fault_of
-from onward.native.caller import Caller, Scope, needs
-from onward.native.explain import expected_end, explained
+from onward.native.caller import ACTS, Action, Caller, Scope, needs
+from onward.native.explain import UsualMs, expected_end, explained
 from onward.native.notifications.notification import (
     TYPES,
     late_text,
     notification_of,
 )
 from onward.native.notifications.store import NotificationStore, StoredNotification
-from onward.native.session_tasks import SessionTasks
+from onward.native.session_owners import SessionOwners
+from onward.native.session_tasks import ForeignLooks, SessionTasks
 from onward.native.submission import Submissions
 from onward.native.tools.tools import LIST, MOST_LISTED, RESULT, Tool, ToolKind, tools_of
 from onward.native.views import ending_text, progress_of
@@ -73,23 +74,28 @@ class ToolReply(msgspec.Struct, frozen=True):
 
 
 class Toolbox:
-    def __init__(
+    def __init__(  # noqa: PLR0913 what it is composed of
         self,
         dispatcher: Dispatcher,
         roster: Roster,
         catalog: Catalog,
         submissions: Submissions,
+        sessions: SessionOwners,
         notifications: NotificationStore,
         words: Mapping[Phase, str],
+        usual: UsualMs,
+        foreign: ForeignLooks,
     ) -> None:
         """`words` are what the tools call the phases of a task."""
         self.dispatcher = dispatcher
         self._roster = roster
         self._catalog = catalog
         self._submissions = submissions
+        self._sessions = sessions
         self._notifications = notifications
         self._words = words
-        self._tasks = SessionTasks(dispatcher.backend.tasks, words)
+        self._usual = usual
+        self._tasks = SessionTasks(dispatcher.backend.tasks, words, foreign)
         self._made: dict[tuple[bool, bool], tuple[Sequence[Declared], Sequence[Tool]]] = {}
 
     @needs(Scope.SUBMIT)
@@ -132,6 +138,11 @@ class Toolbox:
         raise NotFound(f"no tool is called {name!r}", step=NextStep(Step.LIST_TOOLS))
 
     @needs(Scope.SUBMIT)
+    async def enter(self, caller: Caller, session: str | None) -> None:
+        """NotFound: the session that these tools are bound to is another key's."""
+        await self._sessions.use(caller, session)
+
+    @needs(Scope.SUBMIT)
     async def run(
         self,
         caller: Caller,
@@ -143,16 +154,18 @@ class Toolbox:
         """`bound` is the session that these tools are bound to, if they are."""
         _check_names(tool, arguments)
         session = session_among(arguments, bound)
+        await self._sessions.use(caller, session)
         result: ToolResult
         match tool.kind:
             case ToolKind.HAND_OFF:
                 result = await self._hand_off(caller, tool, arguments, _required(session), key)
             case ToolKind.RESULT:
-                result = await self._report(await self._task_named(arguments, session))
+                result = await self._report(await self._task_named(caller, arguments, session))
             case ToolKind.LIST:
-                result = await self._summaries(arguments, _required(session))
+                result = await self._summaries(caller, arguments, _required(session))
             case ToolKind.CANCEL:
-                result = await self._cancel(await self._task_named(arguments, session))
+                task = await self._task_named(caller, arguments, session)
+                result = await self._cancel(caller, task)
             case ToolKind.CALL:
                 # Only MCP lists these tools, and waits for their tasks itself.
                 raise NotFound(f"no tool is called {tool.name!r}")
@@ -169,12 +182,14 @@ class Toolbox:
         key: str | None = None,
     ) -> Task:
         body = Submit(type=type_, payload=payload, session_id=session, idempotency_key=key)
-        return await self._submissions.submit(body)
+        return await self._submissions.submit(caller, body)
 
     @needs(Scope.SUBMIT)
     async def task(self, caller: Caller, id: str, session: str | None) -> Task:
         """The session's own. Another session's looks exactly like one that never was."""
-        return await self._tasks.get(session, id, NextStep(Step.CALL_LIST_TOOL, LIST))
+        return await self._tasks.get(
+            caller.narrowed(), session, id, NextStep(Step.CALL_LIST_TOOL, LIST)
+        )
 
     @needs(Scope.SUBMIT)
     async def report(self, caller: Caller, task: Task) -> tuple[TaskReport, ToolReply]:
@@ -224,11 +239,15 @@ class Toolbox:
             await self._notifications.add(session, stored)
         return found
 
-    async def _task_named(self, arguments: Mapping[str, Any], session: str | None) -> Task:
+    async def _task_named(
+        self, caller: Caller, arguments: Mapping[str, Any], session: str | None
+    ) -> Task:
         id = arguments.get("task_id")
         if not isinstance(id, str) or not id:
             raise Invalid(f"task_id is missing: {RESULT} is about one task", pointer="/task_id")
-        return await self._tasks.get(session, id, NextStep(Step.CALL_LIST_TOOL, LIST))
+        return await self._tasks.get(
+            caller.narrowed(), session, id, NextStep(Step.CALL_LIST_TOOL, LIST)
+        )
 
     async def _report(self, task: Task) -> TaskReport:
         now_in = phase(task)
@@ -246,7 +265,7 @@ class Toolbox:
             progress=progress.progress,
             progress_message=progress.message,
             partial_output=await self._output(task),
-            eta_seconds=_eta_s(task, now),
+            eta_seconds=_eta_s(task, now, self._usual(task.queue)),
             queue_position=position,
             created_at=iso(task.created_at),
             completed_at=None if task.finished_at is None else iso(task.finished_at),
@@ -270,7 +289,7 @@ class Toolbox:
             return late_text(task)
         if task.state in FINAL:
             return ending_text(task)
-        return (await explained(task, self.dispatcher, self._roster)).sentence
+        return (await explained(task, self.dispatcher, self._roster, self._usual)).sentence
 
     async def _hand_off(
         self,
@@ -295,14 +314,17 @@ class Toolbox:
             status=self._words[phase(task)],
         )
 
-    async def _summaries(self, arguments: Mapping[str, Any], session: str) -> TaskSummaries:
+    async def _summaries(
+        self, caller: Caller, arguments: Mapping[str, Any], session: str
+    ) -> TaskSummaries:
         word, limit = arguments.get("status_filter", "all"), arguments.get("limit", 20)
         if not isinstance(word, str):
             raise Invalid("status_filter is a word", pointer="/status_filter")
         if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST_LISTED:
             raise Invalid(f"limit is a number from 1 to {MOST_LISTED}", pointer="/limit")
         try:
-            page = await self._tasks.page(session, SessionTasksQuery(status=word, limit=limit))
+            query = SessionTasksQuery(status=word, limit=limit)
+            page = await self._tasks.page(caller.narrowed(), session, query)
         except Invalid as error:
             text = str(error).replace("status", "status_filter", 1)
             raise Invalid(text, pointer="/status_filter") from error
@@ -329,8 +351,15 @@ class Toolbox:
             completed_at=None if task.finished_at is None else iso(task.finished_at),
         )
 
-    async def _cancel(self, task: Task) -> CancelRequested:
+    @needs(*ACTS)
+    async def cancel(self, caller: Caller, task: Task) -> Task:
+        caller.acts_on(task)
         found = await self.dispatcher.cancel(task.id)
+        await caller.audit(Action.TASK_CANCEL, task.id)
+        return found
+
+    async def _cancel(self, caller: Caller, task: Task) -> CancelRequested:
+        found = await self.cancel(caller, task)
         over = found.state in FINAL
         message = f"Your {task.type} was canceled." if over else "It was asked to stop."
         return CancelRequested(task_id=task.id, status=self._words[phase(found)], message=message)
@@ -375,12 +404,12 @@ def _error(task: Task) -> ToolError | None:
     return None
 
 
-def _eta_s(task: Task, now: Instant) -> int | None:
-    """When it is tried next, or when it ends at the pace so far."""
+def _eta_s(task: Task, now: Instant, usual_ms: int | None) -> int | None:
+    """When it is tried next, or when it ends at the pace so far, or after the usual time."""
     if task.state is State.SCHEDULED:
         eta = task.run_at
     else:
-        eta = expected_end(task, now) if task.state is State.RUNNING else None
+        eta = expected_end(task, now, usual_ms) if task.state is State.RUNNING else None
     return None if eta is None else max(0, math.ceil((eta - now) / 1000))
 
 

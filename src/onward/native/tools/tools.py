@@ -17,7 +17,16 @@ from typing import Any
 import msgspec
 
 from onward.services.catalog import Declared
-from onward.wire.tools import OpenAiFunction, OpenAiTool, Schema, ToolView
+from onward.wire.tools import (
+    CancelRequested,
+    HandedOff,
+    OpenAiFunction,
+    OpenAiTool,
+    Schema,
+    TaskReport,
+    TaskSummaries,
+    ToolView,
+)
 
 RESULT, LIST, CANCEL = "get_task_result_tool", "list_user_tasks_tool", "cancel_task_tool"
 FOLLOW_UP_TOOLS = frozenset({RESULT, LIST, CANCEL})
@@ -40,6 +49,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     kind: ToolKind
     description: str
     parameters: Schema
+    output: Schema  # of what is returned, beside an error
     service: str | None = None
     task_types: tuple[str, ...] = ()
     raw_payload: bool = False  # its one argument, `payload`, is the payload; else all of them are
@@ -118,9 +128,9 @@ def _hand_off(name: str, service: Declared, *, bound: bool) -> Tool:
         "parameters": _parameters(service),
     }
     description = (
-        f"Hand a task to the service {service.name} ({what}) and go on: the answer is a task_id "
-        f"and an acknowledgment for the user, at once. The work goes on in the background; "
-        f"{RESULT} tells how it is and gives the result."
+        f"{_purpose(service)}Hands a task to the service {service.name} ({what}) and returns a "
+        f"task_id and an acknowledgment for the user at once. The work goes on in the background; "
+        f"{RESULT} reports on it and has its result."
     )
     if service.requires_approval:
         description += " A person must approve each task before it runs."
@@ -129,6 +139,7 @@ def _hand_off(name: str, service: Declared, *, bound: bool) -> Tool:
         kind=ToolKind.HAND_OFF,
         description=description,
         parameters=_object(_with_session(first, bound), set()),
+        output=_HANDED_OFF,
         service=service.name,
         task_types=types,
     )
@@ -152,6 +163,7 @@ def follow_up_tools(*, bound: bool) -> list[Tool]:
             kind=ToolKind.CANCEL,
             description="Cancel a task that is not over yet. One that runs is asked to stop.",
             parameters=_object(_with_session({"task_id": task_id}, bound), optional),
+            output=_CANCEL_REQUESTED,
         ),
         Tool(
             name=RESULT,
@@ -161,19 +173,22 @@ def follow_up_tools(*, bound: bool) -> list[Tool]:
                 "are ahead of it."
             ),
             parameters=_object(_with_session({"task_id": task_id}, bound), optional),
+            output=_REPORT,
         ),
         Tool(
             name=LIST,
             kind=ToolKind.LIST,
             description="The user's tasks, newest first, each with its status in one line.",
             parameters=_object(_with_session(listed, bound), optional=set(listed)),
+            output=_SUMMARIES,
         ),
     ]
 
 
 def _call(name: str, type_: str, service: Declared) -> Tool:
     schema = _schema(service, type_)
-    purpose = str(schema.get("description") or schema.get("title") or type_)
+    named = str(schema.get("description") or "") or _purpose(service).strip()
+    purpose = named or str(schema.get("title") or type_)
     description = f"{purpose.rstrip('.')}. By the service {service.name}"
     description += ", once a person has approved it." if service.requires_approval else "."
     raw_payload = schema.get("type") != "object"
@@ -184,10 +199,33 @@ def _call(name: str, type_: str, service: Declared) -> Tool:
         kind=ToolKind.CALL,
         description=description,
         parameters=schema,
+        output=_report_of(service.output.get(type_)),
         service=service.name,
         task_types=(type_,),
         raw_payload=raw_payload,
     )
+
+
+def _purpose(service: Declared) -> str:
+    """The first paragraph of what the service says of itself, as a sentence before others."""
+    first = " ".join(service.description.partition("\n\n")[0].split())
+    return f"{first.rstrip('.')}. " if first else ""
+
+
+def _output(kind: type[msgspec.Struct]) -> Schema:
+    """With its root as an object, which a reference to one is not."""
+    schema = msgspec.json.schema(kind)
+    shapes = schema["$defs"]
+    return {**shapes[kind.__name__], "$defs": shapes}
+
+
+def _report_of(result: Any) -> Schema:
+    """The report on a task, with the result as its service declares it, once there is one."""
+    if not isinstance(result, Mapping):
+        return _REPORT
+    options = [_part(result, "/properties/result/anyOf/0"), {"type": "null"}]
+    properties = {**_REPORT["properties"], "result": {"anyOf": options}}
+    return {**_REPORT, "properties": properties}
 
 
 def _parameters(service: Declared) -> Schema:
@@ -240,3 +278,7 @@ def _object(properties: Mapping[str, Any], optional: set[str]) -> dict[str, Any]
         "required": [name for name in properties if name not in optional],
         "additionalProperties": False,
     }
+
+
+_HANDED_OFF, _CANCEL_REQUESTED = _output(HandedOff), _output(CancelRequested)
+_REPORT, _SUMMARIES = _output(TaskReport), _output(TaskSummaries)

@@ -16,9 +16,10 @@ from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 
-from onward.core.errors import LedgerUnavailable, OnwardError
+from onward.core.errors import LedgerUnavailable
+from onward.errors import OnwardError
 from onward.logs import speak_through_logging
-from onward.settings import Settings
+from onward.settings import Settings, as_given
 from onward.workers.celery.host import TRANSPORT, CeleryHost, HostThread
 from onward.workers.celery.services import services_of
 from onward.workers.celery.wiring import (
@@ -47,7 +48,8 @@ def _settings() -> Settings:
         ledger_url(settings)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the settings"
+        name, *rest = [str(part) for part in first["loc"]] or ["the settings"]
+        where = ".".join([as_given(name), *rest])
         _stop(f"{where} cannot be read: {first['msg']}")
     except OnwardError as error:
         _stop(str(error), error.hint)

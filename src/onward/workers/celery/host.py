@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import structlog
 
+from onward.client.service import Service
 from onward.core.task import State
-from onward.services.function import Service
 from onward.settings import Settings
 from onward.workers.ledger.worker import LedgerWorker, Membership
 from onward.workers.runner import Runner
@@ -40,7 +40,6 @@ class CeleryHost:
         membership: Membership,
         services: Mapping[str, Service],
     ) -> None:
-        self._settings = settings
         self._services = services
         self._name = membership.name
         self._worker = LedgerWorker(settings, url, membership, services, threads=THREADS)
@@ -80,7 +79,6 @@ class CeleryHost:
             worker=f"{self._name}.{number}" if number else self._name,
             queues=(queue,),
             slots=1,
-            lease_ms=self._settings.lease_ms,
         )
         try:
             run.start()

@@ -2,16 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor as Threads
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
 from importlib import import_module
+from inspect import iscoroutinefunction
 from typing import Any
 
+from onward.client.context import Context
+from onward.client.service import Json, Service
 from onward.core.errors import Invalid
-from onward.services.function import Service
 from onward.settings import Settings
 from onward.workers.local import shipped
 
 NAME = "ONWARD_CELERY_SERVICES"
+
+
+class TaskService(Service):
+    """A Celery task: its function, by its name. `self.request` of a bound one has id and retries.
+
+    It is still called directly, as Celery says: `self.retry()` raises, and sends no message.
+    """
+
+    def __init__(self, task: Any, body: Callable[..., Any]) -> None:
+        self._task = task
+        self._request: ContextVar[Mapping[str, Any]] = ContextVar("request")
+        super().__init__(self._requested(body), name=task.name)
+
+    async def call(
+        self, payload: Json, context: Context, *, threads: Threads | None = None
+    ) -> Json:
+        self._request.set({"id": context.task_id, "retries": context.attempt - 1})
+        return await super().call(payload, context, threads=threads)
+
+    def _requested(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        @contextmanager
+        def requested() -> Iterator[None]:
+            # In the thread of the function: the stack of requests is a thread's own.
+            self._task.push_request(called_directly=True, **self._request.get({}))
+            try:
+                yield
+            finally:
+                self._task.pop_request()
+
+        @wraps(body)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with requested():
+                return body(*args, **kwargs)
+
+        @wraps(body)
+        async def run_async(*args: Any, **kwargs: Any) -> Any:
+            with requested():
+                return await body(*args, **kwargs)
+
+        return run_async if iscoroutinefunction(body) else run
 
 
 def services_of(settings: Settings) -> Mapping[str, Service]:
@@ -47,7 +93,7 @@ def _services_in(thing: Any, where: str) -> list[Service]:
         if callable(body := getattr(thing, "run", None)) and isinstance(
             getattr(thing, "name", None), str
         ):
-            return [Service(body, name=thing.name)]  # a Celery task: its function, by its name
+            return [TaskService(thing, body)]
         if callable(thing):
             return [Service(thing)]
     except TypeError as error:

@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl, urlencode
 from celery import Celery
 
 from onward.core.errors import Invalid
-from onward.core.urls import shown
 from onward.settings import Settings
+from onward.urls import shown
 
 WAKE = "onward.wake"
 SWEEP = "process_scheduled_tasks"

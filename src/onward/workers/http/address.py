@@ -81,15 +81,22 @@ class Hosts:
         host = (parts.hostname or "").rstrip(".")
         addresses = [_literal(host)] if _is_literal(host) else await self._addresses_of(host)
         if not self.admit(host, [str(address) for address in addresses]):
-            raise Invalid(
-                f"url: {host} is not among the hosts that workers may be on",
-                hint=f"name it in {SETTING} of the server",
-            )
+            raise _not_allowed(host)
         # IPv4 first: "localhost" is both, and most workers listen on 127.0.0.1 only.
         addresses.sort(key=lambda address: address.version)
         pinned = tuple(dict.fromkeys(map(str, addresses)))[:MOST_ADDRESSES]
         path = parts.path.rstrip("/")
         return PinnedUrl(f"{parts.scheme}://{parts.netloc.lower()}{path}", host, pinned)
+
+    def check(self, url: str) -> None:
+        """The same without a lookup. Invalid if it is refused whatever address the name has."""
+        host = (_parts(url).hostname or "").rstrip(".")
+        if _is_literal(host):
+            allowed = self.admit(host, [str(_literal(host))])
+        else:
+            allowed = host in self._names or bool(self._nets)  # its address may be in one of them
+        if not allowed:
+            raise _not_allowed(host)
 
     def admit(self, host: str, addresses: Sequence[str]) -> bool:
         """Also for what was registered under an earlier list. Every address must be allowed."""
@@ -112,6 +119,13 @@ class Hosts:
         if not found:
             raise Invalid(f"url: the host {host!r} is not known")
         return [_plain(ip_address(address.partition("%")[0])) for address in found]
+
+
+def _not_allowed(host: str) -> Invalid:
+    return Invalid(
+        f"url: {host} is not among the hosts that this server may call",
+        hint=f"name it in {SETTING} of the server",
+    )
 
 
 def _parts(url: str) -> SplitResult:

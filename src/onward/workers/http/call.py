@@ -15,12 +15,13 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import msgspec
 
-from onward import __version__
+from onward import __version__, signature
 from onward.core import strict_json
 from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
-from onward.core.task import Claimed, Fault, Instant, Json, TaskId, bounded_delay, encode
+from onward.core.task import Claimed, Instant, Json, TaskId, encode
 from onward.core.trace import handed_on
+from onward.faults import Fault, bounded_delay
 from onward.workers.http.address import PinnedUrl
 from onward.workers.http.registry import HttpWorker
 
@@ -91,6 +92,7 @@ class OutboundHttp:
             headers["traceparent"] = traceparent
         path = f"/exec/{quote(task.queue, safe='')}"
         try:
+            headers |= _signature(worker, body, now)
             response = await self._post(worker, path, body, headers)
             try:
                 body_read = await _read(response)
@@ -102,11 +104,12 @@ class OutboundHttp:
             return _failed(INVALID, f"the answer is larger than {MOST} bytes", retryable=False)
         return outcome(response.status_code, response.headers, body_read, now)
 
-    async def cancel(self, worker: HttpWorker, task: TaskId) -> None:
+    async def cancel(self, worker: HttpWorker, task: TaskId, now: Instant) -> None:
         """A request only: a worker need not have /cancel, nor answer it."""
         body = encode({"task_id": task}).encode()
+        headers = _signature(worker, body, now)
         try:
-            response = await self._post(worker, "/cancel", body, {}, answer_s=CANCEL_S)
+            response = await self._post(worker, "/cancel", body, headers, answer_s=CANCEL_S)
             await response.aclose()
         except (Unreached, httpx2.TransportError):
             pass
@@ -176,6 +179,11 @@ class OutboundHttp:
                 ),
             )
         return known
+
+
+def _signature(worker: HttpWorker, body: bytes, now: Instant) -> dict[str, str]:
+    """None for a worker that registered without a key."""
+    return {signature.HEADER: signature.signed(worker.secret, body, now)} if worker.secret else {}
 
 
 class _TooLong(Exception):

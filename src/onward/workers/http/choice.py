@@ -1,4 +1,6 @@
-"""Which worker gets a call: the least busy one; for a retry, as `tries_each` of the task demands.
+"""Which worker gets a call: the least busy one, or, if the task says so, the next in turn.
+
+A retry goes where `tries_each` of the task demands.
 
 Knows only what this server has done. After a restart, or on another server, a retry may go to a
 worker that was tried before.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -16,6 +19,8 @@ from onward.core.task import Claimed, Instant, TaskId, WorkerId
 from onward.workers.http.registry import HttpWorker
 
 MOST_TRAILS = 10_000
+
+Burden: TypeAlias = Callable[[HttpWorker], tuple[bool, bool, float, int]]  # the least is chosen
 
 
 class Trail(msgspec.Struct):
@@ -43,8 +48,12 @@ class Choice:
         left = [worker for worker in live if worker.id not in tried]
         if not left:
             return None
-        each = overrides_of(task.overrides).tries_each
-        chosen = self._best(left) if each is None else self._by_trail(task, left, max(1, each))
+        rules = overrides_of(task.overrides)
+        burden = self._turns if rules.in_turn else self._burden
+        if rules.tries_each is None:
+            chosen = min(left, key=burden)
+        else:
+            chosen = self._by_trail(task, left, max(1, rules.tries_each), burden)
         self._turn += 1
         self._last[chosen.id] = self._turn
         return chosen
@@ -62,9 +71,6 @@ class Choice:
             for worker in memory.keys() - known:
                 del memory[worker]
 
-    def _best(self, workers: Sequence[HttpWorker]) -> HttpWorker:
-        return min(workers, key=self._burden)
-
     def _burden(self, worker: HttpWorker) -> tuple[bool, bool, float, int]:
         busy = self.busy[worker.id]
         return (
@@ -74,7 +80,13 @@ class Choice:
             self._last.get(worker.id, 0),
         )
 
-    def _by_trail(self, task: Claimed, left: Sequence[HttpWorker], each: int) -> HttpWorker:
+    def _turns(self, worker: HttpWorker) -> tuple[bool, bool, float, int]:
+        missed, full, _, last = self._burden(worker)
+        return missed, full, 0, last
+
+    def _by_trail(
+        self, task: Claimed, left: Sequence[HttpWorker], each: int, burden: Burden
+    ) -> HttpWorker:
         turn = (task.attempt - 1) // each
         trail = self._trails.get(task.id)
         if trail is None or trail.generation != task.generation:
@@ -82,7 +94,7 @@ class Choice:
         same = next((worker for worker in left if worker.id == trail.worker), None)
         if trail.turn != turn or same is None:
             fresh = [worker for worker in left if worker.id not in trail.been]
-            same = self._best(fresh or left)
+            same = min(fresh or left, key=burden)
         trail.turn, trail.worker = turn, same.id
         trail.been.add(same.id)
         self._trails[task.id] = trail

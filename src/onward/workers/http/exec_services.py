@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from onward.services.function import Refused, Service
+from onward.client.failures import Refused
+from onward.client.service import Service
 
 # Anything; the schema makes a flow send its input and params side by side.
 Payload = Annotated[

@@ -11,12 +11,13 @@ from collections import Counter
 from itertools import count
 from typing import Any
 
-from onward.core.contract import LeaseRenewal, LeaseStatus
+from onward.core.contract import LeaseStatus
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Failed, Lost, Outcome, Released, Succeeded
 from onward.core.policy import transient
-from onward.core.task import Claimed, Fault, Note, TaskId, encode
+from onward.core.task import Claimed, Note, TaskId, encode
+from onward.faults import Fault
 from onward.workers.http.call import CANCEL_S, OutboundHttp, Unreached
 from onward.workers.http.choice import Choice
 from onward.workers.http.registry import HttpWorker, Registry
@@ -45,13 +46,11 @@ class HttpExecutor:
         roster: Roster,
         registry: Registry,
         *,
-        lease_ms: int,
         timeout_ms: int,
     ) -> None:
         self._dispatcher = dispatcher
         self._roster = roster
         self._registry = registry
-        self._lease_ms = lease_ms
         self._timeout_ms = timeout_ms
         self._http = OutboundHttp()
         self._choice = Choice(registry.slots_of)
@@ -94,7 +93,6 @@ class HttpExecutor:
             worker=f"http-{self._roster.server[-12:]}-{next(self._names)}",
             queues=services,
             slots=slots,
-            lease_ms=self._lease_ms,
         )
         pool.start()
         return pool
@@ -150,7 +148,9 @@ class HttpExecutor:
         while worker := self._choice.pick(task, self._registry.live(task.queue), tried):
             tried.add(worker.id)
             try:
-                status = await self._write_notes(task, (*missed, _note("task.sent", worker, task)))
+                # In the log before the call: each worker that may have run it must be found there.
+                sent = _note("task.sent", worker, task)
+                status = await self._dispatcher.note(task, *missed, sent)
             except LedgerUnavailable:
                 return Released()
             if status is not LeaseStatus.HELD:
@@ -182,11 +182,6 @@ class HttpExecutor:
             if not self._choice.busy[worker.id]:
                 del self._choice.busy[worker.id]
 
-    async def _write_notes(self, task: Claimed, notes: tuple[Note, ...]) -> LeaseStatus:
-        """In the log before the call: each worker that may have run it must be found there."""
-        until = self._dispatcher.clock.now() + self._lease_ms
-        return await self._dispatcher.extend(LeaseRenewal(task.id, task.fence, until, None, notes))
-
     def _time_for(self, task: Claimed) -> int:
         if task.attempt_by is None:
             return self._timeout_ms
@@ -197,7 +192,7 @@ class HttpExecutor:
         """The worker may stop: its answer is not wanted."""
         if call.worker is not None:
             canceling = asyncio.get_running_loop().create_task(
-                self._http.cancel(call.worker, call.task.id)
+                self._http.cancel(call.worker, call.task.id, self._dispatcher.clock.now())
             )
             self._canceling.add(canceling)
             canceling.add_done_callback(self._canceling.discard)

@@ -6,6 +6,7 @@ live. Nothing here calls a worker.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -35,6 +36,8 @@ class HttpWorker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     load: float = 0
     slots: int | None = None  # how many calls it takes at a time, if it registered a number
     draining: bool = False  # no longer called; the reply to its next heartbeat says so
+    owner: str | None = None  # the id of the key that registered it
+    secret: str = ""  # with keys: calls to it are signed with this
 
 
 _decode = msgspec.json.Decoder(HttpWorker).decode
@@ -50,13 +53,16 @@ class Registry:
         *,
         ttl_ms: int,
         slots: int,
+        admits: Callable[[str | None], bool] = lambda _: True,
     ) -> None:
+        """`admits`: whether a worker with this key, or without one, may still be called."""
         self._documents = backend.documents
         self._clock = clock
         self._roster = roster
         self._hosts = hosts
         self._ttl_ms = ttl_ms
         self._slots = slots
+        self._admits = admits
         self._known: dict[WorkerId, HttpWorker] = {}
         self._by_service: dict[str, dict[WorkerId, HttpWorker]] = {}
         self._watchers: list[Callable[[], None]] = []
@@ -74,7 +80,8 @@ class Registry:
         id: WorkerId | None = None,
         load: float = 0,
         slots: int | None = None,
-    ) -> WorkerId:
+        owner: str | None = None,
+    ) -> HttpWorker:
         """Known to this server when this returns, and to the others within a second."""
         pinned = await self._hosts.pin(url)
         known = await self.all()
@@ -85,26 +92,36 @@ class Registry:
             raise TooBusy(f"{MOST} workers are registered already")
         now = self._clock.now()
         before = self._known.get(worker_id)
-        await self._put(
-            HttpWorker(
-                id=worker_id,
-                url=pinned.url,
-                host=pinned.host,
-                addresses=pinned.addresses,
-                services=tuple(dict.fromkeys(services)),
-                since=before.since if before is not None else now,
-                beat_at=now,
-                load=load,
-                slots=slots,
-            )
+        if before is not None and before.owner != owner:
+            # Else a key could put its own URL in the place of another key's worker.
+            if self._admits(before.owner):
+                raise Conflict(f"another key's worker is registered as {worker_id!r}")
+            before = None  # of a dead key: neither its secret nor its place goes over
+        worker = HttpWorker(
+            id=worker_id,
+            url=pinned.url,
+            host=pinned.host,
+            addresses=pinned.addresses,
+            services=tuple(dict.fromkeys(services)),
+            since=before.since if before is not None else now,
+            beat_at=now,
+            load=load,
+            slots=slots,
+            owner=owner,
+            # The same as before: a call that is on its way was signed with it.
+            secret="" if owner is None else (before and before.secret) or secrets.token_hex(32),
         )
+        await self._put(worker)
         await self._roster.refresh()
-        return worker_id
+        return worker
 
-    async def heartbeat(self, id: WorkerId, load: float | None) -> HttpWorker:
+    async def heartbeat(
+        self, id: WorkerId, load: float | None, owner: str | None = None
+    ) -> HttpWorker:
         now = self._clock.now()
 
         def beaten(worker: HttpWorker) -> HttpWorker:
+            _check_owner(worker, owner)
             known = worker.load if load is None else load
             return msgspec.structs.replace(worker, beat_at=now, load=known)
 
@@ -122,8 +139,11 @@ class Registry:
         await self._change(id, marked)
         await self._roster.refresh()
 
-    async def leave(self, id: WorkerId) -> None:
-        if not await self._documents.delete(KIND, id):
+    async def leave(self, id: WorkerId, owner: str | None = None) -> None:
+        found = await self._documents.get(KIND, id, now=self._clock.now())
+        if found is not None:
+            _check_owner(_decode(found.body), owner)
+        if found is None or not await self._documents.delete(KIND, id):
             raise NotFound(f"no worker {id!r} is registered")
         await self._roster.refresh()
 
@@ -216,7 +236,8 @@ class Registry:
         return put
 
     def _heard(self, worker: HttpWorker) -> bool:
-        return self._clock.now() - worker.beat_at < self._ttl_ms
+        in_time = self._clock.now() - worker.beat_at < self._ttl_ms
+        return in_time and self._admits(worker.owner)
 
     def _learn(self, workers: Iterable[HttpWorker]) -> None:
         self._known = {worker.id: worker for worker in workers}
@@ -225,3 +246,9 @@ class Registry:
             if self._hosts.admit(worker.host, worker.addresses):
                 for service in worker.services:
                     self._by_service.setdefault(service, {})[worker.id] = worker
+
+
+def _check_owner(worker: HttpWorker, owner: str | None) -> None:
+    """To another key it is not there."""
+    if worker.owner != owner:
+        raise NotFound(f"no worker {worker.id!r} is registered; register again")

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
+from onward.client.failures import MEANT
+from onward.client.service import Service
 from onward.core.errors import Conflict, Invalid, NotLetIn
 from onward.core.task import Claimed
-from onward.services.function import SAYING_NO, Service
 from onward.settings import Settings
 from onward.workers.ledger.worker import LedgerWorker, Membership
 from onward.workers.roster import group_queue
@@ -46,7 +47,6 @@ class LedgerTransport:
             worker=name,
             queues=queues,
             slots=slots,
-            lease_ms=settings.lease_ms,
             keeps=self._worker.executor.in_thread,
         )
         self._worker.executor.on_failure = _log_failure
@@ -91,7 +91,7 @@ class LedgerTransport:
 
 def _log_failure(service: Service, task: Claimed, error: BaseException) -> None:
     """The process belongs to the author of the handler: a bug is logged with its traceback."""
-    trace = None if isinstance(error, SAYING_NO) else error
+    trace = None if isinstance(error, MEANT) else error
     name, kind = service.name, type(error).__name__
     log.warning(
         "failed", service=name, error=kind, task=task.id, attempt=task.attempt, exc_info=trace

@@ -14,17 +14,18 @@ import msgspec
 import structlog
 
 from onward.background import Background
+from onward.client.service import Service
 from onward.core.alarm import Alarm
 from onward.core.clock import SharedClock
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import OnwardError
-from onward.core.policy import Profile, kept_at_most, profiles
+from onward.core.policy import Profile, kept_at_most
+from onward.errors import OnwardError
 from onward.ledgers import open_backend
 from onward.services.catalog import Catalog, Declared
-from onward.services.function import Service
 from onward.settings import Settings
 from onward.workers.local.executor import LocalExecutor
 from onward.workers.roster import Roster, SetDraining
+from onward.workers.task_logs import TaskLogs
 
 log = structlog.get_logger("onward.ledger_worker")
 
@@ -55,7 +56,6 @@ class LedgerWorker:
         self._membership = membership
         self._services = services
         self._groups = groups or {}
-        self._lease_ms = settings.lease_ms
         self.backend = open_backend(
             url,
             prefix=settings.redis_prefix,
@@ -72,18 +72,19 @@ class LedgerWorker:
         )
         self.alarm = Alarm(self.dispatcher, every_ms=SWEEP_MS)
         self.roster = Roster(self.backend, self.clock)
+        self.task_logs = TaskLogs(self.backend.documents, self.clock, on=settings.task_logs == "on")
         self.executor = LocalExecutor(
             self.dispatcher,
             services,
             groups=self._groups,
-            lease_ms=settings.lease_ms,
             threads=threads,
+            logs=self.task_logs,
         )
         self.background = Background(self.dispatcher.troubles)
 
     def open(self) -> None:
         """Leases are renewed from here on, also before this worker is in the roster."""
-        self.background.every(self._lease_ms / 3000, self.dispatcher.beat)
+        self.background.every(self.dispatcher.lease_ms / 3000, self.dispatcher.beat)
         self.background.every(1, self.backend.maintain)
 
     async def sign_on(
@@ -104,6 +105,7 @@ class LedgerWorker:
     async def close(self) -> None:
         await self.background.close()
         self.executor.close()
+        await self.task_logs.close()
         for service in (*self._services.values(), *self._groups.values()):
             await service.close()
         try:
@@ -130,11 +132,5 @@ class LedgerWorker:
 
 
 def _profiles(settings: Settings) -> Mapping[str, Profile]:
-    found = profiles(
-        lease_ms=settings.lease_ms,
-        max_retries=settings.max_retries,
-        schedules=settings.schedules(),
-        age_ms=int(settings.max_task_age_s * 1000),
-        retention_ms=settings.retention,
-    )
+    found = settings.profiles()
     return kept_at_most(found, settings.redis_keep_ms) if settings.archive else found

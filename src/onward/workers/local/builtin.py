@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from onward.client.service import Service
 from onward.core.dispatch import Dispatcher
-from onward.services.function import Service
 from onward.workers.local.executor import LocalExecutor
 from onward.workers.roster import Roster, group_queue
 from onward.workers.runner import Runner
@@ -20,23 +20,19 @@ class BuiltinWorker:
         groups: Mapping[str, Service],
         *,
         slots: int,
-        lease_ms: int,
     ) -> None:
         self._roster = roster
         self._services = services
         self._slots = slots
         self._own = list(services)
         self._groups = [group_queue(name) for name in groups]
-        self._executor = LocalExecutor(
-            dispatcher, services, groups=groups, lease_ms=lease_ms, threads=slots
-        )
+        self._executor = LocalExecutor(dispatcher, services, groups=groups, threads=slots)
         self._runner = Runner(
             dispatcher,
             self._executor,
             worker=f"builtin-{roster.server[-12:]}",
             queues=self._own + self._groups,
             slots=slots,
-            lease_ms=lease_ms,
             keeps=self._executor.in_thread,
         )
 

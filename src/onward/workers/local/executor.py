@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -12,16 +12,21 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic_core import to_json
 
-from onward.core.contract import Effect, LeaseRenewal
+from onward.client.failures import MEANT, EffectUnknown
+from onward.client.service import Service
+from onward.client.task_log import TaskLog
+from onward.core.contract import Effect
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
-from onward.core.task import Claimed, Fault, Json, TaskId, encode, unknown_service
+from onward.core.task import Claimed, Json, TaskId, encode
 from onward.core.trace import handed_on
+from onward.faults import Fault, unknown_service
 from onward.pace import PROGRESS_EVERY_S, Pace
-from onward.services.function import EffectUnknown, Service, fault_from
 from onward.tracing import inside
+from onward.wire.logs import LogRecord
 from onward.workers.roster import group_of
+from onward.workers.task_logs import TaskLogs
 
 T = TypeVar("T")
 
@@ -33,15 +38,15 @@ AGAIN_S = 0.5  # between two tries at a ledger that does not answer
 
 
 class LocalContext:
-    def __init__(self, dispatcher: Dispatcher, task: Claimed, lease_ms: int) -> None:
+    def __init__(self, dispatcher: Dispatcher, task: Claimed) -> None:
         self._dispatcher = dispatcher
         self._effects = dispatcher.backend.effects
         self._task = task
-        self._lease_ms = lease_ms
         self.task_id = task.id
         self.attempt = task.attempt
         self.key = task.key or task.id
         self.cancelled = False
+        self.state: Any = None
         self._pace: Pace[Json] | None = None  # most tasks report no progress
 
     async def progress(self, value: float, message: str | None = None) -> None:
@@ -64,16 +69,12 @@ class LocalContext:
             self._pace.stop()
 
     async def emit(self, data: Any) -> None:
-        await self._note("task.chunk", to_json(data).decode())
+        await self._dispatcher.note(self._task, ("task.chunk", to_json(data).decode()))
 
     async def _write_progress(self, progress: Json) -> None:
         with suppress(LedgerUnavailable):  # no reason to lose the attempt
-            await self._note("task.progress", progress, progress=progress)
-
-    async def _note(self, event: str, body: str, *, progress: str | None = None) -> None:
-        until = self._dispatcher.clock.now() + self._lease_ms
-        renewal = LeaseRenewal(self._task.id, self._task.fence, until, progress, ((event, body),))
-        await self._dispatcher.extend(renewal)
+            note = ("task.progress", progress)
+            await self._dispatcher.note(self._task, note, progress=progress)
 
     async def once(
         self, name: str, effect: Callable[[], Any], *, repeat_unknown: bool = False
@@ -118,7 +119,7 @@ class LocalContext:
 
     async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
         """Tries again while the ledger does not answer, for the time of a lease."""
-        until = self._dispatcher.clock.now() + self._lease_ms
+        until = self._dispatcher.clock.now() + self._dispatcher.lease_ms
         while True:
             try:
                 return await call()
@@ -143,13 +144,13 @@ class LocalExecutor:
         services: Mapping[str, Service],
         *,
         groups: Mapping[str, Service],
-        lease_ms: int,
         threads: int,
+        logs: TaskLogs | None = None,  # None: what handlers log is not kept
     ) -> None:
         self._dispatcher = dispatcher
+        self._logs = logs
         self._services = services
         self._groups = groups
-        self._lease_ms = lease_ms
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="onward-handler")
         self._running: dict[tuple[TaskId, int], LocalExecution] = {}
         self.on_failure: Callable[[Service, Claimed, BaseException], None] = _log_nothing
@@ -162,14 +163,17 @@ class LocalExecutor:
             service = self._services.get(task.type) or self._services.get(task.queue)
         if service is None:
             return Released(unknown_service(task.type))
-        context = LocalContext(self._dispatcher, task, self._lease_ms)
+        context = LocalContext(self._dispatcher, task)
+        context.state = service.state
         execution = asyncio.current_task()
         assert execution is not None  # noqa: S101 executors run in a task of their own
         # By attempt: stopping a lost one must not stop the one after it.
         self._running[task.id, task.fence] = LocalExecution(service, context, execution)
         traceparent = handed_on(task)
         try:
-            if traceparent is None:
+            if self._logs is not None:
+                outcome = await self._logged(service, task, context, self._logs)
+            elif traceparent is None:
                 outcome = await self._call(service, task, context)
             else:
                 with inside(traceparent):
@@ -181,7 +185,28 @@ class LocalExecutor:
                 await context.finish()
         return outcome
 
-    async def _call(self, service: Service, task: Claimed, context: LocalContext) -> Outcome:
+    async def _logged(
+        self, service: Service, task: Claimed, context: LocalContext, logs: TaskLogs
+    ) -> Outcome:
+        retention_ms = self._dispatcher.profiles[task.profile].retention_ms
+
+        async def keep(lines: Sequence[LogRecord]) -> None:
+            logs.add(task.id, lines, retention_ms=retention_ms)
+
+        lines = TaskLog(task.id, task.attempt, keep if logs.on else None)
+        try:
+            with inside(handed_on(task)), lines.around():
+                return await self._call(service, task, context, lines)
+        finally:
+            await lines.close()
+
+    async def _call(
+        self,
+        service: Service,
+        task: Claimed,
+        context: LocalContext,
+        lines: TaskLog | None = None,
+    ) -> Outcome:
         try:
             return Succeeded(await service.call(task.payload, context, threads=self._threads))
         except asyncio.CancelledError:
@@ -195,7 +220,11 @@ class LocalExecutor:
             return Failed(CANCELED_ITSELF)
         except (Exception, SystemExit) as error:
             self.on_failure(service, task, error)
-            return Failed(fault_from(error))
+            if lines is not None:
+                bug = not isinstance(error, MEANT)
+                what = f"{service.name} failed ({type(error).__name__})"
+                lines.failed(what if bug else f"{what}: {error}", error, trace=bug)
+            return Failed(service.fault(error, task.attempt))
 
     def cancel(self, task: Claimed) -> None:
         running = self._running.get((task.id, task.fence))

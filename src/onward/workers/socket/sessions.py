@@ -10,19 +10,21 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 import structlog
 from msgspec import UNSET, Raw
 
 from onward.core import strict_json
-from onward.core.contract import LeaseRenewal, LeaseStatus
+from onward.core.contract import LeaseStatus
 from onward.core.dispatch import Dispatcher
-from onward.core.errors import Conflict, Invalid, OnwardError
+from onward.core.errors import Conflict, Invalid
 from onward.core.outcome import Failed, Lost, Outcome, Released, Succeeded
-from onward.core.task import Claimed, Fault, Note, TaskId, encode, new_id
+from onward.core.task import Claimed, Note, TaskId, encode, new_id
 from onward.core.trace import handed_on
+from onward.errors import OnwardError
+from onward.faults import Fault
 from onward.wire.frames import (
     LARGEST,
     CancelFrame,
@@ -31,6 +33,7 @@ from onward.wire.frames import (
     ErrorFrame,
     FromServer,
     FromWorker,
+    LogFrame,
     PingFrame,
     PongFrame,
     ProgressFrame,
@@ -39,9 +42,11 @@ from onward.wire.frames import (
     ResultFrame,
     TaskFrame,
 )
+from onward.wire.problems import fault_of
 from onward.workers.roster import Member, Roster, group_of, group_queue, is_service
 from onward.workers.runner import Runner
 from onward.workers.socket.turnstile import Turnstile
+from onward.workers.task_logs import TaskLogs
 
 log = structlog.get_logger("onward.socket")
 
@@ -57,31 +62,31 @@ _decode = msgspec.json.Decoder(FromWorker).decode
 _encode = msgspec.json.Encoder().encode
 
 
+class WorkerRights(NamedTuple):
+    """What the one that connects may do."""
+
+    key: str | None  # the id of its key; None: there are no keys
+    may_serve: Callable[[str], bool]  # a service or group of this name
+    declare: Declare
+
+
 class WorkerSockets:
     """All worker connections of this server."""
 
     def __init__(
-        self,
-        dispatcher: Dispatcher,
-        roster: Roster,
-        *,
-        lease_ms: int,
-        most: int,
-        declare: Declare,
+        self, dispatcher: Dispatcher, roster: Roster, *, most: int, logs: TaskLogs
     ) -> None:
         self.dispatcher = dispatcher
         self.roster = roster
-        self.lease_ms = lease_ms
-        self.declare = declare
+        self.logs = logs
         self._most = most
         self.departures = Turnstile(DEPARTURES)
         self._open = 0  # connections, registered or not
         self._sessions: dict[str, Session] = {}
         self._closing = False
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """An ASGI endpoint: one WebSocket, from handshake to end."""
-        await receive()
+    async def serve(self, receive: Any, send: Any, rights: WorkerRights) -> None:
+        """One WebSocket, from the accepted handshake to its end."""
         await send({"type": "websocket.accept"})
         if self._closing or self._open >= self._most:
             reason = "going away" if self._closing else "too many workers"
@@ -90,13 +95,16 @@ class WorkerSockets:
             return
         self._open += 1
         try:
-            await Session(self, receive, send).run()
+            await Session(self, receive, send, rights).run()
         finally:
             self._open -= 1
 
     async def enlist(self, session: Session, worker: str) -> None:
         """A second connection with the name of a live one replaces it, and its tasks are lost."""
         before = self._sessions.get(worker)
+        if before is not None and before.rights.key != session.rights.key:
+            # A key must not end another key's worker by taking its name.
+            raise Conflict(f"another key's worker is connected as {worker!r}")
         self._sessions[worker] = session
         if before is not None:
             await before.end(REPLACED, "replaced by a newer connection")
@@ -128,8 +136,10 @@ class Session:
         sockets: WorkerSockets,
         receive: Callable[[], Awaitable[Message]],
         send: Callable[[Message], Awaitable[None]],
+        rights: WorkerRights,
     ) -> None:
         self._sockets = sockets
+        self.rights = rights
         self._receive = receive
         self._send = send
         self._sending = asyncio.Lock()  # one frame at a time: at most one waits in a full buffer
@@ -156,7 +166,7 @@ class Session:
         try:
             frame = _decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            await self._send_error(str(error))
+            await self._send_error(_unreadable(text, error))
             self._fail_unreadable(text)
             return
         except RecursionError:
@@ -204,6 +214,15 @@ class Session:
     async def _on_chunk(self, frame: ChunkFrame) -> None:
         await self._on_note(frame.task_id, ("task.chunk", bytes(frame.data).decode()), None)
 
+    async def _on_log(self, frame: LogFrame) -> None:
+        execution = self._executions.get(frame.task_id)
+        if execution is None:
+            await self._send_error(f"task {frame.task_id} is not yours")
+            return
+        sockets, task = self._sockets, execution.task
+        kept_ms = sockets.dispatcher.profiles[task.profile].retention_ms
+        sockets.logs.add(task.id, frame.records, retention_ms=kept_ms)
+
     async def _on_ping(self, _: PingFrame) -> None:
         await self._send_frame(PongFrame())
 
@@ -232,10 +251,16 @@ class Session:
             await self._send_error("this connection is registered already")
             return
         worker = frame.worker_id or new_id()
-        queues = [group_queue(frame.group)] if frame.group is not None else []
-        queues += filter(is_service, frame.services)
-        if not queues:
+        wanted = {} if frame.group is None else {group_queue(frame.group): frame.group}
+        wanted |= {service: service for service in frame.services if is_service(service)}
+        if not wanted:
             await self._send_error("register with a group, or with services, or both")
+            return
+        queues = [queue for queue, name in wanted.items() if self.rights.may_serve(name)]
+        refused = [name for queue, name in wanted.items() if queue not in queues]
+        not_served = f"this key may not serve {', '.join(refused)}"
+        if not queues:
+            await self._send_error(not_served)
             return
         sockets = self._sockets
         self._runner = Runner(
@@ -244,10 +269,9 @@ class Session:
             worker=worker,
             queues=queues,
             slots=frame.concurrency,
-            lease_ms=sockets.lease_ms,
         )
         try:
-            await sockets.declare(frame.declare)
+            await self.rights.declare(frame.declare)
             await sockets.enlist(self, worker)
             member = sockets.roster.member(worker, "socket", queues, frame.concurrency)
             await sockets.roster.join(member, self._set_draining)
@@ -258,7 +282,9 @@ class Session:
         self._member = member
         if not self._ended:
             self._runner.start()  # claims in a later turn: no task overtakes the frame below
-        await self._send_frame(RegisteredFrame(worker))
+        await self._send_frame(RegisteredFrame(worker, logs=sockets.logs.on))
+        if refused:  # only now: a worker takes an error before it is registered for a refusal
+            await self._send_error(not_served)
 
     async def _on_result(self, frame: ResultFrame) -> None:
         execution = self._executions.get(frame.task_id)
@@ -278,11 +304,9 @@ class Session:
         if execution is None:
             await self._send_error(f"task {task} is not yours")
             return
-        claimed = execution.task
-        dispatcher = self._sockets.dispatcher
-        until = dispatcher.clock.now() + self._sockets.lease_ms
-        renewal = LeaseRenewal(claimed.id, claimed.fence, until, progress, (note,))
-        noted = asyncio.ensure_future(dispatcher.extend(renewal))
+        noted = asyncio.ensure_future(
+            self._sockets.dispatcher.note(execution.task, note, progress=progress)
+        )
         noted.add_done_callback(_log_failure)
         execution.noted = noted
         self._notes += 1
@@ -366,6 +390,7 @@ class Session:
         ResultFrame: _on_result,
         ProgressFrame: _on_progress,
         ChunkFrame: _on_chunk,
+        LogFrame: _on_log,
         RegisterFrame: _on_register,
         PingFrame: _on_ping,
         PongFrame: _on_pong,
@@ -394,3 +419,13 @@ def _outcome(frame: ResultFrame) -> Outcome:
 def _log_failure(noted: asyncio.Future[LeaseStatus]) -> None:
     if not noted.cancelled() and noted.exception() is not None:
         log.warning("progress not written", error=repr(noted.exception()))
+
+
+def _unreadable(text: str | bytes, error: Exception) -> str:
+    if isinstance(error, msgspec.ValidationError):
+        wrong = fault_of(str(error), FromWorker)
+        return f"{wrong.pointer}: {wrong.message}" if wrong.pointer else wrong.message
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8, byte {error.start}"
+    body = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    return strict_json.fault(body, str(error))

@@ -17,23 +17,14 @@ from onward.core import strict_json
 from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome
 from onward.core.policy import TRANSIENT
-from onward.core.task import (
-    Claimed,
-    Fault,
-    Instant,
-    Json,
-    Note,
-    Priority,
-    Task,
-    bounded_delay,
-    encode,
-)
+from onward.core.task import Claimed, Instant, Json, Note, Priority, Task, encode
 from onward.core.trace import stored
+from onward.faults import Fault, bounded_delay
+from onward.wire.streams import Fields
 from onward.wire.times import iso
 from onward.workers.streams.dialects import (
     ORIGIN,
     Dialect,
-    Fields,
     StreamAnswer,
     count,
     is_id,
@@ -45,6 +36,7 @@ from onward.workers.streams.dialects import (
 DAY_MS = 24 * 3_600_000
 LONGEST_SESSION = 128
 LONGEST_TIMEOUT_S = 10 * 365 * 24 * 3600
+USUAL_TIMEOUT_S = 300  # where none is set: a number for its readers, which ends and tells nothing
 ANSWERED = "task.answered"
 
 PREFIX = "agent:stream:"
@@ -73,13 +65,12 @@ def _opened(fields: Fields) -> Fields:
 
 
 def _entry(claimed: Claimed, task: Task | None) -> Fields:
-    limit = None if task is None else task.expires_at
     data = {
         "task_id": claimed.id,
         "task_type": claimed.type,
         "params": msgspec.Raw(claimed.payload.encode()),
         "session_id": None if task is None else task.session,
-        "timeout": None if limit is None else -((claimed.created_at - limit) // 1000),
+        "timeout": (None if task is None else timeout_s(task)) or USUAL_TIMEOUT_S,
         "priority": _WORDS[Priority.NORMAL if task is None else task.priority],
         "created_by": "agent",
         "fence": claimed.fence,
@@ -87,6 +78,13 @@ def _entry(claimed: Claimed, task: Task | None) -> Fields:
         **trace_field(claimed),
     }
     return envelope(CREATE, f"{claimed.id}:{claimed.fence}", claimed.created_at, data)
+
+
+def timeout_s(task: Task) -> int | None:
+    """None: it has passed, and the ledger knows it no more."""
+    if task.expires_at is None:
+        return None if task.overdue else USUAL_TIMEOUT_S
+    return -((task.created_at - task.expires_at) // 1000)
 
 
 def _answer(stream: str, fields: Fields) -> StreamAnswer | None:

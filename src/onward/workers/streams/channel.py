@@ -17,7 +17,8 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from onward.core.task import Instant
-from onward.workers.streams.dialects import Dialect, Fields, fields_of, text_of
+from onward.wire.streams import Fields, fields_of, text_of
+from onward.workers.streams.dialects import Dialect
 
 log = structlog.get_logger("onward.streams")
 

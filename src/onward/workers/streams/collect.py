@@ -15,24 +15,25 @@ import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from onward.core import machine
-from onward.core.contract import Fate, Key, Verdict
+from onward.core.contract import Fate, Key, LeaseRenewal, Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Invalid, KeyReused, LedgerUnavailable
 from onward.core.follow import history
 from onward.core.outcome import Failed, Succeeded
-from onward.core.task import Claimed, Fault, State, Task, TaskId
+from onward.core.task import Claimed, State, Task, TaskId, as_claimed
+from onward.faults import Fault
 from onward.services.declarations import Declarations, as_declared
+from onward.wire.streams import Fields
 from onward.workers.roster import Roster
 from onward.workers.streams.channel import OURSELVES, Channel, StreamEntry, order
 from onward.workers.streams.dialects import (
     DEAD_LETTER_S,
-    Fields,
     StreamAnswer,
     count,
     dead_letter_key,
     is_id,
 )
-from onward.workers.streams.offers import Offer, Offers, claimed, net_ms
+from onward.workers.streams.offers import Offer, Offers, net_ms
 
 log = structlog.get_logger("onward.streams")
 
@@ -154,7 +155,7 @@ class Collector:
             task = (await self._tasks.get([answer.task]))[0]
             if task is None:
                 return
-            held = claimed(task)
+            held = as_claimed(task)
             fence = answer.fence or self._last_streamed(task)
         if answer.given_up:
             await self._given_up(answer, held, fence)
@@ -248,6 +249,22 @@ class Collector:
             for at in range(0, len(strange), PAGE):
                 await self._meet(strange[at : at + PAGE])
 
+    async def renew(self) -> None:
+        """Renews the ledger's lease of every task whose entry is on the stream: whether its worker
+        is silent, alive or has answered is for the feed to find out."""
+        async for rows in self._channel.entries():
+            tasks = await self._tasks.look([self._id_of(row) for row in rows])
+            until = self._dispatcher.clock.now() + net_ms(self._visibility_ms)
+            renewals = [
+                LeaseRenewal(task.id, task.fence, until)
+                for row, task in zip(rows, tasks, strict=True)
+                if task is not None
+                and task.lease_until is not None
+                and task.lease_until < until
+                and self._is_current(task, row.fields)
+            ]
+            await asyncio.gather(*map(self._dispatcher.extend, renewals))
+
     async def find(self, entry: str) -> Offer | None:
         """The offer of an entry that has none here yet: its worker was quicker than the reply to
         writing it, or than the reading of an entry that another program wrote."""
@@ -301,7 +318,7 @@ class Collector:
 
     def _take_up(self, entry: str, task: Task) -> str | None:
         """Records its offer; returns the entry that this one replaces."""
-        offer = Offer(entry, claimed(task))
+        offer = Offer(entry, as_claimed(task))
         if task.lease_until is not None and self._offers.of(task.id) is None:
             offer.consumer = task.worker
             offer.until = task.lease_until - net_ms(self._visibility_ms)
@@ -372,7 +389,7 @@ class Collector:
         await self._insert([(task, None) for task in again])
         self._dispatcher.backend.bell.ring("log")
         for entry, task in there:
-            offer = Offer(entry, claimed(machine.adopted(task, self.worker).task))
+            offer = Offer(entry, as_claimed(machine.adopted(task, self.worker).task))
             self._offers.keep(offer)
             if task.id in flaws:
                 await self._offers.settle(offer, Failed(flaws[task.id]))
@@ -380,8 +397,7 @@ class Collector:
     async def _insert(self, tasks: Sequence[tuple[Task, Key | None]]) -> Sequence[Fate]:
         if not tasks:
             return ()
-        if any(task.session for task, _ in tasks):
-            await self._dispatcher.expect_sessions()
+        await self._dispatcher.expect([task for task, _ in tasks])
         submissions = [
             msgspec.structs.replace(machine.adopted(task, self.worker), key=key)
             for task, key in tasks

@@ -13,11 +13,13 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from onward.wire.streams import text_of
 from onward.workers.streams.channel import OURSELVES, StreamConnections
-from onward.workers.streams.dialects import Dialect, text_of
+from onward.workers.streams.dialects import Dialect
 
 MOST_GROUPS = 64  # of one stream; of more, those furthest behind
 FAR = 1_000  # a lag is counted up to here
+OLDEST = 100  # pending entries of a group that are looked at for a sign of life
 
 # Redis cannot compute a group's lag once an entry was deleted, and the feed deletes what is done.
 _BEHIND = """
@@ -31,6 +33,7 @@ class Group(msgspec.Struct):
     pending: int  # given to a consumer and not acknowledged
     last: str
     lag: int | None  # not given to a consumer yet
+    silent_ms: int | None = None  # since the last sign of life for any of the pending ones
 
 
 async def read(connections: StreamConnections, dialects: Sequence[Dialect]) -> Depths:
@@ -50,14 +53,26 @@ async def read(connections: StreamConnections, dialects: Sequence[Dialect]) -> D
         lengths[stream] = int(length)
         if not isinstance(infos, Exception):  # no such stream yet
             groups += _furthest([_group(stream, info) for info in infos])
-    lost = [group for group in groups if group.lag is None]
-    if lost:
-        pipe = connections.calls.pipeline(transaction=False)
-        for group in lost:
-            _ = pipe.eval(_BEHIND, 1, group.stream, group.last, str(FAR))
-        for group, behind in zip(lost, await pipe.execute(raise_on_error=False), strict=True):
-            group.lag = behind if isinstance(behind, int) else None
+    await _look_closer(connections, groups)
     return Depths(lengths, groups, connections.tally)
+
+
+async def _look_closer(connections: StreamConnections, groups: Sequence[Group]) -> None:
+    """What a group's own line does not say: how far it is behind, how long it has been silent."""
+    lost = [group for group in groups if group.lag is None]
+    held = [group for group in groups if group.pending]
+    pipe = connections.calls.pipeline(transaction=False)
+    for group in lost:
+        _ = pipe.eval(_BEHIND, 1, group.stream, group.last, str(FAR))
+    for group in held:
+        _ = pipe.xpending_range(group.stream, group.name, "-", "+", OLDEST)
+    replies = await pipe.execute(raise_on_error=False) if lost or held else []
+    for group, behind in zip(lost, replies, strict=False):
+        group.lag = behind if isinstance(behind, int) else None
+    for group, entries in zip(held, replies[len(lost) :], strict=True):
+        if not isinstance(entries, Exception):
+            idle = [int(entry["time_since_delivered"]) for entry in entries]
+            group.silent_ms = max(idle, default=None)
 
 
 async def consumers(connections: StreamConnections, dialects: Sequence[Dialect]) -> int:
@@ -113,7 +128,14 @@ class Depths(msgspec.Struct, eq=False):  # the registry keeps it by identity
             "Entries that a group was given and has not acknowledged",
             labels=labels,
         )
+        silent = GaugeMetricFamily(
+            "onward_stream_heartbeat_age_seconds",
+            "Since the last heartbeat, of the pending entry that has had none for longest",
+            labels=labels,
+        )
         for group in self.groups:
+            if group.silent_ms is not None:
+                silent.add_metric([group.stream, group.name], group.silent_ms / 1000)
             pending.add_metric([group.stream, group.name], group.pending)
             if group.lag is not None:
                 lag.add_metric([group.stream, group.name], group.lag)
@@ -124,4 +146,4 @@ class Depths(msgspec.Struct, eq=False):  # the registry keeps it by identity
         )
         for (stream, step), count in sorted(self.tally.items()):
             entries.add_metric([stream, step], count)
-        return [depth, lag, pending, entries]
+        return [depth, lag, pending, silent, entries]

@@ -7,25 +7,20 @@ agent_dialect.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from onward.core import strict_json
 from onward.core.errors import Invalid
 from onward.core.outcome import Failed, Outcome, Released, Succeeded
-from onward.core.task import Claimed, Fault, Instant, Json, Task, TaskId, bounded_delay, encode
+from onward.core.task import Claimed, Instant, Json, Task, TaskId, encode
 from onward.core.trace import handed_on, stored
-
-Fields = Mapping[str, str]
+from onward.faults import Fault, bounded_delay
+from onward.wire.streams import DEAD_LETTERS, OWN_GROUP, RESULTS, TASKS, WORKERS_GROUP, Fields
 
 LONGEST_ID = 255
 DEAD_LETTER_S = 7 * 24 * 3600
-RELEASED = "onward:released"  # the consumer that gets what a leaving worker could not finish
 ORIGIN = "onward"  # `origin` of the entries that the server writes to streams that it also reads
-
-TASKS, RESULTS, DEAD_LETTERS = "stream:task", "stream:result", "stream:dlq"
-WORKERS_GROUP, OWN_GROUP = "cg:workers", "cg:onward"
 
 
 class StreamAnswer(msgspec.Struct, frozen=True):
@@ -145,11 +140,6 @@ WORKER_STREAMS = Dialect(
 )
 
 
-def cancel_key(task: TaskId, fence: int) -> str:
-    """Of one attempt: canceling it must not stop the replay that follows."""
-    return f"onward:cancel:{task}:{fence}"
-
-
 def dead_letter_key(task: TaskId, generation: int) -> str:
     """Set once this death is on the stream of dead letters."""
     return f"onward:told:{task}:{generation}"
@@ -167,15 +157,6 @@ def trace_field(task: Claimed) -> Fields:
 
 def count(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
-
-
-def text_of(value: Any) -> str:
-    # Another program's bytes: what is no UTF-8 must not stop the reading of all that follows it.
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def fields_of(raw: Mapping[Any, Any] | None) -> Fields:
-    return {text_of(name): text_of(value) for name, value in (raw or {}).items()}
 
 
 def succeeded(text: str) -> Outcome:

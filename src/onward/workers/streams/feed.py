@@ -25,9 +25,10 @@ from onward.core.duty import Duty
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Lost, Released
 from onward.core.slots import WorkerSlots
-from onward.core.task import Claimed, Instant, Json, State, encode, new_id
+from onward.core.task import Claimed, Instant, Json, State, as_claimed, encode, new_id
 from onward.services.catalog import Catalog
 from onward.services.declarations import Declarations
+from onward.wire.streams import RELEASED, cancel_key
 from onward.workers.roster import Roster, is_service
 from onward.workers.streams.channel import (
     OURSELVES,
@@ -39,8 +40,8 @@ from onward.workers.streams.channel import (
     order,
 )
 from onward.workers.streams.collect import AWAY, PAGE, REFUSED, Collector
-from onward.workers.streams.dialects import RELEASED, Dialect, cancel_key
-from onward.workers.streams.offers import Offer, Offers, claimed, net_ms
+from onward.workers.streams.dialects import Dialect
+from onward.workers.streams.offers import Offer, Offers, net_ms
 
 log = structlog.get_logger("onward.streams")
 
@@ -51,6 +52,7 @@ ANY = "any"  # `via` of a service that any transport may serve
 SWEEP_S = 0.5
 REREAD = 4  # sweeps between two reads of the offered tasks: another server may have changed them
 REFUSED_S = 5.0  # until the next try at a stream that refuses entries, as when Redis is full
+RENEW_S = 5.0  # to wait for Redis before the alarm's first look
 LEAVE_S = 2.0  # to wait for Redis when the server stops
 STOP_S = 60  # longer than any grace period
 GLANCE_MS = 250  # a service acknowledges an entry that is not for it sooner than this
@@ -122,6 +124,15 @@ class StreamFeed:
                 elif fed:  # else another server of this ledger feeds them
                     await self._channel.vacate(self._ledger)
 
+    async def renew(self) -> None:
+        """On every server, on duty or not: its alarm would end the attempts all the same."""
+        try:
+            async with asyncio.timeout(RENEW_S):
+                await self._collector.renew()
+        except Exception as error:
+            # Whatever is wrong with this Redis or an entry: alarms of all other tasks must ring.
+            log.warning("leases of the stream not renewed", error=repr(error))
+
     # On and off duty.
 
     async def _watch(self) -> None:
@@ -135,7 +146,7 @@ class StreamFeed:
                     self._offers.leave()
             except AWAY as error:
                 # Nothing can be offered: tasks stay in their queues, and all is read again later.
-                log.warning("stream out of reach", error=repr(error))
+                log.warning("stream out of reach", streams=self._dialect.name, error=repr(error))
                 self._offers.leave()
             except Exception as error:
                 log.exception("sweep failed")
@@ -193,7 +204,7 @@ class StreamFeed:
                     Query(states=frozenset({State.RUNNING}), queue=queue, after=after, limit=PAGE)
                 )
                 forgotten = [
-                    claimed(task)
+                    as_claimed(task)
                     for task in page.items
                     if task.worker == self._collector.worker
                     and task.offered
@@ -404,7 +415,7 @@ class StreamFeed:
             if task is None or fence != offer.claimed.fence:
                 await self._offers.forget(offer)
                 continue
-            offer.claimed = claimed(task)
+            offer.claimed = as_claimed(task)
             if task.cancel_by is not None:
                 await self._withdraw(offer)
 

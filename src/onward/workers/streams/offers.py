@@ -15,7 +15,7 @@ from onward.core.contract import Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Outcome
 from onward.core.slots import WorkerSlots
-from onward.core.task import Claimed, Instant, Task, TaskId
+from onward.core.task import Claimed, Instant, TaskId
 from onward.workers.streams.channel import Channel
 
 
@@ -139,8 +139,3 @@ class Offers:
         """Deletes entries that have no offer."""
         if entries:
             await self._dropping.many(entries)
-
-
-def claimed(task: Task) -> Claimed:
-    names = Claimed.__struct_fields__[:-1]
-    return Claimed(*[getattr(task, name) for name in names])

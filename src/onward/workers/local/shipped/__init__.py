@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from onward.services.function import Service
+from onward.client.service import Service
 from onward.workers.local.shipped.basics import answer, countdown, echo
 from onward.workers.local.shipped.summarize import Endpoint, Summarizer, summarize_offline
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from onward.services.function import Context
+from onward.client.context import Context
 
 
 async def echo(payload: Any) -> Any:

@@ -28,17 +28,17 @@ _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\u0e0
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]")
 
 
-def extract(text: str, *, sentences: int = MOST_SENTENCES, chars: int = MOST_CHARS) -> str:
+def extract(text: str) -> str:
     """The weightiest sentences, in the order in which they stand there."""
     found = _sentences(text)
-    if len(found) <= sentences and sum(map(len, found)) <= chars:
+    if len(found) <= MOST_SENTENCES and sum(map(len, found)) <= MOST_CHARS:
         return " ".join(found)
     worth = _worth(found)
     best = sorted(range(len(found)), key=lambda at: (-worth[at], at))
     chosen: list[int] = []
-    left = chars
-    for at in best[: sentences * 4]:
-        if len(chosen) < sentences and len(found[at]) < left:
+    left = MOST_CHARS
+    for at in best[: MOST_SENTENCES * 4]:
+        if len(chosen) < MOST_SENTENCES and len(found[at]) < left:
             chosen.append(at)
             left -= len(found[at]) + 1
     return " ".join(found[at] for at in sorted(chosen))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from onward.core.task import Fault, bounded_delay
+from onward.faults import Fault, bounded_delay
 
 MOST_TEXT = 300
 

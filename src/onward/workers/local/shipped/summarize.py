@@ -7,13 +7,16 @@ decision, so every failure carries its HTTP status and when to try again, and ne
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from onward.client.context import Context
+from onward.client.failures import CallFailed
+from onward.client.service import Service
 from onward.core.errors import Invalid
-from onward.services.function import CallFailed, Context, Service
 from onward.workers.local.shipped.extract import extract
 from onward.workers.local.shipped.failure import (
     CUT_OFF,
@@ -54,15 +57,12 @@ def summarize_offline(content: Content) -> Summary:
     return {"summary": extract(content), "model": "extractive", "offline": True, "note": note}
 
 
+@dataclass(frozen=True)
 class Endpoint:
-    def __init__(self, key: str, base_url: str, model: str, timeout_s: float) -> None:
-        self.key = key
-        self.base_url = base_url
-        self.model = model
-        self.timeout_s = timeout_s
-
-    def __repr__(self) -> str:
-        return f"Endpoint({self.base_url!r}, {self.model!r})"
+    key: str = field(repr=False)
+    base_url: str
+    model: str
+    timeout_s: float
 
 
 class Summarizer(Service):
@@ -104,7 +104,7 @@ class Summarizer(Service):
                 await writing.read(client, text, timeout)
         except (OpenAIError, httpx2.HTTPError, TimeoutError, ValueError) as error:
             # Not chained: the original refers to the request, with the key among its headers.
-            raise CallFailed(endpoint_fault(error, self._endpoint.key)) from None
+            raise CallFailed.by(endpoint_fault(error, self._endpoint.key)) from None
         return writing.summary()
 
     async def _connect(self) -> AsyncOpenAI:
@@ -159,13 +159,13 @@ class _Writing:
                 await self._take(await response.json())
                 self._ended = self._ended or "stop"
             else:
-                raise CallFailed(NOT_UNDERSTOOD)
+                raise CallFailed.by(NOT_UNDERSTOOD)
         await self._emit_rest()
 
     async def _take(self, answer: Any) -> None:
         """A chunk, or a whole completion: the two differ in where the text is."""
         if not isinstance(answer, dict):
-            raise CallFailed(NOT_UNDERSTOOD)
+            raise CallFailed.by(NOT_UNDERSTOOD)
         if answer.get("error"):
             raise ErrorInAnswer(answer["error"])
         self._model = answer.get("model") or self._model
@@ -187,11 +187,11 @@ class _Writing:
 
     def summary(self) -> Summary:
         if self._ended == "content_filter":
-            raise CallFailed(FILTERED)
+            raise CallFailed.by(FILTERED)
         if self._ended is None:
-            raise CallFailed(CUT_OFF)
+            raise CallFailed.by(CUT_OFF)
         if not self._text.strip():
-            raise CallFailed(EMPTY)
+            raise CallFailed.by(EMPTY)
         summary: Summary = {
             "summary": self._text.strip()[:MOST_WRITTEN],
             "model": self._model,

@@ -1,0 +1,87 @@
+"""Clients of OpenAI's API that others wrote, against /v1 of a running server; run by `make interop`
+in an environment of its own. Each prints a line, and any that fails ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+import litellm
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from openai import OpenAI
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+URL = f"{sys.argv[1]}/v1"
+# A server that has keys is asked with one; an open one takes any.
+KEY = os.environ.get("ONWARD_KEY", "unused")
+HELLO: list[Any] = [{"role": "user", "content": "hello"}]
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+def with_openai() -> None:
+    client = OpenAI(base_url=URL, api_key=KEY)
+    assert "llama" in [model.id for model in client.models.list()]
+    whole = client.chat.completions.create(model="llama", messages=HELLO)
+    assert whole.choices[0].message.content == "Hello there."
+    pieces = list(
+        client.chat.completions.create(
+            model="llama", messages=HELLO, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert pieces[-1].usage is not None
+    assert pieces[-1].usage.total_tokens == 7
+    assert client.responses.create(model="llama", input="hello").output_text == "Hello there."
+
+
+def with_langchain() -> None:
+    model = ChatOpenAI(model="llama", base_url=URL, api_key=KEY)  # type: ignore[arg-type]
+    assert model.invoke("hello").content == "Hello there."
+    assert "".join(str(piece.content) for piece in model.stream("hello")) == "Hello there."
+    together: Any = None
+    for piece in model.bind_tools([add]).stream("1 + 2?"):
+        together = piece if together is None else together + piece
+    assert together.tool_calls[0]["args"] == {"a": 1, "b": 2}
+
+
+def with_litellm() -> None:
+    asked: dict[str, Any] = {"model": "openai/llama", "messages": HELLO}
+    whole = litellm.completion(**asked, api_base=URL, api_key=KEY)
+    assert whole.choices[0].message.content == "Hello there."
+    pieces = litellm.completion(**asked, api_base=URL, api_key=KEY, stream=True)
+    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == "Hello there."
+
+
+async def with_pydantic_ai() -> None:
+    provider = OpenAIProvider(base_url=URL, api_key=KEY)
+    for model in (
+        OpenAIChatModel("llama", provider=provider),
+        OpenAIResponsesModel("llama", provider=provider),
+    ):
+        agent = Agent(model)
+
+        @agent.tool_plain
+        def add(a: int, b: int) -> int:
+            """Adds two numbers."""
+            return a + b
+
+        assert (await agent.run("1 + 2?")).output == "It is 3."
+        async with agent.run_stream("1 + 2?") as stream:
+            assert await stream.get_output() == "It is 3."
+
+
+for run in (with_openai, with_langchain, with_litellm):
+    run()
+    print(f"ok  {run.__name__[5:]}")
+asyncio.run(with_pydantic_ai())
+print("ok  pydantic_ai")

@@ -1,0 +1,79 @@
+"""`onward redis acl`: prints the rules for a Redis user of each role."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from onward.cli.commands import Options, argument, command, flag, option
+from onward.cli.terminal import USAGE, console, fail, plain
+
+if TYPE_CHECKING:
+    from onward.doors.redis_roles import Role
+
+app = typer.Typer(help="What Onward needs of a Redis.", no_args_is_help=True)
+
+OPTIONS: Options = {
+    "role": argument("[ROLE]", "server, worker, agent or service; without one, all four.", None),
+    "user": option("--user", "The name of the Redis user.", show_default="onward-ROLE"),
+    "session": option(
+        "--session", "Of an agent: its sessions, as a pattern such as 'bot-*'.", str, "*"
+    ),
+    "prefix": option(
+        "--prefix", "What the ledger's keys begin with.", show_default="ONWARD_REDIS_PREFIX"
+    ),
+    "new_password": flag("--new-password", "Make a password, and print it on stderr."),
+}
+
+
+@app.callback()
+def _group() -> None:
+    """What Onward needs of a Redis."""
+
+
+@command(app, OPTIONS)
+def acl(
+    role: str | None, user: str | None, session: str, prefix: str | None, new_password: bool
+) -> None:
+    """Print the rules of a Redis user, a line for each role, as redis-cli reads them.
+
+    A user that exists keeps its password and loses every other right. A new one needs a password:
+    --new-password makes one. ACL SAVE keeps the users, if Redis has an aclfile.
+
+    $ onward redis acl
+    $ onward redis acl worker --user gpu1 --new-password | redis-cli -u redis://10.0.0.5
+    $ onward redis acl agent --user bot --session 'bot-*'
+    """
+    from onward.cli.serve import read_settings
+    from onward.doors.redis_roles import Role
+
+    help = "onward redis acl --help"
+    if role is not None and role not in set(Role):
+        fail(USAGE, f"there is no role {role}", f"there are {', '.join(Role)}", help)
+    if role is None and user is not None:
+        fail(USAGE, "cannot print the rules", "--user needs a role: one user has one", help)
+    prefix = read_settings().redis_prefix if prefix is None else prefix
+    for name in (user or "", session, prefix):
+        if not name.isprintable() or set(name) & set(" ()"):
+            fail(USAGE, f"{name!r} cannot stand in a rule", "Redis separates rules by spaces", help)
+    for one in Role if role is None else [Role(role)]:
+        print(*_line(one, user or f"onward-{one}", session, prefix, new_password))
+
+
+def _line(role: Role, user: str, session: str, prefix: str, new_password: bool) -> Sequence[str]:
+    from onward.doors.redis_roles import rules
+
+    line = ["ACL", "SETUSER", user, *rules(role, prefix=prefix, session=session)]
+    if new_password:
+        password = secrets.token_hex(32)
+        console(stderr=True).print(
+            f"password of {plain(user)}: {password}; it is not shown again",
+            style="cyan",
+            soft_wrap=True,
+        )
+        line += ["resetpass", f"#{hashlib.sha256(password.encode()).hexdigest()}"]
+    return line

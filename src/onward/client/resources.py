@@ -1,0 +1,251 @@
+"""The parts of a client: `client.queues`, `.schedules`, `.flows`, `.runs`, `.keys`, `.log`,
+`.encryption`. Each speaks its paths of /api/v2, and decides nothing.
+
+A run is a task, and so is a run of a schedule: whatever waits for tasks or follows them
+(`client.wait`, `client.stream`) takes its id as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from onward.client.retrying import new_key
+from onward.client.submitting import WaitFor, result_of, until_over
+from onward.wire.base import Page, PriorityWord
+from onward.wire.encryption import KeyNames, Rotate, RotationStep
+from onward.wire.flows import CreateFlow, FlowView
+from onward.wire.keys import AuditEntry, CreateKey, KeyCreated, KeyRate, KeyView, Me
+from onward.wire.log import ReaderView
+from onward.wire.queues import Pause, QueueView
+from onward.wire.runs import ForkRun, RunDetail, RunView, SignalRun, StartRun
+from onward.wire.schedules import ScheduleBody, ScheduleDetail, ScheduleView
+from onward.wire.tasks import TaskView
+
+if TYPE_CHECKING:
+    from onward.client.api import ServerApi
+    from onward.flow.builder import Flow
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of a run, besides its flow and params."""
+
+    shared: Mapping[str, Any]
+    version: int
+    request_id: str
+    session_id: str
+    priority: PriorityWord
+    delay_ms: int
+
+
+class RunFilter(TypedDict, total=False):
+    flow: str | None
+    state: str | None
+    cursor: str | None
+    limit: int | None
+
+
+class Part:
+    def __init__(self, api: ServerApi, wait_for: WaitFor) -> None:
+        self._api = api
+        self._wait_for = wait_for
+
+
+class Queues(Part):
+    async def list(self) -> Page[QueueView]:
+        """By name: those with tasks, with workers, or paused."""
+        return await self._api.call(Page[QueueView], "GET", "queues")
+
+    async def pause(
+        self, name: str, *, by: str | None = None, reason: str | None = None
+    ) -> QueueView:
+        """Work is still accepted and what runs goes on; nothing more is handed out."""
+        body = Pause(by=by, reason=reason)
+        return await self._api.call(QueueView, "POST", "queues", name, "pause", body=body)
+
+    async def resume(self, name: str) -> QueueView:
+        return await self._api.call(QueueView, "POST", "queues", name, "resume")
+
+
+class Schedules(Part):
+    async def list(
+        self, *, cursor: str | None = None, limit: int | None = None
+    ) -> Page[ScheduleView]:
+        """By name."""
+        page = {"cursor": cursor, "limit": limit}
+        return await self._api.call(Page[ScheduleView], "GET", "schedules", **page)
+
+    async def get(self, name: str) -> ScheduleDetail:
+        """With its next instants, and what became of the last ones."""
+        return await self._api.call(ScheduleDetail, "GET", "schedules", name)
+
+    async def create(self, /, name: str, **fields: Any) -> ScheduleDetail:
+        """With the fields of a `ScheduleBody`. 409: there is another schedule of this name."""
+        body = ScheduleBody(name=name, **fields)
+        # The same once more is the same schedule, so it may be sent again after a cut.
+        return await self._api.call(ScheduleDetail, "POST", "schedules", body=body, key=new_key())
+
+    async def put(self, /, name: str, **fields: Any) -> ScheduleDetail:
+        """Created, or replaced by one with these fields of a `ScheduleBody`."""
+        body = ScheduleBody(**fields)
+        return await self._api.call(ScheduleDetail, "PUT", "schedules", name, body=body)
+
+    async def pause(self, name: str) -> ScheduleDetail:
+        return await self._api.call(ScheduleDetail, "POST", "schedules", name, "pause")
+
+    async def resume(self, name: str) -> ScheduleDetail:
+        return await self._api.call(ScheduleDetail, "POST", "schedules", name, "resume")
+
+    async def trigger(self, name: str) -> TaskView:
+        """Run it now, beside its times; returns the task."""
+        return await self._api.call(TaskView, "POST", "schedules", name, "trigger", key=new_key())
+
+    async def remove(self, name: str) -> None:
+        await self._api.tell("DELETE", "schedules", name)
+
+
+class Flows(Part):
+    async def list(self) -> Page[FlowView]:
+        return await self._api.call(Page[FlowView], "GET", "flows")
+
+    async def get(self, flow: str, version: int | None = None) -> FlowView:
+        """With its newest version, or with the one that is asked for."""
+        which = () if version is None else ("versions", str(version))
+        return await self._api.call(FlowView, "GET", "flows", flow, *which)
+
+    async def publish(self, flow: str | Flow, definition: Any = None) -> FlowView:
+        """The next version of the flow of this name, which is made if there is none.
+
+        Takes a name and a definition, or a flow of the builder that has a name.
+        """
+        name: Any = flow
+        if not isinstance(flow, str):
+            definition = flow.definition()
+            name = definition.get("name")
+        body = CreateFlow(name=name, definition=definition)
+        return await self._api.call(FlowView, "POST", "flows", body=body)
+
+    async def start(
+        self,
+        flow: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        wait_ms: int = 0,
+        **options: Unpack[RunOptions],
+    ) -> RunView:
+        """The run is in the ledger when this returns; with `wait_ms`, it may be over already."""
+        # With a request id the same run comes back, so it may be sent again after a cut.
+        key = options.get("request_id") or new_key()
+        given: dict[str, Any] = {**options, "request_id": key}
+        body = StartRun(flow=flow, params=dict(params or {}), **given)
+        return await self._api.call(RunView, "POST", "runs", body=body, key=key, wait_ms=wait_ms)
+
+    async def run(
+        self,
+        flow: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        wait_ms: int | None = None,
+        **options: Unpack[RunOptions],
+    ) -> dict[str, Any]:
+        """Start, wait, and return the final shared state; TaskFailed if there is none."""
+
+        async def begin(first_ms: int) -> TaskView:
+            return await self.start(flow, params, wait_ms=first_ms, **options)
+
+        return dict(result_of(await until_over(begin, self._wait_for, wait_ms)))
+
+
+class Runs(Part):
+    async def list(self, **filter: Unpack[RunFilter]) -> Page[RunView]:
+        return await self._api.call(Page[RunView], "GET", "runs", **filter)
+
+    async def get(self, id: str) -> RunDetail:
+        """With its graph and every attempt of its nodes."""
+        return await self._api.call(RunDetail, "GET", "runs", id)
+
+    async def wait(self, id: str, timeout_ms: int | None = None) -> RunDetail:
+        """Until it is over, however it ends; StillRunning when the time is over first."""
+        await self._wait_for(id, timeout_ms)
+        return await self.get(id)
+
+    async def signal(self, id: str, name: str, value: Any = True) -> RunView:
+        """`name` is the node that waits, or the shared key that it waits for."""
+        body = SignalRun(name=name, value=value)
+        return await self._api.call(RunView, "POST", "runs", id, "signal", body=body)
+
+    async def cancel(self, id: str) -> RunView:
+        return await self._api.call(RunView, "POST", "runs", id, "cancel")
+
+    async def fork(
+        self,
+        id: str,
+        from_node: str,
+        shared: Mapping[str, Any] | None = None,
+        *,
+        anyway: bool = False,
+    ) -> RunView:
+        """A new run of the same version from this node on, with the state before it or this one.
+
+        Refused if nodes before it were undone since, or if it would pass an approval that was not
+        given, unless it is to go on `anyway`.
+        """
+        state = None if shared is None else dict(shared)
+        body = ForkRun(from_node=from_node, shared=state, anyway=anyway)
+        return await self._api.call(RunView, "POST", "runs", id, "fork", body=body)
+
+
+class Keys(Part):
+    async def create(
+        self,
+        name: str,
+        scopes: Sequence[str],
+        *,
+        expires_at: int | None = None,
+        rate: KeyRate | None = None,
+    ) -> KeyCreated:
+        """With its token, which is shown this once."""
+        body = CreateKey(name=name, scopes=tuple(scopes), expires_at=expires_at, rate=rate)
+        return await self._api.call(KeyCreated, "POST", "keys", body=body)
+
+    async def list(self) -> Page[KeyView]:
+        return await self._api.call(Page[KeyView], "GET", "keys")
+
+    async def revoke(self, id: str) -> None:
+        await self._api.tell("DELETE", "keys", id)
+
+    async def me(self) -> Me:
+        """Whose key this client has."""
+        return await self._api.call(Me, "GET", "me")
+
+    async def audit(
+        self,
+        *,
+        by: str | None = None,
+        action: str | None = None,
+        since: int | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+    ) -> Page[AuditEntry]:
+        """Newest first."""
+        params = {"by": by, "action": action, "since": since, "cursor": cursor, "limit": limit}
+        return await self._api.call(Page[AuditEntry], "GET", "audit", **params)
+
+
+class Log(Part):
+    async def readers(self) -> Page[ReaderView]:
+        return await self._api.call(Page[ReaderView], "GET", "log", "readers")
+
+    async def forget(self, name: str) -> None:
+        """Finished tasks no longer wait for it."""
+        await self._api.tell("DELETE", "log", "readers", name)
+
+
+class Encryption(Part):
+    async def keys(self) -> KeyNames:
+        return await self._api.call(KeyNames, "GET", "encryption")
+
+    async def step(self, after: str = "", *, dry_run: bool = False) -> RotationStep:
+        """Seal some texts anew, or only count them; `next` says where the next step begins."""
+        body = Rotate(after=after, dry_run=dry_run)
+        return await self._api.call(RotationStep, "POST", "encryption", "rotate", body=body)

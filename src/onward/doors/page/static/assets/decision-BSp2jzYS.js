@@ -1,1 +1,0 @@
-import{at as e,ht as t}from"./index-B2y-78YZ.js";function n(n){return e(({approval:e,word:r,comment:i,payload:a})=>t(`/api/v2/approvals/${encodeURIComponent(e.id)}/${r}`,{digest:e.digest,...n&&{by:n},...i&&{comment:i},...a===void 0?{}:{payload:a}}),{done:({status:e,type:t})=>`${e===`approved`?`Approved`:`Rejected`} ${t}`})}export{n as t};

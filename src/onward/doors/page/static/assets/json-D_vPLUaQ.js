@@ -1,1 +1,0 @@
-import{mt as e}from"./index-B2y-78YZ.js";function t(e){return JSON.stringify(e,null,2)??`null`}function n(t){try{return e(t),null}catch(e){return t.trim()?e.message:`Enter JSON (null is allowed)`}}export{t as n,n as t};

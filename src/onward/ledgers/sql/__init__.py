@@ -1,0 +1,1 @@
+"""What SQLite, Postgres and the archive share: schema, statements, plans, the store."""

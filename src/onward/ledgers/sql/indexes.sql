@@ -1,0 +1,16 @@
+-- The indexes of tasks, for SQLite and Postgres: a ledger that lacks one gets it when it is opened.
+
+CREATE INDEX IF NOT EXISTS task_ready ON task (queue, priority, lane, place) WHERE state = 'queued';
+CREATE INDEX IF NOT EXISTS task_alarm ON task (due_at) WHERE due_at IS NOT NULL;
+-- The states a person looks for; none of them lies on the way of a task that goes well.
+CREATE INDEX IF NOT EXISTS task_trouble ON task (state, tid)
+    WHERE state IN ('scheduled', 'waiting', 'failed', 'dead', 'canceled');
+-- What is only offered is shown, and counted, as queued: few tasks, found without a look at all that run.
+CREATE INDEX IF NOT EXISTS task_offered ON task (queue, lane) WHERE state = 'running' AND lease_until IS NULL;
+CREATE INDEX IF NOT EXISTS task_waiting ON task (waiting_for, tid) WHERE waiting_for IS NOT NULL;
+CREATE INDEX IF NOT EXISTS task_approval ON task (({approval_status}), tid) WHERE approval IS NOT NULL;
+CREATE INDEX IF NOT EXISTS task_fingerprint ON task (fingerprint, tid) WHERE fingerprint IS NOT NULL;
+CREATE INDEX IF NOT EXISTS task_session ON task (session, tid) WHERE session IS NOT NULL;
+-- A key that may not read all tasks lists its own.
+CREATE INDEX IF NOT EXISTS task_owner ON task (owner, tid) WHERE owner IS NOT NULL;
+CREATE INDEX IF NOT EXISTS task_parent ON task (parent, tid) WHERE parent IS NOT NULL;

@@ -1,0 +1,340 @@
+"""Keys as the ledger has them, in the memory of this server: a token becomes a `Caller`.
+
+A key is a document with the SHA-256 of its secret; the token itself is nowhere. Read again at least
+once a second, so that a revoked key is dead on every server within two, and its connections are
+closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import math
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from onward.core.clock import Clock
+from onward.core.contract import Backend, Document
+from onward.core.errors import Conflict, Invalid, NotFound, RateLimited, Unauthorized
+from onward.core.task import Instant, encode
+from onward.native.audit import DAY_MS, KEPT_DAYS, AuditTrail
+from onward.native.caller import Caller, Scope
+from onward.wire.keys import CreateKey, KeyRate
+
+log = structlog.get_logger("onward.keys")
+
+KIND, NAMES = "key", "key_name"
+CLOSED = "*"  # the document that says: here a key is needed, also when all are gone
+PREFIX = "onward"
+ADMIN = "admin"  # id and name of the key that is set by ONWARD_ADMIN_KEY
+SHORTEST_ADMIN_KEY = 32
+WORK = f"{Scope.WORK}:"
+EVERY_S = 1.0
+KNOWN = frozenset(Scope)  # a newer version may have more
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    name: str
+    digest: str  # of the secret
+    scopes: tuple[str, ...]
+    created_at: Instant
+    expires_at: Instant | None = None
+    rate: KeyRate | None = None
+    revoked_at: Instant | None = None
+
+    def live(self, now: Instant) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    @property
+    def forget_at(self) -> Instant | None:
+        """Dead keys are listed as long as the audit names them."""
+        over = [at for at in (self.revoked_at, self.expires_at) if at is not None]
+        return min(over) + KEPT_DAYS * DAY_MS if over else None
+
+
+_decode = msgspec.json.Decoder(Key).decode
+
+
+class Made(NamedTuple):
+    key: Key
+    token: str
+
+
+class Allowance:
+    """How many calls a key has left: `count` at once, and as many again in `per_ms`."""
+
+    def __init__(self, rate: KeyRate, now: Instant) -> None:
+        self.rate = rate
+        self._left, self._at = float(rate.count), now
+
+    def spend(self, now: Instant) -> int:
+        """The seconds after which the next call would be allowed; 0: this one is."""
+        pace = self.rate.count / self.rate.per_ms
+        self._left = min(self.rate.count, self._left + max(0, now - self._at) * pace)
+        self._at = now
+        if self._left >= 1:
+            self._left -= 1
+            return 0
+        return max(1, math.ceil((1 - self._left) / pace / 1000))
+
+
+class KeyStore:
+    def __init__(
+        self, backend: Backend, clock: Clock, trail: AuditTrail, admin_key: str | None = None
+    ) -> None:
+        self._documents = backend.documents
+        self._clock = clock
+        self.trail = trail
+        self._admin = None if admin_key is None else _admin(admin_key)
+        self.open = self._admin is None  # nobody needs a key here
+        self._keys: dict[str, Key] = {}
+        self._callers: dict[str, Caller] = {}
+        self._allowances: dict[str, Allowance] = {}
+        self._refreshing = asyncio.Lock()
+        # Under way, by key; None: of callers who came while none was needed.
+        self._calls: dict[str | None, set[asyncio.Task[object]]] = {}
+
+    # A call.
+
+    def caller(self, token: str | None) -> Caller:
+        """Unauthorized: this token is none that counts here. RateLimited: too many calls."""
+        now = self._clock.now()
+        key = self._verified(token, now)
+        if key.rate is not None:
+            self._spend(key, key.rate, now)
+        return self._callers[key.id]
+
+    def _verified(self, token: str | None, now: Instant) -> Key:
+        if not token:
+            raise self._refusal("no_token", "a key is needed here")
+        key, given = self._admin, token
+        if key is None or not _fits(token, key):
+            prefix, _, rest = token.partition("_")
+            id, _, given = rest.partition("_")
+            key = self._keys.get(id) if prefix == PREFIX else None
+        if key is None or not _fits(given, key):
+            raise self._refusal("unknown", "this key is not known here")
+        if key.revoked_at is not None:
+            raise self._refusal("revoked", "this key is revoked", key.id)
+        if not key.live(now):
+            raise self._refusal("expired", "this key has expired", key.id)
+        return key
+
+    def _refusal(self, reason: str, message: str, key: str | None = None) -> Unauthorized:
+        self.trail.refuse(reason, key)
+        return Unauthorized(message)
+
+    def _spend(self, key: Key, rate: KeyRate, now: Instant) -> None:
+        allowance = self._allowances.get(key.id)
+        if allowance is None or allowance.rate != rate:
+            allowance = self._allowances[key.id] = Allowance(rate, now)
+        wait_s = allowance.spend(now)
+        if wait_s:
+            self.trail.refuse("rate", key.id)
+            raise RateLimited(f"this key may call {rate.count} times in {rate.per_ms} ms", wait_s)
+
+    @contextmanager
+    def calling(self, caller: Caller) -> Iterator[None]:
+        """A call of this key goes on: canceled as soon as the key is dead."""
+        task = asyncio.current_task()
+        if not caller.scopes or task is None:
+            yield
+            return
+        calls = self._calls.setdefault(caller.key, set())
+        calls.add(task)
+        try:
+            yield
+        finally:
+            calls.discard(task)
+            if not calls and self._calls.get(caller.key) is calls:
+                del self._calls[caller.key]
+
+    def is_dead(self, caller: Caller) -> bool:
+        return bool(caller.scopes) and not self.admits(caller.key)
+
+    def admits(self, id: str | None) -> bool:
+        """Whether this key is live; None: whether those who have none are let in."""
+        return self._is_live(id, self._clock.now())
+
+    # What the ledger has.
+
+    async def refresh(self) -> None:
+        # One at a time: an older list that came last would bring back what is gone by now.
+        async with self._refreshing:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        now = self._clock.now()
+        if self._admin is not None and self._admin.id not in self._callers:
+            # A server of this ledger that has no such setting must not stay open.
+            await self._documents.put(KIND, CLOSED, "{}", now=now)
+            self._callers[self._admin.id] = self._made_caller(self._admin)
+        found = await self._documents.list(KIND, now=now)
+        self._keys = {key.id: key for key in map(_read, found) if key is not None}
+        # Closed once, closed for good: documents that a Redis has lost must not open the server.
+        self.open = self.open and not found
+        for id, key in self._keys.items():
+            known = self._callers.get(id)
+            if known is None:  # scopes and names never change
+                self._callers[id] = self._made_caller(key)
+        for id in self._allowances.keys() - self._keys.keys():
+            del self._allowances[id]
+        self._close_dead(now)
+
+    async def all(self) -> Sequence[Key]:
+        await self.refresh()
+        return sorted(self._keys.values(), key=lambda key: key.created_at)
+
+    async def create(self, body: CreateKey) -> Made:
+        await self.refresh()
+        now = self._clock.now()
+        check_scopes(body.scopes)
+        if not self._live_admins(now) and Scope.ADMIN not in body.scopes:
+            raise Invalid(
+                "the first key needs the scope admin: no other key could be made", pointer="/scopes"
+            )
+        if body.expires_at is not None and body.expires_at <= now:
+            raise Invalid("expires_at is over already", pointer="/expires_at")
+        secret = secrets.token_hex(32)
+        key = Key(
+            **msgspec.structs.asdict(body),
+            id=secrets.token_hex(6),
+            digest=_digest(secret),
+            created_at=now,
+        )
+        # Before its name: another server that meets the name must find a live key behind it.
+        await self._put(key, now)
+        try:
+            await self._take_name(key, now)
+        except BaseException:
+            await self._documents.delete(KIND, key.id)
+            raise
+        await self._documents.put(KIND, CLOSED, "{}", now=now)
+        await self.refresh()
+        return Made(key, f"{PREFIX}_{key.id}_{secret}")
+
+    async def revoke(self, id: str, *, last_too: bool = False) -> Key:
+        """`last_too`: also the last key with the scope admin, after which only the ledger's owner
+        can make one.
+        """
+        await self.refresh()
+        now = self._clock.now()
+        key = self._keys.get(id)
+        if key is None:
+            raise NotFound(f"no key {id!r}")
+        if key.revoked_at is not None:
+            return key
+        if not last_too and self._live_admins(now) == {id}:
+            raise Conflict(
+                "this is the last key with the scope admin",
+                hint="make another one first, or revoke it on the ledger: onward keys revoke "
+                "--ledger",
+            )
+        key = msgspec.structs.replace(key, revoked_at=now)
+        await self._put(key, now)
+        await self.refresh()
+        return key
+
+    def own(self, caller: Caller) -> Key | None:
+        if caller.key is None:
+            return None
+        return self._admin if caller.key == ADMIN else self._keys.get(caller.key)
+
+    def _live_admins(self, now: Instant) -> set[str]:
+        keys = [*self._keys.values(), *([] if self._admin is None else [self._admin])]
+        return {key.id for key in keys if Scope.ADMIN in key.scopes and key.live(now)}
+
+    def _is_live(self, id: str | None, now: Instant) -> bool:
+        if id is None:
+            return self.open
+        key = self._admin if self._admin is not None and id == ADMIN else self._keys.get(id)
+        return key is not None and key.live(now)
+
+    def _close_dead(self, now: Instant) -> None:
+        # Not the call that made the first key, or revoked its own: it is about to be answered.
+        own = asyncio.current_task()
+        for id, calls in list(self._calls.items()):
+            if not self._is_live(id, now):
+                for call in calls - {own}:
+                    call.cancel()
+
+    async def _take_name(self, key: Key, now: Instant) -> None:
+        """One document a name: of two who make keys of one name at once, on two servers, only one
+        gets it.
+        """
+        if self._admin is not None and key.name == self._admin.name:
+            raise _name_taken(key.name)
+        before = await self._documents.get(NAMES, key.name, now=now)
+        if before is not None:
+            # By the ledger and not by memory: another server may have made it this moment.
+            there = await self._documents.get(KIND, msgspec.json.decode(before.body), now=now)
+            holder = None if there is None else _read(there)
+            if holder is not None and holder.live(now):
+                raise _name_taken(key.name)
+        expect = 0 if before is None else before.version
+        taken = await self._documents.put(
+            NAMES, key.name, encode(key.id), now=now, expect=expect, expires_at=key.forget_at
+        )
+        if taken is None:
+            raise _name_taken(key.name)
+
+    async def _put(self, key: Key, now: Instant) -> None:
+        await self._documents.put(KIND, key.id, encode(key), now=now, expires_at=key.forget_at)
+
+    def _made_caller(self, key: Key) -> Caller:
+        named = [scope.removeprefix(WORK) for scope in key.scopes if scope.startswith(WORK)]
+        plain = {Scope(scope) for scope in key.scopes if scope in KNOWN}
+        anything = Scope.WORK in plain or Scope.ADMIN in plain or not named
+        return Caller(
+            key.id,
+            key.name,
+            frozenset(plain | ({Scope.WORK} if named else set())),
+            None if anything else frozenset(named),
+            self.trail,
+        )
+
+
+def _read(document: Document) -> Key | None:
+    """None: it is no key, or one that cannot be read: that costs the other keys nothing."""
+    if document.key == CLOSED:
+        return None
+    try:
+        return _decode(document.body)
+    except msgspec.MsgspecError as error:
+        log.warning("a key cannot be read", key=document.key, error=str(error))
+        return None
+
+
+def check_scopes(scopes: Sequence[str]) -> None:
+    for at, scope in enumerate(scopes):
+        named = scope.startswith(WORK) and len(scope) > len(WORK)
+        if not named and scope not in KNOWN:
+            words = ", ".join([*Scope, f"{WORK}<service or group>"])
+            raise Invalid(
+                f"there is no scope {scope!r}; there are {words}", pointer=f"/scopes/{at}"
+            )
+
+
+def _admin(token: str) -> Key:
+    return Key(
+        id=ADMIN, name=ADMIN, digest=_digest(token), scopes=(Scope.ADMIN.value,), created_at=0
+    )
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _fits(secret: str, key: Key) -> bool:
+    return hmac.compare_digest(_digest(secret), key.digest)
+
+
+def _name_taken(name: str) -> Conflict:
+    return Conflict(f"there is a live key called {name!r} already", hint="revoke it first")

@@ -1,0 +1,69 @@
+"""Whose a session is: the first key's that used it (R-8). Kept in Documents, remembered here.
+
+Nothing is written while there are no keys.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from onward.core.clock import Clock
+from onward.core.contract import Backend
+from onward.core.errors import NextStep, NotFound, Step
+from onward.core.task import Instant, encode
+from onward.native.caller import SEES_ALL, Caller
+
+KIND = "session_owner"
+DAY_MS = 86_400_000
+KEPT_MS = 90 * DAY_MS  # since it was last used
+MOST_REMEMBERED = 10_000
+
+
+class SessionOwners:
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._documents = backend.documents
+        self._clock = clock
+        self._known: dict[str, tuple[str, Instant]] = {}  # the owner, and when that was written
+
+    async def use(self, caller: Caller, session: str | None) -> None:
+        """From now on it is this caller's, if nobody used it before. NotFound: another key's."""
+        if caller.key is None or session is None:
+            return
+        now = self._clock.now()
+        owner, written_at = self._known.get(session, (None, 0))
+        if owner is None or (owner == caller.key and now - written_at > DAY_MS):
+            owner = await self._taken(session, caller.key, now)
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            self._known[session] = (owner, now)
+        if owner != caller.key:
+            raise NotFound("no such session", step=NextStep(Step.LIST_SESSIONS))
+
+    async def look(self, caller: Caller, session: str) -> None:
+        """Reads it; a caller that may read everything does not make it its own."""
+        if not caller.has(*SEES_ALL):
+            await self.use(caller, session)
+
+    async def owns(self, caller: Caller, session: str) -> bool:
+        """Without keys every caller is the session that it names."""
+        return caller.key is None or await self._owner(session) == caller.key
+
+    async def _owner(self, session: str) -> str | None:
+        if session in self._known:
+            return self._known[session][0]
+        return await self._read(session, self._clock.now())
+
+    async def _taken(self, session: str, key: str, now: Instant) -> str:
+        """Its owner, after the attempt to become it."""
+        text, until = encode(key), now + KEPT_MS
+        # Only if there is none: of two keys that use it at once, on two servers, one gets it.
+        if await self._documents.put(KIND, session, text, now=now, expect=0, expires_at=until):
+            return key
+        owner = await self._read(session, now)
+        if owner == key:
+            await self._documents.put(KIND, session, text, now=now, expires_at=until)
+        return owner or key
+
+    async def _read(self, session: str, now: Instant) -> str | None:
+        found = await self._documents.get(KIND, session, now=now)
+        return None if found is None else msgspec.json.decode(found.body, type=str)

@@ -1,0 +1,138 @@
+"""A user's project that uses the whole public API, for type checkers: `make type` reads it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_type
+
+from onward import (
+    CallFailed,
+    Client,
+    Context,
+    EffectUnknown,
+    Flow,
+    OnwardError,
+    ProblemError,
+    Refused,
+    Retry,
+    StillRunning,
+    SyncClient,
+    TaskFailed,
+    TryAgain,
+    Unreachable,
+    Worker,
+)
+from onward.testing import Sandbox
+from onward.wire.base import Page
+from onward.wire.flows import FlowView
+from onward.wire.logs import LogRecord
+from onward.wire.schedules import ScheduleView
+from onward.wire.tasks import Explanation, TaskEvent, TaskView
+
+
+@dataclass
+class Pool:
+    size: int
+
+
+@dataclass
+class Receipt:
+    number: int
+
+
+@asynccontextmanager
+async def lifespan(worker: Worker) -> AsyncGenerator[Pool, None]:
+    yield Pool(worker.concurrency)
+
+
+worker = Worker(lifespan=lifespan, grace=timedelta(seconds=5), concurrency=2)
+
+
+@worker.service
+async def greet(ctx: Context[Pool], name: str, times: int = 1) -> str:
+    await ctx.progress(0.5, "half")
+    await ctx.emit({"part": 1})
+    charged: dict[str, int] = await ctx.once("charge", lambda: {"paid": 1})
+    assert_type(ctx.state.size, int)
+    return name * times * charged["paid"]
+
+
+@worker.service(retry=Retry(max=1, on=(OSError,), backoff="linear"), timeout=timedelta(minutes=1))
+def plain(ctx: Context, number: int) -> Receipt:
+    ctx.once("print", lambda: {"pages": 1})["pages"]
+    if ctx.cancelled:
+        raise Refused("stopped")
+    if number < 0:
+        raise TryAgain("later", after=timedelta(seconds=1))
+    if number == 0:
+        raise CallFailed("none", status=404)
+    return Receipt(number)
+
+
+@worker.service
+async def bare(number: int) -> list[Receipt]:
+    return [Receipt(number)]
+
+
+async def calls(client: Client) -> None:
+    assert_type(await client.run(greet, name="Ada"), str)
+    assert_type(await client.run(greet, "Ada", times=2), str)
+    assert_type(await client.run(plain, number=1), Receipt)
+    assert_type(await client.run(bare, 1), list[Receipt])
+    assert_type(await client.submit(greet, name="Ada"), TaskView)
+    assert_type(await client.run("bare", {"number": 1}, result_type=Receipt), Receipt)
+    assert_type(await client.run("bare", {"number": 1}, result_type=list[Receipt]), list[Receipt])
+    later = client.options(queue="slow", delay=timedelta(hours=1), priority="low")
+    assert_type(await later.submit(bare, number=1), TaskView)
+    assert_type(await later.run(bare, number=1), list[Receipt])
+    task = await client.submit("bare", {"number": 1}, wait=timedelta(seconds=1))
+    assert_type(await client.result(task.id, result_type=Receipt), Receipt)
+    assert_type(await client.wait(task.id, timeout=timedelta(seconds=1)), TaskView)
+    assert_type(await client.explain(task.id), Explanation)
+    assert_type(await client.list(state="dead"), Page[TaskView])
+    assert_type(await client.task_logs(task.id), Page[LogRecord])
+    assert_type(await client.flows.publish(Flow("x")), FlowView)
+    async for event in client.stream(task.id):
+        assert_type(event, TaskEvent)
+
+
+def blocking(client: SyncClient) -> None:
+    assert_type(client.run(greet, name="Ada"), str)
+    assert_type(client.run(plain, number=1), Receipt)
+    assert_type(client.submit(bare, number=1), TaskView)
+    assert_type(client.options(queue="slow").run(bare, number=1), list[Receipt])
+    assert_type(client.run("bare", {"number": 1}, result_type=Receipt), Receipt)
+    assert_type(client.get("id"), TaskView)
+    assert_type(client.wait("id", timeout=timedelta(seconds=1)), TaskView)
+    assert_type(client.list(state="dead", limit=1), Page[TaskView])
+    assert_type(client.schedules.list(), Page[ScheduleView])
+    assert_type(client.call(lambda each: each.explain("id")), Explanation)
+    for event in client.stream("id"):
+        assert_type(event, TaskEvent)
+
+
+def errors(client: SyncClient) -> str:
+    try:
+        client.run(bare, number=1)
+    except TaskFailed as error:
+        return error.task.reason
+    except StillRunning as error:
+        return error.task.id
+    except ProblemError as error:
+        return f"{error.status} {error.code} {error.hint or ''}"
+    except (Unreachable, OnwardError) as error:
+        return error.code
+    except EffectUnknown:
+        raise
+    return ""
+
+
+async def kit(onward: Sandbox) -> None:
+    await onward.serve(worker)
+    fake = await onward.fake("mail", True)
+    assert_type(fake.calls, list[dict[str, Any]])
+    while await onward.jump():
+        assert_type(await onward.client.run(bare, number=1), list[Receipt])

@@ -1,0 +1,75 @@
+"""The flow centre's tables, as somebody finds them who opens the file of a SQLite ledger (S4)."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running_app import running_app
+from tests.runs.flow_app import FlowApp, call, chain
+
+COLUMNS = {
+    "flows": "id name created_at",
+    "flow_versions": "id flow_id version definition_json status created_at",
+    "tasks": "id flow_version_id status params_json shared_json current_node_key last_action"
+    " step_count retry_state_json lease_owner lease_expiry request_id created_at updated_at",
+    "node_runs": "id task_id node_key attempt_no status prep_json exec_input_json exec_output_json"
+    " error_text action started_at finished_at worker_id worker_url",
+    "workers": "id url services_json load last_heartbeat status",
+}
+
+
+def rows(file: Path, table: str) -> list[dict[str, Any]]:
+    with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
+        connection.row_factory = sqlite3.Row
+        found = connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608
+        return [dict(row) for row in found]
+
+
+@pytest.mark.contract("S4-3", "S4-11")
+@pytest.mark.parametrize("long", [False, True])
+async def test_the_file_of_a_ledger_has_the_flow_centres_tables(tmp_path: Path, long: bool) -> None:
+    file = tmp_path / "scheduler.db"
+    text = "hi" * (5_000 if long else 1)
+    gate = {
+        "kind": "choice",
+        "choice_cases": [{"action": "go", "expr": {"exists": "$params.text"}}],
+    }
+    graph = chain(("gate", gate), ("a", call("upper", "$params.text", "out")))
+    graph["edges"] = [{"from": "gate", "action": "go", "to": "a"}]
+    async with running_app(ledger=f"sqlite:///{file}") as app:
+        flows = FlowApp(app)
+        worker = await flows.serve()
+        await app.post("/register", {"id": "w", "url": "http://127.0.0.1:9", "services": ["x"]})
+        run = await flows.start(graph, params={"text": text}, request_id="r")
+        ended = await flows.ended(run)
+        paths = {
+            "tasks": "/tasks",
+            "node_runs": f"/tasks/runs?task_id={run}",
+            "workers": "/workers/list",
+        }
+        wanted = {table: (await app.get(path)).json() for table, path in paths.items()}
+        await flows.close()
+        found = {table: rows(file, table) for table in COLUMNS}
+    assert ended["state"] == "succeeded"
+    for table, columns in COLUMNS.items():
+        assert list(found[table][0]) == columns.split(), table
+    (task,), (shown,) = found["tasks"], wanted["tasks"]
+    assert {**task, "shared_json": json.loads(task["shared_json"])} == {
+        name: value for name, value in shown.items() if name != "error_text"
+    } | {"shared_json": {"out": text.upper()}}
+    by_node = {row["node_key"]: row for row in found["node_runs"]}
+    for one in wanted["node_runs"]:
+        same = ("id", "status", "action", "exec_output_json", "worker_id", "attempt_no")
+        row = by_node[one["node_key"]]
+        assert [row[name] for name in same] == [one[name] for name in same]
+    assert json.loads(by_node["a"]["exec_input_json"])["input"] == text
+    assert by_node["a"]["worker_id"] == worker.id
+    (version,) = found["flow_versions"]
+    assert json.loads(version["definition_json"])["start"] == "gate"
+    assert found["flows"][0]["name"] == "f"
+    assert json.loads(found["workers"][0]["services_json"]) == wanted["workers"][0]["services"]

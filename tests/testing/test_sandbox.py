@@ -1,0 +1,104 @@
+"""The kit for users' tests, used as they use it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from onward import Context, Refused, Retry, TaskFailed, Worker
+from onward.testing import Sandbox
+
+worker = Worker()
+
+
+@worker.service(retry=Retry(max=3, first=timedelta(hours=1), factor=2, limit=timedelta(days=1)))
+async def flaky(ctx: Context, until: int) -> int:
+    if ctx.attempt < until:
+        raise OSError("not yet")
+    return ctx.attempt
+
+
+@pytest.mark.contract("Y-4")
+@pytest.mark.parametrize("_", [1, 2])
+async def test_a_worker_of_a_module_serves_in_every_test(onward: Sandbox, _: int) -> None:
+    await onward.serve(worker)
+
+    assert await onward.client.run(flaky, until=1) == 1
+
+
+@pytest.mark.contract("Y-4")
+async def test_the_clock_jumps_to_what_is_due_next(onward: Sandbox) -> None:
+    await onward.serve(worker)
+    began = onward.now
+
+    task = await onward.client.submit(flaky, until=3)
+    first = await onward.jump()
+    second = await onward.jump()
+
+    assert await onward.client.result(task.id) == 3
+    assert (first, second) == (began + timedelta(hours=1), began + timedelta(hours=3))
+    assert await onward.jump() is None
+
+
+@pytest.mark.contract("Y-4")
+async def test_a_delay_is_over_after_a_jump(onward: Sandbox) -> None:
+    await onward.serve(worker)
+    later = onward.client.options(delay=timedelta(days=2))
+
+    task = await later.submit(flaky, until=1)
+    assert (await onward.client.get(task.id)).state == "scheduled"
+    while await onward.jump():
+        pass
+
+    assert (await onward.client.get(task.id)).state == "succeeded"
+
+
+@pytest.mark.contract("Y-4")
+async def test_a_schedule_runs_when_the_clock_reaches_it(onward: Sandbox) -> None:
+    tick = await onward.fake("tick", "tock")
+    await onward.client.schedules.create("hourly", type="tick", every_ms=3_600_000)
+
+    for _ in range(3):
+        await onward.jump()
+    done = await onward.client.list(type="tick")
+    for task in done.items:
+        await onward.client.wait(task.id)
+
+    assert len(tick.calls) == 3
+
+
+@pytest.mark.contract("Y-4")
+async def test_a_service_can_be_faked_by_a_function_or_a_value(onward: Sandbox) -> None:
+    def charge(amount: int) -> dict[str, Any]:
+        if amount > 100:
+            raise Refused("too much")
+        return {"paid": amount}
+
+    charges = await onward.fake("charge", charge)
+    mails = await onward.fake("mail", {"sent": True})
+
+    assert await onward.client.run("charge", {"amount": 7}) == {"paid": 7}
+    with pytest.raises(TaskFailed, match="too much"):
+        await onward.client.run("charge", {"amount": 700})
+    assert await onward.client.run("mail", {"to": "ada"}) == {"sent": True}
+    assert charges.calls == [{"amount": 7}, {"amount": 700}]
+    assert mails.calls == [{"payload": {"to": "ada"}}]
+
+
+@pytest.mark.contract("Y-4")
+async def test_without_a_fixture_it_is_a_context_manager() -> None:
+    async with Sandbox(max_retries=0) as onward:
+        await onward.serve(worker)
+        assert await onward.client.run(flaky, until=1) == 1
+
+
+class TestWithOtherSettings:
+    @pytest.fixture
+    def onward_settings(self) -> dict[str, Any]:
+        return {"max_queue_length": 1}
+
+    @pytest.mark.contract("Y-4")
+    async def test_a_fixture_names_them(self, onward: Sandbox) -> None:
+        assert onward._settings.max_queue_length == 1
