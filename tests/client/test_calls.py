@@ -176,6 +176,38 @@ async def test_a_sync_client_goes_on_after_it_was_closed(url: str) -> None:
 
 
 @pytest.mark.contract("Y-1")
+@pytest.mark.parametrize("joined", [False, True])
+async def test_a_call_that_comes_while_the_client_closes_is_refused(url: str, joined: bool) -> None:
+    client = SyncClient(url)
+
+    def job() -> None:
+        events = client.stream(client.submit("nobody.serves.this").id)
+        next(events)
+        thread = client._alive_thread()
+        thread.let_go()
+        if joined:  # the loop is closed; without, it may still be ending
+            thread.close()
+        with pytest.raises(OnwardError, match="was closed"):
+            thread.wait(thread.client.health())
+        with pytest.raises(OnwardError, match="was closed"):
+            next(events)
+        events.close()
+
+    await asyncio.to_thread(job)
+
+
+@pytest.mark.contract("K-11")
+async def test_a_sync_client_sends_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str | None] = []
+    monkeypatch.setattr(
+        "onward.client.api.ServerApi.__init__",
+        lambda _, url, *, key, **__: sent.append(key),
+    )
+    SyncClient("http://127.0.0.1:9", key="onward_a_b")._make()
+    assert sent == ["onward_a_b"]
+
+
+@pytest.mark.contract("Y-1")
 async def test_a_call_of_another_thread_ends_with_the_client(url: str) -> None:
     client, seen = SyncClient(url), threading.Event()
 

@@ -10,8 +10,9 @@ import os
 import ssl
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from concurrent.futures import CancelledError
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
@@ -30,60 +31,88 @@ T = TypeVar("T")
 A = TypeVar("A")
 S = TypeVar("S", bound=Submitter)
 
+CLOSED = "the client was closed while a call waited"
+
 
 class LoopThread:
     """An event loop in a thread of its own, and a client on it."""
 
     def __init__(self, make: Callable[[], Client]) -> None:
         self.client = make()
+        self.streams: set[AsyncGenerator[object, None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="onward-client", daemon=True)
         self._pid = os.getpid()
+        # Reentrant: a garbage collection may call let_go in a thread that is handing over.
+        self._handing_over = threading.RLock()
+        self._ending = False
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """After a fork the thread is the parent's; after `close` there is none."""
-        return self._pid == os.getpid() and self._thread.is_alive()
+        """After a fork the thread is the parent's; after `let_go` it takes no more calls."""
+        return self._pid == os.getpid() and not self._ending
 
     def wait(self, work: Awaitable[T]) -> T:
-        waited = asyncio.run_coroutine_threadsafe(awaited(work), self._loop)
+        waited = self._hand_over(work)
         try:
             return waited.result()
         except CancelledError:
-            raise OnwardError("the client was closed while a call waited") from None
+            raise OnwardError(CLOSED) from None
         except BaseException:  # Ctrl-C while it waits: the call is not left behind
             waited.cancel()
             raise
 
-    def drop(self, work: Awaitable[object]) -> None:
-        """Waits for it, unless a garbage collection calls this from the thread itself."""
-        if threading.current_thread() is self._thread:
-            asyncio.run_coroutine_threadsafe(awaited(work), self._loop)
-        elif self.alive:
-            self.wait(work)
+    def drop(self, events: AsyncGenerator[object, None]) -> None:
+        """Waits until it is over, unless a garbage collection calls this from the thread itself."""
+        if not self.alive:
+            return
+        with suppress(OnwardError):  # ended since: `_end` closes it
+            dropped = self._hand_over(self._close(events))
+            if threading.current_thread() is not self._thread:
+                wait([dropped])
 
     def let_go(self) -> None:
         """Ends it without waiting: a garbage collection may call this from the thread itself."""
-        if self.alive:
-            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        if not self.alive:
+            return
+        with self._handing_over:
+            if not self._ending:
+                self._ending = True
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop)
 
     def close(self) -> None:
         self.let_go()
-        if self.alive:
+        if self._pid == os.getpid():
             self._thread.join()
+
+    def _hand_over(self, work: Awaitable[T]) -> Future[T]:
+        # What is handed over behind `_end` would wait for a loop that has stopped, or is closed.
+        with self._handing_over:
+            if not self._ending:
+                return asyncio.run_coroutine_threadsafe(awaited(work), self._loop)
+        if asyncio.iscoroutine(work):
+            work.close()
+        raise OnwardError(CLOSED)
+
+    async def _close(self, events: AsyncGenerator[object, None]) -> None:
+        await events.aclose()
+        self.streams.discard(events)
 
     def _run(self) -> None:
         self._loop.run_forever()
         self._loop.close()
 
     async def _end(self) -> None:
-        # The calls of other threads end with it: a loop that stops would leave them waiting.
+        # The calls of other threads end with it: a loop that stops would leave them waiting. All
+        # that were handed over are tasks by now: the loop takes them in their order.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         try:
             await asyncio.gather(*others, return_exceptions=True)
+            for events in tuple(self.streams):  # that no call waits for: between two events
+                await events.aclose()
             await self.client.close()
         finally:
             self._loop.stop()
@@ -226,13 +255,14 @@ class SyncClient(SyncSubmitter[Client]):
         self,
         url: str | None = None,
         *,
+        key: str | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: timedelta | None = None,
         verify: bool | str | ssl.SSLContext | None = None,
     ) -> None:
         """As `Client`."""
         self.url = server_url(url)
-        self._make = partial(Client, url, headers=headers, timeout=timeout, verify=verify)
+        self._make = partial(Client, url, key=key, headers=headers, timeout=timeout, verify=verify)
         self._running: LoopThread | None = None
         self._starting = threading.Lock()
         super().__init__(self._alive_thread, lambda client: client)
@@ -290,8 +320,9 @@ class SyncClient(SyncSubmitter[Client]):
         """Its events after number `after`, as they happen, until it is over."""
         thread = self._thread()
         events = thread.client.stream(id, after)
+        thread.streams.add(events)
         try:
             while (event := thread.wait(anext(events, None))) is not None:
                 yield event
         finally:
-            thread.drop(events.aclose())
+            thread.drop(events)
