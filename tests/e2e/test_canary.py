@@ -26,6 +26,7 @@ from onward import Client, Worker
 from onward.client.errors import ProblemError
 from tests.client.conftest import served
 from tests.processes import HTTP, Process, Server, serving
+from tests.push.conftest import PlainWorker
 from tests.servers import RedisServer, shared_postgres
 from tests.support import poll_until, wait_until
 from tests.tracing.collector import collecting
@@ -162,6 +163,18 @@ def make_keys(server: Server, root: str) -> dict[str, str]:
     return tokens
 
 
+def called_back(server: Server, token: str) -> str:
+    """All that a callback carries: its headers and its body."""
+    hook = PlainWorker(lambda _: None)
+    try:
+        body = {"type": "greet", "payload": {"name": "Bob"}, "callback_url": f"{hook.url}/done"}
+        HTTP.post(f"{server.url}/api/v2/tasks", json=body, headers=bearer(token))
+        poll_until(lambda: hook.calls)
+    finally:
+        hook.stop()
+    return "".join(f"{call.headers} {call.body}" for call in hook.calls)
+
+
 def backed_up(folder: Path, ledger: str) -> bool:
     onward(folder, "db", "backup", "backup.gz", "--ledger", ledger)
     return (folder / "backup.gz").exists()
@@ -189,6 +202,8 @@ def test_a_token_is_nowhere_but_with_its_caller(tmp_path: Path, ledger: Ledger) 
                 options = (json.dumps({"name": name}), "--wait", "--max-retries", "0")
                 kept.append(onward(tmp_path, "submit", "greet", *options, **web))
             assert "hello Ada" in kept[0]
+            kept.append(called_back(server, tokens["web"]))
+            assert "hello Bob" in kept[-1]
             kept.append(call_every_way(server, tokens))
             commands = [("task", "list"), ("keys", "list"), ("doctor",)]
             for key in (UNKNOWN, tokens["gone"], tokens["web"]):
