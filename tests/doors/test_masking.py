@@ -145,6 +145,12 @@ async def test_in_a_flow_it_is_masked_wherever_it_went(app: App) -> None:
     definition = chain(("a", call("pay", "$params", "out")))
     made = await app.post("/api/v2/flows", {"name": "order", "definition": definition})
     assert made.status_code == 200, made.text
+    due = {"name": "rent", "flow": "order", "params": CARD, "every_ms": 3_600_000}
+    assert (await app.post("/api/v2/schedules", due)).status_code == 201
+    for path in ("/api/v2/schedules", "/api/v2/schedules/rent"):
+        assert SECRET in (await app.get(path)).text
+        shown = (await app.get(_masked(path))).text
+        assert (SECRET in shown, MASK in shown) == (False, True), path
     worker = await app.worker(group=None, services=["pay"])
     run = await app.post("/api/v2/runs", {"flow": "order", "params": CARD})
     assert run.status_code == 202, run.text

@@ -88,6 +88,27 @@ async def test_a_fork_goes_on_behind_an_approval_that_was_given(flows: FlowApp) 
     assert (await forked(flows, again["id"], "c"))["state"] == "succeeded", "a fork of a fork"
 
 
+@pytest.mark.contract("N-5")
+async def test_a_fork_with_another_state_does_not_use_the_approval_of_the_old_one(
+    flows: FlowApp,
+) -> None:
+    await flows.serve()
+    run = await flows.start(chain(("ask", ASK), ("pay", call("echo"))))
+    await flows.until(run, lambda found: found["current_node"] == "ask")
+    (asked,) = await flows.inbox()
+    await flows.decide(asked["id"], "approve")
+    await flows.ended(run)
+    refused = await fork(flows, run, "pay", shared={"amount": 999_999})
+    assert (refused.status_code, refused.json()["detail"]) == (
+        409,
+        "ask was not approved with this state, and a fork from 'pay' would not ask",
+    )
+    assert (await fork(flows, run, "ask", shared={"amount": 999_999})).status_code in (200, 202)
+    changed = await forked(flows, run, "pay", shared={"amount": 999_999}, anyway=True)
+    assert changed["state"] == "succeeded"
+    assert (await forked(flows, run, "pay"))["state"] == "succeeded", "as it was approved"
+
+
 def asking_inside() -> dict[str, Any]:
     inner = chain(("x", call("broken")), ("ask", ASK), ("y", call("echo")))
     return chain(

@@ -64,6 +64,11 @@ class Masking:
         paths = await self._catalog.sensitive(type_, queue)
         return privacy.mask(payload, paths) if paths else payload
 
+    async def params(self, params: Any, masked: bool = True) -> Any:
+        """Of a run that will be."""
+        paths = await self._in_flows() if masked else ()
+        return _parts(params, paths) if paths else params
+
     async def run(self, run: RunView, masked: bool = True) -> RunView:
         """A run as it is shown: what it was given, what it holds, and what came out of it."""
         paths = await self._in_flows() if masked else ()

@@ -258,11 +258,13 @@ class Runs:
         undone = undone_before(notes, moment, memory_of(run))
         if undone and not body.anyway:
             raise _would_go_on_undone(node, undone)
-        if moment is None:
+        if moment is None or body.shared:
             began = start.at or published.definition.start
-            if asked := unapproved_before(published.definition, notes, began, node):
+            # What a person agreed to was another state: changed since, it is not approved.
+            yeses = () if body.shared else notes
+            if asked := unapproved_before(published.definition, yeses, began, node):
                 if not body.anyway:
-                    raise _would_pass_approvals(node, asked)
+                    raise _would_pass_approvals(node, asked, changed=bool(body.shared))
                 caller.decides(run)
         begun = state_before(replay, node, body.shared, own(shared_of(run)))
         forked = Start(
@@ -405,10 +407,11 @@ def _would_go_on_undone(node: str, undone: Sequence[str]) -> Conflict:
     )
 
 
-def _would_pass_approvals(node: str, asked: Sequence[str]) -> Conflict:
+def _would_pass_approvals(node: str, asked: Sequence[str], *, changed: bool) -> Conflict:
     was = "was" if len(asked) == 1 else "were"
+    what = " with this state" if changed else ""
     return Conflict(
-        f"{', '.join(asked)} {was} not approved, and a fork from {node!r} would not ask",
+        f"{', '.join(asked)} {was} not approved{what}, and a fork from {node!r} would not ask",
         step=NextStep(Step.FORK_ELSEWHERE, asked[0]),
     )
 

@@ -192,7 +192,8 @@ class Schedules:
     async def _masked(self, view: V, caller: Caller, asked: bool = False) -> V:
         hidden = caller.hides(asked)
         payload = await self._masking.payload(view.type, view.queue, view.payload, hidden)
-        return msgspec.structs.replace(view, payload=payload)
+        params = await self._masking.params(view.params, hidden)
+        return msgspec.structs.replace(view, payload=payload, params=params)
 
 
 def _detail(schedule: Schedule) -> ScheduleDetail:
