@@ -402,6 +402,18 @@ async def test_a_database_that_is_not_there_is_told_as_such() -> None:
         await PostgresBackend(url).maintain()
 
 
+async def test_a_user_who_may_not_make_the_schema_is_shown_the_grant() -> None:
+    server = shared_postgres("postgres15")
+    url = server.fresh_url()
+    server.admin.execute("DROP ROLE IF EXISTS onlooker")
+    server.admin.execute("CREATE ROLE onlooker LOGIN")
+    theirs = url.replace("//onward@", "//onlooker@")
+    with pytest.raises(NotLetIn, match="refuses to create the schema onward") as refused:
+        await PostgresBackend(theirs).maintain()
+    assert "GRANT CREATE ON DATABASE" in (refused.value.hint or "")
+    assert "TO onlooker" in (refused.value.hint or "")
+
+
 # Plans.
 
 

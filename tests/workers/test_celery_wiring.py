@@ -123,6 +123,15 @@ def test_what_is_no_service_is_refused(project: Any, where: str, said: str) -> N
 
 
 @pytest.mark.contract("R-9")
+def test_services_are_found_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "corner_shop.py").write_text("def ship(order: int) -> int: return order")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # as `celery` has it
+    assert "ship" in services_of(Settings(celery_services=("corner_shop:ship",)))
+
+
 def test_the_ledger_is_the_named_one_or_redis_url() -> None:
     redis = "redis://127.0.0.1:6379/3"
     assert ledger_url(Settings(ledger=redis)) == redis

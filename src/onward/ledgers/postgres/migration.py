@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncpg
 
-from onward.core.errors import LedgerUnavailable
+from onward.core.errors import LedgerUnavailable, NotLetIn
 from onward.ledgers.postgres.dialect import INDEXES, SCHEMA
 from onward.ledgers.sql.schema import TYPES, missing_columns
 
@@ -12,6 +12,7 @@ OLDEST = 150_000  # as `server_version_num` has it
 VERSION = 1
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended($1, 7))"
 
+WHO = "SELECT quote_ident(current_database()), quote_ident(current_user)"
 COLUMNS = """
 SELECT column_name FROM information_schema.columns WHERE table_schema = $1 AND table_name = 'task'
 """
@@ -25,6 +26,18 @@ async def behind_a_pooler(connection: asyncpg.Connection) -> bool:
     """Whoever answered the connection is another process than the one that runs our statements."""
     at_work: int = await connection.fetchval("SELECT pg_backend_pid()")
     return at_work != int(connection.get_server_pid())
+
+
+async def _create_schema(connection: asyncpg.Connection, schema: str) -> None:
+    # Before: once a statement has failed, its transaction answers no other.
+    database, user = await connection.fetchrow(WHO)
+    try:
+        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise NotLetIn(
+            f"Postgres refuses to create the schema {schema}: {error}",
+            hint=f"let its owner run: GRANT CREATE ON DATABASE {database} TO {user}",
+        ) from error
 
 
 async def open_schema(connection: asyncpg.Connection, schema: str) -> None:
@@ -44,7 +57,7 @@ async def open_schema(connection: asyncpg.Connection, schema: str) -> None:
         await connection.execute(LOCK, schema)
         there = [name for (name,) in await connection.fetch(COLUMNS, schema)]
         if not there:
-            await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            await _create_schema(connection, schema)
             await connection.execute(BEFORE + SCHEMA)
             await connection.execute("INSERT INTO ledger VALUES ($1)", VERSION)
             there = list(TYPES)

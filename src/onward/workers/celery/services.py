@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor as Threads
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from contextvars import ContextVar
 from functools import wraps
 from importlib import import_module
 from inspect import iscoroutinefunction
+from pathlib import Path
 from typing import Any
 
 from onward.client.context import Context
@@ -72,6 +74,8 @@ def _named(where: str) -> list[Service]:
     module, _, name = where.partition(":")
     if not module or not name:
         raise Invalid(f"{NAME} has {where!r}", hint="name module:attr, as in jobs.mail:send")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as `python -m celery` has it, and `celery` only while it starts
     try:
         thing: Any = import_module(module)
         for part in name.split("."):
