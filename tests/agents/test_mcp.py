@@ -411,7 +411,10 @@ async def test_the_same_over_stdio(
 ) -> None:
     command = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "onward.cli", "mcp", "--session", f"desk-{mode}", "--server", server.url],
+        args=[
+            *("-m", "onward.cli", "mcp", "--session", f"desk-{mode}", "--only", "report"),
+            *("--server", server.url),
+        ],
     )
     seen: list[float] = []
 
@@ -420,7 +423,9 @@ async def test_the_same_over_stdio(
 
     async with Client(command, mode=mode) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
-        assert "report" in names
+        assert {"report", "pay"} & set(names) == {"report"}
+        with pytest.raises(MCPError, match="no tool is called 'pay'"):
+            await client.call_tool("pay", {})
         result = await client.call_tool(
             "report", {"quarter": "Q4", "seconds": 0.2}, progress_callback=hear
         )

@@ -229,6 +229,39 @@ async def test_a_tool_that_is_not_there_is_not_found(app: App) -> None:
     assert (await app.post("/api/v2/tools/report_task_tool", [])).status_code == 422
 
 
+@pytest.mark.contract("S2-1")
+async def test_only_the_tools_of_named_services_are_offered(app: App) -> None:
+    await app.post("/api/v2/services", {"name": "mail", "task_types": ["mail"]})
+    await app.post("/api/v2/services", {"name": "pay", "task_types": ["pay"]})
+
+    async def offered(**query: str) -> set[str | None]:
+        found = (await app.get("/api/v2/tools", params=query)).json()["items"]
+        assert {tool["kind"] for tool in found} >= {"result", "list", "cancel"}
+        return {tool["service"] for tool in found if tool["service"]}
+
+    assert await offered() == {"mail", "pay", "report"}
+    assert await offered(services="mail, report,nothing") == {"mail", "report"}
+    response = await app.post("/api/v2/tools/pay_task_tool?services=mail", {})
+    assert (response.status_code, response.json()["code"]) == (404, "not_found")
+    assert (await app.get("/api/v2/tools?services=")).status_code == 422
+
+
+@pytest.mark.contract("N-11")
+async def test_a_service_that_is_not_exposed_has_no_tool(app: App) -> None:
+    pay = {"name": "pay", "task_types": ["pay"]}
+    path = "/api/v2/services?by=worker"
+    await app.post("/api/v2/services", pay)
+    assert (await app.get("/api/v2/services/pay")).json()["expose"] is True
+    # A worker can take the tool away, and cannot bring back what an operator has taken away.
+    await app.post(path, {**pay, "expose": False})
+    assert (await app.post("/api/v2/tools/pay_task_tool", {})).status_code == 404
+    await app.post("/api/v2/services", {**pay, "expose": False})
+    await app.post(path, pay)
+    assert (await app.get("/api/v2/services/pay")).json()["expose"] is False
+    assert (await app.post("/api/v2/tools/pay_task_tool", {})).status_code == 404
+    assert await app.submit("pay")  # as every other task
+
+
 async def test_a_tool_bound_to_a_session_takes_no_other(app: App) -> None:
     task = await hand_off(app, "ada")
     response = await app.post(

@@ -44,6 +44,8 @@ export interface ServiceOptions {
   requiresApproval?: boolean;
   /** JSON Pointers into the payload, not to be shown. */
   sensitive?: string[];
+  /** false: agents are offered no tool for it. */
+  expose?: boolean;
 }
 
 export class Worker {
@@ -86,6 +88,7 @@ export class Worker {
       sensitive: options.sensitive,
       timeout_ms: options.timeoutMs,
       max_retries: options.maxRetries,
+      expose: options.expose,
     };
     // To say nothing must not unsay what another worker has declared of the same service.
     if (Object.keys(options).length > 0) this.#declared.push({ name, task_types: [name], ...said });

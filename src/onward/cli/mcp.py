@@ -32,14 +32,15 @@ OPTIONS: Options = {
         "The session that its tasks belong to; by default one of this process alone.",
         envvar="ONWARD_SESSION",
         show_default=False,
-    )
+    ),
+    "only": option("--only", "Offer the tools of these services alone: a name, or several a,b."),
 }
 
 
-def mcp(session: str | None, server: str | None) -> None:
+def mcp(session: str | None, only: str | None, server: str | None) -> None:
     """Speak MCP on stdin and stdout: the tools of a running server, for an agent's configuration.
 
-    $ {"command": "onward", "args": ["mcp", "--session", "me"]}
+    $ {"command": "onward", "args": ["mcp", "--session", "me", "--only", "report"]}
     """
     from onward.client.address import server_url
     from onward.core.task import new_id
@@ -50,16 +51,17 @@ def mcp(session: str | None, server: str | None) -> None:
         fail(USAGE, "cannot speak MCP", str(error), "check --server and ONWARD_URL")
     # One that the user named binds the tools; ours holds where a call names none.
     named = {"onward-session": session} if session else {"mcp-session-id": f"mcp-{new_id()}"}
-    asyncio.run(Bridge(url, named).run())
+    asyncio.run(Bridge(url, named, only).run())
 
 
 class Bridge:
-    def __init__(self, url: str, session: Mapping[str, str]) -> None:
+    def __init__(self, url: str, session: Mapping[str, str], only: str | None = None) -> None:
         import httpx2
 
         from onward.client.address import http_options, key_of
 
         self._url = url
+        self._query = {} if only is None else {"services": only}
         self._http = httpx2.AsyncClient(
             **http_options(url, key=key_of()), timeout=httpx2.Timeout(SILENCE_S, connect=5.0)
         )
@@ -111,7 +113,11 @@ class Bridge:
 
         try:
             request = self._http.build_request(
-                "POST", "/mcp", content=line, headers=self._headers(message, given)
+                "POST",
+                "/mcp",
+                params=self._query,
+                content=line,
+                headers=self._headers(message, given),
             )
             async for answer in _answers(self._http, request):
                 if message.get("method") == "initialize":

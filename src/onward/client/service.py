@@ -28,7 +28,7 @@ SCALARS = frozenset({bool, int, float, str})
 
 
 class Service:
-    def __init__(
+    def __init__(  # noqa: PLR0913 all but the function by keyword
         self,
         function: Callable[..., Any],
         *,
@@ -38,6 +38,7 @@ class Service:
         retry: Retry | None = None,
         requires_approval: bool = False,
         sensitive: Sequence[str] = (),
+        expose: bool = True,
     ) -> None:
         self.function = function
         self.name = name or function.__name__
@@ -47,6 +48,7 @@ class Service:
         self.retry = retry
         self.state: Any = None  # what the worker's lifespan yielded
         self.requires_approval = requires_approval
+        self.expose = expose
         self.sensitive = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive)
         for path in self.sensitive:
             parse_path(path)
@@ -89,6 +91,7 @@ class Service:
             "sensitive": list(self.sensitive) or None,
             "timeout_ms": self.timeout_ms,
             "max_retries": self.max_retries,
+            "expose": None if self.expose else False,
         }
         return {name: value for name, value in fields.items() if value is not None}
 

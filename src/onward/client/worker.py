@@ -79,6 +79,7 @@ class ServiceOptions(TypedDict, total=False):
     retry: Retry
     requires_approval: bool
     sensitive: Sequence[str]  # paths, see docs/privacy.md
+    expose: bool  # False: agents are offered no tool for it
 
 
 class Worker:

@@ -39,6 +39,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sensitive: tuple[str, ...] = ()
     timeout_ms: int | None = None
     max_retries: int | None = None
+    expose: bool = True  # to agents, as a tool
     declared_by: tuple[str, ...] = ()  # empty: by a release that did not record it
 
 
@@ -54,6 +55,7 @@ def strictest(first: Declared, second: Declared) -> Declared:
         sensitive=_united(first.sensitive, second.sensitive),
         timeout_ms=_least(first.timeout_ms, second.timeout_ms),
         max_retries=_least(first.max_retries, second.max_retries),
+        expose=first.expose and second.expose,
     )
 
 

@@ -23,6 +23,7 @@ class ServiceDeclaration(Body, frozen=True):
     sensitive: Annotated[tuple[str, ...], Meta(max_length=100)] = ()  # paths in the payload
     timeout_ms: TimeoutMs | None = None
     max_retries: Retries | None = None
+    expose: bool = True  # False: no agent is offered a tool for it
 
 
 class ServiceView(Wire, frozen=True):
@@ -36,6 +37,7 @@ class ServiceView(Wire, frozen=True):
     sensitive: tuple[str, ...]
     timeout_ms: int | None
     max_retries: int | None
+    expose: bool
     declared_by: tuple[str, ...]  # empty: by a release that did not record it
 
 

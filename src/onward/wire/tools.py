@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta
 
 from onward.wire.base import Name, Query, Wire
 from onward.wire.notifications import Notification
 
 Schema: TypeAlias = Mapping[str, Any]
 ToolKind: TypeAlias = Literal["hand_off", "result", "list", "cancel", "call"]
+ServiceNames: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4_000)]  # commas between
 
 
 class ToolsQuery(Query, frozen=True):
     format: Literal["onward", "openai"] = "onward"
     session_id: Name | None = None  # whose tools they are: then no argument of theirs
+    services: ServiceNames | None = None  # only the tools of these
 
 
 class ToolCallQuery(Query, frozen=True):
     session_id: Name | None = None
+    services: ServiceNames | None = None  # as they were listed: a tool of another is not found
 
 
 class ToolView(Wire, frozen=True):

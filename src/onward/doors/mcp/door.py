@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qs
@@ -22,7 +22,7 @@ from onward.doors.callers import caller_of
 from onward.doors.errors import refuse, render
 from onward.doors.refusal import Refusal
 from onward.native.caller import Caller, scopes_of
-from onward.native.tools.toolbox import Toolbox, ToolReply
+from onward.native.tools.toolbox import Toolbox, ToolReply, named_services
 from onward.wire.sessions import is_session
 
 PATH = "/mcp"
@@ -38,6 +38,7 @@ class Exchange(msgspec.Struct):
     caller: Caller
     session: str | None
     issued: bool = False  # the server chose the session, when the client connected
+    only: Collection[str] | None = None  # the services whose tools it is offered; None: all
     replies: list[ToolReply] = []
     over: bool = False  # the last byte was written
 
@@ -70,7 +71,10 @@ class McpDoor:
         try:
             caller = caller_of(scope)
             caller.require(*self.scopes)
-            exchange = Exchange(caller, *_session(scope, headers))
+            query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+            session, issued = _session(query, headers)
+            only = named_services(query["services"][0]) if "services" in query else None
+            exchange = Exchange(caller, session, issued, only)
             await self._toolbox.enter(caller, exchange.session)
         except (Forbidden, Invalid, NotFound) as error:
             id = scope.get("state", {}).get("request_id", "")
@@ -116,8 +120,9 @@ def _load() -> Any:
     return build
 
 
-def _session(scope: Any, headers: dict[bytes, bytes]) -> tuple[str | None, bool]:
-    query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+def _session(
+    query: Mapping[str, Sequence[str]], headers: dict[bytes, bytes]
+) -> tuple[str | None, bool]:
     named = query["session_id"][0] if "session_id" in query else None
     if named is None and SESSION in headers:
         named = headers[SESSION].decode("utf-8", "replace")

@@ -92,7 +92,9 @@ class McpHandlers:
     async def tools(self, call: Call, _: PaginatedRequestParams | None) -> ListToolsResult:
         exchange = exchange_of(call)
         bound = exchange.session is not None
-        found = await self._toolbox.tools(exchange.caller, bound=bound, direct=True)
+        found = await self._toolbox.tools(
+            exchange.caller, bound=bound, direct=True, only=exchange.only
+        )
         # A call that a client may get a handle for has no output of one form.
         handles = declared(call)
         return ListToolsResult(
@@ -107,7 +109,9 @@ class McpHandlers:
         exchange = exchange_of(call)
         arguments = params.arguments or {}
         try:
-            tool = await self._toolbox.find(exchange.caller, params.name, direct=True)
+            tool = await self._toolbox.find(
+                exchange.caller, params.name, direct=True, only=exchange.only
+            )
         except NotFound as error:
             raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
         try:

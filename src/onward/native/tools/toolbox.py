@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -42,6 +42,7 @@ from onward.wire.tools import (
     CancelRequested,
     HandedOff,
     OpenAiTool,
+    ServiceNames,
     TaskReport,
     TaskSummaries,
     TaskSummary,
@@ -103,7 +104,8 @@ class Toolbox:
         self, caller: Caller, query: ToolsQuery
     ) -> Page[ToolView] | tuple[OpenAiTool, ...]:
         """The tools there are, also as OpenAI defines tools."""
-        found = await self.tools(caller, bound=query.session_id is not None)
+        bound, only = query.session_id is not None, named_services(query.services)
+        found = await self.tools(caller, bound=bound, only=only)
         if query.format == "openai":
             return tuple(tool.openai for tool in found)
         return Page(items=tuple(tool.view for tool in found))
@@ -118,21 +120,38 @@ class Toolbox:
         idempotency_key: Key | None = None,
     ) -> ToolReply:
         """Call a tool; the body holds its arguments."""
-        tool = await self.find(caller, name)
+        tool = await self.find(caller, name, only=named_services(query.services))
         return await self.run(caller, tool, arguments, query.session_id, idempotency_key)
 
     @needs(Scope.SUBMIT)
-    async def tools(self, caller: Caller, *, bound: bool, direct: bool = False) -> Sequence[Tool]:
+    async def tools(
+        self,
+        caller: Caller,
+        *,
+        bound: bool,
+        direct: bool = False,
+        only: Collection[str] | None = None,
+    ) -> Sequence[Tool]:
+        """`only`: the services whose tools these are; None: all."""
         services = await self._catalog.all()
         made_of, tools = self._made.get((bound, direct), (None, ()))
         if made_of != services:  # else as before: schemas are not rewritten with every call
             tools = tools_of(services, bound=bound, direct=direct)
             self._made[bound, direct] = (services, tools)
-        return tools
+        if only is None:
+            return tools
+        return [tool for tool in tools if tool.service is None or tool.service in only]
 
     @needs(Scope.SUBMIT)
-    async def find(self, caller: Caller, name: str, *, direct: bool = False) -> Tool:
-        for tool in await self.tools(caller, bound=False, direct=direct):
+    async def find(
+        self,
+        caller: Caller,
+        name: str,
+        *,
+        direct: bool = False,
+        only: Collection[str] | None = None,
+    ) -> Tool:
+        for tool in await self.tools(caller, bound=False, direct=direct, only=only):
             if tool.name == name:
                 return tool
         raise NotFound(f"no tool is called {name!r}", step=NextStep(Step.LIST_TOOLS))
@@ -363,6 +382,11 @@ class Toolbox:
         over = found.state in FINAL
         message = f"Your {task.type} was canceled." if over else "It was asked to stop."
         return CancelRequested(task_id=task.id, status=self._words[phase(found)], message=message)
+
+
+def named_services(names: ServiceNames | None) -> Collection[str] | None:
+    """None: all of them."""
+    return None if names is None else {name.strip() for name in names.split(",")}
 
 
 def session_among(arguments: Mapping[str, Any], bound: str | None) -> str | None:

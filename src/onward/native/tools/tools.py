@@ -77,7 +77,8 @@ def tools_of(
     services: Sequence[Declared], *, bound: bool = False, direct: bool = False
 ) -> Sequence[Tool]:
     """In the order of their names. `bound`: the session is known, and is no argument of theirs."""
-    ordered = sorted(services, key=lambda service: service.name)
+    offered = [service for service in services if service.expose]
+    ordered = sorted(offered, key=lambda service: service.name)
     names = _names([(service.name, "_task_tool") for service in ordered], FOLLOW_UP_TOOLS)
     tools = [
         _hand_off(names[at], service, bound=bound) for at, service in enumerate(ordered)
