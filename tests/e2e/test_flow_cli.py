@@ -276,9 +276,13 @@ def test_a_run_is_approved_signalled_and_forked(shell: FlowShell) -> None:
 
     fork = shell.json("run", "fork", run, "--from", "send", "--wait")
     assert (fork["forked_from"], fork["result"]["sent"]) == (run, "hi")
-    mended = shell.run(
-        "run", "fork", run, "--from", "send", "--shared", '{"draft": "mended"}', "--wait"
+    change = ("run", "fork", run, "--from", "send", "--shared", '{"draft": "mended"}')
+    refused = shell.run(*change)
+    assert (refused.returncode, "sign was not approved with this state" in refused.stderr) == (
+        4,
+        True,
     )
+    mended = shell.run(*change, "--anyway", "--wait")
     assert json.loads(mended.stdout) == {"draft": "mended", "sent": "mended"}
     wrong = shell.run("run", "fork", run, "--from", "nothing")
     assert (wrong.returncode, "there are draft, route" in wrong.stderr) == (2, True)
