@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo ui screenshots servers page-tools test test-fast lint type bench interop lock clean
+.PHONY: help install up demo ui docs docs-test screenshots servers page-tools test test-fast lint type bench interop lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -41,6 +41,14 @@ ui: $(STAMP) ## build the page from web/ into the package
 
 screenshots: $(STAMP) ## take the pictures of the README anew, from the demo, in Chromium
 	$(BIN)/python docs/images/take.py
+
+# A link that leads nowhere, a page in no menu, a reference that cannot be made: each fails the build.
+docs: $(STAMP) ## build the documents as a site into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/site/index.html; with its search: $(BIN)/python -m http.server -d build/site 8000"
+
+docs-test: $(STAMP) ## run every block of README, tutorial and how-tos, and the examples
+	$(BIN)/python -m pytest -n 2 tests/documents
 
 # Valkey 9 and Postgres 18 come in wheels with the other packages; the oldest we promise, from Debian.
 # Debian's Postgres would make a cluster of its own and start it: the tests need only its programs.
@@ -94,8 +102,8 @@ bench: $(STAMP) ## ratios against raw limits and peers, in one run; of some only
 	@$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt --group bench
 	$(BIN)/python -m bench $(ONLY)
 
-interop: $(STAMP) ## clients that others wrote (openai, LangChain, LiteLLM, Pydantic AI) against a server of this tree
-	$(BIN)/python -m interop
+interop: $(STAMP) ## clients that others wrote against this tree; of some only: make interop ONLY="openai mcp celery"
+	$(BIN)/python -m interop $(ONLY)
 
 lock: $(STAMP) ## resolve constraints.txt anew
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate \

@@ -1,4 +1,4 @@
-"""`python -m bench [embedded] [http] [idle] [backlog] [redis] [postgres] [flows] [agents]`."""
+"""`python -m bench [MEASUREMENT …]`, of those in MEASUREMENTS; without one, all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import agents, backlog, embedded, flows, http, idle, postgres_ledger, redis_ledger
+from bench import agents, backlog, embedded, flows, http, idle, many, postgres_ledger, redis_ledger
 from bench.processes import ContenderFailed, end_tidily
 from bench.report import Machine, as_json, show
 from bench.rounds import Bench
@@ -23,6 +23,7 @@ MEASUREMENTS = {
     "postgres": postgres_ledger.measure,
     "flows": flows.measure,
     "agents": agents.measure,
+    "many": many.measure,
 }
 
 

@@ -1,10 +1,13 @@
-"""A chat worker in OpenAI's words: it calls the first tool that it has, and says what came back."""
+"""A chat worker in OpenAI's words: it calls the first tool that it has, and says what came back.
+And the services that MCP's conformance suite asks for by name.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from onward import Context, Worker
+from onward import Context, Refused, Worker
 
 worker = Worker()
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
@@ -33,3 +36,42 @@ async def answer(payload: Any, ctx: Context) -> Any:
         await ctx.emit({**HEAD, "object": "chat.completion.chunk", "choices": [last_choice]})
     choices = [{"index": 0, "message": message, "finish_reason": reason}]
     return {**HEAD, "object": "chat.completion", "choices": choices, "usage": USAGE}
+
+
+@worker.service
+async def add(a: int, b: int) -> int:
+    """Adds two numbers.
+
+    Args:
+        a: the first one
+        b: the second one
+    """
+    return a + b
+
+
+@worker.service
+async def test_simple_text() -> str:
+    """Returns a text."""
+    return "This is a simple text response for testing."
+
+
+@worker.service
+async def test_error_handling() -> None:
+    """Always fails."""
+    raise Refused("This tool intentionally returns an error for testing")
+
+
+@worker.service
+async def test_tool_with_progress(ctx: Context) -> str:
+    """Reports how far it is."""
+    for progress in (0.0, 0.5, 1.0):
+        await ctx.progress(progress)
+        await asyncio.sleep(0.05)
+    return "done"
+
+
+@worker.service
+async def test_reconnection() -> str:
+    """Takes long enough for a client to lose its connection."""
+    await asyncio.sleep(0.3)
+    return "Reconnection test completed successfully"

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 from onward.core import machine
 from onward.core.clock import ManualClock
 from onward.core.contract import Ask, Move, Want
+from onward.core.limits import Bound
 from onward.core.policy import BY_ERROR, Profile, profiles
 from onward.core.task import Lane, Priority, Task, new_id
 
@@ -45,10 +46,16 @@ def a_task(**fields: Any) -> Task:
     return Task(**{**plain, **fields})
 
 
-def an_ask(*queues: str, worker: str = "w", limit: int = 1, lease_ms: int | None = LEASE_MS) -> Ask:
+def an_ask(
+    *queues: str,
+    worker: str = "w",
+    limit: int = 1,
+    lease_ms: int | None = LEASE_MS,
+    bounds: tuple[Bound, ...] = (),
+) -> Ask:
     """Wants everything of these queues, urgent work first and new work before retries."""
     wants = [
-        Want(queue, priority, lane, limit)
+        Want(queue, priority, lane, limit, bounds)
         for priority in Priority
         for queue in queues or ("q",)
         for lane in Lane

@@ -1,5 +1,5 @@
 """The files in deploy/, as far as they can be checked without an engine: they parse, and every
-setting, command, option, path and file that they and docs/deploy.md name exists.
+setting, command, option, path and file that they and deploy.md name exists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from onward.wire.queues import QueueView
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
 FILES = [path for path in DEPLOY.rglob("*") if path.is_file() and path.suffix != ".json"]
-DOCUMENT = ROOT / "docs" / "deploy.md"
+DOCUMENT = ROOT / "docs" / "operations" / "deploy.md"
 # Variables of the compose files themselves: they are handed on under a setting's name.
 HANDED_ON = {"ONWARD_WORKER_KEY", "ONWARD_METRICS_KEY"}
 

@@ -1,9 +1,10 @@
-"""docs/flows.md against the code: every example in it is one that a server takes."""
+"""docs/how-to/flows.md against the code: every example in it is one that a server takes."""
 
 from __future__ import annotations
 
 import json
 import re
+from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from onward.flow.builder import Flow
 from onward.flow.nodes import KINDS, fan
 from onward.flow.parts import MAX_STEPS
 
-TEXT = (Path(__file__).resolve().parent.parent / "docs" / "flows.md").read_text()
+TEXT = (Path(__file__).resolve().parent.parent / "docs" / "how-to" / "flows.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, flags=re.S | re.M)
+    return re.findall(rf"^```{language}[^\n]*\n(.*?)^```$", TEXT, flags=re.S | re.M)
 
 
 EXAMPLES = [json.loads(block) for block in blocks("json")]
@@ -49,7 +50,7 @@ def test_the_builder_example_makes_a_flow() -> None:
     flow: Flow = names["flow"]
     assert flow.check().leads("sign_off", "approved")
     for block in blocks("python"):
-        compile(block, "docs/flows.md", "exec")
+        compile(block, "flows.md", "exec", flags=PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 def test_the_limits_are_those_of_the_code() -> None:

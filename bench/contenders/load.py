@@ -18,7 +18,7 @@ from typing import Any
 import httptools
 import uvloop
 
-from bench.contenders.payload import BODY, KEY
+from bench.contenders.payload import BODY
 from bench.report import percentile
 
 WRK = shutil.which("wrk")
@@ -26,7 +26,6 @@ WRK = shutil.which("wrk")
 _LUA = """
 wrk.method = "POST"
 wrk.headers["content-type"] = "application/json"
-wrk.headers["authorization"] = "Bearer %s"
 wrk.body = %s
 function done(summary, latency)
   local e = summary.errors
@@ -42,7 +41,7 @@ end
 def wrk(url: str, connections: int, seconds: int) -> dict[str, Any]:
     assert WRK is not None
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(_LUA % (KEY, json.dumps(BODY)))
+        script.write(_LUA % json.dumps(BODY))
         script.flush()
         command = [WRK, "-t1", f"-c{connections}", f"-d{seconds}s", "-s", script.name, url]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -54,7 +53,6 @@ def own(port: int, connections: int, seconds: float) -> dict[str, Any]:
     body = BODY.encode()
     request = (
         f"POST /api/openai HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n"
-        f"authorization: Bearer {KEY}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     ).encode() + body
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onward.client.batch import Batch
     from onward.client.context import Context
     from onward.client.enqueueing import enqueue
     from onward.client.errors import ProblemError, StillRunning, TaskFailed, Unreachable
@@ -12,17 +13,19 @@ if TYPE_CHECKING:
     from onward.client.worker import Worker
     from onward.errors import OnwardError
     from onward.flow.builder import Flow
+    from onward.wire.limits import Concurrency, RateLimit
 
 __version__ = "0.1.0"
 __all__ = [
-    "CallFailed", "Client", "Context", "EffectUnknown", "Flow", "OnwardError", "ProblemError",
-    "Refused", "Retry", "StillRunning", "SyncClient", "TaskFailed", "TryAgain", "Unreachable",
-    "Worker", "__version__", "enqueue",
+    "Batch", "CallFailed", "Client", "Concurrency", "Context", "EffectUnknown", "Flow",
+    "OnwardError", "ProblemError", "RateLimit", "Refused", "Retry", "StillRunning", "SyncClient",
+    "TaskFailed", "TryAgain", "Unreachable", "Worker", "__version__", "enqueue",
 ]  # fmt: skip
 
 # Loaded when first asked for: who submits a task must not pay for workers, nor the command line
 # for either.
 _HOMES = {
+    "onward.client.batch": ("Batch",),
     "onward.client.context": ("Context",),
     "onward.client.enqueueing": ("enqueue",),
     "onward.client.errors": ("ProblemError", "StillRunning", "TaskFailed", "Unreachable"),
@@ -32,6 +35,7 @@ _HOMES = {
     "onward.client.worker": ("Worker",),
     "onward.errors": ("OnwardError",),
     "onward.flow.builder": ("Flow",),
+    "onward.wire.limits": ("Concurrency", "RateLimit"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -38,20 +38,26 @@ from onward.native.approvals import Approvals
 from onward.native.attempts import Attempts
 from onward.native.attention import Attention
 from onward.native.audit import Audit
+from onward.native.batches import Batches
 from onward.native.callbacks import CallbackKeys
 from onward.native.dead_letters import DeadLetters
 from onward.native.encryption import Encryption
 from onward.native.health import Health
 from onward.native.keys import Keys
+from onward.native.limits import Limits
 from onward.native.live import Live
 from onward.native.log import Log
 from onward.native.metrics import Metrics, Requests
+from onward.native.operations import Operations
 from onward.native.queues import Queues
+from onward.native.series import Series
 from onward.native.sessions import Sessions
 from onward.native.tasks import Tasks
 from onward.native.tools.toolbox import Toolbox
 from onward.native.workers import Workers
 from onward.settings import Settings
+from onward.wire.batches import MOST_BYTES
+from onward.wire.live import Environment
 from onward.workers.draining import Drains
 from onward.workers.local import shipped
 
@@ -73,7 +79,7 @@ class Application:
             onward.roster,
             onward.submissions,
             onward.masking,
-            onward.history.usual_ms,
+            onward.explainer,
         )
         intake = Intake(
             onward.dispatcher, onward.roster, onward.declarations, settings.stream_types
@@ -114,6 +120,7 @@ class Application:
         guarded = Guard(
             Express(self.web, busy),
             Access(onward.keys),
+            larger={rest.BATCH_PATH: MOST_BYTES},
             allowed_hosts=settings.allowed_hosts,
             allowed_origins=settings.allowed_origins,
             answered=requests.answered,
@@ -146,12 +153,13 @@ def _web(onward: Onward, tasks: Tasks, requests: Requests) -> FastAPI:
     toolbox = Toolbox(
         onward.dispatcher,
         onward.roster,
-        onward.catalog,
+        onward.offers,
         submissions,
+        onward.runs,
         onward.session_owners,
         onward.notifications,
         AGENTS,
-        onward.history.usual_ms,
+        onward.explainer,
         onward.foreign_looks,
     )
     calls = mcp.McpDoor(toolbox, wait_ms=onward.settings.mcp_wait_ms, ready=lambda: onward.ready)
@@ -173,6 +181,8 @@ def _web(onward: Onward, tasks: Tasks, requests: Requests) -> FastAPI:
     web.router.routes.extend(
         [
             *rest.task_routes(tasks),
+            *rest.batch_routes(Batches(onward.dispatcher, submissions, onward.hosts)),
+            *rest.operation_routes(Operations(onward.dispatcher)),
             *rest.attempt_routes(Attempts(onward.dispatcher, onward.task_logs)),
             *rest.approval_routes(Approvals(onward.dispatcher, submissions, masking)),
             *rest.dead_letter_routes(DeadLetters(onward.dispatcher, submissions, masking)),
@@ -181,7 +191,7 @@ def _web(onward: Onward, tasks: Tasks, requests: Requests) -> FastAPI:
             *rest.schedule_routes(onward.schedules),
             *rest.session_routes(sessions),
             *rest.tool_routes(toolbox),
-            Route(mcp.PATH, calls, methods=["POST"]),
+            Route(mcp.PATH, calls, methods=["GET", "POST"]),
             WebSocketRoute("/ws/worker", WorkerSocket(onward.sockets, onward.services)),
             WebSocketRoute("/ws/notifications/{session_id}", NotificationSocket(sessions)),
         ]
@@ -201,6 +211,7 @@ def _operator_routes(onward: Onward, requests: Requests) -> Sequence[APIRoute]:
         roster,
         onward.readers,
         onward.ledger_calls,
+        onward.limits,
         [
             onward.notifications.deliveries,
             onward.figures,
@@ -212,14 +223,18 @@ def _operator_routes(onward: Onward, requests: Requests) -> Sequence[APIRoute]:
     )
     return [
         *rest.attention_routes(Attention(onward.attention)),
-        *rest.queue_routes(Queues(dispatcher, roster)),
+        *rest.queue_routes(Queues(dispatcher, roster, onward.limits)),
+        *rest.limit_routes(Limits(onward.catalog, dispatcher, onward.limits)),
         *rest.callback_routes(CallbackKeys(onward.callback_secrets)),
         *rest.service_routes(onward.services),
         *rest.worker_routes(Workers(dispatcher, roster, Drains(roster, onward.registry))),
         *rest.log_routes(Log(onward.readers)),
         *rest.encryption_routes(Encryption(*rotating(onward.backend))),
         *rest.key_routes(Keys(onward.keys), Audit(onward.backend, onward.clock)),
-        *rest.live_routes(Live(dispatcher, roster, onward.history, ready)),
+        *rest.live_routes(
+            Live(dispatcher, roster, onward.history, ready, _environment(onward.settings)),
+            Series(onward.minutes, onward.clock),
+        ),
         *rest.health_routes(Health(dispatcher, roster, streams, ready), metrics),
     ]
 
@@ -228,3 +243,9 @@ def build(
     settings: Settings, *, builtin_worker: bool = False, clock: Clock | None = None
 ) -> Application:
     return Application(settings, builtin_worker=builtin_worker, clock=clock)
+
+
+def _environment(settings: Settings) -> Environment | None:
+    if not settings.environment:
+        return None
+    return Environment(name=settings.environment, color=settings.environment_color)

@@ -32,20 +32,25 @@ from onward.flow.executor import FlowExecutor
 from onward.flow.runs import QUEUE as FLOW_QUEUE
 from onward.ledgers import open_backend
 from onward.ledgers.archive import ArchivedBackend, Archiver
-from onward.ledgers.sealed import unwrap
+from onward.ledgers.sealed import SealedBackend, seal_only, unwrap
 from onward.ledgers.timed import LedgerCalls, timed
-from onward.native import webhooks
+from onward.native import batches, operation_work, webhooks
 from onward.native.alerts import LOOK_S, Alerts
 from onward.native.attention import AttentionRules, Thresholds
 from onward.native.audit import AuditTrail
+from onward.native.batch_view import QUEUE as BATCH_QUEUE
 from onward.native.callbacks import Callbacks, CallbackSecrets
 from onward.native.caller import OPERATOR
+from onward.native.compensations import Compensations
 from onward.native.enqueued import EnqueuedWork
+from onward.native.explain import Explainer
 from onward.native.flows import Flows
 from onward.native.health import StreamProbes
 from onward.native.history import STEP_MS, History
 from onward.native.key_store import EVERY_S, KeyStore
+from onward.native.limits import LimitUses
 from onward.native.masking import Masking
+from onward.native.minutes import MINUTE_MS, Minutes
 from onward.native.notifications.hub import Hub
 from onward.native.notifications.preferences import PreferenceStore
 from onward.native.notifications.projector import NotificationProjector, NotificationRunner
@@ -57,6 +62,9 @@ from onward.native.services import Services
 from onward.native.session_owners import SessionOwners
 from onward.native.session_tasks import ForeignLooks
 from onward.native.submission import Submissions
+from onward.native.tools.offers import LOOK_S as LOOK_FOR_IDLE_S
+from onward.native.tools.offers import ToolOffers
+from onward.services.catalog import RENEW_MS as CATALOG_MS
 from onward.services.catalog import Catalog
 from onward.services.declarations import Declarations
 from onward.settings import Settings
@@ -151,7 +159,15 @@ class Onward:
         expiry_ms = int(settings.reader_expiry_days * DAY_MS)
         self.readers = Readers(self.backend, self.clock, expiry_ms)
         self.catalog = Catalog(self.backend, self.clock)
-        self.services = Services(self.catalog)
+        self.services = Services(
+            self.catalog,
+            lambda: self._undoing.open(),
+            encrypts=isinstance(self.backend, SealedBackend),
+        )
+        if settings.encrypt == "declared":
+            seal_only(self.backend, self.catalog.encrypts)
+        self.limits = LimitUses(self.dispatcher, self.catalog)
+        self.catalog.on_bounds = self.dispatcher.pressure.limits.take
         self.dispatcher.guards = self.catalog.guards
         self._builtin: BuiltinWorker | None = None
         if services or groups:
@@ -163,6 +179,8 @@ class Onward:
                 slots=settings.builtin_slots,
             )
         self.history = History(self.dispatcher)
+        self.explainer = Explainer(self.dispatcher, self.roster, self.limits, self.history.usual_ms)
+        self.minutes = Minutes(self.dispatcher, self.roster.server)
         self.task_logs = TaskLogs(self.backend.documents, self.clock, on=settings.task_logs == "on")
         self.foreign_looks = ForeignLooks()
         self.sockets = WorkerSockets(
@@ -185,19 +203,29 @@ class Onward:
         self.flows = Flows(self.flow_catalog)
         self.declarations = Declarations(self.catalog)
         self.session_owners = SessionOwners(self.backend, self.clock)
+        self.preferences = PreferenceStore(self.backend, self.clock)
         self.submissions = Submissions(
             self.dispatcher,
             self.declarations,
             self.roster,
             self.session_owners,
+            self.preferences,
             self.hosts,
             settings.stream_types,
         )
         self.masking = Masking(self.catalog)
         self.runs = Runs(
-            self.dispatcher, self.flow_catalog, self.masking, self.session_owners, self.hosts
+            self.dispatcher,
+            self.flow_catalog,
+            self.masking,
+            self.session_owners,
+            self.preferences,
+            self.hosts,
         )
         work = ScheduledWork(self.submissions, self.flow_catalog, self.runs, self.masking)
+        self.offers = ToolOffers(
+            self.backend, self.clock, self.roster, self.catalog, self.flow_catalog
+        )
         self.schedules = Schedules(self.backend, self.clock, work, self.masking)
         thresholds = Thresholds(
             dead=settings.attention_dead,
@@ -221,6 +249,21 @@ class Onward:
         self._push = HttpExecutor(
             self.dispatcher, self.roster, self.registry, timeout_ms=settings.push_timeout_ms
         )
+        self._batches = Runner(
+            self.dispatcher,
+            batches.BatchExecutor(self.dispatcher, self.submissions),
+            worker=f"batches-{self.roster.server[-12:]}",
+            queues=[BATCH_QUEUE],
+            slots=batches.SLOTS,
+        )
+        self._operating = operation_work.OperationExecutor(self.dispatcher, self.erase)
+        self._operations = Runner(
+            self.dispatcher,
+            self._operating,
+            worker=f"operations-{self.roster.server[-12:]}",
+            queues=[operation_work.QUEUE],
+            slots=operation_work.SLOTS,
+        )
         self._open_notifications(self.hosts)
         self._chronicle = self._told_by(self.tracing)
 
@@ -237,7 +280,6 @@ class Onward:
         """What sessions are notified of, and how it is delivered."""
         backend, clock, server = self.backend, self.clock, self.roster.server
         self.notifications = NotificationStore(backend, clock)
-        self.preferences = PreferenceStore(backend, clock)
         self.hub = Hub(
             backend,
             clock,
@@ -272,6 +314,8 @@ class Onward:
         self.figures = projector.figures
         self._notifying = NotificationRunner(backend, projector, clock, self.duty(projector.name))
         self._calling_back = LazyTail(backend, callbacks, clock, duty=self.duty(callbacks.name))
+        undoing = Compensations(self.dispatcher, self.catalog)
+        self._undoing = LazyTail(backend, undoing, clock, duty=self.duty(undoing.name))
         self.dispatcher.before_first = {
             "session": self._notifying.open,
             "callback_url": self._calling_back.open,
@@ -306,22 +350,30 @@ class Onward:
             self._background.every(1, self._chronicle.step)
         await self.roster.beat()
         await self.roster.refresh()
-        # Before the first worker asks: it would be handed the tasks of a queue that is paused.
+        # Before the first worker asks: it would be handed the tasks of a queue that is paused, or
+        # more than a limit lets run.
         await self.dispatcher.pressure.weigh()
+        await self.catalog.renew()
         if self._builtin is not None:
             bodies = [encode(service.declaration()).encode() for service in self._services.values()]
             await self.services.declare_all(OPERATOR, bodies)
             await self._builtin.start()
         self._background.every(settings.lease_ms / 3000, self.dispatcher.beat)
+        await self.offers.look()
+        self._background.every(LOOK_FOR_IDLE_S, self.offers.look)
         self._background.every(1, self.dispatcher.reread)
         self._background.every(1, self.dispatcher.pressure.weigh)
+        self._background.every(CATALOG_MS / 1000, self.catalog.renew)
         self._background.every(1, self.backend.maintain)
         self._background.every(RENEW_MS / 1000, self.readers.retire_silent)
         self._background.every(STEP_MS / 1000, self.history.sample)
+        self._background.every(MINUTE_MS / 1000, self.minutes.sample)
         self._background.run(self.schedules.scheduler.run(troubles))
         self._background.run(self.roster.run())
         self._push.start()
         self._flow_runner.start()
+        self._batches.start()
+        self._operations.start()
         self._start_webhooks()
         if self._redis is not None:
             self._start_streams(self._redis)
@@ -338,6 +390,7 @@ class Onward:
         self._webhooks.start()
         self._background.run(self._notifying.run(troubles))
         self._background.run(self._calling_back.run(troubles))
+        self._background.run(self._undoing.run(troubles))
         if self.settings.alert_urls:
             self._background.every(LOOK_S, self.alerts.look)
 
@@ -380,12 +433,12 @@ class Onward:
     async def _read_depths(self) -> Collector:
         from onward.workers.streams import depths
 
-        return await depths.read(*self._open_streams())
+        return await depths.read(*self._open_streams(), await self.catalog.all())
 
     async def _count_consumers(self) -> int:
         from onward.workers.streams import depths
 
-        return await depths.consumers(*self._open_streams())
+        return await depths.consumers(*self._open_streams(), await self.catalog.all())
 
     def _open_streams(self) -> tuple[StreamConnections, Sequence[Dialect]]:
         if self.lines is None:
@@ -402,11 +455,14 @@ class Onward:
         """Take no more work; finish or hand back what runs."""
         self.ready = False
         grace_ms = self.settings.drain_ms
+        self._operating.drain()
         builtin = [] if self._builtin is None else [self._builtin.drain(grace_ms)]
         await asyncio.gather(
             self.sockets.close(grace_ms),
             self._push.drain(grace_ms),
             self._flow_runner.drain(grace_ms),
+            self._batches.drain(grace_ms),
+            self._operations.drain(grace_ms),
             self._webhooks.drain(grace_ms),
             self.hub.close(),
             *builtin,
@@ -422,6 +478,7 @@ class Onward:
         if self._wake_ups is not None:
             await self._wake_ups.close()
         await self._background.close()
+        await self.minutes.close()
         await self.task_logs.close()
         await self._notifying.close()
         if self._builtin is not None:

@@ -9,6 +9,9 @@ import msgspec
 LONGEST_DELAY_MS = 30 * 24 * 3_600_000  # that a worker may ask for before another try
 MOST_MESSAGE = 16_384  # characters of a fault
 MOST_DETAILS = 256 << 10  # bytes
+PERMANENT = frozenset(
+    {"InvalidInput", "SchemaInvalid", "MissingField", "AuthError", "PermissionDenied", "NotFound"}
+)
 UNKNOWN_SERVICE = "UnknownService"  # the kind of fault with which a worker returns a task
 
 
@@ -22,6 +25,15 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()
+
+
+def transient(fault: Fault) -> bool:
+    """The worker's `retryable` first, then the HTTP status, then the name; unknown: try again."""
+    if fault.retryable is not None:
+        return fault.retryable
+    if fault.status is not None and fault.status >= 400:
+        return fault.status >= 500 or fault.status in (408, 429)
+    return fault.kind not in PERMANENT
 
 
 def unknown_service(type_: str) -> Fault:

@@ -58,11 +58,6 @@ def run(
     for name, meant in unknown().items():
         hint = f"did you mean {meant}?" if meant else "docs/reference/settings.md lists them"
         log.warning("no such setting, it is ignored", name=name, hint=hint)
-    low_ms, high_ms = settings.min_task_timeout_ms, settings.max_task_timeout_ms
-    if not low_ms <= settings.task_timeout_ms <= high_ms:
-        log.warning(
-            "TASK_TIMEOUT_MS is out of bounds, it is clamped", low_ms=low_ms, high_ms=high_ms
-        )
     # A plain handler that computes in a thread holds the interpreter for a whole interval: at the
     # default of 5 ms every database statement beside it would wait as long.
     sys.setswitchinterval(0.0005)

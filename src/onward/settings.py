@@ -27,6 +27,7 @@ from onward.core.policy import (
     profiles,
 )
 from onward.core.pressure.breaker import BreakerRules
+from onward.wire.live import EnvironmentColor
 from onward.workers.http.address import Hosts
 
 Ms = Annotated[int, Field(ge=0)]
@@ -76,6 +77,8 @@ class Settings(BaseSettings):
     # Encryption at rest, as id:base64 one after the other: the first seals, all open.
     encryption_keys: SecretStr | None = _env("ONWARD_ENCRYPTION_KEYS", None)
     encryption_keys_file: str | None = _env("ONWARD_ENCRYPTION_KEYS_FILE", None)
+    # Of tasks, all are sealed, or those of services that are declared with `encrypt`.
+    encrypt: Literal["all", "declared"] = _env("ONWARD_ENCRYPT", "all")
     # A key for containers, with the scope admin, beside those in the ledger.
     admin_key: SecretStr | None = _env("ONWARD_ADMIN_KEY", None)
     # TLS without a proxy: files as PEM. Proxies whose X-Forwarded-* headers count.
@@ -119,6 +122,10 @@ class Settings(BaseSettings):
     alert_secret: SecretStr | None = _env("ONWARD_ALERT_SECRET", None)
     alert_hold_ms: Ms = _env("ONWARD_ALERT_HOLD_MS", 60_000)
     public_url: str | None = _env("ONWARD_PUBLIC_URL", None)  # as people reach it, for links
+
+    # Shown at the top of the page, so that nobody takes one server for another.
+    environment: Annotated[str, Field(max_length=40)] = _env("ONWARD_ENVIRONMENT", "")
+    environment_color: EnvironmentColor = _env("ONWARD_ENVIRONMENT_COLOR", "blue")
 
     # The dispatcher door.
     task_timeout_ms: Positive = _env("TASK_TIMEOUT_MS", 60_000)

@@ -46,6 +46,11 @@ class AgentApp(StreamApp):
         await self.publish(CREATE, body)
         return str(body["task_id"])
 
+    async def declare(self, name: str, *types: str, **more: Any) -> None:
+        body = {"name": name, "task_types": types, "via": "agent-stream", **more}
+        response = await self.http.post("/api/v2/services", json=body)
+        assert response.is_success, response.text
+
     async def publish(self, stream: str, data: Any) -> str:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         event = {
@@ -70,8 +75,8 @@ class AgentApp(StreamApp):
 
     # The service.
 
-    async def join(self, service: str = SERVICE, start: str = "0") -> None:
-        await self.redis.xgroup_create(CREATE, f"{service}-group", id=start, mkstream=True)
+    async def join(self, service: str = SERVICE, start: str = "0", stream: str = CREATE) -> None:
+        await self.redis.xgroup_create(stream, f"{service}-group", id=start, mkstream=True)
 
     async def get(
         self,
@@ -79,36 +84,44 @@ class AgentApp(StreamApp):
         worker: str = "1",
         types: tuple[str, ...] = ("report.generate",),
         timeout: float = 60,
+        stream: str = CREATE,
     ) -> tuple[str, dict[str, Any]]:
         """The next entry that is for this service; others are acknowledged and forgotten."""
         group = f"{service}-group"
         until = time.monotonic() + timeout
         while time.monotonic() < until:
             reply = await self.redis.xreadgroup(
-                group, f"{service}-worker-{worker}", {CREATE: ">"}, count=1, block=200
+                group, f"{service}-worker-{worker}", {stream: ">"}, count=1, block=200
             )
             for entry, fields in reply[0][1] if reply else ():
                 event = _event(fields)
                 if event["data"]["task_type"] in types:
                     return entry.decode(), event
-                await self.redis.xack(CREATE, group, entry)
+                await self.redis.xack(stream, group, entry)
         raise AssertionError(f"nothing for {service}: {await self._state()}")
 
-    async def fall_silent(self, entry: str, worker: str = "1", service: str = SERVICE) -> None:
+    async def fall_silent(
+        self, entry: str, worker: str = "1", service: str = SERVICE, stream: str = CREATE
+    ) -> None:
         """As if nothing had been heard of who has it for the whole timeout."""
         idle = int(self.settings.visibility_timeout_s * 1000)
         group, name = f"{service}-group", f"{service}-worker-{worker}"
-        await self.redis.xclaim(CREATE, group, name, 0, [entry], idle=idle, justid=True)
+        await self.redis.xclaim(stream, group, name, 0, [entry], idle=idle, justid=True)
 
     async def finish(
-        self, entry: str | None, task: str, result: Any = None, service: str = SERVICE
+        self,
+        entry: str | None,
+        task: str,
+        result: Any = None,
+        service: str = SERVICE,
+        stream: str = CREATE,
     ) -> None:
         done = {
             "task_id": task, "status": "success", "result": result, "duration_ms": 5,
             "completed_by": service,
         }  # fmt: skip
         await self.publish(COMPLETED, done)
-        await self._ack(entry, service)
+        await self._ack(entry, service, stream)
 
     async def fail_with(
         self, entry: str | None, task: str, code: str, service: str = SERVICE, **error: Any
@@ -120,9 +133,9 @@ class AgentApp(StreamApp):
         await self.publish(FAILED, said)
         await self._ack(entry, service)
 
-    async def _ack(self, entry: str | None, service: str) -> None:
+    async def _ack(self, entry: str | None, service: str, stream: str = CREATE) -> None:
         if entry is not None:
-            await self.redis.xack(CREATE, f"{service}-group", entry)
+            await self.redis.xack(stream, f"{service}-group", entry)
 
     # What is there.
 

@@ -31,7 +31,7 @@ from tests.running_app import App, running_app
 from tests.servers import fresh_url
 from tests.support import wait_until
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operations" / "running.md"
 TASKS = "onward_agent_tasks_total"
 DURATION = "onward_agent_task_duration_seconds"
 DELAY = "onward_notification_delay_seconds"

@@ -30,9 +30,9 @@ WORKER = Path(__file__).with_name("reporter.py")
 
 
 @contextmanager
-def app(folder: Path, wait_ms: int) -> Iterator[Server]:
+def app(folder: Path, wait_ms: int, **more: Any) -> Iterator[Server]:
     """A server with a worker, whose calls wait so long for their answer."""
-    with serving(folder, ONWARD_MCP_WAIT_MS=wait_ms) as server:
+    with serving(folder, ONWARD_MCP_WAIT_MS=wait_ms, **more) as server:
         command = (sys.executable, "-m", "onward.cli", "worker", f"{WORKER}:worker")
         env = {"ONWARD_URL": server.url}
         worker = Process(*command, env=env, log=folder / "worker.log")
@@ -364,6 +364,65 @@ async def test_a_session_that_a_call_names_wins_over_the_one_it_was_given(
     assert refused["isError"], "a session that the client chose is the only one"
 
 
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_call_names_its_session_where_the_client_chose_none(
+    server: Server, http: httpx2.AsyncClient, mode: Any
+) -> None:
+    session = f"grace-{mode}"
+    async with speaking(server, None, mode=mode) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        for name in ("report", "say", "report_task_tool", "get_task_result_tool"):
+            assert "session_id" in tools[name].input_schema["properties"], name
+        assert tools["report"].input_schema["required"] == ["quarter"]
+        done = await client.call_tool("report", {"quarter": "Q4", "session_id": session})
+        said = await client.call_tool("say", {"payload": "hi", "session_id": session})
+        refused = await client.call_tool("say", {"payload": "hi", "session_id": ""})
+    assert text(done) == '{"file":"Q4.pdf"}'
+    assert text(said) == "hi"
+    assert refused.is_error
+    items = (await http.get(f"/api/v2/sessions/{session}/tasks")).json()["items"]
+    assert [(task["type"], task["payload"]) for task in items] == [
+        ("say", "hi"),
+        ("report", {"quarter": "Q4"}),
+    ]
+
+
+async def test_a_client_that_chose_a_session_is_shown_no_other(server: Server) -> None:
+    async with speaking(server, "heidi") as client:
+        for tool in (await client.list_tools()).tools:
+            assert "session_id" not in tool.input_schema.get("properties", {}), tool.name
+
+
+async def test_a_handle_is_given_only_where_it_is_found_again(
+    server: Server, http: httpx2.AsyncClient
+) -> None:
+    """It is looked up in the session of the connection: another one's would be lost."""
+    extension = TasksExtension()
+    async with speaking(server, None, extensions=[extension]) as client:
+        done = await client.call_tool(
+            "report", {"quarter": "Q1", "seconds": 1.5, "session_id": "ivan"}
+        )
+    assert extension.handles == []
+    assert done.structured_content["status"] == "completed"
+
+
+async def test_a_flow_is_called_and_waited_for(server: Server, http: httpx2.AsyncClient) -> None:
+    nodes = {"a": {"kind": "timer", "params": {"delay_ms": 10}}}
+    definition = {"start": "a", "nodes": nodes, "tool": {"description": "Wind the clock."}}
+    await http.post("/api/v2/flows", json={"name": "wind", "definition": definition})
+    async with speaking(server, "judy") as client:
+
+        async def offered() -> Any:
+            return {tool.name: tool for tool in (await client.list_tools()).tools}
+
+        tools = await wait_until(offered, holds=lambda found: "wind" in found)
+        done = await client.call_tool("wind", {"clock": "hall"})
+    assert tools["wind"].description == "Wind the clock. By the flow wind."
+    assert done.structured_content["status"] == "completed"
+    (run,) = (await http.get("/api/v2/runs?flow=wind")).json()["items"]
+    assert (run["session_id"], run["params"]) == ("judy", {"clock": "hall"})
+
+
 async def test_news_come_with_the_next_answer_and_once(
     server: Server, http: httpx2.AsyncClient
 ) -> None:
@@ -471,3 +530,8 @@ async def test_a_server_that_goes_down_cancels_nothing(tmp_path: Path, mode: Any
         with serving(tmp_path) as second:
             answer = HTTP.get(f"{second.url}/api/v2/tasks/{task['id']}")
             assert answer.json()["state"] == "queued"
+
+
+def asked(tool: str, arguments: dict[str, Any], *, id: int = 1) -> dict[str, Any]:
+    params = {"name": tool, "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}

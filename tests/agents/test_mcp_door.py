@@ -11,6 +11,7 @@ import pytest
 from onward.doors.mcp import door as mcp
 from onward.doors.mcp.door import KEY, Exchange, McpDoor
 from onward.native.caller import OPERATOR
+from onward.native.tools.tools import SessionArgument
 from tests.running_app import App
 from tests.support import wait_until
 
@@ -47,13 +48,15 @@ async def test_news_are_read_only_if_the_answer_was_written_out(
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         exchange = scope["state"][KEY]
-        tool = await here._toolbox.find(OPERATOR, "list_user_tasks_tool")
+        tool = await here._toolbox.find(
+            OPERATOR, "list_user_tasks_tool", session=SessionArgument.BOUND
+        )
         reply = await here._toolbox.run(OPERATOR, tool, {}, exchange.session)
         exchange.replies.append(reply)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x", "more_body": not arrives})
 
-    here._serve = serve
+    here._opened = serve, forbidden
     await called(app, "/mcp", leaves=False)
     assert await unread(app) == left
 
@@ -65,6 +68,10 @@ async def test_a_caller_who_left_has_been_told_nothing(app: App, leaves: bool, l
     sent = await called(app, "/api/v2/tools/list_user_tasks_tool", leaves=leaves)
     assert sent[0]["status"] == 200
     assert await unread(app) == left
+
+
+async def forbidden(*_: object) -> None:
+    raise AssertionError("nothing is resumed here")
 
 
 async def called(app: App, path: str, *, leaves: bool) -> list[Any]:

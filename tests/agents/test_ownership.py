@@ -30,7 +30,7 @@ NAMES_A_TASK = re.compile(r"{(task_id|run_id|approval_id)}")
 def _routes() -> list[str]:
     web = build(Settings(ledger="sqlite:///:memory:")).web
     return sorted(
-        f"{method} {route.path}"
+        f"{method} {route.path}".replace("{session_id:path}", "{session_id}")
         for route in iter_route_contexts(web.routes)
         for method in set(route.methods or ("WS",))
     )
@@ -40,7 +40,9 @@ ROUTES = _routes()
 
 # Whoever comes here says whose it is, and is shown nothing of anybody else's.
 SESSION = [route for route in ROUTES if "{session_id}" in route]
-TOOLS = ["GET /api/v2/tools", "POST /api/v2/tools/{name}", "POST /mcp"]
+TOOLS = [
+    "GET /api/v2/tools", "POST /api/v2/tools/{name}", "POST /mcp", "GET /mcp", "HEAD /mcp",
+]  # fmt: skip
 
 # The operator's: without keys, /api/v2 shows every task to whoever may call it. Workers are
 # the operator's, too.
@@ -49,8 +51,12 @@ OPERATOR = [
     "GET /api/v2/approvals",
     "GET /api/v2/approvals/{approval_id}",
     "GET /api/v2/attention",
+    "GET /api/v2/batches/{batch_id}",
     "GET /api/v2/dead-letters",
     "GET /api/v2/live",
+    "GET /api/v2/series",
+    "GET /api/v2/operations",
+    "GET /api/v2/operations/{operation_id}",
     "GET /api/v2/runs",
     "GET /api/v2/runs/{run_id}",
     "GET /api/v2/runs/{run_id}/shared",
@@ -64,11 +70,16 @@ OPERATOR = [
     "POST /api/v2/approvals/{approval_id}/reject",
     "POST /api/v2/dead-letters/abandon",
     "POST /api/v2/dead-letters/replay",
+    "POST /api/v2/operations/{operation_id}/cancel",
     "POST /api/v2/runs",
     "POST /api/v2/runs/{run_id}/cancel",
     "POST /api/v2/runs/{run_id}/fork",
     "POST /api/v2/runs/{run_id}/signal",
     "POST /api/v2/tasks",
+    "POST /api/v2/tasks/batch",
+    "POST /api/v2/tasks/cancel",
+    "POST /api/v2/tasks/delete",
+    "POST /api/v2/tasks/retry",
     "POST /api/v2/tasks/{task_id}/cancel",
     "POST /api/v2/tasks/{task_id}/chunks",
     "POST /api/v2/tasks/{task_id}/effects/{name:path}",
@@ -104,7 +115,7 @@ PLAIN = re.compile(
     r"|/api/openai|/v1/(chat/completions|responses|models(/{model})?)|/api/v1/tasks/{task_type}/?|/tasks"
     r"|/api/v1/queues/status/?|/health|/ready|/metrics|/openapi.json|/ui(/{path:path})?"
     r"|/flows(/version)?|(/workers)?/(allocate|deregister|heartbeat|list|register)"
-    r"|/api/v2/(audit|encryption|flows|keys|log|login|logout|me|queues|schedules|services|workers)(/.*)?"
+    r"|/api/v2/(audit|encryption|flows|keys|limits|log|login|logout|me|queues|schedules|services|workers)(/.*)?"
     r")"
 )
 
@@ -365,7 +376,8 @@ def _methods() -> list[str]:
 
     from onward.doors.mcp import server as mcp_server
 
-    server = mcp_server.build(_Nobody(), wait_ms=1, ready=lambda: True).app  # type: ignore[arg-type]
+    manager, _ = mcp_server.build(_Nobody(), wait_ms=1, ready=lambda: True)  # type: ignore[arg-type]
+    server = manager.app
     return sorted(
         method
         for method, entry in server._request_handlers.items()

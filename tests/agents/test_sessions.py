@@ -126,23 +126,30 @@ async def test_an_idempotency_key_is_the_sessions_own(sessions: Sessions) -> Non
     assert len({first, *others}) == 3
 
 
-@pytest.mark.parametrize("session", ["x" * 129, "%00", "%0a"])
-async def test_what_is_no_session_id_is_refused(sessions: Sessions, session: str) -> None:
+@pytest.mark.parametrize(("session", "status"), [("x" * 129, 422), ("%00", 422), ("%0a", 404)])
+async def test_what_is_no_session_id_is_refused(
+    sessions: Sessions, session: str, status: int
+) -> None:
     answer = await sessions.app.get(f"/api/v2/sessions/{session}/notifications")
-    assert answer.status_code == 422
+    assert answer.status_code == status  # a path has no lines
 
 
 @pytest.mark.contract("S2-6")
 async def test_preferences_are_kept_and_a_secret_is_shown_once(sessions: Sessions) -> None:
     path = "/api/v2/sessions/s1/preferences"
-    every = ["task_completed", "task_failed", "task_timeout"]
-    usual = {"push": True, "types": every, "webhook": None}
+    every = ["task_completed", "task_failed", "task_timeout", "approval_requested"]
+    usual = {"push": True, "types": every, "webhook": None, "priority": "normal"}
     assert (await sessions.app.get(path)).json() == usual
     webhook = {"url": "http://127.0.0.1:9/hook"}
     first = (await sessions.prefer(push=False, types=["task_failed"], webhook=webhook)).json()
     secret = first["webhook"].pop("secret")
     assert secret.startswith("whsec_")
-    wished = {"push": False, "types": ["task_failed"], "webhook": {**webhook, "types": every}}
+    wished = {
+        "push": False,
+        "types": ["task_failed"],
+        "webhook": {**webhook, "types": every},
+        "priority": "normal",
+    }
     assert first == wished
     assert (await sessions.app.get(path)).json() == wished
     again = await sessions.prefer(push=False, types=["task_failed"], webhook=webhook)
@@ -152,9 +159,35 @@ async def test_preferences_are_kept_and_a_secret_is_shown_once(sessions: Session
     assert (await sessions.prefer()).json() == usual
 
 
+@pytest.mark.contract("S2-11")
+async def test_a_sessions_priority_is_that_of_its_work_that_names_none(sessions: Sessions) -> None:
+    app = sessions.app
+    assert (await sessions.prefer(priority="high")).json()["priority"] == "high"
+
+    async def priority(path: str, **body: Any) -> str:
+        task = (await app.post(path, {"type": "t", **body})).json()["id"]
+        return str((await app.get(f"/api/v2/tasks/{task}")).json()["priority"])
+
+    assert await priority("/api/v2/sessions/s1/tasks") == "high"
+    assert await priority("/api/v2/tasks", session_id="s1") == "high"
+    assert await priority("/api/v2/tasks", session_id="s1", priority="low") == "low"
+    assert await priority("/api/v2/tasks", session_id="s2") == "normal"
+    assert await priority("/api/v2/tasks") == "normal"
+    flow = {"start": "t", "nodes": {"t": {"kind": "timer", "params": {"delay_ms": 1}}}}
+    await app.post("/api/v2/flows", {"name": "f", "definition": flow})
+    run = (await app.post("/api/v2/runs", {"flow": "f", "session_id": "s1"})).json()["id"]
+    assert (await app.get(f"/api/v2/tasks/{run}")).json()["priority"] == "high"
+    key = {"session_id": "s1", "idempotency_key": "k"}
+    first = (await app.post("/api/v2/tasks", {"type": "t", **key})).json()["id"]
+    await sessions.prefer(priority="low")
+    again = await app.post("/api/v2/tasks", {"type": "t", **key})
+    assert again.json()["id"] == first, "the same request, whatever the session prefers by now"
+
+
 @pytest.mark.parametrize(
     "wishes",
     [
+        {"priority": "urgent"},
         {"types": ["task_exploded"]},
         {"push": "yes"},
         {"nonsense": 1},

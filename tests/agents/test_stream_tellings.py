@@ -100,7 +100,8 @@ async def test_a_rejected_and_a_canceled_task_are_told_as_failed(agents: AgentAp
     await agents.cancel(stopped)
     told = (await agents.told(FAILED, 2))[1]
     assert (told["data"]["task_id"], told["data"]["error"]["code"]) == (stopped, "CANCELED")
-    assert len(await agents.notices("user-1")) == 1, "whoever cancels knows"
+    kinds = [notice["event_type"] for notice in await agents.notices("user-1")]
+    assert kinds == ["approval_requested", "task_failed"], "whoever cancels knows"
 
 
 @pytest.mark.contract("S2-7")
@@ -246,7 +247,9 @@ async def test_events_seen_twice_are_told_once_and_an_answer_across_batches_is_n
     await agents.over(task)
     await agents.notices("user-1", 2)
     onward = agents.app.onward
-    again = AgentStreams(onward.backend, agents.redis, onward.clock, prefix="")
+    again = AgentStreams(
+        onward.backend, agents.redis, onward.clock, prefix="", catalog=onward.catalog
+    )
     log: list[Event] = []
     for id in (native, task):
         log += (await onward.backend.tasks.events(after="0", limit=100, task=id)).items

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -443,6 +444,13 @@ async def test_a_task_under_way_is_asked_to_stop_and_one_that_waits_is_withdrawn
     (told,) = await agents.told(FAILED)
     assert (told["data"]["task_id"], told["data"]["error"]["code"]) == (other, "CANCELED")
 
+    async def shown() -> bool:
+        found = await agents.redis.hgetall(f"task:{other}")
+        over = found.get(b"status") == b"failed"
+        return over and bool(json.loads(found[b"error"])["code"] == "CANCELED")
+
+    await agents.until(shown)
+
 
 @LEDGERS
 async def test_a_server_that_comes_back_goes_on_where_it_stopped(
@@ -457,6 +465,11 @@ async def test_a_server_that_comes_back_goes_on_where_it_stopped(
         ]
         taken = [await agents.get() for _ in range(2)]
         await agents.phase(tasks[1], "running")
+
+        async def all_offered() -> bool:
+            return await agents.length(CREATE) == 3
+
+        await agents.until(all_offered)
         await agents.shut()
         await agents.finish(taken[0][0], tasks[0], "while it was away")
         await agents.open()

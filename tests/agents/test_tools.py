@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onward.native.tools.tools import tools_of
+from onward.native.tools.tools import SessionArgument, tools_of
 from onward.services.catalog import Declared
 from tests.running_app import App, running_app
 
@@ -337,7 +337,7 @@ def test_a_schema_inside_another_still_finds_its_own_parts() -> None:
     schema = REPORT["schema"]["report.generate"]  # type: ignore[index]
     for types in (("r",), ("r", "s")):
         service = Declared(name="r", task_types=types, schema={"r": schema})
-        whole = tools_of([service], bound=True)[0].parameters
+        whole = tools_of([service], session=SessionArgument.BOUND)[0].parameters
         validator = jsonschema_rs.validator_for(json.dumps(whole))
         assert validator.is_valid({"task_type": "r", "parameters": {"quarter": "Q1"}})
         if len(types) == 1:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
+from pydantic import BaseModel
 
 from onward.client import tools
 from onward.client.errors import ProblemError, Unreachable
@@ -19,6 +20,12 @@ from onward.native.tools.tools import tools_of
 from onward.services.catalog import Declared
 from tests.client.conftest import served
 from tests.processes import free_port
+
+
+class Order(BaseModel):
+    """An order as the shop keeps it."""
+
+    item: str
 
 
 @pytest.fixture
@@ -89,6 +96,19 @@ async def test_the_same_with_an_event_loop(url: str) -> None:
         assert said["status"] == "pending"
 
 
+@pytest.mark.contract("S2-1")
+async def test_only_the_tools_of_chosen_services_are_made(url: str) -> None:
+    follow_up = {"cancel_task_tool", "get_task_result_tool", "list_user_tasks_tool"}
+    chosen = await asyncio.to_thread(tools, url, "ada", services=["report"])
+    assert {tool.__name__ for tool in chosen} == {"report_task_tool", *follow_up}
+    async with Client(url) as client:
+        none = await client.tools("ada", services=["mail", "flow:x"])
+        assert {tool.__name__ for tool in none} == follow_up
+    (report,) = [tool for tool in chosen if tool.__name__ == "report_task_tool"]
+    handed = await asyncio.to_thread(report, task_type="report", parameters={"quarter": "Q4"})
+    assert handed["task_id"]
+
+
 async def test_what_goes_wrong_is_raised_in_words(url: str) -> None:
     by_name = await named(url)
 
@@ -109,13 +129,38 @@ def test_tools_say_what_a_function_does_and_returns() -> None:
         """Adds two
         numbers.
 
-        Not for the agent.
+        Use it for whole numbers only.
+
+        Args:
+            a: the first one
         """
         return a + b
 
     service = msgspec.convert(Service(add).declaration(), Declared)
     hand_off, *_, direct = tools_of([service], direct=True)
-    assert direct.description == "Adds two numbers. By the service add."
-    assert hand_off.description.startswith("Adds two numbers. Hands a task to the service add")
+    purpose = "Adds two numbers. Use it for whole numbers only."
+    assert direct.description == f"{purpose} By the service add."
+    assert hand_off.description.startswith(f"{purpose} Hands a task to the service add")
+    assert direct.parameters["properties"]["a"]["description"] == "the first one"
+    assert hand_off.parameters["properties"]["parameters"]["properties"]["a"]["description"]
     result = direct.output["properties"]["result"]
     assert result == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+
+
+@pytest.mark.contract("S2-1")
+def test_a_description_ends_where_model_providers_would_cut_it() -> None:
+    long = "\n\n".join(f"Paragraph {number}. {'word ' * 50}" for number in range(10))
+    service = Declared(name="report", task_types=("report",), description=long)
+    for tool in tools_of([service], direct=True):
+        assert len(tool.description) <= 1_024
+    assert "Paragraph 1." in tools_of([service])[0].description
+
+
+@pytest.mark.contract("S2-1")
+def test_a_handlers_own_words_come_before_those_of_its_model() -> None:
+    async def charge(order: Order) -> None:
+        """Charge an order."""
+
+    service = msgspec.convert(Service(charge).declaration(), Declared)
+    *_, direct = tools_of([service], direct=True)
+    assert direct.description == "Charge an order. By the service charge."

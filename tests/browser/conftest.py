@@ -63,8 +63,9 @@ class Site:
             log=self._folder / "worker.log",
         )
 
-    def restart(self) -> None:
-        self.server = Server(self._folder, up=True, port=self.server.port, ONWARD_DRAIN_MS=500)
+    def restart(self, **settings: str) -> None:
+        port = self.server.port
+        self.server = Server(self._folder, up=True, port=port, ONWARD_DRAIN_MS=500, **settings)
         self.server.wait_ready()
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ def site(tmp_path: Path, browser: Browser) -> Iterator[Site]:
 
 @pytest.fixture
 def axe() -> Callable[[Page], list[str]]:
-    """What is serious on a page, in every size and colour, each with the elements it is about."""
+    """What axe finds on a page, in every size and colour, each with the elements it is about."""
     found = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
     if not found.exists():
         pytest.skip("axe is not installed (cd web && npm ci)")
@@ -136,7 +137,6 @@ def axe() -> Callable[[Page], list[str]]:
             found += [
                 f"{name}: {one['id']}: {', '.join(node['html'] for node in one['nodes'][:3])}"
                 for one in report["violations"]
-                if one["impact"] in ("serious", "critical")
             ]
             if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                 found.append(f"{name}: wider than the screen")

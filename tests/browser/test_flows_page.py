@@ -427,7 +427,7 @@ def test_the_shared_state_is_shown_at_any_step(site: Site) -> None:
         expect(after.locator(".json-changed")).to_contain_text("second")
         expect(after).to_contain_text("first")
         # The same from the timeline, and from the graph.
-        page.locator(".steps").get_by_role("button", name="one").click()
+        page.locator(".steps").get_by_role("button", name="one", exact=True).click()
         expect(slider).to_have_attribute("aria-valuetext", "step 1, one")
         expect(after.locator(".json-changed")).to_contain_text("first")
         node(page, "two").click()
@@ -500,3 +500,19 @@ def test_more_runs_come_as_one_scrolls(site: Site) -> None:
         expect(page.get_by_text("130 runs", exact=True)).to_be_attached()
         page.evaluate("scrollTo(0, document.body.scrollHeight)")
         expect(page.get_by_role("link", name=first[-12:])).to_be_visible()
+
+
+def test_a_flow_is_rolled_back_to_an_older_version(site: Site) -> None:
+    publish(site, "short", {"start": "one", "nodes": {"one": TIMER}, "edges": []})
+    later = {"kind": "timer", "params": {"delay_ms": 2}}
+    definition = {"start": "one", "nodes": {"one": later}, "edges": []}
+    site.post("/api/v2/flows/short/versions", {"definition": definition})
+    with site.page("/flows/short?tab=versions") as page:
+        page.get_by_role("button", name="Roll back to version 1").click()
+        dialog = page.get_by_role("dialog", name="Roll back to version 1?")
+        expect(dialog.locator(".diff-new")).to_contain_text('"delay_ms": 1')
+        dialog.get_by_role("button", name="Publish version 3").click()
+        expect(dialog).to_have_count(0)
+    found = site.get("/api/v2/flows/short")
+    assert found["version"] == 3
+    assert found["definition"]["nodes"]["one"]["params"] == {"delay_ms": 1}

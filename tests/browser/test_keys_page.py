@@ -31,7 +31,7 @@ def get(site: Site, path: str, token: str) -> Any:
 
 
 def log_in(page: Page, token: str) -> None:
-    page.get_by_label("Key").fill(token)
+    page.get_by_label("Key", exact=True).fill(token)
     with page.expect_response("**/api/v2/login"):  # a page left before has no cookie yet
         page.get_by_role("button", name="Log in").click()
 

@@ -77,8 +77,8 @@ def test_what_is_pushed_to_a_session_is_chosen_by_hand(site: Site) -> None:
         page.get_by_label("overdue").uncheck()
         poll_until(
             lambda: (
-                site.get("/api/v2/sessions/ann/preferences")["types"]
-                == ["task_completed", "task_failed"]
+                set(site.get("/api/v2/sessions/ann/preferences")["types"])
+                == {"task_completed", "task_failed", "approval_requested"}
             )
         )
         expect(page.get_by_label("overdue")).not_to_be_checked()

@@ -107,3 +107,19 @@ def test_changes_are_of_meaning_and_not_of_writing() -> None:
         "+ edge a ─ x → c",
         "- edge a ─ default → b",
     ]
+
+
+def test_that_agents_are_offered_a_flow_is_a_change() -> None:
+    def told(before: object, after: object) -> list[str]:
+        nodes = {"a": {"kind": "timer", "params": {"delay_ms": 1}}}
+        old, new = (parse({"start": "a", "nodes": nodes, "tool": each}) for each in (before, after))
+        return [str(change) for change in changes(old, new)]
+
+    assert told(None, False) == told(True, {}) == []
+    assert told(None, True) == ["~ tool: agents are offered it"]
+    assert told(True, None) == ["~ tool: agents are no longer offered it"]
+    named = {"description": "Close the books.", "parameters": {"type": "object"}}
+    assert told(True, named) == ["~ tool: description"]
+    assert told(named, {**named, "parameters": {"type": "object", "required": ["x"]}}) == [
+        "~ tool: parameters"
+    ]

@@ -159,6 +159,7 @@ async def site(request: pytest.FixtureRequest) -> Any:
         return LedgerTransport(
             settings,
             name=str(me.worker_id),
+            most={},
             slots=1,
             services={name: service for name, service in services.items() if name is not None},
             groups={},

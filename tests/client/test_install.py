@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = {
     "Client", "SyncClient", "Worker", "Context", "Retry", "Flow", "Refused", "TryAgain",
     "CallFailed", "EffectUnknown", "OnwardError", "Unreachable", "ProblemError", "TaskFailed",
-    "StillRunning", "enqueue",
+    "StillRunning", "enqueue", "Concurrency", "RateLimit", "Batch",
 }  # fmt: skip
 
 

@@ -143,6 +143,10 @@ async def test_a_handler_is_told_of_its_task_and_its_service_is_declared(
     assert (task.result["taskId"], task.result["attempt"], task.result["key"]) == (task.id, 1, "k")
     declared = {service.name: service for service in await client.services()}["echo"]
     assert declared.schema["echo"]["properties"] == {"n": {"type": "integer"}}
+    assert (declared.description, declared.output) == (
+        "Says it again.",
+        {"echo": {"type": "object"}},
+    )
     assert (declared.timeout_ms, declared.max_retries) == (60_000, 7)
 
 

@@ -9,13 +9,16 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 from onward import (
+    Batch,
     CallFailed,
     Client,
+    Concurrency,
     Context,
     EffectUnknown,
     Flow,
     OnwardError,
     ProblemError,
+    RateLimit,
     Refused,
     Retry,
     StillRunning,
@@ -24,13 +27,26 @@ from onward import (
     TryAgain,
     Unreachable,
     Worker,
+    enqueue,
 )
+from onward.flow.builder import Step, params, shared
 from onward.testing import Sandbox
+from onward.wire.approvals import ApprovalView
+from onward.wire.attention import AttentionItem
 from onward.wire.base import Page
+from onward.wire.batches import BatchView
+from onward.wire.dead_letters import Abandoned, Replayed
 from onward.wire.flows import FlowView
+from onward.wire.keys import AuditEntry, KeyCreated
+from onward.wire.limits import LimitView
 from onward.wire.logs import LogRecord
-from onward.wire.schedules import ScheduleView
+from onward.wire.operations import OperationView
+from onward.wire.queues import QueueView
+from onward.wire.runs import RunDetail, RunView
+from onward.wire.schedules import ScheduleDetail, ScheduleView
+from onward.wire.services import ServiceView
 from onward.wire.tasks import Explanation, TaskEvent, TaskView
+from onward.wire.workers import WorkerView
 
 
 @dataclass
@@ -75,6 +91,62 @@ def plain(ctx: Context, number: int) -> Receipt:
 @worker.service
 async def bare(number: int) -> list[Receipt]:
     return [Receipt(number)]
+
+
+flow = Flow("greetings")
+each = flow.foreach("each", "greet", input=params.names, output="said", max_parallel=4)
+ask = flow.approval("ask", reason="May they go out?", input=shared.said)
+assert_type(each >> ask, Step)
+send = flow.executor("send", "bare", input={"number": params.number}, compensate="plain")
+assert_type(ask - "approved" >> send, Step)
+
+
+async def many(client: Client) -> None:
+    batch = await client.submit_many(greet, [{"name": "Ada"}], name="greetings", tags=["x"])
+    assert_type(batch, Batch)
+    assert_type(await batch.wait(timedelta(minutes=1)), BatchView)
+    assert_type(await batch.results(), list[Any])
+    async for task in batch:
+        assert_type(task, TaskView)
+    assert_type(await client.operations.cancel(tag="x", dry_run=True), OperationView)
+    assert_type((await client.operations.list()).items, tuple[OperationView, ...])
+    await client.submit("plain", 1, unique={"key": "one"}, debounce={"key": "k", "ms": 100})
+    limit = await client.limits.put(
+        "openai", concurrency=Concurrency(total=5), rate=[RateLimit(count=10, per_ms=1000)]
+    )
+    assert_type(limit, LimitView)
+
+
+def many_in_threads(client: SyncClient) -> None:
+    batch = client.submit_many("plain", range(3))
+    assert_type(batch.wait(), BatchView)
+    assert_type(list(batch), list[TaskView])
+
+
+async def parts(client: Client) -> None:
+    assert_type(await client.flows.start("greetings", {"names": ["Ada"]}), RunView)
+    assert_type(await client.flows.run("greetings", {"names": ["Ada"]}), dict[str, Any])
+    assert_type(await client.runs.get("id"), RunDetail)
+    assert_type(await client.runs.wait("id", 1000), RunDetail)
+    assert_type(await client.runs.fork("id", "send"), RunView)
+    assert_type(await client.schedules.put("nightly", type="bare", cron="@daily"), ScheduleDetail)
+    assert_type(await client.queues.pause("bare", reason="a deployment"), QueueView)
+    assert_type((await client.approvals()).items, tuple[ApprovalView, ...])
+    assert_type(await client.approve("id", comment="as agreed"), ApprovalView)
+    assert_type(await client.replay(["id"], rate=5, dry_run=True), Replayed)
+    assert_type(await client.abandon(["id"], reason="too late"), Abandoned)
+    assert_type(await client.workers(), tuple[WorkerView, ...])
+    assert_type(await client.services(), tuple[ServiceView, ...])
+    assert_type(await client.attention(), tuple[AttentionItem, ...])
+    assert_type(await client.keys.create("web", ["submit"]), KeyCreated)
+    assert_type(await client.keys.audit(by="web"), Page[AuditEntry])
+    assert_type(await client.callback_secret(), str)
+    async for record in client.follow_task_logs("id"):
+        assert_type(record, LogRecord)
+
+
+def in_a_transaction(connection: object) -> str:
+    return str(enqueue(connection, "bare", {"number": 1}, priority="low"))
 
 
 async def calls(client: Client) -> None:

@@ -19,15 +19,19 @@ from onward.core.contract import (
     Moved,
     Query,
     Submission,
+    Unique,
     Verdict,
 )
+from onward.core.limits import Bound, Usage
 from onward.core.outcome import Outcome, Succeeded
 from onward.core.task import Claimed, Event, Instant, Lane, Letter, Note, State, Task
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, an_ask
 
 
-def submission(task: Task, *, cap: int | None = None, key: Key | None = None) -> Submission:
-    return Submission(*machine.born(task, PROFILES[task.profile]), cap, key)
+def submission(
+    task: Task, *, cap: int | None = None, key: Key | None = None, unique: Unique | None = None
+) -> Submission:
+    return Submission(*machine.born(task, PROFILES[task.profile]), cap, key, unique)
 
 
 class Driver:
@@ -51,6 +55,20 @@ class Driver:
     async def claim(self, *queues: str, limit: int = 1, **more: Any) -> list[Claimed]:
         ask = an_ask(*queues, limit=limit, **more)
         return list(await self.store.claim([ask], now=self.now))
+
+    async def claim_all(self, *queues: str, limit: int = 1, **more: Any) -> list[Claimed]:
+        """As long as a claim gives something."""
+        found: list[Claimed] = []
+        while claimed := await self.claim(*queues, limit=limit, **more):
+            found += claimed
+        return found
+
+    async def usage(self, bound: Bound, partition: str = "") -> Usage:
+        (usage,) = await self.store.usage([bound], partition, now=self.now)
+        return usage
+
+    async def start_at(self, *queues: str, bounds: tuple[Bound, ...]) -> Mapping[str, Instant]:
+        return await self.store.start_at(an_ask(*queues, bounds=bounds).wants, now=self.now)
 
     async def running(self, **fields: Any) -> Claimed:
         """A task of its own queue, claimed by a worker."""

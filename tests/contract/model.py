@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from onward.core.contract import Ask, Fate, LeaseRenewal, LeaseStatus, Move, Submission, Verdict
+from onward.core.limits import Bound, Micros
 from onward.core.machine import NEVER
 from onward.core.moves import earliest
 from onward.core.task import FINAL, Instant, Lane, Letter, State, Task
@@ -28,10 +30,15 @@ class Row:
         )
 
 
+Line = tuple[str, int, str, str]  # queue, priority, lane, partition
+
+
 class Model:
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
         self._number = 0
+        self._paid: dict[tuple[str, str], Micros] = {}  # by bound and partition
+        self._leads: Counter[tuple[Line, Line]] = Counter()  # by how many turns, while both wait
 
     def _next(self) -> int:
         self._number += 1
@@ -49,7 +56,8 @@ class Model:
     def insert(self, item: Submission, asks: Sequence[Ask], now: Instant) -> tuple[Fate, bool]:
         queued = item.task.state is State.QUEUED
         ready = len(self.ready(item.task.queue))
-        running = bool(asks) and queued and not ready
+        plain = not item.task.partition and not any(ask.wants[0].bounds for ask in asks)
+        running = bool(asks) and queued and not ready and plain
         if item.cap is not None and not running and ready >= item.cap:
             return Fate.FULL, False
         self.rows[item.task.id] = row = Row(item.task, self._next())
@@ -57,13 +65,103 @@ class Model:
             self._start(row, asks[0], now)
         return Fate.FRESH, running
 
-    def claim(self, asks: Sequence[Ask], now: Instant) -> list[str]:
+    def claim(
+        self, asks: Sequence[Ask], now: Instant, found: Sequence[str] | None = None
+    ) -> list[str]:
+        """Of a queue with partitions or bounds: what the ledger has found, if it may be so."""
         claimed: list[str] = []
         for ask in asks:
-            for row in self.ready(ask.wants[0].queue)[: ask.limit]:
+            ready = self.ready(ask.wants[0].queue)
+            if ask.wants[0].bounds or any(row.task.partition for row in ready):
+                assert found is not None
+                self._check_claim(ask, found, ready, now)
+                claimed += found
+                continue
+            for row in ready[: ask.limit]:
                 self._start(row, ask, now)
                 claimed.append(row.task.id)
         return claimed
+
+    def _check_claim(
+        self, ask: Ask, found: Sequence[str], ready: Sequence[Row], now: Instant
+    ) -> None:
+        bounds = ask.wants[0].bounds
+        assert len(set(found)) == len(found) <= ask.limit
+        lines: dict[Line, list[Row]] = {}
+        for row in ready:
+            lines.setdefault(line_of(row.task), []).append(row)
+        came = Counter(line_of(self.rows[id].task) for id in found)
+        for line, rows in lines.items():
+            heads = {row.task.id for row in rows[: came[line]]}
+            assert heads <= set(found), "first in, first out"
+        self._start_all(ask, [self.rows[id] for id in found], now)
+        assert all(self.rows[id] in ready for id in found)
+        left = {line: rows[came[line] :] for line, rows in lines.items() if rows[came[line] :]}
+        might = [line for line in left if not self._waits(line[3], bounds, now)]
+        if len(found) < ask.limit:
+            assert not might, "nothing is left that may start"
+        first = min(((line[1], line[2] == Lane.RETRY) for line in might), default=(9, True))
+        last = max(((line[1], line[2] == Lane.RETRY) for line in came), default=first)
+        assert last <= first, "the first lane first"
+        if not bounds:
+            self._check_turns(list(lines), came, left)
+
+    def _start_all(self, ask: Ask, rows: Sequence[Row], now: Instant) -> None:
+        bounds = ask.wants[0].bounds
+        before = {bound: self._uses(bound) for bound in bounds}
+        for row in rows:
+            self._start(row, ask, now)
+            for bound in bounds:
+                self._pay(bound, row.task, now)
+        for bound in bounds:
+            for partition, used in self._uses(bound).items():
+                if bound.most is not None and used > before[bound][partition]:
+                    assert used <= bound.most, "no more than the bound run at once"
+
+    def _check_turns(
+        self, lines: Sequence[Line], came: Counter[Line], left: Mapping[Line, object]
+    ) -> None:
+        for one in lines:
+            for other in lines:
+                if one[:3] == other[:3] and one != other:
+                    self._leads[one, other] += came[one] - came[other]
+                    if other in left:
+                        assert self._leads[one, other] <= 1, "partitions take turns"
+        for line in lines:
+            if line not in left:
+                self._leave(line)
+
+    def _leave(self, line: Line) -> None:
+        """Nothing is queued there any more: when something is, it begins anew."""
+        for pair in [pair for pair in self._leads if line in pair]:
+            del self._leads[pair]
+
+    def _uses(self, bound: Bound) -> Counter[str]:
+        return Counter(
+            row.task.partition if bound.each else ""
+            for row in self.rows.values()
+            if row.task.occupies and bound.covers(row.task.queue, row.task.type)
+        )
+
+    def used(self, bound: Bound, partition: str) -> int:
+        return self._uses(bound)[partition if bound.each else ""]
+
+    def _pay(self, bound: Bound, task: Task, now: Instant) -> None:
+        if bound.rate is not None:
+            key = (bound.name, task.partition if bound.each else "")
+            paid_at = self._paid.get(key, 0)
+            assert bound.rate.start_at(paid_at, 1) <= now * 1_000, "not before its rate lets it"
+            self._paid[key] = bound.rate.paid_at(paid_at, 1, now)
+
+    def _waits(self, partition: str, bounds: Sequence[Bound], now: Instant) -> bool:
+        for bound in bounds:
+            key = (bound.name, partition if bound.each else "")
+            if bound.most is not None and self.used(bound, partition) >= bound.most:
+                return True
+            rate = bound.rate
+            if rate is not None and rate.start_at(self._paid.get(key, 0), 1) > now * 1_000:
+                return True
+        return False
 
     def _start(self, row: Row, ask: Ask, now: Instant) -> None:
         task = row.task
@@ -137,6 +235,9 @@ class Model:
         if "overdue" in changes:
             changes["overdue"] = bool(changes["overdue"])
         row.set(state=move.to, due_at=move.due_at, events=len(move.events), **changes)
+        line = line_of(task)
+        if all(line_of(other.task) != line for other in self.ready(task.queue)):
+            self._leave(line)
         if move.to is State.QUEUED and not move.front:
             row.place = self._next() - (AHEAD if move.ahead else 0)
         return Verdict.APPLIED
@@ -177,11 +278,15 @@ class Model:
                 before = [
                     other
                     for other in ready
-                    if other.task.priority < row.task.priority
-                    or (
-                        (other.task.priority, other.task.lane) == (row.task.priority, row.task.lane)
-                        and other.place < row.place
+                    if other.task.partition == row.task.partition
+                    and (
+                        other.task.priority < row.task.priority
+                        or (line_of(other.task) == line_of(row.task) and other.place < row.place)
                     )
                 ]
                 found[row.task.id] = len(before) + 1
         return found
+
+
+def line_of(task: Task) -> Line:
+    return (task.queue, task.priority, task.lane, task.partition)

@@ -1,14 +1,28 @@
-"""Other servers on the same Redis, as far as a ledger can tell."""
+"""Other servers on the same ledger, as far as it can tell."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from onward.core.contract import Backend
 from onward.core.task import Ending, TaskId
+from onward.ledgers import open_backend
 from onward.ledgers.redis import RedisBackend
-from tests.servers import shared
+from tests.servers import fresh_url, postgres_ledger_url, shared
 from tests.support import wait_until
+
+SHARED = ("redis7", "postgres15", "postgres18")
+
+
+@asynccontextmanager
+async def two_servers(name: str) -> AsyncIterator[tuple[Backend, Backend]]:
+    """One ledger, opened twice."""
+    url = fresh_url(name) if name.startswith("redis") else postgres_ledger_url(name)
+    one, other = open_backend(url), open_backend(url)
+    yield one, other
+    await one.close()
+    await other.close()
 
 
 class Peer:

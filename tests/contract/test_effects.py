@@ -215,6 +215,7 @@ async def test_a_file_of_an_earlier_version_keeps_its_effects(tmp_path: Path, ke
         "DROP TABLE effect; ALTER TABLE was RENAME TO effect; PRAGMA user_version = 3;"
         "DROP TRIGGER long_payload; DROP TRIGGER long_result; DROP TRIGGER long_journal;"
         "DROP TRIGGER long_bulk; DROP TABLE long_text; ALTER TABLE task DROP COLUMN bulk;"
+        "DROP TABLE rate;"
     )
     connection.close()
 

@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 
 from onward.core import machine
 from onward.core.contract import Ask, Backend, LeaseRenewal, LeaseStatus, Move, Submission, Verdict
+from onward.core.limits import Bound, Rate
 from onward.core.outcome import Failed, Lost, Outcome, Parked, Released, Succeeded
 from onward.core.task import FINAL, FINAL_EVENTS, Claimed, Letter, State, Task
 from onward.faults import Fault
@@ -35,12 +36,21 @@ from tests.contract.model import Model
 from tests.support import LEASE_MS, NOW, PROFILES, a_task, an_ask, ids, replay
 
 # One ledger walks far; the others, slower, only need to show that they walk the same way.
-EXAMPLES = {"sqlite-memory": 550}
+EXAMPLES = {"sqlite-memory": 460}
 LEAST_STEPS = {"sqlite-memory": 20_000}
 STEPS = 50
 
 which = st.integers(0, 40)
-queues = st.sampled_from(["a", "b"])
+queues = st.sampled_from(["a", "b", "turns", "bound"])
+partitions = st.sampled_from(["", "x", "y", "z"])
+# Of the queue "bound". They may change at any time, and hold for what runs already.
+BOUNDS: Sequence[tuple[Bound, ...]] = [
+    (Bound("total", False, 2, None, ("bound",)),),
+    (Bound("each", True, 1, None, ("bound",)),),
+    (Bound("each", True, 2, None, ("bound", "turns")), Bound("total", False, 4, None, ("bound",))),
+    (Bound("rate", False, None, Rate(1, 5_000), ("bound",)),),
+    (Bound("own", True, 2, Rate(1, 100_000, 0), ("bound",)),),
+]
 outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
     [
         Succeeded("1"),
@@ -77,12 +87,16 @@ class LedgerMachine(RuleBasedStateMachine):
         self.finals: set[tuple[str, int]] = set()
         self.cursor = ""
         self.born = 0
+        self.bounds = BOUNDS[0]
 
     def teardown(self) -> None:
         self.loop.run_until_complete(self.backend.close())
 
     def run(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
+
+    def ask(self, queue: str, **more: Any) -> tuple[Ask, ...]:
+        return (an_ask(queue, bounds=self.bounds if queue == "bound" else (), **more),)
 
     def new(self, **fields: Any) -> Submission:
         self.born += 1
@@ -108,19 +122,31 @@ class LedgerMachine(RuleBasedStateMachine):
         ),
         hand=st.booleans(),
         cap=st.sampled_from([None, None, 3]),
+        partition=partitions,
+        strict=st.booleans(),
     )
     def submit(
-        self, queue: str, profile: str, clock: str | None, hand: bool, cap: int | None
+        self,
+        queue: str,
+        profile: str,
+        clock: str | None,
+        hand: bool,
+        cap: int | None,
+        partition: str = "",
+        strict: bool = False,
     ) -> None:
         fields: dict[str, Any] = {}
+        if queue in ("turns", "bound"):
+            fields |= {"partition": partition, "strict": strict and queue == "bound"}
         if clock is not None:
             spans = {"parent": "t1", "attempt_ms": 20_000, "waiting_for": "approval"}
             fields[clock] = spans.get(clock, self.driver.now + 45_000)
         item = self.new(queue=queue, profile=profile, **fields)
         item = Submission(item.task, item.events, cap)
-        asks = (an_ask(queue),) if hand else ()
+        asks = self.ask(queue) if hand else ()
         inserted = self.run(self.driver.insert(item, asks=asks))
-        claimed = self.model.claim(asks, self.driver.now)
+        found = [task.id for task in inserted.claimed if task.id != item.task.id]
+        claimed = self.model.claim(asks, self.driver.now, found)
         fate, running = self.model.insert(item, asks if not claimed else (), self.driver.now)
         assert (inserted.receipts[0].fate, inserted.receipts[0].running) == (fate, running)
         assert ids(inserted.claimed) == claimed + ([item.task.id] if running else [])
@@ -135,12 +161,24 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(queue=queues, limit=st.integers(1, 4), offered=st.booleans())
     def claim(self, queue: str, limit: int, offered: bool) -> None:
-        asks = (an_ask(queue, limit=limit, lease_ms=None if offered else LEASE_MS),)
+        asks = self.ask(queue, limit=limit, lease_ms=None if offered else LEASE_MS)
         claimed: Sequence[Claimed] = self.run(self.driver.store.claim(asks, now=self.driver.now))
-        assert ids(claimed) == self.model.claim(asks, self.driver.now), "first in, first out"
+        expected = self.model.claim(asks, self.driver.now, ids(claimed))
+        assert ids(claimed) == expected, "first in, first out"
         for one in claimed:
             assert [letter.body for letter in one.letters] == self.model.rows[one.id].letters
         self.held += claimed
+
+    @rule(
+        queue=st.sampled_from(["turns", "bound"]), many=st.lists(partitions, min_size=2, max_size=6)
+    )
+    def submit_in_partitions(self, queue: str, many: list[str]) -> None:
+        for partition in many:
+            self.submit(queue, "console", None, hand=False, cap=None, partition=partition)
+
+    @rule(bounds=st.sampled_from(BOUNDS))
+    def change_bounds(self, bounds: tuple[Bound, ...]) -> None:
+        self.bounds = bounds
 
     @precondition(lambda self: self.held)
     @rule(at=which)
@@ -287,10 +325,18 @@ class LedgerMachine(RuleBasedStateMachine):
         assert await self.driver.store.counts() == await self.driver.recount()
         for id, position in self.model.positions().items():
             assert await self.driver.store.position(id) == position
+        await self.compare_usage()
         await self.read_the_log()
         for task in tasks:
             assert self.numbers[task.id] == task.events
             assert ((task.id, task.generation) in self.finals) == (task.state in FINAL)
+
+    async def compare_usage(self) -> None:
+        for partition in ("", "x"):
+            found = await self.driver.store.usage(self.bounds, partition, now=self.driver.now)
+            assert [one.used for one in found] == [
+                self.model.used(bound, partition) for bound in self.bounds
+            ]
 
     async def read_the_log(self) -> None:
         page = await self.driver.store.events(after=self.cursor, limit=1_000)
@@ -304,7 +350,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.contract("S1-3", "S0-10")
 @pytest.mark.parametrize("ledger", LEDGERS)
 def test_a_ledger_does_what_a_dict_would(

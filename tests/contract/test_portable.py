@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -13,10 +14,11 @@ import psycopg
 import pytest
 
 from onward.core import readers
-from onward.core.contract import Effect, Fate, Key, Verdict
+from onward.core.contract import Effect, Fate, Key, Unique, Verdict
 from onward.core.errors import Invalid
+from onward.core.limits import Bound, Rate
 from onward.core.outcome import Failed, Parked, Succeeded
-from onward.core.task import Claimed, Task
+from onward.core.task import Claimed, State, Task
 from onward.faults import Fault
 from onward.ledgers import open_backend
 from onward.ledgers.portable import open_portable
@@ -161,6 +163,56 @@ async def test_a_copy_goes_on_where_the_ledger_stopped(place: str, other: str) -
     assert not (await check(open_portable(other), no_progress, quiet=True)).faults
     async with opened(other) as driver:
         await check_same_life(driver, life)
+
+
+@pytest.mark.contract("L-2", "L-3", "L-4")
+async def test_a_copy_has_the_ring_and_what_is_used(place: str, other: str) -> None:
+    bounds = (
+        Bound("each", True, 2, None, ("q",)),
+        Bound("rate", False, None, Rate(2, 600_000), ("q",)),
+        Bound("own", True, None, Rate(1, 600_000, 5), ("q",)),
+    )
+    now = time.time_ns() // 1_000_000
+    async with opened(place) as driver:
+        driver.now = now
+        for partition in ("a", "b", "a", "b", "a", "b", "", "c"):
+            await driver.submit(partition=partition)
+        held = await driver.claim_all(limit=1, bounds=bounds)
+        assert [task.partition for task in held] == ["a", "b"]
+    other = await copied(place, other)
+    async with opened(other) as driver:
+        driver.now = now + 299_999
+        assert await driver.claim(limit=9, bounds=bounds) == []
+        usage = await driver.store.usage(bounds, "a", now=driver.now)
+        assert [one.used for one in usage] == [1, 2, 1]
+        driver.now += 1
+        assert len(await driver.claim(limit=9, bounds=bounds)) == 1
+        rest = await driver.claim_all(limit=3, bounds=bounds[:1])
+        taken = [task.partition for task in rest]
+        assert len(taken) == 3
+        assert taken.count("a") <= 1 >= taken.count("b")
+
+
+@pytest.mark.contract("B-2", "L-7", "L-8")
+async def test_a_copy_knows_batches_and_who_has_which_key(place: str, other: str) -> None:
+    rule = Unique(frozenset({State.QUEUED}), returns=True)
+    async with opened(place) as driver:
+        over = await driver.finished(batch="b", unique_key="old")
+        first = submission(a_task(batch="b", unique_key="u"))
+        waits = submission(a_task(batch="b", debounce_key="d", run_at=NOW + 100))
+        await driver.insert(first, waits)
+    other = await copied(place, other)
+    async with opened(other) as driver:
+        (states,) = await driver.store.batches(["b"])
+        assert states == {State.SUCCEEDED: 1, State.QUEUED: 1, State.SCHEDULED: 1}
+        receipts = await driver.insert(
+            submission(a_task(unique_key="u"), unique=rule),
+            submission(a_task(debounce_key="d", run_at=NOW + 100)),
+            submission(a_task(unique_key="old"), unique=rule),
+        )
+        fates = [receipt.fate for receipt in receipts.receipts]
+        assert fates == [Fate.HELD, Fate.WAITS, Fate.FRESH]
+        assert over.id in ids(await driver.all())
 
 
 async def test_what_is_sealed_stays_sealed(other: str, tmp_path: Path) -> None:

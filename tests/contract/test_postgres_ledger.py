@@ -216,6 +216,30 @@ async def test_the_fate_of_an_unanswered_commit_is_asked_for(url: str, committed
     await driver.backend.close()
 
 
+async def test_a_write_is_two_statements_between_begin_and_commit(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a trip, with the rows of its tasks locked: what it changes, and what it notes."""
+    driver = Driver(PostgresBackend(url))
+    sent: list[str] = []
+    fetch = asyncpg.Connection.fetch
+
+    async def counted(self: asyncpg.Connection, text: str, *given: Any) -> Any:
+        sent.append(text)
+        return await fetch(self, text, *given)
+
+    await driver.submit(id="before")  # connects
+    monkeypatch.setattr(asyncpg.Connection, "fetch", counted)
+    await driver.insert(submission(a_task(id="t")))
+    assert len(sent) == 2
+    (held, _) = await driver.claim("q", limit=2)
+    assert len(sent) == 4
+    await driver.settle(held, Succeeded("1"))
+    assert len(sent) == 6
+    assert (await driver.recount()) == (await driver.store.counts())
+    await driver.backend.close()
+
+
 async def test_a_deadlock_is_tried_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(PostgresBackend(url))
     await driver.submit(id="before")

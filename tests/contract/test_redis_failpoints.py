@@ -11,7 +11,9 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from onward.core.contract import Ask, Key, LeaseRenewal, Move, Verdict
+from onward.core.limits import Bound, Rate
 from onward.core.outcome import Failed, Parked, Released, Succeeded
+from onward.core.policy import Overrides
 from onward.core.task import Letter
 from onward.faults import Fault
 from onward.ledgers.redis import RedisBackend, client
@@ -22,6 +24,7 @@ from tests.servers import FLAVOURS, fresh_url, shared
 from tests.support import NOW, a_task, an_ask
 
 BOOM = Fault(kind="Boom", message="no", retryable=True)
+IN_5_S = Overrides(backoff_ms=(5_000,)).encode()
 FROM = "call, write_, faults = redis.call, redis.pcall, {}"
 # Counts every command of the next call, reads and writes alike; the one that is meant is executed,
 # and answered with an error.
@@ -84,10 +87,29 @@ async def one_dies_and_one_is_offered(driver: Driver) -> Moves:
     return (dead, driver.decide(offered, Succeeded("1"))), ()
 
 
+EACH = Bound("each", True, 1, None, ("p", "r"))
+MAIL = Bound("mail", False, 1, Rate(10, 1_000), (), ("mail",))
+
+
+async def one_of_a_partition_ends_and_one_is_tried_again_in_order(driver: Driver) -> Moves:
+    """Both partitions are out, in two queues; types are passed over in a third."""
+    fields: dict[str, Any] = {"queue": "p", "strict": True, "overrides": IN_5_S}
+    for partition in ("a", "b"):
+        await driver.submit_some(2, partition=partition, **fields)
+        await driver.submit(queue="r", partition=partition)
+    ending, failing = await driver.claim("p", limit=4, bounds=(EACH,))
+    assert await driver.claim("p", "r", limit=4, bounds=(EACH,)) == []
+    for type_ in ("mail", "mail", "mail", "page"):
+        await driver.submit(queue="c", type=type_, tags='["x"]')
+    moves = driver.decide(ending, Succeeded("1")), driver.decide(failing, Failed(BOOM))
+    return moves, (an_ask("c", limit=4, bounds=(MAIL,)),)
+
+
 SCENES: list[Callable[[Driver], Awaitable[Moves]]] = [
     one_ends_and_one_is_tried_again,
     one_parks_with_children_and_one_goes_back,
     one_dies_and_one_is_offered,
+    one_of_a_partition_ends_and_one_is_tried_again_in_order,
 ]
 
 
@@ -142,6 +164,10 @@ async def claim(driver: Driver) -> None:
     await driver.claim("a", limit=3)
 
 
+async def claim_in_turn(driver: Driver) -> None:
+    await driver.claim("p", "c", limit=9, bounds=(EACH, MAIL))
+
+
 async def extend(driver: Driver) -> None:
     renewal = LeaseRenewal("held", 1, NOW + 60_000, None, (("task.progress", "1"),))
     await driver.store.extend([renewal, renewal], now=NOW)
@@ -155,7 +181,7 @@ async def purge(driver: Driver) -> None:
     await driver.store.purge(["over", "over too"], now=NOW)
 
 
-@pytest.mark.parametrize("work", [insert, claim, extend, post, purge])
+@pytest.mark.parametrize("work", [insert, claim, claim_in_turn, extend, post, purge])
 async def test_the_same_holds_for_every_other_call(
     flavour: str, work: Callable[[Driver], Awaitable[None]]
 ) -> None:
@@ -166,7 +192,10 @@ async def test_the_same_holds_for_every_other_call(
         redis.function_load(client.LIBRARY, replace=True)
         driver = Driver(backend)
         await driver.submit_some(2, queue="a", payload=f'"{"x" * 100}"')
-        await driver.submit(id="waits", waiting_for="event")
+        for at, type_ in enumerate(("mail", "mail", "page")):
+            await driver.submit(queue="c", type=type_)
+            await driver.submit_some(2, queue="p", partition=f"{at}", type=type_)
+        await driver.submit(id="waits", waiting_for="event", partition="w")
         await driver.running(id="held", queue="r")
         for id in ("over", "over too"):
             await driver.finished(id=id, queue="f", session="t")

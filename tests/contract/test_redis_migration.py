@@ -15,6 +15,7 @@ from redis.exceptions import ResponseError
 
 from onward.core.contract import Fate, Key
 from onward.core.errors import Invalid
+from onward.core.limits import Bound
 from onward.core.task import State
 from onward.ledgers.redis import RedisBackend, layout
 from tests.contract.driver import Driver, submission
@@ -88,7 +89,7 @@ async def check_all(driver: Driver, redis: Any) -> None:
     foreign = [key for key in redis.scan_iter() if not key.startswith(b"onward:")]
     assert foreign == [], "what only the old version wrote is gone"
     left = redis.exists("onward:migrating", "onward:sorting")
-    assert (left, redis.get("onward:layout")) == (0, b"3")
+    assert (left, redis.get("onward:layout")) == (0, b"4")
 
 
 @pytest.mark.parametrize("step", [200, 1])
@@ -153,7 +154,7 @@ async def test_it_goes_on_after_its_process_was_killed(flavour: str) -> None:
     )
     process = subprocess.Popen([sys.executable, "-c", code])  # noqa: ASYNC220 killed below
     try:
-        await wait_until(lambda: redis.get("onward:layout") == b"3")
+        await wait_until(lambda: redis.get("onward:layout") == b"4")
     finally:
         process.kill()
         process.wait()
@@ -249,3 +250,36 @@ async def test_a_prefix_stays_in_front(flavour: str) -> None:
     assert await driver.store.counts() == await driver.recount()
     assert [key for key in redis.scan_iter() if not key.startswith(b"{onward}:onward:")] == []
     await driver.backend.close()
+
+
+async def layout_3(flavour: str) -> Any:
+    """What runs was not counted by type."""
+    driver = Driver(RedisBackend(fresh_url(flavour)))
+    for n in range(7):
+        await driver.running(queue=f"q{n % 2}", type=("mail", "page")[n % 3 == 0])
+    await driver.submit(queue="q0")
+    await driver.backend.close()
+    redis: Any = shared(flavour).client
+    redis.delete(*redis.keys("onward:occupied:*"))
+    redis.set("onward:layout", "3")
+    return redis
+
+
+@pytest.mark.contract("L-3")
+@pytest.mark.parametrize("step", [200, 2])
+async def test_what_runs_since_the_last_layout_counts_under_bounds(
+    flavour: str, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "STEP", step)
+    redis = await layout_3(flavour)
+    theirs = "redis.register_function('onward6_insert', function() return 'theirs' end)"
+    redis.function_load(f"#!lua name=onward6\n{theirs}", replace=True)
+    one, two = await asyncio.gather(opened(flavour), opened(flavour))
+    check_redis_invariants(redis, all_over=False)
+    assert (redis.get("onward:layout"), redis.exists("onward:migrating")) == (b"4", 0)
+    assert not redis.function_list("onward6"), "one that comes back cannot claim beside us"
+    bound = Bound("few", False, 4, None, ("q0",))
+    assert (await one.usage(bound)).used == 4
+    assert await one.claim("q0", bounds=(bound,)) == []
+    for driver in (one, two):
+        await driver.backend.close()

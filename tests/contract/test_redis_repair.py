@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from onward.cli.redis_tasks import examine_tasks
+from onward.core.limits import Bound
 from onward.core.outcome import Failed, Succeeded
 from onward.faults import Fault
 from onward.ledgers.redis import RedisBackend, repair
@@ -33,6 +34,16 @@ async def driver(server: RedisServer) -> AsyncIterator[Driver]:
     driver = Driver(backend)
     for n in range(5):
         await driver.submit(id=f"queued-{n}", queue="a:b", payload=f'"{"x" * 100}"')
+    for n in range(4):
+        await driver.submit(queue="p", partition="xyz"[n % 3], type=("mail", "page")[n == 3])
+    bounds = (Bound("each", True, 1, None, ("p",)), Bound("mail", False, 0, None, (), ("mail",)))
+    (held,) = await driver.claim("p", bounds=bounds[:1])
+    await driver.submit(queue="p", partition="x")
+    assert held.partition == "x"
+    assert await driver.claim("p", bounds=bounds[:1]) != []
+    assert await driver.claim("p", limit=9, bounds=bounds[:1]) != []
+    await driver.submit(queue="m", type="mail")
+    assert await driver.claim("m", bounds=bounds[1:]) == []
     await driver.running(id="running", queue="r")
     await driver.submit(id="scheduled", run_at=NOW + 10)
     await driver.submit(id="asked", waiting_for="approval")
@@ -54,6 +65,7 @@ def faults(client: Any, *, mends: bool = False, quiet: bool = True) -> set[tuple
     return set(found)
 
 
+RING = "onward:ring:1:primary:p"
 QUEUE = "onward:queue:1:primary:a:b"
 LACKS_ONE = ("queued, and not in its list", "1 of 1:primary:a:b")
 TEARS: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
@@ -104,6 +116,39 @@ TEARS: dict[str, tuple[tuple[Any, ...], set[tuple[str, str]]]] = {
     "counts": (
         ("HSET", "onward:counts", "a:b:primary:queued", 7, "z:running", 1),
         {("counted 5, kept 7", "a:b:primary:queued"), ("counted 0, kept 1", "z:running")},
+    ),
+    "out": (
+        ("ZREM", "onward:out:1:primary:p", "x"),
+        {("queued, and has no turn", f"x {RING[7:]}")},
+    ),
+    "in a ring by mistake": (
+        ("ZADD", RING, 5, "ghost"),
+        {("has turns, and nothing is queued", f"ghost {RING[7:]}")},
+    ),
+    "never back": (
+        ("DEL", "onward:back:x"),
+        {("out, and would not come back", "1:primary:p back:x")},
+    ),
+    "back by mistake": (
+        ("SADD", "onward:back:z", "1:primary:p"),
+        {("is not out", "1:primary:p back:z")},
+    ),
+    "a type that was passed over": (
+        ("DEL", "onward:passed:1:primary:m"),
+        {("was passed over, and is not noted", "mail passed:1:primary:m")},
+    ),
+    "no rings": (("DEL", "onward:rings"), {("has a ring, and is not noted", "1:primary:p rings")}),
+    "rings of nobody": (
+        ("HSET", "onward:rings", "1:primary:q", ""),
+        {("has no ring", "1:primary:q rings")},
+    ),
+    "what occupies": (
+        ("HSET", "onward:occupied:type:mail", "r", 7),
+        {("counted 1, kept 7", "type:mail:r")},
+    ),
+    "in a partition": (
+        ("HDEL", "onward:occupied:in:p\x1fx", "mail"),
+        {("counted 1, kept 0", "in:p\x1fx:mail")},
     ),
     "set aside": (
         ("ZADD", "onward:aside", 5, "queued-1"),
@@ -170,7 +215,7 @@ async def test_the_doctor_tells_what_it_found_and_what_it_repaired(
     driver: Driver, client: Any
 ) -> None:
     (well,) = examine_tasks(client, "", repair=False)
-    assert (well.mark, well.found) == ("✓", "10, each where its row says")
+    assert (well.mark, well.found) == ("✓", "16, each where its row says")
     client.delete(QUEUE)
     client.lpush("onward:faults", "1 ZADD onward:x: WRONGTYPE")
     torn, refused = examine_tasks(client, "", repair=False)

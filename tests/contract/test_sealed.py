@@ -367,6 +367,9 @@ def test_every_text_of_a_task_is_sealed_or_meant_to_be_clear() -> None:
     """Whoever adds a field decides which."""
     clear = {"id", "type", "queue", "profile", "state", "lane", "worker", "fingerprint"}
     clear |= {"overrides", "session", "parent", "key", "owner", "waiting_for"}
+    # What the ledger finds and counts by; of a unique key and a debounce key only a hash is kept.
+    clear |= {"partition", "costs", "tags", "batch", "unique_key", "debounce_key"}
+    clear |= {"predecessor", "successor"}
     numbers = {
         field.name
         for field in msgspec.structs.fields(Task)
@@ -379,9 +382,10 @@ def test_every_text_of_a_task_is_sealed_or_meant_to_be_clear() -> None:
 def test_whatever_passes_the_store_was_thought_of() -> None:
     """As above, for what carries texts in and out: a new field may be one more."""
     guard = {"task", "expect", "fence", "rev", "to", "due_at", "due_by", "front", "ahead", "seen"}
-    guard |= {"service", "started_at"}  # a task's type and a clock, which no ledger reads
+    guard |= {"service", "queue", "started_at"}  # a task's type, its queue and a clock
+    guard |= {"keys"}  # as a submission's key: its body is a hash
     assert {*Move.__struct_fields__} == guard | {"changes", "events", "spawn", "letters", "answer"}
-    assert {*Submission.__struct_fields__} == {"task", "events", "cap", "key"}
+    assert {*Submission.__struct_fields__} == {"task", "events", "cap", "key", "unique"}
     assert {*LeaseRenewal.__struct_fields__} == {"task", "fence", "until", "progress", "notes"}
     assert {*Letter.__struct_fields__} == {"to", "name", "body"}
     assert {*Event.__struct_fields__} == {"task", "n", "generation", "type", "at", "data"}

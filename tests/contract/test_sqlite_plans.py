@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import apsw
 import pytest
 
 from onward.core.contract import Query
+from onward.core.limits import Bound
 from onward.core.task import State
 from onward.ledgers.sql.dialect import Step
 from onward.ledgers.sql.store import matching
+from onward.ledgers.sqlite import SqliteBackend
 from onward.ledgers.sqlite.dialect import INDEXES, SCHEMA, STATEMENTS
+from tests.contract.driver import Driver, submission
+from tests.support import a_task
 
 DEAD, WAITING = frozenset({State.DEAD}), frozenset({State.WAITING})
 
@@ -25,6 +31,8 @@ DEAD, WAITING = frozenset({State.DEAD}), frozenset({State.WAITING})
         (Query(approval="all"), "task_approval"),
         (Query(session="s"), "task_session"),
         (Query(parent="p"), "task_parent"),
+        (Query(partition="p"), "task_partition"),
+        (Query(batch="b"), "task_batch"),
     ],
 )
 def test_a_search_for_trouble_reads_an_index(query: Query, index: str) -> None:
@@ -39,7 +47,8 @@ def test_documents_past_their_time_are_found_by_an_index() -> None:
 def test_what_has_waited_longest_is_found_by_an_index() -> None:
     assert "INDEX task_waiting" in plan_of(Step("open_approvals", (1,)))
     heads = plan_of(Step("oldest", rows=[("q", 1, "primary")]))
-    assert "INDEX task_ready (queue=? AND priority=? AND lane=?)" in heads
+    assert "INDEX task_line (queue=? AND priority=? AND lane=? AND partition=?)" in heads
+    assert "INDEX task_parted (queue=? AND priority=? AND lane=?)" in heads
     assert "TEMP B-TREE" not in heads
 
 
@@ -52,3 +61,40 @@ def plan_of(step: Step) -> str:
     plan = " ".join(str(row[3]) for row in ledger.execute(statement, values).fetchall())
     ledger.close()
     return plan
+
+
+MANY = 20_000
+
+
+@pytest.mark.contract("L-2", "L-3")
+@pytest.mark.parametrize("each", [None, 1])
+async def test_a_claim_among_many_partitions_is_a_few_statements(each: int | None) -> None:
+    """Whether they wait for their turn, or for a bound: as many as for one partition."""
+    backend = SqliteBackend(":memory:")
+    driver = Driver(backend)
+    bounds = () if each is None else (Bound("each", True, each, None, ("q",)),)
+    for at in range(0, MANY, 1_000):
+        tasks = [a_task(partition=f"{nth % 10_000}") for nth in range(at, at + 1_000)]
+        await driver.insert(*map(submission, tasks))
+    held = await driver.claim_all(limit=2_500, bounds=bounds)
+    assert len(held) == (10_000 if each else MANY)
+    await driver.submit_some(2, partition="late")
+    names: list[str] = []
+    run = backend.database.run
+
+    def counted(step: Step) -> list[Any]:
+        names.append(step.name)
+        return run(step)
+
+    backend.database.run = counted  # type: ignore[method-assign]
+    assert len(await driver.claim(limit=1, bounds=bounds)) == 1
+    assert names.count("heads") == names.count("claim_these") == 1
+    assert len(names) <= 8
+    await backend.close()
+
+
+def test_the_heads_of_a_partition_are_found_by_an_index() -> None:
+    heads = plan_of(Step("heads", rows=[("q", 1, "primary", "p", "")], changes="4"))
+    line = "INDEX task_line (queue=? AND priority=? AND lane=? AND partition=?)"
+    assert line in heads
+    assert line in plan_of(Step("claim", ("w", 1, 1, 1, "q", 1, "primary", 5)))

@@ -8,16 +8,14 @@ from hypothesis import strategies as st
 
 from onward.core.policy import (
     BY_ERROR,
-    PERMANENT,
     TRANSIENT,
     Overrides,
     error_class,
     fingerprint,
     overrides_of,
     retry_delay_ms,
-    transient,
 )
-from onward.faults import LONGEST_DELAY_MS, Fault
+from onward.faults import LONGEST_DELAY_MS, PERMANENT, Fault, transient
 from tests.support import PROFILES
 
 CONSOLE = PROFILES["console"]

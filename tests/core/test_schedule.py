@@ -237,7 +237,7 @@ def _expected(missed: Missed, passed: list[int], now: int) -> Due:
     return Due((passed[-1],), passed[0] if len(passed) > 1 else None)
 
 
-# Changes of clocks, as docs/schedules.md tells of them.
+# Changes of clocks, as docs/how-to/schedules.md tells of them.
 
 
 def test_a_run_at_an_hour_that_is_skipped_comes_right_after_the_gap() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from onward.core.contract import Ask
-from onward.core.slots import MOST_PER_CLAIM, Slots, WorkerSlots, renewals_of
+from onward.core.slots import MOST_PER_CLAIM, NO_BOUNDS, Slots, WorkerSlots, renewals_of
 from onward.core.task import Claimed, Lane, new_id
 from tests.support import LEASE_MS, NOW
 
@@ -54,7 +54,9 @@ class CountedSlots:
     def _wake(self) -> None:
         self.wakes += 1
 
-    def add(self, worker: str, *queues: str, slots: int = 1) -> WorkerSlots:
+    def add(
+        self, worker: str, *queues: str, slots: int = 1, most: Mapping[str, int] = NO_BOUNDS
+    ) -> WorkerSlots:
         inbox = self.delivered.setdefault(worker, [])
         worker_slots = WorkerSlots(
             worker,
@@ -62,6 +64,7 @@ class CountedSlots:
             lease_ms=LEASE_MS,
             deliver=inbox.append,
             stop=lambda task, revoked: self.stopped.append((task.id, revoked)),
+            most=most,
         )
         self.slots.add(worker_slots, slots)
         return worker_slots
@@ -98,6 +101,34 @@ def test_a_bounded_queue_is_asked_for_alone() -> None:
     asks = counted.slots.ask_pending()
     assert sum(ask.limit for ask in asks) == 8
     assert all(queues_of(ask) == {"other"} or ask.limit <= 2 for ask in asks)
+
+
+def test_a_worker_takes_no_more_of_a_queue_than_it_lets() -> None:
+    counted = CountedSlots()
+    worker = counted.add("w", "gpu", "mail", slots=4, most={"gpu": 1})
+    asks = counted.slots.ask_pending()
+    assert sorted((ask.limit, *queues_of(ask)) for ask in asks) == [(1, "gpu"), (3, "mail")]
+    held = claimed("w", "gpu")
+    counted.slots.give_back(asks, [held])
+    counted.slots.notify(["gpu", "mail"])
+    asks = counted.slots.ask_pending()
+    assert [(ask.limit, queues_of(ask)) for ask in asks] == [(3, {"mail"})]
+    assert not counted.slots.idle("gpu")
+    counted.slots.give_back(asks, [])
+    assert counted.slots.borrow({"gpu": 2}) == []
+    counted.wakes = 0
+    counted.slots.put_down(held.id, held.fence)
+    counted.slots.free(worker)
+    assert counted.wakes > 0, "there was more to look for"
+    assert [(ask.limit, queues_of(ask)) for ask in counted.slots.ask_pending()] == [(1, {"gpu"})]
+
+
+def test_what_one_worker_may_not_take_another_is_asked_for() -> None:
+    counted = CountedSlots()
+    counted.add("busy", "gpu", slots=4, most={"gpu": 1})
+    counted.slots.give_back(counted.slots.ask_pending(), [claimed("busy", "gpu")])
+    counted.add("free", "gpu", slots=2)
+    assert [(ask.worker, ask.limit) for ask in counted.slots.ask_pending()] == [("free", 2)]
 
 
 def test_a_bound_that_grows_goes_claiming() -> None:

@@ -102,10 +102,11 @@ class Seed003:
         }
         self.redis.hset(f"{self._prefix}task:{task}", mapping=data)
 
-    def retry_task(self, task: str) -> None:
+    def retry_task(self, task: str, queue: str = "") -> None:
         again = {"state": "PENDING", "retry_count": 0, "updated_at": "2026-01-01T00:00:00"}
         self.redis.hset(f"{self._prefix}task:{task}", mapping=again)
-        self.redis.lpush(f"{self._prefix}tasks:pending:retry", task)
+        name = f"tasks:pending:retry:{queue}" if queue else "tasks:pending:retry"
+        self.redis.lpush(self._prefix + name, task)
 
 
 def _numbers(found: dict[str, str]) -> dict[str, int]:

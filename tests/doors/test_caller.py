@@ -6,7 +6,7 @@ import pytest
 
 from onward.core.errors import Forbidden
 from onward.doors.route import route
-from onward.native.caller import OPERATOR, Caller, Scope, needs
+from onward.native.caller import OPERATOR, Caller, Scope, needs, spelled_out
 
 
 class Marked:
@@ -26,6 +26,6 @@ def test_a_resource_with_an_unmarked_use_case_stops_the_start() -> None:
 
 async def test_a_caller_without_the_scope_is_refused() -> None:
     await Marked().read(OPERATOR)
-    await Marked().read(Caller("1", "admin", frozenset({Scope.ADMIN})))
+    await Marked().read(Caller("1", "admin", spelled_out({Scope.ADMIN})))
     with pytest.raises(Forbidden, match="this needs the scope read"):
         await Marked().read(Caller("2", "worker", frozenset({Scope.WORK})))

@@ -177,6 +177,37 @@ async def test_a_timed_out_workers_slot_is_free_a_second_later_without_an_answer
     assert (await nxt).status_code == 200
 
 
+@pytest.mark.contract("S0-5")
+@pytest.mark.parametrize(
+    ("timeout", "effective"),
+    [
+        ("1" + "0" * 19, 600_000),
+        ("9" * 5_000, 600_000),
+        ("-" + "9" * 5_000, 5_000),
+        ("1e300", 600_000),
+        ("-0.5", 5_000),
+    ],
+)
+async def test_any_number_is_clamped(app: App, timeout: str, effective: int) -> None:
+    worker = await app.worker(group="g")
+    body = '{"data": "\\u0041", "group": "g", "async": true, "timeout": %s}'
+    response = await app.http.post("/api/openai", content=(body % timeout).encode())
+    assert response.status_code == 200
+    frame = await worker.task()
+    assert (frame["timeout"], frame["payload"]) == (effective, {"data": "A"})
+    both = (body % f'{timeout}, "more": [{"9" * 30}]').encode()
+    refused = await app.http.post("/api/openai", content=both)
+    assert "an integer of more than 64 bits" in refused.json()["error"]
+
+
+@pytest.mark.contract("S0-4")
+async def test_the_operators_own_timeout_may_be_beyond_the_bounds() -> None:
+    async with running_app(task_timeout_ms=1_000) as app:
+        worker = await app.worker(group="g")
+        await app.post("/api/openai", {"data": 1, "group": "g", "async": True})
+        assert (await worker.task())["timeout"] == 1_000
+
+
 @pytest.mark.contract("S0-12")
 async def test_the_frames_of_a_worker_are_those_of_the_contract(app: App) -> None:
     worker = await app.worker(group="g", workerId="w-1")

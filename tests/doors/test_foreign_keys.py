@@ -13,7 +13,7 @@ from onward.doors.redis_views.writer import Superseded, ViewWriter
 from onward.ledgers.redis.client import connect
 from tests.contract.sealed_ledger import NEW, OLD, SECRET, redis_bytes
 from tests.doors.seed_003 import METADATA, Seed003
-from tests.doors.summarizing import dead, read, submitted, summarizer
+from tests.doors.summarizing import dead, fail, read, submitted, summarizer
 from tests.running_app import App, running_app
 from tests.servers import fresh_url
 from tests.support import wait_until
@@ -130,6 +130,22 @@ async def test_the_list_of_a_declared_service_is_looked_into_too(app: App) -> No
     seed.redis.lpush("tasks:pending:primary:resize", "a-picture")
     found = await known(app, "a-picture")
     assert (found["task_type"], found["payload"]) == ("resize", {"width": 3})
+
+
+@pytest.mark.contract("S3-4")
+async def test_a_type_that_is_served_or_has_work_needs_no_declaration(app: App) -> None:
+    worker = await app.worker(group=None, services=["paint"], workerId="w")
+    task = (await app.post("/api/v1/tasks/paint/", {"n": 1})).json()["task_id"]
+    await fail(app, worker, status=404)
+    await wait_until(lambda: seed.state(task) == "DLQ")
+    seed.retry_task(task, queue="paint")
+    assert (await worker.task())["taskId"] == task
+    seed.store("a-wall", content='{"n": 2}')
+    seed.redis.lpush("tasks:pending:primary:paint", "a-wall")
+    await worker.answer(task, "done")
+    assert (await worker.task())["taskId"] == "a-wall"
+    await worker.answer("a-wall", "done")
+    await worker.close()
 
 
 def _string(name: str) -> None:

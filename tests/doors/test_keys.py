@@ -8,6 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from onward.core.errors import Conflict
+from onward.native.key_store import KeyStore
 from tests.running_app import App, running_app
 from tests.servers import fresh_url
 from tests.support import wait_until
@@ -32,6 +34,34 @@ def bearer(token: str) -> dict[str, str]:
 async def admin(app: App) -> str:
     """The token of the first key: from here on the app is closed."""
     return str((await make_key(app, "root", "admin"))["token"])
+
+
+@pytest.mark.contract("K-1")
+async def test_two_admins_that_revoke_each_other_do_not_leave_none(app: App, admin: str) -> None:
+    """On two servers, each of which has read the keys before the other one writes."""
+    first = (await app.get("/api/v2/keys", headers=bearer(admin))).json()["items"][0]["id"]
+    second = (await make_key(app, "other", "admin", by=admin))["id"]
+    onward = app.onward
+
+    async def revoke(id: str) -> bool:
+        store = KeyStore(onward.backend, onward.clock, onward.trail)
+        write = store._put
+
+        async def late(key: Any, now: int) -> None:
+            await app.settled()  # meanwhile the other one comes as far as this
+            await write(key, now)
+
+        store._put = late  # type: ignore[method-assign]
+        try:
+            await store.revoke(id)
+        except Conflict:
+            return False
+        return True
+
+    revoked = await asyncio.gather(revoke(first), revoke(second))
+    assert sorted(revoked) == [False, True]
+    live = [key for key in await onward.keys.all() if key.revoked_at is None]
+    assert len(live) == 1
 
 
 @pytest.mark.contract("K-2")
@@ -174,6 +204,17 @@ async def test_a_key_is_dead_when_its_time_is_over(app: App, admin: str) -> None
     assert (await app.get("/api/v2/me", headers=bearer(made["token"]))).status_code == 200
     app.clock.advance(1_000)
     assert (await app.get("/api/v2/me", headers=bearer(made["token"]))).status_code == 401
+
+
+@pytest.mark.contract("K-9")
+async def test_a_key_in_use_is_dead_at_once_where_it_is_revoked(app: App, admin: str) -> None:
+    made = await make_key(app, "web", "submit", by=admin)
+    token = bearer(made["token"])
+    for _ in range(3):
+        assert (await app.get("/api/v2/me", headers=token)).status_code == 200
+    await app.http.delete(f"/api/v2/keys/{made['id']}", headers=bearer(admin))
+    refused = await app.get("/api/v2/me", headers=token)
+    assert (refused.status_code, refused.json()["detail"]) == (401, "this key is revoked")
 
 
 @pytest.mark.contract("K-10")

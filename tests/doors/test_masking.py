@@ -258,7 +258,7 @@ async def test_whatever_was_declared_before_paths_were_checked_is_hidden_whole(a
 
 
 async def test_the_example_of_the_document_does_what_it_says(app: App) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "operations" / "privacy.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
     made: dict[str, Any] = {"__name__": "example"}
     exec(code, made)  # noqa: S102 it is ours

@@ -60,7 +60,8 @@ async def test_every_metric_is_in_the_documents() -> None:
     async with running_app(ledger=fresh_url("valkey"), archive="") as app:
         text = (await app.get("/metrics")).text
     documents = "".join(
-        (ROOT / "docs" / name).read_text() for name in ("operations.md", "agents.md", "security.md")
+        (ROOT / "docs" / name).read_text()
+        for name in ("operations/running.md", "how-to/agents.md", "operations/security.md")
     )
     exposed = re.findall(r"^# TYPE (onward_\w+) ", text, flags=re.M)
     assert len(exposed) > 30

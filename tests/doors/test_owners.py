@@ -279,6 +279,8 @@ async def test_a_worker_declares_only_what_it_serves(app: App, keys: Keys) -> No
     assert await keys.status("gpu", "POST", "/api/v2/services?by=worker", mail) == 403
     stolen = {"name": "echo", "task_types": ["mail"]}
     assert await keys.status("gpu", "POST", "/api/v2/services?by=worker", stolen) == 403
+    undone = {"name": "echo", "task_types": ["echo"], "compensate": "mail"}
+    assert await keys.status("gpu", "POST", "/api/v2/services?by=worker", undone) == 403
     own = {"name": "echo", "task_types": ["echo"]}
     assert await keys.status("gpu", "POST", "/api/v2/services?by=worker", own) == 201
     assert await keys.status("gpu", "POST", "/api/v2/services", own) == 403, "an operator's"

@@ -72,3 +72,13 @@ def test_the_first_screen_is_small() -> None:
         wanted += [path for name in near if (path := file.parent / name) not in first]
     sizes = {file.name: len(gzip.compress(file.read_bytes())) for file in first}
     assert sum(sizes.values()) < FIRST_SCREEN, sizes
+
+
+async def test_the_font_comes_with_the_page_and_its_licence(app: App) -> None:
+    html = (await app.get("/ui")).text
+    style = re.search(r'href="(/ui/assets/[^"]+\.css)"', html)
+    assert style is not None
+    font = re.search(r"url\((/ui/assets/[^)]+\.woff2)\)", (await app.get(style[1])).text)
+    assert font is not None
+    assert (await app.get(font[1])).headers["content-type"] == "font/woff2"
+    assert "SIL Open Font License" in (await app.get("/ui/inter-license.txt")).text

@@ -26,6 +26,7 @@ async def test_a_paused_queue_accepts_work_and_hands_out_none() -> None:
             "retrying": 0,
             "oldest_ms": 0,
             "states": dict.fromkeys(State, 0),
+            "limits": [],
         }
         task = await app.submit("ocr", payload=1)
         await app.settled()

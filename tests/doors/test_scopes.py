@@ -38,9 +38,9 @@ ALLOWED: Mapping[str, set[str]] = {
     r"POST /(api/openai|v1/(chat/completions|responses)|api/v1/tasks/{task_type}/?|tasks)": {
         "submit"
     },
-    r"POST /api/v2/(tasks|runs|tools/{name}|sessions/{session_id}/tasks)": {"submit"},
+    r"POST /api/v2/(tasks|tasks/batch|runs|tools/{name}|sessions/{session_id}/tasks)": {"submit"},
     r"GET /(v1/models.*|api/v2/tools|api/v2/me/callback-secret)": {"submit"},
-    r"POST /mcp": {"submit"},
+    r"(GET|POST) /mcp": {"submit"},
     r"POST /api/v2/sessions/.*/ack": {"submit"},
     r"PUT /api/v2/sessions/{session_id}/preferences": {"submit"},
     # What a worker sends.
@@ -49,6 +49,9 @@ ALLOWED: Mapping[str, set[str]] = {
     r"POST (/workers)?/(register|heartbeat|deregister)": {"work"},
     r"POST /api/v2/services": {"operate", "work"},
     # One's own, or anybody's.
+    r"POST /api/v2/(tasks|operations/{operation_id})/cancel": {"submit", "operate"},
+    r"GET /api/v2/(batches|operations)/{\w+}": {"submit", "approve", *SEES},
+    r"GET /api/v2/operations": {"submit", *SEES},
     r"POST /api/v2/(tasks/{task_id}/cancel|runs/{run_id}/(cancel|signal))": {"submit", "operate"},
     r"POST /tasks/cancel|DELETE /api/v1/tasks/{task_id}/?": {"submit", "operate"},
     r"GET /api/task/{task_id}|GET /api/v1/tasks/{task_id}/?": {"submit", "approve", *SEES},
@@ -58,11 +61,13 @@ ALLOWED: Mapping[str, set[str]] = {
     r"GET /(tasks|api/v1/(tasks|queues/dlq)/?)": {"submit", *SEES},
     r"GET /api/v2/(tasks|runs|dead-letters|services.*|sessions.*)": {"submit", *SEES},
     r"POST /api/v2/flows/validate": {"submit", *SEES},
+    r"POST /api/v2/schedules/preview": SEES,
     r"POST /api/v2/approvals/{approval_id}/(approve|reject)": {"approve"},
     # What has no owner, and what operators do.
     r"GET (/workers)?/(list|allocate)": SEES,
     r"GET /api/v1/queues/status/?": SEES,
-    r"GET /api/v2/(attention|queues|workers|schedules|flows|log|encryption)(/.*)?": SEES,
+    r"GET /api/v2/(attention|series|queues|workers|schedules|flows|log|encryption)(/.*)?": SEES,
+    r"GET /api/v2/limits(/.*)?": SEES,
     r"\w+ /api/v2/.*|POST /api/v1/tasks/.*|POST /flows(/version)?": {"operate"},
 }
 
@@ -80,7 +85,7 @@ def application() -> Application:
 
 
 CALLS = [
-    Call(method, route.path)
+    Call(method, route.path.replace("{session_id:path}", "{session_id}"))
     for route in application().web.router.routes
     if isinstance(route, Route)
     for method in sorted((route.methods or {"POST"}) - {"HEAD"})
@@ -191,7 +196,7 @@ BODIES = {
     r"PUT .*/effects/.*": {"fence": 1, "value": 1},
     r"POST .*/sessions/{session_id}/tasks": {"type": "echo"},
 }
-ABOUT = re.compile(r"{(task_id|run_id|approval_id|session_id)}|/tasks/(get|cancel|runs)$")
+ABOUT = re.compile(r"{(task_id|run_id|approval_id|session_id)}|^/tasks/(get|cancel|runs)$")
 DISPATCHERS = "/api/task/{task_id}"  # shows what its own door was given; see test_owners.py
 
 
@@ -347,7 +352,7 @@ def test_every_socket_tool_and_mcp_method_reaches_a_scope() -> None:
         "install", "get", "update", "cancel",
     }  # fmt: skip
     assert {name for name in vars(McpHandlers) if not name.startswith("_")} == {
-        "tools", "call", "canceled", "result",
+        "tools", "call", "canceled", "result", "resume",
     }  # fmt: skip
 
 

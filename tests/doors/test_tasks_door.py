@@ -220,6 +220,7 @@ async def test_deleting_a_live_task_cancels_it(app: App) -> None:
     await app.settled()
     found = await read(app, running)
     assert (found["state"], found["phase"], found["result"]) == ("FAILED", "canceled", None)
+    assert (found["error_type"], found["error_history"]) == ("Canceled", [])
 
 
 @pytest.mark.contract("S3-3", "R-6")

@@ -58,6 +58,16 @@ async def test_work_of_other_types_shows_what_it_was_given(app: App) -> None:
     assert seed.ids("tasks:pending:primary:resize") == [task]
 
 
+@pytest.mark.contract("S3-14", "L-2")
+async def test_tasks_of_all_partitions_stand_in_the_list_of_their_queue(app: App) -> None:
+    named = [
+        await app.submit(type="resize", payload={"width": 3}, partition=name) for name in ("a", "b")
+    ]
+    plain = await app.submit(type="resize", payload={"width": 3})
+    await wait_until(lambda: len(seed.ids("tasks:pending:primary:resize")) == 3)
+    assert seed.ids("tasks:pending:primary:resize") == [*named, plain]
+
+
 @pytest.mark.contract("S3-14", "R-4")
 @pytest.mark.parametrize("length", [5, 100, 300_000])
 async def test_a_result_is_there_in_full_however_long(app: App, length: int) -> None:

@@ -1,4 +1,4 @@
-"""Two servers behind a real nginx with TLS, by the commands of docs/deploy.md and with the
+"""Two servers behind a real nginx with TLS, by the commands of deploy.md and with the
 configuration in deploy/nginx; only ports, paths and the ledger are filled in.
 """
 
@@ -67,7 +67,7 @@ WRITTEN = {
 
 def commands(**values: object) -> list[str]:
     """The blocks of shell in the section, one after the other, filled in."""
-    text = (ROOT / "docs" / "deploy.md").read_text()
+    text = (ROOT / "docs" / "operations" / "deploy.md").read_text()
     section = text.partition("## Two servers behind nginx\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```sh\n(.*?)```", section, flags=re.S)
     marked = "\0".join(blocks)
@@ -75,7 +75,7 @@ def commands(**values: object) -> list[str]:
 
 
 def worker_code() -> str:
-    text = (ROOT / "docs" / "deploy.md").read_text()
+    text = (ROOT / "docs" / "operations" / "deploy.md").read_text()
     found = re.search(r"A worker, `jobs.py`.*?```python\n(.*?)```", text, flags=re.S)
     assert found is not None
     return found[1]

@@ -397,9 +397,8 @@ def test_a_misspelt_setting_is_named_at_the_start_with_the_one_that_was_meant(
     tmp_path: Path,
 ) -> None:
     misspelt = {"ONWARD_LEASEMS": "secret", "ONWARD_QUUX": "1", "ONWARD_BY": "ada"}
-    with serving(tmp_path, **misspelt, TASK_TIMEOUT_MS="1000") as server:
+    with serving(tmp_path, **misspelt) as server:
         log = server.log.read_text()
-    assert "TASK_TIMEOUT_MS is out of bounds" in log, "it is clamped, and the start says so"
     warned = [line for line in log.splitlines() if "no such setting" in line]
     assert len(warned) == 2, log
     assert "ONWARD_LEASEMS" in warned[0]

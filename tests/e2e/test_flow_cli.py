@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +345,27 @@ def test_watching_without_a_terminal_is_a_line_a_step(shell: FlowShell) -> None:
     events = [json.loads(line) for line in spoken.stdout.splitlines()]
     assert events[-1]["type"] == "task.succeeded"
     assert {"node.started", "node.finished"} <= {event["type"] for event in events}
+
+
+def first_in(said: Path, pattern: str) -> str | None:
+    found = re.search(pattern, said.read_text())
+    return None if found is None else found[1]
+
+
+@pytest.mark.contract("N-1")
+def test_watching_without_a_terminal_names_what_a_person_can_do(
+    shell: FlowShell, tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    review = ("flow", "run", "review", "-p", "text=hi", "-p", "ask=true", "--watch")
+    watching = Process(*ONWARD, *review, env={"ONWARD_URL": shell.url}, log=said)
+    try:
+        for pattern in (r"→ onward (approvals approve \S+)", r"→ onward (run signal \S+ paid)"):
+            command = poll_until(partial(first_in, said, pattern))
+            assert shell.run(*command.split()).returncode == 0
+        assert watching.popen.wait(60) == 0
+    finally:
+        watching.kill()
 
 
 class Terminal:

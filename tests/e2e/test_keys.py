@@ -16,7 +16,7 @@ import pytest
 from onward.core.errors import Invalid
 from tests.client.test_tls import certificate as certificate
 from tests.e2e.shell import ONWARD, run
-from tests.processes import HTTP, Process, Server
+from tests.processes import HTTP, Process, Server, serving
 from tests.running_app import running_app
 from tests.support import poll_until
 
@@ -65,6 +65,21 @@ def test_keys_are_made_on_a_ledger_without_a_server(tmp_path: Path) -> None:
     assert token.rpartition("_")[2] not in listed
     assert run("keys", "revoke", first["id"], *ledger).returncode == 0, "the last one, too"
     assert run("keys", "revoke", "none", *ledger).returncode == 3
+
+
+def test_a_command_beside_a_server_is_sent_to_the_server(tmp_path: Path) -> None:
+    """A key in another file would be none of that server's."""
+    with serving(tmp_path) as server:
+        refused = run(
+            "keys", "create", "a", "--scope", "admin", "--ledger", f"sqlite:///{server.file}"
+        )
+        assert refused.returncode == 4
+        assert "leave out --ledger" in refused.stderr
+        assert "other.db" not in refused.stderr
+        misspelt = run("keys", "create", "a", "--scope", "amdin", "--server", server.url)
+        assert "onward keys create --help" in misspelt.stderr
+        never = run("keys", "create", "a", "--scope", "admin", "--expires", "never")
+        assert "90d" in never.stderr
 
 
 class Secured:

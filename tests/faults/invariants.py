@@ -49,6 +49,9 @@ def check_invariants(file: Path, accepted: Collection[str] = (), *, all_over: bo
             ).fetchall()
         )
         assert counted == kept, "the tally is not what a count gives"
+        in_batches = "SELECT batch, state, count(*) FROM task WHERE batch NOT NULL GROUP BY 1, 2"
+        by_batch = "SELECT batch, state, count FROM batch_count WHERE count != 0"
+        assert set(ledger.execute(in_batches)) == set(ledger.execute(by_batch))
     finally:
         ledger.close()
 

@@ -11,6 +11,9 @@ from onward.core.task import FINAL_EVENTS
 from tests.faults.invariants import OVER
 
 SEP = "\x1f"
+FOREVER = 9e15
+QUEUE, RING, OUT = "onward:queue:", "onward:ring:", "onward:out:"
+PASSED, BACK, USE = "onward:passed:", "onward:back:", "onward:occupied:"
 TASK, PARTS = "onward:task:", ("onward:payload:", "onward:output:", "onward:mail:")
 
 # Keys that stay when every task is forgotten; each is one, however many tasks there were.
@@ -73,6 +76,8 @@ def check_redis_invariants(
     _check_index(found)
     _check_counts(found)
     _check_queues(found)
+    _check_rings(found)
+    _check_use(found)
     _check_alarms(found)
     _check_events(found)
 
@@ -122,21 +127,16 @@ def _check_counts(found: Snapshot) -> None:
 
 
 def _check_queues(found: Snapshot) -> None:
+    lists = [key for key in found.keys if key.startswith(QUEUE)]
     standing = {
-        (key, member.decode())
-        for key in found.keys
-        if key.startswith("onward:queue:")
+        (_line_of(found, member.decode(), key), member.decode())
+        for key in lists
         for member in found.client.lrange(key, 0, -1)
     }
-    queued = {
-        (":".join(("onward:queue", task.get("priority", "1"), lane, task["queue"])), id)
-        for id, task in found.tasks.items()
-        if found.state(id) == "queued"
-        for lane in [task.get("lane", "primary")]
-    }
-    assert standing == queued, "the queues do not hold exactly the queued"
-    held = sum(found.client.llen(key) for key in found.keys if key.startswith("onward:queue:"))
+    queued = {(_line_of(found, id), id) for id in found.tasks if found.state(id) == "queued"}
+    held = sum(found.client.llen(key) for key in lists)
     assert held == len(queued), "a task stands in its queue twice"
+    assert standing == queued, "the queues do not hold exactly the queued"
     scheduled = {id for id in found.tasks if found.state(id) == "scheduled"}
     assert found.scores("onward:scheduled").keys() == scheduled
     running = {id for id in found.tasks if found.state(id) == "running"}
@@ -146,6 +146,82 @@ def _check_queues(found: Snapshot) -> None:
     waiting = {id for id in found.tasks if found.state(id) == "waiting"}
     asked = {id for id in waiting if found.tasks[id].get("waiting_for") == "approval"}
     assert found.scores("onward:approvals").keys() == asked, "onward:approvals is not what waits"
+
+
+def _line_of(found: Snapshot, id: str, key: str = "") -> str:
+    """The list that it belongs to; it may stand in the one of its type, if that was passed over."""
+    task = found.tasks.get(id)
+    if task is None:
+        return f"{key} has what is no task"
+    parts = (task.get("priority", "1"), task.get("lane", "primary"), task["queue"])
+    partition = task.get("partition", "")
+    lane = QUEUE + ":".join(parts)
+    line = f"{lane}{SEP}{partition}" if partition else lane
+    right = key in ("", line, SEP.join((lane, partition, task["type"])))
+    return line if right else f"{key} by mistake"
+
+
+def _check_rings(found: Snapshot) -> None:
+    """Each partition that something is queued in has turns, or comes back."""
+    turns: set[tuple[str, str]] = set()
+    outs: set[tuple[str, str]] = set()
+    waits: set[tuple[str, str]] = set()
+    lines: set[tuple[str, str]] = set()
+    passed: set[str] = set()
+    for key in found.keys:
+        if key.startswith(RING):
+            turns |= {(key.removeprefix(RING), name) for name in found.scores(key)}
+        elif key.startswith(OUT):
+            for name, until in found.scores(key).items():
+                outs.add((key.removeprefix(OUT), name))
+                if until == FOREVER:
+                    waits.add((key.removeprefix(OUT), name))
+        elif key.startswith(QUEUE):
+            lane, *rest = key.removeprefix(QUEUE).split(SEP)
+            partition, type_ = (*rest, "", "")[:2]
+            lines.add((f"{lane}{SEP}{type_}" if type_ else lane, partition))
+        elif key.startswith(PASSED):
+            lane = key.removeprefix(PASSED)
+            passed |= {f"{lane}{SEP}{name.decode()}" for name in found.client.smembers(key)}
+    named = {(lane, partition) for lane, partition in lines if partition}
+    assert turns - lines <= {(lane, "") for lane, _ in lines}, "an empty partition has turns"
+    assert outs <= named, "an empty partition is out"
+    assert not turns & outs, "a partition has turns and is out"
+    assert named <= turns | outs, "a partition that no claim finds"
+    assert {lane for lane, _ in lines if SEP in lane} == passed, "not the types passed over"
+    back = {
+        (lane.decode(), key.removeprefix(BACK))
+        for key in found.keys
+        if key.startswith(BACK)
+        for lane in found.client.smembers(key)
+    }
+    assert back == waits, "who is out until an end is not who comes back at one"
+    rings = {name.decode() for name in found.client.hkeys("onward:rings")}
+    needed = {lane for lane, _ in named} | passed | {lane.split(SEP)[0] for lane in passed}
+    assert rings == needed, "onward:rings is not the lanes with rings"
+
+
+def _check_use(found: Snapshot) -> None:
+    use: Counter[tuple[str, str]] = Counter()
+    for id, task in found.tasks.items():
+        state, queue, partition = found.state(id), task["queue"], task.get("partition", "")
+        again = state == "scheduled" and "strict" in task and "started_at" in task
+        if state != "running" and not again:
+            continue
+        inside = queue + SEP if partition else queue
+        use[f"type:{task['type']}", inside] += 1
+        use["more", queue] += again
+        if partition:
+            use[f"in:{queue}{SEP}{partition}", task["type"]] += 1
+            use["more", inside] += 1
+    kept = {
+        (key.removeprefix(USE), name.decode()): int(many)
+        for key in found.keys
+        if key.startswith(USE)
+        for name, many in found.client.hgetall(key).items()
+        if int(many)
+    }
+    assert kept == {name: many for name, many in use.items() if many}, "not what occupies"
 
 
 def _check_alarms(found: Snapshot) -> None:

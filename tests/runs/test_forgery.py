@@ -191,7 +191,7 @@ async def test_runs_are_never_put_on_a_stream(tmp_path: Path) -> None:
         await flows.app.post("/api/v2/services", service)
         feed = flows.app.onward._feed
         assert feed is not None
-        await wait_until(lambda: feed._channel.groups)
+        await wait_until(lambda: feed._channel.readers("stream:task").groups)
         feed._waiting_queues = ["flow:runs", "text"]
         assert "text" in feed._queues()
         assert "flow:runs" not in feed._queues()

@@ -14,8 +14,8 @@ RUN = {
     "id", "type", "queue", "state", "phase", "payload", "result", "error", "attempt", "generation",
     "created_at", "started_at", "finished_at", "progress", "progress_message", "priority", "worker",
     "run_at", "failures", "retries", "session_id", "owner", "callback_url", "parent_id",
-    "idempotency_key", "links", "flow", "flow_version_id", "params", "shared", "current_node",
-    "last_action", "step_count", "forked_from", "waiting_for",
+    "idempotency_key", "tags", "batch", "partition", "links", "flow", "flow_version_id", "params",
+    "shared", "current_node", "last_action", "step_count", "forked_from", "waiting_for",
 }  # fmt: skip
 
 

@@ -1,9 +1,10 @@
-"""The flow centre's tables, as somebody finds them who opens the file of a SQLite ledger (S4)."""
+"""The flow centre's tables, as somebody finds them who opens a SQL ledger themselves (S4)."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.running_app import running_app
 from tests.runs.flow_app import FlowApp, call, chain
+from tests.servers import POSTGRES_FLAVOURS, shared_postgres
 
 COLUMNS = {
     "flows": "id name created_at",
@@ -23,7 +25,14 @@ COLUMNS = {
 }
 
 
-def rows(file: Path, table: str) -> list[dict[str, Any]]:
+def rows(ledger: str, table: str) -> list[dict[str, Any]]:
+    if ledger.startswith("postgresql:"):
+        query = f"SELECT row_to_json(t) FROM onward.{table} t"  # noqa: S608
+        done = subprocess.run(
+            ["psql", ledger, "-XAtc", query], capture_output=True, text=True, check=True
+        )
+        return [json.loads(line) for line in done.stdout.splitlines()]
+    file = ledger.removeprefix("sqlite:///")
     with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
         connection.row_factory = sqlite3.Row
         found = connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608
@@ -32,8 +41,13 @@ def rows(file: Path, table: str) -> list[dict[str, Any]]:
 
 @pytest.mark.contract("S4-3", "S4-11")
 @pytest.mark.parametrize("long", [False, True])
-async def test_the_file_of_a_ledger_has_the_flow_centres_tables(tmp_path: Path, long: bool) -> None:
-    file = tmp_path / "scheduler.db"
+@pytest.mark.parametrize("kind", ["sqlite", *POSTGRES_FLAVOURS])
+async def test_a_sql_ledger_has_the_flow_centres_tables(
+    tmp_path: Path, kind: str, long: bool
+) -> None:
+    ledger = f"sqlite:///{tmp_path}/scheduler.db"
+    if kind != "sqlite":
+        ledger = shared_postgres(kind).fresh_url()
     text = "hi" * (5_000 if long else 1)
     gate = {
         "kind": "choice",
@@ -41,7 +55,7 @@ async def test_the_file_of_a_ledger_has_the_flow_centres_tables(tmp_path: Path, 
     }
     graph = chain(("gate", gate), ("a", call("upper", "$params.text", "out")))
     graph["edges"] = [{"from": "gate", "action": "go", "to": "a"}]
-    async with running_app(ledger=f"sqlite:///{file}") as app:
+    async with running_app(ledger=ledger) as app:
         flows = FlowApp(app)
         worker = await flows.serve()
         await app.post("/register", {"id": "w", "url": "http://127.0.0.1:9", "services": ["x"]})
@@ -54,7 +68,7 @@ async def test_the_file_of_a_ledger_has_the_flow_centres_tables(tmp_path: Path, 
         }
         wanted = {table: (await app.get(path)).json() for table, path in paths.items()}
         await flows.close()
-        found = {table: rows(file, table) for table in COLUMNS}
+        found = {table: rows(ledger, table) for table in COLUMNS}
     assert ended["state"] == "succeeded"
     for table, columns in COLUMNS.items():
         assert list(found[table][0]) == columns.split(), table

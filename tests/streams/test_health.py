@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onward.workers.streams.agent_dialect import CREATE
+from onward.wire.streams import CREATE
 from tests.streams.stream_app import GROUP, TASKS, open_stream_app
 
 

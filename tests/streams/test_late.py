@@ -12,6 +12,7 @@ from onward.core.alarm import Alarm
 from onward.core.errors import LedgerUnavailable
 from onward.workers.streams.channel import _DISMISS, BLOCK_MS
 from tests.streams.stream_app import GROUP, RESULTS, TASKS, StreamApp, open_stream_app
+from tests.support import wait_until
 
 RELEASED = "onward:released"
 
@@ -152,12 +153,15 @@ async def test_a_workers_own_claim_is_noticed_and_logged(streams: StreamApp) -> 
 @pytest.mark.contract("S1-4", "S1-13")
 @pytest.mark.parametrize("ledger", ["sqlite", "redis"])
 async def test_a_task_acknowledged_without_a_result_is_lost_after_the_lease(ledger: str) -> None:
-    async with open_stream_app(ledger, visibility_timeout_s=3) as streams:
+    async with open_stream_app(ledger, visibility_timeout_s=30) as streams:
         task = await streams.submit(queue="streams")
         lost, fields = await streams.take()
         await streams.phase(task, "running")
         await streams.redis.xack(TASKS, GROUP, lost)
         assert await streams.take_all(timeout=0.6) == [], "its answer may be on the way"
+        offer = streams.app.onward._feed._offers.of(task)
+        await wait_until(lambda: offer.acked_at is not None)
+        offer.acked_at -= 30_000
         entry, fields = await streams.take("other")
         assert (fields["task_id"], fields["retry_count"], fields["fence"]) == (task, "0", "2")
         await streams.succeed(entry, fields)
@@ -380,7 +384,7 @@ async def test_names_of_workers_long_gone_are_forgotten_once_they_own_nothing() 
         channel = streams.app.onward._feed._channel
         await channel.dismiss(0)
         # Even if it took something between the look and the step.
-        assert not await channel._script(_DISMISS, GROUP, "busy")
+        assert not await channel._script("stream:task", _DISMISS, GROUP, "busy")
         names = {one["name"] for one in await streams.redis.xinfo_consumers(TASKS, GROUP)}
         assert b"busy" in names
         assert b"idle" not in names

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -387,14 +389,25 @@ async def test_what_cannot_be_mended_is_a_dead_letter_at_once(
     await streams.empty()
 
 
+def _swept_since(feed: Any, sweeps: int) -> bool:
+    return bool(feed._sweeps > sweeps + 1)
+
+
 @LEDGERS
 @pytest.mark.contract("S1-5")
 async def test_heartbeats_add_no_entry_and_keep_a_long_task_alive(ledger: str) -> None:
-    async with open_stream_app(ledger, visibility_timeout_s=3) as streams:
+    async with open_stream_app(ledger, visibility_timeout_s=30) as streams:
         task = await streams.submit(queue="streams")
         entry, fields = await streams.take("slow")
-        for _ in range(12):
-            await asyncio.sleep(0.3)
+        await streams.phase(task, "running")
+        feed = streams.app.onward._feed
+        for _ in range(3):
+            # Twenty seconds pass: twice without a heartbeat between would be too long.
+            (row,) = await streams.redis.xpending_range(TASKS, GROUP, entry, entry, 1)
+            idle = row["time_since_delivered"] + 20_000
+            await streams.redis.xclaim(TASKS, GROUP, "slow", 0, [entry], idle=idle, justid=True)
+            swept = feed._sweeps
+            await wait_until(partial(_swept_since, feed, swept))
             await streams.redis.xclaim(TASKS, GROUP, "slow", 0, [entry], justid=True)
             assert await streams.length() == 1
         await streams.succeed(entry, fields)

@@ -137,7 +137,10 @@ async def test_a_server_lives_its_whole_life_by_its_rules(users: Users, tmp_path
     assert set(users.refused()) <= {"onward-server config|get"}
 
 
-async def test_a_worker_over_streams_does_its_work_by_its_rules(users: Users) -> None:
+@pytest.mark.parametrize(("role", "queue"), [("worker", "streams"), ("service", "agents")])
+async def test_a_worker_over_streams_does_its_work_by_its_rules(
+    users: Users, role: str, queue: str
+) -> None:
     stopped = asyncio.Event()
     worker = Worker()
 
@@ -153,27 +156,44 @@ async def test_a_worker_over_streams_does_its_work_by_its_rules(users: Users) ->
             stopped.set()
 
     async with served(users) as app:
-        serving = asyncio.create_task(worker.serve(redis=users.url("worker")))
+        serving = asyncio.create_task(worker.serve(redis=users.url(role), agents=role == "service"))
         try:
             await wait_until(lambda: worker.connected)
-            done = await app.submit(type="greet", queue="streams", payload={"name": "Ada"})
+            done = await app.submit(type="greet", queue=queue, payload={"name": "Ada"})
             assert (await app.over(done))["result"] == "hello Ada"
-            wrong = await app.submit(type="greet", queue="streams", payload={"nome": 1})
+            wrong = await app.submit(type="greet", queue=queue, payload={"nome": 1})
             assert (await app.over(wrong))["state"] == "dead"
-            endless = await app.submit(type="wait_for_cancel", queue="streams")
+            endless = await app.submit(type="wait_for_cancel", queue=queue)
             await app.phase(endless, "running")
             await app.cancel(endless)
             await asyncio.wait_for(stopped.wait(), 30)
             assert (await app.over(endless))["state"] == "canceled"
-            users.admin.xadd("stream:task", {"tool_name": "greet"})  # no task_id: a dead letter
-            await wait_until(lambda: users.admin.xlen("stream:dlq") >= 2)
+            if role == "worker":
+                users.admin.xadd("stream:task", {"tool_name": "greet"})  # no task_id: a dead letter
+                await wait_until(lambda: users.admin.xlen("stream:dlq") >= 2)
             worker.drain()
             await asyncio.wait_for(serving, 30)
         finally:
             serving.cancel()
             with suppress(asyncio.CancelledError):
                 await serving
-    assert [one for one in users.refused() if "worker" in one] == []
+    assert [one for one in users.refused() if role in one] == []
+
+
+async def test_a_service_with_a_stream_of_its_own_may_read_no_other(
+    users: Users, tmp_path: Path
+) -> None:
+    arguments = ("redis", "acl", "service", "--user", "onward-reports", "--service", "report")
+    line = run(*arguments, cwd=tmp_path).stdout
+    users.admin.execute_command(*line.split(), f">{PASSWORD}")
+    own = "agent:stream:task.create:report"
+    async with users.as_("reports") as client:
+        await client.xgroup_create(own, "report-group", mkstream=True)
+        assert await client.xreadgroup("report-group", "w", {own: ">"}) == []
+        for other in (CREATE, f"{CREATE}:mail", f"{own}s"):
+            with pytest.raises(NoPermissionError):
+                await client.xreadgroup("report-group", "w", {other: ">"})
+    users.admin.acl_deluser("onward-reports")
 
 
 async def test_an_agent_and_a_service_do_their_work_by_their_rules(users: Users) -> None:
@@ -251,6 +271,7 @@ ON = {
     ),
     Role.AGENT: (
         "XREADGROUP GROUP g x STREAMS agent:stream:task.create >",
+        "XREADGROUP GROUP g x STREAMS agent:stream:task.create:report >",
         "XRANGE agent:stream:task.create - +",
         *("XADD agent:stream:task.completed * a b", "XADD agent:stream:task.failed * a b"),
         *("XADD stream:task * a b", "XADD stream:result * a b", "EVAL return(1) 0", "EVALSHA x 0"),
@@ -260,7 +281,7 @@ ON = {
     Role.SERVICE: (
         *("XADD agent:stream:task.create * a b", "XDEL agent:stream:task.create 1-1"),
         "XREADGROUP GROUP agent-group x STREAMS agent:stream:task.completed >",
-        "EVAL return(1) 0",
+        "XREADGROUP GROUP g x STREAMS agent:stream:task.create:other >",
         *("XRANGE agent:stream:task.completed - +", "XRANGE user:stream:notifications:a - +"),
         *("GET {onward}:task:x", "SMEMBERS {onward}:session:a:tasks", "XADD stream:result * a b"),
         "XREADGROUP GROUP cg:workers x STREAMS stream:task >",

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -16,69 +15,24 @@ import redis.asyncio
 from onward.client.context import Context, PlainContext
 from onward.client.errors import ProblemError, ServerNeeded
 from onward.client.failures import Refused
-from onward.client.http import Client, Options, TaskView
 from onward.client.worker import Worker
-from tests.client.conftest import served, wait_until_put_off
+from tests.client.conftest import wait_until_put_off
 from tests.servers import fresh_url
+from tests.streams.sdk_site import OVER, Site, open_site
 from tests.streams.stream_app import DEAD, GROUP, RESULTS, TASKS, text
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.contract("S1-13")]
 
-OVER: Options = {"queue": "streams", "backoff_ms": [1]}
-
-
-class Site:
-    """A server, a Valkey, and workers on its streams."""
-
-    def __init__(self, url: str, client: Client, redis_url: str, stack: AsyncExitStack) -> None:
-        self.url = url
-        self.client = client
-        self.redis_url = redis_url
-        self.redis: Any = redis.asyncio.Redis.from_url(redis_url, protocol=2)
-        self._stack = stack
-
-    async def start(self, worker: Worker) -> None:
-        self.serving = serving = asyncio.create_task(worker.serve(redis=self.redis_url))
-
-        async def stop() -> None:
-            serving.cancel()
-            with suppress(asyncio.CancelledError):
-                await serving
-
-        self._stack.push_async_callback(stop)
-        await wait_until(lambda: worker.connected or serving.done())
-        if serving.done():
-            serving.result()
-
-    async def ended(self, type: str, payload: Any = None, **options: Any) -> TaskView:
-        task = await self.client.submit(type, payload or {}, **{**OVER, **options})
-        return await self.client.wait(task.id, timeout_ms=60_000)
-
-    async def running(self, task: str) -> None:
-        await wait_until(lambda: self.client.get(task), holds=lambda it: it.phase == "running")
-
-    async def types(self, task: str) -> list[str]:
-        return [event.type for event in (await self.client.events(task)).items]
-
-    async def consumers(self) -> dict[str, int]:
-        rows = await self.redis.xinfo_consumers(TASKS, GROUP)
-        return {row["name"].decode(): row["pending"] for row in rows}
-
 
 @pytest.fixture
 async def site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
-    monkeypatch.setenv("VISIBILITY_TIMEOUT_S", "3")
+    # Longer than any stall of a busy machine; heartbeats come often all the same.
+    monkeypatch.setenv("VISIBILITY_TIMEOUT_S", "30")
+    monkeypatch.setenv("HEARTBEAT_INTERVAL_S", "0.5")
     monkeypatch.delenv("ONWARD_URL", raising=False)
-    url = fresh_url("valkey")
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(
-            served(redis=url, visibility_timeout_s=3.0, drain_ms=0)
-        )
-        client = await stack.enter_async_context(Client(server))
-        here = Site(server, client, url, stack)
-        stack.push_async_callback(here.redis.aclose)
-        yield here
+    async with open_site(visibility_timeout_s=30.0) as opened:
+        yield opened
 
 
 @pytest.mark.contract("N-1", "N-7", "N-11")
@@ -160,21 +114,32 @@ async def test_a_type_it_does_not_serve_goes_back_and_burns_nothing(site: Site) 
 @pytest.mark.contract("S1-5")
 async def test_heartbeats_keep_a_long_task_and_add_no_entry(site: Site) -> None:
     worker = Worker()
+    go = asyncio.Event()
 
     @worker.service
     async def slow() -> str:
-        await asyncio.sleep(4.5)
+        await go.wait()
         return "done"
 
     await site.start(worker)
     task = await site.client.submit("slow", **OVER)
-    lengths = set()
-    while (await site.client.get(task.id)).state != "succeeded":
-        lengths.add((await site.redis.xlen(TASKS), await site.redis.xlen(RESULTS)))
-        await asyncio.sleep(0.05)
-    assert lengths <= {(0, 0), (1, 0), (1, 1), (0, 1)}
-    types = await site.types(task.id)
-    assert "task.reclaimed" not in types
+    await site.running(task.id)
+    ((entry, _),) = await site.redis.xrange(TASKS)
+
+    async def pending() -> dict[str, Any]:
+        (row,) = await site.redis.xpending_range(TASKS, GROUP, entry, entry, 1)
+        return dict(row)
+
+    name = (await pending())["consumer"]
+    for _ in range(3):
+        # As if it had been silent for most of the time: three times make more than it may be.
+        silence = {"idle": 20_000, "justid": True}
+        await site.redis.xclaim(TASKS, GROUP, name, 0, [entry], **silence)
+        await wait_until(pending, holds=lambda row: row["time_since_delivered"] < 10_000)
+        assert (await site.redis.xlen(TASKS), await site.redis.xlen(RESULTS)) == (1, 0)
+    go.set()
+    assert (await site.client.wait(task.id, timeout_ms=60_000)).result == "done"
+    assert "task.reclaimed" not in await site.types(task.id)
 
 
 async def test_it_takes_no_more_than_it_has_hands_for(site: Site) -> None:

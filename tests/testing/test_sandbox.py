@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onward import Context, Refused, Retry, TaskFailed, Worker
+from onward import Context, Flow, Refused, Retry, TaskFailed, Worker
 from onward.testing import Sandbox
 
 worker = Worker()
@@ -102,3 +102,15 @@ class TestWithOtherSettings:
     @pytest.mark.contract("Y-4")
     async def test_a_fixture_names_them(self, onward: Sandbox) -> None:
         assert onward._settings.max_queue_length == 1
+
+
+@pytest.mark.contract("Y-4")
+async def test_a_run_has_gone_as_far_as_it_can_before_the_clock_jumps(onward: Sandbox) -> None:
+    flow = Flow("release")
+    flow.wait_event("paid") >> flow.approval("sign_off", reason="May it go out?")
+    await onward.client.flows.publish(flow)
+    for number in range(1, 6):
+        run = await onward.client.flows.start("release")
+        await onward.client.runs.signal(run.id, "paid")
+        assert await onward.jump() is None, "nothing is due: it waits for a person"
+        assert len((await onward.client.approvals()).items) == number

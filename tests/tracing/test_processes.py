@@ -45,15 +45,15 @@ async def test_one_trace_from_the_caller_into_the_handler_of_a_worker_process(
                 assert await client.run(service, {"name": "Ada"}) == "hello Ada"
         await wait_until(lambda: collector.named(f"onward.run {service}"), timeout=WAIT_S)
         await wait_until(lambda: collector.named(f"onward.submit {service}"), timeout=WAIT_S)
-        await wait_until(lambda: collector.named(f"inside {service}"), timeout=WAIT_S)
+        await wait_until(lambda: collector.named(f"onward.handle {service}"), timeout=WAIT_S)
 
     submitted, ran = (collector.one(f"onward.{stage} {service}") for stage in ("submit", "run"))
-    inside = collector.one(f"inside {service}")
+    inside, handled = collector.one(f"inside {service}"), collector.one(f"onward.handle {service}")
     at = span.get_span_context()
     assert {s.trace for s in collector.spans} == {f"{at.trace_id:032x}"}
     assert submitted.parent == f"{at.span_id:016x}"
-    assert (ran.parent, inside.parent) == (submitted.id, ran.id)
-    assert (ran.service, inside.service) == ("onward", "worker")
+    assert (ran.parent, handled.parent, inside.parent) == (submitted.id, ran.id, handled.id)
+    assert (ran.service, handled.service) == ("onward", "worker")
 
 
 @pytest.mark.contract("N-9")
@@ -78,7 +78,10 @@ async def test_the_trace_survives_a_server_that_is_killed(
 
             def all_told() -> bool:
                 runs.update({s.attributes["onward.attempt"]: s for s in ran(collector)})
-                return {1, last} <= runs.keys() and bool(collector.named(f"inside stay {last}"))
+                told = {
+                    s.attributes["onward.attempt"] for s in collector.named("onward.handle stay")
+                }
+                return {1, last} <= runs.keys() and last in told
 
             await wait_until(all_told, timeout=WAIT_S)
         finally:
@@ -87,9 +90,34 @@ async def test_the_trace_survives_a_server_that_is_killed(
     outcomes = [runs[attempt].attributes["onward.outcome"] for attempt in (1, last)]
     assert outcomes == ["lost", "succeeded"]
     for attempt in (1, last):
-        assert collector.one(f"inside stay {attempt}").parent == runs[attempt].id
+        inside = collector.one(f"inside stay {attempt}")
+        assert inside.trace == runs[attempt].trace
+    assert collector.one(f"inside stay {last}").parent == handled(collector, last).id
+    assert handled(collector, last).parent == runs[last].id
     assert len({span.trace for span in collector.spans}) == 1
+
+
+def handled(collector: Collector, attempt: int) -> Seen:
+    spans = collector.named("onward.handle stay")
+    return next(span for span in spans if span.attributes["onward.attempt"] == attempt)
 
 
 def ran(collector: Collector) -> list[Seen]:
     return collector.named("onward.run stay")
+
+
+@pytest.mark.contract("N-9")
+async def test_a_worker_exports_its_spans_also_where_the_server_writes_none(
+    tmp_path: Path, collector: Collector
+) -> None:
+    """What fails is marked by its class alone, and the last spans go out as the worker ends."""
+    with serving(tmp_path, ONWARD_TRACES="off") as server, working(server, tmp_path) as process:
+        async with Client(server.url) as client:
+            task = await client.submit("refuse", {"why": "4111 1111"})
+            await client.wait(task.id, timeout_ms=int(WAIT_S * 1000))
+        process.stop()
+    refused = collector.one("onward.handle refuse")
+    assert (refused.failed, refused.attributes["error.type"]) == (True, "Refused")
+    assert refused.attributes["onward.task.id"] == task.id
+    assert refused.parent == ""
+    assert b"4111" not in collector.raw

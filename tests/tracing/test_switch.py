@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from opentelemetry import trace
 
 from onward.core.errors import Invalid
-from onward.tracing import switch
+from onward.tracing import handling, inside, switch
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 
@@ -35,7 +36,7 @@ def test_traces_are_on_where_the_standard_environment_says_so(
 
 
 def test_without_the_library_only_who_insists_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switch, "_installed", lambda: False)
+    monkeypatch.setattr(switch, "installed", lambda: False)
     assert switch.traced("auto", ENDPOINT) is False
     with pytest.raises(Invalid) as refused:
         switch.traced("on", {})
@@ -88,3 +89,10 @@ def test_a_server_without_traces_imports_nothing_for_them() -> None:
 @pytest.mark.contract("N-9")
 def test_a_client_that_is_part_of_no_trace_does_not_import_the_library() -> None:
     assert not [name for name in modules_after(CLIENT) if name.startswith("opentelemetry")]
+
+
+def test_a_task_pays_for_no_span_where_none_is_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FastAPI imports OpenTelemetry in every server."""
+    nobody = trace.ProxyTracerProvider()
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: nobody)
+    assert handling(None, "resize", "a", 1) is inside(None)

@@ -1,4 +1,4 @@
-"""A worker with spans of its own, in a process of its own: its services make one each."""
+"""A worker in a process of its own: its services make a span each, and set up nothing."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import asyncio
 import sys
 
 from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from onward import Context, Worker
+from onward import Context, Refused, Worker
 
-provider = TracerProvider()
-provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))
-tracer = trace.get_tracer("worker", tracer_provider=provider)
+tracer = trace.get_tracer("worker")
 worker = Worker(sys.argv[1], concurrency=4)
 
 
@@ -39,6 +34,11 @@ async def stay(ctx: Context) -> int:
     if ctx.attempt == 1:
         await asyncio.Event().wait()
     return ctx.attempt
+
+
+@worker.service
+async def refuse(why: str) -> None:
+    raise Refused(why)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ import "./styles/tokens.css";
 import "./styles/base.css";
 import "./styles/parts.css";
 import "./styles/flows.css";
+import "./styles/charts.css";
+import "./styles/logs.css";
+import "./styles/search.css";
 
 function App(): ReactNode {
   const { path } = usePlace();

@@ -20,12 +20,17 @@ interface Page {
     key: string;
     group: "watch" | "act" | "more";
     needs?: Scope; // left out for a key without it
-    count?: (live: LiveView, approvals: string) => string | undefined;
+    count?: (live: LiveView) => string | undefined;
   };
 }
 
 function view(load: () => Promise<{ default: ComponentType<ViewProps> }>): Pick<Page, "view" | "load"> {
   return { view: lazy(load), load };
+}
+
+/** `most`: the server counts no further. */
+function counted(count = 0, most = Infinity): string | undefined {
+  return count ? `${number(count)}${count < most ? "" : "+"}` : undefined;
 }
 
 export const PAGES: readonly Page[] = [
@@ -75,11 +80,14 @@ export const PAGES: readonly Page[] = [
     ...view(() => import("./views/Queues")),
     nav: { icon: "layers", key: "q", group: "watch" },
   },
+  { path: "/queues/:name", title: "Queue", ...view(() => import("./views/Queue")) },
+  { path: "/workers/:id", title: "Worker", ...view(() => import("./views/Worker")) },
+  { path: "/services/:name", title: "Service", ...view(() => import("./views/Service")) },
   {
     path: "/approvals",
     title: "Approvals",
     ...view(() => import("./views/Approvals")),
-    nav: { icon: "hand", key: "a", group: "act", count: (_, approvals) => approvals },
+    nav: { icon: "hand", key: "a", group: "act", count: ({ now }) => counted(now?.approvals, 1_000) },
   },
   {
     path: "/dead-letters",
@@ -89,7 +97,7 @@ export const PAGES: readonly Page[] = [
       icon: "skull",
       key: "d",
       group: "act",
-      count: (live) => (live.now?.states.dead ? number(live.now.states.dead) : undefined),
+      count: ({ now }) => counted(now?.states.dead),
     },
   },
   {

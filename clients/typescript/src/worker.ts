@@ -39,6 +39,10 @@ export interface WorkerOptions {
 export interface ServiceOptions {
   /** JSON Schema of the payload: the server refuses what does not fit before it is a task. */
   schema?: Record<string, unknown>;
+  /** JSON Schema of the result. */
+  output?: Record<string, unknown>;
+  /** What it does, for people and for agents: the description of its tool. */
+  description?: string;
   timeoutMs?: number;
   maxRetries?: number;
   requiresApproval?: boolean;
@@ -46,6 +50,18 @@ export interface ServiceOptions {
   sensitive?: string[];
   /** false: agents are offered no tool for it. */
   expose?: boolean;
+  /** Where in the payload a task's partition stands: "customer.id". Partitions take turns. */
+  partitionBy?: string;
+  /** How many run at once, on all workers together. */
+  concurrency?: { total?: number; perPartition?: number };
+  /** How many start in a time; `cost` is a number, or the path in the payload where it stands. */
+  rate?: { count: number; perMs: number; per?: "total" | "partition"; burst?: number; cost?: number | string }[];
+  /** Limits that it shares with other services, by name. */
+  limits?: string[];
+  /** Its tasks rest encrypted, where a server encrypts what is declared. */
+  encrypt?: boolean;
+  /** The service that undoes a task of this one which is canceled. */
+  compensate?: string;
 }
 
 export class Worker {
@@ -84,11 +100,22 @@ export class Worker {
     this.#handlers.set(name, handler);
     const said = {
       schema: options.schema && { [name]: options.schema },
+      output: options.output && { [name]: options.output },
+      description: options.description,
       requires_approval: options.requiresApproval,
       sensitive: options.sensitive,
       timeout_ms: options.timeoutMs,
       max_retries: options.maxRetries,
       expose: options.expose,
+      partition_by: options.partitionBy,
+      concurrency: options.concurrency && {
+        total: options.concurrency.total,
+        per_partition: options.concurrency.perPartition,
+      },
+      rate: options.rate?.map(({ count, perMs, per, burst, cost }) => ({ count, per_ms: perMs, per, burst, cost })),
+      limits: options.limits,
+      encrypt: options.encrypt,
+      compensate: options.compensate,
     };
     // To say nothing must not unsay what another worker has declared of the same service.
     if (Object.keys(options).length > 0) this.#declared.push({ name, task_types: [name], ...said });

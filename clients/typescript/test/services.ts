@@ -47,7 +47,13 @@ worker
   .service(
     "echo",
     (payload, { attempt, key, taskId, traceparent }) => ({ payload, attempt, key, taskId, traceparent }),
-    { schema: { type: "object", properties: { n: { type: "integer" } } }, timeoutMs: 60_000, maxRetries: 7 },
+    {
+      description: "Says it again.",
+      schema: { type: "object", properties: { n: { type: "integer" } } },
+      output: { type: "object" },
+      timeoutMs: 60_000,
+      maxRetries: 7,
+    },
   )
   .service("fail", ({ how }: { how: string }) => {
     throw errors[how]!();

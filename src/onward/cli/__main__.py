@@ -17,6 +17,7 @@ from onward.cli import (
     keys,
     log,
     mcp,
+    operation,
     redis_acl,
     resources,
     run,
@@ -61,10 +62,12 @@ command(app, exec_worker.OPTIONS)(exec_worker.exec_worker)
 command(app, submit.OPTIONS, "submit {type}")(submit.submit)
 for group in (
     task.TASK,
+    operation.OPERATION,
     flow.FLOW,
     run.RUN,
     resources.ATTENTION,
     resources.QUEUE,
+    resources.LIMIT,
     dlq.DLQ,
     resources.APPROVALS,
     schedule.SCHEDULE,

@@ -10,7 +10,7 @@ import msgspec
 from onward.cli.terminal import plain
 
 if TYPE_CHECKING:
-    from onward.flow.parts import Definition, Edge
+    from onward.flow.parts import AsTool, Definition, Edge
 
 HEAD = ("start", "name", "description", "max_steps")
 SIGNS = {"added": "+", "removed": "-", "changed": "~"}
@@ -36,6 +36,15 @@ def _head(old: Definition, new: Definition) -> Iterator[Change]:
         before, after = getattr(old, field), getattr(new, field)
         if before != after:
             yield Change("changed", field, f"{_said(before)} → {_said(after)}")
+    if old.tool != new.tool:
+        yield Change("changed", "tool", _as_tool(old.tool, new.tool))
+
+
+def _as_tool(before: AsTool | None, after: AsTool | None) -> str:
+    if before is None or after is None:
+        return "agents are offered it" if after else "agents are no longer offered it"
+    fields = after.__struct_fields__
+    return ", ".join(name for name in fields if getattr(after, name) != getattr(before, name))
 
 
 def _nodes(old: Definition, new: Definition) -> Iterator[Change]:

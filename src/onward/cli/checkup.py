@@ -171,7 +171,7 @@ def _sound(path: Path) -> Finding:
     import apsw
 
     until = monotonic() + CHECK_S
-    todo = "stop the server, keep a copy of the file, then restore a backup (docs/operations.md)"
+    todo = "stop the server, keep a copy of the file, then restore a backup (onward db restore)"
     try:
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             # Not for ever: while this reads, the server's write-ahead log cannot be begun anew.

@@ -100,6 +100,7 @@ def command(
     options: Options = COMMON,
     doing: str = "",
     see_also: str = "onward task list",
+    after_conflict: str = "",
 ) -> Callable[[Callable[..., Any]], Any]:
     """A command that does more than one call; it has every option that it names.
 
@@ -111,7 +112,13 @@ def command(
         def with_server(*, server: str | None, **given: Any) -> None:
             named = {name: "" if value is None else value for name, value in given.items()}
             work = partial(function, **given)
-            with_client(server, doing.format(**named).strip(), work, see_also=see_also)
+            with_client(
+                server,
+                doing.format(**named).strip(),
+                work,
+                see_also=see_also,
+                after_conflict=after_conflict.format(**named),
+            )
 
         name = function.__name__.strip("_").replace("_", "-")
         chosen = _options_of(function, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing, nullcontext, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -172,12 +172,33 @@ async def _reading(
 
 async def _print_steps(client: Client, id: str) -> RunDetail:
     out = console(stderr=True)
-    began = (await client.get(id)).created_at
+    run = await client.runs.get(id)
+    kinds = {node.key: node.kind for node in run.nodes}
     async with aclosing(client.stream(id)) as events:
         async for event in events:
-            if (line := _line(event)) is not None:
-                out.print(f"{format_duration(event.at - began):>8}  {line}", markup=False)
+            if (line := _line(event)) is None:
+                continue
+            out.print(f"{format_duration(event.at - run.created_at):>8}  {line}", markup=False)
+            if event.type == "node.started" and (then := await _then(client, id, event, kinds)):
+                hint(f"→ {then}")
     return await client.runs.wait(id)
+
+
+async def _then(client: Client, id: str, event: TaskEvent, kinds: Mapping[str, str]) -> str | None:
+    """The command for what the step waits for, if a person or a program is to give it."""
+    from onward.client.errors import ProblemError
+
+    data: Any = event.data if isinstance(event.data, dict) else {}
+    node, child = str(data.get("node", "")), data.get("child")
+    if kinds.get(node) == "wait_event":
+        return f"onward run signal {id} {node}"
+    if kinds.get(node) != "approval" or child is None:
+        return None
+    try:
+        waits = await client.explain(str(child))
+    except ProblemError:
+        return None
+    return waits.hint if waits.reason == "waiting_approval" else None  # else it was decided since
 
 
 def _line(event: TaskEvent) -> str | None:

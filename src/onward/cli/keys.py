@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +12,17 @@ import typer
 from onward.cli.commands import REQUIRED, Options, argument, command, duration, option
 from onward.cli.encryption_keys import encryption
 from onward.cli.tables import Fields, print_page, since
-from onward.cli.terminal import NOT_FOUND, REFUSED, USAGE, ago, console, fail, plain, print_json
+from onward.cli.terminal import (
+    NOT_FOUND,
+    REFUSED,
+    USAGE,
+    ago,
+    console,
+    count_per_ms,
+    fail,
+    plain,
+    print_json,
+)
 from onward.cli.terminal import with_client as through_server
 from onward.urls import shown
 
@@ -36,7 +45,7 @@ OPTIONS: Options = {
     "rate": option("--rate", "How many calls it may make, as 100/s, 1000/m or 10000/h."),
     "ledger": option("--ledger", "Work on this ledger, without a server.", metavar="URL"),
 }
-PER_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+SCOPES = "onward keys create --help lists the scopes"
 
 
 @command(app, OPTIONS)
@@ -137,16 +146,23 @@ def _done(
     call: Callable[[Client], Awaitable[T]],
 ) -> T:
     if ledger is None:
-        return through_server(server, doing, call, see_also="onward keys list")
+        return through_server(
+            server, doing, call, see_also="onward keys list", after_refusal=SCOPES
+        )
     from onward.core.errors import Invalid, NotFound
     from onward.errors import OnwardError
+    from onward.ledgers.sqlite.files import InUse
 
     try:
         return asyncio.run(_on_ledger(ledger, directly))
     except OnwardError as error:
         kinds = {Invalid: USAGE, NotFound: NOT_FOUND}
         code = next((kinds[kind] for kind in kinds if isinstance(error, kind)), REFUSED)
-        fail(code, f"cannot {doing}", shown(str(error)), error.hint or "onward keys list")
+        hint = error.hint or (SCOPES if code == USAGE else "onward keys list")
+        if isinstance(error, InUse):
+            # A key in another file would be none of that server's.
+            hint = "if that is the server, let it do this: leave out --ledger, name it by --server"
+        fail(code, f"cannot {doing}", shown(str(error)), hint)
 
 
 async def _on_ledger(url: str, work: Callable[[KeyStore], Awaitable[T]]) -> T:
@@ -175,10 +191,8 @@ async def _on_ledger(url: str, work: Callable[[KeyStore], Awaitable[T]]) -> T:
 def _rate(text: str) -> KeyRate:
     from onward.wire.keys import KeyRate
 
-    found = re.fullmatch(r"(\d{1,6})/(s|m|h|d)", text.strip())
-    if found is None or not int(found[1]):
-        raise typer.BadParameter(f"{text!r} is no rate; write 100/s, 1000/m or 10000/h")
-    return KeyRate(count=int(found[1]), per_ms=PER_MS[found[2]])
+    count, per_ms = count_per_ms(text)
+    return KeyRate(count=count, per_ms=per_ms)
 
 
 def _state(key: KeyView) -> str:

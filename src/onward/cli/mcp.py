@@ -10,6 +10,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncGenerator, Mapping
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from onward.cli.commands import Options, option
@@ -23,6 +24,7 @@ VERSION = "io.modelcontextprotocol/protocolVersion"
 NAMES = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId"}
 INTERNAL = -32603
 SILENCE_S = 120.0  # the server pings an answer that takes long
+AGAIN_S, AWAY_S = 1.0, 60.0  # how soon a call that was cut is taken up again, and how long
 GOODBYE_S = 2.0  # for answers under way when stdin is closed
 
 
@@ -119,7 +121,7 @@ class Bridge:
                 content=line,
                 headers=self._headers(message, given),
             )
-            async for answer in _answers(self._http, request):
+            async for answer in Answers(self._http, request).all():
                 if message.get("method") == "initialize":
                     self._version = answer.get("result", {}).get("protocolVersion")
                 _write(answer)
@@ -145,27 +147,65 @@ class Bridge:
         print(why, file=sys.stderr)
 
 
-async def _answers(
-    http: httpx2.AsyncClient, request: httpx2.Request
-) -> AsyncGenerator[dict[str, Any], None]:
-    import httpx2
-    import msgspec
+class Answers:
+    """What comes back for one call. A stream that is cut before its answer is taken up again by its
+    first event's id, if the server sent one; it may have been restarted meanwhile.
+    """
 
-    response = await http.send(request, stream=True)
-    try:
-        kind = response.headers.get("content-type", "")
-        if kind.startswith("text/event-stream"):
-            async for sent in httpx2.EventSource(response):
-                if sent.data:
-                    yield msgspec.json.decode(sent.data)
-            return
-        body = await response.aread()
-        if body and kind.startswith("application/json"):  # a notification is taken without a word
-            yield msgspec.json.decode(body)
-        elif response.is_error:
-            raise ValueError(f"HTTP {response.status_code} {body[:300].decode(errors='replace')}")
-    finally:
-        await response.aclose()
+    def __init__(self, http: httpx2.AsyncClient, request: httpx2.Request) -> None:
+        self._http = http
+        self._request = request
+        self._id = ""  # of the last event
+        self._over = False
+
+    async def all(self) -> AsyncGenerator[dict[str, Any], None]:
+        import httpx2
+
+        until = monotonic() + AWAY_S
+        while True:
+            try:
+                async for answer in self._read():
+                    until = monotonic() + AWAY_S
+                    yield answer
+            except httpx2.TransportError:
+                if not self._id or monotonic() > until:
+                    raise
+            if self._ended:
+                return
+            await asyncio.sleep(AGAIN_S)
+            headers = {**self._request.headers, "last-event-id": self._id}
+            headers.pop("content-length", None)
+            self._request = self._http.build_request("GET", self._request.url, headers=headers)
+
+    @property
+    def _ended(self) -> bool:
+        """With the answer, or so that there is nothing to take up."""
+        return self._over or not self._id
+
+    async def _read(self) -> AsyncGenerator[dict[str, Any], None]:
+        import httpx2
+        import msgspec
+
+        response = await self._http.send(self._request, stream=True)
+        try:
+            kind = response.headers.get("content-type", "")
+            if kind.startswith("text/event-stream"):
+                async for sent in httpx2.EventSource(response):
+                    self._id = sent.id or self._id
+                    if sent.data:
+                        answer = msgspec.json.decode(sent.data)
+                        self._over = "result" in answer or "error" in answer
+                        yield answer
+                return
+            self._over = True
+            body = await response.aread()
+            if body and kind.startswith("application/json"):  # a notification has no answer
+                yield msgspec.json.decode(body)
+            elif response.is_error:
+                why = body[:300].decode(errors="replace")
+                raise ValueError(f"HTTP {response.status_code} {why}")
+        finally:
+            await response.aclose()
 
 
 async def _lines() -> AsyncGenerator[bytes, None]:

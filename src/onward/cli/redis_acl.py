@@ -5,15 +5,11 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import typer
 
 from onward.cli.commands import Options, argument, command, flag, option
 from onward.cli.terminal import USAGE, console, fail, plain
-
-if TYPE_CHECKING:
-    from onward.doors.redis_roles import Role
 
 app = typer.Typer(help="What Onward needs of a Redis.", no_args_is_help=True)
 
@@ -22,6 +18,11 @@ OPTIONS: Options = {
     "user": option("--user", "The name of the Redis user.", show_default="onward-ROLE"),
     "session": option(
         "--session", "Of an agent: its sessions, as a pattern such as 'bot-*'.", str, "*"
+    ),
+    "service": option(
+        "--service",
+        "Of a service: it reads this service's own stream alone; again for each further one.",
+        list[str] | None,
     ),
     "prefix": option(
         "--prefix", "What the ledger's keys begin with.", show_default="ONWARD_REDIS_PREFIX"
@@ -37,7 +38,12 @@ def _group() -> None:
 
 @command(app, OPTIONS)
 def acl(
-    role: str | None, user: str | None, session: str, prefix: str | None, new_password: bool
+    role: str | None,
+    user: str | None,
+    session: str,
+    service: list[str] | None,
+    prefix: str | None,
+    new_password: bool,
 ) -> None:
     """Print the rules of a Redis user, a line for each role, as redis-cli reads them.
 
@@ -47,9 +53,10 @@ def acl(
     $ onward redis acl
     $ onward redis acl worker --user gpu1 --new-password | redis-cli -u redis://10.0.0.5
     $ onward redis acl agent --user bot --session 'bot-*'
+    $ onward redis acl service --user reports --service report
     """
     from onward.cli.serve import read_settings
-    from onward.doors.redis_roles import Role
+    from onward.doors.redis_roles import Role, rules
 
     help = "onward redis acl --help"
     if role is not None and role not in set(Role):
@@ -57,17 +64,17 @@ def acl(
     if role is None and user is not None:
         fail(USAGE, "cannot print the rules", "--user needs a role: one user has one", help)
     prefix = read_settings().redis_prefix if prefix is None else prefix
-    for name in (user or "", session, prefix):
+    services = service or []
+    for name in (user or "", session, prefix, *services):
         if not name.isprintable() or set(name) & set(" ()"):
             fail(USAGE, f"{name!r} cannot stand in a rule", "Redis separates rules by spaces", help)
     for one in Role if role is None else [Role(role)]:
-        print(*_line(one, user or f"onward-{one}", session, prefix, new_password))
+        found = rules(one, prefix=prefix, session=session, services=services)
+        print(*_line(user or f"onward-{one}", found, new_password))
 
 
-def _line(role: Role, user: str, session: str, prefix: str, new_password: bool) -> Sequence[str]:
-    from onward.doors.redis_roles import rules
-
-    line = ["ACL", "SETUSER", user, *rules(role, prefix=prefix, session=session)]
+def _line(user: str, found: Sequence[str], new_password: bool) -> Sequence[str]:
+    line = ["ACL", "SETUSER", user, *found]
     if new_password:
         password = secrets.token_hex(32)
         console(stderr=True).print(

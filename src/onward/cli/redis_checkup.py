@@ -108,12 +108,12 @@ def _role(info: Mapping[str, Any]) -> Finding:
 
 
 def _layout(client: Any, prefix: str) -> Iterator[Finding]:
-    from onward.ledgers.redis.layout import LAST, LAYOUT
+    from onward.ledgers.redis.layout import LAYOUT, STAGES
 
     written = client.exists(f"{prefix}onward:index")
     found = client.get(f"{prefix}onward:layout") or ("1" if written else None)
-    if found == LAST:
-        about = f"its ledger has layout {LAST}: the next start brings it to {LAYOUT}"
+    if found in STAGES:
+        about = f"its ledger has layout {found}: the next start brings it to {LAYOUT}"
         yield Finding(ODD, "layout", about, "stop the servers of the older version, then onward up")
     elif found not in (None, LAYOUT):
         about = f"its ledger has layout {found}, and this Onward knows {LAYOUT}"

@@ -18,12 +18,13 @@ from onward.cli.commands import Resource, Verb, argument, option
 from onward.cli.submit import read_payload
 from onward.cli.tables import as_text, cell, since, span
 from onward.cli.task import TASK
-from onward.cli.terminal import COLOURS, MARKS, ago, format_duration, user
+from onward.cli.terminal import COLOURS, MARKS, ago, count_per_ms, format_duration, user
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from onward.client.http import ApprovalView, Client
+    from onward.wire.limits import LimitView
     from onward.wire.queues import QueueView
 
 
@@ -145,6 +146,9 @@ def _pace(found: QueueView) -> str:
         return f"[yellow]paused[/] {ago(found.paused.since)}{cell(f', {about}' if about else '')}"
     if found.breaker is not None and found.breaker.state != "closed":
         return f"[red]breaker {found.breaker.state}[/]"
+    full = [use for use in found.limits if use.used is not None and use.used >= use.max]
+    if full:
+        return f"[yellow]{full[0].kind} limit {cell(full[0].name)}: {full[0].used}/{full[0].max}[/]"
     # Not "served": workers that read streams are unknown to the server.
     return "[green]open[/]"
 
@@ -206,6 +210,90 @@ QUEUE = Resource(
             "resume",
             "Hand out a paused queue's tasks again.",
             lambda client, key: client.queues.resume(key),
+        ),
+    ),
+)
+
+
+def _held_to(found: LimitView) -> str:
+    """What it lets run and start."""
+    parts: list[str] = []
+    if found.concurrency is not None:
+        total, each = found.concurrency.total, found.concurrency.per_partition
+        parts += [] if total is None else [f"{total} at once"]
+        parts += [] if each is None else [f"{each} of a partition"]
+    parts += [
+        f"{rate.count} per {format_duration(rate.per_ms)}"
+        + (" of a partition" if rate.per == "partition" else "")
+        for rate in found.rate
+    ]
+    return ", ".join(parts)
+
+
+async def _put_limit(
+    client: Client,
+    key: str,
+    concurrency: int | None,
+    per_partition: int | None,
+    rate: str | None,
+    burst: int | None,
+) -> LimitView:
+    from onward.wire.limits import Concurrency, RateLimit
+
+    at_once = None
+    if concurrency is not None or per_partition is not None:
+        at_once = Concurrency(total=concurrency, per_partition=per_partition)
+    rates: tuple[RateLimit, ...] = ()
+    if rate is not None:
+        count, per_ms = count_per_ms(rate)
+        rates = (RateLimit(count=count, per_ms=per_ms, burst=1 if burst is None else burst),)
+    return await client.limits.put(key, concurrency=at_once, rate=rates)
+
+
+LIMIT = Resource(
+    "limit",
+    "See and change the limits that services share.",
+    key=argument("NAME", "The limit's name."),
+    example="openai",
+    columns={
+        "name": "name",
+        "lets": _held_to,
+        "running": "in_use",
+        "next": lambda found: "" if found.next_at is None else ago(found.next_at),
+        "services": "services",
+    },
+    title=lambda found: f"{cell(found.name)}  {_held_to(found)}, {found.in_use} running",
+    card={"services": "services"},
+    folds=("services",),
+    verbs=(
+        Verb(
+            "list",
+            "List the limits by name, with how many tasks count to each now.",
+            lambda client: client.limits.list(),
+            none="no limits; onward limit set NAME makes one, and a service names it",
+        ),
+        Verb("show", "Show a limit.", lambda client, key: client.limits.get(key)),
+        Verb(
+            "set",
+            """Make a limit, or replace it. It holds within a second, on every server.
+
+            $ onward limit set openai --concurrency 20 --rate 500/m
+            $ onward limit set crm --per-partition 2""",
+            _put_limit,
+            options={
+                "concurrency": option("--concurrency", "How many run at once.", int | None, min=0),
+                "per_partition": option(
+                    "--per-partition", "How many of one partition run at once.", int | None, min=0
+                ),
+                "rate": option("--rate", "How many start, as 10/s, 500/m or 10000/h."),
+                "burst": option("--burst", "How many more at once (1).", int | None, min=0),
+            },
+        ),
+        Verb(
+            "delete",
+            "Delete a limit. Services that name it are not limited by it any more.",
+            lambda client, key: client.limits.remove(key),
+            done="deleted",
         ),
     ),
 )

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -106,16 +107,17 @@ def _start(settings: Settings, *, builtin_worker: bool) -> None:
     if settings.processes > 1:
         check_shared(settings, f"--processes {settings.processes}", "--processes 1")
     sockets = _bind(settings.host, settings.port)
-    if builtin_worker:
-        _welcome(settings)
     first = settings.process_port
     own = [
         [] if first is None else _bind(settings.host, first + number)
         for number in range(settings.processes)
     ]
     if settings.processes == 1:
-        _run(settings, [*sockets, *own[0]], builtin_worker=builtin_worker)
+        welcome = partial(_welcome, settings, _port(sockets)) if builtin_worker else None
+        _run(settings, [*sockets, *own[0]], builtin_worker=builtin_worker, started=welcome)
         return
+    if builtin_worker:
+        _welcome(settings, _port(sockets))
     from onward import logs
     from onward.cli.server_processes import ServerProcesses
 
@@ -184,10 +186,15 @@ def _run(
         fail(code, "the server could not start", shown(str(error)), then)
 
 
-def _welcome(settings: Settings) -> None:
+def _port(sockets: Sequence[socket.socket]) -> int:
+    """The one that was got, if any would do."""
+    return int(sockets[0].getsockname()[1])
+
+
+def _welcome(settings: Settings, port: int) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    url = f"{'http' if settings.tls_cert is None else 'https'}://{host}:{settings.port}"
-    server = "" if settings.port == 8070 else f" --server {url}"
+    url = f"{'http' if settings.tls_cert is None else 'https'}://{host}:{port}"
+    server = "" if port == 8070 else f" --server {url}"
     curl = (
         f"curl -s {url}/api/openai -H 'content-type: application/json'"
         """ -d '{"data": {"hello": "world"}}'"""

@@ -30,13 +30,19 @@ TASK_OPTIONS: Options = {
     "requires_approval": flag("--approval", "Wait for a person's approval before it runs."),
 }
 OPTIONS: Options = {
+    "rows": option(
+        "--from", "Submit a task for each line of this file of JSON, as one batch.", metavar="FILE"
+    ),
+    "name": option("--batch-name", "What the batch is called; with --from."),
     "type": argument("TYPE", "The type of the task."),
     "payload": PAYLOAD,
     "delay_ms": duration("--delay", "Start no earlier than this long from now."),
+    "partition": option("--partition", "The partition of its queue; partitions take turns."),
     **TASK_OPTIONS,
     "idempotency_key": option(
         "--idempotency-key", "Submitted twice with it, it is still one task."
     ),
+    "tags": option("--tag", "A word to find it by; may be given again.", list[str] | None),
     "callback_url": option("--callback-url", "Post the task there, signed, when it is over."),
 }
 
@@ -48,6 +54,8 @@ async def submit(
     wait: bool,
     timeout: int | None,
     as_json: bool,
+    rows: str | None,
+    name: str | None,
     **options: Any,
 ) -> None:
     """Hand off a task. Exit codes with --wait: 0 succeeded, 1 failed, 124 not over in time.
@@ -55,7 +63,17 @@ async def submit(
     $ onward submit countdown '{"seconds": 3}' --wait
     $ onward submit report @report.json --delay 10m --idempotency-key monday
     $ echo '"hello"' | onward submit echo - --wait --json
+    $ onward submit report --from rows.jsonl --wait
+
+    With --from, broken lines are named and the others submitted; exit code 1.
     """
+    if rows is not None:
+        from onward.cli import rows as many
+
+        await many.submit(
+            client, type, rows, given({**options, "name": name}), wait, timeout, as_json
+        )
+        return
     from onward.cli import watching
 
     task = await client.submit(type, read_payload(payload), **given(options))

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from onward.cli.commands import Resource, Verb, argument, flag, option
+from onward.cli import operation
+from onward.cli.commands import Options, Resource, Verb, argument, command, flag, option
 from onward.cli.tables import Fields, Page, as_text, cell, hint, print_page, since
-from onward.cli.terminal import MARKS, console, format_duration, plain, print_json_line, state_mark
+from onward.cli.terminal import (
+    MARKS,
+    USAGE,
+    console,
+    fail,
+    format_duration,
+    plain,
+    print_json,
+    print_json_line,
+    state_mark,
+)
 
 if TYPE_CHECKING:
     from onward.client.http import Client, Explanation, TaskView
@@ -73,6 +84,8 @@ TASK = Resource(
     card={
         "type": "type",
         "queue": "queue",
+        "tags": lambda task: ", ".join(task.tags),
+        "partition": "partition",
         "attempt": lambda task: f"{task.attempt}, generation {task.generation}",
         "created": since("created_at"),
         "started": since("started_at"),
@@ -95,21 +108,11 @@ TASK = Resource(
                 "state": option("--state", "Only in this state, such as queued or dead."),
                 **FILTERS,
                 "session": option("--session", "Only of this session."),
+                "tag": option("--tag", "Only with this tag; may be given again.", list[str] | None),
+                "batch": option("--batch", "Only of this batch."),
+                "partition": option("--partition", "Only of this partition."),
             },
             none="no such tasks; onward submit makes one",
-        ),
-        Verb(
-            "cancel",
-            "Cancel a task: at once if it waits; if it runs, its worker is asked to stop.",
-            lambda client, key: client.cancel(key),
-            show=_canceled,
-            after_conflict="onward task get {key}",
-        ),
-        Verb(
-            "retry",
-            "Run a task again that failed, died or was canceled.",
-            lambda client, key: client.retry(key),
-            after_conflict="onward task get {key}",
         ),
         Verb(
             "explain",
@@ -183,3 +186,62 @@ async def watch(client: Client, id: str, timeout: int | None, as_json: bool) -> 
         ended = await watching.print_events(client, task, timeout_ms=timeout)
         raise typer.Exit(watching.exit_code(ended))
     watching.report(await watching.until_over(client, task, timeout_ms=timeout), as_json=False)
+
+
+ONE_OR_MANY: Options = {
+    "key": argument("[ID]", "The task's id; or --filter.", None),
+    **operation.FILTER,
+}
+
+
+async def _one_or_many(
+    client: Client, verb: str, key: str | None, as_json: bool, **many: Any
+) -> TaskView | None:
+    """One by its id, which is returned; or all that match."""
+    filter = many.pop("filter")
+    if (key is None) == (not filter):
+        what = "no task is chosen" if key is None else "both an id and a filter are given"
+        fail(USAGE, what, "", f"onward task {verb} ID, or onward task {verb} --filter state=queued")
+    if key is None:
+        await operation.operate(client, verb, filter, as_json=as_json, **many)
+        return None
+    found: TaskView = await getattr(client, verb)(key)
+    if as_json:
+        print_json(found)
+        return None
+    return found
+
+
+@command(TASK.app, ONE_OR_MANY, "cancel task {key}", after_conflict="onward task get {key}")
+async def cancel(client: Client, key: str | None, as_json: bool, **many: Any) -> None:
+    """Cancel a task: at once if it waits; if it runs, its worker is asked to stop. Or many.
+
+    $ onward task cancel 01990000-…
+    $ onward task cancel --filter type=report --filter state=queued
+    """
+    task = await _one_or_many(client, "cancel", key, as_json, **many)
+    if task is not None:
+        _canceled(task)
+
+
+@command(TASK.app, ONE_OR_MANY, "retry task {key}", after_conflict="onward task get {key}")
+async def retry(client: Client, key: str | None, as_json: bool, **many: Any) -> None:
+    """Run a task again that failed, died or was canceled. Or many.
+
+    $ onward task retry 01990000-…
+    $ onward task retry --filter state=dead --filter tag=night --rate 10
+    """
+    task = await _one_or_many(client, "retry", key, as_json, **many)
+    if task is not None:
+        TASK.print_line(task)
+
+
+@command(TASK.app, operation.FILTER, "delete tasks")
+async def delete(client: Client, as_json: bool, filter: list[str] | None, **many: Any) -> None:
+    """Delete all finished tasks that match; those that are not over stay.
+
+    $ onward task delete --filter state=succeeded --filter created_before=1767225600000
+    """
+    if not filter:
+        fail(USAGE, "no tasks are chosen", "", "onward task delete --filter state=succeeded")
+    await operation.operate(client, "delete", filter, as_json=as_json, **many)

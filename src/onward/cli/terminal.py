@@ -135,11 +135,13 @@ def with_client(
     *,
     see_also: str = "onward task list",
     after_conflict: str = "",
+    after_refusal: str = "",
 ) -> T:
     """What `call` returns; an error ends the command with an exit code and the next step.
 
     `see_also` is the command that lists what exists, for a caller who named what does not;
-    `after_conflict` the one for a caller whose item is in another state than this needs.
+    `after_conflict` the one for a caller whose item is in another state than this needs,
+    `after_refusal` what to do about a wrong argument, where the server has no hint.
     """
     import asyncio
 
@@ -159,7 +161,8 @@ def with_client(
     except ProblemError as error:
         why = error.detail or error.title
         see_also = (after_conflict if error.status == 409 else "") or see_also
-        fail(_code_of(error), f"cannot {doing}", why, _next_step(error, see_also))
+        then = after_refusal if error.status == 422 and not error.hint else ""
+        fail(_code_of(error), f"cannot {doing}", why, then or _next_step(error, see_also))
     except ValueError as error:
         fail(USAGE, f"cannot {doing}", shown(str(error)), "check --server and ONWARD_URL")
 
@@ -210,8 +213,16 @@ def duration_ms(text: str) -> int:
     """`500ms`, `30s`, `5m`, `1h`, `2d`; a bare number is seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", text.strip())
     if found is None:
-        raise typer.BadParameter(f"{text!r} is not a duration; write 500ms, 30s, 5m or 1h")
+        raise typer.BadParameter(f"{text!r} is not a duration; write 500ms, 30s, 5m, 1h or 90d")
     return int(float(found[1]) * _UNITS_MS[found[2] or "s"])
+
+
+def count_per_ms(text: str) -> tuple[int, int]:
+    """A rate: `100/s`, `1000/m`, `10000/h`."""
+    found = re.fullmatch(r"(\d{1,6})/(s|m|h|d)", text.strip())
+    if found is None or not int(found[1]):
+        raise typer.BadParameter(f"{text!r} is no rate; write 100/s, 1000/m or 10000/h")
+    return int(found[1]), _UNITS_MS[found[2]]
 
 
 def format_duration(ms: int | None) -> str:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from onward.wire.frames import RegisterFrame
 
 
-WAYS = ("socket", "ledger", "streams", "http")
+WAYS = ("socket", "ledger", "streams", "agent-stream", "http")
+ON_REDIS = ("streams", "agent-stream")
 LISTEN = option(
     "--listen",
     "With --via http: the URL to listen at; another port if that one is taken.",
@@ -36,7 +37,7 @@ OPTIONS: Options = {
     "via": option("--via", f"How it gets its tasks: {', '.join(WAYS)}.", str, "socket"),
     "redis": option(
         "--redis",
-        "With --via streams: its Redis, as in redis://127.0.0.1:6379.",
+        "With --via streams or agent-stream: its Redis, as in redis://127.0.0.1:6379.",
         envvar=["ONWARD_REDIS", "REDIS_URL"],
     ),
     "ledger": option(
@@ -69,6 +70,7 @@ def worker(  # noqa: C901 a way of getting tasks is a branch
     $ onward worker examples/hello_worker.py:worker
     $ onward worker mypackage.jobs:worker --concurrency 4 --server http://127.0.0.1:8071
     $ onward worker mypackage.jobs:worker --via streams --redis redis://10.0.0.5
+    $ onward worker mypackage.jobs:worker --via agent-stream --redis redis://10.0.0.5
     $ onward worker mypackage.jobs:worker --via ledger --ledger redis://10.0.0.5:6379/0
     $ onward worker mypackage.jobs:worker --via http --listen http://127.0.0.1:8080
     $ onward worker jobs.py:worker --processes 4
@@ -78,10 +80,8 @@ def worker(  # noqa: C901 a way of getting tasks is a branch
 
     if via not in WAYS:
         fail(USAGE, f"--via {via} is not known", f"there are {', '.join(WAYS)}", "--via socket")
-    if via == "streams" and redis is None:
-        fail(
-            USAGE, "--via streams needs a Redis", "none is named", "--redis redis://127.0.0.1:6379"
-        )
+    if via in ON_REDIS and redis is None:
+        fail(USAGE, f"--via {via} needs a Redis", "none is named", "--redis redis://127.0.0.1:6379")
     child = this_child()
     if child is None and (processes > 1 or reload):
         raise typer.Exit(WorkerProcesses(processes, reload=reload).run())
@@ -101,7 +101,8 @@ def worker(  # noqa: C901 a way of getting tasks is a branch
             speak_through_logging()
             _run(found, where, transport=ledger_transport(ledger), log_json=log_json)
         else:
-            _run(found, where, redis=redis if via == "streams" else None, log_json=log_json)
+            on_redis = redis if via in ON_REDIS else None
+            _run(found, where, redis=on_redis, agents=via == "agent-stream", log_json=log_json)
     except ValueError as error:
         fail(USAGE, f"{where} cannot be run", str(error), "onward worker --help")
     except ModuleNotFoundError as error:
@@ -115,6 +116,7 @@ def _run(
     where: str,
     *,
     redis: str | None = None,
+    agents: bool = False,
     transport: MakeTransport | None = None,
     log_json: bool,
 ) -> None:
@@ -123,7 +125,7 @@ def _run(
     from onward.core.errors import Invalid, NotLetIn
 
     try:
-        worker.run(redis=redis, transport=transport, log_json=log_json)
+        worker.run(redis=redis, agents=agents, transport=transport, log_json=log_json)
     except (NotAdmitted, NotLetIn, Invalid) as error:
         fail(REFUSED, f"{where} cannot work there", str(error), error.hint or "")
     except NameTaken as error:
@@ -144,6 +146,7 @@ def ledger_transport(url: str | None) -> MakeTransport:
             settings,
             name=str(me.worker_id),
             slots=me.concurrency,
+            most=me.most,
             services={name: service for name, service in services.items() if name is not None},
             groups={} if me.group is None else {me.group: services[None]},
             queues=me.services,

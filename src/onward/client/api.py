@@ -15,6 +15,7 @@ import httpx2
 import msgspec
 
 from onward.client.address import http_options, key_of
+from onward.client.coalescing import Coalesced
 from onward.client.errors import Unreachable, problem_from
 from onward.tracing import outgoing
 
@@ -40,6 +41,7 @@ class ServerApi:
         self.key = key_of(key)
         self._answer_s = answer_s
         self.reached = False
+        self.coalesced = Coalesced(self)
         self.away_since: float | None = None
         self._http = httpx2.AsyncClient(
             **http_options(url, headers, verify, self.key),

@@ -21,6 +21,7 @@ from onward.errors import OnwardError
 from onward.urls import shown
 
 if TYPE_CHECKING:
+    from onward.wire.problems import Problem
     from onward.wire.tasks import TaskView
 
 
@@ -114,6 +115,14 @@ class StillRunning(OnwardError, TimeoutError):
             f"{task.type} {task.id} is still {task.state}", hint=f"onward task watch {task.id}"
         )
         self.task = task
+
+
+def problem_of(said: Problem) -> ProblemError:
+    """Of one of many: the others' answers stand beside it."""
+    hint = said.hint if isinstance(said.hint, str) else None
+    return ProblemError(
+        status=said.status, code=said.code, title=said.title, detail=said.detail, hint=hint
+    )
 
 
 class _Problem(msgspec.Struct):

@@ -16,7 +16,7 @@ from onward.client.failures import MEANT
 from onward.client.service import Json, Service
 from onward.client.task_context import LostTask, TaskContext
 from onward.faults import Fault
-from onward.tracing import inside
+from onward.tracing import handling
 
 log = logging.getLogger("onward.worker")
 
@@ -44,7 +44,11 @@ class Execution:
     async def call(self, payload: Json, threads: Threads) -> Ended | None:
         """Its outcome; None: another worker has the task by now, and the outcome is dropped."""
         try:
-            with inside(self.context.traceparent), self.context.log.around():
+            context = self.context
+            span = handling(
+                context.traceparent, self.service.name, context.task_id, context.attempt
+            )
+            with span, context.log.around():
                 return await self.service.call(payload, self.context, threads=threads)
         except LostTask:
             return None

@@ -62,6 +62,7 @@ class CallFailed(Exception):
 
     @classmethod
     def by(cls, fault: Fault) -> CallFailed:
+        """The exception whose fault is this one, as it is."""
         error = cls(fault.message)
         error.fault = fault
         return error
@@ -114,6 +115,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         return bounded_delay(min(grown, limit))
 
     def covers(self, error: BaseException) -> bool:
+        """Whether another try is worth it after this error."""
         return not isinstance(error, self.never) and (not self.on or isinstance(error, self.on))
 
 

@@ -7,7 +7,7 @@ as `schema`. They call the server that defines them; nothing runs here.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from onward.client.api import encode
@@ -34,20 +34,29 @@ class ToolFunction(Protocol):
     def __call__(self, *given: Any, **arguments: Any) -> Any: ...
 
 
-def plain_tools(url: str | None = None, session_id: str | None = None) -> list[ToolFunction]:
+def plain_tools(
+    url: str | None = None,
+    session_id: str | None = None,
+    *,
+    key: str | None = None,
+    services: Sequence[str] | None = None,
+) -> list[ToolFunction]:
     """Functions that return when the server has replied."""
-    client = SyncClient(url)
-    return [_blocking(client, tool) for tool in client.call(lambda each: each.tools(session_id))]
+    client = SyncClient(url, key=key)
+    found = client.call(lambda each: each.tools(session_id, services=services))
+    return [_blocking(client, tool) for tool in found]
 
 
-async def async_tools(api: ServerApi, session_id: str | None = None) -> list[ToolFunction]:
+async def async_tools(
+    api: ServerApi, session_id: str | None = None, services: Sequence[str] | None = None
+) -> list[ToolFunction]:
     """The same for a program with an event loop: functions to be awaited."""
+    only = None if services is None else ",".join(services)
     definitions = await api.call(
-        list[dict[str, Any]], "GET", "tools", format="openai", session_id=session_id
+        list[dict[str, Any]], "GET", "tools", format="openai", session_id=session_id, services=only
     )
-    return [
-        _function(definition, _awaiting(api, definition, session_id)) for definition in definitions
-    ]
+    whose = {"session_id": session_id, "services": only}
+    return [_function(definition, _awaiting(api, definition, whose)) for definition in definitions]
 
 
 def _blocking(client: SyncClient, tool: ToolFunction) -> ToolFunction:
@@ -60,14 +69,14 @@ def _blocking(client: SyncClient, tool: ToolFunction) -> ToolFunction:
 
 
 def _awaiting(
-    api: ServerApi, definition: Mapping[str, Any], session: str | None
+    api: ServerApi, definition: Mapping[str, Any], whose: Mapping[str, str | None]
 ) -> Callable[..., Any]:
     name = definition["function"]["name"]
 
     async def call(*given: Any, **arguments: Any) -> Any:
         body = _bound(call, given, arguments)
         return await api.call(
-            dict[str, Any], "POST", "tools", name, body=body, key=new_key(), session_id=session
+            dict[str, Any], "POST", "tools", name, body=body, key=new_key(), **whose
         )
 
     return call

@@ -19,7 +19,17 @@ import msgspec
 from onward.client.address import server_url
 from onward.client.durations import either, ms
 from onward.client.errors import ProblemError, StillRunning, Unreachable
-from onward.client.resources import Encryption, Flows, Keys, Log, Queues, Runs, Schedules
+from onward.client.resources import (
+    Encryption,
+    Flows,
+    Keys,
+    Limits,
+    Log,
+    Operations,
+    Queues,
+    Runs,
+    Schedules,
+)
 from onward.client.retrying import RetryWindow
 from onward.client.submitting import LONG_POLL_MS, Options, Submitter, reader, result_of
 from onward.wire.approvals import ApprovalView, Approve, Reject
@@ -58,6 +68,9 @@ class Filter(TypedDict, total=False):
     type: str | None
     queue: str | None
     session: str | None
+    tag: Sequence[str] | None
+    batch: str | None
+    partition: str | None
     q: str | None
     cursor: str | None
     limit: int | None
@@ -102,7 +115,8 @@ class Client(Submitter):
         self.flows, self.runs = Flows(api, self.wait), Runs(api, self.wait)
         self.schedules, self.queues = Schedules(api, self.wait), Queues(api, self.wait)
         self.keys, self.log = Keys(api, self.wait), Log(api, self.wait)
-        self.encryption = Encryption(api, self.wait)
+        self.encryption, self.limits = Encryption(api, self.wait), Limits(api, self.wait)
+        self.operations = Operations(api, self.wait)
 
     async def __aenter__(self) -> Self:
         return self
@@ -231,11 +245,15 @@ class Client(Submitter):
         """The services that are declared, with their schemas."""
         return (await self._api.call(Page[ServiceView], "GET", "services")).items
 
-    async def tools(self, session_id: str | None = None) -> Sequence[ToolFunction]:
-        """The agent door's tools, as functions to be awaited; with a session, they are its own."""
+    async def tools(
+        self, session_id: str | None = None, *, services: Sequence[str] | None = None
+    ) -> Sequence[ToolFunction]:
+        """The agent door's tools, as functions to be awaited; with a session, they are its own;
+        with `services` those of these services alone, and of flows named as `flow:close_books`.
+        """
         from onward.client.functions import async_tools
 
-        return await async_tools(self._api, session_id)
+        return await async_tools(self._api, session_id, services)
 
     async def health(self) -> dict[str, Any]:
         """Whether the server is well (wire/health.py); one that is not answers 503 with the same.

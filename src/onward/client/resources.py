@@ -1,5 +1,5 @@
-"""The parts of a client: `client.queues`, `.schedules`, `.flows`, `.runs`, `.keys`, `.log`,
-`.encryption`. Each speaks its paths of /api/v2, and decides nothing.
+"""The parts of a client: `client.queues`, `.limits`, `.operations`, `.schedules`, `.flows`,
+`.runs`, `.keys`, `.log`, `.encryption`. Each speaks its paths of /api/v2, and decides nothing.
 
 A run is a task, and so is a run of a schedule: whatever waits for tasks or follows them
 (`client.wait`, `client.stream`) takes its id as well.
@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from onward.client.retrying import new_key
-from onward.client.submitting import WaitFor, result_of, until_over
+from onward.client.submitting import LONG_POLL_MS, WaitFor, result_of, until_over
 from onward.wire.base import Page, PriorityWord
 from onward.wire.encryption import KeyNames, Rotate, RotationStep
 from onward.wire.flows import CreateFlow, FlowView
 from onward.wire.keys import AuditEntry, CreateKey, KeyCreated, KeyRate, KeyView, Me
+from onward.wire.limits import Concurrency, LimitBody, LimitView, RateLimit
 from onward.wire.log import ReaderView
+from onward.wire.operations import OperationView
 from onward.wire.queues import Pause, QueueView
 from onward.wire.runs import ForkRun, RunDetail, RunView, SignalRun, StartRun
 from onward.wire.schedules import ScheduleBody, ScheduleDetail, ScheduleView
@@ -45,13 +47,35 @@ class RunFilter(TypedDict, total=False):
     limit: int | None
 
 
+class OperationOptions(TypedDict, total=False):
+    """Which tasks: all that is given must hold, or `all`. And how."""
+
+    state: str | Sequence[str]
+    type: str
+    queue: str
+    partition: str
+    tag: str | Sequence[str]
+    batch: str
+    session: str
+    q: str
+    created_after: int
+    created_before: int
+    all: bool
+    dry_run: bool
+    rate: float
+
+
 class Part:
+    """A part of a client."""
+
     def __init__(self, api: ServerApi, wait_for: WaitFor) -> None:
         self._api = api
         self._wait_for = wait_for
 
 
 class Queues(Part):
+    """`client.queues`: what waits where. A paused queue takes tasks and hands none out."""
+
     async def list(self) -> Page[QueueView]:
         """By name: those with tasks, with workers, or paused."""
         return await self._api.call(Page[QueueView], "GET", "queues")
@@ -64,10 +88,88 @@ class Queues(Part):
         return await self._api.call(QueueView, "POST", "queues", name, "pause", body=body)
 
     async def resume(self, name: str) -> QueueView:
+        """Hand its tasks out again."""
         return await self._api.call(QueueView, "POST", "queues", name, "resume")
 
 
+class Operations(Part):
+    """One verb for all tasks that a filter matches; the server goes on with it by itself."""
+
+    async def cancel(self, **which: Unpack[OperationOptions]) -> OperationView:
+        """Over at once, or asked to stop if they run."""
+        return await self._begin("cancel", which)
+
+    async def retry(self, **which: Unpack[OperationOptions]) -> OperationView:
+        """From the beginning again, however they ended."""
+        return await self._begin("retry", which)
+
+    async def delete(self, **which: Unpack[OperationOptions]) -> OperationView:
+        """Finished tasks are forgotten."""
+        return await self._begin("delete", which)
+
+    async def _begin(self, verb: str, which: OperationOptions) -> OperationView:
+        given: dict[str, Any] = {**which}
+        more = {name: given.pop(name) for name in ("dry_run", "rate") if name in given}
+        # Not sent twice: what a cut call has begun is in the list.
+        return await self._api.call(
+            OperationView, "POST", "tasks", verb, body={"filter": given, **more}
+        )
+
+    async def list(
+        self, *, cursor: str | None = None, limit: int | None = None
+    ) -> Page[OperationView]:
+        """Newest first."""
+        page = {"cursor": cursor, "limit": limit}
+        return await self._api.call(Page[OperationView], "GET", "operations", **page)
+
+    async def get(self, id: str) -> OperationView:
+        """How far it is."""
+        return await self._api.call(OperationView, "GET", "operations", id)
+
+    async def wait(self, id: str) -> OperationView:
+        """Until it is over."""
+        while True:
+            found = await self._api.call(
+                OperationView, "GET", "operations", id, wait_ms=LONG_POLL_MS
+            )
+            if found.over:
+                return found
+
+    async def stop(self, id: str) -> OperationView:
+        """It goes no further; what is done stays done."""
+        return await self._api.call(OperationView, "POST", "operations", id, "cancel")
+
+
+class Limits(Part):
+    """Limits that services share."""
+
+    async def list(self) -> Page[LimitView]:
+        """Those that services share, by name, with how far they are used up."""
+        return await self._api.call(Page[LimitView], "GET", "limits")
+
+    async def get(self, name: str) -> LimitView:
+        """How far it is used up."""
+        return await self._api.call(LimitView, "GET", "limits", name)
+
+    async def put(
+        self,
+        name: str,
+        *,
+        concurrency: Concurrency | None = None,
+        rate: Sequence[RateLimit] = (),
+    ) -> LimitView:
+        """Made, or replaced by this one; it holds within a second on every server."""
+        body = LimitBody(concurrency=concurrency, rate=tuple(rate))
+        return await self._api.call(LimitView, "PUT", "limits", name, body=body)
+
+    async def remove(self, name: str) -> None:
+        """Services that name it are not limited by it any more."""
+        await self._api.tell("DELETE", "limits", name)
+
+
 class Schedules(Part):
+    """`client.schedules`: work at its times, once, at intervals or by cron."""
+
     async def list(
         self, *, cursor: str | None = None, limit: int | None = None
     ) -> Page[ScheduleView]:
@@ -91,9 +193,11 @@ class Schedules(Part):
         return await self._api.call(ScheduleDetail, "PUT", "schedules", name, body=body)
 
     async def pause(self, name: str) -> ScheduleDetail:
+        """No more runs until `resume`; those that fall into the pause are not made up for."""
         return await self._api.call(ScheduleDetail, "POST", "schedules", name, "pause")
 
     async def resume(self, name: str) -> ScheduleDetail:
+        """Run it at its times again."""
         return await self._api.call(ScheduleDetail, "POST", "schedules", name, "resume")
 
     async def trigger(self, name: str) -> TaskView:
@@ -101,11 +205,15 @@ class Schedules(Part):
         return await self._api.call(TaskView, "POST", "schedules", name, "trigger", key=new_key())
 
     async def remove(self, name: str) -> None:
+        """Its tasks stay."""
         await self._api.tell("DELETE", "schedules", name)
 
 
 class Flows(Part):
+    """`client.flows`: definitions by name and version, and what starts runs of them."""
+
     async def list(self) -> Page[FlowView]:
+        """By name, each with its newest version."""
         return await self._api.call(Page[FlowView], "GET", "flows")
 
     async def get(self, flow: str, version: int | None = None) -> FlowView:
@@ -157,7 +265,10 @@ class Flows(Part):
 
 
 class Runs(Part):
+    """`client.runs`: runs of flows. A run is a task, too: `client.get` and the like take its id."""
+
     async def list(self, **filter: Unpack[RunFilter]) -> Page[RunView]:
+        """The newest first; `next` of a page is the `cursor` of the one after it."""
         return await self._api.call(Page[RunView], "GET", "runs", **filter)
 
     async def get(self, id: str) -> RunDetail:
@@ -175,6 +286,7 @@ class Runs(Part):
         return await self._api.call(RunView, "POST", "runs", id, "signal", body=body)
 
     async def cancel(self, id: str) -> RunView:
+        """Its calls are asked to stop, what went well is undone, and then it is canceled."""
         return await self._api.call(RunView, "POST", "runs", id, "cancel")
 
     async def fork(
@@ -196,6 +308,8 @@ class Runs(Part):
 
 
 class Keys(Part):
+    """`client.keys`: the keys of callers, and what was done with them."""
+
     async def create(
         self,
         name: str,
@@ -209,9 +323,11 @@ class Keys(Part):
         return await self._api.call(KeyCreated, "POST", "keys", body=body)
 
     async def list(self) -> Page[KeyView]:
+        """Without their tokens, which nobody can read again."""
         return await self._api.call(Page[KeyView], "GET", "keys")
 
     async def revoke(self, id: str) -> None:
+        """Within two seconds every server refuses it, and its connections are closed."""
         await self._api.tell("DELETE", "keys", id)
 
     async def me(self) -> Me:
@@ -233,7 +349,10 @@ class Keys(Part):
 
 
 class Log(Part):
+    """`client.log`: who reads the event log, and how far each has come."""
+
     async def readers(self) -> Page[ReaderView]:
+        """The programs that finished tasks wait for, and how far each is behind."""
         return await self._api.call(Page[ReaderView], "GET", "log", "readers")
 
     async def forget(self, name: str) -> None:
@@ -242,7 +361,10 @@ class Log(Part):
 
 
 class Encryption(Part):
+    """`client.encryption`: under which keys texts rest, and sealing them anew."""
+
     async def keys(self) -> KeyNames:
+        """Their names, not the keys."""
         return await self._api.call(KeyNames, "GET", "encryption")
 
     async def step(self, after: str = "", *, dry_run: bool = False) -> RotationStep:

@@ -17,9 +17,11 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema
 
+from onward.client import docstrings
 from onward.client.context import Context, PlainContext
 from onward.client.failures import ResultInvalid, Retry, fault_from
 from onward.faults import Fault
+from onward.wire.limits import Concurrency, RateLimit
 from onward.wire.paths import parse_path
 
 Json: TypeAlias = str  # encoded text
@@ -39,25 +41,42 @@ class Service:
         requires_approval: bool = False,
         sensitive: Sequence[str] = (),
         expose: bool = True,
+        partition_by: str | None = None,
+        concurrency: Concurrency | None = None,
+        rate: Sequence[RateLimit] = (),
+        limits: Sequence[str] = (),
+        encrypt: bool = False,
+        compensate: str | None = None,
     ) -> None:
         self.function = function
         self.name = name or function.__name__
-        self.doc = inspect.getdoc(function) or ""
+        signature = inspect.signature(function)
+        self._docs = docstrings.read(inspect.getdoc(function) or "", signature.parameters)
+        self.doc = self._docs.text
         self.timeout_ms = timeout_ms
         self.max_retries = max_retries if retry is None or retry.max is None else retry.max
         self.retry = retry
         self.state: Any = None  # what the worker's lifespan yielded
         self.requires_approval = requires_approval
         self.expose = expose
+        self.limits = {
+            "partition_by": partition_by,
+            "concurrency": None if concurrency is None else msgspec.to_builtins(concurrency),
+            "rate": msgspec.to_builtins(rate) or None,
+            "limits": list(limits) or None,
+        }
+        self.encrypt = encrypt
+        self.compensate = compensate
         self.sensitive = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive)
         for path in self.sensitive:
             parse_path(path)
         self.is_async = inspect.iscoroutinefunction(function)
         hints = get_type_hints(function, include_extras=True)
         self._result = TypeAdapter(hints.get("return", Any))
+        self._validated = self._result.validator.validate_python
+        self._as_json = self._result.serializer.to_json
         self._context_name, self._whole_name, fields = _parameters(function, hints)
         self._fields = tuple(fields)
-        signature = inspect.signature(function)
         self._arguments = signature.replace(
             parameters=[
                 each for name, each in signature.parameters.items() if name != self._context_name
@@ -74,10 +93,14 @@ class Service:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """JSON Schema of the payload."""
-        if self._model is not None:
-            return self._model.model_json_schema()
-        return self._whole.json_schema()
+        """JSON Schema of the payload, with what the docstring says of each parameter."""
+        if self._model is None:
+            return self._whole.json_schema()
+        schema = self._model.model_json_schema()
+        for name, part in schema.get("properties", {}).items():
+            if name in self._docs.parameters:  # what stands in the annotation itself wins
+                part.setdefault("description", self._docs.parameters[name])
+        return schema
 
     def declaration(self) -> dict[str, Any]:
         """As a worker sends it to the server."""
@@ -92,6 +115,9 @@ class Service:
             "timeout_ms": self.timeout_ms,
             "max_retries": self.max_retries,
             "expose": None if self.expose else False,
+            **self.limits,
+            "encrypt": self.encrypt or None,
+            "compensate": self.compensate,
         }
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -146,7 +172,7 @@ class Service:
     def _written(self, value: Any) -> Json:
         """As JSON, if it is what the annotation promises. The value itself is not repeated."""
         try:
-            kept = self._result.validator.validate_python(value)
+            kept = self._validated(value)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = "".join(f"[{part!r}]" for part in first["loc"])
@@ -155,7 +181,7 @@ class Service:
             ) from None
         # A model that was changed after it was made is not validated again: its writer notices.
         doubt: Any = False if kept is None or type(kept) in SCALARS else "error"
-        return self._result.serializer.to_json(kept, by_alias=True, warnings=doubt).decode()
+        return self._as_json(kept, by_alias=True, warnings=doubt).decode()
 
     def fault(self, error: BaseException, attempt: int) -> Fault:
         """What an attempt that raised this reports."""

@@ -1,9 +1,8 @@
-"""A worker on Redis streams: the task queue protocol, with an owner check on every step.
+"""A worker on Redis streams: reads, beats and answers, with an owner check on every step.
 
-Keys: `stream:task` and its group `cg:workers` (read), `stream:result` (answers), `stream:dlq`
-(entries without a task), `onward:cancel:{task}:{fence}` (the attempt should stop). After a silence
-an entry may be given to another worker at any moment; XACK and XCLAIM do not check the owner, so a
-script does.
+Which streams and groups, and what an entry and an answer look like, is in stream_dialects.py; the
+key `onward:cancel:{task}:{fence}` says that an attempt should stop. After a silence an entry may be
+given to another worker at any moment; XACK and XCLAIM do not check the owner, so a script does.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Mapping
 from concurrent.futures import Executor as Threads
 from time import monotonic
@@ -29,6 +27,7 @@ from onward.client.errors import NotAdmitted, ServerNeeded
 from onward.client.execution import Ended, Execution, RunningTasks
 from onward.client.reporting import declare_services, post_note
 from onward.client.service import Service
+from onward.client.stream_dialects import Answer, Place, StreamWords
 from onward.client.task_context import TaskContext
 from onward.faults import Fault, unknown_service
 from onward.wire.frames import (
@@ -40,17 +39,7 @@ from onward.wire.frames import (
     SocketFrame,
     TaskFrame,
 )
-from onward.wire.streams import (
-    DEAD_LETTERS,
-    RELEASED,
-    RESULTS,
-    TASKS,
-    WORKERS_GROUP,
-    Fields,
-    cancel_key,
-    fields_of,
-    text_of,
-)
+from onward.wire.streams import RELEASED, Fields, cancel_key, fields_of, text_of
 
 log = logging.getLogger("onward.worker")
 
@@ -105,7 +94,8 @@ end
 class HeldEntry:
     """An entry that is ours as far as this worker knows."""
 
-    def __init__(self, entry: str, task: str, execution: Execution) -> None:
+    def __init__(self, place: Place, entry: str, task: str, execution: Execution) -> None:
+        self.place = place
         self.entry = entry
         self.task = task
         self.execution = execution
@@ -119,6 +109,7 @@ class StreamTransport:
         url: str,
         registration: RegisterFrame,
         services: Mapping[str | None, Service],
+        words: StreamWords,
         *,
         api: ServerApi | None,
         threads: Threads,
@@ -131,6 +122,10 @@ class StreamTransport:
             )
         self._services = services
         self._registration = registration
+        self._words = words
+        self._places = list(words.places)
+        self._starts = dict.fromkeys(words.places, ">")  # where to read on in each
+        self._seen: dict[Any, Any] = {}  # by stream, up to where news were waited for
         self._api = api
         self._running = RunningTasks(threads)
         self._slots = registration.concurrency
@@ -141,7 +136,7 @@ class StreamTransport:
         self._visibility_s = float(os.environ.get("VISIBILITY_TIMEOUT_S") or 300)
         heartbeat_s = float(os.environ.get("HEARTBEAT_INTERVAL_S") or 30)
         self._beat_s = min(heartbeat_s, self._visibility_s / 3)
-        self._held: dict[str, HeldEntry] = {}
+        self._held: dict[tuple[Place, str], HeldEntry] = {}
         self._draining = False
         self._reader: asyncio.Task[None] | None = None
         self.connected = False
@@ -175,7 +170,7 @@ class StreamTransport:
         self._reader = loop.create_task(self._read_on())
         try:
             if self._api is not None:
-                await declare_services(self._api, self._services, via="streams")
+                await declare_services(self._api, self._services, via=self._words.via)
             await self._reader
             await beating
         finally:
@@ -203,13 +198,14 @@ class StreamTransport:
         if not self._admitted:
             return
         try:
-            arguments = (WORKERS_GROUP, self._name, RELEASED, str(HANDED_BACK_MS))
-            await self._calls.eval(_LEAVE, 1, TASKS, *arguments)
+            for place in self._places:
+                arguments = (place.group, self._name, RELEASED, str(HANDED_BACK_MS))
+                await self._calls.eval(_LEAVE, 1, place.stream, *arguments)
         except (RedisError, OSError) as error:  # then the server reclaims them for our silence
             log.warning("nothing could be handed back (%s)", error)
 
     async def _read_on(self) -> None:
-        pause, start = FIRST_PAUSE_S, ">"
+        pause = FIRST_PAUSE_S
         while not self._draining:
             try:
                 if not self.connected:
@@ -217,101 +213,115 @@ class StreamTransport:
                 if len(self._running) >= self._slots:
                     await self._running.one_over()
                     continue
-                start = await self._read(start)
+                await self._read()
                 pause = FIRST_PAUSE_S
             except (RedisError, OSError) as error:
                 # After a first success it is retried: passwords are changed on one side first.
                 if not self._admitted and _refused(error):
                     raise NotAdmitted(str(error)) from error
                 # The reply may have been lost with the connection: read our pending entries first.
-                self.connected, start = False, "0"
+                self.connected = False
+                self._starts = dict.fromkeys(self._places, "0")
                 log.warning("no Redis (%s); trying again in %.1f s", error, pause)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _arrive(self) -> None:
-        try:
-            await self._calls.xgroup_create(TASKS, WORKERS_GROUP, id="0", mkstream=True)
-        except RedisError as error:
-            if "BUSYGROUP" not in str(error):
-                raise
+        for stream, group, _ in self._places:
+            try:
+                await self._calls.xgroup_create(stream, group, id="0", mkstream=True)
+            except RedisError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
+            if len(self._places) > 1:
+                about = await self._calls.xinfo_stream(stream)
+                self._seen[stream] = about["last-generated-id"]
+        streams = ", ".join(dict.fromkeys(place.stream for place in self._places))
         names = ", ".join(service.name for service in self._services.values())
-        log.info("reading %s as %s, serving %s", TASKS, self._name, names)
+        log.info("reading %s as %s, serving %s", streams, self._name, names)
         self.connected = self._admitted = True
 
-    async def _read(self, start: str) -> str:
-        """Takes as many entries as there are free slots; returns where to read on."""
-        streams: dict[Any, Any] = {TASKS: start}
-        free = self._slots - len(self._running)
-        reply: Any = await self._reading.xreadgroup(
-            WORKERS_GROUP, self._name, streams, count=free, block=BLOCK_MS
-        )
-        rows = [row for _, rows in reply or () for row in rows]
-        for entry, fields in rows:
-            if text_of(entry) not in self._held:
-                await self._take(text_of(entry), fields_of(fields))
-        return ">" if start == ">" or not rows else text_of(rows[-1][0])
+    async def _read(self) -> None:
+        """Takes as many entries as there are free slots; waits for news if there are none."""
+        alone = len(self._places) == 1
+        found = False
+        for place in list(self._places):
+            free = self._slots - len(self._running)
+            if free == 0:
+                return
+            reply: Any = await self._reading.xreadgroup(
+                place.group,
+                self._name,
+                {place.stream: self._starts[place]},
+                count=free,
+                block=BLOCK_MS if alone else None,
+            )
+            rows = [row for _, rows in reply or () for row in rows]
+            for entry, fields in rows:
+                if (place, text_of(entry)) not in self._held:
+                    await self._take(place, text_of(entry), fields_of(fields))
+            if rows:
+                # The next look begins with the others: none waits behind one that is never empty.
+                self._places.remove(place)
+                self._places.append(place)
+            found |= bool(rows) or self._starts[place] != ">"
+            if self._starts[place] != ">":
+                self._starts[place] = text_of(rows[-1][0]) if rows else ">"
+        if not found and not alone:
+            await self._wait_for_news()
 
-    async def _take(self, entry: str, fields: Fields) -> None:
+    async def _wait_for_news(self) -> None:
+        # A read in a group can wait for one group alone. This one takes nothing, it only wakes.
+        reply: Any = await self._reading.xread(self._seen, count=1, block=BLOCK_MS)
+        for stream, rows in reply or ():
+            self._seen[text_of(stream)] = rows[-1][0]
+
+    async def _take(self, place: Place, entry: str, raw: Fields) -> None:
+        fields = self._words.opened(raw)
         task = fields.get("task_id")
         if not task:
-            await self._write_dead_letter(entry, fields)
+            log.warning("entry %s has no task_id", entry)
+            await self._settle(place, entry, self._words.nameless(fields))
             return
         if self._draining:
             return  # it is handed back with the others
         name = fields.get("tool_name", "")
-        service = self._services.get(name)
+        service = self._services.get(name) if place.service in (None, name) else None
         if service is None:
             fault = unknown_service(name)
-            log.warning("task %s goes back: %s", task, fault.message)
-            answer = {**self._answer(fields, fault), "released": "true"}
-            await self._settle(entry, RESULTS, answer)
+            back = self._words.unserved(fields, fault, self._name)
+            if back is not None:
+                log.warning("task %s goes back: %s", task, fault.message)
+            await self._settle(place, entry, back)
             return
         context = TaskContext(
             _frame(task, fields), self, unknown_s=0 if "fence" in fields else ADOPTED_S
         )
         execution = Execution(service, context)
-        one = self._held[entry] = HeldEntry(entry, task, execution)
+        one = self._held[place, entry] = HeldEntry(place, entry, task, execution)
+        began = monotonic()
 
         async def answer_with(ended: Ended) -> None:
-            answer = self._answer(fields, ended)
-            if sum(map(len, answer.values())) > LARGEST:
+            took_ms = int((monotonic() - began) * 1000)
+            answer = self._words.answer(fields, ended, self._name, took_ms)
+            if sum(map(len, answer.fields.values())) > LARGEST:
                 fault = Fault(kind="ResultTooLarge", message="too large to send", retryable=False)
-                answer = self._answer(fields, fault)
+                answer = self._words.answer(fields, fault, self._name, took_ms)
             if not await self._settle_surely(one, answer):
                 log.info("task %s was taken back; its outcome is dropped", task)
 
         self._running.begin(execution, fields.get("payload", "null"), answer_with)
         assert execution.job is not None  # noqa: S101 set by begin()
-        execution.job.add_done_callback(lambda _: self._held.pop(entry, None))
+        execution.job.add_done_callback(lambda _: self._held.pop((place, entry), None))
 
     # Answering.
 
-    def _answer(self, fields: Fields, ended: Ended) -> dict[str, str]:
-        answer = {
-            "task_id": fields["task_id"],
-            "worker": self._name,
-            "finished_at": str(time.time_ns() // 1_000_000),
-        }
-        if "fence" in fields:
-            answer["fence"] = fields["fence"]
-        if isinstance(ended, str):
-            return {**answer, "status": "succeeded", "result": ended}
-        answer |= {"status": "failed", "error": ended.message, "error_type": ended.kind}
-        if ended.kind == "SchemaInvalid":
-            answer["retryable"] = "false"
-        elif ended.retryable is not None:
-            answer["retryable"] = "true" if ended.retryable else "false"
-        if ended.retry_after_ms is not None:
-            answer["retry_after_ms"] = str(ended.retry_after_ms)
-        return answer
-
-    async def _settle_surely(self, one: HeldEntry, answer: Mapping[str, str]) -> bool:
+    async def _settle_surely(self, one: HeldEntry, answer: Answer) -> bool:
         """Tries again while it may be ours: if the first try was applied, the next is refused."""
         pause = FIRST_PAUSE_S
         while True:
             try:
-                return await self._settle(one.entry, RESULTS, answer)
+                return await self._settle(one.place, one.entry, answer)
             except (RedisError, OSError) as error:
                 if monotonic() - one.owned_at > self._visibility_s:
                     raise
@@ -319,25 +329,14 @@ class StreamTransport:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
-    async def _settle(self, entry: str, stream: str, answer: Mapping[str, str]) -> bool:
+    async def _settle(self, place: Place, entry: str, answer: Answer | None) -> bool:
         """Answers and acknowledges in one step, or neither; False: another worker has it by now."""
-        flat = [part for pair in answer.items() for part in pair]
-        keys = (TASKS, stream)
-        done = await self._calls.eval(_SETTLE, 2, *keys, WORKERS_GROUP, self._name, entry, *flat)
+        if answer is None:
+            return bool(await self._calls.xack(place.stream, place.group, entry))
+        flat = [part for pair in answer.fields.items() for part in pair]
+        keys = (place.stream, answer.stream)
+        done = await self._calls.eval(_SETTLE, 2, *keys, place.group, self._name, entry, *flat)
         return bool(done)
-
-    async def _write_dead_letter(self, entry: str, fields: Fields) -> None:
-        """An entry without a task has no answer; a dead letter shows it to a person."""
-        letter = {
-            "task_id": "",
-            "tool_name": fields.get("tool_name", ""),
-            "payload": fields.get("payload", ""),
-            "error": "an entry without task_id",
-            "retry_count": fields.get("retry_count", "0"),
-            "failed_at": str(time.time_ns() // 1_000_000),
-        }
-        log.warning("entry %s has no task_id", entry)
-        await self._settle(entry, DEAD_LETTERS, letter)
 
     # Staying the owner.
 
@@ -359,12 +358,16 @@ class StreamTransport:
                 self._lose_silent(held)
 
     async def _renew(self, held: list[HeldEntry]) -> None:
+        for place in self._places:
+            here = [one for one in held if one.place == place]
+            if here:
+                await self._renew_at(place, here)
+
+    async def _renew_at(self, place: Place, held: list[HeldEntry]) -> None:
         began = monotonic()
-        keys = [TASKS, *(one.cancel_key for one in held)]
+        keys = [place.stream, *(one.cancel_key for one in held)]
         entries = [one.entry for one in held]
-        replies = await self._calls.eval(
-            _BEAT, len(keys), *keys, WORKERS_GROUP, self._name, *entries
-        )
+        replies = await self._calls.eval(_BEAT, len(keys), *keys, place.group, self._name, *entries)
         for one, reply in zip(held, replies, strict=True):
             if reply == b"LOST":
                 self._lose(one)
@@ -386,7 +389,7 @@ class StreamTransport:
                 self._lose(one)
 
     def _lose(self, one: HeldEntry) -> None:
-        if self._held.pop(one.entry, None) is not None:
+        if self._held.pop((one.place, one.entry), None) is not None:
             log.info("task %s belongs to another worker by now", one.task)
             one.execution.lose()
 

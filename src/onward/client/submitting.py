@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from time import monotonic
@@ -28,10 +28,11 @@ import msgspec
 from onward.client.durations import either, in_ms
 from onward.client.errors import TaskFailed
 from onward.client.retrying import new_key
-from onward.wire.tasks import ApprovalTerms, TaskView
+from onward.wire.tasks import ApprovalTerms, Debounce, TaskView, Unique
 
 if TYPE_CHECKING:
     from onward.client.api import ServerApi
+    from onward.client.batch import Batch
     from onward.client.context import Context
     from onward.client.service import Service
 
@@ -65,6 +66,10 @@ class Options(TypedDict, total=False):
     requires_approval: bool
     approval: ApprovalTerms | Mapping[str, Any]
     callback_url: str  # where the task is posted to, signed, when it is over
+    tags: Sequence[str]  # words to find it by
+    unique: Unique | Mapping[str, Any]  # no second one while there is one with this key
+    debounce: Debounce | Mapping[str, Any]  # of many soon after each other, the newest alone
+    partition: str  # of its queue: partitions take turns
     wait: timedelta | None
     wait_ms: int | None
 
@@ -116,7 +121,47 @@ class Submitter:
         service with a payload and options. Options of a function: `client.options(…).submit(f, …)`.
         """
         call = call_of(what, args, named, self._options)
-        return await self._send(call, call.wait_ms or 0)
+        if not call.wait_ms:
+            return await self._api.coalesced.submit(call.body, call.key)
+        return await self._send(call, call.wait_ms)
+
+    async def submit_many(
+        self,
+        what: str | Callable[..., Any],
+        payloads: Iterable[Any],
+        /,
+        *,
+        name: str | None = None,
+        on_complete: Mapping[str, Any] | None = None,
+        webhook: str | None = None,
+        told: Callable[[int], None] = lambda _: None,
+        **options: Any,
+    ) -> Batch:
+        """Hand in a task for each payload, as one batch; `name`, `on_complete` and `webhook` are
+        the batch's, all else is as with `submit`.
+
+        Of a function a payload is its one argument, a tuple of arguments, or a dict of them by
+        name. `told` is called with how many more are handed in.
+        """
+        from onward.client.batch import submitted
+
+        calls = (self._call_of(what, payload, options) for payload in payloads)
+        given = {"name": name, "on_complete": on_complete, "webhook": webhook}
+        terms = {name: value for name, value in given.items() if value is not None}
+        read = reader(options.get("result_type"))
+        if not isinstance(what, str):
+            read = served(what).read
+        bodies = (call.body for call in calls)
+        return await submitted(self._api, self._wait_for, bodies, terms, read, told)
+
+    def _call_of(
+        self, what: str | Callable[..., Any], payload: Any, options: Mapping[str, Any]
+    ) -> Call:
+        if isinstance(what, str):
+            return call_of(what, (payload,), dict(options), self._options)
+        by_name = payload if isinstance(payload, dict) else {}
+        args = () if by_name else payload if isinstance(payload, tuple) else (payload,)
+        return call_of(what, args, by_name, {**self._options, **options})
 
     @overload
     async def run(
@@ -197,11 +242,16 @@ def call_of(
         payload, given, result_type = _by_name(what, *args, **named)
         read = reader(result_type)
         return _call(what, payload, {**options, **given}, read)
+    service = served(what)
+    return _call(service.name, service.payload(args, named), options, service.read)
+
+
+def served(what: Callable[..., Any]) -> Service:
     service: Service | None = getattr(what, SERVED, None)
     if service is None:
         name = getattr(what, "__qualname__", repr(what))
         raise TypeError(f"{name} is not served: decorate it with @worker.service, or use a name")
-    return _call(service.name, service.payload(args, named), options, service.read)
+    return service
 
 
 def _by_name(

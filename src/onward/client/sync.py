@@ -10,7 +10,15 @@ import os
 import ssl
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+)
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from datetime import timedelta
@@ -18,9 +26,10 @@ from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from onward.client.address import server_url
+from onward.client.batch import Batch
 from onward.client.context import Context, awaited
 from onward.client.http import Client
-from onward.client.resources import Flows, Queues, Runs, Schedules
+from onward.client.resources import Flows, Limits, Operations, Queues, Runs, Schedules
 from onward.client.submitting import Options, Submitter
 from onward.errors import OnwardError
 from onward.wire.tasks import TaskEvent, TaskView
@@ -210,11 +219,52 @@ class SyncSubmitter(Blocking[S], Generic[S]):
         """
         return self._call(lambda part: part.run(what, *args, **named))
 
+    def submit_many(
+        self, what: str | Callable[..., Any], payloads: Iterable[Any], /, **options: Any
+    ) -> SyncBatch:
+        """Hand in a task for each payload, as one batch; see `Client.submit_many`."""
+        batch = self._call(lambda part: part.submit_many(what, payloads, **options))
+        return SyncBatch(self._thread, batch)
+
+
+class SyncBatch(Blocking[Batch]):
+    """Tasks submitted together; see `Batch`."""
+
+    def __init__(self, thread: Callable[[], LoopThread], batch: Batch) -> None:
+        super().__init__(thread, lambda _: batch)
+        self.id, self.ids, self.refused = batch.id, batch.ids, batch.refused
+        self._batch = batch
+
+    get = _blocking(Batch.get)
+    wait = _blocking(Batch.wait)
+    results = _blocking(Batch.results)
+
+    def __iter__(self) -> Generator[TaskView, None, None]:
+        """Each task once it is over, in the order of submission; those refused are left out."""
+        yield from _blocking_stream(self._thread(), self._batch.__aiter__())
+
+
+class SyncOperations(Blocking[Operations]):
+    cancel = _blocking(Operations.cancel)
+    retry = _blocking(Operations.retry)
+    delete = _blocking(Operations.delete)
+    list = _blocking(Operations.list)
+    get = _blocking(Operations.get)
+    wait = _blocking(Operations.wait)
+    stop = _blocking(Operations.stop)
+
 
 class SyncQueues(Blocking[Queues]):
     list = _blocking(Queues.list)
     pause = _blocking(Queues.pause)
     resume = _blocking(Queues.resume)
+
+
+class SyncLimits(Blocking[Limits]):
+    list = _blocking(Limits.list)
+    get = _blocking(Limits.get)
+    put = _blocking(Limits.put)
+    remove = _blocking(Limits.remove)
 
 
 class SyncSchedules(Blocking[Schedules]):
@@ -269,7 +319,9 @@ class SyncClient(SyncSubmitter[Client]):
         self.flows = SyncFlows(self._thread, lambda client: client.flows)
         self.runs = SyncRuns(self._thread, lambda client: client.runs)
         self.schedules = SyncSchedules(self._thread, lambda client: client.schedules)
+        self.operations = SyncOperations(self._thread, lambda client: client.operations)
         self.queues = SyncQueues(self._thread, lambda client: client.queues)
+        self.limits = SyncLimits(self._thread, lambda client: client.limits)
 
     def __enter__(self) -> Self:
         return self
@@ -319,10 +371,15 @@ class SyncClient(SyncSubmitter[Client]):
     def stream(self, id: str, after: int = 0) -> Generator[TaskEvent, None, None]:
         """Its events after number `after`, as they happen, until it is over."""
         thread = self._thread()
-        events = thread.client.stream(id, after)
-        thread.streams.add(events)
-        try:
-            while (event := thread.wait(anext(events, None))) is not None:
-                yield event
-        finally:
-            thread.drop(events)
+        yield from _blocking_stream(thread, thread.client.stream(id, after))
+
+
+def _blocking_stream(
+    thread: LoopThread, items: AsyncGenerator[T, None]
+) -> Generator[T, None, None]:
+    thread.streams.add(items)
+    try:
+        while (item := thread.wait(anext(items, None))) is not None:
+            yield item
+    finally:
+        thread.drop(items)

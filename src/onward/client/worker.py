@@ -33,7 +33,9 @@ from onward.client.failures import Retry
 from onward.client.link import NameTaken, SocketTransport
 from onward.client.service import Service
 from onward.client.submitting import SERVED
+from onward.tracing import worker_spans
 from onward.wire.frames import RegisterFrame
+from onward.wire.limits import Concurrency, RateLimit
 
 log = logging.getLogger("onward.worker")
 
@@ -78,8 +80,14 @@ class ServiceOptions(TypedDict, total=False):
     max_retries: int
     retry: Retry
     requires_approval: bool
-    sensitive: Sequence[str]  # paths, see docs/privacy.md
+    sensitive: Sequence[str]  # paths, see docs/operations/privacy.md
     expose: bool  # False: agents are offered no tool for it
+    partition_by: str  # where in the payload a task's partition stands: "customer.id"
+    concurrency: Concurrency  # how many run at once, on all workers together
+    rate: Sequence[RateLimit]  # how many start in a time
+    limits: Sequence[str]  # limits that it shares with other services, by name
+    encrypt: bool  # its tasks rest encrypted, where a server encrypts what is declared
+    compensate: str  # the service that undoes a task of this one which is canceled
 
 
 class Worker:
@@ -93,6 +101,7 @@ class Worker:
         group: str | None = None,
         queues: Sequence[str] = (),
         concurrency: int = 10,
+        most: Mapping[str, int] | None = None,
         id: str | None = None,
         grace: timedelta | None = None,
         grace_ms: int = 30_000,
@@ -103,10 +112,11 @@ class Worker:
         `key` is the token of a key, or ONWARD_KEY.
 
         A task of another queue than its type's is done by the service that its type names, or else
-        its queue. `concurrency` is how many run at a time, `grace` how long those that run may
-        take to finish when the worker is stopped. `lifespan` takes the worker and returns an async
-        context manager; it is entered before the first task and left after the last, and what it
-        yields is `ctx.state`.
+        its queue. `concurrency` is how many run at a time; `most` how many of these of one
+        service, as in {"transcode": 1} (for workers on a socket or on the ledger). `grace` is how
+        long those that run may take to finish when the worker is stopped. `lifespan` takes the
+        worker and returns an async context manager; it is entered before the first task and left
+        after the last, and what it yields is `ctx.state`.
         """
         if concurrency < 1:
             raise ValueError("a worker needs a concurrency of at least 1")
@@ -115,6 +125,7 @@ class Worker:
         self.url_is_explicit = is_explicit(url)  # else it is the default address
         self.id = id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.concurrency = concurrency
+        self.most = dict(most or {})
         self.grace_ms = grace_ms if grace is None else ms(grace)
         self._lifespan = lifespan
         self._group = group
@@ -173,25 +184,33 @@ class Worker:
         self,
         *,
         redis: str | None = None,
+        agents: bool = False,
         listen: str | None = None,
         transport: MakeTransport | None = None,
         log_json: bool = False,
     ) -> None:
         """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once.
 
-        With the URL of a Redis, tasks come from the streams there; with a URL to listen at, the
-        server calls the worker; `transport` makes any other one. Logs to stderr, as JSON if asked,
-        unless the program has configured logging itself.
+        With the URL of a Redis, tasks come from the streams there: those of workers, or with
+        `agents` those of agents' services. With a URL to listen at, the server calls the worker;
+        `transport` makes any other one. Logs to stderr, as JSON if asked, unless the program has
+        configured logging itself.
         """
         log_format.configure(as_json=log_json)
-        with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            runner.run(self._serve_until_signalled(redis, listen, transport))
+        spans = worker_spans()
+        try:
+            with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+                runner.run(self._serve_until_signalled(redis, agents, listen, transport))
+        finally:
+            if spans is not None:
+                spans.close()
         _leave_stuck_threads()
 
     async def serve(
         self,
         *,
         redis: str | None = None,
+        agents: bool = False,
         listen: str | None = None,
         transport: MakeTransport | None = None,
     ) -> None:
@@ -207,10 +226,14 @@ class Worker:
         async with entered as state:
             for service in self._services.values():
                 service.state = state
-            await self._serve(redis, listen, transport)
+            await self._serve(redis, agents, listen, transport)
 
     async def _serve(
-        self, redis: str | None, listen: str | None, transport: MakeTransport | None
+        self,
+        redis: str | None,
+        agents: bool,
+        listen: str | None,
+        transport: MakeTransport | None,
     ) -> None:
         threads = ThreadPoolExecutor(self.concurrency, thread_name_prefix=THREADS)
         api = ServerApi(self.url, key=self._key)
@@ -220,7 +243,7 @@ class Worker:
             if transport is not None:
                 chosen = transport(self._registration(), self._services, self._on_server_drain)
             else:
-                chosen = self._built_in_transport(redis, listen, api, threads)
+                chosen = self._built_in_transport(redis, agents, listen, api, threads)
             self._transport = chosen
             serving = loop.create_task(chosen.serve())
             try:
@@ -252,7 +275,12 @@ class Worker:
         await transport.drain(self.grace_ms)
 
     def _built_in_transport(
-        self, redis: str | None, listen: str | None, api: ServerApi, threads: ThreadPoolExecutor
+        self,
+        redis: str | None,
+        agents: bool,
+        listen: str | None,
+        api: ServerApi,
+        threads: ThreadPoolExecutor,
     ) -> Transport:
         if listen is not None:
             from onward.client.http_worker import HttpTransport
@@ -274,13 +302,16 @@ class Worker:
                 threads=threads,
                 on_drain=self._on_server_drain,
             )
+        from onward.client.stream_dialects import ServicesWords, WorkersWords
         from onward.client.streams import StreamTransport
 
+        known = self.url_is_explicit  # else there is no server to declare them to
         return StreamTransport(
             redis,
             self._registration(),
             self._services,
-            api=api if self.url_is_explicit else None,
+            ServicesWords(self.services, declared=known) if agents else WorkersWords(),
+            api=api if known else None,
             threads=threads,
         )
 
@@ -300,17 +331,22 @@ class Worker:
             group=self._group,
             services=[*dict.fromkeys((*(service.name for service in named), *self._queues))],
             concurrency=self.concurrency,
+            most=self.most,
             declare=[msgspec.Raw(msgspec.json.encode(service.declaration())) for service in named],
         )
 
     async def _serve_until_signalled(
-        self, redis: str | None, listen: str | None, transport: MakeTransport | None
+        self,
+        redis: str | None,
+        agents: bool,
+        listen: str | None,
+        transport: MakeTransport | None,
     ) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(NotImplementedError):  # Windows
                 loop.add_signal_handler(number, self._on_signal, number)
-        await self.serve(redis=redis, listen=listen, transport=transport)
+        await self.serve(redis=redis, agents=agents, listen=listen, transport=transport)
 
     def _on_server_drain(self) -> None:
         if not self._drain_requested.is_set():

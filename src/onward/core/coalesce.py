@@ -23,8 +23,9 @@ MOST = 256
 MOST_BYTES = 4 << 20
 ODD = (BaseException, asyncio.Future)  # replies that are no plain answers
 # What travels as one: its items, the future of the replies, and whether that is the reply to a
-# single item or a list of all of them.
-_Rider: TypeAlias = tuple[Sequence[In], "asyncio.Future[Any]", bool]
+# single item, a list of all of them, or such a list with errors in their places.
+_ONE, _ALL, _EACH = range(3)
+_Rider: TypeAlias = tuple[Sequence[In], "asyncio.Future[Any]", int]
 Flush = Callable[[Sequence[In]], Awaitable[Sequence["Out | Exception | asyncio.Future[Out]"]]]
 
 
@@ -52,18 +53,25 @@ class Coalescer(Generic[In, Out]):
     def one(self, item: In) -> asyncio.Future[Out]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Out] = loop.create_future()
-        self._waiting.append(((item,), future, True))
+        self._waiting.append(((item,), future, _ONE))
         if self._drain is None:
             self._drain = loop.create_task(self._run())
         return future
 
     def many(self, items: Sequence[In]) -> Awaitable[list[Out]]:
         """A long list is cut into several calls; the first error in it is raised."""
+        return self._several(items, _ALL)
+
+    def each(self, items: Sequence[In]) -> Awaitable[list[Out | Exception]]:
+        """The same, with errors in the places of what they are about. For plain replies alone."""
+        return cast("Awaitable[list[Out | Exception]]", self._several(items, _EACH))
+
+    def _several(self, items: Sequence[In], how: int) -> Awaitable[list[Out]]:
         loop = asyncio.get_running_loop()
         parts: list[asyncio.Future[list[Out]]] = []
         for part in self._cut(items):
             parts.append(loop.create_future())
-            self._waiting.append((part, parts[-1], False))
+            self._waiting.append((part, parts[-1], how))
         if self._drain is None:
             self._drain = loop.create_task(self._run())
         return parts[0] if len(parts) == 1 else self._joined(parts)
@@ -108,8 +116,10 @@ class Coalescer(Generic[In, Out]):
         # Nearly all batches have plain replies only: their few types are looked at, not each reply.
         odd = any(issubclass(type_, ODD) for type_ in set(map(type, replies)))
         at = 0
-        for items, future, alone in riders:
-            if not alone:
+        for items, future, how in riders:
+            if how == _EACH and not future.done():
+                future.set_result(list(replies[at : at + len(items)]))
+            elif how != _ONE:
                 _answer_all(future, replies[at : at + len(items)], odd)
             elif odd and isinstance(replies[at], ODD):
                 _as_future(replies[at]).add_done_callback(partial(_forward, future))

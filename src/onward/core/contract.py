@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from onward.core.limits import Bound, Usage
 from onward.core.outcome import Outcome
 from onward.core.task import (
     Claimed,
@@ -49,11 +50,21 @@ class Key(msgspec.Struct, frozen=True):
     body: str
 
 
+class Unique(msgspec.Struct, frozen=True):
+    """While a task with the same `unique_key` is in one of these states, no other is taken."""
+
+    states: frozenset[State]
+    returns: bool  # the other one's id is the answer, also to who asks again with the same `key`
+
+
 class Submission(msgspec.Struct, frozen=True):
+    """What refuses it is looked at in this order: key, unique, debounce, cap."""
+
     task: Task
     events: tuple[Note, ...]
     cap: int | None = None  # refuse if the queue would hold more than this
     key: Key | None = None
+    unique: Unique | None = None
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +84,12 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     seen: int | None = None  # letters read so far, deleted here; waiting with more means queued
     spawn: tuple[Submission, ...] = ()  # children, born in the same transaction
     letters: tuple[Letter, ...] = ()  # posted in the same transaction
+    keys: tuple[Key, ...] = ()  # from now on they are this task's, unless they are another's
     # What the reader of its letter does about it: applied in the letter's place, unless refused.
     answer: Move | None = None
-    # What it is measured by; no ledger reads them.
+    # What it is measured by, and whose bounds it frees: the task's own type and queue.
     service: str = ""
+    queue: str = ""
     started_at: Instant | None = None  # of the attempt that it ends, if it runs
 
 
@@ -104,6 +117,8 @@ class Fate(StrEnum):
     KNOWN = "known"  # this key was used with this body before: `task` is that task's id
     REUSED = "reused"  # this key was used with another body before
     FULL = "full"
+    HELD = "held"  # `task` has the same unique key, and is in one of the states that count
+    WAITS = "waits"  # `task` has the same debounce key, and has not started
     REFUSED = "refused"  # what the ledger holds under its key cannot be read
 
 
@@ -116,11 +131,20 @@ class Receipt(msgspec.Struct, frozen=True):
     running: bool = False  # went straight into a free slot
 
 
-class Want(msgspec.Struct, frozen=True):
+class Want(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Some of one lane. Its partitions take turns; in each the oldest task is first.
+
+    A task is claimed only if that keeps every bound that covers it: what `occupies` and is covered
+    too is less than `most`, and its `rate` lets it start. What waits for a bound of its partition
+    or its type is passed over. What waits for one of all partitions keeps its turn, and the lane
+    waits with it: else a start that costs much would never come.
+    """
+
     queue: str
     priority: Priority
     lane: Lane
     limit: int
+    bounds: tuple[Bound, ...] = ()
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -165,6 +189,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str | None = None
     waiting_for: str | None = None
     approval: str | None = None  # the status of its approval; "all": it ever needed one
+    partition: str | None = None
+    batch: str | None = None
+    tags: frozenset[str] = frozenset()  # all of them
+    created_from: Instant | None = None
+    created_before: Instant | None = None
     text: str | None = None  # found in id, type, payload or error
     after: str | None = None  # cursor
     limit: int = 100
@@ -186,6 +215,8 @@ class OpenApproval(msgspec.Struct, frozen=True):
     asked_at: Instant
 
 
+BATCH_OVER = "batch_over"  # the name of the letter to a batch
+
 POSTPONE_MS = 60_000  # until what cannot be decided, or purged, yet is looked at again
 
 
@@ -200,6 +231,20 @@ class TaskStore(Protocol):
 
     async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]: ...
 
+    async def start_at(self, wants: Sequence[Want], *, now: Instant) -> Mapping[str, Instant]:
+        """By queue: when the rates of these wants let the next of its queued tasks start.
+
+        Without those whose tasks wait for nothing, or for another task's end. May be too early,
+        where a bound of another kind holds as well; never too late.
+        """
+        ...
+
+    async def usage(
+        self, bounds: Sequence[Bound], partition: str, *, now: Instant
+    ) -> Sequence[Usage]:
+        """Of each of these bounds; of one for `each` partition, in this one."""
+        ...
+
     async def extend(
         self, renewals: Sequence[LeaseRenewal], *, now: Instant
     ) -> Sequence[LeaseStatus]: ...
@@ -207,7 +252,11 @@ class TaskStore(Protocol):
     async def apply(
         self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
     ) -> Moved:
-        """Asks are filled as by `insert`: children are the new tasks."""
+        """Asks are filled as by `insert`: children are the new tasks.
+
+        Once all tasks of a batch are over, the last of their moves posts a letter to the task that
+        the batch is, in the same transaction: BATCH_OVER.
+        """
         ...
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
@@ -243,13 +292,21 @@ class TaskStore(Protocol):
     async def find(self, query: Query) -> Page[Task]: ...
 
     async def position(self, task: TaskId) -> int | None:
-        """1 is next. Exact up to 1,000, and 1,001 for anything beyond. None: it is not queued."""
+        """1 is next in its partition. Exact up to 1,000, and 1,001 for anything beyond. None: it
+        is not queued.
+        """
         ...
 
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
         """How many tasks by queue, lane and state as shown; never counted, always kept.
 
         Queued tasks are counted by lane; every other task counts as PRIMARY.
+        """
+        ...
+
+    async def batches(self, ids: Sequence[TaskId]) -> Sequence[Mapping[State, int]]:
+        """How many of the tasks that came with each batch are in which state; never counted,
+        always kept. What is purged still counts, until the batch itself is.
         """
         ...
 

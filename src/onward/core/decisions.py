@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from onward.core import machine
-from onward.core.contract import Key, Move, Submission
+from onward.core.contract import Key, Move, Submission, Unique
 from onward.core.errors import is_away
 from onward.core.outcome import Outcome, Parked, Succeeded, invalid_outcome
 from onward.core.policy import Profile
@@ -33,9 +33,15 @@ class Decisions:
         self.postponed: Counter[str] = Counter()  # alarms that could not be decided, by error
         self._reported: dict[TaskId, None] = {}
 
-    def submission(self, task: Task, cap: int | None = None, key: Key | None = None) -> Submission:
+    def submission(
+        self,
+        task: Task,
+        cap: int | None = None,
+        key: Key | None = None,
+        unique: Unique | None = None,
+    ) -> Submission:
         born, events = machine.born(task, self._profiles[task.profile])
-        return Submission(born, events, cap, key)
+        return Submission(born, events, cap, key, unique)
 
     def settlement(self, task: Claimed | Task, outcome: Outcome, now: Instant) -> Move:
         profile = self._profiles[task.profile]
@@ -48,16 +54,23 @@ class Decisions:
 
     def _children(self, parent: Held, outcome: Parked) -> tuple[Submission, ...]:
         """What a task spawns belongs to its owner, whatever the executor that spawns it knows."""
-        born = [msgspec.structs.replace(child, owner=parent.owner) for child in outcome.spawn]
-        return tuple([self.submission(child) for child in born])
+        owner = parent.owner
+        return tuple(
+            [
+                self.submission(
+                    child if child.owner == owner else msgspec.structs.replace(child, owner=owner)
+                )
+                for child in outcome.spawn
+            ]
+        )
 
     def answered(
         self, moves: Sequence[Move], reader: Reader | None, now: Instant
     ) -> Sequence[Move]:
         """The same moves; a child's success with what its parent does about it, where known."""
-        if reader is None or not any(move.letters for move in moves):
+        heard = Counter([letter.to for move in moves for letter in move.letters])
+        if reader is None or not heard:
             return moves
-        heard = Counter(letter.to for move in moves for letter in move.letters)
         # A parent whose children end together reads of all of them in one step, by letters.
         lone = {parent for parent, letters in heard.items() if letters == 1}
         return [

@@ -21,27 +21,22 @@ from onward.core.clock import Clock
 from onward.core.coalesce import Coalescer, call_in_halves
 from onward.core.contract import (
     APPLIED,
-    FRESH,
-    FULL,
     Ask,
     Backend,
-    Key,
     LeaseRenewal,
     LeaseStatus,
     Move,
     Moved,
-    Receipt,
-    Submission,
     Verdict,
 )
 from onward.core.decisions import Decisions, Reader, ending_of, queued_counts
 from onward.core.errors import Conflict, LedgerUnavailable, NextStep, NotFound, Step
+from onward.core.intake import Intake
 from onward.core.intervene import (
     NO_TASK,
     Decide,
     DecideReplay,
     Guards,
-    accepted,
     check_same_request,
     dead_only,
     move_or_why,
@@ -64,7 +59,6 @@ from onward.core.pressure.breaker import BreakerRules
 from onward.core.slots import HeldTask, Slots, renewals_of
 from onward.core.task import (
     FINAL,
-    QUEUED,
     Claimed,
     Ending,
     Instant,
@@ -92,7 +86,7 @@ TRIES = 5  # how often a decision is taken anew when the task has changed under 
 AGAIN_S = 0.5  # between two tries at a ledger that is away
 
 
-class Dispatcher:
+class Dispatcher(Intake):
     def __init__(
         self,
         backend: Backend,
@@ -117,88 +111,12 @@ class Dispatcher:
         self.measures = Measures()
         self.reader: Reader | None = None  # decides for a parent whose state it knows
         self.guards: Callable[[], Awaitable[Guards]] = unguarded  # as services are declared now
-        # Awaited once, before the first task with a session is written.
-        # By a field of Task: called before the first task that has it is written.
-        self.before_first: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
         self.decisions = Decisions(profiles)
-        self._submissions = Coalescer(self._insert, size=lambda item: len(item.task.payload))
+        super().__init__()
         self._settlements = Coalescer(self._settle, size=lambda item: size_of(item[1]))
         self._renewals = Coalescer(self._extend, size=size_of)
         self._claiming: asyncio.Task[None] | None = None
-        # Queues that asks of ours are under way for, by the future that is done when they are back.
-        self._asking: dict[asyncio.Future[None], frozenset[str]] = {}
         self._loose: set[asyncio.Task[Any]] = set()
-
-    # Work comes in.
-
-    async def submit(
-        self, task: Task, *, cap: int | None = None, key: Key | None = None
-    ) -> Receipt:
-        """In the ledger when this returns. A key that is known returns the known task."""
-        receipt = await self._submissions.one(self.decisions.submission(task, cap, key))
-        return accepted(receipt, task, cap)
-
-    async def submit_all(self, tasks: Sequence[Task]) -> Sequence[Receipt]:
-        return await self._submissions.many([self.decisions.submission(task) for task in tasks])
-
-    async def submit_and_wait(
-        self,
-        task: Task,
-        *,
-        timeout_ms: int,
-        cap: int | None = None,
-        key: Key | None = None,
-        firm: bool = False,
-    ) -> tuple[Receipt, Ending | None]:
-        # Subscribed before the task exists: an ending cannot slip in between.
-        with self.waiters.expect(task.id, unborn=True, firm=firm) as future:
-            receipt = await self.submit(task, cap=cap, key=key)
-            if receipt.fate is FRESH:
-                return receipt, await outcome_within(future, timeout_ms)
-        return receipt, await self.wait(receipt.task, timeout_ms=timeout_ms)
-
-    async def expect(self, tasks: Iterable[Task]) -> None:
-        """These are about to be written: what reads the log for such tasks begins before them."""
-        for field in [each for each in self.before_first if any(getattr(t, each) for t in tasks)]:
-            await self.before_first[field]()
-            self.before_first.pop(field, None)
-
-    async def _insert(self, batch: Sequence[Submission]) -> Sequence[Receipt | Exception]:
-        if self.before_first:
-            await self.expect([item.task for item in batch])
-        asking = dict(self._asking)
-        receipts = await self._insert_once(batch)
-        if not asking:
-            return receipts
-        queues = {queue for asked in asking.values() for queue in asked}
-        again = [
-            at
-            for at, receipt in enumerate(receipts)
-            if receipt.fate is FULL and batch[at].task.queue in queues
-        ]
-        if not again:
-            return receipts
-        # A free slot was in an ask for a queue that was full without it: now that it is back, try
-        # once more, or a caller is refused with a worker idle.
-        await asyncio.wait(asking)
-        # The first call is done: an error of this one is theirs alone.
-        second = await call_in_halves(self._insert_once, [batch[at] for at in again])
-        return [*{**dict(enumerate(receipts)), **dict(zip(again, second, strict=True))}.values()]
-
-    async def _insert_once(self, batch: Sequence[Submission]) -> Sequence[Receipt]:
-        asks = self.slots.borrow(queued_counts(item.task for item in batch))
-        with self._under_way(asks) as claimed:
-            inserted = await self.backend.tasks.insert(batch, asks, now=self.clock.now())
-            claimed += inserted.claimed
-        ready: set[str] = set()
-        for item, receipt in zip(batch, inserted.receipts, strict=True):
-            if receipt.fate is FRESH:
-                for event, _ in item.events:
-                    self.tally[event] += 1
-                if item.task.state is QUEUED and not receipt.running:
-                    ready.add(item.task.queue)
-        self._announce(ready, ())
-        return inserted.receipts
 
     # Work goes out.
 
@@ -209,9 +127,11 @@ class Dispatcher:
     async def _claim(self) -> None:
         try:
             while asks := self.slots.ask_pending():
+                now = self.clock.now()
                 with self._under_way(asks) as claimed:
-                    claimed += await self.backend.tasks.claim(asks, now=self.clock.now())
+                    claimed += await self.backend.tasks.claim(asks, now=now)
                 self.troubles.went_well("claim")
+                await self.pressure.limits.held_back(asks, claimed, now)
         except Exception as error:  # the next bell, or the next second, tries again
             log.warning("claim failed", error=repr(error))
             self.troubles.failed("claim", error)
@@ -384,7 +304,8 @@ class Dispatcher:
             self.measures.moved(move, now, over=over)
             if over:
                 self.waiters.end(ending_of(move, now))
-        self._announce(moved.awake, [move.task for move in applied])
+        freed = self.pressure.limits.freed(applied)
+        self._announce(moved.awake | freed, [move.task for move in applied])
         return moved
 
     async def _apply_each(
@@ -425,16 +346,22 @@ class Dispatcher:
 
     async def cancel(self, task: TaskId) -> Task:
         """Over at once, or asked to stop if it runs. Conflict when it is over already."""
-
-        def decide(found: Task, now: Instant) -> Move | None:
-            if found.state in FINAL:
-                raise Conflict(f"the task is already over: {found.state}")
-            return machine.cancel(found, now, self.profiles[found.profile])
-
-        found = await self._intervene(task, decide)
+        found = await self._intervene(task, self._cancel)
         if found.state is State.RUNNING:
             self.slots.stop(found.id, found.fence, revoked=False)
         return found
+
+    async def cancel_all(self, ids: Sequence[TaskId]) -> Mapping[TaskId, str]:
+        """The same of many. Returns which were refused, and why."""
+        refused = await self._intervene_all(ids, self._cancel)
+        if held := self.slots.of(ids):  # their renewal learns that they are to stop
+            self.spawn(self._renew(held))
+        return refused
+
+    def _cancel(self, found: Task, now: Instant) -> Move | None:
+        if found.state in FINAL:
+            raise Conflict(f"the task is already over: {found.state}")
+        return machine.cancel(found, now, self.profiles[found.profile])
 
     async def approve(
         self, task: TaskId, decision: Decision, *, payload: Json | None = None
@@ -461,6 +388,11 @@ class Dispatcher:
         return await self._intervene(
             task, DecideReplay(self.profiles, payloads, await self.guards())
         )
+
+    async def retry_all(self, generations: Mapping[TaskId, int]) -> Mapping[TaskId, str]:
+        """However they ended, each in this generation alone; returns why some were refused."""
+        decide = DecideReplay(self.profiles, {}, await self.guards(), generations=generations)
+        return await self._intervene_all(list(generations), decide)
 
     async def replay_all(
         self, starts: Mapping[TaskId, Instant], payloads: Mapping[TaskId, Json] = {}
@@ -584,6 +516,7 @@ class Dispatcher:
         """Wait, but not for ever, for what is under way without a caller."""
         # A claim that was sent before the workers left comes back afterwards, and its tasks are
         # released by work that is spawned only then.
+        self.pressure.limits.close()
         if self._claiming is not None:
             await asyncio.wait([self._claiming], timeout=timeout_ms / 1000)
         if self._loose:

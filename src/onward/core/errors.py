@@ -7,6 +7,7 @@ CoreError               an OnwardError whose next step may depend on the door
 ├── KeyReused           an idempotency key came again with another body
 ├── Conflict            the task is not in a state in which that can be done
 ├── Invalid             the request makes no sense; `pointer` says where
+│   └── Malformed       its body cannot be read at all
 ├── Unauthorized        no key, or one that does not count here (any more)
 ├── Forbidden           the caller's key has not the scope that this needs
 │   └── OwnApproval     the key handed in itself what it would approve
@@ -45,6 +46,7 @@ class Step(StrEnum):
     LIST_TOOLS = "list_tools"
     LIST_WORKERS = "list_workers"
     MAKE_KEY = "make_key"
+    PUT_LIMIT = "put_limit"
     PUBLISH_VERSION = "publish_version"
     REMOVE_SERVICE = "remove_service"
     REPLACE_SCHEDULE = "replace_schedule"
@@ -116,6 +118,10 @@ class Invalid(CoreError):
     ) -> None:
         super().__init__(message, hint=hint, step=step)
         self.pointer = pointer
+
+
+class Malformed(Invalid):
+    """Not JSON, or JSON that may not come in."""
 
 
 class Unauthorized(CoreError):

@@ -38,12 +38,13 @@ class DecideReplay:
         payloads: Mapping[TaskId, Json],  # of those that are replayed with another one
         guards: Guards,
         starts: Mapping[TaskId, Instant] | None = None,
+        generations: Mapping[TaskId, int] | None = None,
     ) -> None:
         self._profiles = profiles
         self._payloads = payloads
         self._guards = guards
         self._starts = starts or {}
-        self._seen: dict[TaskId, int] = {}
+        self._seen: dict[TaskId, int] = dict(generations or {})
 
     def __call__(self, found: Task, now: Instant) -> Move:
         if self._seen.setdefault(found.id, found.generation) != found.generation:

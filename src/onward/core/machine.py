@@ -33,7 +33,6 @@ from onward.core.policy import (
     Profile,
     fingerprint,
     overrides_of,
-    transient,
 )
 from onward.core.task import (
     FINAL,
@@ -52,12 +51,13 @@ from onward.core.task import (
     WorkerId,
     encode,
 )
-from onward.faults import Fault
+from onward.faults import Fault, transient
 
 S = State
 # What may follow what, and the event that records it. A test walks every decision through it.
 TRANSITIONS: Mapping[tuple[State, State], frozenset[str]] = {
     (S.SCHEDULED, S.QUEUED): frozenset({"task.queued"}),
+    (S.SCHEDULED, S.SCHEDULED): frozenset({"task.superseded"}),
     (S.SCHEDULED, S.CANCELED): frozenset({"task.canceled"}),
     (S.SCHEDULED, S.FAILED): frozenset({"task.failed"}),
     (S.SCHEDULED, S.DEAD): frozenset({"task.failed", "task.dlq"}),
@@ -118,7 +118,7 @@ def born(task: Task, profile: Profile) -> tuple[Task, tuple[Note, ...]]:
         notes += (asked.requested(),)
         state, due_at = State.WAITING, moves.earliest(asked.expires_at, limit)
     elif task.waiting_for is not None:
-        state, due_at = State.WAITING, limit
+        state, due_at = State.WAITING, moves.earliest(task.run_at, limit)
     elif task.run_at is not None and task.run_at > task.created_at:
         state, due_at = State.SCHEDULED, moves.earliest(task.run_at, limit)
     else:
@@ -307,6 +307,7 @@ def _struck(task: Task, now: Instant, profile: Profile) -> Move:
         to=State.QUEUED,
         changes={"run_at": None, "waiting_for": None, "queued_at": now},
         events=((event, None),),
+        ahead=task.occupies,
     )
 
 
@@ -495,6 +496,7 @@ def replay(
     notes: tuple[Note, ...] = (("task.replayed", encode({"generation": task.generation + 1})),)
     changes: dict[str, str | int | None] = {
         **dict.fromkeys(("result", "error", "fingerprint", "finished_at", "worker"), None),
+        "started_at": None,
         **dict.fromkeys(("start_by", "cancel_by", "waiting_for"), None),
         **dict.fromkeys(("journal", "bulk", "progress"), None),
         **dict.fromkeys(("attempt", "failures", "retries", "lost", "overdue"), 0),
@@ -522,6 +524,7 @@ def _at_once(task: Task, now: Instant, profile: Profile) -> Move:
         to=State.QUEUED,
         changes={"run_at": None, "retries": 0, "queued_at": now},
         events=(("task.queued", None),),
+        ahead=task.occupies,
     )
 
 

@@ -65,9 +65,12 @@ class Measures:
         return found if self._others is None else {**found, OTHER: self._others}
 
     def claimed(self, tasks: Sequence[Claimed]) -> None:
+        named, waited = "", None
         for task in tasks:
             if task.started_at is not None and task.queued_at is not None:
-                self.of(task.type).waited.observe(task.started_at - task.queued_at)
+                if waited is None or task.type != named:  # one look for all of a kind
+                    named, waited = task.type, self.of(task.type).waited
+                waited.observe(task.started_at - task.queued_at)
 
     def moved(self, move: Move, now: Instant, *, over: bool) -> None:
         # What goes back to its old place was handed back, or its worker was lost: that is no run.

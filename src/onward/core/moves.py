@@ -12,7 +12,7 @@ from typing import TypedDict, Unpack
 
 from msgspec import UNSET
 
-from onward.core.contract import Move, Submission
+from onward.core.contract import Key, Move, Submission
 from onward.core.outcome import Parked
 from onward.core.policy import (
     Overrides,
@@ -38,6 +38,7 @@ from onward.faults import Fault
 MOST_NOTES = 1_000  # of one move
 MOST_NOTE_BYTES = 1 << 20
 LAST_NOTES = 4
+SETTLED = "settled"  # the name of the letter to a successor
 CHILDREN = "children"  # what a task with unfinished children waits for
 NOTHING: Mapping[str, str | int | None] = {}
 SHORTEST_PUT_OFF_MS, LONGEST_PUT_OFF_MS = 1_000, 60_000
@@ -51,6 +52,7 @@ class MoveFields(TypedDict, total=False):
     seen: int | None
     spawn: tuple[Submission, ...]
     letters: tuple[Letter, ...]
+    keys: tuple[Key, ...]
 
 
 def earliest(*instants: Instant | None) -> Instant | None:
@@ -81,8 +83,9 @@ def guarded(
         to=to,
         due_at=due_at,
         changes=changes,
-        events=bounded(events),
+        events=events if len(events) <= LAST_NOTES else bounded(events),
         service=held.type,
+        queue=held.queue,
         started_at=held.started_at,
         **more,
     )
@@ -158,8 +161,17 @@ def end(
         due_at=None if kept_ms is None else now + kept_ms,
         changes=changes,
         events=events,
-        letters=_to_parent(held, to, changes.get("result") or changes.get("error")),
+        letters=_letters(held, to, changes.get("result") or changes.get("error")),
     )
+
+
+def _letters(held: Held, to: State, result: str | int | None) -> tuple[Letter, ...]:
+    # An attempt does not know its successor: the move that named one has raised `rev`, so what
+    # ends the attempt is decided on the task as it was read.
+    if isinstance(held, Task) and held.successor is not None:
+        settled = Letter(to=held.successor, name=SETTLED, body=encode({"task": held.id}))
+        return (*_to_parent(held, to, result), settled)
+    return _to_parent(held, to, result)
 
 
 def _to_parent(held: Held, to: State, result: str | int | None) -> tuple[Letter, ...]:
@@ -196,10 +208,12 @@ def fail(
 def retry(held: Held, fault: Fault, now: Instant, profile: Profile, overrides: Overrides) -> Move:
     delay = retry_delay_ms(profile, overrides, fault, task=held.id, retry=held.retries)
     run_at = now + delay
+    # In strict order it stays in its lane: the tasks behind it would overtake it from the other.
+    lane = held.lane if held.strict else Lane.RETRY
     if delay > 0:
         to, due_at = State.SCHEDULED, earliest(run_at, age_limit(profile, held.expires_at))
     else:
-        to, due_at = State.QUEUED, patience(profile, Lane.RETRY, None, held.expires_at)
+        to, due_at = State.QUEUED, patience(profile, lane, None, held.expires_at)
     return guarded(
         held,
         State.RUNNING,
@@ -210,7 +224,7 @@ def retry(held: Held, fault: Fault, now: Instant, profile: Profile, overrides: O
             "failures": held.failures + 1,
             "retries": held.retries + 1,
             "lost": 0,
-            "lane": Lane.RETRY,
+            "lane": lane,
             "run_at": run_at,
             "queued_at": now,
             "start_by": None,
@@ -221,6 +235,7 @@ def retry(held: Held, fault: Fault, now: Instant, profile: Profile, overrides: O
                 encode({"error": fault, "attempt": held.attempt, "run_at": run_at}),
             ),
         ),
+        ahead=held.strict and to is State.QUEUED,
     )
 
 

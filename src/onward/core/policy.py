@@ -16,7 +16,7 @@ from types import MappingProxyType
 import msgspec
 
 from onward.core.task import Json, TaskId
-from onward.faults import Fault, bounded_delay
+from onward.faults import Fault, bounded_delay, transient
 
 
 class BreakerPolicy(StrEnum):
@@ -80,9 +80,6 @@ TRANSIENT = {
     "NetworkTimeout": "NetworkTimeout",
     "TIMEOUT": "NetworkTimeout",
 }
-PERMANENT = frozenset(
-    {"InvalidInput", "SchemaInvalid", "MissingField", "AuthError", "PermissionDenied", "NotFound"}
-)
 
 BY_ERROR: Mapping[str, RetrySchedule] = {
     "RateLimitError": RetrySchedule((60_000, 120_000, 300_000, 600_000), (0.0, 0.1)),
@@ -167,15 +164,6 @@ def kept_at_most(rules: Mapping[str, Profile], ms: int) -> Mapping[str, Profile]
 
 def overrides_of(text: Json | None) -> Overrides:
     return _NONE if text is None else _decode_overrides(text)
-
-
-def transient(fault: Fault) -> bool:
-    """The worker's `retryable` first, then the HTTP status, then the name; unknown: try again."""
-    if fault.retryable is not None:
-        return fault.retryable
-    if fault.status is not None and fault.status >= 400:
-        return fault.status >= 500 or fault.status in (408, 429)
-    return fault.kind not in PERMANENT
 
 
 def error_class(fault: Fault) -> str:

@@ -14,10 +14,14 @@ from typing import TypeAlias
 import msgspec
 
 from onward.core import lanes
-from onward.core.contract import Ask, LeaseRenewal
+from onward.core.contract import Ask, LeaseRenewal, Want
+from onward.core.limits import Bound
 from onward.core.task import Claimed, Instant, TaskId, WorkerId
 
 MOST_PER_CLAIM = 128  # half of the usual slots: while one half is settled, the other is claimed
+
+
+NO_BOUNDS: Mapping[str, int] = {}
 
 
 class WorkerSlots:
@@ -31,7 +35,11 @@ class WorkerSlots:
         lease_ms: int | None,  # None: what it takes is only offered, and has no lease yet
         deliver: Callable[[Claimed], None],
         stop: Callable[[Claimed, bool], None],
+        most: Mapping[str, int] = NO_BOUNDS,
     ) -> None:
+        """`most`: of its slots, how many a queue may take, where that is not all of them."""
+        self.most = most
+        self.taken: Counter[str] = Counter()  # by such a queue: slots with a task, or in an ask
         self.worker = worker
         self.queues = tuple(dict.fromkeys(queues))
         self.lease_ms = lease_ms
@@ -39,6 +47,11 @@ class WorkerSlots:
         self.stop = stop  # (task, revoked): please stop; revoked means that it is no longer ours
         self.free = 0
         self.gone = False
+
+    def room(self, queue: str) -> int:
+        """How many of its free slots this queue may take."""
+        most = self.most.get(queue)
+        return self.free if most is None else min(self.free, most - self.taken[queue])
 
 
 HeldTask: TypeAlias = tuple[WorkerSlots, Claimed]
@@ -49,7 +62,7 @@ class _Borrowed(msgspec.Struct):
 
     slots: WorkerSlots
     looking: bool  # for work that may be waiting; False: for work that is coming in
-    bounded: str | None  # the bounded queue that they count for
+    bounded: str | None  # the bounded queue that they count for, here or of this worker
 
 
 class Slots:
@@ -66,6 +79,7 @@ class Slots:
         self._held_count: Counter[str] = Counter()  # by queue: tasks that are held
         self._out: Counter[str] = Counter()  # by bounded queue: slots that are in an ask
         self._share: Callable[[Sequence[str]], float] = _usual_share
+        self._limits: Callable[[str], tuple[Bound, ...]] | None = None  # by queue
 
     def add(self, slots: WorkerSlots, count: int) -> None:
         self._by_worker[slots.worker] = slots
@@ -109,6 +123,10 @@ class Slots:
         """How much of its slots a worker of these queues gives to retries."""
         self._share = share
 
+    def limit_by(self, limits: Callable[[str], tuple[Bound, ...]] | None) -> None:
+        """The bounds of a queue, for every claim from it; None: no queue has any."""
+        self._limits = limits
+
     def served(self, queue: str) -> bool:
         return any(queue in slots.queues for slots in self._by_worker.values())
 
@@ -130,11 +148,13 @@ class Slots:
         """Free slots for work that is just coming in."""
         asks: list[Ask] = []
         for queue, count in needs.items():
+            if self._limits is not None and self._limits(queue):
+                continue  # no new task of it goes straight into a slot: it is claimed in its turn
             need = self._room(queue, count)
             idle = self._idle.get(queue)
             while need > 0 and idle:
                 slots = next(iter(idle))
-                take = min(need, slots.free)
+                take = min(need, slots.room(queue))
                 need -= take
                 asks.append(self._ask(slots, take, (queue,), looking=False))
         return asks
@@ -144,14 +164,17 @@ class Slots:
         asks: list[Ask] = []
         asked: set[str] = set()
         left = MOST_PER_CLAIM
-        for queue in [queue for queue in self._pending if self._idle.get(queue)]:
+        pending = [queue for queue in self._pending if self._idle.get(queue)]
+        # What is bounded goes first: it leaves slots for the others, and they would leave it none.
+        for queue in sorted(pending, key=self._unbounded):
             idle = self._idle[queue]
             while idle and (most := self._room(queue, left)) > 0:
                 slots = next(iter(idle))
-                take = min(slots.free, most)
+                take = min(slots.room(queue), most)
                 left -= take
                 # A bounded queue has an ask of its own: what it yields counts against its bound.
-                wanted = (queue,) if queue in self._bounds else self._wanted(slots)
+                alone = queue in self._bounds or queue in slots.most
+                wanted = (queue,) if alone else self._wanted(slots)
                 asked.update(wanted)
                 asks.append(self._ask(slots, take, wanted, looking=True))
         self._pending -= asked
@@ -189,6 +212,7 @@ class Slots:
         out = self._asks.pop(id(ask))
         if out.bounded is not None:
             self._out[out.bounded] -= ask.limit
+            out.slots.taken[out.bounded] -= ask.limit
         return out
 
     def _deliver(self, slots: WorkerSlots, task: Claimed) -> bool:
@@ -203,13 +227,21 @@ class Slots:
         """Held already: from before these slots were added, or by another way than a claim."""
         if (task.id, task.fence) not in self._held:
             self._held_count[task.queue] += 1
+            if task.queue in slots.most:
+                slots.taken[task.queue] += 1
+                self._unlist(slots)
+                self._list(slots)
         self._held[task.id, task.fence] = (slots, task)
         self._fences[task.id] = task.fence
 
     def put_down(self, task: TaskId, fence: int) -> None:
         entry = self._held.pop((task, fence), None)
         if entry is not None:
-            self._held_count[entry[1].queue] -= 1
+            slots, held = entry
+            self._held_count[held.queue] -= 1
+            if held.queue in slots.most:
+                slots.taken[held.queue] -= 1
+                self._list(slots)
             if self._fences[task] == fence:
                 del self._fences[task]
 
@@ -240,20 +272,31 @@ class Slots:
         return Counter(slots.worker for slots, _ in self._held.values())
 
     def _ask(self, slots: WorkerSlots, take: int, queues: tuple[str, ...], *, looking: bool) -> Ask:
+        alone = queues and (queues[0] in self._bounds or queues[0] in slots.most)
+        bounded = queues[0] if alone else None
+        if bounded is not None:
+            self._out[bounded] += take
+            slots.taken[bounded] += take
         slots.free -= take
         self._unlist(slots)
         self._list(slots)
         self._turn = (self._turn + 1) % lanes.CYCLE
         wants = lanes.wants(queues, take, self._turn, self._share(queues))
+        if self._limits is not None:
+            wants = _bounded(wants, {queue: self._limits(queue) for queue in queues})
         ask = Ask(slots.worker, take, wants, slots.lease_ms)
-        bounded = queues[0] if queues and queues[0] in self._bounds else None
-        if bounded is not None:
-            self._out[bounded] += take
         self._asks[id(ask)] = _Borrowed(slots, looking, bounded)
         return ask
 
     def _wanted(self, slots: WorkerSlots) -> tuple[str, ...]:
-        return tuple(q for q in slots.queues if q in self._pending and q not in self._bounds)
+        return tuple(
+            queue
+            for queue in slots.queues
+            if queue in self._pending and queue not in self._bounds and queue not in slots.most
+        )
+
+    def _unbounded(self, queue: str) -> bool:
+        return queue not in self._bounds and queue not in next(iter(self._idle[queue])).most
 
     def _room(self, queue: str, most: int) -> int:
         """How many more of this queue may be taken now, of so many."""
@@ -265,7 +308,8 @@ class Slots:
     def _list(self, slots: WorkerSlots) -> None:
         if slots.free > 0 and not slots.gone:
             for queue in slots.queues:
-                self._idle.setdefault(queue, {})[slots] = None
+                if slots.room(queue) > 0:
+                    self._idle.setdefault(queue, {})[slots] = None
             self._wake_if_pending(slots.queues)
 
     def _unlist(self, slots: WorkerSlots) -> None:
@@ -279,6 +323,12 @@ class Slots:
             if queue in self._pending and self._idle.get(queue):
                 self._wake()
                 return
+
+
+def _bounded(wants: tuple[Want, ...], bounds: Mapping[str, tuple[Bound, ...]]) -> tuple[Want, ...]:
+    if not any(bounds.values()):
+        return wants
+    return tuple([msgspec.structs.replace(want, bounds=bounds[want.queue]) for want in wants])
 
 
 def renewals_of(held: Iterable[HeldTask], now: Instant) -> list[LeaseRenewal]:

@@ -18,6 +18,7 @@ from onward.core.errors import Invalid
 MAX_DEPTH = 64
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 TOO_LARGE = "an integer of more than 64 bits; send it as text"
+MOST_DIGITS = 40  # read of an integer that is to be cut
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 
 _decode = msgspec.json.Decoder().decode
@@ -50,11 +51,33 @@ def parse(body: bytes) -> object:
     return value
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
-    value = parse(body)
+def parse_object(body: bytes, *, clamped: str | None = None) -> dict[str, Any]:
+    """`clamped` names a member whose integer may have any size, and is cut to 64 bits."""
+    try:
+        value = parse(body)
+    except Invalid as refused:
+        if clamped is None or str(refused) != TOO_LARGE:
+            raise
+        value = parse(_clamped(body, clamped))
     if type(value) is not dict:
         raise Invalid("the body must be a JSON object")
     return value
+
+
+def _clamped(body: bytes, name: str) -> bytes:
+    # By another reader: msgspec refuses an integer of thousands of digits wherever it stands.
+    try:
+        value = json.loads(body.decode(), parse_int=_cut, object_pairs_hook=_refuse_twins)
+    except (ValueError, RecursionError):
+        return body  # it is refused for another reason
+    if type(value) is dict and type(value.get(name)) is int:
+        value[name] = max(MIN_INTEGER, min(value[name], MAX_INTEGER))
+        return json.dumps(value).encode()
+    return body
+
+
+def _cut(digits: str) -> int:
+    return int(digits[:MOST_DIGITS])  # of this length it is over 64 bits, as it was
 
 
 def _measure(value: object) -> int:  # noqa: C901 one pass over every body that comes in
@@ -87,12 +110,13 @@ def _refuse_nul(body: bytes) -> None:
         raise Invalid(f"a NUL character (\\u0000) in a text, byte {found.end() - 6}")
 
 
-def _refuse_twins(pairs: list[tuple[str, Any]]) -> None:
-    seen = set()
-    for key, _ in pairs:
+def _refuse_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    for key, value in pairs:
         if key in seen:
             raise Invalid(f"the key {key[:40]!r} comes twice in one object")
-        seen.add(key)
+        seen[key] = value
+    return seen
 
 
 def _not_utf8(body: bytes) -> str:

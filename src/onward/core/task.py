@@ -107,6 +107,25 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     overdue: bool = False
     callback_url: str | None = None  # where its end is posted to
 
+    partition: str = ""  # of its queue: partitions take turns
+    strict: bool = False  # within its partition nothing overtakes it, also while it waits to retry
+    costs: Json | None = None  # by the name of a rate's limit, where a start does not cost 1
+    tags: Json | None = None  # a list of words, sorted
+    batch: str | None = None  # the batch that it was handed in with
+    unique_key: str | None = None  # of its type and owner; see Unique
+    debounce_key: str | None = None  # the same; a newer one takes its place until it has started
+    debounce_by: Instant | None = None  # it is put off until then at most
+    predecessor: TaskId | None = None  # it waits until that one is over
+    successor: TaskId | None = None  # gets a letter when this one is over
+
+    @property
+    def occupies(self) -> bool:
+        """Whether it counts against the limits of its service: in strict order also while it
+        waits to be tried again.
+        """
+        again = self.state is State.SCHEDULED and self.strict and self.started_at is not None
+        return self.state is State.RUNNING or again
+
     @property
     def offered(self) -> bool:
         """On a transport, and no worker has taken it from there yet: shown as queued."""
@@ -144,6 +163,8 @@ class Claimed(msgspec.Struct, frozen=True):
     journal: Json | None
     bulk: Json | None = None
     owner: str | None = None
+    partition: str = ""
+    strict: bool = False
     queued_at: Instant | None = None
     started_at: Instant | None = None
     cancel_by: Instant | None = None

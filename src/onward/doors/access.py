@@ -29,7 +29,7 @@ OPEN_PATHS = {
     "/api/v2/login": ("POST",),
     "/": ("GET", "HEAD"),
 }
-PAGE = "/ui"
+PAGE, PAGE_FILES = "/ui", "/ui/"
 ANY_KEY_PATHS = ("/openapi.json",)  # whatever its scopes are
 
 
@@ -39,11 +39,10 @@ class Access:
 
     def caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
         """Raises a Refusal: 401 or 429."""
-        token = token_of(scope, headers)
         if is_open(scope.get("method", ""), scope["path"]):
             return ANONYMOUS
         try:
-            return self.keys.caller(token)
+            return self.keys.caller(token_of(scope, headers))
         except Unauthorized as error:
             raise unauthorized(error) from error
         except RateLimited as error:
@@ -58,9 +57,9 @@ def unauthorized(error: Unauthorized) -> Refusal:
 
 def token_of(scope: Scope, headers: dict[bytes, bytes]) -> str | None:
     """Authorization first: a program that sends it means it, whatever cookie it carries along."""
-    kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-    if kind.lower() == "bearer" and token.strip():
-        return token.strip()
+    kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+    if kind.lower() == b"bearer" and token.strip():
+        return token.strip().decode("latin-1")
     if b"x-api-key" in headers:
         return headers[b"x-api-key"].decode("latin-1").strip()
     for offered in scope.get("subprotocols") or ():
@@ -80,9 +79,7 @@ def _from_cookie(text: str) -> str | None:
 
 
 def is_open(method: str, path: str) -> bool:
-    if path == PAGE or path.startswith(f"{PAGE}/"):
-        return True
-    return method in OPEN_PATHS.get(path, ())
+    return method in OPEN_PATHS.get(path, ()) or path == PAGE or path.startswith(PAGE_FILES)
 
 
 def login_cookie(token: str) -> str:

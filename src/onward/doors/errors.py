@@ -15,6 +15,7 @@ from onward.core.errors import (
     Invalid,
     KeyReused,
     LedgerUnavailable,
+    Malformed,
     NotFound,
     NotLetIn,
     NoWorker,
@@ -33,7 +34,7 @@ from onward.doors.refusal import ErrorStyle, Refusal
 from onward.doors.rest import errors as rest
 from onward.doors.tasks import errors as tasks
 from onward.errors import OnwardError
-from onward.wire.problems import FieldFault
+from onward.wire.problems import FieldFault, Problem
 
 STATUS: dict[type[OnwardError], int] = {
     Unauthorized: 401,
@@ -42,6 +43,7 @@ STATUS: dict[type[OnwardError], int] = {
     NotFound: 404,
     Conflict: 409,
     KeyReused: 422,
+    Malformed: 400,
     Invalid: 422,
     RateLimited: 429,
     QueueFull: 503,
@@ -111,6 +113,12 @@ def install(web: FastAPI) -> None:
 
 def request_id_of(request: Request) -> str:
     return getattr(request.state, "request_id", "")
+
+
+def problem_of(error: OnwardError) -> Problem:
+    """As it stands beside others that went well, in one response."""
+    found: Problem = rest.STYLE.body(_refusal(error), "")
+    return found
 
 
 def _refusal(error: OnwardError) -> Refusal:

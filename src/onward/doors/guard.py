@@ -13,8 +13,9 @@ import ipaddress
 import re
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -61,6 +62,7 @@ class Guard:
         access: Access,
         *,
         max_body: int = MAX_BODY,
+        larger: Mapping[str, int] = MappingProxyType({}),  # by path
         allowed_hosts: Collection[str] = (),
         allowed_origins: Collection[str] = (),
         answered: Counter[int] | None = None,
@@ -69,6 +71,7 @@ class Guard:
         self._access = access
         self._keys = access.keys
         self._max_body = max_body
+        self._larger = larger
         self._hosts = {host.lower() for host in allowed_hosts}
         self._origins = {origin.lower().rstrip("/") for origin in allowed_origins}
         self._answered: Counter[int] = Counter() if answered is None else answered
@@ -79,10 +82,11 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        call = _Call(scope, receive, send, self._max_body, _request_id(headers), self._answered)
+        most = self._larger.get(scope["path"], self._max_body)
+        call = _Call(scope, receive, send, most, _request_id(headers), self._answered)
         caller = OPERATOR
         try:
-            self._check(scope, headers)
+            self._check(scope, headers, most)
             if not self._keys.open:
                 caller = scope["state"]["caller"] = self._access.caller(scope, headers)
         except Refusal as refusal:
@@ -118,7 +122,7 @@ class Guard:
             if call.held:
                 await call.release()
 
-    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+    def _check(self, scope: Scope, headers: dict[bytes, bytes], most: int) -> None:
         if len(headers) != len(scope["headers"]):
             _refuse_twins(scope["headers"])
         host = headers.get(b"host")
@@ -130,14 +134,14 @@ class Guard:
         if site is not None or b"origin" in headers:
             self._check_page(site, headers, host, reads=http and scope["method"] in SAFE)
         if http:
-            self._check_body(headers)
+            self._check_body(headers, most)
 
-    def _check_body(self, headers: dict[bytes, bytes]) -> None:
+    def _check_body(self, headers: dict[bytes, bytes], most: int) -> None:
         length = headers.get(b"content-length")
         if length is not None and not length.isdigit():
             raise Refusal(400, "invalid_request", "Content-Length is not a number")
-        if length is not None and (len(length) > 18 or int(length) > self._max_body):
-            raise _too_large(self._max_body)
+        if length is not None and (len(length) > 18 or int(length) > most):
+            raise _too_large(most)
         encoding = headers.get(b"content-encoding", b"identity").strip().lower()
         transfer = headers.get(b"transfer-encoding", b"chunked").strip().lower()
         if encoding not in (b"identity", b"") or transfer != b"chunked":

@@ -32,10 +32,11 @@ HTTP: Words = MappingProxyType(
         Step.LIST_TOOLS: "GET /api/v2/tools lists what there is",
         Step.LIST_WORKERS: "GET /api/v2/workers lists them",
         Step.MAKE_KEY: ("onward keys encryption new prints one; set it as ONWARD_ENCRYPTION_KEYS"),
+        Step.PUT_LIMIT: "PUT /api/v2/limits/{about} makes it",
         Step.PUBLISH_VERSION: "POST /flows/version publishes one",
         Step.REMOVE_SERVICE: "DELETE /api/v2/services/{about}, or use another type",
         Step.REPLACE_SCHEDULE: "PUT /api/v2/schedules/{about} replaces it",
-        Step.REPLAY_DEAD: "mend the cause, then: onward dlq replay {about}",
+        Step.REPLAY_DEAD: "fix the cause, then: onward dlq replay {about}",
         Step.RESUME_QUEUE: "onward queue resume {quoted}",
         Step.RUN_AGAIN: "onward task retry {about} runs it again",
         Step.SEND_KEY: (

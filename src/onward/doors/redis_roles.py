@@ -13,15 +13,18 @@ from enum import StrEnum
 from onward.doors.agents.streams import NOTIFICATIONS
 from onward.doors.redis_views.writer import SEEDS_KEYS, SESSION, TASK
 from onward.ledgers.redis.layout import literal
-from onward.wire.streams import CANCEL, DEAD_LETTERS, RESULTS, TASKS
-from onward.workers.streams.agent_dialect import (
-    AGENT_STREAMS,
-    AGENTS_GROUP,
+from onward.wire.streams import (
+    CANCEL,
     COMPLETED,
     CREATE,
     DEAD,
+    DEAD_LETTERS,
     FAILED,
+    RESULTS,
+    TASKS,
+    own_stream,
 )
+from onward.workers.streams.agent_dialect import AGENT_STREAMS, AGENTS_GROUP
 from onward.workers.streams.dialects import WORKER_STREAMS, Dialect
 
 
@@ -53,8 +56,11 @@ _READ_IN_A_GROUP = (
 _READ = ("+xread", "+xrange", "+xrevrange", "+xlen")
 
 
-def rules(role: Role, *, prefix: str, session: str = "*") -> Sequence[str]:
-    """`session` is a pattern: whose sessions an agent reads."""
+def rules(
+    role: Role, *, prefix: str, session: str = "*", services: Sequence[str] = ()
+) -> Sequence[str]:
+    """`session` is a pattern: whose sessions an agent reads. `services`: whose own streams a
+    service reads; without any, the common one."""
     start = literal(prefix)
     match role:
         case Role.SERVER:
@@ -70,21 +76,24 @@ def rules(role: Role, *, prefix: str, session: str = "*") -> Sequence[str]:
                 _may(["+eval"], [TASKS, *answers, f"{CANCEL}*"]),
             ]
         case Role.SERVICE:
+            tasks = [literal(own_stream(name)) for name in services] or [CREATE]
+            answers = (COMPLETED, FAILED)
             return [
                 *_ANEW,
-                _may(_READ_IN_A_GROUP, [CREATE]),
-                _may(["+xadd"], [COMPLETED, FAILED], "%W~"),
+                _may([*_READ_IN_A_GROUP, "+xread", "+xinfo|stream"], tasks),
+                _may(["+xadd"], answers, "%W~"),
                 _may(["+exists", "+get", "+mget"], [f"{CANCEL}*"], "%R~"),
+                _may(["+eval"], [*tasks, *answers, f"{CANCEL}*"]),  # as a worker
             ]
         case Role.AGENT:
             ends = [stream for stream, group in AGENT_STREAMS.groups if group == AGENTS_GROUP]
             notifications = f"{NOTIFICATIONS}:{session}"
             return [
                 *_ANEW,
-                _may(["+xadd"], [CREATE], "%W~"),
+                _may(["+xadd"], [CREATE, own_stream("*")], "%W~"),
                 _may(_READ_IN_A_GROUP, ends),
                 _may(_READ, [*ends, DEAD, notifications], "%R~"),
-                # Its own record of a task, which gives way to the server's (docs/streams.md).
+                # Its own record of a task, which gives way to the server's (streams.md).
                 _may(
                     ["+set", "+get", "+hset", "+hget", "+hmget", "+hgetall", "+expire", "+ttl"],
                     [start + TASK],
@@ -103,6 +112,7 @@ def _server(start: str) -> Sequence[str]:
         f"{start}onward:*",
         *(start + name for name in SEEDS_KEYS),
         *_streams(WORKER_STREAMS, AGENT_STREAMS),
+        own_stream("*"),
         f"{NOTIFICATIONS}:*",
         "onward:*",  # what belongs to the streams has no prefix, as they have none
     ]

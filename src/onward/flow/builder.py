@@ -87,6 +87,7 @@ params, shared, given = Ref("$params"), Ref("$shared"), Ref("$input")
 
 
 def exists(path: Ref) -> Cond:
+    """The path leads somewhere, be it to null."""
     return Cond({"exists": str(path)})
 
 
@@ -133,6 +134,8 @@ class Tries(Options, total=False):
 
 
 class Fan(Tries, total=False):
+    """What a node that makes many calls may have besides."""
+
     parallel_mode: Mode
     max_parallel: int
     failure_strategy: Strategy
@@ -153,6 +156,8 @@ class Step:
 
 
 class Branch:
+    """The edge of an action, before it has a target: `step - "word"`."""
+
     def __init__(self, step: Step, action: str) -> None:
         self.step = step
         self.action = action
@@ -171,17 +176,32 @@ class Flow:
     """A flow that is put together in Python: nodes, and the edges between them."""
 
     def __init__(
-        self, name: str | None = None, *, max_steps: int | None = None, description: str = ""
+        self,
+        name: str | None = None,
+        *,
+        max_steps: int | None = None,
+        description: str = "",
+        tool: bool | Mapping[str, Any] = False,
     ) -> None:
-        self._head = {"name": name, "description": description, "max_steps": max_steps}
+        """`tool`: agents are offered it; with {"description", "parameters"}, by this description
+        and with params that fit this JSON Schema.
+        """
+        self._head = {
+            "name": name,
+            "description": description,
+            "max_steps": max_steps,
+            "tool": tool,
+        }
         self._start: str | None = None
         self._nodes: dict[str, dict[str, Any]] = {}
         self._edges: list[dict[str, str]] = []
 
     def executor(self, key: str, service: str, **options: Unpack[Tries]) -> Step:
+        """A call of a service."""
         return self._node("executor", key, {"service": service}, options, Tries)
 
     def local(self, key: str, service: str, **options: Unpack[Tries]) -> Step:
+        """A call of a function of the server's own process."""
         return self._node("local", key, {"service": service}, options, Tries)
 
     def choice(
@@ -195,21 +215,26 @@ class Flow:
         return self._node("choice", key, {"choice_cases": listed}, options)
 
     def parallel(self, key: str, parallel_services: Sequence[str], **options: Unpack[Fan]) -> Step:
+        """Several services with one input; their results are in the order of the services."""
         own = {"parallel_services": list(parallel_services)}
         return self._node("parallel", key, own, options, Fan)
 
     def foreach(self, key: str, service: str, **options: Unpack[Fan]) -> Step:
+        """One service with each item of the input; the results are in the order of the items."""
         return self._node("foreach", key, {"service": service}, options, Fan)
 
     def subflow(self, key: str, flow: Flow, **options: Unpack[Options]) -> Step:
+        """A graph inside this node, with a shared state of its own."""
         return self._node("subflow", key, {"subflow": flow.definition()}, options)
 
     def flow_ref(
         self, key: str, flow: str, *, version: int | None = None, **options: Unpack[Tries]
     ) -> Step:
+        """A run of a published flow; its final shared state is the result."""
         return self._node("flow_ref", key, _params(flow=flow, version=version), options, Tries)
 
     def timer(self, key: str, delay_ms: int | Path, **options: Unpack[Options]) -> Step:
+        """Wait so long, which holds no worker."""
         return self._node("timer", key, _params(delay_ms=delay_ms), options)
 
     def wait_event(
@@ -220,6 +245,7 @@ class Flow:
         timeout_ms: int | Path | None = None,
         **options: Unpack[Options],
     ) -> Step:
+        """Wait until the shared key holds something true, by a signal or otherwise."""
         own = _params(signal_key=signal_key, timeout_ms=timeout_ms)
         return self._node("wait_event", key, own, options)
 
@@ -244,13 +270,16 @@ class Flow:
         self._start = step.key
 
     def edge(self, source: str, action: str, target: str) -> None:
+        """The edge from one node to another, by their keys; `>>` is shorter."""
         self._edges.append({"from": source, "action": action, "to": target})
 
     def definition(self) -> dict[str, Any]:
+        """The flow as data, as it is published."""
         head = {name: value for name, value in self._head.items() if value}
         return {**head, "start": self._start, "nodes": dict(self._nodes), "edges": self._edges[:]}
 
     def to_json(self) -> str:
+        """The definition as JSON text."""
         return msgspec.json.encode(self.definition()).decode()
 
     def check(self) -> Definition:

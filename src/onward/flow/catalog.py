@@ -16,6 +16,7 @@ from onward.core.errors import Conflict, Invalid, NextStep, NotFound, Step
 from onward.core.task import Instant, encode, new_id
 from onward.flow.definition import parse
 from onward.flow.parts import Definition
+from onward.services.declarations import checker
 
 FLOW, NAME, VERSION = "flow", "flow_name", "flow_version"
 PUBLISHED: Final = "published"
@@ -89,7 +90,7 @@ class FlowCatalog:
 
     async def publish(self, flow: str, raw: object) -> Published:
         """The next version. Invalid says everything that is wrong with the definition."""
-        definition = parse(raw)
+        definition = checked(raw)
         body = msgspec.Raw(msgspec.json.encode(raw))
         for _ in range(TRIES):
             found = await self.find(flow)
@@ -150,6 +151,15 @@ class FlowCatalog:
     def known(self, id: str) -> Published | None:
         """The same, if it was read here before."""
         return self._parsed.get(id)
+
+
+def checked(raw: object) -> Definition:
+    """As parse, and with a look at the schema of its tool, which needs what only servers have."""
+    definition = parse(raw)
+    if definition.tool is not None:
+        parameters = definition.tool.parameters
+        checker(parameters, "tool.parameters", pointer="tool.parameters")
+    return definition
 
 
 def version_id(flow: str, number: int) -> str:

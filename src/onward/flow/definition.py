@@ -18,6 +18,7 @@ from onward.flow.nodes import KINDS
 from onward.flow.parts import (
     DEFAULT,
     MAX_STEPS,
+    AsTool,
     Case,
     Compensation,
     Definition,
@@ -102,10 +103,26 @@ def _graph(raw: object, book: Book, *, path: str, depth: int) -> Definition:
         name=fields.text("name"),
         description=fields.text("description"),
         max_steps=fields.number("max_steps", MAX_STEPS_EVER, low=1) or MAX_STEPS,
+        tool=None if path else _tool(fields),
     )
     fields.close()
     _unreachable(graph, book, path)
     return graph
+
+
+def _tool(fields: Fields) -> AsTool | None:
+    """`true`, or what its tool says and takes. That its schema is one, the catalog checks."""
+    asked = fields.raw("tool")
+    if asked is None or isinstance(asked, bool):
+        return AsTool() if asked else None
+    tool = fields.inner("tool")
+    if tool is None or not isinstance(asked, Mapping):
+        return None
+    description, parameters = tool.text("description"), tool.object("parameters")
+    tool.close()
+    if parameters and parameters.get("type") != "object":
+        tool.flaw("parameters", 'tool.parameters must have "type": "object": they are named')
+    return AsTool(description=description, **({"parameters": parameters} if parameters else {}))
 
 
 def _named_nodes(fields: Fields, book: Book, path: str) -> list[tuple[str, Any]]:

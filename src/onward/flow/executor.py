@@ -337,7 +337,7 @@ def _call(
         ),
         journal=encode(place),
     )
-    return as_declared(task, declared)
+    return as_declared(task, declared, refusing=False)  # its run is under way
 
 
 def shaped(call: Call, declared: Declared | None) -> Any:

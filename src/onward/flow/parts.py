@@ -84,6 +84,14 @@ class Flaw(msgspec.Struct, frozen=True):
         return self.message if self.node is None else f"node {self.node!r}: {self.message}"
 
 
+class AsTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow that agents are offered: what its tool says, and the params that it takes."""
+
+    description: str | None = None
+    # JSON Schema of the run's params.
+    parameters: Mapping[str, Any] = msgspec.field(default_factory=lambda: {"type": "object"})
+
+
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
     start: str
     nodes: Mapping[str, Node]
@@ -92,6 +100,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     description: str | None = None
     max_steps: int = MAX_STEPS
+    tool: AsTool | None = None  # None: agents are not offered it
     warnings: tuple[Flaw, ...] = ()
 
     def leads(self, node: str, action: str) -> bool:

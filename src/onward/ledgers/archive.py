@@ -162,7 +162,9 @@ class Archive:
         self._reader.close()
         self._writer.close()
 
-    async def write(self, plan: Callable[[], Plan[T]], *, intake: bool = False) -> T:
+    async def write(
+        self, plan: Callable[[], Plan[T]], *, intake: bool = False, locks: Sequence[str] = ()
+    ) -> T:
         def work() -> T:
             with self._writer:
                 # Kept in a name: type checkers take it that `with` may swallow an error.
@@ -229,6 +231,8 @@ class ArchivedStore:
         self.apply, self.post, self.due = ledger.apply, ledger.post, ledger.due
         self.position, self.counts, self.purge = ledger.position, ledger.counts, ledger.purge
         self.oldest, self.open_approvals = ledger.oldest, ledger.open_approvals
+        self.batches = ledger.batches
+        self.start_at, self.usage = ledger.start_at, ledger.usage
 
     async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
         found = list(await self._ledger.get(ids))

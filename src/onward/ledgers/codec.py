@@ -26,7 +26,9 @@ LANES = {lane.value: lane for lane in Lane}
 PRIORITIES = {int(priority): priority for priority in Priority}
 
 _STATE, _LANE = FIELDS.index("state"), FIELDS.index("lane")
-_PRIORITY, _OVERDUE = FIELDS.index("priority"), FIELDS.index("overdue")
+_PRIORITY = FIELDS.index("priority")
+FLAGS = frozenset(field.name for field in msgspec.structs.fields(Task) if field.type is bool)
+_FLAGS = [FIELDS.index(name) for name in FLAGS]
 
 MOST_ODD = 1_000  # ids remembered of tasks that could not be read
 
@@ -38,7 +40,8 @@ def from_row(row: tuple[Any, ...]) -> Task:
     values[_STATE] = STATES[values[_STATE]]
     values[_LANE] = LANES[values[_LANE]]
     values[_PRIORITY] = PRIORITIES[values[_PRIORITY]]
-    values[_OVERDUE] = bool(values[_OVERDUE])
+    for at in _FLAGS:
+        values[at] = bool(values[at])
     return Task(**dict(zip(FIELDS, values, strict=True)))
 
 

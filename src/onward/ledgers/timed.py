@@ -52,6 +52,7 @@ class _TimedBackend:
         self._inner = inner
         self.tasks = _TimedStore(inner.tasks, calls)
         self.bell = inner.bell
+        self.effects = inner.effects  # looked at for every task
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

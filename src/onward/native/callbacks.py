@@ -17,7 +17,8 @@ from onward.core.clock import Clock
 from onward.core.contract import Documents
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, Invalid
-from onward.core.task import FINAL, FINAL_EVENTS, Event, Json, TaskId, encode
+from onward.core.task import FINAL, FINAL_EVENTS, Event, Json, Task, TaskId, encode
+from onward.native.batch_view import batch_view, is_batch
 from onward.native.caller import Caller, Scope, needs
 from onward.native.views import task_view
 from onward.native.webhooks import (
@@ -29,6 +30,7 @@ from onward.native.webhooks import (
     submit_delivery,
 )
 from onward.wire.callbacks import CallbackSecret
+from onward.wire.tasks import TaskView
 from onward.workers.http.address import Hosts
 
 TYPE = "onward:callback"
@@ -118,7 +120,7 @@ class Callbacks:
         if task.generation != delivery.generation or task.state not in FINAL:
             # What it ended with is gone from the ledger; how its new life ends is sent then.
             return "replayed since"
-        view = msgspec.structs.replace(task_view(task), payload=None)
+        view = batch_view(task) if is_batch(task) else _without_payload(task)
         return WebhookCall(
             id=_id(task.id, task.generation),
             url=task.callback_url,
@@ -129,6 +131,10 @@ class Callbacks:
 
     async def delivered(self, payload: Json) -> None:
         """The task that delivered it shows that."""
+
+
+def _without_payload(task: Task) -> TaskView:
+    return msgspec.structs.replace(task_view(task), payload=None)
 
 
 class CallbackKeys:

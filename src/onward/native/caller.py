@@ -8,7 +8,7 @@ operator, who may do everything.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import cache, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -47,6 +47,12 @@ ACTS = (Scope.SUBMIT, Scope.OPERATE)
 ANY_KEY = tuple(Scope)
 
 
+def spelled_out(scopes: Iterable[Scope]) -> frozenset[Scope]:
+    """With all that `admin` includes: a caller's scopes are asked several times a call."""
+    given = frozenset(scopes)
+    return frozenset(Scope) - {Scope.APPROVE_OWN} | given if Scope.ADMIN in given else given
+
+
 class Action(StrEnum):
     """What is written down with the name of the key that did it (K-8)."""
 
@@ -80,15 +86,13 @@ class Trail(Protocol):
 class Caller(msgspec.Struct, frozen=True):
     key: str | None  # the id of its key; None: there are no keys, or none is needed
     name: str | None
-    scopes: frozenset[Scope]
+    scopes: frozenset[Scope]  # spelled out
     serves: frozenset[str] | None = None  # services and groups it may work for; None: any
     trail: Trail | None = None
 
     def has(self, *scopes: Scope) -> bool:
         """One of these."""
-        if not self.scopes.isdisjoint(scopes):
-            return True
-        return Scope.ADMIN in self.scopes and set(scopes) != {Scope.APPROVE_OWN}
+        return not self.scopes.isdisjoint(scopes)
 
     def require(self, *scopes: Scope) -> None:
         if not self.has(*scopes):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from onward.core.approval import Status, approval_of
+from onward.core.contended import PREDECESSOR
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import NextStep, Step
 from onward.core.machine import NEVER
@@ -15,7 +16,9 @@ from onward.core.pressure.breaker import BreakerReading, Circuit
 from onward.core.pressure.pauses import QueuePause
 from onward.core.task import Instant, State, Task, fault_of
 from onward.faults import UNKNOWN_SERVICE
+from onward.native.limits import LimitUses
 from onward.native.views import progress_of
+from onward.wire.limits import LimitUse
 from onward.workers.roster import Roster, group_of
 
 UsualMs = Callable[[str], int | None]  # by queue: how long its tasks run
@@ -30,6 +33,7 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     eta: Instant | None = None
     step: NextStep | str | None = None
+    limit: LimitUse | None = None
 
 
 def explain(  # noqa: PLR0913 all that the answer depends on
@@ -42,37 +46,63 @@ def explain(  # noqa: PLR0913 all that the answer depends on
     paused: QueuePause | None = None,
     usual_ms: int | None = None,  # that tasks of this queue run
     slots: int = 1,  # that its workers have, together
+    limit: LimitUse | None = None,  # that holds it back
 ) -> Explained:
     now_in = phase(task)
+    if not (served and task.state is State.QUEUED):
+        limit = None
     if paused is not None and task.state is State.QUEUED:
         reason, sentence, eta, step = _paused(task, paused)
     elif shut is not None and task.state is State.QUEUED:
         reason, sentence, eta, step = _left_alone(task, shut, now)
+    elif limit is not None:
+        reason, sentence, eta, step = _limited(task, limit, now)
+        if eta is None and usual_ms is not None and position is not None and limit.max:
+            eta = now + usual_ms * -(-position // limit.max)
     else:
+        limit = None
         reason, sentence, eta, step = _reason(now_in, task, now, served=served, position=position)
         if reason == "workers_busy" and usual_ms is not None and position is not None:
             eta = now + usual_ms * -(-position // slots)
         elif eta is None and now_in in (Phase.RUNNING, Phase.OVERDUE):
             eta = expected_end(task, now, usual_ms)
-    return Explained(id=task.id, phase=now_in, reason=reason, sentence=sentence, eta=eta, step=step)
-
-
-async def explained(
-    task: Task, dispatcher: Dispatcher, roster: Roster, usual: UsualMs
-) -> Explained:
-    """The same, with what there is to know about its queue looked up."""
-    pressure = dispatcher.pressure
-    serving = [member.slots for member in roster.members() if task.queue in member.queues]
-    return explain(
-        task,
-        dispatcher.clock.now(),
-        served=dispatcher.slots.served(task.queue) or await roster.serves(task.queue),
-        position=await dispatcher.backend.tasks.position(task.id),
-        shut=pressure.breakers.shut(task.queue),
-        paused=pressure.pauses.paused().get(task.queue),
-        usual_ms=usual(task.queue),
-        slots=max(1, sum(serving)),
+    return Explained(
+        id=task.id,
+        phase=now_in,
+        reason=reason,
+        sentence=sentence,
+        eta=eta,
+        step=step,
+        limit=limit,
     )
+
+
+class Explainer:
+    """The same, with what there is to know about a task's queue looked up."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, roster: Roster, limits: LimitUses, usual_ms: UsualMs
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._roster = roster
+        self._limits = limits
+        self.usual_ms = usual_ms
+
+    async def explain(self, task: Task) -> Explained:
+        dispatcher, roster = self._dispatcher, self._roster
+        pressure = dispatcher.pressure
+        serving = [member.slots for member in roster.members() if task.queue in member.queues]
+        return explain(
+            task,
+            dispatcher.clock.now(),
+            served=dispatcher.slots.served(task.queue) or await roster.serves(task.queue),
+            position=await dispatcher.backend.tasks.position(task.id),
+            shut=pressure.breakers.shut(task.queue),
+            paused=pressure.pauses.paused().get(task.queue),
+            usual_ms=self.usual_ms(task.queue),
+            slots=max(1, sum(serving)),
+            limit=await self._limits.holding(task),
+        )
 
 
 _Reason = tuple[str, str, Instant | None, NextStep | str | None]
@@ -98,6 +128,8 @@ def _reason(
             return "waiting_approval", "It waits for a person's approval.", None, step
         case Phase.PARKED:
             what = task.waiting_for or "something"
+            if what == PREDECESSOR:
+                what = f"the end of task {task.predecessor}, whose place it takes"
             return "parked", f"It waits for {what}; no worker is held.", task.due_at, None
         case _:
             return _underway_or_over(now_in, task, now, why)
@@ -131,6 +163,21 @@ def _left_alone(task: Task, shut: BreakerReading, now: Instant) -> _Reason:
         f"and the service is tried again in {span(shut.until, now)}."
     )
     return "breaker_open", sentence, shut.until, NextStep(Step.SHOW_BREAKERS)
+
+
+def _limited(task: Task, limit: LimitUse, now: Instant) -> _Reason:
+    of = f" of partition {task.partition!r}" if limit.per == "partition" and task.partition else ""
+    if limit.kind == "rate":
+        sentence = (
+            f"Limit {limit.name!r} lets {limit.max} start{of} in {span(limit.per_ms, 0)}; the next"
+            f" may start in {span(limit.next_at, now)}."
+        )
+        return "rate", sentence, limit.next_at, None
+    sentence = (
+        f"Limit {limit.name!r} lets {limit.max} run{of} at once, and {limit.used} do; it starts"
+        " when one of them is over."
+    )
+    return "concurrency", sentence, None, None
 
 
 def _queued(task: Task, *, served: bool, position: int | None) -> _Reason:
@@ -174,7 +221,7 @@ def _underway_or_over(now_in: Phase, task: Task, now: Instant, why: str) -> _Rea
         case Phase.CANCELED:
             return "canceled", "It was canceled.", None, _run_again(task)
         case Phase.DEAD:
-            sentence = f"It failed for good after {_attempts(task)}{why}."
+            sentence = f"It failed permanently after {_attempts(task)}{why}."
             return "dead", sentence, None, NextStep(Step.REPLAY_DEAD, task.id)
         case _:
             return _failed(task, why)

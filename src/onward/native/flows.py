@@ -8,9 +8,10 @@ from urllib.parse import quote
 
 import msgspec
 
+from onward.core.errors import Invalid
 from onward.flow import graph
-from onward.flow.catalog import Flow, FlowCatalog, Published, Version, version_id
-from onward.flow.definition import DefinitionFaults, parse
+from onward.flow.catalog import Flow, FlowCatalog, Published, Version, checked, version_id
+from onward.flow.definition import DefinitionFaults
 from onward.flow.parts import Definition, Flaw
 from onward.native.caller import LISTS, SEES_ALL, Action, Caller, Scope, needs
 from onward.wire.base import NodeStatus, Number, Page
@@ -41,7 +42,7 @@ class Flows:
     async def create(self, caller: Caller, body: CreateFlow) -> FlowView:
         """The flow of this name, made if there was none; with a definition, a version of it."""
         if body.definition is not None:
-            parse(body.definition)  # a flow is not made for a version that is refused
+            checked(body.definition)  # a flow is not made for a version that is refused
         flow = await self._catalog.create(body.name)
         if body.definition is None:
             return _flow_view(flow)
@@ -53,9 +54,12 @@ class Flows:
     async def validate(self, caller: Caller, body: FlowDefinition) -> Validation:
         """Everything that is wrong with a definition, at once, and what looks doubtful."""
         try:
-            definition = parse(body.definition)
+            definition = checked(body.definition)
         except DefinitionFaults as error:
             return Validation(valid=False, faults=_flaws(error.flaws), warnings=[])
+        except Invalid as error:
+            flaw = Flaw(None, error.pointer, str(error))
+            return Validation(valid=False, faults=_flaws([flaw]), warnings=[])
         return Validation(
             valid=True,
             faults=[],

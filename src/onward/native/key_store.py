@@ -24,12 +24,14 @@ from onward.core.contract import Backend, Document
 from onward.core.errors import Conflict, Invalid, NotFound, RateLimited, Unauthorized
 from onward.core.task import Instant, encode
 from onward.native.audit import DAY_MS, KEPT_DAYS, AuditTrail
-from onward.native.caller import Caller, Scope
+from onward.native.caller import Caller, Scope, spelled_out
 from onward.wire.keys import CreateKey, KeyRate
 
 log = structlog.get_logger("onward.keys")
 
-KIND, NAMES = "key", "key_name"
+KIND, NAMES, REVOKING = "key", "key_name", "key_revoking"
+REVOKING_MS = 10_000  # how long a revocation that was begun counts, should its server die
+TRIES = 20
 CLOSED = "*"  # the document that says: here a key is needed, also when all are gone
 PREFIX = "onward"
 ADMIN = "admin"  # id and name of the key that is set by ONWARD_ADMIN_KEY
@@ -96,6 +98,9 @@ class KeyStore:
         self.open = self._admin is None  # nobody needs a key here
         self._keys: dict[str, Key] = {}
         self._callers: dict[str, Caller] = {}
+        # By the digest of a whole token that fits: whose key has neither an end nor a rate, so that
+        # it may call until the keys are read again.
+        self._steady: dict[bytes, Caller] = {}
         self._allowances: dict[str, Allowance] = {}
         self._refreshing = asyncio.Lock()
         # Under way, by key; None: of callers who came while none was needed.
@@ -105,11 +110,18 @@ class KeyStore:
 
     def caller(self, token: str | None) -> Caller:
         """Unauthorized: this token is none that counts here. RateLimited: too many calls."""
+        digest = _sha256(token or "").digest()
+        steady = self._steady.get(digest)
+        if steady is not None:
+            return steady
         now = self._clock.now()
         key = self._verified(token, now)
+        caller = self._callers[key.id]
         if key.rate is not None:
             self._spend(key, key.rate, now)
-        return self._callers[key.id]
+        elif key.expires_at is None:
+            self._steady[digest] = caller
+        return caller
 
     def _verified(self, token: str | None, now: Instant) -> Key:
         if not token:
@@ -177,6 +189,7 @@ class KeyStore:
             await self._documents.put(KIND, CLOSED, "{}", now=now)
             self._callers[self._admin.id] = self._made_caller(self._admin)
         found = await self._documents.list(KIND, now=now)
+        self._steady.clear()  # one of them may be revoked
         self._keys = {key.id: key for key in map(_read, found) if key is not None}
         # Closed once, closed for good: documents that a Redis has lost must not open the server.
         self.open = self.open and not found
@@ -231,16 +244,40 @@ class KeyStore:
             raise NotFound(f"no key {id!r}")
         if key.revoked_at is not None:
             return key
-        if not last_too and self._live_admins(now) == {id}:
-            raise Conflict(
-                "this is the last key with the scope admin",
-                hint="make another one first, or revoke it on the ledger: onward keys revoke "
-                "--ledger",
-            )
+        if not last_too and Scope.ADMIN in key.scopes:
+            await self._leave_an_admin(id, now)
         key = msgspec.structs.replace(key, revoked_at=now)
         await self._put(key, now)
         await self.refresh()
         return key
+
+    async def _leave_an_admin(self, id: str, now: Instant) -> None:
+        """Conflict: it is the last one. Two that revoke each other at the same moment both still
+        find the other one alive: so who is about to revoke writes it down first, and reads who
+        else is about to.
+        """
+        for _ in range(TRIES):
+            found = await self._documents.get(REVOKING, Scope.ADMIN, now=now)
+            going = set() if found is None else set(msgspec.json.decode(found.body))
+            live = self._live_admins(now)
+            if not live - going - {id}:
+                raise Conflict(
+                    "this is the last key with the scope admin",
+                    hint="make another one first, or revoke it on the ledger: onward keys revoke "
+                    "--ledger",
+                )
+            put = await self._documents.put(
+                REVOKING,
+                Scope.ADMIN,
+                encode(sorted((going & live) | {id})),
+                now=now,
+                expect=0 if found is None else found.version,
+                expires_at=now + REVOKING_MS,
+            )
+            if put is not None:
+                return
+            await self.refresh()
+        raise Conflict("keys are being revoked elsewhere", hint="try again")
 
     def own(self, caller: Caller) -> Key | None:
         if caller.key is None:
@@ -295,7 +332,7 @@ class KeyStore:
         return Caller(
             key.id,
             key.name,
-            frozenset(plain | ({Scope.WORK} if named else set())),
+            spelled_out(plain | ({Scope.WORK} if named else set())),
             None if anything else frozenset(named),
             self.trail,
         )
@@ -329,7 +366,11 @@ def _admin(token: str) -> Key:
 
 
 def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+    return _sha256(secret).hexdigest()
+
+
+def _sha256(text: str) -> hashlib._Hash:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass"))
 
 
 def _fits(secret: str, key: Key) -> bool:

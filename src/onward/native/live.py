@@ -21,7 +21,15 @@ from onward.core.task import FINAL, Lane, State, TaskId
 from onward.native.caller import Caller, Scope, needs
 from onward.native.history import STEP_MS, History
 from onward.native.places import Feed, Places
-from onward.wire.live import Change, LaneDepths, LiveState, Point, ServerEvent, Snapshot
+from onward.wire.live import (
+    Change,
+    Environment,
+    LaneDepths,
+    LiveState,
+    Point,
+    ServerEvent,
+    Snapshot,
+)
 from onward.wire.queues import BreakerView
 from onward.workers.roster import Roster
 
@@ -34,6 +42,7 @@ MOST_LISTENERS = 200
 BEHIND = 8  # events that a listener may leave unread
 CHANGED = 400  # tasks named in one event; beyond that none is named
 QUEUES = 100  # shown by name, the fullest ones
+APPROVALS = 1_000  # counted up to this many
 
 
 class Live:
@@ -43,9 +52,11 @@ class Live:
         roster: Roster,
         history: History,
         ready: Callable[[], bool],
+        environment: Environment | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._ready = ready
+        self._environment = environment
         self._roster = roster
         self._history = history
         self._places = Places(MOST_LISTENERS, f"{MOST_LISTENERS} pages are connected already")
@@ -55,6 +66,7 @@ class Live:
         self._cursor = ""
         self._sent: LiveState | None = None
         self._sent_point: Point | None = None
+        self._approvals: int | None = None  # None: to be counted anew
 
     @needs(Scope.READ, Scope.REVEAL)
     async def listen(self, caller: Caller) -> Feed:
@@ -102,6 +114,8 @@ class Live:
                 self._drop(news)
             return
         changed = await self._changed()
+        if changed != ():
+            self._approvals = None
         state = await self._state()
         point = self._history.last
         # A point like the one before is not sent: a chart carries the last one on.
@@ -141,9 +155,11 @@ class Live:
         return None
 
     async def _snapshot(self) -> Snapshot:
+        self._approvals = None
         return Snapshot(
             **msgspec.structs.asdict(await self._state()),
             at=self._dispatcher.clock.now(),
+            environment=self._environment,
             changed=None,
             step_ms=STEP_MS,
             history=self._history.columns(),
@@ -175,7 +191,13 @@ class Live:
             busy=self._dispatcher.slots.busy(),
             breakers=msgspec.convert(breakers, dict[str, BreakerView], from_attributes=True),
             paused=tuple(sorted(pressure.pauses.paused())),
+            approvals=await self._open_approvals() if states[State.WAITING] else 0,
         )
+
+    async def _open_approvals(self) -> int:
+        if self._approvals is None:
+            self._approvals = len(await self._dispatcher.backend.tasks.open_approvals(APPROVALS))
+        return self._approvals
 
     def _event(self, kind: Literal["snapshot", "change"], body: Snapshot | Change) -> ServerEvent:
         self._number += 1

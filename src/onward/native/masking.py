@@ -16,6 +16,7 @@ import msgspec
 from onward.core.contract import Page
 from onward.core.task import Event, Json, Task
 from onward.flow.runs import NODE, PROFILE
+from onward.native.batch_view import decode_terms, is_batch
 from onward.native.caller import Caller
 from onward.services import privacy
 from onward.services.catalog import Catalog
@@ -86,7 +87,20 @@ class Masking:
             return texts
         return [text and privacy.mask_text(text, paths, anywhere=True) for text in texts]
 
+    async def _in_batch(self, task: Task) -> Sequence[Path]:
+        """What it hands in at its end is a submission, with its own sensitive parts."""
+        try:
+            body = decode_terms(task.payload).on_complete
+        except msgspec.DecodeError:  # it does not open here: a list shows why instead
+            return [()]
+        if body is None:
+            return ()
+        paths = await self._catalog.sensitive(body.type, body.queue)
+        return [("on_complete", "payload", *path) for path in paths]
+
     async def _paths(self, task: Task) -> Sequence[Path]:
+        if is_batch(task):
+            return await self._in_batch(task)
         if task.type.startswith(FLOW):
             return await self._in_flows()
         return await self._catalog.sensitive(task.type, task.queue)

@@ -26,7 +26,9 @@ from onward.core.task import FINAL, Instant, Lane, State
 from onward.errors import OnwardError
 from onward.ledgers.timed import LedgerCalls
 from onward.native.caller import Caller, Scope, needs
+from onward.native.limits import LimitUses
 from onward.native.live import QUEUES, fullest
+from onward.wire.limits import LimitUse
 from onward.workers.roster import Roster, is_service
 
 _DEGREES = {Circuit.CLOSED: 0, Circuit.HALF_OPEN: 1, Circuit.OPEN: 2}
@@ -46,12 +48,14 @@ class Metrics:
         roster: Roster,
         readers: Readers,
         ledger_calls: LedgerCalls,
+        limits: LimitUses,
         also: Sequence[Collector],
         read_depths: ReadDepths | None,  # of the streams; None: nothing here is on a Redis
     ) -> None:
         self._dispatcher = dispatcher
         self._roster = roster
         self._readers = readers
+        self._limits = limits
         measured = (_Work(dispatcher.measures, roster), _Calls(ledger_calls))
         self._also = (*measured, *also, ProcessCollector(registry=None))
         self._read_depths = read_depths
@@ -84,7 +88,7 @@ class Metrics:
                 full = {queue for queue, _, state in counts if state is State.QUEUED}
                 oldest = await store.oldest([q for q in named if q in full])
                 asked = [one.asked_at for one in await store.open_approvals(APPROVALS)]
-                return _Look(counts, named, oldest, asked)
+                return _Look(counts, named, oldest, asked, await self._limits.all())
         return None
 
 
@@ -95,6 +99,7 @@ class _Look(NamedTuple):
     named: Sequence[str]  # the queues that have a label of their own
     oldest: Mapping[str, Instant]
     asked: Sequence[Instant]  # when the approval that is open longest was asked for
+    limits: Sequence[LimitUse]
 
 
 def _named(counts: Counts) -> Sequence[str]:
@@ -205,7 +210,7 @@ class _Reading:
         self._dispatcher = dispatcher
         self._roster = roster
         self._up = look is not None
-        self._look = look or _Look({}, (), {}, ())
+        self._look = look or _Look({}, (), {}, (), ())
 
     def collect(self) -> Iterable[Metric]:
         events = CounterMetricFamily(
@@ -235,7 +240,8 @@ class _Reading:
             ),
         ]
         return [
-            events, workers, waiting, held, postponed, *ledger, *self._queues(), *self._pressure()
+            events, workers, waiting, held, postponed, *ledger, *self._queues(), *self._pressure(),
+            *_limits(self._look.limits),
         ]  # fmt: skip
 
     def _queues(self) -> Iterable[Metric]:
@@ -295,6 +301,18 @@ class _Reading:
         )
         share.add_metric([], self._dispatcher.pressure.retry_share.of(retries))
         return [state, opened, share]
+
+
+def _limits(uses: Iterable[LimitUse]) -> Iterable[Metric]:
+    labels = ["limit", "kind", "window_seconds"]
+    used = GaugeMetricFamily("onward_limit_used", "How much of a limit is used up", labels=labels)
+    most = GaugeMetricFamily("onward_limit_max", "What a limit lets run or start", labels=labels)
+    for use in uses:
+        if use.used is not None:  # else it is each partition's, and there may be very many
+            label = [use.name, use.kind, "" if use.per_ms is None else f"{use.per_ms / 1000:g}"]
+            used.add_metric(label, use.used)
+            most.add_metric(label, use.max)
+    return [used, most]
 
 
 def _bounded(counts: Mapping[str, int], rest: Callable[[Iterable[int]], int]) -> Mapping[str, int]:

@@ -12,7 +12,9 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import NextStep, NotFound, Step
 from onward.core.task import Lane, State
 from onward.native.caller import SEES_ALL, Action, Caller, Scope, needs
+from onward.native.limits import LimitUses
 from onward.wire.base import Name, Page
+from onward.wire.limits import LimitUse
 from onward.wire.queues import BreakerView, Pause, PauseView, QueueView
 from onward.workers.roster import Roster
 
@@ -22,7 +24,8 @@ LOOKED_UP = 500  # queues of a list whose oldest task is read: those with most t
 
 
 class Queues:
-    def __init__(self, dispatcher: Dispatcher, roster: Roster) -> None:
+    def __init__(self, dispatcher: Dispatcher, roster: Roster, limits: LimitUses) -> None:
+        self._limits = limits
         self._dispatcher = dispatcher
         self._pressure = dispatcher.pressure
         self._roster = roster
@@ -33,7 +36,8 @@ class Queues:
         views = await self._views()
         longest = sorted(views, key=lambda name: views[name].queued, reverse=True)[:LOOKED_UP]
         waited = await self._waited_ms(longest)
-        return Page(items=tuple(_waiting(view, waited) for view in views.values()))
+        uses = await self._limits.by_queue()
+        return Page(items=tuple(_waiting(view, waited, uses) for view in views.values()))
 
     @needs(*SEES_ALL)
     async def read(self, caller: Caller, name: str) -> QueueView:
@@ -56,13 +60,13 @@ class Queues:
         found = (await self._views()).get(name)
         if found is None:
             return msgspec.structs.replace(before, paused=None)
-        return _waiting(found, await self._waited_ms([name]))
+        return _waiting(found, await self._waited_ms([name]), await self._limits.by_queue(name))
 
     async def _find(self, name: str) -> QueueView:
         found = (await self._views()).get(name)
         if found is None:
             raise NotFound(f"no queue {name!r}", step=NextStep(Step.LIST_QUEUES))
-        return _waiting(found, await self._waited_ms([name]))
+        return _waiting(found, await self._waited_ms([name]), await self._limits.by_queue(name))
 
     async def _waited_ms(self, queues: Sequence[str]) -> Mapping[str, int]:
         """How long the task has waited that is queued longest, 0 where none is."""
@@ -97,11 +101,16 @@ class Queues:
             retrying=retrying,
             oldest_ms=None,
             states={state.value: states[state] for state in State},
+            limits=(),
         )
 
 
-def _waiting(view: QueueView, waited_ms: Mapping[str, int]) -> QueueView:
-    return msgspec.structs.replace(view, oldest_ms=waited_ms.get(view.name))
+def _waiting(
+    view: QueueView, waited_ms: Mapping[str, int], limits: Mapping[str, Sequence[LimitUse]]
+) -> QueueView:
+    return msgspec.structs.replace(
+        view, oldest_ms=waited_ms.get(view.name), limits=tuple(limits.get(view.name, ()))
+    )
 
 
 def _as(kind: type[T], found: object) -> T | None:

@@ -37,12 +37,13 @@ from onward.native.callbacks import check_callback
 from onward.native.caller import ACTS, LISTS, READS, Action, Caller, Scope, needs
 from onward.native.flows import node_views
 from onward.native.masking import Masking
+from onward.native.notifications.preferences import PreferenceStore
 from onward.native.reads import Fits, fitting, get_task
 from onward.native.run_log import RUNNING, node_runs, replayed, retry_states
 from onward.native.session_keys import marked, scope_of
 from onward.native.session_owners import SessionOwners
 from onward.native.slow_reads import SlowReads
-from onward.native.views import PRIORITIES, raw, task_view
+from onward.native.views import raw, task_view
 from onward.wire.base import NodeStatus, Page
 from onward.wire.runs import (
     ForkRun,
@@ -70,9 +71,11 @@ class Runs:
         flows: FlowCatalog,
         masking: Masking,
         sessions: SessionOwners,
+        preferences: PreferenceStore,
         hosts: Hosts,
     ) -> None:
         self._dispatcher = dispatcher
+        self._preferences = preferences
         self._sessions = sessions
         self._hosts = hosts
         self._store = dispatcher.backend.tasks
@@ -89,11 +92,12 @@ class Runs:
         _check_shared(body.shared)
         await self._masking.refuse_in_run(body.params, "params")
         await self._masking.refuse_in_run(body.shared, "shared")
-        start = Start(params=body.params, shared=body.shared, priority=PRIORITIES[body.priority])
         if body.callback_url is not None:
             await check_callback(self._hosts, body.callback_url)
         now, session = self._dispatcher.clock.now(), body.session_id
         await self._sessions.use(caller, session)
+        priority = await self._preferences.priority(body.priority, session)
+        start = Start(params=body.params, shared=body.shared, priority=priority)
         asked = marked(body.request_id, session, caller.key)
         run = new_run(
             new_id(),

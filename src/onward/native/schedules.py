@@ -6,6 +6,7 @@ it is due, so that what its service declares by then holds.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -15,7 +16,7 @@ from onward.core.clock import Clock
 from onward.core.contract import Backend
 from onward.core.contract import Key as LedgerKey
 from onward.core.errors import Invalid, NotFound
-from onward.core.task import TaskId, encode, new_id
+from onward.core.task import Json, TaskId, encode, new_id
 from onward.flow.catalog import FlowCatalog
 from onward.native.caller import OPERATOR, SEES_ALL, Action, Caller, Scope, needs
 from onward.native.masking import Masking
@@ -33,6 +34,7 @@ from onward.wire.schedules import (
     ScheduleBody,
     ScheduleDetail,
     ScheduleName,
+    SchedulePreview,
     ScheduleQuery,
     ScheduleRead,
     ScheduleTimes,
@@ -120,6 +122,21 @@ class Schedules:
         """With its next instants, and what became of the last ones."""
         schedule = await self.timetable.find(name)
         return await self._masked(_detail(schedule), caller, query.masked)
+
+    @needs(*SEES_ALL)
+    async def preview(self, caller: Caller, body: ScheduleTimes) -> SchedulePreview:
+        """When such a schedule would run, or what is wrong with its times. Nothing is kept."""
+        try:
+            rules.check_times(body)
+        except Invalid as error:
+            return SchedulePreview(description="", upcoming=(), fault=str(error))
+        now = self._clock.now()
+        times = {field: getattr(body, field) for field in TIMES}
+        schedule = Schedule(**times, name="", id="", work=Json("{}"), created_at=now)
+        return SchedulePreview(
+            description=_described(schedule),
+            upcoming=tuple(islice(rules.instants(schedule, now), UPCOMING)),
+        )
 
     @needs(Scope.OPERATE)
     async def create(self, caller: Caller, body: ScheduleBody) -> Written:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from onward.core.errors import Invalid, NotFound
+from onward.core.errors import Invalid, NextStep, NotFound, Step
 from onward.native.caller import LISTS, Action, Caller, Scope, needs
 from onward.services import catalog as catalogs
-from onward.services import privacy
+from onward.services import limits, privacy
 from onward.services.catalog import Catalog, Declared
 from onward.services.declarations import checker
 from onward.wire.base import Name, Page
@@ -20,8 +20,13 @@ _decode = msgspec.json.Decoder(ServiceDeclaration).decode
 
 
 class Services:
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(
+        self, catalog: Catalog, before_undoing: Callable[[], Awaitable[None]], *, encrypts: bool
+    ) -> None:
+        """`before_undoing` is awaited before a service has a compensation for the first time."""
         self._catalog = catalog
+        self._encrypts = encrypts
+        self._before_undoing = before_undoing
 
     @needs(*LISTS)
     async def list(self, caller: Caller) -> Page[ServiceView]:
@@ -40,12 +45,15 @@ class Services:
     ) -> ServiceView:
         """An operator's replaces all that was declared of the service; a worker's can only add."""
         service = _checked(body)
+        await self._check_limits(service)
         if query.by == catalogs.OPERATOR:
             caller.require(Scope.OPERATE)
+            await self._expect([service])
             declared = await self._catalog.replace(service)
             await caller.audit(Action.SERVICE_DECLARE, service.name)
             return _view(declared)
         _check_served(caller, service)
+        await self._expect([service])
         return _view(await self._catalog.declare(service))
 
     @needs(Scope.WORK)
@@ -61,8 +69,33 @@ class Services:
         allowed = [service for service in services if caller.may_serve(service.name)]
         for service in allowed:
             _check_served(caller, service)
+            await self._check_limits(service)
+        await self._expect(allowed)
         for service in allowed:
             await self._catalog.declare(service)
+
+    async def _check_limits(self, service: Declared) -> None:
+        if not service.limits:
+            return
+        shared = await self._catalog.refreshed()
+        unknown = [name for name in service.limits if name not in shared]
+        if unknown:
+            raise Invalid(
+                f"no limit is called {unknown[0]!r}",
+                pointer=f"/limits/{service.limits.index(unknown[0])}",
+                step=NextStep(Step.PUT_LIMIT, unknown[0]),
+            )
+
+    async def _expect(self, services: Sequence[Declared]) -> None:
+        """Invalid: what is asked for is not to be had here, and would be missing in silence."""
+        if not self._encrypts and any(service.encrypt for service in services):
+            raise Invalid(
+                "this server has no keys to encrypt with",
+                pointer="/encrypt",
+                hint="set ONWARD_ENCRYPTION_KEYS; `onward keys encryption new` makes one",
+            )
+        if any(service.compensate is not None for service in services):
+            await self._before_undoing()
 
     @needs(Scope.OPERATE)
     async def remove(self, caller: Caller, name: Name) -> None:
@@ -71,8 +104,11 @@ class Services:
 
 
 def _check_served(caller: Caller, service: Declared) -> None:
-    """Forbidden: a worker would take task types from services that are not its own."""
-    refused = [name for name in (service.name, *service.task_types) if not caller.may_serve(name)]
+    """Forbidden: a worker would take task types from services that are not its own, or have the
+    server hand work to one."""
+    undo = () if service.compensate is None else (service.compensate,)
+    names = (service.name, *service.task_types, *undo)
+    refused = [name for name in names if not caller.may_serve(name)]
     if refused:
         raise caller.refusal(f"this key may not serve {', '.join(dict.fromkeys(refused))}")
 
@@ -87,6 +123,9 @@ def _checked(body: ServiceDeclaration) -> Declared:
             checker(schema, pointer, pointer=pointer)
     for at, path in enumerate(body.sensitive):
         privacy.parse(path, pointer=f"/sensitive/{at}")
+    limits.check_costs(body.rate)
+    if body.partition_by is not None:
+        limits.check_path(body.partition_by, "/partition_by")
     return Declared(**msgspec.structs.asdict(body))
 
 

@@ -221,7 +221,7 @@ class Sessions:
         await self._owners.use(caller, session_id)
         before = (await self._preferences.get(session_id)).webhook
         webhook = None if body.webhook is None else await self._webhook(body.webhook, before)
-        preferences = Preferences(body.push, _types(body.types), webhook)
+        preferences = Preferences(body.push, _types(body.types), webhook, body.priority)
         await self._preferences.put(session_id, preferences)
         fresh = webhook is not None and (before is None or before.secret != webhook.secret)
         return _preferences_view(preferences, secret=fresh)
@@ -284,4 +284,6 @@ def _preferences_view(found: Preferences, *, secret: bool = False) -> Preference
     if found.webhook is not None:
         shown = found.webhook.secret if secret else msgspec.UNSET
         webhook = WebhookView(url=found.webhook.url, secret=shown, types=found.webhook.types)
-    return PreferencesView(push=found.push, types=found.types, webhook=webhook)
+    return PreferencesView(
+        push=found.push, types=found.types, webhook=webhook, priority=found.priority
+    )

@@ -15,7 +15,7 @@ from onward.core.errors import Invalid
 from onward.core.follow import follow
 from onward.core.task import FINAL, State, Task
 from onward.native.caller import ACTS, LISTS, READS, Action, Caller, Scope, needs
-from onward.native.explain import Explained, UsualMs, explained
+from onward.native.explain import Explained, Explainer
 from onward.native.masking import Masking
 from onward.native.places import Feed, Places
 from onward.native.reads import get_task, when_over
@@ -52,9 +52,9 @@ class Tasks:
         roster: Roster,
         submissions: Submissions,
         masking: Masking,
-        usual: UsualMs,
+        explainer: Explainer,
     ) -> None:
-        self._usual = usual
+        self._explainer = explainer
         self._dispatcher = dispatcher
         self._store = dispatcher.backend.tasks
         self._roster = roster
@@ -118,7 +118,7 @@ class Tasks:
     async def explain(self, caller: Caller, task_id: str) -> Explained:
         """Why it is where it is, and what can be done about it."""
         task = await get_task(self._store, caller, task_id)
-        return await explained(task, self._dispatcher, self._roster, self._usual)
+        return await self._explainer.explain(task)
 
     @needs(*READS)
     async def events(self, caller: Caller, task_id: str, query: EventQuery) -> Page[TaskEvent]:
@@ -170,6 +170,9 @@ def _ledger_query(query: TaskQuery) -> LedgerQuery:
         type=query.type,
         queue=query.queue,
         session=query.session,
+        tags=frozenset(query.tag),
+        batch=query.batch,
+        partition=query.partition,
         text=query.q or None,
         after=query.cursor,
         limit=query.limit,

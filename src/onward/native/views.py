@@ -56,6 +56,9 @@ def task_view(task: Task, *, brief: bool = False) -> TaskView:
         parent_id=task.parent,
         idempotency_key=as_given(task.key, task.session, task.owner),
         callback_url=task.callback_url,
+        tags=tags_of(task),
+        batch=task.batch,
+        partition=task.partition or None,
         links=task_links(task.id),
     )
 
@@ -76,25 +79,45 @@ def progress_of(task: Task) -> Progress:
     return Progress(found.get("progress"), found.get("message"))
 
 
+def tags_of(task: Task) -> tuple[str, ...]:
+    return () if task.tags is None else _decode_tags(task.tags)
+
+
+_decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
 def ending_text(task: Task) -> str:
     """How a task ended, in one line for the person who asked for it."""
     if task.state is State.SUCCEEDED:
         return success_text(task.type)
     if task.state is State.CANCELED:
-        return f"Your {task.type} was canceled."
+        return f"Your {named(task.type)} was canceled."
     fault = fault_of(task.error)
     return failure_text(task.type, "" if fault is None else fault.message)
 
 
 def success_text(type_: str) -> str:
-    return f"Your {type_} is ready."
+    return f"Your {named(type_)} is ready."
 
 
 def failure_text(type_: str, message: str) -> str:
-    reason = message.strip()
-    if len(reason) > REASON_LENGTH:
-        reason = f"{reason[: REASON_LENGTH - 1]}…"
-    return f"Your {type_} failed: {reason}" if reason else f"Your {type_} failed."
+    reason = _cut(message)
+    return f"Your {named(type_)} failed: {reason}" if reason else f"Your {named(type_)} failed."
+
+
+def approval_text(type_: str, reason: str) -> str:
+    waits = f"Your {named(type_)} waits for a person's approval"
+    return f"{waits}: {_cut(reason)}" if reason.strip() else f"{waits}."
+
+
+def named(type_: str) -> str:
+    """What people call it: a run by the name of its flow."""
+    return type_.removeprefix("flow:")
+
+
+def _cut(text: str) -> str:
+    line = text.strip()
+    return line if len(line) <= REASON_LENGTH else f"{line[: REASON_LENGTH - 1]}…"
 
 
 def raw(text: Json | None) -> msgspec.Raw | None:

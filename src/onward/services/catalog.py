@@ -7,18 +7,23 @@ cannot remove one. Its own guards go with its next declaration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from onward.core.clock import Clock
 from onward.core.contract import Backend
 from onward.core.errors import Conflict, Invalid, NextStep, NotFound, Step
+from onward.core.limits import Bound
 from onward.core.task import Instant, Task, encode
-from onward.services import privacy
+from onward.services import limits, privacy
+from onward.services.limits import Rule
+from onward.wire.limits import Concurrency, LimitBody, RateLimit
 from onward.wire.paths import Path
+
+T = TypeVar("T")
 
 KIND = "service"  # an operator's part; of older releases, also what a worker declared
 WORKERS_KIND = "service_worker"
@@ -40,6 +45,13 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout_ms: int | None = None
     max_retries: int | None = None
     expose: bool = True  # to agents, as a tool
+    partition_by: str | None = None
+    concurrency: Concurrency | None = None
+    rate: tuple[RateLimit, ...] = ()
+    limits: tuple[str, ...] = ()  # that it shares with others
+    rules: tuple[Rule, ...] = ()  # what these come to; never stored
+    encrypt: bool = False  # its tasks rest sealed, where not all do
+    compensate: str | None = None  # the service that undoes a canceled task
     declared_by: tuple[str, ...] = ()  # empty: by a release that did not record it
 
 
@@ -56,6 +68,13 @@ def strictest(first: Declared, second: Declared) -> Declared:
         timeout_ms=_least(first.timeout_ms, second.timeout_ms),
         max_retries=_least(first.max_retries, second.max_retries),
         expose=first.expose and second.expose,
+        partition_by=first.partition_by or second.partition_by,
+        concurrency=_narrower(first.concurrency, second.concurrency),
+        rate=_united(first.rate, second.rate),
+        limits=_united(first.limits, second.limits),
+        rules=_united(first.rules, second.rules),
+        encrypt=first.encrypt or second.encrypt,
+        compensate=first.compensate or second.compensate,
     )
 
 
@@ -87,6 +106,10 @@ class Catalog:
         self._by_name: dict[str, Declared] = {}
         self._by_type: dict[str, Declared] = {}
         self._paths: dict[str, Sequence[Path]] = {}  # by service, of those that have any
+        self.shared: Mapping[str, LimitBody] = {}  # limits that services share, by name
+        self.rules: Sequence[Rule] = ()  # of all services
+        # Called with the bounds of all services and the services' queues, whenever these change.
+        self.on_bounds: Callable[[Sequence[Bound], Collection[str]], None] | None = None
         self._read_at: Instant = 0
         self._begun = self._taken = 0  # reads, by when they began
 
@@ -139,9 +162,20 @@ class Catalog:
         """For a caller who relies on what is known, and would have to stop once it is too old."""
         await self._refresh(RENEW_MS)
 
+    async def refreshed(self) -> Mapping[str, LimitBody]:
+        """What other servers have changed is known here now; returns the limits that are shared."""
+        await self._read()
+        return self.shared
+
     def known(self, type_: str, queue: str | None = None) -> Declared | None:
         services = self.concerned(type_, queue)
-        return reduce(strictest, services) if services else None
+        if len(services) < 2:  # nearly always
+            return services[0] if services else None
+        return reduce(strictest, services)
+
+    def encrypts(self, task: Task) -> bool:
+        """As was read last: a submission has asked for its service a moment ago."""
+        return any(service.encrypt for service in self.concerned(task.type, task.queue))
 
     def concerned(self, type_: str, queue: str | None = None) -> Sequence[Declared]:
         """The type's service first, then the queue's: workers claim queues, and are called by them,
@@ -169,6 +203,9 @@ class Catalog:
     async def sensitive(self, type_: str, queue: str | None = None) -> Sequence[Path]:
         """The sensitive parts of the payloads and results of this type on this queue."""
         await self._refresh()
+        return self.known_sensitive(type_, queue)
+
+    def known_sensitive(self, type_: str, queue: str | None = None) -> Sequence[Path]:
         services = self.concerned(type_, queue) if self._paths else ()
         return [path for service in services for path in self._paths.get(service.name, ())]
 
@@ -201,6 +238,8 @@ class Catalog:
         for kind in (KIND, WORKERS_KIND):
             documents = await self._backend.documents.list(kind, now=now)
             parts[kind] = {doc.key: _decode(doc.body) for doc in documents}
+        documents = await self._backend.documents.list(limits.KIND, now=now)
+        shared = {doc.key: limits.decode(doc.body) for doc in documents}
         if turn < self._taken:
             # Begun before a guard was declared here, and slower than the read that has it: taken,
             # it would remove the guard until the next one.
@@ -208,13 +247,16 @@ class Catalog:
         self._taken = turn
         operators, workers = parts[KIND], parts[WORKERS_KIND]
         self._parts = parts
-        self._by_name = {
-            **operators,
-            **{
-                name: as_one(operators[name], part) if name in operators else part
-                for name, part in workers.items()
+        self._by_name = limits.with_rules(
+            {
+                **operators,
+                **{
+                    name: as_one(operators[name], part) if name in operators else part
+                    for name, part in workers.items()
+                },
             },
-        }
+            shared,
+        )
         self._by_type = {
             type_: service for service in self._by_name.values() for type_ in service.task_types
         }
@@ -224,9 +266,23 @@ class Catalog:
             if service.sensitive
         }
         self._read_at = now
+        self.shared = shared
+        self.rules = _united((), [r for one in self._by_name.values() for r in one.rules])
+        if self.on_bounds is not None:
+            bounds = [rule.bound for rule in self.rules]
+            self.on_bounds(bounds, {*self._by_name, *self._by_type} if bounds else ())
 
 
-def _united(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
+def _narrower(first: Concurrency | None, second: Concurrency | None) -> Concurrency | None:
+    if first is None or second is None:
+        return first or second
+    return Concurrency(
+        total=_least(first.total, second.total),
+        per_partition=_least(first.per_partition, second.per_partition),
+    )
+
+
+def _united(first: Sequence[T], second: Sequence[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys((*first, *second)))
 
 

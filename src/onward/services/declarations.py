@@ -16,7 +16,7 @@ from onward.core.approval import WAITS, approval_of, ask
 from onward.core.errors import Invalid, NextStep, Step
 from onward.core.policy import overrides_of
 from onward.core.task import Task, encode
-from onward.services import privacy
+from onward.services import limits, privacy
 from onward.services.catalog import MISSED_MS, Catalog, Declared
 
 MOST_VALIDATORS = 1_000
@@ -32,17 +32,25 @@ class Declarations:
         self, type_: str, queue: str, payload: Any, *, missed_ms: int = MISSED_MS
     ) -> Declared | None:
         """What is declared of this type on this queue. Invalid: the payload does not fit it."""
-        declared = await self._catalog.of(type_, queue, missed_ms=missed_ms)
+        declared = await self.of(type_, queue, missed_ms=missed_ms)
+        self.check(declared, type_, queue, payload)
+        return declared
+
+    async def of(self, type_: str, queue: str, *, missed_ms: int = MISSED_MS) -> Declared | None:
+        """What is declared of this type on this queue."""
+        return await self._catalog.of(type_, queue, missed_ms=missed_ms)
+
+    def check(self, declared: Declared | None, type_: str, queue: str, payload: Any) -> None:
+        """Invalid: it does not fit what `of` has just found."""
         if declared is None:
-            return None
+            return
         if declared.sensitive:
-            paths = await self._catalog.sensitive(type_, queue)
+            paths = self._catalog.known_sensitive(type_, queue)
             privacy.refuse_masks(payload, paths, "payload")
         for service in self._catalog.concerned(type_, queue):
             # A message quotes what does not fit, or all that it is a part of: of these it must not.
             mask = privacy.MASK if declared.sensitive else None
             self._check(service, _taken_as(service, type_, queue), payload, mask)
-        return declared
 
     def _check(self, service: Declared, type_: str, payload: Any, mask: str | None) -> None:
         schema = service.schema.get(type_)
@@ -90,7 +98,7 @@ def checker(schema: Any, name: str, *, mask: str | None = None, pointer: str = "
         raise Invalid(message, pointer=pointer, hint=hint) from error
 
 
-def as_declared(task: Task, service: Declared | None) -> Task:
+def as_declared(task: Task, service: Declared | None, *, refusing: bool = True) -> Task:
     """What the submission left open, filled in from its service."""
     if service is None:
         return task
@@ -108,6 +116,8 @@ def as_declared(task: Task, service: Declared | None) -> Task:
         changes["attempt_ms"] = service.timeout_ms
     if service.requires_approval:
         changes |= _guarded(task)
+    if service.rules or service.partition_by:
+        changes |= limits.fields_of(task, service, refusing=refusing)
     return msgspec.structs.replace(task, **changes) if changes else task
 
 

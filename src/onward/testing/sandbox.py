@@ -15,6 +15,7 @@ from onward.client.worker import Worker
 from onward.core.clock import Clock, ManualClock
 from onward.core.contract import Query
 from onward.core.task import Instant, State, Task
+from onward.flow.runs import QUEUE as RUNS
 from onward.server import server as make_server
 from onward.settings import Settings
 from onward.testing.fakes import Fake
@@ -69,6 +70,7 @@ class Sandbox:
 
     @property
     def now(self) -> datetime:
+        """The time of the clock that `jump` moves."""
         return datetime.fromtimestamp(self._clock.now() / 1000, UTC)
 
     async def serve(self, worker: Worker) -> None:
@@ -124,10 +126,12 @@ class Sandbox:
         return min(due, default=None)
 
     async def _at_rest(self) -> bool:
-        """No task runs, and none is queued that a worker here is about to take."""
+        """No task runs, and none is queued that is about to be taken: by a worker, or, a run of a
+        flow, by the server itself.
+        """
         roster = self._app.onward.roster
         for task in await self._find(State.QUEUED, State.RUNNING):
-            if task.state is State.RUNNING or await roster.serves(task.queue):
+            if task.state is State.RUNNING or task.queue == RUNS or await roster.serves(task.queue):
                 return False
         return True
 

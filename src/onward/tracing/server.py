@@ -7,7 +7,6 @@ be delivered is dropped by the exporter's own thread: no task ever waits for a c
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,25 +14,27 @@ from typing import Any, TypeAlias
 
 import structlog
 from opentelemetry import context, propagate
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from onward import __version__
 from onward.core.clock import Clock
+from onward.core.contended import UniqueRule
 from onward.core.contract import Backend, Key, Receipt, Verdict
 from onward.core.decisions import Reader
 from onward.core.dispatch import Dispatcher
 from onward.core.duty import Duty
+from onward.core.intake import NewTask
 from onward.core.outcome import Outcome, Parked, Succeeded
 from onward.core.policy import Profile
 from onward.core.task import Claimed, Instant, Json, Letter, Task
 from onward.core.trace import RUN, inherited, placed, span_id
 from onward.tracing.chronicle import Chronicle
+from onward.tracing.exporting import exporter as own_exporter
+from onward.tracing.exporting import resource
 from onward.tracing.stages import Stage
 
 App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
@@ -52,9 +53,9 @@ class Tracing:
     def __init__(self, exporter: SpanExporter | None = None) -> None:
         self._ids = _Ids()
         self._provider = TracerProvider(
-            resource=_resource(), id_generator=self._ids, shutdown_on_exit=False
+            resource=resource("onward"), id_generator=self._ids, shutdown_on_exit=False
         )
-        self._exporter = exporter or _exporter()
+        self._exporter = exporter or own_exporter()
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("onward", __version__)
 
@@ -158,10 +159,15 @@ class TracedDispatcher(Dispatcher):
         self._tracing = tracing
 
     async def submit(
-        self, task: Task, *, cap: int | None = None, key: Key | None = None
+        self,
+        task: Task,
+        *,
+        cap: int | None = None,
+        key: Key | None = None,
+        unique: UniqueRule | None = None,
     ) -> Receipt:
         with self._tracing.submission([task]) as ([placed_task], span):
-            receipt = await super().submit(placed_task, cap=cap, key=key)
+            receipt = await super().submit(placed_task, cap=cap, key=key, unique=unique)
             span.set_attribute("onward.fate", receipt.fate.value)
             if receipt.task != task.id:  # its key was known: the task goes on in the first trace
                 span.set_attribute("onward.task.id", receipt.task)
@@ -172,6 +178,13 @@ class TracedDispatcher(Dispatcher):
             return ()
         with self._tracing.submission(tasks) as (placed_tasks, _):
             return await super().submit_all(placed_tasks)
+
+    async def submit_each(self, items: Sequence[NewTask]) -> list[Receipt | Exception]:
+        if not items:
+            return []
+        with self._tracing.submission([item.task for item in items]) as (placed, _):
+            pairs = zip(items, placed, strict=True)
+            return await super().submit_each([item._replace(task=task) for item, task in pairs])
 
     def settle_soon(self, task: Claimed, outcome: Outcome) -> asyncio.Future[Verdict]:
         return super().settle_soon(task, inherited(task, outcome))
@@ -220,22 +233,6 @@ def _of(task: Task) -> dict[str, Any]:
 def _traceparent(span: Span) -> str:
     at = span.get_span_context()
     return f"00-{at.trace_id:032x}-{at.span_id:016x}-{at.trace_flags:02x}"
-
-
-def _resource() -> Resource:
-    found = Resource.create()
-    if str(found.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
-        return found.merge(Resource({SERVICE_NAME: "onward"}))
-    return found
-
-
-def _exporter() -> SpanExporter:
-    if os.environ.get("OTEL_TRACES_EXPORTER", "").strip() == "console":
-        return ConsoleSpanExporter()
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-    if os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", protocol) != "http/protobuf":
-        log.warning("spans go out as http/protobuf; any other protocol is not spoken")
-    return OTLPSpanExporter()
 
 
 def _ns(at: Instant) -> int:

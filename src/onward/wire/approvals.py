@@ -11,6 +11,8 @@ from onward.wire.base import Body, Cursor, Instant, Limit, Masked, Name, Query, 
 
 
 class ApprovalView(Wire, frozen=True):
+    """A question to a person, and what was decided. Its id is that of the task that waits."""
+
     id: str
     task_id: str
     type: str

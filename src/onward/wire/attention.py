@@ -18,6 +18,8 @@ Rule = Literal[
 
 
 class AttentionItem(Wire, frozen=True):
+    """Something that needs a person now."""
+
     rule: Rule
     target: str  # the queue, the approval's id or the schedule's name; with the rule, who it is
     since: Instant | None  # None: not known

@@ -32,9 +32,12 @@ NAME = r"^[^\x00-\x1f\x7f]+$(?!\n)"
 KEY = r"^[\x20-\x7e]+$(?!\n)"
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=NAME)]
 Key = Annotated[str, Meta(min_length=1, max_length=255, pattern=KEY)]
+Partition = Annotated[str, Meta(min_length=1, max_length=128, pattern=NAME)]
 CallbackUrl = Annotated[
     str, Meta(min_length=1, max_length=512, description="where its end is posted to")
 ]
+Tag = Annotated[str, Meta(min_length=1, max_length=64, pattern=NAME)]
+MOST_TAGS = 16
 Limit = Annotated[int, Meta(ge=1, le=1000, description="how many at most")]
 # What `find` of any ledger returns as a cursor is a number; no other text gets that far.
 CURSOR = r"^[0-9]{1,18}$(?!\n)"

@@ -97,10 +97,14 @@ class Mended(Wire, frozen=True):
 
 
 class Replayed(Bulk, frozen=True):
+    """What a replay did, or with `dry_run` would do."""
+
     replayed: int
     until: Instant | None  # when the last one starts, if they start at a rate
     sample: tuple[Mended, ...]  # of a dry run with other payloads: a few, before and after
 
 
 class Abandoned(Bulk, frozen=True):
+    """What was given up, or with `dry_run` would be."""
+
     abandoned: int

@@ -49,6 +49,8 @@ class RegisterFrame(SocketFrame, frozen=True, kw_only=True, tag="register", omit
     group: Name | None = "default"  # null: none
     services: list[Name] = []
     concurrency: Annotated[int, Meta(ge=1, le=1000)] = 1
+    # Ours: by service, how many of them at most.
+    most: dict[Name, Annotated[int, Meta(ge=1, le=1000)]] = {}
     declare: list[Raw] = []  # ours: schemas of the services, as POST /api/v2/services takes them
 
 

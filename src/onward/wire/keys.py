@@ -36,6 +36,8 @@ class KeyCreated(Wire, frozen=True):
 
 
 class KeyView(Wire, frozen=True):
+    """A key without its token."""
+
     id: str
     name: str
     scopes: tuple[str, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from onward.wire.base import Instant, Wire
 from onward.wire.queues import BreakerView
@@ -46,10 +46,20 @@ class LiveState(Wire, frozen=True):
     busy: int
     breakers: Mapping[str, BreakerView]
     paused: tuple[str, ...]
+    approvals: int  # open ones, counted up to a thousand
+
+
+EnvironmentColor = Literal["blue", "green", "amber", "red", "purple", "gray"]
+
+
+class Environment(Wire, frozen=True):
+    name: str
+    color: EnvironmentColor
 
 
 class Snapshot(LiveState, frozen=True):
     at: Instant
+    environment: Environment | None  # what this server is called, if it has a name
     changed: None
     step_ms: int
     history: Mapping[str, tuple[float | None, ...]]  # of each field of a point, oldest first

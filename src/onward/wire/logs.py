@@ -13,6 +13,8 @@ MOST_TRACEBACK = 32_768
 
 
 class LogRecord(Wire, frozen=True, omit_defaults=True):
+    """What a handler has logged."""
+
     at: Instant
     level: Annotated[str, Meta(max_length=64)]
     logger: Annotated[str, Meta(max_length=256)]

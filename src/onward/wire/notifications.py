@@ -1,4 +1,4 @@
-"""What a session is notified of, and what it wants to be notified of."""
+"""What a session is notified of, what it wants to be notified of, and how urgent its work is."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, UnsetType
 
-from onward.wire.base import Body, Instant, Limit, Query, Wire
+from onward.wire.base import Body, Instant, Limit, PriorityWord, Query, Wire
 
-NotificationType: TypeAlias = Literal["task_completed", "task_failed", "task_timeout"]
+NotificationType: TypeAlias = Literal[
+    "task_completed", "task_failed", "task_timeout", "approval_requested"
+]
 Delivery: TypeAlias = Literal["websocket", "sse", "poll", "webhook", "interaction"]
 Types: TypeAlias = tuple[NotificationType, ...]
 
@@ -54,6 +56,7 @@ class PreferencesBody(Body, frozen=True):
     push: bool = True
     types: Types | None = None  # of what is pushed; None: all
     webhook: WebhookBody | None = None
+    priority: PriorityWord = "normal"  # of its tasks and runs that name none
 
 
 class WebhookView(Wire, frozen=True, kw_only=True):
@@ -66,3 +69,4 @@ class PreferencesView(Wire, frozen=True):
     push: bool
     types: Types
     webhook: WebhookView | None
+    priority: PriorityWord

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from onward.wire.base import Body, Instant, Wire
+from onward.wire.limits import LimitUse
 
 
 class PauseView(Wire, frozen=True):
@@ -26,6 +27,8 @@ class BreakerView(Wire, frozen=True):
 
 
 class QueueView(Wire, frozen=True):
+    """A queue: what waits, who works, whether it is paused or its breaker is open."""
+
     name: str
     paused: PauseView | None
     breaker: BreakerView | None  # of its service, once that has been called
@@ -35,6 +38,7 @@ class QueueView(Wire, frozen=True):
     retrying: int  # among those queued
     oldest_ms: int | None  # how long the first of them has waited; None: not looked up, in a list
     states: Mapping[str, int]
+    limits: tuple[LimitUse, ...]
 
 
 class Pause(Body, frozen=True):

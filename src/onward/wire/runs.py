@@ -39,7 +39,7 @@ class StartRun(Body, frozen=True):
     shared: dict[str, Any] = field(default_factory=dict)
     request_id: Key | None = None  # of all requests with this id, the first one's run
     session_id: Name | None = None  # which is notified of its end
-    priority: PriorityWord = "normal"  # of the run and of the calls that it makes
+    priority: PriorityWord | None = None  # of the run and its calls; None: the session's, or normal
     delay_ms: Ms | None = None
     callback_url: CallbackUrl | None = None
 

@@ -94,6 +94,8 @@ class RunEntry(Wire, frozen=True):
 class ScheduleView(
     ScheduleBody, frozen=True, kw_only=True, forbid_unknown_fields=False, omit_defaults=False
 ):
+    """A schedule as it stands in a list."""
+
     name: str
     paused: bool
     description: str  # its times in words
@@ -111,8 +113,16 @@ class ScheduleView(
 
 
 class ScheduleDetail(ScheduleView, frozen=True, kw_only=True):
+    """A schedule with its next instants and what became of the last ones."""
+
     upcoming: tuple[Instant, ...]  # the next first
     history: tuple[RunEntry, ...]  # the newest first
+
+
+class SchedulePreview(Wire, frozen=True):
+    description: str  # its times in words
+    upcoming: tuple[Instant, ...]  # the next first
+    fault: str | None = None  # what is wrong with its times, which are then none
 
 
 class ScheduleQuery(Query, frozen=True):

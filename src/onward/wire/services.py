@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from onward.wire.base import Body, Name, Query, Retries, TimeoutMs, Wire
+from onward.wire.limits import Concurrency, LimitNames, RateLimit, Rates
 
+PartitionPath = Annotated[str, Meta(min_length=1, max_length=200)]
 Via = Literal["any", "streams", "agent-stream"]
 
 
@@ -24,9 +26,17 @@ class ServiceDeclaration(Body, frozen=True):
     timeout_ms: TimeoutMs | None = None
     max_retries: Retries | None = None
     expose: bool = True  # False: no agent is offered a tool for it
+    partition_by: PartitionPath | None = None  # where in the payload a task's partition stands
+    concurrency: Concurrency | None = None
+    rate: Rates = ()
+    limits: LimitNames = ()  # that it shares with other services
+    encrypt: bool = False  # its tasks rest sealed, where not all do
+    compensate: Name | None = None  # the service that undoes a task which is canceled
 
 
 class ServiceView(Wire, frozen=True):
+    """A service as it is declared."""
+
     name: str
     task_types: tuple[str, ...]
     schema: Mapping[str, Any]
@@ -38,6 +48,12 @@ class ServiceView(Wire, frozen=True):
     timeout_ms: int | None
     max_retries: int | None
     expose: bool
+    partition_by: str | None
+    concurrency: Concurrency | None
+    rate: tuple[RateLimit, ...]
+    limits: tuple[str, ...]
+    encrypt: bool
+    compensate: str | None
     declared_by: tuple[str, ...]  # empty: by a release that did not record it
 
 

@@ -1,4 +1,4 @@
-"""The workers' streams in Redis (the task queue protocol v1.2.1, S1): their names and fields."""
+"""The streams in Redis, of workers (the task queue protocol v1.2.1, S1) and of agents (S2)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ Fields: TypeAlias = Mapping[str, str]
 
 TASKS, RESULTS, DEAD_LETTERS = "stream:task", "stream:result", "stream:dlq"
 WORKERS_GROUP, OWN_GROUP = "cg:workers", "cg:onward"
+AGENTS_PREFIX = "agent:stream:"
+CREATE, COMPLETED, FAILED, TIMEOUT, DEAD = (
+    f"{AGENTS_PREFIX}task.{word}" for word in ("create", "completed", "failed", "timeout", "dlq")
+)
 RELEASED = "onward:released"  # the consumer that gets what a leaving worker could not finish
 CANCEL = "onward:cancel:"  # begins the keys that ask an attempt to stop
+
+
+def own_stream(service: str) -> str:
+    """Of a service of agents: read by it alone (docs/adr/0080)."""
+    return f"{CREATE}:{service}"
 
 
 def cancel_key(task: str, fence: int) -> str:

@@ -9,6 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from onward.wire.base import (
+    MOST_TAGS,
+    YEAR_MS,
     Body,
     CallbackUrl,
     Cursor,
@@ -19,15 +21,18 @@ from onward.wire.base import (
     Ms,
     Name,
     Number,
+    Partition,
     Phase,
     PriorityWord,
     Query,
     Retries,
     State,
+    Tag,
     TimeoutMs,
     WaitMs,
     Wire,
 )
+from onward.wire.limits import LimitUse
 
 _OVER = frozenset({"succeeded", "failed", "dead", "canceled"})
 _LAST_EVENTS = frozenset(
@@ -63,11 +68,27 @@ class ApprovalTerms(Body, frozen=True):
             raise ValueError("default says what holds after expires_ms: give both")
 
 
+class Unique(Body, frozen=True):
+    """No second task with this key, of this type and owner, while there is one."""
+
+    key: Key
+    while_: Literal["live", "queued", "running"] = msgspec.field(default="live", name="while")
+    then: Literal["return", "refuse", "replace"] = "return"
+
+
+class Debounce(Body, frozen=True):
+    """While one with this key waits, a newer one takes its place and waits `ms` again."""
+
+    key: Key
+    ms: Annotated[int, Meta(ge=1, le=YEAR_MS, description="milliseconds")]
+    max_ms: TimeoutMs | None = None  # all together, from the first one on
+
+
 class Submit(Body, frozen=True):
     type: Name
     payload: Any = None
     queue: Name | None = None
-    priority: PriorityWord = "normal"
+    priority: PriorityWord | None = None  # None: the session's, or else normal
     delay_ms: Ms | None = None
     run_at: Number | None = None
     idempotency_key: Key | None = None
@@ -78,10 +99,16 @@ class Submit(Body, frozen=True):
     requires_approval: bool | None = None
     approval: ApprovalTerms | None = None
     callback_url: CallbackUrl | None = None
+    tags: Annotated[tuple[Tag, ...], Meta(max_length=MOST_TAGS)] = ()
+    partition: Partition | None = None  # of its queue; otherwise as its service finds it
+    unique: Unique | None = None
+    debounce: Debounce | None = None
 
     def __post_init__(self) -> None:
         if self.delay_ms is not None and self.run_at is not None:
             raise ValueError("give delay_ms or run_at, not both")
+        if self.debounce is not None and (self.delay_ms, self.run_at) != (None, None):
+            raise ValueError("debounce says when it starts: give no delay_ms and no run_at")
         if self.approval is not None and self.requires_approval is False:
             raise ValueError("approval is given, yet requires_approval is false")
 
@@ -91,6 +118,8 @@ class Retry(Body, frozen=True):
 
 
 class TaskView(Wire, frozen=True):
+    """A task as its readers see it."""
+
     id: str
     type: str
     queue: str
@@ -116,10 +145,14 @@ class TaskView(Wire, frozen=True):
     parent_id: str | None
     idempotency_key: str | None
     callback_url: str | None  # where its end is posted to
+    tags: tuple[str, ...]
+    batch: str | None  # the batch that it was handed in with
+    partition: str | None  # of its queue
     links: Mapping[str, str]
 
     @property
     def over(self) -> bool:
+        """It has ended, however it did."""
         return self.state in _OVER
 
     @property
@@ -137,6 +170,8 @@ def task_links(id: str) -> Mapping[str, str]:
 
 
 class TaskEvent(Wire, frozen=True):
+    """Something that happened to a task; `n` counts from 1 without gaps."""
+
     n: int
     type: str
     at: Instant
@@ -157,6 +192,7 @@ class Explanation(Wire, frozen=True):
     sentence: str
     eta: Instant | None
     hint: str | None
+    limit: LimitUse | None  # that holds it back
 
 
 class Wait(Query, frozen=True):
@@ -174,6 +210,9 @@ class TaskQuery(Query, frozen=True):
     type: str | None = None
     queue: str | None = None
     session: str | None = None
+    tag: Annotated[tuple[str, ...], Meta(max_length=MOST_TAGS)] = ()  # all of them
+    batch: str | None = None
+    partition: str | None = None
     q: Annotated[str, Meta(max_length=200)] | None = None
     id: Annotated[tuple[str, ...], Meta(max_length=100)] = ()
     brief: Annotated[bool, Meta(description="leave payload and result out")] = False

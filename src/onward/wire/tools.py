@@ -12,7 +12,8 @@ from onward.wire.notifications import Notification
 
 Schema: TypeAlias = Mapping[str, Any]
 ToolKind: TypeAlias = Literal["hand_off", "result", "list", "cancel", "call"]
-ServiceNames: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4_000)]  # commas between
+# With commas between; `flow:` before the name of a flow.
+ServiceNames: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4_000)]
 
 
 class ToolsQuery(Query, frozen=True):
@@ -32,6 +33,7 @@ class ToolView(Wire, frozen=True):
     description: str
     parameters: Schema
     service: str | None
+    flow: str | None
     task_types: tuple[str, ...]
 
 

@@ -6,6 +6,8 @@ from onward.wire.base import Instant, Wire
 
 
 class WorkerView(Wire, frozen=True):
+    """A worker that is connected."""
+
     id: str
     transport: str
     queues: tuple[str, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 import structlog
@@ -12,7 +12,7 @@ from onward.core.contract import Executor, Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable, Unreadable
 from onward.core.outcome import Failed, Outcome, Released
-from onward.core.slots import WorkerSlots
+from onward.core.slots import NO_BOUNDS, WorkerSlots
 from onward.core.task import Claimed, WorkerId
 from onward.faults import Fault
 
@@ -31,9 +31,12 @@ class Runner:
         worker: WorkerId,
         queues: Iterable[str],
         slots: int,
+        most: Mapping[str, int] = NO_BOUNDS,
         keeps: Callable[[Claimed], bool] = lambda _: False,
     ) -> None:
-        """`keeps`: whether this attempt, which is no longer ours, still occupies its slot."""
+        """`most`: of its slots, how many a queue may take, where that is not all of them.
+
+        `keeps`: whether this attempt, which is no longer ours, still occupies its slot."""
         self._dispatcher = dispatcher
         self._executor = executor
         self._slots = slots
@@ -43,7 +46,12 @@ class Runner:
         self._settling: set[asyncio.Future[Verdict]] = set()
         self._let_go: set[tuple[str, int]] = set()
         self.worker_slots = WorkerSlots(
-            worker, queues, lease_ms=dispatcher.lease_ms, deliver=self._deliver, stop=self._stop
+            worker,
+            queues,
+            lease_ms=dispatcher.lease_ms,
+            deliver=self._deliver,
+            stop=self._stop,
+            most=most,
         )
 
     def start(self) -> None:

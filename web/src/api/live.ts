@@ -2,7 +2,7 @@
 import { useEffect, useEffectEvent } from "react";
 import { watched } from "../lib/watched";
 import { probe } from "./client";
-import type { Change, Point, Snapshot } from "./types";
+import type { Change, Environment, Point, Snapshot } from "./types";
 
 export type LiveStatus = "connecting" | "live" | "paused" | "gone" | "refused";
 
@@ -10,6 +10,7 @@ export interface LiveView {
   status: LiveStatus;
   now: Change | null;
   points: readonly Point[];
+  environment: Environment | null;
   restarted: number; // how often another server has answered than before
 }
 
@@ -20,7 +21,7 @@ const RETRY_MS = [500, 1000, 2000, 3000];
 const HIDDEN_MS = 5_000; // a glance at another tab costs no reconnect
 const KEPT = 180;
 
-let view: LiveView = { status: "connecting", now: null, points: [], restarted: 0 };
+let view: LiveView = { status: "connecting", now: null, points: [], environment: null, restarted: 0 };
 let source: EventSource | null = null;
 let retry = 0;
 let timer: number | undefined;
@@ -62,12 +63,13 @@ function connect(): void {
   mine.addEventListener("snapshot", (event) => {
     heard();
     retry = 0;
-    const { history, step_ms: _, ...now } = JSON.parse(event.data as string) as Snapshot;
+    const { history, environment, step_ms: _, ...now } = JSON.parse(event.data as string) as Snapshot;
     const other = view.now !== null && view.now.server !== now.server;
     show({
       status: "live",
       now: { ...now, point: null },
       points: rows(history),
+      environment,
       restarted: view.restarted + (other ? 1 : 0),
     });
     tell(null);

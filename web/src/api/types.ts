@@ -12,6 +12,7 @@ export type State = Task["state"];
 export type Phase = Task["phase"];
 export type Fault = NonNullable<Task["error"]>;
 export type TaskEvent = Schemas["TaskEvent"];
+export type LogRecord = Schemas["LogRecord"];
 export type Explanation = Schemas["Explanation"];
 export type Approval = Schemas["ApprovalView"];
 export type DeadGroup = Schemas["DeadGroup"];
@@ -44,8 +45,12 @@ export type Run = Schemas["RunDetail"];
 export type SharedState = Schemas["SharedView"];
 
 export type Schedule = Schemas["ScheduleView"];
+export type SchedulePreview = Schemas["SchedulePreview"];
 export type ScheduleShown = Schemas["ScheduleDetail"];
 
+export type SeriesView = Schemas["SeriesView"];
+export type ServiceSeries = Schemas["ServiceSeries"];
+export type Environment = Schemas["Environment"];
 export type Point = Schemas["Point"];
 export type Change = Schemas["Change"];
 /** The document names no keys of the history: they are the fields of a point. */

@@ -3,6 +3,7 @@ import { useState } from "react";
 import type { ReactNode } from "react";
 import { clock, span, useNow } from "../lib/time";
 import type { Tone } from "../words";
+import { Icon } from "./icon";
 
 export interface Bar {
   key: string | number;
@@ -15,6 +16,9 @@ export interface Bar {
   end: ReactNode; // how it went
   choose?: () => void;
   chosen?: boolean;
+  depth?: number; // within the bar above it
+  open?: boolean; // what is within it is shown
+  toggle?: () => void;
 }
 
 const MOST = 60;
@@ -34,7 +38,7 @@ export function Bars({
   const first = shown[0];
   if (!first) return <p className="faint">{empty}</p>;
   const endOf = (bar: Bar): number => bar.to ?? Math.max(now, bar.from);
-  const start = first.from;
+  const start = Math.min(...shown.map((bar) => bar.from));
   const end = Math.max(...shown.map(endOf), start + 1);
   const share = (at: number): number => ((at - start) / (end - start)) * 100;
   return (
@@ -50,15 +54,28 @@ export function Bars({
           const width = Math.min(Math.max(share(endOf(bar)) - left, 0.6), 100 - left);
           return (
             <li key={bar.key} className={bar.chosen ? "at" : ""}>
-              {bar.choose ? (
-                <button type="button" className="plain wf-name clip" title={bar.title} onClick={bar.choose}>
-                  {bar.name}
-                </button>
-              ) : (
-                <span className="wf-name clip" title={bar.title}>
-                  {bar.name}
-                </span>
-              )}
+              <span className="wf-head" style={{ paddingLeft: (bar.depth ?? 0) * 16 }}>
+                {bar.toggle && (
+                  <button
+                    type="button"
+                    className="plain wf-fold"
+                    aria-expanded={bar.open}
+                    aria-label={`${bar.open ? "Hide" : "Show"} what is in ${bar.title ?? bar.key}`}
+                    onClick={bar.toggle}
+                  >
+                    <Icon name={bar.open ? "down" : "right"} size={12} />
+                  </button>
+                )}
+                {bar.choose ? (
+                  <button type="button" className="plain wf-name clip" title={bar.title} onClick={bar.choose}>
+                    {bar.name}
+                  </button>
+                ) : (
+                  <span className="wf-name clip" title={bar.title}>
+                    {bar.name}
+                  </span>
+                )}
+              </span>
               <span className="wf-track">
                 <span
                   className={`wf-bar wf-${bar.tone} ${bar.to === null ? "still" : ""} ${bar.thin ? "thin" : ""}`}

@@ -1,51 +1,64 @@
-// Lines over the last quarter of an hour. Hand-drawn SVG, with a table for those who cannot see it.
-import { useId, useRef, useState } from "react";
-import type { ReactNode } from "react";
-import type { Point } from "../api/types";
-import { ago, clock, useNow } from "../lib/time";
+// Lines over time. Hand-drawn SVG; what it shows is also in its label, for those who cannot see it.
+import { useId, useState } from "react";
+import type { MouseEvent, ReactNode } from "react";
+import { edges, nearest, top as topOf, trace, until } from "../lib/chart";
+import type { Values } from "../lib/chart";
+import { ago, clock, minute, useNow } from "../lib/time";
 
 export interface Line {
-  key: keyof Point;
+  key: string;
   label: string;
   colour: 1 | 2 | 3 | 4;
   fill?: boolean;
 }
 
+/** The range of a chart that does not follow the clock. */
+export interface Range {
+  from: number;
+  until: number;
+  step: number;
+}
+
+/** How far to the right, from 0 to 1. */
+function placeOf({ clientX, currentTarget }: MouseEvent): number {
+  const box = currentTarget.getBoundingClientRect();
+  return (clientX - box.left) / box.width;
+}
+
 const W = 600;
 const H = 140;
-const LONGEST = 15 * 60_000;
-const SHORTEST = 2 * 60_000; // a server that just began has little to show
-const GAP = 20_000; // further apart, points are not joined but carried on: nothing changed in between
-
-function ceiling(value: number): number {
-  if (value <= 0) return 1;
-  const unit = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * unit).find((top) => top >= value) ?? value;
-}
 
 export function Chart({
   title,
   points,
   lines,
   show,
+  range,
+  log = false,
+  pick,
 }: {
   title: string;
-  points: readonly Point[];
+  points: readonly Values[];
   lines: readonly Line[];
   show: (value: number) => string;
+  range?: Range; // none: what comes live, up to now
+  log?: boolean; // for values of which one is a thousand times the other
+  pick?: (from: number, until: number) => void; // a step was clicked
 }): ReactNode {
   const now = useNow();
-  const frame = useRef<SVGSVGElement>(null);
   const [at, setAt] = useState<number | null>(null);
   const name = useId();
-  const width = Math.min(LONGEST, Math.max(SHORTEST, now - (points[0]?.at ?? now)));
-  const shown = points.filter((point) => point.at > now - width - 5000);
-  const top = ceiling(Math.max(...lines.flatMap((line) => shown.map((point) => point[line.key] ?? 0)), 0));
-  const x = (when: number): number => W - ((now - when) / width) * W;
-  const y = (value: number): number => H - (value / top) * (H - 8);
-  const held = at === null ? null : nearest(shown, now - width + at * width);
-  const last = shown.at(-1);
+  const { from, to } = edges(points, now, range);
+  const shown = points.filter((point) => point.at > from - 5000 && point.at <= to);
+  const top = topOf(shown, lines, log);
+  const scaled = (value: number): number => (log ? Math.log1p(value) : value);
+  const x = (when: number): number => W - ((to - when) / (to - from)) * W;
+  const y = (value: number): number => H - (scaled(value) / scaled(top)) * (H - 8);
+  const middle = log ? Math.expm1(Math.log1p(top) / 2) : top / 2;
+  const held = at === null ? null : nearest(shown, from + at * (to - from));
+  const last = shown.findLast((point) => lines.some((line) => point[line.key] != null));
   const reading = held ?? last;
+  const when = (instant: number): string => (to - from > 3_600_000 ? minute(instant) : clock(instant));
   return (
     <figure className="chart" aria-labelledby={name}>
       <figcaption id={name}>
@@ -61,25 +74,28 @@ export function Chart({
           })}
         </span>
       </figcaption>
-      <div className="chart-box">
+      <div className={pick ? "chart-box pickable" : "chart-box"}>
         <svg
-          ref={frame}
           viewBox={`0 0 ${W} ${H}`}
           preserveAspectRatio="none"
           role="img"
           aria-label={`${title}: ${lines.map((line) => `${line.label} ${last?.[line.key] == null ? "none" : show(last[line.key]!)}`).join(", ")}; highest ${show(top)}`}
-          onPointerMove={(event) => {
-            const box = frame.current!.getBoundingClientRect();
-            setAt((event.clientX - box.left) / box.width);
-          }}
+          onPointerMove={(event) => setAt(placeOf(event))}
           onPointerLeave={() => setAt(null)}
+          onClick={(event) => {
+            const clicked = nearest(shown, from + placeOf(event) * (to - from));
+            if (clicked) pick?.(clicked.at, until(shown, clicked, range));
+          }}
         >
-          {[0.5, 1].map((share) => (
-            <line key={share} className="grid" x1={0} x2={W} y1={y(top * share)} y2={y(top * share)} />
+          {[middle, top].map((value) => (
+            <line key={value} className="grid" x1={0} x2={W} y1={y(value)} y2={y(value)} />
+          ))}
+          {[0.25, 0.5, 0.75].map((share) => (
+            <line key={share} className="grid faint-line" x1={W * share} x2={W * share} y1={0} y2={H} />
           ))}
           <line className="grid" x1={0} x2={W} y1={H - 0.5} y2={H - 0.5} />
           {lines.map((line) => {
-            const paths = trace(shown, line.key, now, x, y);
+            const paths = trace(shown, line.key, range ? null : now, x, y);
             return (
               <g key={line.key} className={`series-${line.colour}`}>
                 {line.fill &&
@@ -95,55 +111,25 @@ export function Chart({
           {held && <line className="cursor" x1={x(held.at)} x2={x(held.at)} y1={0} y2={H} />}
         </svg>
         <span className="axis-top">{show(top)}</span>
-        <span className="axis-left">{held ? clock(held.at) : ago(now - width, now)}</span>
-        <span className="axis-right">{held ? "" : "now"}</span>
+        <span className="axis-middle" style={{ top: `${(y(middle) / H) * 100}%` }}>
+          {show(middle)}
+        </span>
+        <span className="axis-left">{range ? when(from) : ago(from, now)}</span>
+        <span className="axis-center">{held ? when(held.at) : range ? when((from + to) / 2) : ""}</span>
+        <span className="axis-right">{range && now - to > 90_000 ? when(to) : "now"}</span>
       </div>
     </figure>
   );
 }
 
-interface Trace {
-  d: string;
-  from: number;
-  to: number;
-}
-
-/** A line, broken where there is no value; a point that never came was like the one before. */
-function trace(
-  points: readonly Point[],
-  key: keyof Point,
-  now: number,
-  x: (at: number) => number,
-  y: (value: number) => number,
-): Trace[] {
-  const traces: Trace[] = [];
-  let open: Trace | null = null;
-  const mark = (at: number, value: number): void => {
-    const spot = `${x(at).toFixed(1)},${y(value).toFixed(1)}`;
-    if (open) {
-      open.d += `L${spot}`;
-      open.to = x(at);
-    } else {
-      open = { d: `M${spot}`, from: x(at), to: x(at) };
-      traces.push(open);
-    }
-  };
-  points.forEach((point, index) => {
-    const value = point[key];
-    if (value === null) {
-      open = null;
-      return;
-    }
-    mark(point.at, value);
-    const next = points[index + 1];
-    const until = next ? next.at - 5000 : now;
-    if (until - point.at > (next ? GAP : 0)) mark(until, value);
-  });
-  return traces;
-}
-
-function nearest(points: readonly Point[], at: number): Point | null {
-  let best: Point | null = null;
-  for (const point of points) if (!best || Math.abs(point.at - at) < Math.abs(best.at - at)) best = point;
-  return best;
+/** The same as a mark in a row. */
+export function Sparkline({ values, label }: { values: readonly number[]; label: string }): ReactNode {
+  const most = Math.max(...values, 1);
+  const step = 100 / Math.max(values.length - 1, 1);
+  const path = values.map((value, index) => `${(index * step).toFixed(1)},${(22 - (value / most) * 20).toFixed(1)}`);
+  return (
+    <svg className="sparkline series-1" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label={label}>
+      <path className="line" d={`M${path.join("L")}`} />
+    </svg>
+  );
 }

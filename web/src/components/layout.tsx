@@ -1,13 +1,11 @@
 // What stays while pages change: navigation, the state of the connection, keys.
-import { Suspense, useEffect, useRef, useState } from "react";
+import { Suspense, useEffect, useLayoutEffect, useRef, useState } from "react";
 import type { ReactNode } from "react";
-import { seldom, useData } from "../api/data";
 import { setPaused, useLive } from "../api/live";
 import { useLack, useMe } from "../api/me";
-import type { Approval, Page } from "../api/types";
 import { goFirst, useKeys } from "../lib/keys";
 import { usePageTitle } from "../lib/title";
-import { clock, number, setServerTime } from "../lib/time";
+import { clock, setServerTime } from "../lib/time";
 import { useTheme } from "../lib/kept";
 import type { Theme } from "../lib/kept";
 import { PAGES } from "../pages";
@@ -34,7 +32,8 @@ export function Layout({ children, title }: { children: ReactNode; title: string
   const main = useRef<HTMLElement>(null);
   const was = useRef(path);
   usePageTitle(title);
-  useEffect(() => {
+  // Before it is painted: later, it would take the focus from whoever typed "/" at once.
+  useLayoutEffect(() => {
     if (was.current !== path) main.current?.focus({ preventScroll: true }); // a reader is told of the new page
     was.current = path;
   }, [path]);
@@ -67,6 +66,7 @@ export function Layout({ children, title }: { children: ReactNode; title: string
         <Link to="/" className="home">
           <Brand />
         </Link>
+        <EnvironmentName />
         <button type="button" className="finder" onClick={() => setAsking("palette")}>
           <Icon name="search" />
           <span>Go to…</span>
@@ -92,10 +92,6 @@ function Nav({ open, path, help }: { open: boolean; path: string; help: () => vo
   const live = useLive();
   const [theme, setTheme] = useTheme();
   const notAdmin = useLack("admin") !== undefined;
-  const waiting = live.now?.states.waiting ?? 0;
-  const asked = useData<Page<Approval>>(waiting ? "/api/v2/approvals?limit=100" : null, seldom, waiting);
-  const asking = waiting ? (asked.data?.items.length ?? 0) : 0;
-  const approvals = asked.data?.next ? `${asking}+` : asking ? number(asking) : "";
   return (
     <nav className={open ? "side open" : "side"} aria-label="Pages">
       {GROUPS.map((group) => (
@@ -103,7 +99,7 @@ function Nav({ open, path, help }: { open: boolean; path: string; help: () => vo
           {PAGES.map(({ nav, title, path: where }) => {
             if (nav?.group !== group || (nav.needs === "admin" && notAdmin)) return null;
             const here = where === "/" ? path === "/" : path === where || path.startsWith(`${where}/`);
-            const count = nav.count?.(live, approvals);
+            const count = nav.count?.(live);
             return (
               <li key={where}>
                 <Link to={where} aria-current={here ? "page" : undefined}>
@@ -137,6 +133,15 @@ function Nav({ open, path, help }: { open: boolean; path: string; help: () => vo
       </div>
     </nav>
   );
+}
+
+/** So that nobody takes one server for another. */
+function EnvironmentName(): ReactNode {
+  const { environment } = useLive();
+  useEffect(() => {
+    if (environment) document.documentElement.dataset.environment = environment.color;
+  }, [environment]);
+  return environment && <span className={`environment environment-${environment.color}`}>{environment.name}</span>;
 }
 
 /** Whose key this browser is logged in with. */

@@ -7,7 +7,7 @@ import { setPaused } from "../api/live";
 import type { Flow, Page, Queue, Schedule, Task, Worker } from "../api/types";
 import { flowAt } from "../lib/run";
 import { scheduleAt } from "../lib/schedule";
-import { sessionAt, tasksAt } from "../lib/search";
+import { queueAt, sessionAt } from "../lib/search";
 import { PAGES } from "../pages";
 import { go, to } from "../routes";
 import { phaseWord, STATES } from "../words";
@@ -41,12 +41,12 @@ function useNamed(): Choice[] {
   return [
     ...named("Flow", "graph", flows.data?.items, (one) => flowAt(one.name, one.id!)),
     ...named("Schedule", "calendar", schedules.data?.items, (one) => scheduleAt(one.name)),
-    ...named("Queue", "layers", queues.data?.items, (one) => tasksAt({ queue: one.name })),
+    ...named("Queue", "layers", queues.data?.items, (one) => queueAt(one.name)),
     ...named(
       "Worker",
       "cpu",
       workers.data?.items.map(({ id }) => ({ name: id })),
-      () => "/workers",
+      (one) => `/workers/${encodeURIComponent(one.name)}`,
     ),
   ];
 }

@@ -1,7 +1,7 @@
 // The rows of a list of any length: only those on screen are drawn, and more are fetched before they are reached.
 import { useWindowVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, useState } from "react";
-import type { ReactNode } from "react";
+import type { CSSProperties, ReactNode } from "react";
 import { useRowKeys } from "../lib/keys";
 import type { List, Row } from "../lib/list";
 import { number } from "../lib/time";
@@ -20,6 +20,8 @@ interface Props<T extends Row> {
   empty: ReactNode;
   keys?: Record<string, (row: T) => void>;
   chosen?: (row: T) => boolean;
+  total?: number | undefined; // how many there are, where it is known
+  columns?: string; // of the grid, on a wide screen
   children: (row: T) => ReactNode; // its cells
 }
 
@@ -33,6 +35,8 @@ export function Rows<T extends Row>({
   empty,
   keys = {},
   chosen,
+  total,
+  columns,
   children,
 }: Props<T>): ReactNode {
   const box = useRef<HTMLDivElement>(null);
@@ -84,6 +88,7 @@ export function Rows<T extends Row>({
         role="table"
         aria-label={label}
         aria-rowcount={list.complete ? rows.length : -1}
+        style={columns ? ({ "--columns": columns } as CSSProperties) : undefined}
       >
         <div className="list-row list-head" role="row">
           {head}
@@ -109,7 +114,7 @@ export function Rows<T extends Row>({
       <p className="faint small" aria-live="polite">
         {list.complete
           ? `${number(rows.length)} ${what[rows.length === 1 ? 0 : 1]}`
-          : `${number(rows.length)} loaded, more as you scroll`}
+          : `${number(rows.length)}${total !== undefined && total > rows.length ? ` of ${number(total)}` : ""} loaded, more as you scroll`}
       </p>
     </>
   );
@@ -119,13 +124,15 @@ export function Cell({
   className,
   children,
   head = false,
+  sort,
 }: {
   className?: string;
   children?: ReactNode;
   head?: boolean;
+  sort?: "ascending" | "descending" | undefined;
 }): ReactNode {
   return (
-    <span role={head ? "columnheader" : "cell"} className={className}>
+    <span role={head ? "columnheader" : "cell"} className={className} aria-sort={sort}>
       {children}
     </span>
   );

@@ -22,6 +22,11 @@ function guessed(text: string): unknown {
   return faultOf(text) === null ? parse(text) : text;
 }
 
+/** A text stands as it is, unless it would be read as JSON. */
+function asTyped(value: unknown): string {
+  return typeof value === "string" && guessed(value) === value ? value : JSON.stringify(value);
+}
+
 function kindOf(text: string): string {
   const value = guessed(text);
   if (value === null) return "null";
@@ -34,16 +39,20 @@ export function RunForm({
   flow,
   version,
   definition,
+  given: begin = {},
   onClose,
 }: {
   flow: string;
   version: number;
   definition: unknown;
+  given?: Record<string, unknown>; // params to begin with
   onClose: () => void;
 }): ReactNode {
-  const names = paramsOf(definition);
+  const names = [...new Set([...paramsOf(definition), ...Object.keys(begin)])];
   const [form, setForm] = useState<"fields" | "json">(names.length ? "fields" : "json");
-  const [values, setValues] = useState<Record<string, string>>({});
+  const [values, setValues] = useState<Record<string, string>>(() =>
+    Object.fromEntries(Object.entries(begin).map(([name, value]) => [name, asTyped(value)])),
+  );
   const [text, setText] = useState("{}");
   const [shared, setShared] = useState("{}");
   const given = Object.fromEntries(names.flatMap((name) => (values[name] ? [[name, guessed(values[name])]] : [])));

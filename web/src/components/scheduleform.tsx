@@ -2,9 +2,9 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
 import { post, Problem, put } from "../api/client";
-import { seldom, useAction, useData } from "../api/data";
-import type { Flow, Page, Schedule, ScheduleShown, Service } from "../api/types";
-import { bodyOf, draftOf, scheduleApi, UNITS } from "../lib/schedule";
+import { seldom, useAction, useData, useTyped } from "../api/data";
+import type { Flow, Page, Schedule, SchedulePreview, ScheduleShown, Service } from "../api/types";
+import { bodyOf, draftOf, inZone, scheduleApi, timesOf, UNITS } from "../lib/schedule";
 import type { ScheduleDraft } from "../lib/schedule";
 import { serverNow } from "../lib/time";
 import { Form, Refusal, Tabs } from "./basics";
@@ -175,6 +175,7 @@ export function ScheduleForm({
               <Fault text={at("run_at")} />
             </label>
           )}
+          {draft.when !== "run_at" && <NextTimes draft={draft} />}
           <div className="fields">
             <label className="field">
               <span>Runs missed while the server was down</span>
@@ -248,6 +249,29 @@ export function ScheduleForm({
         </div>
       </Form>
     </Dialog>
+  );
+}
+
+const PAUSE_MS = 300; // after the last key
+
+/** When it would run, before anything is saved. */
+function NextTimes({ draft }: { draft: ScheduleDraft }): ReactNode {
+  const asked = JSON.stringify(timesOf(draft));
+  const found = useTyped("schedule", asked, PAUSE_MS, (text) =>
+    post<SchedulePreview>("/api/v2/schedules/preview", JSON.parse(text)),
+  );
+  if (!found) return null;
+  if (found.fault !== null)
+    return (
+      <p className="fault" role="status" aria-label="Next times">
+        {found.fault}
+      </p>
+    );
+  return (
+    <div className="faint small" role="status" aria-label="Next times">
+      {found.description}. Next:{" "}
+      {found.upcoming.map((at) => inZone(at, draft.timezone, "short")).join(" · ") || "never"}
+    </div>
   );
 }
 

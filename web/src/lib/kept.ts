@@ -53,6 +53,23 @@ export function useDraft(flow: string): [Draft | null, (draft: Draft | null) => 
   return [found ? (JSON.parse(found) as Draft) : null, (draft) => keep(key, draft ? JSON.stringify(draft) : "")];
 }
 
+/** A search of tasks, by name. */
+export interface View {
+  name: string;
+  q: string;
+}
+
+export function useViews(): [readonly View[], (views: readonly View[]) => void] {
+  const found = useKept("onward.views");
+  return [found ? (JSON.parse(found) as View[]) : [], (views) => keep("onward.views", JSON.stringify(views))];
+}
+
+/** Columns of the list of tasks that are left out or added; empty: as they are. */
+export function useColumns(): [readonly string[] | null, (columns: readonly string[]) => void] {
+  const found = useKept("onward.columns");
+  return [found ? (JSON.parse(found) as string[]) : null, (columns) => keep("onward.columns", JSON.stringify(columns))];
+}
+
 /** A retry at a rate: how many, and between which instants they start. */
 export interface Paced {
   what: string;

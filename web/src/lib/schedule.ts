@@ -64,7 +64,6 @@ export function draftOf(schedule: Schedule | null, flows: readonly Flow[], now: 
 /** The server judges it: nothing is put right here. */
 export function bodyOf(draft: ScheduleDraft): Record<string, unknown> {
   const number = (text: string): number | string => (Number.isFinite(Number(text)) ? Number(text) : text);
-  const size = UNITS.find(([unit]) => unit === draft.unit)![1];
   const work =
     draft.what === "flow"
       ? { flow: draft.flow, params: parse(draft.given) }
@@ -78,19 +77,18 @@ export function bodyOf(draft: ScheduleDraft): Record<string, unknown> {
           ...(draft.session_id && { session_id: draft.session_id }),
           ...(draft.requires_approval && { requires_approval: true }),
         };
+  return { name: draft.name, ...work, ...timesOf(draft), missed: draft.missed, overlap: draft.overlap };
+}
+
+/** When it runs. */
+export function timesOf(draft: ScheduleDraft): Record<string, unknown> {
+  const size = UNITS.find(([unit]) => unit === draft.unit)![1];
   const times = {
     cron: { cron: draft.cron },
     every_ms: { every_ms: Math.round(Number(draft.every) * size) || 0 },
     run_at: { run_at: new Date(draft.at).getTime() },
   };
-  return {
-    name: draft.name,
-    ...work,
-    ...times[draft.when],
-    timezone: draft.timezone,
-    missed: draft.missed,
-    overlap: draft.overlap,
-  };
+  return { ...times[draft.when], timezone: draft.timezone };
 }
 
 function localInput(at: number): string {
@@ -102,9 +100,9 @@ export const scheduleAt = (name: string): string => `/schedules/${encodeURICompo
 export const scheduleApi = (name: string): string => `/api/v2/schedules/${encodeURIComponent(name)}`;
 
 /** The schedule's own wall clock; ours, should this browser not know its zone. */
-export function inZone(at: number, timeZone: string): string {
+export function inZone(at: number, timeZone: string, timeStyle: "short" | "medium" = "medium"): string {
   try {
-    return new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", timeZone }).format(at);
+    return new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle, timeZone }).format(at);
   } catch {
     return full(at);
   }

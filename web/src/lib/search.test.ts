@@ -32,10 +32,11 @@ test("the API gets the text as q", () => {
 
 test("a session whose name is no part of a path is shown by its tasks", () => {
   expect(sessionAt("ann")).toBe("/sessions/ann");
-  expect(sessionAt("a/b")).toBe(tasksAt({ session: "a/b" }));
+  expect(sessionAt("a/b")).toBe("/sessions/a%2Fb");
+  expect(sessionAt("..")).toBe(tasksAt({ session: ".." }));
 });
 
-test.each(["worker:x", "-state:dead", "created>1h"])("%s is no field, and not a text either", (text) => {
+test.each(["worker:x", "-worker:x", "created>1h"])("%s is no field, and not a text either", (text) => {
   expect(parseSearch(text)).toMatchObject({ text: "" });
   expect(parseSearch(text).fault).toContain("Unknown field");
 });

@@ -12,10 +12,11 @@ export interface Search {
 }
 
 const WORDS = /(-?\w+)[:<>]("[^"]*"|\S+)|"[^"]*"|\S+/g;
-const FIELDS = ["state", "type", "queue", "session"];
+export const FIELDS = ["state", "type", "queue", "session"];
 
 /** A word that looks like a field must not be searched as a text: it would find nothing, and not say why. */
 function unknown(name: string): string {
+  if (name.startsWith("-") && FIELDS.includes(name.slice(1))) return `Only states can be left out: -state:succeeded`;
   return `Unknown field "${name}". Fields: ${FIELDS.join(", ")}. Put a text that has a colon in quotes`;
 }
 
@@ -26,20 +27,23 @@ export function parseSearch(text: string): Search {
     queue: "",
     session: "",
   };
+  const not: State[] = [];
   const rest: string[] = [];
   let fault: string | null = null;
   for (const match of text.matchAll(WORDS)) {
     const [whole, name, quoted = ""] = match;
     const value = quoted.replace(/^"|"$/g, "");
-    if (name === "state") {
+    if (name === "state" || name === "-state") {
       for (const word of value.split(",")) {
-        if ((STATES as readonly string[]).includes(word)) found.states.push(word as State);
+        if ((STATES as readonly string[]).includes(word)) (name === "state" ? found.states : not).push(word as State);
         else fault = `Unknown state "${word}". States: ${STATES.join(", ")}`;
       }
     } else if (name === "type" || name === "queue" || name === "session") found[name] = value;
     else if (name !== undefined && !quoted.startsWith("//")) fault = unknown(name);
     else rest.push(whole.replace(/^"|"$/g, ""));
   }
+  if (not.length) found.states = (found.states.length ? found.states : [...STATES]).filter((one) => !not.includes(one));
+  if (not.length && !found.states.length) fault ??= "No state is left";
   return { ...found, text: rest.join(" "), fault };
 }
 
@@ -59,9 +63,19 @@ export function searchParams(search: Search): Record<string, string | readonly s
   return { state: states, type, queue, session, q: text };
 }
 
-/** The address of a session's page. A name that is no part of a path has none: its tasks stand in. */
+/** The address of a session's page. A browser takes "." and ".." for folders: their tasks stand in. */
 export function sessionAt(id: string): string {
-  return id.includes("/") || id.startsWith(".") ? tasksAt({ session: id }) : `/sessions/${encodeURIComponent(id)}`;
+  return id === "." || id === ".." ? tasksAt({ session: id }) : `/sessions/${encodeURIComponent(id)}`;
+}
+
+/** The address of a queue's page. A name with a slash has none: its tasks stand in. */
+export function queueAt(name: string): string {
+  return /\/|^\.\.?$/.test(name) ? tasksAt({ queue: name }) : `/queues/${encodeURIComponent(name)}`;
+}
+
+/** Of a service, or of a task type that no service declares. */
+export function serviceAt(name: string): string {
+  return /\/|^\.\.?$/.test(name) ? tasksAt({ type: name }) : `/services/${encodeURIComponent(name)}`;
 }
 
 /** The address of a list. Every number on the page leads to one. */

@@ -51,10 +51,24 @@ const CLOCK = new Intl.DateTimeFormat(undefined, {
 });
 const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
+const MINUTE = new Intl.DateTimeFormat(undefined, {
+  weekday: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+  hour12: false,
+});
+
+export const minute = (at: number): string => MINUTE.format(at);
 export const clock = (at: number): string => CLOCK.format(at);
 export const full = (at: number): string => FULL.format(at);
 const WHOLE = new Intl.NumberFormat("en");
 export const number = (value: number): string => WHOLE.format(value);
+
+/** Of a share: without decimals from ten per cent on. */
+export function percent(share: number): string {
+  const value = share * 100;
+  return `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value)} %`;
+}
 
 export function rate(value: number): string {
   return value >= 100 ? number(Math.round(value)) : value >= 10 ? value.toFixed(0) : value ? value.toFixed(1) : "0";

@@ -197,7 +197,7 @@ function Members({ group, replay }: { group: DeadGroup; replay: (chosen: Chosen)
   return (
     <div className="stack members">
       <div>
-        <h3>Newest payload</h3>
+        <h2 className="minor">Newest payload</h2>
         <Json value={group.sample.payload} label="sample payload" />
       </div>
       <Loading from={tasks}>

@@ -1,9 +1,24 @@
 import { useState } from "react";
 import type { ReactNode } from "react";
-import { seldom, useData } from "../api/data";
+import { get, post } from "../api/client";
+import { seldom, useAction, useData } from "../api/data";
 import type { Drawn, FlowShown, FlowVersion } from "../api/types";
 import { Act } from "../components/act";
-import { Ago, Card, Detail, Empty, Head, Loading, num, ProblemBox, Skeleton, Table, Tabs } from "../components/basics";
+import {
+  Ago,
+  Card,
+  Detail,
+  Empty,
+  Head,
+  Loading,
+  num,
+  ProblemBox,
+  Skeleton,
+  spoken,
+  Table,
+  Tabs,
+} from "../components/basics";
+import { Confirm } from "../components/confirm";
 import { Diff } from "../components/diff";
 import { FlawList, FlowEditor } from "../components/floweditor";
 import { aboutNode, FlowGraph } from "../components/graph";
@@ -169,16 +184,47 @@ function VersionChoice({
   );
 }
 
+/** An older definition is published anew: what was between stays in the list. */
+function RollBack({ path, version, newest }: { path: string; version: number; newest: number }): ReactNode {
+  const older = `${path}/versions/${version}`;
+  const back = useAction(
+    async () => {
+      const { definition } = await get<Drawn>(older);
+      return post<Drawn>(`${path}/versions`, { definition });
+    },
+    { done: (made) => `Published version ${made.version}, as version ${version} was`, quiet: true },
+  );
+  return (
+    <Confirm
+      question={`Roll back to version ${version}?`}
+      act={`Publish version ${newest + 1}`}
+      action={back}
+      about={<Changes from={`${path}/versions/${newest}`} to={older} />}
+    >
+      Roll back<span className="sr"> to version {version}</span>
+    </Confirm>
+  );
+}
+
+/** From one version to another. */
+function Changes({ from, to }: { from: string; to: string }): ReactNode {
+  const before = useData<Drawn>(from, seldom);
+  const after = useData<Drawn>(to, seldom);
+  return (
+    <Loading from={before}>
+      {(old) => <Loading from={after}>{(now) => <Diff before={old.definition} after={now.definition} />}</Loading>}
+    </Loading>
+  );
+}
+
 function Versions({ versions, path }: { versions: readonly FlowVersion[]; path: string }): ReactNode {
   const newest = versions[0]!.version;
   const [from, setFrom] = useParam("from", String(Math.max(newest - 1, 1)));
   const [until, setUntil] = useParam("until", String(newest));
-  const before = useData<Drawn>(`${path}/versions/${encodeURIComponent(from)}`, seldom);
-  const after = useData<Drawn>(`${path}/versions/${encodeURIComponent(until)}`, seldom);
   return (
     <>
       <Card className="flush">
-        <Table label="Versions" columns={["Version", "Status", num("Published")]}>
+        <Table label="Versions" columns={["Version", "Status", num("Published"), spoken("Action")]}>
           {versions.map((one) => (
             <tr key={one.version}>
               <td>
@@ -194,6 +240,9 @@ function Versions({ versions, path }: { versions: readonly FlowVersion[]; path: 
               <td className="num">
                 <Ago at={one.published_at} />
               </td>
+              <td className="right">
+                {one.version !== newest && <RollBack path={path} version={one.version} newest={newest} />}
+              </td>
             </tr>
           ))}
         </Table>
@@ -208,11 +257,10 @@ function Versions({ versions, path }: { versions: readonly FlowVersion[]; path: 
             </>
           }
         >
-          <Loading from={before}>
-            {(old) => (
-              <Loading from={after}>{(now) => <Diff before={old.definition} after={now.definition} />}</Loading>
-            )}
-          </Loading>
+          <Changes
+            from={`${path}/versions/${encodeURIComponent(from)}`}
+            to={`${path}/versions/${encodeURIComponent(until)}`}
+          />
         </Card>
       )}
     </>

@@ -1,25 +1,28 @@
+import { useState } from "react";
 import type { ReactNode } from "react";
+import { Act } from "../components/act";
 import { post } from "../api/client";
 import { useAction, useData } from "../api/data";
 import type { Explanation, Run as RunShape } from "../api/types";
-import { Bars } from "../components/bars";
-import type { Bar } from "../components/bars";
 import { Ago, Badge, Card, Copy, Detail, Facts, Head, Id, Notice, Skeleton } from "../components/basics";
 import { Confirm } from "../components/confirm";
 import { FlowGraph } from "../components/graph";
 import { Icon } from "../components/icon";
 import { Json } from "../components/json";
 import { NodePanel } from "../components/node";
+import { RunCompare } from "../components/runcompare";
+import { RunForm } from "../components/runform";
+import { RunTimeline } from "../components/runtimeline";
 import { SharedAt } from "../components/shared";
 import { useEvents } from "../lib/events";
 import { useKeys } from "../lib/keys";
 import { flowAt, flowIdOf, isOver, looksOf, ofRun, stepsOf, takenOf } from "../lib/run";
-import type { Step } from "../lib/run";
+import { useWhole } from "../lib/masked";
 import { ago, span, useNow } from "../lib/time";
 import { useTitle } from "../lib/title";
 import type { ViewProps } from "../pages";
 import { Link, setParams, useParam } from "../routes";
-import { atIt, may, NODES, phaseWord } from "../words";
+import { may, phaseWord } from "../words";
 
 export default function Run({ params }: ViewProps): ReactNode {
   const id = params.id!;
@@ -32,7 +35,7 @@ export default function Run({ params }: ViewProps): ReactNode {
 }
 
 function Shown({ run }: { run: RunShape }): ReactNode {
-  useTitle(`${run.flow} ${phaseWord(run.phase).label}`);
+  useTitle(`${run.flow} ${phaseWord(run.phase).label}`, phaseWord(run.phase).tone);
   const events = useEvents(run.id);
   const steps = stepsOf(events ?? []);
   const [picked, pick] = useParam("node");
@@ -54,11 +57,6 @@ function Shown({ run }: { run: RunShape }): ReactNode {
     setParams({ node: "", step: seq === null ? "" : String(seq) }, { replace: true });
   useKeys({ f: () => toStep(null) });
   const looks = looksOf(run, steps);
-  const bars = steps.map((one) => ({
-    ...barOf(one, over),
-    chosen: step ? one.seq === step.seq : one.node === node?.key,
-    choose: () => toStep(one.seq),
-  }));
   return (
     <>
       <Head
@@ -119,8 +117,18 @@ function Shown({ run }: { run: RunShape }): ReactNode {
           )}
         </div>
         <Card title="Timeline">
-          {events === null ? <Skeleton rows={2} /> : <Bars className="steps" bars={bars} empty="No steps yet" />}
+          {events === null ? (
+            <Skeleton rows={2} />
+          ) : (
+            <RunTimeline
+              run={run}
+              steps={steps}
+              chosen={(one) => (step ? one.seq === step.seq : one.node === node?.key)}
+              choose={toStep}
+            />
+          )}
         </Card>
+        <Compare run={run} />
         <Card title="Shared state">
           <SharedAt run={run} steps={steps} at={at === "" ? null : Number(at)} choose={toStep} />
         </Card>
@@ -139,26 +147,31 @@ function Shown({ run }: { run: RunShape }): ReactNode {
   );
 }
 
-function barOf(step: Step, over: boolean): Bar {
-  const word = NODES[step.status ?? (over ? "canceled" : atIt(step.kind))];
-  return {
-    key: step.seq,
-    name: step.node,
-    title: `${step.node}: ${word.label}`,
-    from: step.from,
-    to: step.to ?? (over ? step.from : null),
-    tone: word.tone,
-    end: (
-      <>
-        {word.label}
-        {step.action && step.action !== "default" && <span className="faint"> → {step.action}</span>}
-      </>
-    ),
-  };
+/** Beside the last good run, once somebody asks. */
+function Compare({ run }: { run: RunShape }): ReactNode {
+  const [shown, setShown] = useState(false);
+  return (
+    <Card
+      title="Compared with the last success"
+      acts={
+        <button type="button" className="pill" aria-pressed={shown} onClick={() => setShown(!shown)}>
+          Compare
+        </button>
+      }
+    >
+      {shown ? (
+        <RunCompare run={run} />
+      ) : (
+        <p className="faint">Which nodes went another way or took longer, and what they were given.</p>
+      )}
+    </Card>
+  );
 }
 
-function Acts({ run }: { run: RunShape }): ReactNode {
-  const path = `/api/v2/runs/${encodeURIComponent(run.id)}`;
+function Acts({ run: seen }: { run: RunShape }): ReactNode {
+  const path = `/api/v2/runs/${encodeURIComponent(seen.id)}`;
+  const { shown: run, reveal } = useWhole(path, seen, ["params"]);
+  const [again, setAgain] = useState<RunShape | null>(null);
   const cancel = useAction(() => post<RunShape>(`${path}/cancel`), {
     done: (now) => (now.state === "canceled" ? "Canceled" : "Canceling: running calls are stopped first"),
     quiet: true,
@@ -180,9 +193,21 @@ function Acts({ run }: { run: RunShape }): ReactNode {
           <Icon name="stop" /> Cancel
         </Confirm>
       )}
+      <Act needs="submit" onClick={() => reveal((whole) => setAgain(whole))}>
+        <Icon name="redo" /> Run again
+      </Act>
       <Link to={`/tasks/${encodeURIComponent(run.id)}`} className="button">
         <Icon name="list" /> View task
       </Link>
+      {again && (
+        <RunForm
+          flow={run.flow}
+          version={Number(run.flow_version_id.match(/-v(\d+)$/)?.[1])}
+          definition={null}
+          given={again.params ?? {}}
+          onClose={() => setAgain(null)}
+        />
+      )}
     </>
   );
 }

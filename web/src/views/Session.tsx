@@ -6,6 +6,7 @@ import { useEcho } from "../api/live";
 import type { Notification, Page, Preferences, Session as SessionShape } from "../api/types";
 import { Ago, Card, Copy, Detail, Empty, Facts, Head, Loading, Mark, Tabs } from "../components/basics";
 import { Icon } from "../components/icon";
+import { TaskList } from "../components/tasklist";
 import { useRowKeys } from "../lib/keys";
 import { parseSearch } from "../lib/search";
 import { number, span } from "../lib/time";
@@ -14,7 +15,6 @@ import type { ViewProps } from "../pages";
 import { go, Link, useParam } from "../routes";
 import type { Tone } from "../words";
 import { Listening, Tally, Unread } from "./Sessions";
-import { TaskList } from "./Tasks";
 
 const TABS = [
   ["tasks", "Tasks"],
@@ -26,6 +26,7 @@ const TYPES: Record<Kind, readonly [string, Tone]> = {
   task_completed: ["completed", "good"],
   task_failed: ["failed", "bad"],
   task_timeout: ["overdue", "wait"],
+  approval_requested: ["waits for approval", "wait"],
 };
 /** How a notice was delivered. */
 const WAYS: Record<string, string> = {

@@ -4,6 +4,7 @@ import { parse, post } from "../api/client";
 import { of, useAction, useData } from "../api/data";
 import type { Explanation, Task as TaskShape, TaskEvent } from "../api/types";
 import { Act } from "../components/act";
+import { Attempts } from "../components/attempts";
 import { Bars } from "../components/bars";
 import type { Bar } from "../components/bars";
 import {
@@ -18,29 +19,30 @@ import {
   Form,
   Head,
   Id,
-  Mark,
   Notice,
-  num,
   Refusal,
   Skeleton,
-  Table,
   Took,
 } from "../components/basics";
+import { PayloadCompare } from "../components/compare";
 import { Confirm } from "../components/confirm";
 import { Dialog } from "../components/dialog";
+import { Diff } from "../components/diff";
 import { Icon } from "../components/icon";
 import { Json } from "../components/json";
 import { PayloadEdit } from "../components/payload";
+import { TaskLogs } from "../components/tasklogs";
 import { faultOf, pretty } from "../lib/json";
 import { taskAsCurl, taskAsPython } from "../lib/code";
 import { useEvents } from "../lib/events";
 import { lifeOf } from "../lib/life";
 import type { Stretch } from "../lib/life";
 import { useKeys } from "../lib/keys";
+import { useLogs } from "../lib/logs";
 import { useWhole } from "../lib/masked";
 import { sessionAt, tasksAt } from "../lib/search";
 import { useTitle } from "../lib/title";
-import { ago, clock, full, span, useNow } from "../lib/time";
+import { ago, clock, full, useNow } from "../lib/time";
 import type { ViewProps } from "../pages";
 import { Link } from "../routes";
 import { eventTone, may, phaseWord } from "../words";
@@ -61,9 +63,12 @@ function Shown({ task: seen }: { task: TaskShape }): ReactNode {
     hidden,
     reveal,
   } = useWhole(`/api/v2/tasks/${encodeURIComponent(seen.id)}`, seen, ["payload", "result"]);
-  useTitle(`${task.type} ${phaseWord(task.phase).label}`);
+  useTitle(`${task.type} ${phaseWord(task.phase).label}`, phaseWord(task.phase).tone);
   const events = useEvents(task.id);
   const life = lifeOf(events ?? [], task.run_at);
+  const running = task.state === "running";
+  const lines = useLogs(task.id, running);
+  const [comparing, setComparing] = useState(false);
   return (
     <>
       <Head
@@ -100,16 +105,24 @@ function Shown({ task: seen }: { task: TaskShape }): ReactNode {
           {events === null ? <Skeleton rows={2} /> : <Bars bars={life.map(barOf)} empty="No events yet" />}
         </Card>
         <div className="grid-2">
-          <Card title="Payload">
-            <Json value={task.payload} label="payload" />
+          <Card
+            title="Payload"
+            acts={
+              <button type="button" aria-pressed={comparing} className="pill" onClick={() => setComparing(!comparing)}>
+                Compare with the last success
+              </button>
+            }
+          >
+            {comparing ? <PayloadCompare task={task} /> : <Json value={task.payload} label="payload" />}
           </Card>
           <Outcome task={task} events={events ?? []} />
         </div>
         {life.some((one) => one.attempt !== null) && (
           <Card title="Attempts" className="flush">
-            <Attempts life={life} />
+            <Attempts life={life} lines={lines ?? []} />
           </Card>
         )}
+        <TaskLogs lines={lines} running={running} />
         <Log events={events} />
       </div>
     </>
@@ -130,36 +143,6 @@ function barOf(stretch: Stretch, index: number): Bar {
       </>
     ),
   };
-}
-
-/** Every run of it, newest first, with who and why. */
-function Attempts({ life }: { life: readonly Stretch[] }): ReactNode {
-  const now = useNow();
-  const runs = life.filter((one) => one.attempt !== null).reverse();
-  return (
-    <Table label="Attempts" columns={["Attempt", "Outcome", "Worker", num("Started", true), num("Duration")]}>
-      {runs.map((one) => (
-        <tr key={`${one.generation}.${one.from}`}>
-          <td>
-            {one.attempt}
-            {one.generation > 1 && <span className="faint"> (retry {one.generation - 1})</span>}
-          </td>
-          <td>
-            <Mark tone={one.tone}>{one.end ?? phaseWord("running").label}</Mark>
-            {one.error && (
-              <div className="small clamp">
-                <b>{one.error.kind}</b> {one.error.message}
-                {one.error.status !== undefined && <span className="faint"> (status {one.error.status})</span>}
-              </div>
-            )}
-          </td>
-          <td className="mono">{one.worker}</td>
-          <td className="num wide-only">{clock(one.from)}</td>
-          <td className="num">{span((one.to ?? now) - one.from)}</td>
-        </tr>
-      ))}
-    </Table>
-  );
 }
 
 function Acts({ task, reveal }: { task: TaskShape; reveal: (then: (whole: TaskShape) => void) => void }): ReactNode {
@@ -256,6 +239,7 @@ function Retry({ task, onClose }: { task: TaskShape; onClose: () => void }): Rea
         <p className="faint small">
           The task keeps its id. The payload is {text === before ? "unchanged" : "replaced"}.
         </p>
+        {text !== before && faultOf(text) === null && <Diff before={task.payload} after={parse(text)} />}
         <Refusal of={retry} />
         <div className="dialog-acts">
           {text !== before && (

@@ -1,12 +1,9 @@
 import type { ReactNode } from "react";
-import { post, remove } from "../api/client";
-import { seldom, useAction, useData } from "../api/data";
+import { seldom, useData } from "../api/data";
 import type { Page, Service, Worker } from "../api/types";
-import { Act } from "../components/act";
 import { Ago, Card, Empty, Head, Loading, Mark, num, spoken, Table } from "../components/basics";
-import { Confirm } from "../components/confirm";
-import { Icon } from "../components/icon";
-import { tasksAt } from "../lib/search";
+import { DrainButton } from "../components/drain";
+import { queueAt, serviceAt, tasksAt } from "../lib/search";
 import { number } from "../lib/time";
 import { Link, useParam } from "../routes";
 
@@ -82,7 +79,9 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
         {workers.map((worker) => (
           <tr key={`${worker.transport} ${worker.id}`}>
             <td>
-              <span className="mono small">{worker.id}</span>
+              <Link to={`/workers/${encodeURIComponent(worker.id)}`} className="mono small">
+                {worker.id}
+              </Link>
               <div className="row small">
                 <span className="faint">{worker.transport}</span>
                 {worker.stand_in && (
@@ -101,7 +100,7 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
             <td>
               <span className="row">
                 {worker.queues.map((queue) => (
-                  <Link key={queue} to={tasksAt({ queue })}>
+                  <Link key={queue} to={queueAt(queue)}>
                     {queue}
                   </Link>
                 ))}
@@ -124,39 +123,6 @@ function Connected({ workers }: { workers: readonly Worker[] }): ReactNode {
   );
 }
 
-const LEAVES = new Set(["socket", "http", "ledger"]); // a worker of ours that is told so ends its process
-
-function DrainButton({ worker }: { worker: Worker }): ReactNode {
-  const path = `/api/v2/workers/${encodeURIComponent(worker.id)}/drain`;
-  const drain = useAction(() => post<Worker>(path), {
-    done: `${worker.id} is draining`,
-    quiet: true,
-  });
-  const undo = useAction(() => remove(path), { done: `${worker.id} resumed` });
-  const named = <span className="sr"> {worker.id}</span>;
-  if (worker.transport === "celery") return null;
-  return worker.draining ? (
-    <Act needs="operate" disabled={undo.busy} onClick={() => undo.run()}>
-      <Icon name="play" size={14} /> Resume{named}
-    </Act>
-  ) : (
-    <Confirm
-      question="Drain this worker?"
-      act="Drain worker"
-      action={drain}
-      about={
-        <p>
-          <span className="mono">{worker.id}</span> finishes its {worker.busy === 1 ? "task" : "tasks"}
-          {worker.busy !== null && ` (${number(worker.busy)} running)`} and gets no new ones
-          {LEAVES.has(worker.transport) && ", then disconnects"}.
-        </p>
-      }
-    >
-      Drain{named}
-    </Confirm>
-  );
-}
-
 function Services({ services }: { services: readonly Service[] }): ReactNode {
   if (!services.length)
     return (
@@ -169,7 +135,9 @@ function Services({ services }: { services: readonly Service[] }): ReactNode {
     <Table label="Declared services" className="cards" columns={["Service", "Task types", "Validation", "Options"]}>
       {services.map((service) => (
         <tr key={service.name}>
-          <td>{service.name}</td>
+          <td>
+            <Link to={serviceAt(service.name)}>{service.name}</Link>
+          </td>
           <td>
             <span className="row">
               {service.task_types.map((type) => (

@@ -23,24 +23,21 @@ from onward.core.readers import CURSORS, begin
 from onward.core.tail import Tail
 from onward.core.task import FINAL_EVENTS, Event, Instant, Task, TaskId, encode, fault_of
 from onward.core.troubles import Troubles
-from onward.doors.agents.view import error_of, raw, shown
+from onward.doors.agents.view import CANCELED, error_of, raw, shown
 from onward.faults import Fault
 from onward.native.notifications.figures import duration_ms
-from onward.native.notifications.notification import TYPES, notification_of
+from onward.native.notifications.notification import TYPES, notification_of, subjects_of
 from onward.native.notifications.projector import NotificationProjector
 from onward.native.views import PRIORITY_WORDS
+from onward.services.catalog import Catalog
+from onward.wire.streams import COMPLETED, CREATE, DEAD, FAILED, TIMEOUT
 from onward.wire.times import iso
 from onward.workers.streams.agent_dialect import (
     AGENT_STREAMS,
     ANSWERED,
-    COMPLETED,
-    CREATE,
-    DEAD,
-    FAILED,
-    TIMEOUT,
     envelope,
 )
-from onward.workers.streams.dialects import ORIGIN
+from onward.workers.streams.dialects import ORIGIN, own_streams
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -54,9 +51,9 @@ MOST_NOTIFICATIONS = 1_000
 NOTIFICATIONS = "user:stream:notifications"
 MARKED_S = 600
 AGAIN_S = 1.0
-CANCELED = Fault(kind="CANCELED", message="the task was canceled")
 
 _WRITTEN = FINAL_EVENTS | {"task.timeout", "task.dlq"}
+_READ = _WRITTEN | set(TYPES)
 
 # Both or neither. ARGV: the marker's seconds, the most entries and the stream's seconds (0: as it
 # is), then the fields.
@@ -87,8 +84,10 @@ class AgentStreams:
         clock: Clock,
         *,
         prefix: str,
+        catalog: Catalog,
         tally: Counter[tuple[str, str]] | None = None,
     ) -> None:
+        self._catalog = catalog
         self._backend = backend
         self._store = backend.tasks
         self._redis = redis
@@ -98,32 +97,27 @@ class AgentStreams:
 
     async def run(self, troubles: Troubles, duty: Duty | None = None) -> None:
         """Begins once there are agents: until then the log is not read for them."""
-        await wanted(self._backend, self._redis, self._clock, self.name)
+        await wanted(self._backend, self._redis, self._clock, self._catalog, self.name)
         await Tail(self._backend, self, self._clock, duty=duty).run(troubles)
 
     # Projecting.
 
     async def project(self, events: Sequence[Event]) -> None:
         since = self._clock.now() - DAY_S * 1000
-        news = [event for event in events if event.at > since and event.type in _WRITTEN]
+        news = [event for event in events if event.at > since and event.type in _READ]
         if not news:
             return
-        ids = list(dict.fromkeys(event.task for event in news))
-        tasks = {
-            task.id: task
-            for task in await self._store.look(ids)
-            if task is not None and shown(task)
-        }
-        if not tasks:
+        subjects = await subjects_of(self._store, news)
+        found = [(event, task) for event in news if (task := subjects.of(event)) and shown(task)]
+        if not found:
             return
         answered = await self._answered(events)
         pipe = self._redis.pipeline(transaction=False)
         entries: list[_Entry] = []
-        for event in news:
-            task = tasks.get(event.task)
-            if task is None:
-                continue
-            entries += self._write(pipe, task, event, answered=(task.id, event.n - 1) in answered)
+        for event, task in found:
+            if event.type in _WRITTEN:
+                told = (task.id, event.n - 1) in answered
+                entries += self._write(pipe, task, event, answered=told)
             if task.session is not None and event.type in TYPES:
                 entries.append(self._notify(pipe, task.session, task, event))
         done = await pipe.execute()
@@ -191,7 +185,9 @@ class AgentStreams:
         return len(pipe) - 1
 
 
-async def wanted(backend: Backend, redis: Redis, clock: Clock, projector: str) -> None:
+async def wanted(
+    backend: Backend, redis: Redis, clock: Clock, catalog: Catalog, projector: str
+) -> None:
     """Waits for agents that read what this projector writes; its cursor begins where they came."""
     since = ""
     while True:
@@ -200,7 +196,7 @@ async def wanted(backend: Backend, redis: Redis, clock: Clock, projector: str) -
                 return
             end = (await backend.tasks.events(after="$", limit=1)).next or ""
             notifies = await _has_cursor(backend, clock, NotificationProjector.name)
-            if notifies or await _is_used(redis):
+            if notifies or await _is_used(redis, catalog):
                 await begin(backend.documents, projector, since, now=clock.now())
                 return
             since = end  # there were no agents yet when the log ended here
@@ -213,14 +209,18 @@ async def _has_cursor(backend: Backend, clock: Clock, projector: str) -> bool:
     return await backend.documents.get(CURSORS, projector, now=clock.now()) is not None
 
 
-async def _is_used(redis: Redis) -> bool:
-    """Whether the stream of tasks has entries, or a service reads it."""
-    if not await redis.exists(CREATE):
-        return False
-    if await redis.xlen(CREATE):
-        return True
-    groups = [_text(group["name"]) for group in await redis.xinfo_groups(CREATE)]
-    return any(AGENT_STREAMS.serves(group) for group in groups)
+async def _is_used(redis: Redis, catalog: Catalog) -> bool:
+    """Whether a stream of tasks has entries, or a service reads it."""
+    alone, others = own_streams(AGENT_STREAMS, await catalog.all())
+    for stream in dict.fromkeys([CREATE, *alone, *others]):
+        if not await redis.exists(stream):
+            continue
+        if await redis.xlen(stream):
+            return True
+        groups = [_text(group["name"]) for group in await redis.xinfo_groups(stream)]
+        if any(AGENT_STREAMS.serves(group) for group in groups):
+            return True
+    return False
 
 
 def _completed(task: Task, event: Event) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from onward.core.phase import phase
-from onward.core.task import Instant, Json, Task, encode, fault_of
+from onward.core.task import Instant, Json, State, Task, encode, fault_of
 from onward.doors.vocabulary import AGENTS
 from onward.faults import Fault
 from onward.native.views import PRIORITY_WORDS
@@ -17,6 +17,7 @@ from onward.workers.streams.agent_dialect import AGENT_STREAMS, timeout_s
 
 DAY_MS = 24 * 3_600_000
 LIVE_MS = 30 * DAY_MS  # keys of tasks that are not over; their end sets a nearer one
+CANCELED = Fault(kind="CANCELED", message="the task was canceled")
 PRIVATE = ("params", "result", "error")  # sealed where the ledger's own texts are
 
 
@@ -28,6 +29,8 @@ def shown(task: Task) -> bool:
 def fields_of(task: Task, now: Instant) -> dict[str, str]:
     """JSON where a value has parts, an empty text where there is none."""
     fault = fault_of(task.error)
+    if fault is None and task.state is State.CANCELED:
+        fault = CANCELED
     limit = timeout_s(task)
     return {
         "task_id": task.id,

@@ -69,7 +69,7 @@ class Dispatch:
     @needs(Scope.SUBMIT)
     async def submit(self, caller: Caller, raw: bytes) -> Response:
         """Wait for the result; with `async`, return the task's id at once."""
-        body = strict_json.parse_object(raw)
+        body = strict_json.parse_object(raw, clamped="timeout")
         group, waits = _checked(body)
         timeout_ms = self._door.timeout_ms(body)
         task = await self._door.task(caller, body, group, timeout_ms=timeout_ms, waits=waits)

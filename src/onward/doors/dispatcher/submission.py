@@ -39,7 +39,9 @@ class DispatcherDoor:
 
     def timeout_ms(self, body: Mapping[str, Any]) -> int:
         low, high = self.settings.min_task_timeout_ms, self.settings.max_task_timeout_ms
-        asked = body.get("timeout", self.settings.task_timeout_ms)
+        if "timeout" not in body:
+            return self.settings.task_timeout_ms  # the operator's own, within bounds or not
+        asked = body["timeout"]
         if isinstance(asked, bool) or not isinstance(asked, int | float):
             raise Invalid("timeout must be a number of milliseconds", pointer="/timeout")
         return int(min(max(asked, low), high))

@@ -3,33 +3,37 @@
 Stateless: each call stands for itself, so any server on the ledger can reply to it, also one that
 was started after a kill. The session is in the URL (`?session_id=`), in a header, or in the session
 id that an older client got with its first reply. MCP itself is in server.py, which is loaded with
-the first call, because that takes a second.
+the first call, because that takes a second. GET takes up a call whose connection was lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
+from starlette.responses import Response
 
 from onward.core.errors import Forbidden, Invalid, NotFound
 from onward.doors.callers import caller_of
 from onward.doors.errors import refuse, render
+from onward.doors.mcp import resuming
 from onward.doors.refusal import Refusal
+from onward.doors.streaming import EVENT_STREAM
 from onward.native.caller import Caller, scopes_of
 from onward.native.tools.toolbox import Toolbox, ToolReply, named_services
 from onward.wire.sessions import is_session
 
 PATH = "/mcp"
 SESSION, ISSUED, VERSION = b"onward-session", b"mcp-session-id", b"mcp-protocol-version"
+LAST_EVENT = b"last-event-id"
 KEY = "onward.mcp"  # where an exchange is found in the scope's state
 
 Serve = Callable[[Any, Any, Any], Awaitable[None]]
+Resume = Callable[["Exchange", str], Awaitable[Response | None]]
 
 
 class Exchange(msgspec.Struct):
@@ -41,6 +45,12 @@ class Exchange(msgspec.Struct):
     only: Collection[str] | None = None  # the services whose tools it is offered; None: all
     replies: list[ToolReply] = []
     over: bool = False  # the last byte was written
+    resumable: str | None = None  # the id under which the call may be taken up again
+
+    @property
+    def chosen(self) -> str | None:
+        """The session that the client chose: its calls name no other."""
+        return None if self.issued else self.session
 
 
 class McpDoor:
@@ -51,7 +61,7 @@ class McpDoor:
         self._ready = ready
         self._opening = asyncio.Lock()
         self._closing = asyncio.Event()
-        self._serve: Serve | None = None
+        self._opened: tuple[Serve, Resume] | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
@@ -63,9 +73,9 @@ class McpDoor:
             await self._keeper
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if self._serve is None and find_spec("mcp") is None:
+        if self._opened is None and find_spec("mcp") is None:
             missing = Refusal(501, "not_installed", "pip install 'onward[mcp]'")
-            await _send(send, *render(PATH, missing))
+            await _send(send, *render(PATH, missing), status=501)
             return
         headers = dict(scope["headers"])
         try:
@@ -81,32 +91,64 @@ class McpDoor:
             await refuse(PATH, id, error)(scope, receive, send)
             return
         scope.setdefault("state", {})[KEY] = exchange
+        serve, resume = await self._open()
+        if scope["method"] != "POST":
+            last = headers.get(LAST_EVENT, b"").decode("latin-1")
+            found = await resume(exchange, last) if last and scope["method"] == "GET" else None
+            if found is None:
+                text = "POST calls; GET with the Last-Event-ID of a call takes it up again"
+                refusal = Refusal(405, "method_not_allowed", text)
+                await _send(send, *render(PATH, refusal), status=405, allow="POST")
+                return
+            serve = found
+        await self._answer(serve, exchange, headers, scope, receive, send)
+
+    async def _answer(
+        self,
+        serve: Serve,
+        exchange: Exchange,
+        headers: Mapping[bytes, bytes],
+        scope: Any,
+        receive: Any,
+        send: Any,
+    ) -> None:
+        version = headers.get(VERSION, b"").decode("latin-1")
         # A client of an older version begins without naming a version, and keeps the id it gets.
-        newcomer = exchange.session is None and VERSION not in headers
+        calls = scope["method"] == "POST"
+        newcomer = calls and exchange.session is None and not version
+        peek = resuming.Peek(receive)
+        if calls and not newcomer and resuming.may_resume(version, exchange.session):
+            exchange.resumable = resuming.new_id()
 
         async def watched(message: Any) -> None:
-            if newcomer and message["type"] == "http.response.start" and message["status"] == 200:
-                message["headers"] = [*message["headers"], (ISSUED, uuid.uuid4().hex.encode())]
+            begins = message["type"] == "http.response.start" and message["status"] == 200
+            if newcomer and begins:
+                issued = (ISSUED, resuming.new_session(peek.body).encode())
+                message["headers"] = [*message["headers"], issued]
             await send(message)
+            if exchange.resumable and begins and _is_stream(message):
+                first = resuming.first_event(exchange.resumable)
+                await send({"type": "http.response.body", "body": first, "more_body": True})
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 exchange.over = True
 
-        serve = self._serve or await self._open()
-        await serve(scope, receive, watched)
+        await serve(scope, peek if newcomer else receive, watched)
         if exchange.over:
             for reply in exchange.replies:
                 await self._toolbox.acknowledge(exchange.caller, reply)
 
-    async def _open(self) -> Serve:
+    async def _open(self) -> tuple[Serve, Resume]:
+        if self._opened is not None:
+            return self._opened
         async with self._opening:
-            if self._serve is None:
+            if self._opened is None:
                 build = await asyncio.to_thread(_load)
-                manager = build(self._toolbox, wait_ms=self._wait_ms, ready=self._ready)
+                manager, handlers = build(self._toolbox, wait_ms=self._wait_ms, ready=self._ready)
                 running = asyncio.Event()
                 self._keeper = asyncio.create_task(self._keep(manager, running))
                 await running.wait()
-                self._serve = manager.handle_request
-            return self._serve
+                self._opened = manager.handle_request, handlers.resume
+            return self._opened
 
     async def _keep(self, manager: Any, running: asyncio.Event) -> None:
         async with manager.run():
@@ -134,7 +176,13 @@ def _session(
     return named, issued
 
 
-async def _send(send: Any, kind: str, body: bytes) -> None:
+def _is_stream(start: Mapping[str, Any]) -> bool:
+    kind = dict(start["headers"]).get(b"content-type", b"")
+    return bool(kind.startswith(EVENT_STREAM.encode()))
+
+
+async def _send(send: Any, kind: str, body: bytes, *, status: int, **more: str) -> None:
     headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 501, "headers": headers})
+    headers += [(name.encode(), value.encode()) for name, value in more.items()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

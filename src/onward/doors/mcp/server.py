@@ -8,8 +8,8 @@ tasks: toolbox.py does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
@@ -37,13 +38,16 @@ from onward.core.task import FINAL, State, Task, TaskId
 from onward.doors.guard import MAX_BODY
 from onward.doors.hints import TOOLS, with_hint
 from onward.doors.mcp.door import KEY, Exchange
+from onward.doors.mcp.resuming import Kept, Resumptions, first_event
 from onward.doors.mcp.tasks import McpTasks, created, declared
+from onward.doors.streaming import EventStream
 from onward.errors import OnwardError
-from onward.native.tools.toolbox import Toolbox, ToolReply, renamed
-from onward.native.tools.tools import RESULT, Tool, ToolKind
+from onward.native.tools.toolbox import Toolbox, ToolReply, renamed, session_among
+from onward.native.tools.tools import RESULT, SessionArgument, Tool, ToolKind
 
 Call = ServerRequestContext[Any, Any]
 
+ALIVE_S = 15.0
 DEFERRED_WAIT_MS = 1_000  # a task that is over by then is returned at once, without a handle
 INSTRUCTIONS = (
     "Hand off work and move on. Tools named after a task type do it and wait a while for the "
@@ -54,7 +58,7 @@ INSTRUCTIONS = (
 
 def build(
     toolbox: Toolbox, *, wait_ms: int, ready: Callable[[], bool]
-) -> StreamableHTTPSessionManager:
+) -> tuple[StreamableHTTPSessionManager, McpHandlers]:
     handlers = McpHandlers(toolbox, wait_ms=wait_ms, ready=ready)
     server: Server[Any] = Server(
         "onward",
@@ -71,7 +75,8 @@ def build(
     )
     McpTasks(toolbox, handlers.result).install(server)
     # Host and Origin are the guard's, before every door.
-    return StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=MAX_BODY)
+    manager = StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=MAX_BODY)
+    return manager, handlers
 
 
 class _Call(msgspec.Struct):
@@ -85,15 +90,15 @@ class McpHandlers:
     def __init__(self, toolbox: Toolbox, *, wait_ms: int, ready: Callable[[], bool]) -> None:
         self._toolbox = toolbox
         self._dispatcher = toolbox.dispatcher
+        self._kept = Resumptions(toolbox.dispatcher)
         self._wait_ms = wait_ms
         self._ready = ready
         self._calls: dict[tuple[str, object], _Call] = {}  # by session and request
 
     async def tools(self, call: Call, _: PaginatedRequestParams | None) -> ListToolsResult:
         exchange = exchange_of(call)
-        bound = exchange.session is not None
         found = await self._toolbox.tools(
-            exchange.caller, bound=bound, direct=True, only=exchange.only
+            exchange.caller, session=_naming(exchange), direct=True, only=exchange.only
         )
         # A call that a client may get a handle for has no output of one form.
         handles = declared(call)
@@ -110,7 +115,11 @@ class McpHandlers:
         arguments = params.arguments or {}
         try:
             tool = await self._toolbox.find(
-                exchange.caller, params.name, direct=True, only=exchange.only
+                exchange.caller,
+                params.name,
+                session=_naming(exchange),
+                direct=True,
+                only=exchange.only,
             )
         except NotFound as error:
             raise MCPError(code=INVALID_PARAMS, message=str(error)) from error
@@ -118,8 +127,8 @@ class McpHandlers:
             if tool.kind is ToolKind.CALL:
                 return await self._direct(call, tool, arguments, begun)
             # A session that the client did not choose is only what holds where it names none.
-            chosen = exchange.issued and arguments.get("session_id") is not None
-            bound = None if chosen else exchange.session
+            named = arguments.get("session_id") is not None
+            bound = exchange.chosen if named else exchange.session
             reply = await self._toolbox.run(exchange.caller, tool, arguments, bound)
         except OnwardError as error:
             return _refusal(error)
@@ -136,9 +145,8 @@ class McpHandlers:
                 # By itself: this call ends with its response, and would cut the cancellation short.
                 self._dispatcher.spawn(self._cancel(about.task))
 
-    async def result(self, call: Call, task: Task) -> CallToolResult:
+    async def result(self, exchange: Exchange, task: Task) -> CallToolResult:
         """What a direct call returns, now that the task or the time to wait for it is over."""
-        exchange = exchange_of(call)
         report, reply = await self._toolbox.report(exchange.caller, task)
         exchange.replies.append(reply)
         news = [stored.notification.message for stored in reply.notifications]
@@ -147,6 +155,46 @@ class McpHandlers:
             structured_content=_plain(reply),
             is_error=task.state in FINAL and task.state is not State.SUCCEEDED,
         )
+
+    async def resume(self, exchange: Exchange, last_event_id: str) -> EventStream | None:
+        """The answer of a call whose connection was lost; None: there is none of this id."""
+        kept = await self._kept.find(last_event_id, exchange.session)
+        if kept is None:
+            return None
+        try:
+            task = await self._toolbox.task(exchange.caller, kept.task, kept.of)
+        except NotFound:  # another key's
+            return None
+        return EventStream(self._resumed(exchange, last_event_id, kept, task), nullcontext())
+
+    async def _resumed(
+        self, exchange: Exchange, last_event_id: str, kept: Kept, task: Task
+    ) -> AsyncGenerator[bytes]:
+        yield first_event(last_event_id)
+        over = asyncio.ensure_future(self._over(exchange, task))
+        try:
+            while not (await asyncio.wait({over}, timeout=ALIVE_S))[0]:
+                yield b": alive\n\n"
+            body = {
+                "result": (await over).model_dump(by_alias=True, mode="json", exclude_none=True)
+            }
+        except OnwardError as error:
+            body = {"error": {"code": INTERNAL_ERROR, "message": str(error)}}
+        finally:
+            over.cancel()
+        message = {"jsonrpc": "2.0", "id": kept.request, **body}
+        yield b"event: message\ndata: " + msgspec.json.encode(message) + b"\n\n"
+
+    async def _over(self, exchange: Exchange, task: Task) -> CallToolResult:
+        if not self._stands(task):
+            await self._dispatcher.wait(task.id, timeout_ms=self._wait_ms)
+        found = await self._toolbox.task(exchange.caller, task.id, task.session)
+        return await self.result(exchange, found)
+
+    def _stands(self, task: Task) -> bool:
+        """A call does not wait for a person, nor for a service that is down."""
+        shut = self._dispatcher.pressure.breakers.shut(task.queue)
+        return phase(task) is Phase.WAITING_APPROVAL or shut is not None
 
     @contextmanager
     def _under_way(self, call: Call) -> Iterator[_Call]:
@@ -162,15 +210,13 @@ class McpHandlers:
     async def _direct(
         self, call: Call, tool: Tool, arguments: Mapping[str, Any], begun: _Call
     ) -> HandlerResult:
-        if tool.raw_payload and set(arguments) != {"payload"}:
-            raise Invalid(f"{tool.name} takes one argument, payload", pointer="/payload")
-        payload = arguments["payload"] if tool.raw_payload else arguments
         exchange = exchange_of(call)
-        submitting = asyncio.ensure_future(
-            self._toolbox.submit(
-                exchange.caller, tool.task_types[0], payload, session=exchange.session
-            )
-        )
+        session, elsewhere = exchange.session, False
+        if tool.names_session and arguments.get("session_id") is not None:
+            session = session_among(arguments, exchange.chosen)
+            elsewhere = session != exchange.session
+        payload = _payload(tool, arguments)
+        submitting = asyncio.ensure_future(self._submit(call, tool, payload, session))
         try:
             task = await asyncio.shield(submitting)
         except asyncio.CancelledError:
@@ -183,17 +229,28 @@ class McpHandlers:
         begun.task = task.id
         if begun.given_up:
             self._dispatcher.spawn(self._cancel(task.id))
-        deferred = declared(call)
+        # A handle is looked up in the session of the connection: it would not be found there.
+        deferred = declared(call) and not elsewhere
         wait_ms = min(self._wait_ms, DEFERRED_WAIT_MS) if deferred else self._wait_ms
         task = await self._until_over(call, task, wait_ms)
         if deferred and task.state not in FINAL:
             return created(task, self._dispatcher)
-        return await self.result(call, task)
+        return await self.result(exchange, task)
+
+    async def _submit(self, call: Call, tool: Tool, payload: Any, session: str | None) -> Task:
+        exchange = exchange_of(call)
+        task = await self._toolbox.submit(
+            exchange.caller, tool, tool.task_types[0], payload, session=session
+        )
+        if exchange.resumable and task.state not in FINAL:
+            id = call.request_id or 0
+            about = Kept(task=task.id, request=id, session=exchange.session, of=session)
+            await self._kept.keep(exchange.resumable, about)
+        return task
 
     async def _until_over(self, call: Call, task: Task, wait_ms: int) -> Task:
-        shut = self._dispatcher.pressure.breakers.shut(task.queue)
-        if phase(task) is Phase.WAITING_APPROVAL or shut is not None:
-            return task  # a call does not wait for a person, nor for a service that is down
+        if self._stands(task):
+            return task
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
@@ -234,6 +291,22 @@ class McpHandlers:
 def exchange_of(call: Call) -> Exchange:
     exchange: Exchange = call.request.scope["state"][KEY]  # type: ignore[union-attr]
     return exchange
+
+
+def _naming(exchange: Exchange) -> SessionArgument:
+    if exchange.session is None:
+        return SessionArgument.REQUIRED
+    return SessionArgument.OPTIONAL if exchange.issued else SessionArgument.BOUND
+
+
+def _payload(tool: Tool, arguments: Mapping[str, Any]) -> Any:
+    ours = {"session_id"} if tool.names_session else set()
+    given = {name: value for name, value in arguments.items() if name not in ours}
+    if not tool.raw_payload:
+        return given
+    if set(given) != {"payload"}:
+        raise Invalid(f"{tool.name} takes one argument, payload", pointer="/payload")
+    return given["payload"]
 
 
 def _shape(tool: Tool, deferred: bool) -> McpTool:

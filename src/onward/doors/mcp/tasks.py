@@ -54,7 +54,7 @@ def created(task: Task, dispatcher: Dispatcher) -> dict[str, Any]:
 
 class McpTasks:
     def __init__(
-        self, toolbox: Toolbox, result: Callable[[Call, Task], Awaitable[CallToolResult]]
+        self, toolbox: Toolbox, result: Callable[[Exchange, Task], Awaitable[CallToolResult]]
     ) -> None:
         self._toolbox = toolbox
         self._dispatcher = toolbox.dispatcher
@@ -70,7 +70,7 @@ class McpTasks:
         task = await self._find(call, params.task_id)
         found = _outline(task, self._dispatcher)
         if task.state in FINAL and task.state is not State.CANCELED:
-            result = await self._result(call, task)
+            result = await self._result(_exchange(call), task)
             found["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
         return found
 

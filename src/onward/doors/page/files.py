@@ -22,13 +22,14 @@ from starlette.responses import RedirectResponse, Response
 POLICY = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'; "
-        "require-trusted-types-for 'script'"
+        "font-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+        "base-uri 'none'; require-trusted-types-for 'script'"
     ),
     "referrer-policy": "no-referrer",
 }
 INDEX = "index.html"
 FOREVER = "public, max-age=31536000, immutable"
+mimetypes.add_type("font/woff2", ".woff2")  # older Pythons do not know it
 GZIPPED = (".html", ".js", ".css", ".svg")
 
 

@@ -23,30 +23,42 @@ from onward.doors.redis_views.writer import Foreign, ViewWriter
 from onward.doors.tasks.submission import SUMMARIZE, Intake
 from onward.doors.tasks.view import PENDING, list_of
 from onward.services.catalog import Catalog
+from onward.workers.roster import Roster, is_service
 from onward.workers.streams.dialects import count, is_id
 
 log = structlog.get_logger("onward.views")
 
 GRACE_MS = 2_000  # an id may be pushed a moment before its hash is there
-MOST_TYPES = 64  # declared ones whose lists are looked into, too
+MOST_TYPES = 256  # whose lists are looked into, too
 MOST_RETRIES = 1_000
 OVER = frozenset({State.DEAD, State.FAILED})
 
 
 class Adoption:
     def __init__(
-        self, dispatcher: Dispatcher, intake: Intake, catalog: Catalog, writer: ViewWriter
+        self,
+        dispatcher: Dispatcher,
+        intake: Intake,
+        catalog: Catalog,
+        roster: Roster,
+        writer: ViewWriter,
     ) -> None:
         self._dispatcher = dispatcher
         self._intake = intake
         self._catalog = catalog
+        self._roster = roster
         self._writer = writer
 
     async def lists(self) -> Sequence[str]:
-        """Where others may have put something."""
+        """Where others may have put something: of types that are declared, served, or have work in
+        the ledger, such as a dead letter to be retried."""
         declared = [type_ for one in await self._catalog.all() for type_ in one.task_types]
-        types = dict.fromkeys([SUMMARIZE, *declared[:MOST_TYPES]])
-        return [list_of(type_, lane) for type_ in types for lane in Lane]
+        served = sorted({queue for one in self._roster.members() for queue in one.queues})
+        counts = await self._dispatcher.backend.tasks.counts()
+        kept = sorted({queue for (queue, _, _), count in counts.items() if count})
+        types = [type_ for type_ in dict.fromkeys([*declared, *served, *kept]) if is_service(type_)]
+        named = dict.fromkeys([SUMMARIZE, *types[:MOST_TYPES]])
+        return [list_of(type_, lane) for type_ in named for lane in Lane]
 
     async def adopt(self, foreign: Sequence[Foreign]) -> bool:
         """Whether any was seen to: then there may be more behind them."""

@@ -35,7 +35,14 @@ class RedisViews:
 
         redis, prefix = lines.calls, onward.settings.redis_prefix
         onward.project(DeadLetterProjector(onward.backend.tasks, partial(tell_once, redis)))
-        agents = AgentStreams(onward.backend, redis, onward.clock, prefix=prefix, tally=lines.tally)
+        agents = AgentStreams(
+            onward.backend,
+            redis,
+            onward.clock,
+            prefix=prefix,
+            catalog=onward.catalog,
+            tally=lines.tally,
+        )
         onward.run(agents.run(onward.dispatcher.troubles, onward.duty(agents.name)))
         onward.run(self._show(redis))
 
@@ -55,7 +62,9 @@ class RedisViews:
         whole = onward.backend.redis is not None
         adoption = None
         if whole:
-            adoption = Adoption(onward.dispatcher, self._intake, onward.catalog, writer)
+            adoption = Adoption(
+                onward.dispatcher, self._intake, onward.catalog, onward.roster, writer
+            )
         views = SeedViews(
             onward.dispatcher,
             writer,
@@ -65,6 +74,6 @@ class RedisViews:
             duty=onward.duty(SeedViews.name),
         )
         if not whole:
-            await wanted(onward.backend, redis, onward.clock, SeedViews.name)
+            await wanted(onward.backend, redis, onward.clock, onward.catalog, SeedViews.name)
         self._views = views
         await views.run(onward.dispatcher.troubles)

@@ -7,15 +7,18 @@ from functools import partial
 from typing import Any, TypedDict
 
 from fastapi.routing import APIRoute
+from msgspec import UNSET
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from onward.doors.access import LOGOUT_COOKIE, login_cookie
+from onward.doors.errors import problem_of
 from onward.doors.hints import step_text
-from onward.doors.route import Reply, route
+from onward.doors.route import PREFIX, Reply, route
 from onward.native.approvals import Approvals
 from onward.native.attempts import Attempts
 from onward.native.attention import Attention
 from onward.native.audit import Audit
+from onward.native.batches import Batches, HandedInEach
 from onward.native.callbacks import CallbackKeys
 from onward.native.dead_letters import DeadLetters
 from onward.native.encryption import Encryption
@@ -23,26 +26,32 @@ from onward.native.explain import Explained
 from onward.native.flows import Flows
 from onward.native.health import Health
 from onward.native.keys import Keys, LoggedIn
+from onward.native.limits import Limits
 from onward.native.live import Live
 from onward.native.log import Log
 from onward.native.metrics import Metrics
+from onward.native.operations import Operations
 from onward.native.queues import Queues
 from onward.native.runs import Runs
 from onward.native.schedules import Schedules, Written
+from onward.native.series import Series
 from onward.native.services import Services
 from onward.native.sessions import Sessions
 from onward.native.tasks import Submitted, Tasks
 from onward.native.tools.toolbox import Toolbox, ToolReply
 from onward.native.workers import Workers
 from onward.wire.base import Page
+from onward.wire.batches import HandedIn, HandedInAll, SubmitMany
 from onward.wire.health import HealthView, Readiness
 from onward.wire.keys import Me
 from onward.wire.live import Change, Snapshot
+from onward.wire.operations import OperationView
 from onward.wire.runs import RunView
 from onward.wire.schedules import ScheduleDetail
 from onward.wire.tasks import Explanation, TaskView
 from onward.wire.tools import ToolResult
 
+BATCH_PATH = f"{PREFIX}/tasks/batch"
 TASK, EFFECT = "/tasks/{task_id}", "/tasks/{task_id}/effects/{name:path}"
 
 
@@ -72,6 +81,48 @@ def task_routes(tasks: Tasks) -> Sequence[APIRoute]:
         route("GET", f"{TASK}/explain", tasks.explain, reply=_explained, result=Explanation),
         route("GET", f"{TASK}/events", tasks.events, stream=tasks.follow),
     ]
+
+
+def batch_routes(batches: Batches) -> Sequence[APIRoute]:
+    return [
+        route(
+            "POST",
+            "/tasks/batch",
+            batches.submit,
+            reply=_handed_in,
+            result=HandedInAll,
+            accepts=SubmitMany,
+            errors=(404, 409),  # the batch that they would join
+        ),
+        route("GET", "/batches/{batch_id}", batches.read),
+    ]
+
+
+def _handed_in(found: HandedInEach) -> Reply:
+    items = tuple(
+        HandedIn(id=one, task=found.tasks.get(one, UNSET))
+        if isinstance(one, str)
+        else HandedIn(error=problem_of(one))
+        for one in found.items
+    )
+    return Reply(HandedInAll(batch=found.batch, items=items))
+
+
+def operation_routes(operations: Operations) -> Sequence[APIRoute]:
+    begun: _Made = {"reply": _begun, "statuses": (200, 202), "result": OperationView}
+    one = "/operations/{operation_id}"
+    return [
+        route("POST", "/tasks/cancel", operations.cancel_tasks, **begun),
+        route("POST", "/tasks/retry", operations.retry_tasks, **begun),
+        route("POST", "/tasks/delete", operations.delete_tasks, **begun),
+        route("GET", "/operations", operations.list),
+        route("GET", one, operations.read),
+        route("POST", f"{one}/cancel", operations.stop, errors=(409,)),
+    ]
+
+
+def _begun(found: OperationView) -> Reply:
+    return Reply(found, 200 if found.id is UNSET else 202)
 
 
 def attempt_routes(attempts: Attempts) -> Sequence[APIRoute]:
@@ -114,6 +165,15 @@ def queue_routes(queues: Queues) -> Sequence[APIRoute]:
         route("GET", "/queues/{name}", queues.read),
         route("POST", "/queues/{name}/pause", queues.pause),
         route("POST", "/queues/{name}/resume", queues.resume),
+    ]
+
+
+def limit_routes(limits: Limits) -> Sequence[APIRoute]:
+    return [
+        route("GET", "/limits", limits.list),
+        route("GET", "/limits/{name}", limits.read),
+        route("PUT", "/limits/{name}", limits.put),
+        route("DELETE", "/limits/{name}", limits.remove),
     ]
 
 
@@ -170,8 +230,11 @@ def key_routes(keys: Keys, audit: Audit) -> Sequence[APIRoute]:
     ]
 
 
-def live_routes(live: Live) -> Sequence[APIRoute]:
-    return [route("GET", "/live", live.listen, events={"snapshot": Snapshot, "change": Change})]
+def live_routes(live: Live, series: Series) -> Sequence[APIRoute]:
+    return [
+        route("GET", "/live", live.listen, events={"snapshot": Snapshot, "change": Change}),
+        route("GET", "/series", series.read),
+    ]
 
 
 def health_routes(health: Health, metrics: Metrics) -> Sequence[APIRoute]:
@@ -209,6 +272,7 @@ def _explained(found: Explained) -> Reply:
             sentence=found.sentence,
             eta=found.eta,
             hint=hint,
+            limit=found.limit,
         )
     )
 
@@ -242,6 +306,7 @@ def schedule_routes(schedules: Schedules) -> Sequence[APIRoute]:
     return [
         route("GET", "/schedules", schedules.list),
         route("POST", "/schedules", schedules.create, errors=(409,), **made),
+        route("POST", "/schedules/preview", schedules.preview),
         route("GET", "/schedules/{name}", schedules.read),
         route("PUT", "/schedules/{name}", schedules.replace, errors=(409,), **made),
         route("DELETE", "/schedules/{name}", schedules.remove, status=204),
@@ -271,10 +336,9 @@ def _written(written: Written) -> Reply:
 
 
 def session_routes(sessions: Sessions) -> Sequence[APIRoute]:
-    one = "/sessions/{session_id}"
+    one = "/sessions/{session_id:path}"  # an id may have slashes: the longer paths come first
     return [
         route("GET", "/sessions", sessions.list),
-        route("GET", one, sessions.read),
         route("GET", f"{one}/tasks", sessions.tasks),
         route(
             "POST",
@@ -294,6 +358,7 @@ def session_routes(sessions: Sessions) -> Sequence[APIRoute]:
         ),
         route("GET", f"{one}/preferences", sessions.preferences),
         route("PUT", f"{one}/preferences", sessions.prefer),
+        route("GET", one, sessions.read),
     ]
 
 

@@ -35,6 +35,7 @@ STORED: Mapping[str, frozenset[State]] = {
     "DLQ": frozenset({State.DEAD}),
 }
 
+CANCELED = Fault(kind="Canceled", message="the task was canceled")
 NAMELESS = "Error"  # of a worker that gave a status at most
 BY_STATUS = {400: "InvalidInput", 401: "AuthError", 403: "PermissionDenied", 404: "NotFound"}
 FAILURES = frozenset({"task.retrying", "task.failed"})
@@ -152,6 +153,8 @@ class Details:
     def _detail(self, task: Task, history: Sequence[Failure]) -> TaskDetail:
         now_in = phase(task)
         fault = fault_of(task.error)
+        if fault is None and now_in is Phase.CANCELED:
+            fault = CANCELED
         budget = overrides_of(task.overrides).max_retries
         progress = progress_of(task)
         moments = (task.created_at, task.queued_at, task.started_at, task.finished_at)

@@ -22,7 +22,7 @@ from onward.core.errors import Invalid
 from onward.core.task import Instant
 from onward.ledgers.portable.records import AnyRecord, Record, Writer, kind_of
 
-FORMAT = 1
+FORMAT = 2  # 1 had no rates
 PART = 500  # records
 PART_BYTES = 4 << 20
 LEVEL = 3  # of gzip: half the time, and a tenth more bytes
@@ -97,9 +97,9 @@ class BackupFile:
     def _check(self, header: msgspec.Struct) -> None:
         if not isinstance(header, Header):
             raise self._damaged("its first line is missing")
-        if header.format != FORMAT:
+        if not 1 <= header.format <= FORMAT:
             raise Invalid(
-                f"{self._path} has format {header.format}, and this Onward knows {FORMAT}",
+                f"{self._path} has format {header.format}, and this Onward knows up to {FORMAT}",
                 hint=f"restore it with Onward {header.version}",
             )
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, get_args
 
 import msgspec
 
+from onward.core.limits import Micros
 from onward.core.task import Instant, Json, Task, TaskId
 
 Value: TypeAlias = str | int
@@ -69,8 +70,22 @@ class EffectRecord(Record, tag="effect", frozen=True):
     begun_at: Instant = 0  # where that is kept
 
 
-AnyRecord: TypeAlias = DocumentRecord | TaskRecord | EventRecord | KeyRecord | EffectRecord
-KINDS: Sequence[str] = [str(kind.__struct_config__.tag) for kind in get_args(AnyRecord)]
+class RateRecord(Record, tag="rate", frozen=True):
+    """When all that has started under a limit by time is paid off."""
+
+    name: str
+    each: int  # 1: of the partition alone
+    partition: str
+    paid_at: Micros
+    forget_at: Instant  # it makes no difference from then on: a copy may be without it
+
+
+AnyRecord: TypeAlias = (
+    DocumentRecord | TaskRecord | EventRecord | KeyRecord | EffectRecord | RateRecord
+)
+KINDS: Sequence[str] = [
+    str(kind.__struct_config__.tag) for kind in get_args(AnyRecord) if kind is not RateRecord
+]
 
 
 def kind_of(record: Record) -> str:
@@ -96,7 +111,8 @@ class Portable(Protocol):
         ...
 
     def read(self, *, to_copy: bool = False) -> AsyncGenerator[Sequence[AnyRecord]]:
-        """All there is, in parts: documents, tasks by birth, events by the log, keys, effects.
+        """All there is, in parts: documents, tasks by birth, events by the log, keys, effects,
+        rates.
 
         `to_copy`: Invalid if it also holds submissions that are no records yet.
         """

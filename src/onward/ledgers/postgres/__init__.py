@@ -41,6 +41,7 @@ class PostgresBackend:
         await self.database.prepare()
         self.ahead_ms = await measured(self._time_ms, self.ahead_ms)
         await self.database.compact(MOST_CHANGES)
+        await self.tasks.tidy()
         await self.bell.check()
 
     async def _time_ms(self) -> float:

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from onward.core.contract import Ask, Want
-from onward.core.task import Instant, Task
+from onward.core.contract import Ask, Move, Want
+from onward.core.limits import Bound
+from onward.core.task import QUEUED, RUNNING, Instant, State, Task
 from onward.ledgers.codec import FIELDS, to_row
+from onward.ledgers.postgres.claims import PostgresRoom, RingClaims
 from onward.ledgers.sql.dialect import Row, Step
 from onward.ledgers.sql.schema import without_empty
-from onward.ledgers.sql.write_batch import Plan, WriteBatch
+from onward.ledgers.sql.turns import Room, Waiting
+from onward.ledgers.sql.write_batch import LaneKey, Plan, WriteBatch
 
 EVENTS = "insert_events"  # returns the number of the transaction
 
 
+class Known:
+    """What a server remembers of earlier claims; it may have changed since."""
+
+    def __init__(self) -> None:
+        self.ringed: set[str] = set()  # queues with partitions
+        self.rated_at: Instant = 0  # when a rate was last used; 0: not since its last tidying up
+
+
 class PostgresBatch(WriteBatch):
-    def __init__(self, asks: Sequence[Ask], now: Instant) -> None:
+    def __init__(self, known: Known, asks: Sequence[Ask], now: Instant) -> None:
         super().__init__(asks, now)
+        self._known = known
+        self._joined: dict[tuple[str, int, str, str], None] = {}  # lanes and partitions
+        self._freed: dict[tuple[str, str, str], None] = {}  # queues, types and partitions
         self._depths: dict[str, int] = {}  # without what this batch changes
 
     def read_depths(self, capped: Collection[str], others: Collection[str]) -> Plan[None]:
@@ -24,23 +38,73 @@ class PostgresBatch(WriteBatch):
             yield Step("lock_queues", (sorted(capped),))
         self._depths |= dict((yield Step("depths", values=[*capped, *others])))
 
+    def lock(self, names: Sequence[str]) -> Plan[None]:
+        yield Step("lock_names", (sorted(names),))
+
     def depth(self, queue: str) -> int:
         return self._depths.get(queue, 0) + self.queued.get(queue, 0)
 
     def take(self, ask: Ask) -> Plan[Sequence[tuple[Want, Sequence[Row]]]]:
         leased = ask.lease_ms is not None
         clocks = (self.now, self.now + (ask.lease_ms or 0)) if leased else (None, None)
+        claim = (ask.worker, self.now, *clocks)
+        queues = {want.queue for want in ask.wants}
+        if self._known.ringed.isdisjoint(queues) and not any(want.bounds for want in ask.wants):
+            rows = yield from self._plainly(ask, claim)
+            if rows is not None:
+                return rows
+        claims = RingClaims(ask.wants, self.now, self._by_queue, claim)
+        found = yield from claims.take(ask.limit)
+        self._known.ringed -= queues - claims.ringed
+        self._known.ringed |= claims.ringed
+        if claims.rated:
+            self._known.rated_at = self.now
+        return found
+
+    def _plainly(
+        self, ask: Ask, claim: tuple[object, ...]
+    ) -> Plan[Sequence[tuple[Want, Sequence[Row]]] | None]:
+        """None: a queue of these has partitions, and nothing was claimed."""
         lanes = (
             [want.queue for want in ask.wants],
             [int(want.priority) for want in ask.wants],
             [str(want.lane) for want in ask.wants],
             [want.limit for want in ask.wants],
         )
-        rows = yield Step("claim", (*lanes, ask.worker, self.now, *clocks, ask.limit))
+        rows = yield Step("claim", (*lanes, *claim, ask.limit))
+        if rows and rows[0][0] is None:
+            return None
         by_want: dict[int, list[Row]] = {}
         for nth, *claimed in sorted(rows, key=lambda row: (row[0], row[4])):
             by_want.setdefault(nth, []).append(tuple(claimed))
         return [(ask.wants[nth - 1], claimed) for nth, claimed in by_want.items()]
+
+    # Turns and bounds.
+
+    def look(self, wants: Sequence[Want], waiting: Waiting) -> Plan[None]:
+        if wants:
+            yield from RingClaims(wants, self.now, ()).look(waiting)
+
+    def room(self, bounds: Sequence[Bound], partition: str) -> Plan[Room]:
+        room = PostgresRoom(self.now)
+        yield from room.read(((bound, partition) for bound in bounds), whole=True)
+        return room
+
+    def came(self, task: Task) -> None:
+        if task.state is QUEUED:
+            self.joined((task.queue, int(task.priority), str(task.lane)), task.partition)
+
+    def joined(self, lane: LaneKey, partition: str) -> None:
+        self._joined[*lane, partition] = None
+
+    def went(self, move: Move, lane: LaneKey, type_: str, partition: str, *, again: bool) -> None:
+        if move.expect is QUEUED or move.to is QUEUED:
+            self.joined(lane, partition)
+        if move.expect is RUNNING or (move.expect is State.SCHEDULED and again):
+            self._freed[lane[0], type_, partition] = None
+
+    def forgot(self, rates: Sequence[Row]) -> None:
+        pass  # nobody remembers them here
 
     def new_tasks(self, tasks: Sequence[Task]) -> Plan[Sequence[int]]:
         fields, rows = without_empty(FIELDS, [to_row(task) for task in tasks])
@@ -52,7 +116,12 @@ class PostgresBatch(WriteBatch):
 
     def close(self) -> Plan[None]:
         changes = [(*key, change) for key, change in self.changes.items() if change]
-        if changes:
-            yield Step("add_counts", rows=changes)
+        if self._joined:
+            yield Step("note_joined", rows=list(self._joined))
+        if self._freed:
+            yield Step("note_freed", rows=list(self._freed))
+        counts = Step("add_counts", rows=changes)
         if self.events:
-            yield Step(EVENTS, rows=self.events)
+            yield Step(EVENTS, rows=self.events, also=(counts,) if changes else ())
+        elif changes:
+            yield counts

@@ -7,15 +7,16 @@ never wait for the same rows, and one claims while the other settles.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import asyncpg
 
 from onward.core.errors import LedgerUnavailable
 from onward.ledgers.codec import text_bytes
-from onward.ledgers.postgres.dialect import STATEMENTS, bound
+from onward.ledgers.postgres.dialect import STATEMENTS, bound, together
 from onward.ledgers.postgres.errors import AWAY, away
 from onward.ledgers.postgres.migration import open_schema
 from onward.ledgers.postgres.writer import Writer
@@ -100,8 +101,10 @@ class PostgresDatabase:
 
     # Writing.
 
-    async def write(self, plan: Callable[[], Plan[T]], *, intake: bool = False) -> T:
-        return await (self._intake if intake else self._moves).write(plan)
+    async def write(
+        self, plan: Callable[[], Plan[T]], *, intake: bool = False, locks: Sequence[str] = ()
+    ) -> T:
+        return await (self._intake if intake else self._moves).write(plan, locks)
 
     async def _connect_writer(self) -> asyncpg.Connection:
         await self.prepare()
@@ -119,13 +122,12 @@ class PostgresDatabase:
         return None
 
     def _bound(self, step: Step) -> tuple[Any, ...]:
-        if step.rows is not None:
-            shape, columns = bound(step.rows)
-            return STATEMENTS.text(step, shape), *columns
-        text = STATEMENTS.text(step, ())
-        if step.values is not None:
-            return text, *step.args, list(step.values)
-        return text, *step.args
+        text, *given = _bound_alone(step)
+        if not step.also:
+            return text, *given
+        others = [_bound_alone(one) for one in step.also]
+        also = tuple((other, len(args)) for other, *args in others)
+        return _together(text, also, len(given)), *given, *(a for _, *args in others for a in args)
 
     # Reading.
 
@@ -163,6 +165,7 @@ class PostgresDatabase:
                 done = await connection.execute(*self._bound(Step("compact", (most,))))
                 if done != "INSERT 0 0":
                     await connection.execute("VACUUM tally")  # it is small, and read often
+                await connection.execute(*self._bound(Step("compact_batches", (most,))))
         except AWAY as error:
             raise away(error) from error
 
@@ -193,6 +196,20 @@ async def _rows_within(cursor: Any, most_bytes: int) -> list[Row]:
         if len(part) < wanted or spent > most_bytes:
             return found
         spent += text_bytes(value for row in part for value in row)
+
+
+def _bound_alone(step: Step) -> tuple[Any, ...]:
+    """Its text and its arguments."""
+    if step.rows is not None:
+        shape, columns = bound(step.rows)
+        return STATEMENTS.text(step, shape), *columns
+    text = STATEMENTS.text(step, ())
+    if step.values is not None:
+        return text, *step.args, list(step.values)
+    return text, *step.args
+
+
+_together = lru_cache(maxsize=1_024)(together)
 
 
 async def _leave_as_it_is(_: asyncpg.Connection) -> None:

@@ -32,7 +32,11 @@ WORDS: Mapping[str, str] = {
     "instr": "strpos",
     "place_after": "nextval('place_number') + ",
     "lock": " FOR UPDATE",
-    "by_ready": "",
+    "by_line": "",
+    "tags_hold": "tags::jsonb @> ",
+    "tags_held": "::jsonb",
+    "tags_index": "USING gin ((tags::jsonb) jsonb_path_ops)",
+    "separator": "chr(31)",
     "bytewise": 'key COLLATE "C"',
 }
 
@@ -54,6 +58,24 @@ def bound(rows: Sequence[Row]) -> tuple[Shape, list[Any]]:
     if len(rows) > 1 and not any(shape):  # then an array must say how many there are
         shape[0], columns[0] = True, [row[0] for row in rows]
     return tuple(shape), columns
+
+
+def together(text: str, also: Sequence[tuple[str, int]], before: int) -> str:
+    """One statement that does what several do: one trip instead of one for each.
+
+    `also`: those whose rows are not wanted, and how many arguments each has; theirs come after the
+    `before` of the statement itself.
+    """
+    parts: list[str] = []
+    for nth, (other, arguments) in enumerate(also):
+        parts.append(f"also_{nth} AS ({_shifted(other, before)})")
+        before += arguments
+    rest = text.removeprefix("WITH ")
+    return f"WITH {', '.join(parts)}{', ' if rest != text else ' '}{rest}"
+
+
+def _shifted(text: str, by: int) -> str:
+    return re.sub(r"\$(\d+)", lambda found: f"${int(found[1]) + by}", text)
 
 
 class PostgresDialect:
@@ -84,4 +106,5 @@ def _own(name: str) -> str:
 
 
 STATEMENTS = Statements(PostgresDialect(), _own("queries.sql"))
-SCHEMA, INDEXES = ledger_tables(WORDS, _own("schema.sql"))
+SCHEMA, INDEXES = ledger_tables(WORDS, _own("schema.sql"), _own("batches.sql") + _own("rings.sql"))
+VIEWS = _own("views.sql")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import asyncpg
 
 from onward.core.errors import LedgerUnavailable, NotLetIn
-from onward.ledgers.postgres.dialect import INDEXES, SCHEMA
+from onward.ledgers.postgres.dialect import INDEXES, SCHEMA, VIEWS
 from onward.ledgers.sql.schema import TYPES, missing_columns
 
+INDEXES_MARK, VIEWS_MARK = (
+    f"onward {hashlib.sha256(text.encode()).hexdigest()[:16]}" for text in (INDEXES, VIEWS)
+)
 OLDEST = 150_000  # as `server_version_num` has it
 VERSION = 1
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended($1, 7))"
@@ -69,4 +74,13 @@ async def open_schema(connection: asyncpg.Connection, schema: str) -> None:
             )
         for change in missing_columns("task", there, "BIGINT"):
             await connection.execute(change)
-        await connection.execute(INDEXES)
+        # Not each time: it locks one table after the other, and another server writes to them.
+        written = await connection.fetchval("SELECT obj_description(to_regclass('ledger'))")
+        if written != INDEXES_MARK:
+            await connection.execute(INDEXES)
+            await connection.execute(f"COMMENT ON TABLE ledger IS '{INDEXES_MARK}'")
+        # Not each time: a person's long query on a view would keep a server from starting.
+        written = await connection.fetchval("SELECT obj_description(to_regclass('node_runs'))")
+        if written != VIEWS_MARK:
+            await connection.execute(VIEWS)
+            await connection.execute(f"COMMENT ON VIEW node_runs IS '{VIEWS_MARK}'")

@@ -24,6 +24,13 @@ SELECT setval('task_number', coalesce(max(tid), 0) + 1, false),
     setval('event_number', (SELECT coalesce(max(seq), 0) FROM event) + 1, false)
 FROM task
 """
+_RINGS = """
+INSERT INTO ring (queue, priority, lane, partition, turn)
+SELECT queue, priority, lane, partition, nextval('turn_number') FROM (
+    SELECT queue, priority, lane, partition FROM task
+    WHERE state = 'queued' AND partition <> '' GROUP BY 1, 2, 3, 4 ORDER BY min(place)
+) AS parted
+"""
 
 
 def postgres_portable(url: str) -> SqlPortable:
@@ -50,6 +57,7 @@ async def _writing(database: PostgresDatabase) -> AsyncIterator[Transaction]:
             yield _PostgresTransaction(connection)
             await connection.execute(TALLY)
             await connection.execute(_SEQUENCES)
+            await connection.execute(_RINGS)
         await connection.execute("ANALYZE task, event, letter, document")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from onward.core.contract import (
     FRESH,
@@ -16,8 +17,9 @@ from onward.core.contract import (
     Verdict,
 )
 from onward.core.task import FINAL, QUEUED, Claimed, Instant, Json, Letter, TaskId
-from onward.ledgers.postgres.batch import PostgresBatch
+from onward.ledgers.postgres.batch import Known, PostgresBatch
 from onward.ledgers.postgres.bell import PostgresBell
+from onward.ledgers.postgres.claims import locks_of
 from onward.ledgers.postgres.database import PostgresDatabase
 from onward.ledgers.sql.dialect import Row, Step
 from onward.ledgers.sql.store import SqlStore, Take
@@ -28,11 +30,24 @@ class PostgresStore(SqlStore):
     """Publishes what it has done: nothing else reaches the other servers."""
 
     def __init__(self, database: PostgresDatabase, bell: PostgresBell) -> None:
-        super().__init__(database, PostgresBatch)
+        self._known = Known()
+        super().__init__(database, partial(PostgresBatch, self._known))
         self._bell = bell
         # Where the log was cut at a gap: the last number seen beyond it, and who wrote then.
         self._gap: tuple[int, frozenset[str]] | None = None
         self._settled = 0  # no transaction under way has a number up to this one
+
+    def locks(self, asks: Sequence[Ask]) -> Sequence[str]:
+        wants = [want for ask in asks for want in ask.wants]
+        queues = {want.queue for want in wants}
+        if self._known.ringed.isdisjoint(queues) and not any(want.bounds for want in wants):
+            return ()
+        return locks_of(queues, {bound for want in wants for bound in want.bounds})
+
+    async def tidy(self) -> None:
+        if self._known.rated_at:
+            await self.forget_rates(self._known.rated_at)
+            self._known.rated_at = 0
 
     async def insert(
         self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant

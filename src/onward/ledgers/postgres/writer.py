@@ -41,6 +41,7 @@ class InTheWay(LedgerUnavailable):
 class _Waiting(NamedTuple):
     plan: Callable[[], Plan[Any]]
     result: asyncio.Future[Any]
+    locks: Sequence[str]  # that it will take
 
 
 class Writer:
@@ -57,10 +58,10 @@ class Writer:
         self._waiting: deque[_Waiting] = deque()
         self._running: asyncio.Task[None] | None = None
 
-    async def write(self, plan: Callable[[], Plan[T]]) -> T:
+    async def write(self, plan: Callable[[], Plan[T]], locks: Sequence[str] = ()) -> T:
         loop = asyncio.get_running_loop()
         result: asyncio.Future[T] = loop.create_future()
-        self._waiting.append(_Waiting(plan, result))
+        self._waiting.append(_Waiting(plan, result, locks))
         if self._running is None:
             self._running = loop.create_task(self._run())
         return await result  # a caller that goes away changes nothing: it is written all the same
@@ -101,7 +102,7 @@ class Writer:
     async def _done_together(self, group: Sequence[_Waiting]) -> bool:
         """False: nothing was written, and each is to be tried alone."""
         try:
-            results = await self._transact([one.plan for one in group])
+            results = await self._transact(group)
         except Exception as error:
             if isinstance(error.__cause__, TimeoutError):
                 raise
@@ -117,21 +118,26 @@ class Writer:
                 one.result.set_result(result)
         return True
 
-    async def _transact(self, plans: Sequence[Callable[[], Plan[Any]]]) -> list[Any]:
+    async def _transact(self, group: Sequence[_Waiting]) -> list[Any]:
         for _ in range(TRIES):
             with suppress(*MET_ANOTHER):
-                return await self._transact_once(plans)
+                return await self._transact_once(group)
         raise InTheWay("other servers are in the way of this transaction")
 
-    async def _transact_once(self, plans: Sequence[Callable[[], Plan[Any]]]) -> list[Any]:
+    async def _transact_once(self, group: Sequence[_Waiting]) -> list[Any]:
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._connect()
         connection, xid = self._connection, None
         results: list[Any] = []
         try:
             await connection.execute("BEGIN")
-            for plan in plans:
-                result, written = await self._drive(connection, plan())
+            locks = {lock for one in group for lock in one.locks}
+            if locks and len(group) > 1:
+                # In one order before all else: one plan's after another's, two servers would wait
+                # for each other.
+                await connection.fetch(*self._bound(Step("lock_turns", (sorted(locks),))))
+            for one in group:
+                result, written = await self._drive(connection, one.plan())
                 results.append(result)
                 xid = written or xid
         except BaseException as error:

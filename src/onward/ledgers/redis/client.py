@@ -43,8 +43,8 @@ from onward.ledgers.redis.layout import settle_layout
 log = structlog.get_logger("onward.redis")
 
 _HERE = files("onward.ledgers.redis")
-PARTS = ("ledger.lua", "intake.lua", "moves.lua", "effects.lua", "reading.lua")
-LIBRARY = "".join((_HERE / part).read_text() for part in PARTS)
+PARTS = ("ledger", "limits", "ring", "claims", "turns", "intake", "moves", "effects", "reading")
+LIBRARY = "".join((_HERE / f"{part}.lua").read_text() for part in PARTS)
 NAME = LIBRARY.splitlines()[0].removeprefix("#!lua name=")
 CALL_TIMEOUT_S = 10
 MOST_CONNECTIONS = 64

@@ -1,4 +1,4 @@
-"""Which layout the keys of a Redis ledger have, and how those of the last one are brought to it.
+"""Which layout the keys of a Redis ledger have, and how those of earlier ones are brought to it.
 
 Nothing is served meanwhile: a server of the old version must have stopped, and its functions are
 deleted, so that one that comes back cannot write beside us.
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("onward.redis")
 
-LAYOUT = "3"  # of the keys that these functions write; any but the last one is not touched
-LAST = "2"
-LAST_LIBRARY = "onward3"
+LAYOUT = "4"  # of the keys that these functions write
+STAGES = {"2": "tasks", "3": "use"}  # where the migration of each layout begins; others are left
+OLD_LIBRARIES = ("onward3", "onward4", "onward5", "onward6")
 STEP = 200  # tasks moved in one call: some milliseconds
 LOG_EVERY = 50  # steps
 SEP = b"\x1f"
@@ -31,7 +31,7 @@ SEP = b"\x1f"
 _MIGRATE = (files("onward.ledgers.redis") / "migrate.lua").read_text()
 _BEGIN = """
 if redis.call('GET', KEYS[1] .. 'onward:layout') == ARGV[1] then
-  redis.call('HSET', KEYS[1] .. 'onward:migrating', 'stage', 'tasks', 'done', 0, 'total',
+  redis.call('HSET', KEYS[1] .. 'onward:migrating', 'stage', ARGV[3], 'done', 0, 'total',
     redis.call('ZCARD', KEYS[1] .. 'onward:index'))
   redis.call('SET', KEYS[1] .. 'onward:layout', ARGV[2])
 end
@@ -44,14 +44,14 @@ def literal(text: str) -> str:
 
 
 async def settle_layout(functions: Functions) -> None:
-    """Before anything is written: accept this layout, migrate the last one, refuse any other."""
+    """Before anything is written: accept this layout, migrate earlier ones, refuse any other."""
     prefix = functions.prefix
     # Read first: a server writes the layout before its first task, so an index without one is old.
     written = await functions.command("EXISTS", f"{prefix}onward:index")
     found = await functions.command("GET", f"{prefix}onward:layout")
     layout = found.decode() if found else "1" if written else LAYOUT
-    if layout == LAST:
-        await _begin(functions)
+    if layout in STAGES:
+        await _begin(functions, layout)
     elif layout != LAYOUT:
         raise Invalid(
             f"this Redis holds a ledger of layout {layout}, and this Onward knows {LAYOUT}",
@@ -63,14 +63,15 @@ async def settle_layout(functions: Functions) -> None:
         await _migrate(functions)
 
 
-async def _begin(functions: Functions) -> None:
+async def _begin(functions: Functions, layout: str) -> None:
     alive = await _living_servers(functions)
     if alive:
         raise Invalid(
-            f"the ledger has layout {LAST}, and servers of it still run: {', '.join(alive)}",
+            f"the ledger has layout {layout}, and servers of it still run: {', '.join(alive)}",
             hint="stop all servers and workers of the older version, wait 10 s, and start again",
         )
-    await functions.command("EVAL", _BEGIN, 1, functions.prefix, LAST, LAYOUT)
+    stage = STAGES[layout]
+    await functions.command("EVAL", _BEGIN, 1, functions.prefix, layout, LAYOUT, stage)
 
 
 async def _living_servers(functions: Functions) -> Sequence[str]:
@@ -88,8 +89,9 @@ def living(servers: Mapping[str, str], now_s: int) -> Sequence[str]:
 
 
 async def _migrate(functions: Functions) -> None:
-    with suppress(ResponseError):  # it is not there
-        await functions.command("FUNCTION", "DELETE", LAST_LIBRARY)
+    for library in OLD_LIBRARIES:
+        with suppress(ResponseError):  # it is not there
+            await functions.command("FUNCTION", "DELETE", library)
     stage, step = b"tasks", 0
     while stage != b"end":
         stage, done, total = await functions.command("EVAL", _MIGRATE, 1, functions.prefix, STEP)

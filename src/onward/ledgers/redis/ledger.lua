@@ -1,4 +1,4 @@
-#!lua name=onward5
+#!lua name=onward7
 -- The ledger in Redis. Every function takes one key, the prefix ("" or "{onward}:" for a cluster, so
 -- that all keys share a slot), and one msgpack argument with many items. Nothing here decides: a move
 -- contains what becomes of a task, and is refused unless state, fence and rev are what it expects.
@@ -23,7 +23,30 @@
 --   onward:mail:{id}              list of letters, name and body alternating
 --   onward:queue:{priority}:{lane}:{queue}
 --                                 list of ids, first in first out; the name comes last, so that none
---                                 can be taken for a priority
+--                                 can be taken for a priority. What precedes a name is its lane's:
+--                                 L stands for all of it below. No name has a SEP in it
+--   onward:queue:{L}SEP{partition}
+--                                 the same of those that have a partition
+--   onward:queue:{L}SEP{partition}SEP{type}
+--                                 of a type that was passed over, because a bound held it back and not
+--                                 the other types of this queue: LSEP{type} is a lane by itself
+--   onward:passed:{L}             set of those types
+--   onward:ring:{L}               zset of partitions by turn, of those that something is queued in and
+--                                 that are not out; "" is in it only while a claim is at work
+--   onward:out:{L}                zset of partitions that their limit holds back, by the instant from
+--                                 which a rate lets them start; FOREVER: until one of their tasks ends
+--   onward:back:{partition}       set of the lanes where it is out for ever
+--   onward:rings                  hash of the lanes that have one of these: the bounds under which
+--                                 partitions went out; with others they all come back
+--   onward:occupied:type:{type}   hash by queue: how many tasks of this type run, are offered, or wait
+--                                 for their retry in strict order; those with a partition by
+--                                 {queue}SEP
+--   onward:occupied:in:{queue}SEP{partition}
+--                                 hash by type: the same of one partition, if it has a name
+--   onward:occupied:more          hash by queue: those of them that do not run, and by {queue}SEP those
+--                                 with a partition
+--   onward:rate:{bound}, onward:rate:{bound}SEP{partition}
+--                                 string: the microsecond at which all that has started is paid off
 --   onward:scheduled              zset of scheduled tasks' ids by run_at
 --   onward:dead                   zset of dead tasks' ids by the instant they died
 --   onward:approvals              zset of ids of tasks that wait for approval, by the instant they were
@@ -34,7 +57,8 @@
 --   onward:running                zset of running tasks' ids by due_at
 --   onward:alarms                 zset of other tasks' ids by due_at, where they have one
 --   onward:index                  zset of ids by place at birth: what `find` walks, newest first
---   onward:session:{session}      the same of one session's tasks
+--   onward:session:{session}, onward:in-batch:{batch}, onward:tag:{tag}
+--                                 the same of one session's tasks, of one batch's, of those with a tag
 --   onward:sessions               zset of sessions by the place of the newest task of each
 --   onward:events                 stream: the event log and outbox; of an entry `t` is the task, and
 --                                 `e` number, generation, type, instant and data, separated by SEP
@@ -44,6 +68,9 @@
 --   onward:key:{scope}|{key}      hash: body and task of an idempotency key
 --   onward:forget                 zset of such keys by the instant they may be forgotten
 --   onward:doc:{kind}             hash of documents
+--   onward:batch:{batch}          hash: how many of its tasks are in which state
+--   onward:unique:{key}           set of ids of live tasks with this unique key
+--   onward:debounce:{key}         string: id of the task with this debounce key that has not started
 --   onward:effect:{scope}|{key}   hash of effects by name; see effects.lua
 --   onward:ends                   zset of documents that end, kind and key, by the instant
 --   onward:aside                  zset of ids whose rows cannot be read, by the instant that was seen
@@ -53,7 +80,7 @@
 -- A call that changes something publishes it on the channel onward:bell, for the other servers: which
 -- server called, the queues with new work, the tasks with new events, and how tasks have ended.
 
-local LIBRARY = 'onward5'
+local LIBRARY = 'onward7'
 local SEP = '\31'
 local SHORT = 64
 local MOST_SENT = 512 -- of an ending whose result or error is longer only the id is published
@@ -61,10 +88,12 @@ local FOREVER = 9e15
 local AHEAD = 2 ^ 52 -- less than any place given otherwise, and still a whole number
 local LONG = { payload = 'onward:payload:', result = 'onward:output:' }
 local FINAL_EVENTS = { ['task.succeeded'] = true, ['task.failed'] = true, ['task.canceled'] = true }
+local NONE = {}
 local NIL -- cjson.null, which msgpack writes as nil: a list cannot hold nil itself
 local LIVE = { scheduled = true, queued = true, running = true, waiting = true }
 local MOST = 1000 -- arguments of one command, an even number
 local FEW = 8 -- submissions of one call; with more of them it pays to prepare what they share
+local RARE = { 'partition', 'batch', 'unique_key', 'debounce_key' } -- fields that few tasks have
 local LANES = { 'primary', 'retry' }
 local BY_LANE = { queued = true, offered = true } -- what is counted by lane, too
 local FAULTS = 100 -- kept of them
@@ -75,7 +104,12 @@ local call -- redis.call, which does not exist while loading; only to read: it r
 local write_ -- redis.pcall, for `put`
 local faults -- writes of this call that were refused, and items that could not be read
 local delta, queued, stored -- counts changed by this call, of queued tasks by queue, and as it was
+local batched, ended -- the same of batches, by batch and state; batches of which a task has ended
 local batches, alarms, leases -- what is written at the end of this call, many in one command
+local by_type, occupied -- counts of what occupies, changed by this call (see limits.lua)
+local limits -- the bounds that came with this call; nil: none
+local entering, left, ringed -- what changes in rings at the end of this call (see ring.lua)
+local write_rates, settle_rings -- at the end of a call; see there
 local news -- what is published at the end of this call; nil: no other server listens
 local spare, last -- places taken but not given yet, and the last one given
 
@@ -83,6 +117,7 @@ local function begin(keys, args)
   P, LOG, NIL, news = keys[1], keys[1] .. 'onward:events', cjson.null, nil
   call, write_, faults = redis.call, redis.pcall, {}
   delta, queued, stored, batches, alarms, leases, spare = {}, {}, {}, {}, {}, {}, 0
+  batched, ended, by_type, occupied, limits, entering, left, ringed = nil, nil, nil, nil, nil, nil, nil, nil
   -- One that was emptied must not be filled anew as if nothing had happened.
   if call('EXISTS', P .. 'onward:epoch') == 0 then error('no ledger here') end
   local request = cmsgpack.unpack(args[1])
@@ -166,12 +201,21 @@ local function ring()
   redis.pcall('PUBLISH', P .. 'onward:bell', message)
 end
 
+-- A whole number as text. Formatting one costs as much as writing it, and most are small: so also where a
+-- command would take the number itself, which Redis formats each time.
+local SMALL, SMALL_EVENTS = {}, {}
+for n = 0, 255 do SMALL[n], SMALL[-n], SMALL_EVENTS[n] = n .. '', -n .. '', 'e' .. n end -- there is no `string` yet
+local function text(n) return SMALL[n] or string.format('%.0f', n) end
+
 local function key_of(id) return P .. 'onward:task:' .. id end
 local function mail_of(id) return P .. 'onward:mail:' .. id end
 local function long_of(name, id) return P .. LONG[name] .. id end
 
-local function lane_key(queue, priority, lane)
-  return P .. 'onward:queue:' .. priority .. ':' .. lane .. ':' .. queue
+local function lane_name(queue, priority, lane) return text(priority) .. ':' .. lane .. ':' .. queue end
+
+local function lane_key(queue, priority, lane, partition)
+  local key = P .. 'onward:queue:' .. text(priority) .. ':' .. lane .. ':' .. queue
+  return partition and key .. SEP .. partition or key
 end
 
 -- Items for a key, in the order given, by one command at the end of the call, which is always the same
@@ -220,6 +264,41 @@ local function count(queue, lane, state, change)
   queues[queue] = (queues[queue] or 0) + change
 end
 
+local function batch_key(id) return P .. 'onward:batch:' .. id end
+
+-- Nil: the task was not in this state before, or will not be afterwards.
+local function count_batch(batch, from, to)
+  if not batched then batched, ended = {}, {} end
+  local states = batched[batch]
+  if not states then states = {} batched[batch] = states end
+  if from then states[from] = (states[from] or 0) - 1 end
+  if to then states[to] = (states[to] or 0) + 1 end
+  if LIVE[from] and not LIVE[to] then ended[batch] = true end
+end
+
+-- How many of its tasks are not over, with what this call has changed.
+local function live_in(batch)
+  local left, states = 0, batched[batch] or {}
+  local stored_ = call('HMGET', batch_key(batch), 'scheduled', 'queued', 'running', 'waiting')
+  for at, state in ipairs({ 'scheduled', 'queued', 'running', 'waiting' }) do
+    left = left + tonumber(stored_[at] or 0) + (states[state] or 0)
+  end
+  return left
+end
+
+local function add_up_batches()
+  for batch, states in pairs(batched) do
+    for state, change in pairs(states) do
+      if change ~= 0 and put('HINCRBY', batch_key(batch), state, change) == 0 then
+        put('HDEL', batch_key(batch), state)
+      end
+    end
+  end
+end
+
+local function unique_key(key) return P .. 'onward:unique:' .. key end
+local function debounce_key(key) return P .. 'onward:debounce:' .. key end
+
 local function depth(queue)
   if not stored[queue] then
     local lanes = call('HMGET', P .. 'onward:counts', tally_of(queue, 'primary', 'queued'),
@@ -229,16 +308,29 @@ local function depth(queue)
   return stored[queue] + (queued[queue] or 0)
 end
 
+local function add(key, name, change)
+  if change ~= 0 and put('HINCRBY', key, name, text(change)) == 0 then put('HDEL', key, name) end
+end
+
 local function add_up()
   local key = P .. 'onward:counts'
   for state, lanes in pairs(delta) do
     for lane, queues in pairs(lanes) do
-      for queue, change in pairs(queues) do
-        local name = tally_of(queue, lane, state)
-        if change ~= 0 and put('HINCRBY', key, name, change) == 0 then put('HDEL', key, name) end
-      end
+      for queue, change in pairs(queues) do add(key, tally_of(queue, lane, state), change) end
     end
   end
+  for type_, queues in pairs(by_type or NONE) do
+    for queue, change in pairs(queues) do add(P .. 'onward:occupied:type:' .. type_, queue, change) end
+  end
+  for hash, names in pairs(occupied or NONE) do
+    for name, change in pairs(names) do add(hash, name, change) end
+  end
+end
+
+-- The same before the end of a call: nothing of what was counted is known from before any more.
+local function add_up_now()
+  add_up()
+  delta, queued, stored, by_type, occupied = {}, {}, {}, nil, nil
 end
 
 -- Scores by member; false: it leaves.
@@ -263,6 +355,9 @@ local function finish(answer)
   write_scores(P .. 'onward:alarms', alarms)
   write_scores(P .. 'onward:running', leases)
   add_up()
+  if batched then add_up_batches() end
+  if limits then write_rates() end
+  if entering or left then settle_rings() end
   if news then ring() end
   if #faults > 0 then
     write_('LPUSH', P .. 'onward:faults', unpack(faults, 1, math.min(#faults, FAULTS)))
@@ -273,7 +368,7 @@ end
 
 -- Before anything of this item is written: without a place there is none.
 local function take_places(many)
-  last = call('INCRBY', P .. 'onward:place', many) - many
+  last = call('INCRBY', P .. 'onward:place', text(many)) - many
   spare = many
 end
 
@@ -283,10 +378,6 @@ local function next_place()
   return last
 end
 
--- A whole number as text. Formatting one costs as much as writing it, and most are small.
-local SMALL, SMALL_EVENTS = {}, {}
-for n = 0, 255 do SMALL[n], SMALL_EVENTS[n] = n .. '', 'e' .. n end -- `string` does not exist while loading
-local function text(n) return SMALL[n] or string.format('%.0f', n) end
 local function event_field(n) return SMALL_EVENTS[n] or 'e' .. text(n) end
 
 -- A note, type and data, as the log has it. The tasks of a call share their notes, and mostly the numbers

@@ -1,10 +1,12 @@
--- From layout 2, in which tasks stood under names that others write as well (task:{id},
--- tasks:pending:…, dlq:…), to layout 3. One call is one step of at most ARGV[1] tasks and leaves in
--- onward:migrating how far it came, so that a server that is killed in between, or two at once, lose and
--- repeat nothing. Returns the stage that is next, the tasks done, and how many there are.
+-- To layout 4: from layout 3, in which was not counted what occupies, and from layout 2, in which tasks
+-- stood under names that others write as well (task:{id}, tasks:pending:…, dlq:…). One call is one step
+-- of at most ARGV[1] tasks and leaves in onward:migrating how far it came, so that a server that is killed
+-- in between, or two at once, lose and repeat nothing. Returns the stage that is next, the tasks done,
+-- and how many there are.
 --
--- First all tasks in the order of their birth: renamed, counted, and those that are queued sorted by
--- place, because an old list may hold the tasks of two queues. Then each queue from what was sorted.
+-- From layout 2, first all tasks in the order of their birth: renamed, counted, and those that are queued
+-- sorted by place, because an old list may hold the tasks of two queues. Then each queue from what was
+-- sorted. From both, then what runs: counted by type and queue. No task had a partition.
 
 local P, batch = KEYS[1], tonumber(ARGV[1])
 local AT, SORTING = P .. 'onward:migrating', P .. 'onward:sorting'
@@ -70,15 +72,29 @@ end
 
 local function queue_some()
   local name = call('SRANDMEMBER', SORTING)
-  if not name then call('HSET', AT, 'stage', 'end') return end
+  if not name then call('HSET', AT, 'stage', 'use') return end
   local popped, ids = call('ZPOPMIN', SORTING .. ':' .. name, batch), {}
   for at = 1, #popped, 2 do ids[#ids + 1] = popped[at] end
   if #ids == 0 then call('SREM', SORTING, name)
   else call('RPUSH', P .. 'onward:queue:' .. name, unpack(ids)) end
 end
 
-local at = call('HMGET', AT, 'stage', 'after')
+-- Nothing starts or ends meanwhile: they stay in their order.
+local function count_some(seen)
+  local found = call('ZRANGE', P .. 'onward:running', seen, seen + batch - 1)
+  if #found == 0 then call('HSET', AT, 'stage', 'end') return end
+  for _, id in ipairs(found) do
+    local h = call('HMGET', P .. 'onward:task:' .. id, 'state', 'type', 'queue')
+    if h[1] == 'running' and h[2] and h[3] then
+      call('HINCRBY', P .. 'onward:occupied:type:' .. h[2], h[3], 1)
+    end
+  end
+  call('HSET', AT, 'seen', seen + #found)
+end
+
+local at = call('HMGET', AT, 'stage', 'after', 'seen')
 if at[1] == 'tasks' then move_some(at[2])
-elseif at[1] == 'queues' then queue_some() end
+elseif at[1] == 'queues' then queue_some()
+elseif at[1] == 'use' then count_some(tonumber(at[3] or 0)) end
 at = call('HMGET', AT, 'stage', 'done', 'total')
 return { at[1] or 'end', tonumber(at[2] or 0), tonumber(at[3] or 0) }

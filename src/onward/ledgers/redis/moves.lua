@@ -1,5 +1,9 @@
 -- What becomes of tasks: held, moved on, written to, forgotten. Comes after intake.lua.
 
+local whole_head_of, scoped, register -- what later parts use: a library may have 200 local names at a time
+
+do
+
 local function hold_on(hold)
   local key = key_of(hold.task)
   local h = call('HMGET', key, 'state', 'fence', 'attempt_by', 'expires_at', 'cancel_by',
@@ -48,7 +52,9 @@ local function wake(id, key, h, due_at, place, batch)
   put_all('HSET', key, flat, many)
   if due_at then put('HDEL', key, 'waiting_for') else put('HDEL', key, 'waiting_for', 'due_at') end
   set_alarm(id, due_at)
-  later('RPUSH', lane_key(h.queue, h.priority, h.lane), id)
+  later('RPUSH', lane_key(h.queue, h.priority, h.lane, h.partition), id)
+  if h.partition then enter(lane_name(h.queue, h.priority, h.lane), h.partition) end
+  if h.batch then count_batch(h.batch, 'waiting', 'queued') end
   count(h.queue, h.lane, 'waiting', -1)
   count(h.queue, h.lane, 'queued', 1)
   batch.awake[h.queue] = true
@@ -56,7 +62,8 @@ end
 
 -- What every move must know of its task, and what those must that touch a queue or ask for a clock.
 local HEAD = { 'state', 'fence', 'rev', 'queue', 'generation', 'events', 'lease_until' }
-local REST = { 'lane', 'final', 'due_at', 'priority', 'place', 'waiting_for' }
+local REST = { 'lane', 'final', 'due_at', 'priority', 'place', 'waiting_for', 'strict', 'started_at',
+  'type' }
 
 -- Of the fields `names`, which begin with HEAD; nil: no such task. Also those fields as they are.
 local function head_of(key, names)
@@ -65,6 +72,11 @@ local function head_of(key, names)
   local h = { state = had[1] or 'queued', fence = tonumber(had[2] or 0), rev = tonumber(had[3] or 0),
     queue = had[4], generation = tonumber(had[5] or 1), events = tonumber(had[6] or 0),
     offered = had[1] == 'running' and not had[7] }
+  if had[5] then -- a task without a generation has none of these (see `prepare_templates`)
+    local rare = call('HMGET', key, unpack(RARE))
+    h.partition, h.batch = rare[1] ~= '' and rare[1] or nil, rare[2] or nil
+    h.unique_key, h.debounce_key = rare[3] or nil, rare[4] or nil
+  end
   if not (h.fence and h.rev and h.generation and h.events) then error('a number is none') end
   return h, had
 end
@@ -73,11 +85,12 @@ local function add_rest(key, h)
   local rest = call('HMGET', key, unpack(REST))
   h.lane, h.final, h.due_at = rest[1] or 'primary', number(rest[2]), number(rest[3])
   h.priority, h.place, h.waiting_for = tonumber(rest[4] or 1), tonumber(rest[5]), rest[6] or nil
+  h.strict, h.started, h.type = rest[7] and true, rest[8] and true, rest[9]
   if not (h.priority and h.place) then error('a number is none') end
   return h
 end
 
-local function whole_head_of(key)
+function whole_head_of(key)
   local h = head_of(key, HEAD)
   return h and add_rest(key, h)
 end
@@ -107,7 +120,8 @@ local function deliver(letter, batch, most, most_bytes)
 end
 
 local function leave_place(id, h)
-  if h.state == 'queued' then put('LREM', lane_key(h.queue, h.priority, h.lane), 1, id)
+  if h.state == 'queued' then
+    leave_line(lane_name(h.queue, h.priority, h.lane), h.partition or '', h.type, id)
   elseif h.state == 'scheduled' then put('ZREM', P .. 'onward:scheduled', id)
   elseif h.state == 'dead' then put('ZREM', P .. 'onward:dead', id)
   elseif h.waiting_for == 'approval' then put('ZREM', P .. 'onward:approvals', id) end
@@ -118,7 +132,13 @@ end
 -- too, only what differs is filled in for each, as with submissions.
 local function prepare(templates)
   for _, template in ipairs(templates) do
-    template.plain = template.expect == 'running' and template.to ~= 'queued' and not template.due_by
+    template.plain = template.expect == 'running' and template.to ~= 'queued' and template.to ~= 'scheduled'
+      and not template.due_by and template.type
+    template.retags = template.set.tags and cjson.decode(template.set.tags)
+    for _, name in ipairs(template.unset) do
+      if name == 'started_at' then template.restarts = true end
+      if name == 'tags' then template.retags = NONE end
+    end
     if not template.due_at then template.unset[#template.unset + 1] = 'due_at' end
     template.reads = {}
     for at, name in ipairs(HEAD) do template.reads[at] = name end
@@ -126,8 +146,24 @@ local function prepare(templates)
     for _, note in ipairs(template.events) do template.ends = template.ends or FINAL_EVENTS[note[1]] end
     template.flat, template.there = { 'state', template.to, 'rev', 0, 'due_at', template.due_at }, {}
     template.many, template.long = flatten(template.flat, template.due_at and 6 or 4, template.set)
+    template.due_text = template.due_at and text(template.due_at)
+    for at = 1, template.many do
+      local value = template.flat[at]
+      if type(value) == 'number' then template.flat[at] = text(value) end -- once, and not for each task
+    end
   end
   return templates
+end
+
+-- What else knows in which state it is: its batch, and the keys by which others meet it.
+local function follow_state(id, h, from, to)
+  if h.batch and from ~= to then count_batch(h.batch, from, to) end
+  if h.unique_key and LIVE[from] and not LIVE[to] then put('SREM', unique_key(h.unique_key), id) end
+  if h.unique_key and LIVE[to] and not LIVE[from] then put('SADD', unique_key(h.unique_key), id) end
+  if h.debounce_key and from == 'scheduled' and to ~= from then
+    local key = debounce_key(h.debounce_key)
+    if put('GET', key) == id then put('DEL', key) end
+  end
 end
 
 local function refusal(h, template, fence, rev)
@@ -158,7 +194,7 @@ end
 -- Where in its queue it will stand, for a move that leads there: its place, if it gets a new one,
 -- the list, and behind which id, if not at the end.
 local function seek_place(id, h, template)
-  local list = lane_key(h.queue, h.priority, template.set.lane or h.lane)
+  local list = lane_key(h.queue, h.priority, template.set.lane or h.lane, h.partition)
   local place = not template.front and next_place() - (template.ahead and AHEAD or 0) or nil
   if not (template.front or template.ahead) then return place, list end
   return place, list, find_predecessor(list, id, place or h.place)
@@ -179,6 +215,7 @@ local function change_place(flat, at, id, h, template, now, place, list, behind)
   elseif behind then put('LINSERT', list, 'AFTER', behind, id)
   elseif template.front or template.ahead then put('LPUSH', list, id)
   else later('RPUSH', list, id) end
+  if list and h.partition then enter(lane_name(h.queue, h.priority, h.lane), h.partition) end
   if place then
     flat[at + 1], flat[at + 2] = 'place', place
     at = at + 2
@@ -190,9 +227,26 @@ local function change_place(flat, at, id, h, template, now, place, list, behind)
   return at
 end
 
+-- Whether it runs, or is in strict order and waits to be tried again.
+local function occupies(h, state, restarts)
+  return state == 'running' or state == 'scheduled' and h.strict and h.started and not restarts
+end
+
+-- What it occupies, before this move and after it. The partition of one that ends may start another.
+local function settle_use(h, from, template)
+  local to, type_ = template.to, h.type or template.type
+  local before, after = occupies(h, from), occupies(h, to, template.restarts)
+  if before and from ~= 'running' then occupy_waiting(h.queue, -1) end
+  if after and to ~= 'running' then occupy_waiting(h.queue, 1) end
+  if before and not after then
+    occupy(h.queue, type_, h.partition, -1)
+    if h.partition then leave(h.partition) end
+  elseif after and not before then occupy(h.queue, type_, h.partition, 1) end
+end
+
 local function look_again(id, template)
   local from, to = template.expect == 'running', template.to == 'running'
-  if to then set_lease(id, template.due_at or FOREVER) else set_alarm(id, template.due_at) end
+  if to then set_lease(id, template.due_text or FOREVER) else set_alarm(id, template.due_text) end
   if from and not to then set_lease(id, nil) elseif to and not from then set_alarm(id, nil) end
 end
 
@@ -227,7 +281,7 @@ local function read_mail(id, key, h, template, generation, left, batch)
   -- Compare-and-park: a letter that came after the claim must not wait for another.
   local parked = { state = 'waiting', waiting_for = template.set.waiting_for, rev = h.rev + 1,
     events = h.events + #template.events, generation = generation, queue = h.queue, lane = h.lane,
-    priority = h.priority }
+    priority = h.priority, partition = h.partition, batch = h.batch }
   if wakes(parked) then wake(id, key, parked, left.expires_at, left.place, batch) end
 end
 
@@ -247,6 +301,9 @@ local function move_on(move, batch)
     and (call('HGET', key, 'lane') or 'primary')
   local leaves, place, list, behind = template.to ~= template.expect or template.ahead, nil, nil, nil
   if leaves and template.to == 'queued' then place, list, behind = seek_place(id, h, template) end
+  local tags = template.retags and call('HGET', key, 'tags')
+  local untagged = tags and cjson.decode(tags) or NONE
+  local born = template.retags and call('ZSCORE', P .. 'onward:index', id)
   local left
   if more then
     if more.seen then left = look_into_mail(id, key, h, template, more.seen) end
@@ -264,7 +321,18 @@ local function move_on(move, batch)
     many = many + 2
   end
   if left_offer then count(h.queue, left_offer, 'offered', -1) end
+  if h.batch or h.unique_key or h.debounce_key then follow_state(id, h, template.expect, template.to) end
+  if template.set.queue and template.to == template.expect and template.set.queue ~= h.queue then
+    count(h.queue, h.lane, template.expect, -1)
+    count(template.set.queue, h.lane, template.to, 1)
+  end
+  if template.set.run_at and template.to == 'scheduled' and not leaves then
+    put('ZADD', P .. 'onward:scheduled', template.set.run_at, id)
+  end
   if leaves then many = change_place(flat, many, id, h, template, batch.now, place, list, behind) end
+  for _, tag in ipairs(untagged) do put('ZREM', P .. 'onward:tag:' .. tag, id) end
+  for _, tag in ipairs(template.retags or NONE) do put('ZADD', P .. 'onward:tag:' .. tag, born, id) end
+  if template.to ~= template.expect then settle_use(h, template.expect, template) end
   for name, value in pairs(template.long or NONE) do
     flat[many + 1], flat[many + 2] = name, put_long(id, name, value)
     many = many + 2
@@ -274,6 +342,12 @@ local function move_on(move, batch)
   look_again(id, template)
   if template.to == 'queued' then batch.awake[h.queue] = true end
   if more then
+    for _, given in ipairs(more.keys or NONE) do
+      if put('EXISTS', key_name(given)) == 0 then
+        put('HSET', key_name(given), 'body', given.body, 'task', id)
+        put('ZADD', P .. 'onward:forget', tonumber(stamp) + KEPT_MS, key_name(given))
+      end
+    end
     if more.spawn then insert_children(more.spawn, batch) end
     if left then read_mail(id, key, h, template, generation, left, batch) end
   end
@@ -295,6 +369,16 @@ local function post_letters(more, batch)
   end
 end
 
+-- A letter to each batch of tasks that has none left that is not over.
+local function end_batches(batch)
+  for id in pairs(ended or NONE) do
+    local left = attempt('batch', id, live_in, id)
+    if left and left <= 0 then
+      attempt('post', id, deliver, { to = id, name = 'batch_over', body = 'null' }, batch)
+    end
+  end
+end
+
 local function names_of(set)
   local names = {}
   for name in pairs(set) do names[#names + 1] = name end
@@ -304,6 +388,7 @@ end
 local function apply(keys, args)
   local now, request = begin_publishing(keys, args)
   local templates, task_templates = prepare(request[4]), prepare_templates(request[5], #request[2])
+  prepare_limits(request[6])
   local batch, verdicts = begin_batch(now, request[3], templates, task_templates), {}
   each('apply', request[2], function(move, at)
     verdicts[at] = move_on(move, batch)
@@ -312,6 +397,7 @@ local function apply(keys, args)
     verdicts[at] = verdicts[at] or 'refused'
     return request[2][at][1]
   end)
+  end_batches(batch)
   if news then news.queues = batch.awake end
   return finish({ verdicts, names_of(batch.awake), batch.claimed, batch.answered })
 end
@@ -337,11 +423,12 @@ end
 local UNSCOPED_S = 30 * 24 * 3600
 
 -- The scope and key of an idempotency key's key.
-local function scoped(skey) return string.sub(skey, #P + #'onward:key:' + 1) end
+function scoped(skey) return string.sub(skey, #P + #'onward:key:' + 1) end
 
 -- Everything of a task goes; what it takes to know that is read first.
 local function forget(id, key, h, forget_at)
-  local skey, session = unpack(call('HMGET', key, 'skey', 'session'))
+  local skey, session, tags = unpack(call('HMGET', key, 'skey', 'session', 'tags'))
+  tags = tags and cjson.decode(tags) or NONE
   local lone = session and call('ZCARD', P .. 'onward:session:' .. session) <= 1
   local entries = {}
   for n = 1, h.events do entries[n] = call('HGET', key, 'e' .. n) or '0-0' end
@@ -354,7 +441,10 @@ local function forget(id, key, h, forget_at)
   later('ZREM', P .. 'onward:index', id)
   if session then put('ZREM', P .. 'onward:session:' .. session, id) end
   if lone then put('ZREM', P .. 'onward:sessions', session) end
+  if h.batch then later('ZREM', P .. 'onward:in-batch:' .. h.batch, id) end
+  for _, tag in ipairs(tags) do later('ZREM', P .. 'onward:tag:' .. tag, id) end
   count(h.queue, h.lane, h.state, -1)
+  if h.queue == 'onward:batches' then put('DEL', batch_key(id)) end
   if skey then later('ZADD', P .. 'onward:forget', forget_at, skey) end
 end
 
@@ -456,26 +546,28 @@ end
 -- that Redis refuses (an ACL, say), so that a server learns of it before it writes a task.
 local function rehearse(keys, args)
   begin(keys, args)
-  local hash, list, zset, stream, text_ = 'hash', 'list', 'zset', 'stream', 'text'
+  local hash, list, zset, stream, text_, set = 'hash', 'list', 'zset', 'stream', 'text', 'set'
   local function on(kind) return P .. 'onward:rehearsal:' .. kind end
   local commands = {
     { 'HSET', hash, 'a', 1, 'b', 1 }, { 'HINCRBY', hash, 'a', 1 }, { 'HDEL', hash, 'a' },
     { 'RPUSH', list, 'a', 'b', 'c', 'd' }, { 'LPUSH', list, 'e' }, { 'LREM', list, 1, 'a' },
     { 'LINSERT', list, 'AFTER', 'b', 'f' }, { 'LPOP', list, 1 }, { 'LTRIM', list, 0, 0 },
     { 'ZADD', zset, 1, 'a', 1, 'b' }, { 'ZREM', zset, 'a' }, { 'SET', text_, 'a' },
-    { 'XADD', stream, '*', 'a', 'b' }, { 'XDEL', stream, '0-0' }, { 'PERSIST', hash },
+    { 'SADD', set, 'a', 'b' }, { 'SREM', set, 'a' }, { 'PERSIST', hash },
+    { 'XADD', stream, '*', 'a', 'b' }, { 'XDEL', stream, '0-0' },
     { 'PEXPIRE', hash, 1000 }, { 'PEXPIRE', list, 1000 }, { 'PEXPIRE', zset, 1000 },
-    { 'PEXPIRE', stream, 1000 }, { 'EXPIRE', hash, 1 }, { 'DEL', text_ },
+    { 'PEXPIRE', stream, 1000 }, { 'PEXPIRE', set, 1000 }, { 'EXPIRE', hash, 1 }, { 'DEL', text_ },
+    { 'HSETNX', hash, 'c', 1 },
   }
   for _, command in ipairs(commands) do
     command[2] = on(command[2])
     if not put(unpack(command)) then return faults[1] end
   end
-  for _, kind in ipairs({ hash, list, zset, stream }) do put('DEL', on(kind)) end
+  for _, kind in ipairs({ hash, list, zset, stream, set }) do put('DEL', on(kind)) end
   return ''
 end
 
-local function register(name, callback, ...)
+function register(name, callback, ...)
   name = LIBRARY .. '_' .. name
   redis.register_function({ function_name = name, callback = callback, flags = { ... } })
 end
@@ -490,3 +582,5 @@ register('set_aside', set_aside, 'allow-oom')
 register('delete_document', delete_document, 'allow-oom')
 register('put_document', put_document, 'allow-oom')
 register('rehearse', rehearse, 'allow-oom')
+
+end

@@ -5,6 +5,8 @@ Only rows are written here. Where tasks stand (lists, zsets, counts) follows fro
 
 from __future__ import annotations
 
+import json
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -16,7 +18,8 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from onward.core.errors import Invalid
-from onward.core.task import FINAL_EVENTS, Instant
+from onward.core.limits import Micros
+from onward.core.task import FINAL, FINAL_EVENTS, Instant, State
 from onward.ledgers.codec import NUMBERS
 from onward.ledgers.portable.readers import MovedReaders
 from onward.ledgers.portable.records import (
@@ -25,6 +28,7 @@ from onward.ledgers.portable.records import (
     EffectRecord,
     EventRecord,
     KeyRecord,
+    RateRecord,
     TaskRecord,
     Writer,
     task_fields,
@@ -35,6 +39,7 @@ from onward.ledgers.redis.repair import STEP, RowRepair, by_birth, parts, scan
 from onward.ledgers.redis.store import SEP, _whole, counted
 
 SHORT = 64  # bytes: as in ledger.lua
+RATE_SLACK_MS = 60_000  # SLACK_MS of limits.lua
 LONG = {"payload": "onward:payload:", "result": "onward:output:"}
 
 
@@ -71,7 +76,14 @@ class RedisPortable:
                     f"this Redis holds a ledger of layout {layout}, and this Onward knows {LAYOUT}",
                     hint="start a server of this version on it once: it brings it up to date",
                 )
-            for kind in (self._documents, self._tasks, self._events, self._keys, self._effects):
+            for kind in (
+                self._documents,
+                self._tasks,
+                self._events,
+                self._keys,
+                self._effects,
+                self._rates,
+            ):
                 for part in kind():
                     yield part
 
@@ -123,6 +135,19 @@ class RedisPortable:
                 pipe.hgetall(self._key(f"onward:effect:{name}"))
             for name, notes in zip(names, pipe.execute(), strict=True):
                 yield [_effect(name, field, note) for field, note in notes.items()]
+
+    def _rates(self) -> Iterator[Sequence[RateRecord]]:
+        for names in parts(self._scan("onward:rate:")):
+            pipe = self._client.pipeline(transaction=False)
+            for name in names:
+                pipe.get(self._key(f"onward:rate:{name}"))
+                pipe.pttl(self._key(f"onward:rate:{name}"))
+            found = pipe.execute()
+            yield [
+                _rate(name, int(paid_at), _wall_ms() + lives_ms - RATE_SLACK_MS)
+                for name, paid_at, lives_ms in zip(names, found[::2], found[1::2], strict=True)
+                if paid_at is not None
+            ]
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Writer]:
@@ -178,6 +203,7 @@ class _RowWriter:
             EventRecord: self._put_event,
             KeyRecord: self._put_key,
             EffectRecord: self._put_effect,
+            RateRecord: self._put_rate,
         }
         documents = [record for record in records if isinstance(record, DocumentRecord)]
         for document in self._readers.without(documents):
@@ -196,8 +222,8 @@ class _RowWriter:
             pipe.zadd(self._key("onward:ends"), {name: ends})
 
     def _put_task(self, pipe: Any, task: TaskRecord) -> None:
-        # A claim looks for most fields only where there is a rev.
-        row = {"state": "queued", "rev": 0, **task.fields, "place": task.place}
+        # A claim looks for most fields only where there is a rev, a move only with a generation.
+        row = {"state": "queued", "rev": 0, "generation": 1, **task.fields, "place": task.place}
         for name, place in LONG.items():
             if len(str(row.get(name, "")).encode()) > SHORT:
                 pipe.set(self._key(place + task.id), row[name])
@@ -210,13 +236,27 @@ class _RowWriter:
         del row["id"]
         pipe.hset(self._key(f"onward:task:{task.id}"), mapping=row)
         pipe.zadd(self._key("onward:index"), {task.id: task.born})
+        self._put_company(pipe, task)
         session = task.fields.get("session")
         if session is not None:
             pipe.zadd(self._key(f"onward:session:{session}"), {task.id: task.born})
             pipe.zadd(self._key("onward:sessions"), {str(session): task.born}, gt=True)
+        for index in _indexes(task.fields):
+            pipe.zadd(self._key(index), {task.id: task.born})
         self._last_place = max(self._last_place, task.born, task.place)
         if "generation" in task.fields:
             self._generations[task.id] = int(task.fields["generation"])
+
+    def _put_company(self, pipe: Any, task: TaskRecord) -> None:
+        """Its batch counts it, and others with its keys meet it."""
+        state = State(str(task.fields.get("state", State.QUEUED)))
+        batch, unique, debounce = map(task.fields.get, ("batch", "unique_key", "debounce_key"))
+        if batch is not None:
+            pipe.hincrby(self._key(f"onward:batch:{batch}"), state.value, 1)
+        if unique is not None and state not in FINAL:
+            pipe.sadd(self._key(f"onward:unique:{unique}"), task.id)
+        if debounce is not None and state is State.SCHEDULED and not task.fields.get("fence"):
+            pipe.set(self._key(f"onward:debounce:{debounce}"), task.id)
 
     def _put_event(self, pipe: Any, event: EventRecord) -> None:
         """Under its own cursor, or one that stands before all that Redis gives itself."""
@@ -242,6 +282,12 @@ class _RowWriter:
         key = self._key(f"onward:effect:{effect.scope}|{effect.key}")
         pipe.hset(key, effect.name, f"{effect.fence}:{effect.task}{SEP}{effect.value or ''}")
 
+    def _put_rate(self, pipe: Any, rate: RateRecord) -> None:
+        key = self._key(f"onward:rate:{rate.name}")
+        lives_ms = rate.forget_at - _wall_ms() + RATE_SLACK_MS
+        if lives_ms > 0:
+            pipe.set(f"{key}{SEP}{rate.partition}" if rate.each else key, rate.paid_at, px=lives_ms)
+
     def end(self) -> None:
         pipe = self._client.pipeline(transaction=False)
         for document in self._readers.documents():
@@ -256,6 +302,13 @@ class _RowWriter:
 
     def _key(self, name: str) -> str:
         return self._prefix + name
+
+
+def _indexes(fields: Mapping[str, Any]) -> Iterator[str]:
+    if fields.get("batch") is not None:
+        yield f"onward:in-batch:{fields['batch']}"
+    for tag in json.loads(fields.get("tags") or "[]"):
+        yield f"onward:tag:{tag}"
 
 
 def _document(kind: str, key: str, value: str) -> DocumentRecord:
@@ -290,3 +343,12 @@ def _effect(name: str, field: str, note: str) -> EffectRecord:
     fence, _, task = by.partition(":")
     scope, key = _owner(name)
     return EffectRecord(scope, key, field, task or key, int(fence), value or None)
+
+
+def _rate(name: str, paid_at: Micros, forget_at: Instant) -> RateRecord:
+    bound, each, partition = name.partition(SEP)
+    return RateRecord(bound, int(bool(each)), partition, paid_at, forget_at)
+
+
+def _wall_ms() -> Instant:
+    return time.time_ns() // 1_000_000

@@ -1,5 +1,7 @@
 -- What is only read. The last part of the library.
 
+local SOME = 64 -- partitions of a lane
+
 -- A task as a map of strings, its events left out; false: no such task. Raises if it is no task.
 local function read_task(id)
   local flat = call('HGETALL', key_of(id))
@@ -61,7 +63,8 @@ local function shown(state, lease_until)
 end
 
 local SIEVE = { 'state', 'profile', 'type', 'queue', 'session', 'owner', 'parent', 'fingerprint',
-  'waiting_for', 'approval', 'lease_until' }
+  'waiting_for', 'partition', 'batch', 'approval', 'lease_until', 'tags', 'created_at' }
+local PARTITION = 10 -- among those; a task without has ''
 
 local function within(set, value)
   if not set or #set == 0 then return true end
@@ -69,17 +72,31 @@ local function within(set, value)
   return false
 end
 
+-- `tags` is a list in JSON.
+local function has_all(wanted, tags)
+  if not wanted or #wanted == 0 then return true end
+  local ok, there = pcall(cjson.decode, tags)
+  for _, tag in ipairs(wanted) do
+    if not (ok and within(there, tag)) then return false end
+  end
+  return true
+end
+
 -- By a few fields, because most tasks do not match.
 local function might_hold(id, query)
   local h = peek(id, SIEVE)
   local state, among = h[1] or 'queued', query.offered
-  if among == nil or shown(state, h[11]) == state then among = within(query.states, state) end
+  if among == nil or shown(state, h[13]) == state then among = within(query.states, state) end
   if not (h[2] and among and within(query.profiles, h[2])) then return false end
-  for at = 3, 9 do
-    if query[SIEVE[at]] and query[SIEVE[at]] ~= h[at] then return false end
+  for at = 3, 11 do
+    local wanted = query[SIEVE[at]]
+    if wanted and wanted ~= (h[at] or at == PARTITION and '') then return false end
   end
+  local made = tonumber(h[15] or 0)
+  if query.created_from and made < query.created_from then return false end
+  if query.created_before and made >= query.created_before then return false end
   local status = query.approval and '"status":"' .. (query.approval == 'all' and '' or query.approval .. '"')
-  return not status or (h[10] and string.find(h[10], status, 1, true) ~= nil)
+  return (not status or h[12] and string.find(h[12], status, 1, true) ~= nil) and has_all(query.tags, h[14])
 end
 
 local function mentions(task, text)
@@ -125,10 +142,24 @@ local function standing(query, most)
   return ids
 end
 
+-- The shortest of the indexes that have all tasks which match.
+local function index_of(query)
+  local names, least, shortest = {}, nil, nil
+  if query.session then names[1] = P .. 'onward:session:' .. query.session end
+  if query.batch then names[#names + 1] = P .. 'onward:in-batch:' .. query.batch end
+  for _, tag in ipairs(query.tags or NONE) do names[#names + 1] = P .. 'onward:tag:' .. tag end
+  if #names < 2 then return names[1] end
+  for _, name in ipairs(names) do
+    local many = call('ZCARD', name)
+    if not least or many < least then least, shortest = many, name end
+  end
+  return shortest
+end
+
 -- What to look at, newest first: ids and birth places by turns, `steps` of each at most.
 local function candidates(query, after, steps)
-  local of = query.session
-  local index = P .. (of and 'onward:session:' .. of or 'onward:index')
+  local of = index_of(query)
+  local index = of or P .. 'onward:index'
   local ids = not of and standing(query, steps)
   if not ids then
     local from = after and '(' .. after or '+inf'
@@ -169,37 +200,124 @@ local function find(keys, args)
   return cmsgpack.pack({ found, stopped })
 end
 
+-- How many of a list stand before this place, by halves: a list goes by place.
+local function many_before(line, place)
+  local low, high = 0, call('LLEN', line)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local other = tonumber(call('HGET', key_of(call('LINDEX', line, middle)), 'place') or 0)
+    if other < place then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
 local function position(keys, args)
   local _, request = begin(keys, args)
   local id, far = request[2], request[3]
   local h = whole_head_of(key_of(id))
   if not h or h.state ~= 'queued' then return cmsgpack.pack(false) end
-  local before = 0
+  local partition, before = h.partition or '', 0
   for higher = 0, h.priority - 1 do
     for _, lane in ipairs(LANES) do
-      before = before + call('LLEN', lane_key(h.queue, higher, lane))
+      for _, line in ipairs(lines_of(lane_name(h.queue, higher, lane), partition)) do
+        before = before + call('LLEN', line)
+      end
     end
   end
-  local at = call('LPOS', lane_key(h.queue, h.priority, h.lane), id, 'MAXLEN', far)
-  return cmsgpack.pack(math.min(before + (at or far), far) + 1)
+  local found = false
+  for _, line in ipairs(lines_of(lane_name(h.queue, h.priority, h.lane), partition)) do
+    local at = not found and before < far and call('LPOS', line, id, 'MAXLEN', far)
+    found = found or at
+    before = before + (at or many_before(line, h.place))
+  end
+  return cmsgpack.pack(math.min(found and before or far, far) + 1)
+end
+
+-- The partitions of a lane that are looked at where all of them would be too many: those whose turn is
+-- next, and those that come back next.
+local function some_partitions(name)
+  local found, met = { '' }, { [''] = true }
+  for _, of in ipairs({ 'onward:ring:', 'onward:out:' }) do
+    for _, partition in ipairs(call('ZRANGE', P .. of .. name, 0, SOME - 1)) do
+      if not met[partition] then found[#found + 1] = partition end
+      met[partition] = true
+    end
+  end
+  return found
+end
+
+local function oldest_in(name, earliest)
+  for _, partition in ipairs(some_partitions(name)) do
+    local id = call('LINDEX', line_of(name, partition), 0)
+    local h = id and peek(id, { 'queued_at', 'created_at' }) or NONE
+    local since = tonumber(h[1] or h[2] or 0) or 0
+    if since > 0 and (earliest == 0 or since < earliest) then earliest = since end
+  end
+  return earliest
 end
 
 -- By queue: the instant from which the first of each of its lanes is queued, the earliest; 0: none is.
+-- Of a lane with more than SOME partitions in its ring, or out, it is that of the first ones of each.
 local function oldest(keys, args)
   local _, request = begin(keys, args)
   local found = {}
   for at, queue in ipairs(request[2]) do
-    local earliest = 0
+    found[at] = 0
     for priority = 0, 2 do
       for _, lane in ipairs(LANES) do
-        local id = call('LINDEX', lane_key(queue, priority, lane), 0)
-        local h = id and peek(id, { 'queued_at', 'created_at' }) or NONE
-        local since = tonumber(h[1] or h[2] or 0) or 0
-        if since > 0 and (earliest == 0 or since < earliest) then earliest = since end
+        for _, name in ipairs(names_of_lane(lane_name(queue, priority, lane))) do
+          found[at] = oldest_in(name, found[at])
+        end
       end
     end
-    found[at] = earliest
   end
+  return cmsgpack.pack(found)
+end
+
+-- From when on rates let the next task of a lane start, if they and nothing else hold it back: FOREVER
+-- otherwise. 0: they do not.
+local function lane_start_at(lane, now)
+  local earliest = FOREVER
+  for _, score in ipairs({ call('ZRANGE', P .. 'onward:out:' .. lane.name, 0, 0, 'WITHSCORES')[2] }) do
+    earliest = tonumber(score)
+  end
+  local first = call('ZRANGE', P .. 'onward:ring:' .. lane.name, 0, 0)[1]
+  for _, partition in ipairs(first and first ~= '' and { '', first } or { '' }) do
+    local id = call('LINDEX', line_of(lane.name, partition), 0)
+    if id then
+      local type_, costs, latest = call('HGET', key_of(id), 'type'), costs_of(id, lane.rated), 0
+      for _, bounds in ipairs({ lane.all, lane.each, lane.others }) do
+        for _, bound in ipairs(bounds) do
+          if bounds ~= lane.others or bound.types[type_] then
+            latest = math.max(latest, blocked_until({ bound }, partition, costs, now) or 0)
+          end
+        end
+      end
+      earliest = math.min(earliest, latest)
+    end
+  end
+  return earliest
+end
+
+-- By queue, in the order of the wants; false: its next task waits for no rate.
+local function start_at(keys, args)
+  local now, request = begin(keys, args)
+  local found = {}
+  prepare_limits(request[3])
+  for at, want in ipairs(request[2]) do
+    found[at] = FOREVER
+    for _, lane in ipairs(want.bounds and lanes_of(want) or NONE) do
+      found[at] = math.min(found[at], lane_start_at(lane, now))
+    end
+  end
+  return cmsgpack.pack(found)
+end
+
+local function usage(keys, args)
+  local now, request = begin(keys, args)
+  local found = {}
+  prepare_limits(request[3])
+  for at, bound in ipairs(request[3]) do found[at] = usage_of(bound, request[2], now) end
   return cmsgpack.pack(found)
 end
 
@@ -275,5 +393,7 @@ register('due', due, 'no-writes')
 register('find', find, 'no-writes')
 register('position', position, 'no-writes')
 register('oldest', oldest, 'no-writes')
+register('start_at', start_at, 'no-writes')
+register('usage', usage, 'no-writes')
 register('open_approvals', open_approvals, 'no-writes')
 register('history', history, 'no-writes')

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 _MEND = (files("onward.ledgers.redis") / "repair.lua").read_text()
 STEP = 200
+SEP = "\x1f"
+FOREVER = 9e15  # as in ledger.lua
 ZSETS = ("running", "alarms", "scheduled", "dead", "approvals", "aside")
 
 Fault = tuple[str, str]  # what is wrong, and with which id or key
@@ -46,36 +48,55 @@ class RowRepair:
             members = self._client.zscan_iter(f"{self._prefix}onward:{zset}", count=STEP)
             for ids in parts(member for member, _ in members):
                 yield from self._look("strangers", zset, *ids)
-        counts, expected = Counter[str](), Counter[str]()
+        counts, expected, use = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
         for ids in self._tasks():
             found, answer = self._run("tasks", *ids)
             yield from found
-            for into, more in zip((counts, expected), json.loads(answer), strict=True):
-                into.update(dict(more))
+            more, lists, occupied = map(dict, json.loads(answer))
+            counts.update(more)
+            expected.update(lists)
+            for name, fields in occupied.items():
+                use.update({(name, field): many for field, many in fields.items()})
         yield from self._lists(expected)
         if self._quiet:
-            yield from self._counts(counts)
+            yield from self._hash("counts", {("", name): many for name, many in counts.items()})
+            yield from self._hash("occupied:", use)
+            yield from RingRepair(self._client, self._prefix, mends=self._mends).faults()
 
     def _lists(self, expected: Counter[str]) -> Iterator[Fault]:
+        """A list, and those of types that were passed over there, have the tasks of one line."""
+        lines: dict[str, list[str]] = {name: [] for name in expected}
+        for name in set(scan(self._client, f"{self._prefix}onward:queue:")):
+            lane, *rest = name.split(SEP)
+            line = SEP.join((lane, *filter(None, rest[:1])))
+            lines.setdefault(line, []).append(name)
         short: dict[str, bool] = {}
-        for name in {*scan(self._client, f"{self._prefix}onward:queue:"), *expected}:
-            there = yield from self._list(name)
-            if self._quiet and there > expected[name]:
-                there = yield from self._list(name, twice="yes")
-            if self._quiet and there < expected[name]:
-                yield "queued, and not in its list", f"{expected[name] - there} of {name}"
-                short[name] = True
+        for line, names in lines.items():
+            there = yield from self._line(names)
+            if self._quiet and there > expected[line]:
+                there = yield from self._line(names, twice="yes")
+            if self._quiet and there < expected[line]:
+                yield "queued, and not in its list", f"{expected[line] - there} of {line}"
+                short[line] = True
         if short and self._mends:
+            for line in short:
+                for name in lines[line]:
+                    self._client.delete(f"{self._prefix}onward:queue:{name}")
             self._fill(short)
 
     def _fill(self, short: Mapping[str, bool]) -> None:
         """These lists anew. Who is killed meanwhile finds them short again."""
         for ids in self._tasks():
             self._run("sort", json.dumps(short), *ids)
-        for name in short:
-            first = "yes"
-            while self._run("refill", name, STEP, first)[1]:
-                first = "no"
+        for line in short:
+            while self._run("refill", line, STEP)[1]:
+                pass
+
+    def _line(self, names: Sequence[str], twice: str = "no") -> Generator[Fault, None, int]:
+        belong = 0
+        for name in names:
+            belong += yield from self._list(name, twice)
+        return belong
 
     def _list(self, name: str, twice: str = "no") -> Generator[Fault, None, int]:
         """Returns how many of those that stand there belong there."""
@@ -87,16 +108,23 @@ class RowRepair:
             at += kept if self._mends else STEP
         return belong
 
-    def _counts(self, counts: Counter[str]) -> Iterator[Fault]:
-        key = f"{self._prefix}onward:counts"
-        kept = {name: int(many) for name, many in self._client.hgetall(key).items()}
-        for name in sorted({*kept, *counts}):
-            if kept.get(name, 0) != counts[name]:
-                yield f"counted {counts[name]}, kept {kept.get(name, 0)}", name
-                if self._mends and counts[name]:
-                    self._client.hset(key, name, counts[name])
+    def _hash(self, kind: str, counts: Mapping[tuple[str, str], int]) -> Iterator[Fault]:
+        """The hashes whose keys begin so, by the rest of the key and the field."""
+        start = f"{self._prefix}onward:{kind}"
+        kept = {
+            (name, field): int(many)
+            for name in {"", *scan(self._client, start), *(name for name, _ in counts)}
+            for field, many in self._client.hgetall(f"{start}{name}").items()
+        }
+        for name, field in sorted({*kept, *counts}):
+            many = counts.get((name, field), 0)
+            if kept.get((name, field), 0) != many:
+                where = f"{name}:{field}" if name else field
+                yield f"counted {many}, kept {kept.get((name, field), 0)}", where
+                if self._mends and many:
+                    self._client.hset(f"{start}{name}", field, many)
                 elif self._mends:
-                    self._client.hdel(key, name)
+                    self._client.hdel(f"{start}{name}", field)
 
     def _tasks(self) -> Iterator[Sequence[str]]:
         for found in by_birth(self._client, self._prefix):
@@ -111,6 +139,81 @@ class RowRepair:
         mends = "yes" if self._mends else "no"
         flat, *more = self._client.eval(_MEND, 1, self._prefix, what, mends, *arguments)
         return list(zip(flat[::2], flat[1::2], strict=True)), more[0] if more else None
+
+
+class RingRepair:
+    """Whether each partition that something is queued in has turns, or comes back (ring.lua).
+
+    Known only while no server writes; keeps the names of all partitions that have something queued.
+    """
+
+    def __init__(self, client: Any, prefix: str, *, mends: bool) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._mends = mends
+
+    def faults(self) -> Iterator[Fault]:
+        lines = self._lines()
+        named = {at for at in lines if at[1]}
+        turns, outs = self._scores("ring"), self._scores("out")
+        for lane, name in sorted(turns.keys() - lines - {(lane, "") for lane, _ in lines}):
+            yield self._mend("has turns, and nothing is queued", "ZREM", f"ring:{lane}", name)
+        for lane, name in sorted(outs.keys() - named):
+            yield self._mend("is out, and nothing is queued", "ZREM", f"out:{lane}", name)
+        for lane, name in sorted(named & turns.keys() & outs.keys()):
+            yield self._mend("has turns, and is out", "ZREM", f"out:{lane}", name)
+        for lane, name in sorted(named - turns.keys() - outs.keys()):
+            yield self._mend("queued, and has no turn", "ZADD", f"ring:{lane}", 0, name)
+        waits = {at for at in named - turns.keys() if outs.get(at) == FOREVER}
+        back = {(lane, name) for name, lane in self._members("back")}
+        for lane, name in sorted(waits - back):
+            yield self._mend("out, and would not come back", "SADD", f"back:{name}", lane)
+        for lane, name in sorted(back - waits):
+            yield self._mend("is not out", "SREM", f"back:{name}", lane)
+        yield from self._lanes({lane for lane, _ in lines if SEP in lane}, named)
+
+    def _lanes(self, typed: set[str], named: set[tuple[str, str]]) -> Iterator[Fault]:
+        passed = {(lane, type_) for lane, _, type_ in (name.partition(SEP) for name in typed)}
+        found = self._members("passed")
+        for lane, type_ in sorted(passed - found):
+            yield self._mend("was passed over, and is not noted", "SADD", f"passed:{lane}", type_)
+        for lane, type_ in sorted(found - passed):
+            yield self._mend("was not passed over", "SREM", f"passed:{lane}", type_)
+        needed = {lane for lane, _ in named} | typed | {lane for lane, _ in passed}
+        rings = set(self._client.hkeys(f"{self._prefix}onward:rings"))
+        for lane in sorted(needed - rings):
+            yield self._mend("has a ring, and is not noted", "HSET", "rings", lane, "")
+        for lane in sorted(rings - needed):
+            yield self._mend("has no ring", "HDEL", "rings", lane)
+
+    def _mend(self, wrong: str, command: str, key: str, *values: Any) -> Fault:
+        if self._mends:
+            self._client.execute_command(command, f"{self._prefix}onward:{key}", *values)
+        return wrong, " ".join((*(str(value) for value in values if value not in (0, "")), key))
+
+    def _lines(self) -> set[tuple[str, str]]:
+        found: set[tuple[str, str]] = set()
+        for name in scan(self._client, f"{self._prefix}onward:queue:"):
+            lane, *rest = name.split(SEP)
+            partition, type_ = (*rest, "", "")[:2]
+            found.add((f"{lane}{SEP}{type_}" if type_ else lane, partition))
+        return found
+
+    def _scores(self, kind: str) -> dict[tuple[str, str], float]:
+        start = f"{self._prefix}onward:{kind}:"
+        return {
+            (lane, member): score
+            for lane in scan(self._client, start)
+            for member, score in self._client.zscan_iter(f"{start}{lane}", count=STEP)
+        }
+
+    def _members(self, kind: str) -> set[tuple[str, str]]:
+        start = f"{self._prefix}onward:{kind}:"
+        return {
+            (name, member)
+            for name in scan(self._client, start)
+            for member in self._client.smembers(f"{start}{name}")
+        }
 
 
 def by_birth(client: Any, prefix: str) -> Iterator[Sequence[tuple[str, float]]]:

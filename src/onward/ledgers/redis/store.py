@@ -28,9 +28,20 @@ from onward.core.contract import (
     Receipt,
     Submission,
     Verdict,
+    Want,
 )
+from onward.core.limits import Bound, Usage
+from onward.core.machine import NEVER
 from onward.core.task import STATES, Claimed, Event, Instant, Lane, Letter, State, Task, TaskId
-from onward.ledgers.codec import FIELDS, LANES, NUMBERS, PRIORITIES, merge_renewals, text_bytes
+from onward.ledgers.codec import (
+    FIELDS,
+    FLAGS,
+    LANES,
+    NUMBERS,
+    PRIORITIES,
+    merge_renewals,
+    text_bytes,
+)
 from onward.ledgers.redis.client import Functions
 
 log = structlog.get_logger("onward.redis")
@@ -60,7 +71,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "state": STATES.__getitem__,
     "lane": LANES.__getitem__,
     "priority": lambda value: PRIORITIES[int(value)],
-    "overdue": lambda value: value == "1",
+    **dict.fromkeys(FLAGS, lambda value: value == "1"),
 }
 
 
@@ -73,14 +84,32 @@ class RedisStore:
     ) -> Inserted:
         templates = _TaskTemplates()
         packed = [templates.pack(submission) for submission in submissions]
-        fates, claimed = await self._functions.call("insert", now, packed, asks, templates.list)
+        request = (packed, *_numbered(asks, templates.list))
+        fates, claimed = await self._functions.call("insert", now, *request)
         receipts = [
             _receipt(fate, one.task.id) for fate, one in zip(fates, submissions, strict=True)
         ]
         return Inserted(receipts, [_claimed(row, now) for row in claimed])
 
     async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]:
-        return [_claimed(row, now) for row in await self._functions.call("claim", now, asks)]
+        rows = await self._functions.call("claim", now, *_numbered(asks))
+        return [_claimed(row, now) for row in rows]
+
+    async def start_at(self, wants: Sequence[Want], *, now: Instant) -> Mapping[str, Instant]:
+        bounds = _Bounds()
+        packed = [bounds.want(want) for want in wants]
+        found = await self._functions.call("start_at", now, packed, bounds.list)
+        earliest: dict[str, Instant] = {}
+        for want, at in zip(wants, map(int, found), strict=True):
+            earliest[want.queue] = min(at, earliest.get(want.queue, NEVER))
+        return {queue: at for queue, at in earliest.items() if 0 < at < NEVER}
+
+    async def usage(
+        self, bounds: Sequence[Bound], partition: str, *, now: Instant
+    ) -> Sequence[Usage]:
+        packed = [_bound(bound) for bound in bounds]
+        found = await self._functions.call("usage", now, partition, packed)
+        return [Usage(int(used), None if at is None else int(at)) for used, at in found]
 
     async def extend(
         self, renewals: Sequence[LeaseRenewal], *, now: Instant
@@ -100,8 +129,8 @@ class RedisStore:
     ) -> Moved:
         templates = _MoveTemplates()
         packed = [templates.pack(move) for move in moves]
-        shared = (templates.list, templates.tasks.list)
-        return _moved(await self._functions.call("apply", now, packed, asks, *shared), now)
+        request = (packed, *_numbered(asks, templates.list, templates.tasks.list))
+        return _moved(await self._functions.call("apply", now, *request), now)
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         bounds = (MAX_LETTERS, MAX_LETTER_BYTES)
@@ -179,6 +208,11 @@ class RedisStore:
                 state = State.QUEUED.value
             counts[queue, lane, STATES[state]] += int(count)
         return {key: count for key, count in counts.items() if count}
+
+    async def batches(self, ids: Sequence[TaskId]) -> Sequence[Mapping[State, int]]:
+        keys = [f"{self._functions.prefix}onward:batch:{id}" for id in ids]
+        rows = [_pairs(await self._functions.command("HGETALL", key)) for key in keys]
+        return [{STATES[state.decode()]: int(many) for state, many in row} for row in rows]
 
     async def oldest(self, queues: Collection[str]) -> Mapping[str, Instant]:
         names = list(queues)
@@ -275,8 +309,56 @@ def _log_order(body: bytes) -> tuple[int, int]:
         return 0, 0
 
 
+class _Bounds:
+    """The bounds of one call, each sent once: wants name them by their place among these."""
+
+    def __init__(self) -> None:
+        self.list: list[dict[str, Any]] = []
+        self._known: dict[Bound, int] = {}
+
+    def ask(self, ask: Ask) -> dict[str, Any]:
+        wants = [self.want(want) for want in ask.wants]
+        return {**msgspec.structs.asdict(ask), "wants": wants}
+
+    def want(self, want: Want) -> dict[str, Any]:
+        found = msgspec.structs.asdict(want)
+        bounds = [self._number(bound) for bound in found.pop("bounds")]
+        return {**found, "bounds": bounds} if bounds else found
+
+    def _number(self, bound: Bound) -> int:
+        number = self._known.get(bound)
+        if number is None:
+            self.list.append(_bound(bound))
+            number = self._known[bound] = len(self.list)
+        return number
+
+
+def _numbered(asks: Sequence[Ask], *rest: Any) -> tuple[Any, ...]:
+    """Asks as the functions take them, then the rest, then the bounds of the asks."""
+    if not any(want.bounds for ask in asks for want in ask.wants):
+        return asks, *rest, ()
+    bounds = _Bounds()
+    return [bounds.ask(ask) for ask in asks], *rest, bounds.list
+
+
+def _bound(bound: Bound) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": bound.name,
+        "each": bound.each,
+        "queues": bound.queues,
+        "types": bound.types,
+    }
+    if bound.most is not None:
+        found["most"] = bound.most
+    if bound.rate is not None:
+        rate = bound.rate
+        found |= {"step": rate.step, "burst": rate.burst, "per_ms": rate.per_ms}
+    return found
+
+
 _PAYLOAD = Task.__struct_fields__.index("payload")
-_TASK_TEMPLATE = ("task", "events", "cap")
+_PARTITION = Task.__struct_fields__.index("partition")
+_TASK_TEMPLATE = ("task", "events", "cap", "unique", "parted")
 _COUNTS = frozenset({"attempt", "failures", "retries", "lost"})  # kept unless they are 0
 
 
@@ -290,13 +372,17 @@ class _TaskTemplates:
     def pack(self, submission: Submission) -> Sequence[Any]:
         task = submission.task
         values = msgspec.structs.astuple(task)
-        rest = (submission.events, submission.cap)
-        like = (values[1:_PAYLOAD], values[_PAYLOAD + 1 :], *rest)
+        parted = task.partition != ""
+        rest = (submission.events, submission.cap, submission.unique, parted)
+        before, between = values[1:_PAYLOAD], values[_PAYLOAD + 1 : _PARTITION]
+        like = (before, between, values[_PARTITION + 1 :], *rest)
         template = self._known.get(like)
         if template is None:
-            shared = msgspec.structs.replace(task, id="", payload="")
+            shared = msgspec.structs.replace(task, id="", payload="", partition="")
             self.list.append(dict(zip(_TASK_TEMPLATE, (shared, *rest), strict=True)))
             template = self._known[like] = len(self.list)
+        if parted:
+            return task.id, template, task.payload, submission.key or False, task.partition
         if submission.key is None:
             return task.id, template, task.payload
         return task.id, template, task.payload, submission.key
@@ -323,18 +409,20 @@ class _MoveTemplates:
         result = move.changes.get("result")
         changes = [pair for pair in move.changes.items() if result is None or pair[0] != "result"]
         flags = (move.expect, move.to, move.due_at, move.due_by, move.front, move.ahead)
-        like = (*flags, move.events, *changes)
+        like = (*flags, move.service, move.events, *changes)
         template = self._known.get(like)
         if template is None:
             self.list.append(_template(move, changes))
             template = self._known[like] = len(self.list)
         row = [move.task, move.fence, move.rev, template, result]
-        if move.seen is not None or move.spawn or move.letters or move.answer is not None:
+        more = move.spawn or move.letters or move.keys
+        if more or move.seen is not None or move.answer is not None:
             row.append(
                 {
                     "seen": move.seen,
                     "spawn": [self.tasks.pack(child) for child in move.spawn],
                     "letters": move.letters,
+                    "keys": move.keys,
                     "answer": move.answer and self.pack(move.answer),
                 }
             )
@@ -346,7 +434,7 @@ def _template(move: Move, changes: Iterable[tuple[str, str | int | None]]) -> di
     given: dict[str, str | int] = {}
     unset: list[str] = []
     for name, value in changes:
-        if value is None or (value == 0 and name in _COUNTS):
+        if value is None or value is False or (value == 0 and name in _COUNTS):
             unset.append(name)
         else:
             given[name] = value
@@ -360,6 +448,7 @@ def _template(move: Move, changes: Iterable[tuple[str, str | int | None]]) -> di
         "set": given,
         "unset": unset,
         "events": move.events,
+        "type": move.service or None,
     }
 
 
@@ -395,7 +484,7 @@ def _plainly_claimed(row: list[Any], now: Instant) -> Claimed:
     return Claimed(
         id, worker, fence, rev, type_, queue, profile, payload,
         1, attempt, 0, 0, 0, Lane.PRIMARY, created_at,
-        None, None, None, None, None, None, None, None, None, created_at, now,
+        None, None, None, None, None, None, None, None, None, "", False, created_at, now,
     )  # fmt: skip
 
 

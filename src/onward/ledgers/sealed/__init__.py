@@ -19,6 +19,7 @@ from onward.core.contract import (
 )
 from onward.core.errors import Unreadable
 from onward.core.task import Ending, Held, Instant, Json, TaskId
+from onward.ledgers.sealed.chosen import Asks
 from onward.ledgers.sealed.fields import Sealing, opens
 from onward.ledgers.sealed.keyring import Keyring
 from onward.ledgers.sealed.rotation import ResealStep, Rotation
@@ -144,6 +145,13 @@ class SealedBackend:
         return self.inner.warnings
 
 
+def seal_only(backend: Backend, asks: Asks) -> None:
+    """From now on of tasks only those for which it is asked; the rest of the ledger as before."""
+    if isinstance(backend, SealedBackend):
+        backend.tasks.chosen.asks = asks
+        backend.rotation.leaves_clear = True
+
+
 def unwrap(backend: Backend) -> Backend:
     """The ledger itself, with what is sealed in it left sealed."""
     return backend.inner if isinstance(backend, SealedBackend) else backend
@@ -161,5 +169,10 @@ def at_rest(backend: Backend) -> Callable[[TaskId, str, Json], str] | None:
     """How a copy of a task's text is sealed that is kept outside the ledger. None: it is not."""
     if not isinstance(backend, SealedBackend):
         return None
-    keyring = backend.keyring
-    return lambda task, field, text: keyring.seal(text, owner_of(task), field)
+    keyring, is_sealed = backend.keyring, backend.tasks.chosen.seals
+
+    def seal(task: TaskId, field: str, text: Json) -> str:
+        owner = owner_of(task)
+        return keyring.seal(text, owner, field) if is_sealed(owner) else text
+
+    return seal

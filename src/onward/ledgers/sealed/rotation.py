@@ -14,9 +14,10 @@ import msgspec
 from onward.core.errors import Invalid, Unreadable
 from onward.ledgers.sealed.fields import WRITTEN, opens, seals
 from onward.ledgers.sealed.keyring import Keyring, key_of
-from onward.ledgers.sealed.texts import SealedText, SealedTexts
+from onward.ledgers.sealed.texts import SealedText, SealedTexts, owner_of
 
 STEP = 500  # texts: a step must not keep a server from its work
+TASKS = owner_of("")  # begins their owners
 UNSEALED = "none"  # the id under which texts are counted that no key has sealed
 
 
@@ -32,6 +33,7 @@ class Rotation:
     def __init__(self, ledger: Sequence[SealedTexts], keyring: Keyring) -> None:
         self._ledger = ledger
         self._keyring = keyring
+        self.leaves_clear = False  # tasks that nobody asked to seal
         self._opens, self._seals = opens(keyring), seals(keyring)
 
     async def step(self, after: str = "", *, dry_run: bool = False) -> ResealStep:
@@ -43,6 +45,8 @@ class Rotation:
         for one in texts:
             under = {key_of(text) for text in _texts(one)}
             held.update(key or UNSEALED for key in under)
+            if self.leaves_clear and under <= {None} and one.owner.startswith(TASKS):
+                continue
             if under <= {self._keyring.sealing} or not one.place:
                 continue
             try:

@@ -29,6 +29,7 @@ from onward.core.contract import (
 from onward.core.errors import Unreadable
 from onward.core.task import Claimed, Event, Instant, Letter, State, Task, TaskId, encode
 from onward.ledgers.codec import text_bytes, to_row
+from onward.ledgers.sealed.chosen import Chosen
 from onward.ledgers.sealed.fields import opens, seals, shown, shown_event
 from onward.ledgers.sealed.keyring import Keyring
 
@@ -43,13 +44,18 @@ MOST_LOOKED_AT = 20_000  # for one page of a search
 class SealedStore:
     def __init__(self, inner: TaskStore, keyring: Keyring) -> None:
         self._inner = inner
-        self._seals, self._opens = seals(keyring), opens(keyring)
+        self.chosen = Chosen()
+        self._seals, self._opens = seals(keyring, self.chosen.seals), opens(keyring)
         self.position, self.counts, self.purge = inner.position, inner.counts, inner.purge
         self.oldest, self.open_approvals = inner.oldest, inner.open_approvals
+        self.batches = inner.batches
+        self.start_at, self.usage = inner.start_at, inner.usage
 
     async def insert(
         self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant
     ) -> Inserted:
+        for one in submissions:
+            self.chosen.born(one.task)
         inserted = await self._inner.insert(
             [self._seals.submission(one) for one in submissions], asks, now=now
         )
@@ -59,6 +65,7 @@ class SealedStore:
         return await self._opened(await self._inner.claim(asks, now=now), now)
 
     async def _opened(self, claimed: Sequence[Claimed], now: Instant) -> Sequence[Claimed]:
+        self.chosen.read(claimed)
         opened: list[Claimed] = []
         waits: list[Move] = []
         for task in claimed:
@@ -86,11 +93,19 @@ class SealedStore:
     async def apply(
         self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
     ) -> Moved:
+        for move in moves:
+            self._bear(move)
         moved = await self._inner.apply([self._seals.move(move) for move in moves], asks, now=now)
         if not moved.claimed:
             return moved
         opened = await self._opened(moved.claimed, now)
         return msgspec.structs.replace(moved, claimed=tuple(opened))
+
+    def _bear(self, move: Move) -> None:
+        for child in move.spawn:
+            self.chosen.born(child.task)
+        if move.answer is not None:
+            self._bear(move.answer)
 
     async def post(self, letters: Sequence[Letter], *, now: Instant) -> Moved:
         return await self._inner.post([self._seals.letter(one) for one in letters], now=now)
@@ -105,14 +120,17 @@ class SealedStore:
     ) -> Sequence[Task]:
         # The clock must strike for all of them, also for those that do not open.
         found = await self._inner.due(now=now, limit=limit, without=without, most_bytes=most_bytes)
+        self.chosen.read(found)
         return [shown(self._opens, task) for task in found]
 
     async def get(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
         found = await self._inner.get(ids)
+        self.chosen.read(found)
         return [None if task is None else self._opens.task(task) for task in found]
 
     async def look(self, ids: Sequence[TaskId]) -> Sequence[Task | None]:
         found = await self._inner.look(ids)
+        self.chosen.read(found)
         return [None if task is None else shown(self._opens, task) for task in found]
 
     async def find(self, query: Query) -> Page[Task]:

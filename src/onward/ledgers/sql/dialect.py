@@ -27,6 +27,7 @@ class Step(NamedTuple):
     fields: tuple[str, ...] = ()  # columns of `task`; of a batch, at the end of each row
     changes: str = ""  # what else is set
     where: str = ""
+    also: tuple[Step, ...] = ()  # sent along with it (Postgres); their rows are not wanted
 
 
 class Template(NamedTuple):
@@ -101,10 +102,12 @@ class Statements:
         return dialect.numbered(with_words(text, dialect.words))
 
 
-def ledger_tables(words: Mapping[str, str], own: str) -> tuple[str, str]:
-    """What makes the tables of a ledger, a database's own among them; and the indexes of tasks."""
+def ledger_tables(words: Mapping[str, str], own: str, after: str) -> tuple[str, str]:
+    """What makes the tables of a ledger, a database's own among them; and what is made whenever it
+    is missing: the indexes of tasks, and a database's own again.
+    """
     tables, indexes = (load("onward.ledgers.sql", name) for name in ("schema.sql", "indexes.sql"))
-    return with_words(tables, words) + own, with_words(indexes, words)
+    return with_words(tables, words) + own, with_words(indexes, words) + after
 
 
 def with_words(text: str, words: Mapping[str, str]) -> str:

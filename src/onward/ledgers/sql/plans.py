@@ -13,6 +13,7 @@ import msgspec
 
 from onward.core.contract import (
     APPLIED,
+    BATCH_OVER,
     FRESH,
     FULL,
     MAX_LETTER_BYTES,
@@ -28,8 +29,11 @@ from onward.core.contract import (
     Receipt,
     Submission,
     Verdict,
+    Want,
 )
+from onward.core.limits import Bound, Usage
 from onward.core.task import (
+    FINAL,
     QUEUED,
     STATES,
     Claimed,
@@ -43,6 +47,8 @@ from onward.core.task import (
 )
 from onward.ledgers.codec import LANES, merge_renewals, text_bytes
 from onward.ledgers.sql.dialect import Row, Step
+from onward.ledgers.sql.rivals import find_rivals
+from onward.ledgers.sql.turns import Waiting
 from onward.ledgers.sql.write_batch import CLAIMED, Plan, WriteBatch, born_claimed, claimed_note
 
 KEY_MEMORY_MS = 24 * 3_600_000
@@ -80,19 +86,19 @@ class Plans:
         idle = batch.idle_queues(submissions)
         if capped or idle:
             yield from batch.read_depths(capped, idle - capped)
+        rivals = yield from find_rivals(submissions, batch)
         receipts: list[Receipt] = []
         born: list[tuple[Task, Sequence[Note]]] = []
-        full: set[TaskId] = set()
         for one in submissions:
             holder = known.get(one.task.id)
-            if holder is None:
-                receipts.append(self._admit_one(one, batch, born, idle))
-                if receipts[-1].fate is FULL:
-                    full.add(one.task.id)
-            else:  # perhaps one of this batch, for which there was no room
-                receipts.append(Receipt(FULL, one.task.id) if holder.task in full else holder)
-        if not full.isdisjoint(keys):
-            yield Step("drop_keys", values=list(full))
+            if holder is not None:  # perhaps one of this batch that was not taken
+                receipts.append(rivals.untaken.get(holder.task, holder))
+                continue
+            receipt = rivals.verdict(one) or self._admit_one(one, batch, born, idle)
+            rivals.note(one, receipt)
+            receipts.append(receipt)
+        if rivals.untaken and keys:
+            yield from rivals.free_keys(keys)
         if born:
             tids = yield from batch.new_tasks([task for task, _ in born])
             for tid, (task, notes) in zip(tids, born, strict=True):
@@ -107,7 +113,12 @@ class Plans:
         idle: Collection[str],
     ) -> Receipt:
         task, notes, slot = submission.task, submission.events, None
-        if task.state is QUEUED and task.queue in idle and not batch.depth(task.queue):
+        if (
+            task.queue in idle
+            and task.state is QUEUED
+            and not task.partition
+            and not batch.depth(task.queue)
+        ):
             slot = batch.take_slot(task.queue)  # born running: one write instead of two
         cap = submission.cap
         if slot is not None:
@@ -118,6 +129,8 @@ class Plans:
             return Receipt(FULL, task.id)
         born.append((task, notes))
         batch.count(task.queue, task.state, task.lane, task.priority, +1)
+        if task.partition or batch.watching:
+            batch.came(task)
         return Receipt(FRESH, task.id, slot is not None)
 
     def _hold_keys(self, keys: Mapping[TaskId, Key]) -> Plan[Mapping[TaskId, Receipt]]:
@@ -171,6 +184,24 @@ class Plans:
             mail[to].append(Letter(to=to, name=name, body=body))
         return mail
 
+    # Waiting for a turn.
+
+    def start_at(self, wants: Sequence[Want], now: Instant) -> Plan[Mapping[str, Instant]]:
+        batch = self._batch((), now)
+        waiting = Waiting()
+        yield from batch.look(wants, waiting)
+        yield from batch.close()
+        return waiting.start_at
+
+    def usage(self, bounds: Sequence[Bound], partition: str, now: Instant) -> Plan[Sequence[Usage]]:
+        batch = self._batch((), now)
+        room = yield from batch.room(bounds, partition)
+        return [room.usage(bound, partition) for bound in bounds]
+
+    def forget_rates(self, now: Instant) -> Plan[None]:
+        batch = self._batch((), now)
+        batch.forgot((yield Step("forget_rates", (now,))))
+
     # Being held.
 
     def extend(self, renewals: Sequence[LeaseRenewal], now: Instant) -> Plan[Sequence[LeaseStatus]]:
@@ -202,6 +233,8 @@ class Plans:
         batch = self._batch(asks, now)
         yield from self._fill(batch)
         verdicts = yield from self._apply_all(moves, batch)
+        if batch.ended:
+            yield from self._end_batches(batch)
         yield from batch.close()
         awake, answered = frozenset(batch.awake), frozenset(batch.answered)
         return Moved(verdicts, awake, tuple(batch.claimed), answered)
@@ -229,6 +262,10 @@ class Plans:
             self._follow(move, done[move.task], batch)
         yield from self._spawn([child for move in applied for child in move.spawn], batch)
         yield from self._read([move for move in applied if move.seen is not None], done, batch)
+        keys = [(key, move) for move in applied for key in move.keys]
+        if keys:
+            rows = [(key.scope, key.key, key.body, move.task) for key, move in keys]
+            yield Step("hold_keys", rows=rows)
         # After everybody's own events: a child's letter may wake a parent that is parked in this
         # batch, and the log must tell of the parking first.
         letters = yield from self._unanswered(applied, batch)
@@ -291,10 +328,17 @@ class Plans:
 
     def _follow(self, move: Move, row: Row, batch: WriteBatch) -> None:
         """What comes with an applied move: events, counts, and where its long texts go."""
-        tid, events, generation, queue, lane, priority, _ = row
+        tid, events, generation, queue, lane, priority, type_, partition, again, came_with, _ = row
         if move.to is not move.expect:
             batch.count(queue, move.expect, lane, priority, -1)
             batch.count(queue, move.to, lane, priority, +1)
+            if came_with is not None and move.to in FINAL and move.expect not in FINAL:
+                batch.ended.add(came_with)
+        elif "queue" in move.changes and queue != move.queue:
+            batch.count(move.queue, move.expect, lane, priority, -1)
+            batch.count(queue, move.to, lane, priority, +1)
+        if partition or batch.watching:
+            batch.went(move, (queue, priority, lane), type_, partition, again=bool(again))
         batch.write(tid, events, generation, move.events)
         if move.task in batch.aside:
             batch.moved(move, tid)
@@ -357,6 +401,16 @@ class Plans:
             else:
                 verdicts[index] = Verdict.EARLY
 
+    def _end_batches(self, batch: WriteBatch) -> Plan[None]:
+        """A letter to each batch of tasks that has none left that is not over."""
+        ended = sorted(batch.ended)
+        # Of two transactions that end its last two tasks, each would else see the other's as live.
+        yield from batch.lock([f"batch {id}" for id in ended])
+        left = {id for (id,) in (yield Step("live_batches", values=ended))}
+        over = [Letter(to=id, name=BATCH_OVER, body="null") for id in ended if id not in left]
+        if over:
+            yield from self._deliver(over, batch)
+
     # Letters.
 
     def post(self, letters: Sequence[Letter], now: Instant) -> Plan[Moved]:
@@ -408,9 +462,13 @@ class Plans:
     def _wake(self, tids: Sequence[int], batch: WriteBatch) -> Plan[None]:
         places = batch.places(len(tids))
         rows = [(tid, place, batch.now) for tid, place in zip(tids, places, strict=True)]
-        for tid, events, generation, queue, lane, priority in (yield Step("wake", rows=rows)):
+        for tid, events, generation, queue, lane, priority, partition in (
+            yield Step("wake", rows=rows)
+        ):
             batch.count(queue, State.WAITING, lane, priority, -1)
             batch.count(queue, State.QUEUED, lane, priority, +1)
+            if partition:
+                batch.joined((queue, priority, lane), partition)
             batch.write(tid, events, generation, (("task.woken", None),))
             batch.awake.add(queue)
 

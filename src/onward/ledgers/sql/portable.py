@@ -22,6 +22,7 @@ from onward.ledgers.portable.records import (
     EffectRecord,
     EventRecord,
     KeyRecord,
+    RateRecord,
     TaskRecord,
     Writer,
     task_fields,
@@ -35,6 +36,7 @@ EVENT = ("seq", "tid", "n", "generation", "type", "at", "data", "final")
 DOCUMENT = ("kind", "key", "body", "version", "expires_at")
 KEY = ("scope", "key", "body", "task", "forget_at")
 EFFECT = ("scope", "key", "name", "task", "fence", "value", "begun_at")
+RATE = ("name", "each", "partition", "paid_at", "forget_at")
 TALLY = """
 INSERT INTO tally (queue, state, lane, priority, count)
 SELECT queue, state, CASE state WHEN 'queued' THEN lane ELSE '' END,
@@ -133,6 +135,8 @@ class _Rows:
             yield [KeyRecord(*row) for row in rows]
         async for rows in self._keyed("effect", EFFECT, 3):
             yield [EffectRecord(*row) for row in rows]
+        async for rows in self._keyed("rate", RATE, 3, first=("", -1, "")):
+            yield [RateRecord(*row) for row in rows]
 
     async def _walk(self, statement: str) -> AsyncIterator[list[Row]]:
         after = 0
@@ -141,10 +145,10 @@ class _Rows:
             after = rows[-1][0]
 
     async def _keyed(
-        self, table: str, columns: Sequence[str], keys: int
+        self, table: str, columns: Sequence[str], keys: int, *, first: Row = ()
     ) -> AsyncIterator[list[Row]]:
         names = ", ".join(columns[:keys])
-        first: Row = ("",) * keys
+        first = first or ("",) * keys
         statement = (
             f"SELECT {', '.join(columns)} FROM {table}"  # noqa: S608 our own words
             f" WHERE ({names}) > ({', '.join('?' * keys)}) ORDER BY {names} LIMIT ?"
@@ -194,6 +198,7 @@ class _RowWriter:
         yield "event", EVENT, [self._event(event) for event in by_kind[EventRecord]]
         yield "submission_key", KEY, [_values(record, KEY) for record in by_kind[KeyRecord]]
         yield "effect", EFFECT, [_values(record, EFFECT) for record in by_kind[EffectRecord]]
+        yield "rate", RATE, [_values(record, RATE) for record in by_kind[RateRecord]]
 
     def _task(self, task: TaskRecord) -> Row:
         self._tids[task.id] = task.born

@@ -15,7 +15,8 @@ UPDATE task SET
 FROM m
 WHERE task.id = m.id AND task.state = m.expect AND task.fence = m.fence AND task.rev = m.rev
     AND (m.due_by IS NULL OR task.due_at <= m.due_by)
-RETURNING task.id, task.tid, task.events, task.generation, task.queue, task.lane, task.priority, task.mail;
+RETURNING task.id, task.tid, task.events, task.generation, task.queue, task.lane, task.priority, task.type,
+    task.partition, task.strict = 1 AND task.started_at IS NOT NULL, task.batch, task.mail;
 
 -- :name look
 SELECT id, state, fence, rev FROM task WHERE id {in:text};
@@ -60,7 +61,28 @@ UPDATE task SET
     place = {place_after}m.place, queued_at = m.now
 FROM m
 WHERE task.tid = m.tid AND state = 'waiting' AND waiting_for IS DISTINCT FROM 'approval'
-RETURNING task.tid, events, generation, queue, lane, priority;
+RETURNING task.tid, events, generation, queue, lane, priority, partition;
+
+-- :name claim_these
+-- As `claim` does, but of rows that were chosen.
+UPDATE task SET
+    state = 'running', fence = fence + 1, rev = rev + 1, events = events + 1,
+    attempt = attempt + 1, worker = ?1, started_at = ?2, lease_until = ?4, attempt_by = ?3 + attempt_ms,
+    due_at = {least}(coalesce(?4, {never}), coalesce(?3 + attempt_ms, {never}), coalesce(expires_at, {never}))
+WHERE state = 'queued' AND tid {in:bigint}
+RETURNING tid, events, mail, place, {claimed_fields};
+
+-- :name rates
+SELECT name, each, partition, paid_at FROM rate;
+
+-- :name save_rates
+-- :rows name text, each bigint, partition text, paid_at bigint, forget_at bigint
+WITH m ({row}) AS ({rows})
+INSERT INTO rate ({row}) SELECT {row} FROM m WHERE TRUE
+ON CONFLICT (name, each, partition) DO UPDATE SET paid_at = excluded.paid_at, forget_at = excluded.forget_at;
+
+-- :name forget_rates
+DELETE FROM rate WHERE forget_at <= ? RETURNING name, each, partition;
 
 -- :name letters
 SELECT t.id, l.name, l.body FROM letter l JOIN task t USING (tid)
@@ -86,20 +108,26 @@ SELECT {task_fields} FROM task WHERE id {in:text};
 SELECT {task_fields}, tid FROM task WHERE {where} ORDER BY tid DESC LIMIT ?1;
 
 -- :name place_of
-SELECT queue, priority, lane, place FROM task WHERE id = ? AND state = 'queued';
+SELECT queue, priority, lane, partition, place FROM task WHERE id = ? AND state = 'queued';
 
 -- :name ahead
 SELECT count(*) FROM (
-    SELECT 1 FROM task{by_ready}
-    WHERE state = 'queued' AND queue = ? AND priority = ? AND lane = ? AND place < ? LIMIT ?
+    SELECT 1 FROM task{by_line}
+    WHERE state = 'queued' AND queue = ? AND priority = ? AND lane = ? AND partition = ? AND place < ? LIMIT ?
 ) AS before;
 
 -- :name oldest
 -- :rows queue text, priority bigint, lane text
 WITH m ({row}) AS ({rows})
 SELECT m.queue, (
-    SELECT coalesce(t.queued_at, t.created_at) FROM task t{by_ready}
+    SELECT coalesce(t.queued_at, t.created_at) FROM task t{by_line}
     WHERE t.state = 'queued' AND t.queue = m.queue AND t.priority = m.priority AND t.lane = m.lane
+        AND t.partition = ''
+    ORDER BY t.place LIMIT 1
+), (
+    SELECT coalesce(t.queued_at, t.created_at) FROM task t
+    WHERE t.state = 'queued' AND t.queue = m.queue AND t.priority = m.priority AND t.lane = m.lane
+        AND t.partition <> ''
     ORDER BY t.place LIMIT 1
 ) FROM m;
 
@@ -159,6 +187,27 @@ ON CONFLICT (scope, key) DO NOTHING RETURNING task;
 -- :rows scope text, key text
 WITH m ({row}) AS ({rows})
 SELECT k.scope, k.key, k.body, k.task FROM m JOIN submission_key k ON k.scope = m.scope AND k.key = m.key;
+
+-- :name rivals
+SELECT unique_key, id, state FROM task
+WHERE unique_key {in:text} AND state IN ('scheduled', 'queued', 'running', 'waiting') ORDER BY tid;
+
+-- :name waiting_rivals
+SELECT debounce_key, id FROM task WHERE debounce_key {in:text} AND state = 'scheduled' AND fence = 0;
+
+-- :name hand_keys_on
+-- :rows task text, heir text
+WITH m ({row}) AS ({rows})
+UPDATE submission_key SET task = m.heir FROM m WHERE submission_key.task = m.task;
+
+-- :name live_batches
+SELECT batch FROM batch_count
+WHERE batch {in:text} AND state IN ('scheduled', 'queued', 'running', 'waiting')
+GROUP BY batch HAVING sum(count) > 0;
+
+-- :name batches
+SELECT batch, state, CAST(sum(count) AS {number}) FROM batch_count WHERE batch {in:text}
+GROUP BY batch, state HAVING sum(count) <> 0;
 
 -- :name drop_keys
 DELETE FROM submission_key WHERE task {in:text};

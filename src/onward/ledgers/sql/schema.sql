@@ -8,8 +8,9 @@
 -- `letter` is every task's inbox. `submission_key` remembers idempotency keys, also after their task is
 -- gone (until forget_at). `effect` is what handlers did to the outside world, kept under the idempotency
 -- key in its scope or, with the scope '', under their task. `document` is small named JSON. Each database
--- adds a `tally` that counts tasks, written in the transaction that changes them. indexes.sql has the indexes
--- of tasks, which are made whenever one is missing.
+-- adds a `tally` that counts tasks, written in the transaction that changes them, and `rate`: when all that
+-- has started under a limit by time is paid off, in microseconds. indexes.sql has the indexes of tasks, which
+-- are made whenever one is missing.
 
 CREATE TABLE task (
     tid   {number}{next_tid} PRIMARY KEY,

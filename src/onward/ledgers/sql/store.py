@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from onward.core.approval import Status
 from onward.core.contract import (
     LOG_BYTES,
@@ -22,7 +24,9 @@ from onward.core.contract import (
     Query,
     Submission,
     Verdict,
+    Want,
 )
+from onward.core.limits import Bound, Usage
 from onward.core.task import (
     STATES,
     Claimed,
@@ -41,6 +45,7 @@ from onward.ledgers.sql.write_batch import Plan, TallyKey
 
 T = TypeVar("T")
 
+AFTER_ALL = 2**62  # later than any place
 FAR = 1_000  # positions beyond are not counted
 READ = 256  # tasks in one statement
 
@@ -57,10 +62,12 @@ class SecondFinal(Exception):
 
 
 class Transactions(Protocol):
-    async def write(self, plan: Callable[[], Plan[T]], *, intake: bool = False) -> T:
+    async def write(
+        self, plan: Callable[[], Plan[T]], *, intake: bool = False, locks: Sequence[str] = ()
+    ) -> T:
         """Carry it out in one transaction; returns when that is committed, for good.
 
-        `intake`: it touches new and queued tasks alone.
+        `intake`: it touches new and queued tasks alone. `locks`: those that it will take.
         """
         ...
 
@@ -83,13 +90,36 @@ class SqlStore:
         self._plans = Plans(batch)
         self._reading = RowReader()
 
+    def locks(self, asks: Sequence[Ask]) -> Sequence[str]:
+        """What is to be locked to fill these: nothing, where only one server writes."""
+        return ()
+
+    async def forget_rates(self, now: Instant) -> None:
+        """Those that make no difference any more."""
+        await self._db.write(lambda: self._plans.forget_rates(now), intake=True)
+
     async def insert(
         self, submissions: Sequence[Submission], asks: Sequence[Ask], *, now: Instant
     ) -> Inserted:
-        return await self._db.write(lambda: self._plans.insert(submissions, asks, now), intake=True)
+        return await self._db.write(
+            lambda: self._plans.insert(submissions, asks, now), intake=True, locks=self.locks(asks)
+        )
 
     async def claim(self, asks: Sequence[Ask], *, now: Instant) -> Sequence[Claimed]:
-        return await self._db.write(lambda: self._plans.claim(asks, now), intake=True)
+        return await self._db.write(
+            lambda: self._plans.claim(asks, now), intake=True, locks=self.locks(asks)
+        )
+
+    async def start_at(self, wants: Sequence[Want], *, now: Instant) -> Mapping[str, Instant]:
+        locks = self.locks([Ask("", 0, tuple(wants))])
+        return await self._db.write(
+            lambda: self._plans.start_at(wants, now), intake=True, locks=locks
+        )
+
+    async def usage(
+        self, bounds: Sequence[Bound], partition: str, *, now: Instant
+    ) -> Sequence[Usage]:
+        return await self._db.write(lambda: self._plans.usage(bounds, partition, now), intake=True)
 
     async def extend(
         self, renewals: Sequence[LeaseRenewal], *, now: Instant
@@ -100,7 +130,9 @@ class SqlStore:
         self, moves: Sequence[Move], asks: Sequence[Ask] = (), *, now: Instant
     ) -> Moved:
         try:
-            return await self._db.write(lambda: self._plans.apply(moves, asks, now))
+            return await self._db.write(
+                lambda: self._plans.apply(moves, asks, now), locks=self.locks(asks)
+            )
         except SecondFinal:
             if len(moves) > 1:
                 raise  # tried again in halves, down to the one that it is
@@ -157,14 +189,18 @@ class SqlStore:
         found = await self._db.read(Step("place_of", (task,)))
         if not found:
             return None
-        queue, priority, lane, place = found[0]
-        before = sum(
-            count
-            for (queue_, state, _, higher), count in await self._db.tally()
-            if queue_ == queue and state == State.QUEUED and higher < priority
-        )
-        ((ahead,),) = await self._db.read(Step("ahead", (queue, priority, lane, place, FAR)))
-        return int(min(before + ahead, FAR) + 1)
+        queue, priority, lane, partition, place = found[0]
+        lanes = [(priority, lane, place)] + [
+            (higher, lane_, AFTER_ALL)
+            for (queue_, state, lane_, higher), count in await self._db.tally()
+            if queue_ == queue and state == State.QUEUED and higher < priority and count
+        ]
+        before = 0
+        for *key, up_to in lanes:
+            step = Step("ahead", (queue, *key, partition, up_to, FAR))
+            ((ahead,),) = await self._db.read(step)
+            before += ahead
+        return int(min(before, FAR) + 1)
 
     async def counts(self) -> Mapping[tuple[str, Lane, State], int]:
         counts: Counter[tuple[str, Lane, State]] = Counter()
@@ -177,6 +213,12 @@ class SqlStore:
             counts[queue, LANES[lane], State.QUEUED] += count
         return {key: count for key, count in counts.items() if count}
 
+    async def batches(self, ids: Sequence[TaskId]) -> Sequence[Mapping[State, int]]:
+        found: dict[TaskId, dict[State, int]] = {id: {} for id in ids}
+        for id, state, count in await self._db.read(Step("batches", values=ids)):
+            found[id][STATES[state]] = count
+        return [found[id] for id in ids]
+
     async def oldest(self, queues: Collection[str]) -> Mapping[str, Instant]:
         heads = {
             (queue, priority, lane)
@@ -185,9 +227,10 @@ class SqlStore:
         }
         found: dict[str, Instant] = {}
         if heads:
-            for queue, since in await self._db.read(Step("oldest", rows=sorted(heads))):
-                if since is not None:  # claimed since it was counted
-                    found[queue] = min(since, found.get(queue, since))
+            for queue, *heads_ in await self._db.read(Step("oldest", rows=sorted(heads))):
+                for since in heads_:
+                    if since is not None:  # there, and not claimed since it was counted
+                        found[queue] = min(since, found.get(queue, since))
         return found
 
     async def open_approvals(self, limit: int) -> Sequence[OpenApproval]:
@@ -239,6 +282,19 @@ class _Where:
         if query.offered is False:
             self.parts.append(f"NOT ({OFFERED})")
 
+    def made_within(self, query: Query) -> None:
+        for sign, instant in ((">=", query.created_from), ("<", query.created_before)):
+            if instant is not None:
+                self.parts.append(f"created_at {sign} {self.value(instant)}")
+
+    def has_marks(self, query: Query) -> None:
+        if query.partition is not None:
+            named = " AND partition <> ''" if query.partition else ""
+            self.parts.append(f"partition = {self.value(query.partition)}{named}")
+        if query.tags:
+            tags = self.value(msgspec.json.encode(sorted(query.tags)).decode())
+            self.parts.append(f"tags IS NOT NULL AND {{tags_hold}}{tags}{{tags_held}}")
+
     def contains(self, text: str) -> None:
         at = self.value(text)
         within = ("id", "type", "{payload}", "coalesce(error, '')")
@@ -254,10 +310,21 @@ def matching(query: Query) -> tuple[str, Sequence[Any]]:
     if query.approval is not None:
         asked = set(Status) if query.approval == "all" else {query.approval}
         where.parts.append(f"{where.among('{approval_status}', asked)} AND approval IS NOT NULL")
-    for name in ("type", "queue", "session", "owner", "parent", "fingerprint", "waiting_for"):
+    for name in (
+        "type",
+        "queue",
+        "session",
+        "owner",
+        "parent",
+        "fingerprint",
+        "waiting_for",
+        "batch",
+    ):
         value = getattr(query, name)
         if value is not None:
             where.parts.append(f"{name} = {where.value(value)}")
+    where.made_within(query)
+    where.has_marks(query)
     if query.text is not None:
         where.contains(query.text)
     if query.after is not None:

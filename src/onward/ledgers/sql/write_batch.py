@@ -17,6 +17,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from onward.core.contract import Ask, Move, Submission, Want
+from onward.core.limits import Bound
 from onward.core.task import (
     FINAL_EVENTS,
     QUEUED,
@@ -30,12 +31,14 @@ from onward.core.task import (
     encode,
 )
 from onward.ledgers.sql.dialect import Row, Step
+from onward.ledgers.sql.turns import Room, Waiting
 
 T = TypeVar("T")
 Plan: TypeAlias = Generator[Step, list[Row], T]  # yields statements and gets their rows
 
 FOREVER = 9_000_000_000_000_000  # later than any clock
 TallyKey = tuple[str, str, str, int]  # queue, state, and of queued tasks lane and priority
+LaneKey: TypeAlias = tuple[str, int, str]  # queue, priority, lane
 EventRow = tuple[int, int, int, str, Instant, str | None, int | None]
 
 CLAIMED = Claimed.__struct_fields__[:-2]
@@ -54,12 +57,15 @@ def driven(plan: Plan[T], run: Callable[[Step], list[Row]]) -> T:
 
 
 class WriteBatch(ABC):
+    watching = False  # whether it wants to know of every task that comes or goes
+
     def __init__(self, asks: Sequence[Ask], now: Instant) -> None:
         self.now = now
         self.asks = asks
         self.claimed: list[Claimed] = []
         self.awake: set[str] = set()  # queues in which something became ready
         self.answered: set[TaskId] = set()
+        self.ended: set[TaskId] = set()  # batches of which a task has ended
         self.aside: set[TaskId] = set()  # whose moves have texts that are kept elsewhere
         self.events: list[EventRow] = []
         self.changes: dict[TallyKey, int] = {}  # of counts
@@ -81,10 +87,13 @@ class WriteBatch(ABC):
         if not self.asks:
             return set()
         queues = {one.task.queue for one in submissions}
-        return {queue for queue in queues if any(map(self._has_slot, self._by_queue[queue]))}
+        return {queue for queue in queues if self._has_slot(queue)}
 
-    def _has_slot(self, ask: Ask) -> bool:
-        return self._left[id(ask)] > 0
+    def _has_slot(self, queue: str) -> bool:
+        """None that bounds hold on: what comes there is claimed, or it would pass them."""
+        asks = [ask for ask in self._by_queue[queue] if self._left[id(ask)] > 0]
+        bounds = (want.bounds for ask in asks for want in ask.wants if want.queue == queue)
+        return bool(asks) and not any(bounds)
 
     def take_slot(self, queue: str) -> Ask | None:
         """An ask with a free slot for a task of this queue; the slot is used up."""
@@ -121,6 +130,10 @@ class WriteBatch(ABC):
         this batch is committed, whichever server writes to it meanwhile.
         """
 
+    def lock(self, names: Sequence[str]) -> Plan[None]:
+        """Until this batch is committed no other server gets past this with one of these names."""
+        yield from ()
+
     @abstractmethod
     def depth(self, queue: str) -> int:
         """How many are queued there, with what this batch has changed."""
@@ -128,6 +141,32 @@ class WriteBatch(ABC):
     @abstractmethod
     def take(self, ask: Ask) -> Plan[Sequence[tuple[Want, Sequence[Row]]]]:
         """Claim from the heads of lanes: tid, events, mail, place, and what a Claimed has."""
+
+    # Turns and bounds.
+
+    @abstractmethod
+    def look(self, wants: Sequence[Want], waiting: Waiting) -> Plan[None]:
+        """What the next of these wait for."""
+
+    @abstractmethod
+    def room(self, bounds: Sequence[Bound], partition: str) -> Plan[Room]:
+        """How much is left of these."""
+
+    @abstractmethod
+    def came(self, task: Task) -> None:
+        """It is written; it has a partition, or is watched for."""
+
+    @abstractmethod
+    def joined(self, lane: LaneKey, partition: str) -> None:
+        """A task of this partition is queued now."""
+
+    @abstractmethod
+    def went(self, move: Move, lane: LaneKey, type_: str, partition: str, *, again: bool) -> None:
+        """A move was applied. `again`: in strict order, and started before."""
+
+    @abstractmethod
+    def forgot(self, rates: Sequence[Row]) -> None:
+        """These rates are paid off long since."""
 
     @abstractmethod
     def new_tasks(self, tasks: Sequence[Task]) -> Plan[Sequence[int]]:

@@ -41,6 +41,9 @@ class SqliteBackend:
         return [("onward_ledger_log_bytes", what, self.database.log_bytes)]
 
     async def maintain(self) -> None:
+        if self.counters.rates.rated_at:
+            await self.tasks.forget_rates(self.counters.rates.rated_at)
+            self.counters.rates.rated_at = 0
         await self.database.checkpoint()
 
     async def close(self) -> None:

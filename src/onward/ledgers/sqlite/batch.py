@@ -6,16 +6,20 @@ from collections.abc import Collection, Iterable, Sequence
 from operator import itemgetter
 
 from onward.core.contract import Ask, Move, Want
-from onward.core.task import Instant, Task
+from onward.core.limits import Bound
+from onward.core.task import QUEUED, RUNNING, Instant, State, Task
 from onward.ledgers.codec import FIELDS, to_row
 from onward.ledgers.sql.dialect import Row, Step
 from onward.ledgers.sql.schema import without_empty
-from onward.ledgers.sql.write_batch import CLAIMED, Plan, WriteBatch
+from onward.ledgers.sql.turns import Room, Waiting
+from onward.ledgers.sql.write_batch import CLAIMED, LaneKey, Plan, WriteBatch
+from onward.ledgers.sqlite.claims import RingClaim
 from onward.ledgers.sqlite.counters import Counters
 from onward.ledgers.sqlite.texts import LONG, NAMES, is_long, parted
 
 _LONG_OF_CLAIMED = tuple((CLAIMED.index(name) + 4, name) for name in NAMES if name in CLAIMED)
 _PAYLOAD, _JOURNAL, _BULK = (at for at, _ in _LONG_OF_CLAIMED)
+_TYPE = CLAIMED.index("type") + 4
 _place = itemgetter(3)
 
 
@@ -23,6 +27,7 @@ class SqliteBatch(WriteBatch):
     def __init__(self, counters: Counters, asks: Sequence[Ask], now: Instant) -> None:
         super().__init__(asks, now)
         self._counters = counters
+        counters.journal.begin()
         self._long: list[Row] = []  # long texts of new tasks and of applied moves
 
     def read_depths(self, capped: Collection[str], others: Collection[str]) -> Plan[None]:
@@ -35,18 +40,31 @@ class SqliteBatch(WriteBatch):
         found: list[tuple[Want, Sequence[Row]]] = []
         left, leased = ask.limit, ask.lease_ms is not None
         clocks = (self.now, self.now + (ask.lease_ms or 0)) if leased else (None, None)
+        claim = (ask.worker, self.now, *clocks)
+        taken: dict[LaneKey, int] = {}
         for want in ask.wants:
             limit = min(want.limit, left)
             if limit <= 0:
                 break
             key = (want.queue, "queued", want.lane, int(want.priority))
-            if self._counters.counted(key) + self.changes.get(key, 0) <= 0:
+            queued = self._counters.counted(key) + self.changes.get(key, 0)
+            if queued <= 0:
                 continue
-            lane = (want.queue, int(want.priority), str(want.lane), limit)
-            rows = yield Step("claim", (ask.worker, self.now, *clocks, *lane))
-            rows.sort(key=_place)
+            lane = (want.queue, int(want.priority), str(want.lane))
+            if want.bounds or self._counters.rings.get(lane) is not None:
+                ring_claim = RingClaim(self._counters, self.now, want.bounds)
+                rows = yield from ring_claim.take(
+                    want, lane, limit, queued - taken.get(lane, 0), claim
+                )
+            else:
+                rows = yield Step("claim", (*claim, *lane, limit))
+                rows.sort(key=_place)
+                if self._counters.occupied.known:
+                    for row in rows:
+                        self._counters.occupied.add(want.queue, row[_TYPE], "", +1)
             if any(LONG in (row[_PAYLOAD], row[_JOURNAL], row[_BULK]) for row in rows):
                 rows = yield from self._whole(rows)
+            taken[lane] = taken.get(lane, 0) + len(rows)
             found.append((want, rows))
             left -= len(rows)
         return found
@@ -97,7 +115,57 @@ class SqliteBatch(WriteBatch):
     def purged(self, tids: Sequence[int]) -> Plan[None]:
         yield Step("purge_long_texts", values=tids)
 
+    # Turns and bounds.
+
+    @property
+    def watching(self) -> bool:  # type: ignore[override]
+        return self._counters.occupied.known
+
+    def look(self, wants: Sequence[Want], waiting: Waiting) -> Plan[None]:
+        for want in wants:
+            key = (want.queue, "queued", want.lane, int(want.priority))
+            queued = self._counters.counted(key)
+            if queued <= 0 or waiting.knows(want):
+                continue
+            lane = (want.queue, int(want.priority), str(want.lane))
+            claim = RingClaim(self._counters, self.now, want.bounds)
+            yield from claim.look(want, lane, queued, waiting)
+
+    def room(self, bounds: Sequence[Bound], partition: str) -> Plan[Room]:
+        yield from ()
+        return self._counters.room(bounds, self.now)
+
+    def came(self, task: Task) -> None:
+        if task.partition and task.state is QUEUED:
+            self.joined((task.queue, int(task.priority), str(task.lane)), task.partition)
+        if self.watching and task.occupies:
+            self._counters.occupied.add(task.queue, task.type, task.partition, +1)
+
+    def joined(self, lane: LaneKey, partition: str) -> None:
+        self._counters.rings.add(lane, partition, +1)
+
+    def went(self, move: Move, lane: LaneKey, type_: str, partition: str, *, again: bool) -> None:
+        rings, occupied = self._counters.rings, self._counters.occupied
+        if partition and move.expect is not move.to:
+            if move.expect is QUEUED:
+                rings.add(lane, partition, -1)
+            elif move.to is QUEUED:
+                rings.add(lane, partition, +1)
+        left = _occupies(move.to, again) - _occupies(move.expect, again)
+        if left and occupied.known:
+            occupied.add(lane[0], type_, partition, left)
+        if partition:
+            rings.back(partition)
+
+    def forgot(self, rates: Sequence[Row]) -> None:
+        self._counters.rates.drop(rates)
+
     def close(self) -> Plan[None]:
+        if self._counters.rates.dirty:
+            rates = [(*key, *kept) for key, kept in self._counters.rates.dirty.items()]
+            yield Step("save_rates", rows=rates)
+            self._counters.rates.dirty.clear()
+            self._counters.rates.rated_at = self.now
         if self._long:
             yield Step("put_long_texts", rows=self._long)
         if self.events:
@@ -105,3 +173,7 @@ class SqliteBatch(WriteBatch):
             rows = [(seq, *event) for seq, event in zip(seqs, self.events, strict=True)]
             yield Step("insert_events", rows=rows)
         self._counters.add(self.changes, self.queued)
+
+
+def _occupies(state: State, again: bool) -> int:
+    return state is RUNNING or (state is State.SCHEDULED and again)

@@ -7,16 +7,16 @@ piece of work changes counts from its end on: if it fails, nothing was counted.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
-from onward.core.task import QUEUED
+from onward.core.limits import Bound
+from onward.core.task import QUEUED, RUNNING, Instant
 from onward.ledgers.sql.dialect import Step
 from onward.ledgers.sql.write_batch import TallyKey
 from onward.ledgers.sqlite.database import SqliteDatabase
+from onward.ledgers.sqlite.rings import Journal, Occupied, Rates, Rings, SqliteRoom, add
 
 AHEAD = 1_000  # numbers reserved at once: a page less in nearly every commit
-K = TypeVar("K")
 
 
 class Counters:
@@ -27,19 +27,31 @@ class Counters:
         self._dirty: set[TallyKey] = set()
         self._tid = self._place = self._event = 0
         self._reserved = (0, 0, 0)  # numbers up to these are given out without writing them down
+        self.journal = Journal()
+        self.rings = Rings(self.journal)
+        self.occupied = Occupied(self.journal)
+        self.rates = Rates(self.journal)
         database.run(Step("drop_empty_tallies"))
         self._recall()
         database.tallies = lambda: self.tally
         database.before_commit = self._save
+        database.after_undo = self.journal.undo
         database.after_rollback = self._recall
 
     def add(self, changes: Mapping[TallyKey, int], queued: Mapping[str, int]) -> None:
         for key, change in changes.items():
             if change:
-                _add(self.tally, key, change)
+                add(self.tally, key, change)
                 self._dirty.add(key)
         for queue, change in queued.items():
-            _add(self._queued, queue, change)
+            add(self._queued, queue, change)
+
+    def room(self, bounds: Sequence[Bound], now: Instant) -> SqliteRoom:
+        if bounds and not self.occupied.known:  # from now on it is counted
+            running = sum(count for key, count in self.tally.items() if key[1] == RUNNING)
+            ((offered,),) = self._db.run(Step("count_offered"))
+            self.occupied.recall(self._db.run(Step("occupied", (running - offered,))))
+        return SqliteRoom(self.occupied, self.rates, now)
 
     def next_tids(self, count: int) -> range:
         self._tid += count
@@ -83,11 +95,7 @@ class Counters:
         for (queue, state, _, _), count in self.tally.items():
             if state == QUEUED:
                 self._queued[queue] = self._queued.get(queue, 0) + count
-
-
-def _add(counts: dict[K, int], key: K, change: int) -> None:
-    count = counts.get(key, 0) + change
-    if count:
-        counts[key] = count
-    else:
-        counts.pop(key, None)
+        self.journal.begin()
+        self.occupied.forget()
+        self.rings.recall(self._db.run(Step("rings")))
+        self.rates.recall(self._db.run(Step("rates")))

@@ -102,11 +102,14 @@ class SqliteDatabase:
         self._broken: LedgerUnavailable | None = None
         self.tallies: Callable[[], Mapping[TallyKey, int]] = dict
         self.before_commit: Callable[[], None] = lambda: None
+        self.after_undo: Callable[[], None] = lambda: None
         self.after_rollback: Callable[[], None] = lambda: None
 
     # Writing.
 
-    async def write(self, plan: Callable[[], Plan[T]], *, intake: bool = False) -> T:
+    async def write(
+        self, plan: Callable[[], Plan[T]], *, intake: bool = False, locks: Sequence[str] = ()
+    ) -> T:
         """Carry it out in the open transaction; returns when it is committed (and on disk)."""
         await self._not_held()
         if self._broken is not None:
@@ -134,6 +137,7 @@ class SqliteDatabase:
         if self._writer.in_transaction:
             # Only this caller's work is undone: the others of this transaction go on.
             self._writer.execute("ROLLBACK TO work; RELEASE work")
+            self.after_undo()
             return
         # A full or broken disk takes the whole transaction back, the others' work with it.
         self._turn = None
@@ -336,7 +340,7 @@ class Schema(NamedTuple):
     version: int
 
 
-LEDGER = Schema(SCHEMA, INDEXES + VIEWS, "task", files("onward.ledgers.sqlite") / "migrations", 5)
+LEDGER = Schema(SCHEMA, INDEXES + VIEWS, "task", files("onward.ledgers.sqlite") / "migrations", 6)
 
 
 def open_schema(connection: apsw.Connection, schema: Schema, path: str, other: str) -> None:

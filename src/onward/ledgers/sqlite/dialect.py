@@ -30,7 +30,11 @@ WORDS: Mapping[str, str] = {
     "instr": "instr",
     "place_after": "",
     "lock": "",
-    "by_ready": " INDEXED BY task_ready",
+    "by_line": " INDEXED BY task_line",
+    "tags_hold": "NOT EXISTS (SELECT 1 FROM json_each(",
+    "tags_held": ") WHERE value NOT IN (SELECT value FROM json_each(tags)))",
+    "tags_index": "(tid)",
+    "separator": "char(31)",
     "bytewise": "key",
 }
 
@@ -55,5 +59,5 @@ def _own(name: str) -> str:
 
 
 STATEMENTS = Statements(SqliteDialect(), _own("queries.sql"))
-SCHEMA, INDEXES = ledger_tables(WORDS, _own("schema.sql"))
+SCHEMA, INDEXES = ledger_tables(WORDS, _own("schema.sql"), _own("batches.sql"))
 VIEWS = with_words(_own("views.sql"), {name: read_as(name) for name in (*NAMES, "error")})

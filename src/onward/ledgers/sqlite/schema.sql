@@ -10,6 +10,16 @@ CREATE TABLE tally (
     PRIMARY KEY (queue, state, lane, priority)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE rate (
+    name      TEXT    NOT NULL,
+    each      INTEGER NOT NULL,
+    partition TEXT    NOT NULL,
+    paid_at   INTEGER NOT NULL,
+    forget_at INTEGER NOT NULL,
+    PRIMARY KEY (name, each, partition)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX rate_forgotten ON rate (forget_at);
+
 -- Hands out numbers that are never used twice.
 CREATE TABLE counter (
     only  INTEGER PRIMARY KEY CHECK (only = 1),

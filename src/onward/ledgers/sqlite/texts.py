@@ -6,6 +6,8 @@ expressions here; nothing above the store knows the difference.
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from onward.ledgers.codec import FIELDS
 from onward.ledgers.sql.dialect import Row
 
@@ -13,8 +15,8 @@ LONG = ""  # no JSON text is empty
 INLINE = 1_024  # characters; what is longer costs more with each rewriting of its row than aside
 NAMES = ("payload", "result", "journal", "bulk")
 
-_PLACES = tuple((FIELDS.index(name), name) for name in NAMES)
-_PAYLOAD, _RESULT, _JOURNAL, _BULK = (at for at, _ in _PLACES)
+_PLACES = {name: FIELDS.index(name) for name in NAMES}
+_texts = itemgetter(*_PLACES.values())
 
 
 def read_as(name: str) -> str:
@@ -31,11 +33,15 @@ def is_long(text: object) -> bool:
 
 def parted(tid: int, row: Row) -> tuple[Row, list[Row]]:
     """A new task's row without its long texts, and those."""
-    if row[_RESULT] is row[_JOURNAL] is row[_BULK] is None and len(row[_PAYLOAD]) <= INLINE:
+    payload, result, journal, bulk = texts = _texts(row)
+    if (
+        len(payload) <= INLINE
+        and result is bulk is None
+        and (journal is None or len(journal) <= INLINE)
+    ):
         return row, []  # nearly all
-    aside: list[Row] = []
-    for at, name in _PLACES:
-        if is_long(row[at]):
-            aside.append((tid, name, row[at]))
-            row = (*row[:at], LONG, *row[at + 1 :])
-    return row, aside
+    aside = [(tid, name, text) for name, text in zip(NAMES, texts, strict=True) if is_long(text)]
+    values = list(row)
+    for _, name, _ in aside:
+        values[_PLACES[name]] = LONG
+    return tuple(values), aside

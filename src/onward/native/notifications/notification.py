@@ -7,26 +7,30 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from onward.core.task import Event, Task
-from onward.native.views import PRIORITY_WORDS, failure_text, success_text
+from onward.core.contract import TaskStore
+from onward.core.task import Event, Task, TaskId
+from onward.native.views import PRIORITY_WORDS, approval_text, failure_text, named, success_text
 from onward.wire.notifications import Notification, NotificationType
 from onward.wire.times import iso
 
+ASKED = "approval.requested"
 TYPES: Mapping[str, NotificationType] = {
     "task.succeeded": "task_completed",
     "task.failed": "task_failed",
     "task.timeout": "task_timeout",
+    ASKED: "approval_requested",
 }
 ALL_TYPES = tuple(TYPES.values())
 _ACTIONS: Mapping[NotificationType, str] = {
     "task_completed": "retrieve_result",
     "task_failed": "review_error",
     "task_timeout": "check_status",
+    "approval_requested": "await_approval",  # a person's, and never this session's own
 }
 _LATE = (
     "Your {type} is taking longer than expected. The task is still running. I'll notify you when it"
@@ -35,6 +39,7 @@ _LATE = (
 
 
 def notification_of(task: Task, event: Event) -> Notification:
+    """`task` is the event's, or the run in which it asks a person."""
     kind = TYPES[event.type]
     return Notification(
         notification_id=_id(event),
@@ -49,7 +54,32 @@ def notification_of(task: Task, event: Event) -> Notification:
 
 
 def late_text(task: Task) -> str:
-    return _LATE.format(type=task.type, id=task.id)
+    return _LATE.format(type=named(task.type), id=task.id)
+
+
+class Subjects(NamedTuple):
+    """The tasks that events are about."""
+
+    tasks: Mapping[TaskId, Task]
+    asking: Mapping[TaskId, Task]  # runs, by the child that is a question to a person
+
+    def of(self, event: Event) -> Task | None:
+        """A question is its run's: it is the run's session that is notified."""
+        run = self.asking.get(event.task) if event.type == ASKED else None
+        return run or self.tasks.get(event.task)
+
+
+async def subjects_of(store: TaskStore, events: Sequence[Event]) -> Subjects:
+    tasks = await _look(store, [event.task for event in events])
+    asked = {event.task for event in events if event.type == ASKED and event.task in tasks}
+    parents = {child: tasks[child].parent for child in asked}
+    runs = await _look(store, [run for run in parents.values() if run is not None])
+    return Subjects(tasks, {child: runs[run] for child, run in parents.items() if run in runs})
+
+
+async def _look(store: TaskStore, ids: Sequence[TaskId]) -> dict[TaskId, Task]:
+    found = await store.look(list(dict.fromkeys(ids))) if ids else ()
+    return {task.id: task for task in found if task is not None}
 
 
 def _message(kind: NotificationType, task: Task, event: Event) -> str:
@@ -58,6 +88,8 @@ def _message(kind: NotificationType, task: Task, event: Event) -> str:
     if kind == "task_timeout":
         return late_text(task)
     data: Any = msgspec.json.decode(event.data or "{}")
+    if kind == "approval_requested":
+        return approval_text(task.type, str(data.get("reason") or ""))
     return failure_text(task.type, str(data.get("error", {}).get("message", "")))
 
 

@@ -1,4 +1,5 @@
-"""What a session wants to be sent, and where to; its notifications are stored in any case."""
+"""What a session wants to be sent, where to, and how urgent its work is. Its notifications are
+stored in any case."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ import msgspec
 
 from onward.core.clock import Clock
 from onward.core.contract import Backend
-from onward.core.task import encode
+from onward.core.task import Priority, encode
 from onward.native.notifications.notification import ALL_TYPES
+from onward.native.views import PRIORITIES
+from onward.wire.base import PriorityWord
 from onward.wire.notifications import Types
 
 KIND = "session-preferences"
@@ -23,6 +26,7 @@ class Preferences(msgspec.Struct, frozen=True):
     push: bool = True
     types: Types = ALL_TYPES  # of what is pushed
     webhook: Webhook | None = None
+    priority: PriorityWord = "normal"
 
     def pushes(self, type_: str) -> bool:
         return self.push and type_ in self.types
@@ -39,6 +43,12 @@ class PreferenceStore:
     async def get(self, session: str) -> Preferences:
         found = await self._documents.get(KIND, session, now=self._clock.now())
         return Preferences() if found is None else _decode(found.body)
+
+    async def priority(self, asked: PriorityWord | None, session: str | None) -> Priority:
+        """As a submission asks for it, or else as its session does."""
+        if asked is None and session is not None:
+            asked = (await self.get(session)).priority
+        return PRIORITIES[asked or "normal"]
 
     async def put(self, session: str, preferences: Preferences) -> None:
         await self._documents.put(KIND, session, encode(preferences), now=self._clock.now())

@@ -18,7 +18,7 @@ from onward.core.duty import Duty
 from onward.core.tail import LazyTail
 from onward.core.task import Event
 from onward.native.notifications.figures import WORDS, Figures, LiveTaskGauge
-from onward.native.notifications.notification import TYPES, notification_of
+from onward.native.notifications.notification import TYPES, notification_of, subjects_of
 from onward.native.notifications.store import KEPT_MS, NotificationStore, StoredNotification
 
 log = structlog.get_logger("onward.notifications")
@@ -45,15 +45,14 @@ class NotificationProjector:
         self.figures = Figures()
 
     async def project(self, events: Sequence[Event]) -> None:
-        news = [event for event in events if event.type in WORDS]
+        news = [event for event in events if event.type in WORDS or event.type in TYPES]
         if not news:
             return
-        ids = list(dict.fromkeys(event.task for event in news))
-        tasks = dict(zip(ids, await self._store.look(ids), strict=True))
+        subjects = await subjects_of(self._store, news)
         now = self._clock.now()
         made: list[tuple[str, StoredNotification]] = []
         for event in news:
-            task = tasks[event.task] if event.type in TYPES else None
+            task = subjects.of(event) if event.type in TYPES else None
             if task is not None and task.session is not None and event.at + KEPT_MS > now:
                 stored = StoredNotification(notification_of(task, event), event.at, now)
                 made.append((task.session, stored))
@@ -68,7 +67,7 @@ class NotificationProjector:
             await self._notifications.trim(session)
             for deliver in self._listeners:
                 await deliver(session, all_)
-        self.figures.note(news, tasks)
+        self.figures.note([event for event in news if event.type in WORDS], subjects.tasks)
 
 
 class NotificationRunner(LazyTail):

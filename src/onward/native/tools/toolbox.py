@@ -21,20 +21,30 @@ from onward.core.follow import history
 from onward.core.phase import Phase, phase
 from onward.core.task import FINAL, FINAL_EVENTS, Instant, State, Task, fault_of
 from onward.native.caller import ACTS, Action, Caller, Scope, needs
-from onward.native.explain import UsualMs, expected_end, explained
+from onward.native.explain import Explainer, expected_end
 from onward.native.notifications.notification import (
     TYPES,
     late_text,
     notification_of,
 )
 from onward.native.notifications.store import NotificationStore, StoredNotification
+from onward.native.runs import Runs
 from onward.native.session_owners import SessionOwners
 from onward.native.session_tasks import ForeignLooks, SessionTasks
 from onward.native.submission import Submissions
-from onward.native.tools.tools import LIST, MOST_LISTED, RESULT, Tool, ToolKind, tools_of
-from onward.native.views import ending_text, progress_of
-from onward.services.catalog import Catalog, Declared
+from onward.native.tools.offers import ToolOffers
+from onward.native.tools.tools import (
+    LIST,
+    MOST_LISTED,
+    RESULT,
+    SessionArgument,
+    Tool,
+    ToolKind,
+    tools_of,
+)
+from onward.native.views import approval_text, ending_text, named, progress_of
 from onward.wire.base import Key, Page
+from onward.wire.runs import StartRun
 from onward.wire.sessions import SessionTasksQuery, is_session
 from onward.wire.tasks import Submit
 from onward.wire.times import iso
@@ -79,33 +89,36 @@ class Toolbox:
         self,
         dispatcher: Dispatcher,
         roster: Roster,
-        catalog: Catalog,
+        offers: ToolOffers,
         submissions: Submissions,
+        runs: Runs,
         sessions: SessionOwners,
         notifications: NotificationStore,
         words: Mapping[Phase, str],
-        usual: UsualMs,
+        explainer: Explainer,
         foreign: ForeignLooks,
     ) -> None:
         """`words` are what the tools call the phases of a task."""
         self.dispatcher = dispatcher
         self._roster = roster
-        self._catalog = catalog
+        self._offers = offers
         self._submissions = submissions
+        self._runs = runs
         self._sessions = sessions
         self._notifications = notifications
         self._words = words
-        self._usual = usual
+        self._explainer = explainer
         self._tasks = SessionTasks(dispatcher.backend.tasks, words, foreign)
-        self._made: dict[tuple[bool, bool], tuple[Sequence[Declared], Sequence[Tool]]] = {}
+        self._made: dict[tuple[SessionArgument, bool], tuple[object, Sequence[Tool]]] = {}
 
     @needs(Scope.SUBMIT)
     async def list(
         self, caller: Caller, query: ToolsQuery
     ) -> Page[ToolView] | tuple[OpenAiTool, ...]:
         """The tools there are, also as OpenAI defines tools."""
-        bound, only = query.session_id is not None, named_services(query.services)
-        found = await self.tools(caller, bound=bound, only=only)
+        session = SessionArgument.REQUIRED if query.session_id is None else SessionArgument.BOUND
+        only = named_services(query.services)
+        found = await self.tools(caller, session=session, only=only)
         if query.format == "openai":
             return tuple(tool.openai for tool in found)
         return Page(items=tuple(tool.view for tool in found))
@@ -120,7 +133,8 @@ class Toolbox:
         idempotency_key: Key | None = None,
     ) -> ToolReply:
         """Call a tool; the body holds its arguments."""
-        tool = await self.find(caller, name, only=named_services(query.services))
+        session = SessionArgument.REQUIRED if query.session_id is None else SessionArgument.BOUND
+        tool = await self.find(caller, name, session=session, only=named_services(query.services))
         return await self.run(caller, tool, arguments, query.session_id, idempotency_key)
 
     @needs(Scope.SUBMIT)
@@ -128,19 +142,19 @@ class Toolbox:
         self,
         caller: Caller,
         *,
-        bound: bool,
+        session: SessionArgument,
         direct: bool = False,
         only: Collection[str] | None = None,
     ) -> Sequence[Tool]:
-        """`only`: the services whose tools these are; None: all."""
-        services = await self._catalog.all()
-        made_of, tools = self._made.get((bound, direct), (None, ()))
-        if made_of != services:  # else as before: schemas are not rewritten with every call
-            tools = tools_of(services, bound=bound, direct=direct)
-            self._made[bound, direct] = (services, tools)
+        """`only`: the services whose tools these are, and `flow:` and a flow's name; None: all."""
+        offered = await self._offers.services(), await self._offers.flows()
+        made_of, tools = self._made.get((session, direct), (None, ()))
+        if made_of != offered:  # else as before: schemas are not rewritten with every call
+            tools = tools_of(*offered, session=session, direct=direct)
+            self._made[session, direct] = (offered, tools)
         if only is None:
             return tools
-        return [tool for tool in tools if tool.service is None or tool.service in only]
+        return [tool for tool in tools if tool.source is None or tool.source in only]
 
     @needs(Scope.SUBMIT)
     async def find(
@@ -148,12 +162,19 @@ class Toolbox:
         caller: Caller,
         name: str,
         *,
+        session: SessionArgument,
         direct: bool = False,
         only: Collection[str] | None = None,
     ) -> Tool:
-        for tool in await self.tools(caller, bound=False, direct=direct, only=only):
+        for tool in await self.tools(caller, session=session, direct=direct, only=only):
             if tool.name == name:
                 return tool
+        for tool in tools_of(await self._offers.idle(), direct=direct):
+            if tool.name == name and tool.service is not None:
+                why = f"no worker has served {tool.service!r} for a day, so {name!r} is not offered"
+                raise NotFound(
+                    why, step=NextStep(Step.START_WORKER, f"that serves {tool.service!r}")
+                )
         raise NotFound(f"no tool is called {name!r}", step=NextStep(Step.LIST_TOOLS))
 
     @needs(Scope.SUBMIT)
@@ -194,14 +215,30 @@ class Toolbox:
     async def submit(
         self,
         caller: Caller,
+        tool: Tool,
         type_: str,
         payload: Any,
         *,
         session: str | None,
         key: str | None = None,
     ) -> Task:
-        body = Submit(type=type_, payload=payload, session_id=session, idempotency_key=key)
-        return await self._submissions.submit(caller, body)
+        """A task of this type, or a run of the tool's flow, whose params are the payload."""
+        if tool.flow is None:
+            body = Submit(type=type_, payload=payload, session_id=session, idempotency_key=key)
+            return await self._submissions.submit(caller, body)
+        flow = await self._offers.flow(tool.flow)
+        if flow is None:
+            raise NotFound(f"the flow {tool.flow!r} is no tool any more")
+        self._offers.check(flow, payload)
+        start = StartRun(
+            flow=flow.name,
+            version=flow.version,  # the one whose schema was asked
+            params=payload,
+            session_id=session,
+            request_id=key,
+        )
+        id = await self._runs.begin(caller, start)
+        return await self.task(caller, id, session)
 
     @needs(Scope.SUBMIT)
     async def task(self, caller: Caller, id: str, session: str | None) -> Task:
@@ -284,7 +321,7 @@ class Toolbox:
             progress=progress.progress,
             progress_message=progress.message,
             partial_output=await self._output(task),
-            eta_seconds=_eta_s(task, now, self._usual(task.queue)),
+            eta_seconds=_eta_s(task, now, self._explainer.usual_ms(task.queue)),
             queue_position=position,
             created_at=iso(task.created_at),
             completed_at=None if task.finished_at is None else iso(task.finished_at),
@@ -308,7 +345,7 @@ class Toolbox:
             return late_text(task)
         if task.state in FINAL:
             return ending_text(task)
-        return (await explained(task, self.dispatcher, self._roster, self._usual)).sentence
+        return (await self._explainer.explain(task)).sentence
 
     async def _hand_off(
         self,
@@ -324,7 +361,7 @@ class Toolbox:
             raise Invalid(f"task_type is one of {words}", pointer="/task_type")
         payload = arguments.get("parameters", {})
         try:
-            task = await self.submit(caller, type_, payload, session=session, key=key)
+            task = await self.submit(caller, tool, type_, payload, session=session, key=key)
         except Invalid as error:
             raise renamed(error, "parameters") from error
         return HandedOff(
@@ -356,11 +393,11 @@ class Toolbox:
         if task.state in FINAL:
             summary = ending_text(task)
         elif now_in is Phase.WAITING_APPROVAL:
-            summary = f"Your {task.type} waits for a person's approval."
+            summary = approval_text(task.type, "")
         elif now_in is Phase.OVERDUE:
-            summary = f"Your {task.type} takes longer than expected, and goes on."
+            summary = f"Your {named(task.type)} takes longer than expected, and goes on."
         else:
-            summary = f"Your {task.type} is {status}."
+            summary = f"Your {named(task.type)} is {status}."
         return TaskSummary(
             task_id=task.id,
             task_type=task.type,
@@ -380,7 +417,7 @@ class Toolbox:
     async def _cancel(self, caller: Caller, task: Task) -> CancelRequested:
         found = await self.cancel(caller, task)
         over = found.state in FINAL
-        message = f"Your {task.type} was canceled." if over else "It was asked to stop."
+        message = f"Your {named(task.type)} was canceled." if over else "It was asked to stop."
         return CancelRequested(task_id=task.id, status=self._words[phase(found)], message=message)
 
 
@@ -412,7 +449,7 @@ def _acknowledgment(task: Task) -> str:
     else:
         goes_on = "It goes on in the background"
     return (
-        f"Your {task.type} is under way. {goes_on}, and you will be told when it is done. "
+        f"Your {named(task.type)} is under way. {goes_on}, and you will be told when it is done. "
         f"Its task id is {task.id}."
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from socket import gethostname
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
 from celery import signals
@@ -20,6 +20,7 @@ from onward.core.errors import LedgerUnavailable
 from onward.errors import OnwardError
 from onward.logs import speak_through_logging
 from onward.settings import Settings, as_given
+from onward.tracing import worker_spans
 from onward.workers.celery.host import TRANSPORT, CeleryHost, HostThread
 from onward.workers.celery.services import services_of
 from onward.workers.celery.wiring import (
@@ -32,6 +33,9 @@ from onward.workers.celery.wiring import (
     wake_queue,
 )
 from onward.workers.ledger.worker import Membership
+
+if TYPE_CHECKING:
+    from onward.tracing.exporting import WorkerSpans
 
 log = structlog.get_logger("onward.celery")
 
@@ -65,6 +69,7 @@ class _Process:
 
     def __init__(self) -> None:
         self._host: HostThread | None = None
+        self._spans: WorkerSpans | None = None
         self._pid = 0
         self.main = 0  # process id of the worker that others are forked from
         self.reads: frozenset[str] | None = None  # the Celery queues that this worker reads
@@ -80,6 +85,7 @@ class _Process:
         services = services_of(settings)
         queues = [name for name in services if self.reads is None or wake_queue(name) in self.reads]
         self._pid = os.getpid()
+        self._spans = worker_spans()
         url, name = ledger_url(settings), f"{node}/{self._pid}"
         membership = Membership(name, TRANSPORT, queues, slots)
         self._host = HostThread(lambda: CeleryHost(settings, url, membership, services))
@@ -88,6 +94,8 @@ class _Process:
         host, self._host = self._host, None
         if host is not None and self._pid == os.getpid():
             host.close(settings.drain_ms)
+            if self._spans is not None:
+                self._spans.close()
 
 
 _process = _Process()

@@ -69,7 +69,7 @@ class CeleryHost:
             log.warning("woken for a queue that is not served here", queue=queue)
             return
         await self._worker.backend.maintain()  # before the first claim: our clock is the ledger's
-        await self._dispatcher.pressure.weigh()
+        await self._worker.weigh()
         if self._closing.is_set():  # meanwhile: `close` drains only the runs that had begun
             return
         number = next(n for n in range(len(self._runs) + 1) if n not in self._runs)

@@ -15,9 +15,8 @@ from onward.core.contract import LeaseStatus
 from onward.core.dispatch import Dispatcher
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Failed, Lost, Outcome, Released, Succeeded
-from onward.core.policy import transient
 from onward.core.task import Claimed, Note, TaskId, encode
-from onward.faults import Fault
+from onward.faults import Fault, transient
 from onward.workers.http.call import CANCEL_S, OutboundHttp, Unreached
 from onward.workers.http.choice import Choice
 from onward.workers.http.registry import HttpWorker, Registry

@@ -14,6 +14,7 @@ from onward.client.failures import MEANT
 from onward.client.service import Service
 from onward.core.errors import Conflict, Invalid, NotLetIn
 from onward.core.task import Claimed
+from onward.services.catalog import RENEW_MS
 from onward.settings import Settings
 from onward.workers.ledger.worker import LedgerWorker, Membership
 from onward.workers.roster import group_queue
@@ -25,12 +26,13 @@ log = structlog.get_logger("onward.worker")
 class LedgerTransport:
     """How tasks come from the ledger to the functions of one process, and answers go back."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 all but the settings by keyword
         self,
         settings: Settings,
         *,
         name: str,
         slots: int,
+        most: Mapping[str, int],
         services: Mapping[str, Service],
         groups: Mapping[str, Service],
         queues: Sequence[str] = (),
@@ -47,6 +49,7 @@ class LedgerTransport:
             worker=name,
             queues=queues,
             slots=slots,
+            most=most,
             keeps=self._worker.executor.in_thread,
         )
         self._worker.executor.on_failure = _log_failure
@@ -65,6 +68,7 @@ class LedgerTransport:
             worker.backend.bell.attach(dispatcher)
             worker.background.every(1, dispatcher.reread)
             worker.background.every(1, dispatcher.pressure.weigh)
+            worker.background.every(RENEW_MS / 1000, worker.catalog.renew)
             worker.background.run(worker.alarm.run())
             self._runner.start()
             self._signed_on = True

@@ -70,6 +70,8 @@ class LedgerWorker:
             breaker=settings.breaker(),
             retry_share=settings.retry_share(),
         )
+        self.catalog = Catalog(self.backend, self.clock)
+        self.catalog.on_bounds = self.dispatcher.pressure.limits.take
         self.alarm = Alarm(self.dispatcher, every_ms=SWEEP_MS)
         self.roster = Roster(self.backend, self.clock)
         self.task_logs = TaskLogs(self.backend.documents, self.clock, on=settings.task_logs == "on")
@@ -118,15 +120,19 @@ class LedgerWorker:
         await self.backend.maintain()
         self.clock.adopt()
         await self._declare()
-        await self.dispatcher.pressure.weigh()  # before a claim: what is paused is not claimed
+        await self.weigh()  # before a claim: what is paused or at its limit is not claimed
         await self.roster.beat()
         await self.roster.join(self.roster.member(*self._membership), set_draining)
 
+    async def weigh(self) -> None:
+        """What is to be gone easy on, as every process on this ledger knows it."""
+        await self.catalog.refreshed()
+        await self.dispatcher.pressure.weigh()
+
     async def _declare(self) -> None:
-        catalog = Catalog(self.backend, self.clock)
         for service in self._services.values():
             try:
-                await catalog.declare(msgspec.convert(service.declaration(), Declared))
+                await self.catalog.declare(msgspec.convert(service.declaration(), Declared))
             except OnwardError as error:
                 log.warning("not declared", service=service.name, error=str(error))
 

@@ -23,7 +23,7 @@ from onward.core.task import Claimed, Json, TaskId, encode
 from onward.core.trace import handed_on
 from onward.faults import Fault, unknown_service
 from onward.pace import PROGRESS_EVERY_S, Pace
-from onward.tracing import inside
+from onward.tracing import handling
 from onward.wire.logs import LogRecord
 from onward.workers.roster import group_of
 from onward.workers.task_logs import TaskLogs
@@ -169,15 +169,11 @@ class LocalExecutor:
         assert execution is not None  # noqa: S101 executors run in a task of their own
         # By attempt: stopping a lost one must not stop the one after it.
         self._running[task.id, task.fence] = LocalExecution(service, context, execution)
-        traceparent = handed_on(task)
         try:
             if self._logs is not None:
                 outcome = await self._logged(service, task, context, self._logs)
-            elif traceparent is None:
-                outcome = await self._call(service, task, context)
             else:
-                with inside(traceparent):
-                    outcome = await self._call(service, task, context)
+                outcome = await self._call(service, task, context)
         finally:
             del self._running[task.id, task.fence]
         if context.has_progress:
@@ -195,7 +191,7 @@ class LocalExecutor:
 
         lines = TaskLog(task.id, task.attempt, keep if logs.on else None)
         try:
-            with inside(handed_on(task)), lines.around():
+            with lines.around():
                 return await self._call(service, task, context, lines)
         finally:
             await lines.close()
@@ -208,7 +204,8 @@ class LocalExecutor:
         lines: TaskLog | None = None,
     ) -> Outcome:
         try:
-            return Succeeded(await service.call(task.payload, context, threads=self._threads))
+            with handling(handed_on(task), task.type, task.id, task.attempt):
+                return Succeeded(await service.call(task.payload, context, threads=self._threads))
         except asyncio.CancelledError:
             execution = asyncio.current_task()
             assert execution is not None  # noqa: S101 as above

@@ -269,6 +269,7 @@ class Session:
             worker=worker,
             queues=queues,
             slots=frame.concurrency,
+            most=frame.most,
         )
         try:
             await self.rights.declare(frame.declare)

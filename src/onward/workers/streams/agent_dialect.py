@@ -1,7 +1,7 @@
 """The agents' streams (S2): each task is in an envelope, read by every service and done by one.
 
-Decides what an envelope holds and which errors are retried. Never which service is meant: a service
-picks its own types out, and acknowledges the rest unread.
+Decides what an envelope holds and which errors are retried. On the common stream a service picks
+its own types out, and acknowledges the rest unread; on a service's own stream all is for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from onward.core.policy import TRANSIENT
 from onward.core.task import Claimed, Instant, Json, Note, Priority, Task, encode
 from onward.core.trace import stored
 from onward.faults import Fault, bounded_delay
-from onward.wire.streams import Fields
+from onward.wire.streams import (
+    AGENTS_PREFIX,
+    COMPLETED,
+    CREATE,
+    DEAD,
+    FAILED,
+    TIMEOUT,
+    Fields,
+    own_stream,
+)
 from onward.wire.times import iso
 from onward.workers.streams.dialects import (
     ORIGIN,
@@ -39,10 +48,6 @@ LONGEST_TIMEOUT_S = 10 * 365 * 24 * 3600
 USUAL_TIMEOUT_S = 300  # where none is set: a number for its readers, which ends and tells nothing
 ANSWERED = "task.answered"
 
-PREFIX = "agent:stream:"
-CREATE, COMPLETED, FAILED, TIMEOUT, DEAD = (
-    f"{PREFIX}task.{word}" for word in ("create", "completed", "failed", "timeout", "dlq")
-)
 OWN_GROUP, AGENTS_GROUP = "onward", "agent-group"
 
 _JSON = frozenset({"params", "result", "error"})  # kept as JSON even where they are texts
@@ -144,6 +149,7 @@ AGENT_STREAMS = Dialect(
     answer=_answer,
     adopt=_adopt,
     flaw=lambda fields: None if fields.get("task_type") else "an event without task_type",
+    own=own_stream,
 )
 
 
@@ -152,7 +158,7 @@ def envelope(stream: str, of: str, at: Instant, data: Mapping[str, Any]) -> Fiel
     made = uuid.UUID(bytes=hashlib.sha256(f"{stream}:{of}".encode()).digest()[:16], version=4)
     return {
         "event_id": str(made),
-        "event_type": stream.removeprefix(PREFIX),
+        "event_type": stream.removeprefix(AGENTS_PREFIX),
         "timestamp": iso(at),
         "data": encode(data),
     }

@@ -3,12 +3,13 @@
 Facts and steps, no decisions; those are in feed.py and collect.py. Nothing here knows the ledger. A
 step that must be atomic is one script. Where several groups read each entry (docs/adr/0012), it is
 under way while it is pending in any of them, and all have let it go once it is pending in none.
+Tasks may be on several streams, a service's own among them (docs/adr/0080): each on one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,8 +41,21 @@ class StreamConnections(msgspec.Struct, frozen=True):
     tally: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
 
 
+Order = tuple[int, int]
+
+
+class EntryId(NamedTuple):
+    stream: str
+    id: str
+
+    @property
+    def order(self) -> Order:
+        ms, _, n = self.id.partition("-")
+        return int(ms), int(n or 0)
+
+
 class StreamEntry(NamedTuple):
-    entry: str
+    entry: EntryId
     fields: Fields
     event: str  # the id in its envelope; without one, the entry's own
 
@@ -53,22 +67,29 @@ class PendingEntry(NamedTuple):
     idle_ms: int
 
 
-Order = tuple[int, int]
-
-
-class ReadPositions(NamedTuple):
-    """The last entry that all groups have been given, and the last that any has."""
-
-    all: Order
-    any: Order
-
-
 NOWHERE: Order = (0, 0)
 
 
-def order(entry: str) -> Order:
-    ms, _, n = entry.partition("-")
-    return int(ms), int(n or 0)
+class ReadPositions(NamedTuple):
+    """By stream: the last entry that all groups have been given, and the last that any has."""
+
+    last: Mapping[str, tuple[Order, Order]]
+
+    def all_had(self, entry: EntryId) -> bool:
+        return entry.order <= self.last.get(entry.stream, (NOWHERE, NOWHERE))[0]
+
+    def any_had(self, entry: EntryId) -> bool:
+        return entry.order <= self.last.get(entry.stream, (NOWHERE, NOWHERE))[1]
+
+
+class Readers(NamedTuple):
+    """Who does the work of a stream of tasks, as last read."""
+
+    groups: Sequence[str]
+    lively: bool  # one of them has a consumer
+
+
+NOBODY = Readers((), lively=False)
 
 
 # Not an entry that a consumer has: its next heartbeat would fail.
@@ -105,19 +126,48 @@ class Channel:
         self._redis = connections.calls
         self._blocking = connections.blocking
         self._tally = connections.tally
-        self._tasks = dialect.tasks
         self._occupied = f"onward:fed:{dialect.name}"
-        self.groups: Sequence[str] = ()  # those that do the work, as last read
+        self._own: Sequence[str] = ()  # streams of single services that are fed and read, too
+        self._readers: Mapping[str, Readers] = {}
 
     async def prepare(self) -> None:
         """Groups begin at the start of their stream: what is there already is to be done too."""
         for stream, group in self.dialect.groups:
-            try:
-                await self._redis.xgroup_create(stream, group, id="0", mkstream=True)
-            except ResponseError as error:
-                if "BUSYGROUP" not in str(error):
-                    raise
+            await self._create_group(stream, group)
+        for stream in self._own:
+            await self._create_group(stream, self.dialect.own_group)
         await self.delivered()
+
+    async def _create_group(self, stream: str, group: str) -> None:
+        try:
+            await self._redis.xgroup_create(stream, group, id="0", mkstream=True)
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+    # Which streams there are.
+
+    @property
+    def task_streams(self) -> Sequence[str]:
+        return [self.dialect.tasks, *self._own]
+
+    def readers(self, stream: str) -> Readers:
+        return self._readers.get(stream, NOBODY)
+
+    async def join_own(self, needed: Iterable[str], wanted: Iterable[str]) -> None:
+        """From now on these are fed and read, too: all that are needed, and those of the wanted
+        ones that a service has made, or that were joined before."""
+        streams = dict.fromkeys(needed, True) | dict.fromkeys(self._own, True)
+        asked = [stream for stream in wanted if stream not in streams]
+        pipe = self._redis.pipeline(transaction=False)
+        for stream in asked:
+            _ = pipe.exists(stream)
+        made = await pipe.execute() if asked else []
+        streams |= {stream: True for stream, is_there in zip(asked, made, strict=True) if is_there}
+        for stream in streams:
+            if stream not in self._own:
+                await self._create_group(stream, self.dialect.own_group)
+        self._own = list(streams)
 
     async def occupy(self, ledger: str) -> str | None:
         """Takes the streams for this ledger for a while, or returns the ledger that has them."""
@@ -131,97 +181,125 @@ class Channel:
 
     async def entries(self) -> AsyncIterator[Sequence[StreamEntry]]:
         """A page at a time: a stream may be longer than fits into memory."""
-        start = "-"
-        while True:
-            rows = await self._redis.xrange(self._tasks, start, "+", count=ENTRIES) or ()
-            found = [self._row(entry, fields) for entry, fields in rows]
-            yield found
-            if len(found) < ENTRIES:
-                return
-            start = "(" + found[-1].entry
+        for stream in self.task_streams:
+            start = "-"
+            while True:
+                rows = await self._redis.xrange(stream, start, "+", count=ENTRIES) or ()
+                found = [self._row(stream, entry, fields) for entry, fields in rows]
+                yield found
+                if len(found) < ENTRIES:
+                    break
+                start = "(" + found[-1].entry.id
 
-    async def row(self, entry: str) -> StreamEntry | None:
-        rows = await self._redis.xrange(self._tasks, entry, entry) or ()
-        return next((self._row(*row) for row in rows), None)
+    async def row(self, entry: EntryId) -> StreamEntry | None:
+        rows = await self._redis.xrange(entry.stream, entry.id, entry.id) or ()
+        return next((self._row(entry.stream, *row) for row in rows), None)
 
     async def length(self) -> int:
-        return int(await self._redis.xlen(self._tasks))
+        pipe = self._redis.pipeline(transaction=False)
+        for stream in self.task_streams:
+            _ = pipe.xlen(stream)
+        return sum(await pipe.execute())
 
-    async def pending(self) -> dict[str, PendingEntry]:
+    async def pending(self) -> dict[EntryId, PendingEntry]:
         """By entry, the consumer with the latest heartbeat; the server if there is no other."""
-        found: dict[str, PendingEntry] = {}
-        for group in self.groups:
-            for entry, taken in (await self._pending(group)).items():
+        found: dict[EntryId, PendingEntry] = {}
+        for stream, group in self._groups():
+            for entry, taken in (await self._pending(stream, group)).items():
                 other = found.get(entry)
                 if other is None or _rank(taken) < _rank(other):
                     found[entry] = taken
         return found
 
-    async def _pending(self, group: str, consumer: str | None = None) -> dict[str, PendingEntry]:
-        found: dict[str, PendingEntry] = {}
+    async def _pending(
+        self, stream: str, group: str, consumer: str | None = None
+    ) -> dict[EntryId, PendingEntry]:
+        found: dict[EntryId, PendingEntry] = {}
         start = "-"
         while True:
             rows = await self._redis.xpending_range(
-                self._tasks, group, start, "+", PAGE, consumername=consumer
+                stream, group, start, "+", PAGE, consumername=consumer
             )
-            found.update(_taken(rows))
+            found.update(_taken(stream, rows))
             if len(rows) < PAGE:
                 return found
             start = "(" + text_of(rows[-1]["message_id"])
 
-    async def is_taken(self, entry: str) -> bool:
-        for group in self.groups:
-            if await self._redis.xpending_range(self._tasks, group, entry, entry, 1):
+    async def is_taken(self, entry: EntryId) -> bool:
+        for group in self.readers(entry.stream).groups:
+            if await self._redis.xpending_range(entry.stream, group, entry.id, entry.id, 1):
                 return True
         return False
 
-    async def was_read(self, entry: str) -> bool:
+    async def was_read(self, entry: EntryId) -> bool:
         """Whether a consumer has it, or has acknowledged it."""
         if await self.is_taken(entry):
             return True
         reach = await self.delivered()
         # On a stream that all services read, it counts only once each of them has read so far.
-        return order(entry) <= (reach.all if self.dialect.shared else reach.any)
+        return reach.all_had(entry) if self.dialect.shared else reach.any_had(entry)
 
     async def delivered(self) -> ReadPositions:
         """How far the groups have read; also reads again which groups there are."""
-        infos = [
-            info
-            for info in await self._redis.xinfo_groups(self._tasks)
-            if self.dialect.serves(text_of(info["name"]))
-        ]
-        self.groups = [text_of(info["name"]) for info in infos]
-        if not infos and not self.dialect.shared:
-            raise ResponseError("NOGROUP the group was deleted")
-        # A group without consumers is a service that is gone, or not started yet.
-        lively = [info for info in infos if info["consumers"]] or infos
-        ends = [order(text_of(info["last-delivered-id"])) for info in lively]
-        return ReadPositions(min(ends, default=NOWHERE), max(ends, default=NOWHERE))
+        streams = self.task_streams
+        pipe = self._redis.pipeline(transaction=False)
+        for stream in streams:
+            _ = pipe.xinfo_groups(stream)
+        replies: Sequence[Any] = await pipe.execute()
+        readers: dict[str, Readers] = {}
+        last: dict[str, tuple[Order, Order]] = {}
+        for stream, reply in zip(streams, replies, strict=True):
+            infos = [info for info in reply if self.dialect.serves(text_of(info["name"]))]
+            if not infos and not self.dialect.shared:
+                raise ResponseError("NOGROUP the group was deleted")
+            # A group without consumers is a service that is gone, or not started yet.
+            lively = [info for info in infos if info["consumers"]]
+            readers[stream] = Readers([text_of(info["name"]) for info in infos], bool(lively))
+            ends = [
+                EntryId(stream, text_of(info["last-delivered-id"])).order
+                for info in lively or infos
+            ]
+            last[stream] = min(ends, default=NOWHERE), max(ends, default=NOWHERE)
+        self._readers = readers
+        return ReadPositions(last)
+
+    def _groups(self) -> Iterator[tuple[str, str]]:
+        for stream, readers in self._readers.items():
+            for group in readers.groups:
+                yield stream, group
 
     # Writing and deleting.
 
-    async def add(self, entries: Sequence[Fields]) -> list[str]:
+    async def add(self, entries: Sequence[tuple[str, Fields]]) -> list[EntryId]:
+        """Each on the stream that it names."""
         pipe = self._redis.pipeline(transaction=False)
-        for entry in entries:
+        for stream, entry in entries:
             fields: dict[Any, Any] = dict(entry)
-            _ = pipe.xadd(self._tasks, fields)
-        added = [text_of(entry) for entry in await pipe.execute()]
-        self._tally[self._tasks, "published"] += len(added)
-        for entry, id in zip(entries, added, strict=True):
-            log.debug("Event published", stream=self._tasks, event_id=entry.get("event_id", id))
+            _ = pipe.xadd(stream, fields)
+        added: list[EntryId] = []
+        for (stream, entry), id in zip(entries, await pipe.execute(), strict=True):
+            added.append(EntryId(stream, text_of(id)))
+            self._tally[stream, "published"] += 1
+            name = entry.get("event_id", added[-1].id)
+            log.debug("Event published", stream=stream, event_id=name)
         return added
 
-    async def drop(self, entries: Sequence[str]) -> Sequence[None]:
+    async def drop(self, entries: Sequence[EntryId]) -> Sequence[None]:
+        by_stream: dict[str, list[str]] = {}
+        for entry in entries:
+            by_stream.setdefault(entry.stream, []).append(entry.id)
         pipe = self._redis.pipeline(transaction=True)
-        for group in self.groups:
-            _ = pipe.xack(self._tasks, group, *entries)
-        _ = pipe.xdel(self._tasks, *entries)
+        for stream, ids in by_stream.items():
+            for group in self.readers(stream).groups:
+                _ = pipe.xack(stream, group, *ids)
+            _ = pipe.xdel(stream, *ids)
         await pipe.execute()
         return [None] * len(entries)
 
-    async def withdraw(self, entry: str) -> bool:
+    async def withdraw(self, entry: EntryId) -> bool:
         """Deletes it, unless a consumer has it."""
-        return bool(await self._script(_WITHDRAW, entry, *self.groups))
+        groups = self.readers(entry.stream).groups
+        return bool(await self._script(entry.stream, _WITHDRAW, entry.id, *groups))
 
     async def mark(self, key: str, seconds: int) -> None:
         """Sets a key that a worker looks for."""
@@ -232,17 +310,17 @@ class Channel:
 
     # Reclaiming.
 
-    async def claim_idle(self, min_idle_ms: int) -> dict[str, PendingEntry]:
+    async def claim_idle(self, min_idle_ms: int) -> dict[EntryId, PendingEntry]:
         """Claims the entries of consumers that have been silent for so long, and returns what these
         were. OURSELVES: a sweep ended after claiming it, and the consumer before is not known."""
-        found: dict[str, PendingEntry] = {}
-        for group in self.groups:
-            claimed = await self._claim_idle(group, min_idle_ms)
-            for entry, taken in (await self._pending(group, OURSELVES)).items():
+        found: dict[EntryId, PendingEntry] = {}
+        for stream, group in self._groups():
+            claimed = await self._claim_idle(stream, group, min_idle_ms)
+            for entry, taken in (await self._pending(stream, group, OURSELVES)).items():
                 before = claimed.get(entry, taken)
                 if entry not in found or _rank(before) < _rank(found[entry]):
                     found[entry] = before
-        if found and len(self.groups) > 1:  # idle in one group, under way in another
+        if found and self.dialect.shared:  # idle in one group, under way in another
             held = await self.pending()
             found = {
                 entry: before
@@ -251,8 +329,10 @@ class Channel:
             }
         return found
 
-    async def _claim_idle(self, group: str, min_idle_ms: int) -> dict[str, PendingEntry]:
-        found: dict[str, PendingEntry] = {}
+    async def _claim_idle(
+        self, stream: str, group: str, min_idle_ms: int
+    ) -> dict[EntryId, PendingEntry]:
+        found: dict[EntryId, PendingEntry] = {}
         cursor: Any = "0-0"
         try:
             while True:
@@ -260,44 +340,43 @@ class Channel:
                 # worker could take an entry and fall silent meanwhile, and would not be seen.
                 pipe = self._redis.pipeline(transaction=True)
                 _ = pipe.xpending_range(
-                    self._tasks, group, text_of(cursor), "+", CLAIMED, idle=min_idle_ms
+                    stream, group, text_of(cursor), "+", CLAIMED, idle=min_idle_ms
                 )
                 # Not JUSTID: redis-py drops the cursor from that reply.
-                _ = pipe.xautoclaim(
-                    self._tasks, group, OURSELVES, min_idle_ms, cursor, count=CLAIMED
-                )
+                _ = pipe.xautoclaim(stream, group, OURSELVES, min_idle_ms, cursor, count=CLAIMED)
                 before, (cursor, *_) = await pipe.execute()
-                found.update(_taken(before))
+                found.update(_taken(stream, before))
                 # One call looks at 1,000 entries: an idle one may stand behind as many fresh ones.
                 if text_of(cursor) == "0-0":
                     return found
         except ResponseError as error:
             if "unknown command" not in str(error).lower():
                 raise
-            return {**found, **await self._claim_listed(group, min_idle_ms)}
+            return {**found, **await self._claim_listed(stream, group, min_idle_ms)}
 
-    async def _claim_listed(self, group: str, min_idle_ms: int) -> dict[str, PendingEntry]:
+    async def _claim_listed(
+        self, stream: str, group: str, min_idle_ms: int
+    ) -> dict[EntryId, PendingEntry]:
         """The same with XPENDING and XCLAIM, on a server without XAUTOCLAIM (S1-6)."""
-        pending = await self._pending(group)
+        pending = await self._pending(stream, group)
         idle: list[Any] = [
-            entry for entry, taken in pending.items() if taken.idle_ms >= min_idle_ms
+            entry.id for entry, taken in pending.items() if taken.idle_ms >= min_idle_ms
         ]
         if not idle:
             return {}
         # An entry that a consumer has touched since is no longer idle, and stays with it.
-        claimed = await self._redis.xclaim(
-            self._tasks, group, OURSELVES, min_idle_ms, idle, justid=True
-        )
-        return {text_of(entry): pending[text_of(entry)] for entry in claimed}
+        claimed = await self._redis.xclaim(stream, group, OURSELVES, min_idle_ms, idle, justid=True)
+        named = [EntryId(stream, text_of(entry)) for entry in claimed]
+        return {entry: pending[entry] for entry in named}
 
     # Cleaning up.
 
     async def dismiss(self, idle_ms: int) -> None:
         """Deletes consumers that have no entry and have been silent for so long."""
-        for group in self.groups:
-            for consumer in await self._redis.xinfo_consumers(self._tasks, group):
+        for stream, group in self._groups():
+            for consumer in await self._redis.xinfo_consumers(stream, group):
                 if consumer["pending"] == 0 and consumer["idle"] >= idle_ms:
-                    await self._script(_DISMISS, group, text_of(consumer["name"]))
+                    await self._script(stream, _DISMISS, group, text_of(consumer["name"]))
 
     async def trim(self, now: Instant) -> None:
         """By age, and never the stream of tasks: a bound on length would delete pending entries."""
@@ -307,7 +386,7 @@ class Channel:
     # Reading in the server's own group.
 
     async def read(self, start: str, *, block: bool) -> list[tuple[str, list[StreamEntry]]]:
-        streams: dict[Any, Any] = dict.fromkeys(self.dialect.read, start)
+        streams: dict[Any, Any] = dict.fromkeys([*self.dialect.read, *self._own], start)
         redis = self._blocking if block else self._redis
         reply: Any = await redis.xreadgroup(
             self.dialect.own_group,
@@ -317,8 +396,8 @@ class Channel:
             block=BLOCK_MS if block else None,
         )
         found = [
-            (text_of(stream), [self._row(entry, fields) for entry, fields in rows])
-            for stream, rows in reply or ()
+            (name, [self._row(name, entry, fields) for entry, fields in rows])
+            for name, rows in ((text_of(stream), rows) for stream, rows in reply or ())
             if rows
         ]
         for stream, rows in found:
@@ -329,7 +408,7 @@ class Channel:
 
     async def done(self, stream: str, rows: Sequence[StreamEntry]) -> None:
         """Acknowledges them, and deletes them where no one else reads the stream."""
-        entries = [row.entry for row in rows]
+        entries = [row.entry.id for row in rows]
         pipe = self._redis.pipeline(transaction=True)
         _ = pipe.xack(stream, self.dialect.own_group, *entries)
         if stream in self.dialect.consumed:
@@ -339,17 +418,18 @@ class Channel:
         for row in rows:
             log.debug("Event acknowledged", stream=stream, event_id=row.event)
 
-    def _row(self, entry: Any, fields: Any) -> StreamEntry:
-        name, plain = text_of(entry), fields_of(fields)
-        return StreamEntry(name, self.dialect.opened(plain), plain.get("event_id", name))
+    def _row(self, stream: str, entry: Any, fields: Any) -> StreamEntry:
+        id, plain = text_of(entry), fields_of(fields)
+        event = plain.get("event_id", id)
+        return StreamEntry(EntryId(stream, id), self.dialect.opened(plain), event)
 
-    async def _script(self, source: str, *arguments: str) -> Any:
-        return await self._redis.eval(source, 1, self._tasks, *arguments)
+    async def _script(self, stream: str, source: str, *arguments: str) -> Any:
+        return await self._redis.eval(source, 1, stream, *arguments)
 
 
-def _taken(rows: Iterable[Mapping[str, Any]]) -> dict[str, PendingEntry]:
+def _taken(stream: str, rows: Iterable[Mapping[str, Any]]) -> dict[EntryId, PendingEntry]:
     return {
-        text_of(row["message_id"]): PendingEntry(
+        EntryId(stream, text_of(row["message_id"])): PendingEntry(
             text_of(row["consumer"]), int(row["time_since_delivered"])
         )
         for row in rows

@@ -25,7 +25,7 @@ from onward.faults import Fault
 from onward.services.declarations import Declarations, as_declared
 from onward.wire.streams import Fields
 from onward.workers.roster import Roster
-from onward.workers.streams.channel import OURSELVES, Channel, StreamEntry, order
+from onward.workers.streams.channel import OURSELVES, Channel, EntryId, StreamEntry
 from onward.workers.streams.dialects import (
     DEAD_LETTER_S,
     StreamAnswer,
@@ -41,7 +41,7 @@ PAGE = 256
 PAUSE_S = 0.25
 
 # By task: its entry, or None if only its answer is known, and the fields of either.
-Foreign = Mapping[TaskId, tuple[str | None, Fields]]
+Foreign = Mapping[TaskId, tuple[EntryId | None, Fields]]
 REUSED_KEY = "its idempotency_key was used before, with another tool or payload"
 
 AWAY = (RedisError, OSError, LedgerUnavailable)
@@ -102,7 +102,7 @@ class Collector:
         count = 0
         for stream, rows in await self._channel.read(start, block=block):
             count += len(rows)
-            if stream == self._dialect.tasks:
+            if stream in self._channel.task_streams:
                 await self.meet(rows)
                 done = list(rows)
             else:
@@ -131,7 +131,7 @@ class Collector:
 
     async def _in_order(
         self, answers: Sequence[tuple[StreamEntry, StreamAnswer]], hopeless: Collection[TaskId]
-    ) -> list[str]:
+    ) -> list[EntryId]:
         """One task's answers, in their order: the first one counts. Returns those left over."""
         for at, (_, answer) in enumerate(answers):
             if answer.task in hopeless and isinstance(answer.outcome, Failed):
@@ -201,7 +201,7 @@ class Collector:
             return fence
         if await self._channel.is_taken(entry):
             return fence
-        if order(entry) <= (await self._channel.delivered()).any:
+        if (await self._channel.delivered()).any_had(entry):
             return fence
         return fence - 1  # no consumer has this entry yet: the answer is to an earlier one
 
@@ -265,7 +265,7 @@ class Collector:
             ]
             await asyncio.gather(*map(self._dispatcher.extend, renewals))
 
-    async def find(self, entry: str) -> Offer | None:
+    async def find(self, entry: EntryId) -> Offer | None:
         """The offer of an entry that has none here yet: its worker was quicker than the reply to
         writing it, or than the reading of an entry that another program wrote."""
         row = await self._channel.row(entry)
@@ -284,8 +284,8 @@ class Collector:
     async def _meet(self, rows: Sequence[StreamEntry]) -> None:
         ids = [self._id_of(row) for row in rows]
         tasks = await self._tasks.look(ids)
-        foreign: dict[TaskId, tuple[str | None, Fields]] = {}
-        over: list[str | None] = []
+        foreign: dict[TaskId, tuple[EntryId | None, Fields]] = {}
+        over: list[EntryId | None] = []
         for id, (entry, fields, _), task in zip(ids, rows, tasks, strict=True):
             if task is None:
                 if id in foreign:
@@ -301,7 +301,7 @@ class Collector:
     def _id_of(self, row: StreamEntry) -> TaskId:
         """The task's id, or one made from an entry that has none: the same at each reading."""
         id = row.fields.get("task_id", "")
-        return id if is_id(id) else f"{self._dialect.name}-{row.entry}"
+        return id if is_id(id) else f"{self._dialect.name}-{row.entry.id}"
 
     def _is_current(self, task: Task, fields: Fields) -> bool:
         if task.state is not State.RUNNING:
@@ -316,7 +316,7 @@ class Collector:
         tried = fields.get("retry_count", "")
         return tried.isdigit() and int(tried) > offer.claimed.failures
 
-    def _take_up(self, entry: str, task: Task) -> str | None:
+    def _take_up(self, entry: EntryId, task: Task) -> EntryId | None:
         """Records its offer; returns the entry that this one replaces."""
         offer = Offer(entry, as_claimed(task))
         if task.lease_until is not None and self._offers.of(task.id) is None:
@@ -331,7 +331,7 @@ class Collector:
 
     async def _adopt(self, foreign: Foreign) -> None:
         now = self._dispatcher.clock.now()
-        adopted: list[tuple[str | None, Task]] = []
+        adopted: list[tuple[EntryId | None, Task]] = []
         flaws: dict[TaskId, Fault] = {}
         for id, (entry, fields) in foreign.items():
             task = self._dialect.adopt({**fields, "task_id": id}, now)
@@ -348,7 +348,7 @@ class Collector:
         if adopted:
             await self._enter(adopted, flaws)
 
-    async def _is_guarded(self, entry: str, task: Task, flaws: dict[TaskId, Fault]) -> bool:
+    async def _is_guarded(self, entry: EntryId, task: Task, flaws: dict[TaskId, Fault]) -> bool:
         """Whether it waits for approval instead; a payload that does not fit is a flaw."""
         try:
             payload = msgspec.json.decode(task.payload)
@@ -371,11 +371,11 @@ class Collector:
         return True
 
     async def _enter(
-        self, adopted: Sequence[tuple[str | None, Task]], flaws: dict[TaskId, Fault]
+        self, adopted: Sequence[tuple[EntryId | None, Task]], flaws: dict[TaskId, Fault]
     ) -> None:
         fates = await self._insert([(task, self._key(task)) for _, task in adopted])
         again: list[Task] = []
-        there: list[tuple[str | None, Task]] = []
+        there: list[tuple[EntryId | None, Task]] = []
         for (entry, task), fate in zip(adopted, fates, strict=True):
             if fate is not Fate.FRESH:
                 if fate is Fate.KNOWN and await self._take_back(entry):
@@ -406,7 +406,7 @@ class Collector:
         receipts = (await self._tasks.insert(submissions, (), now=now)).receipts
         return [receipt.fate for receipt in receipts]
 
-    async def _take_back(self, entry: str | None) -> bool:
+    async def _take_back(self, entry: EntryId | None) -> bool:
         # A quick worker may have acknowledged it, with its answer on the way: if the entry were
         # deleted, that answer would belong to a task that is not in the ledger.
         if entry is None or await self._channel.was_read(entry):

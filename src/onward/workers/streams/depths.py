@@ -1,7 +1,7 @@
 """How long the streams are and how far each group has read, for /metrics and /health (S2-10, S3-7).
 
-Two round trips each, however long the streams are. Reads only the streams that the dialects name,
-so the number of series is bounded: a session's own stream is never among them.
+Two round trips each, however long the streams are. Reads the streams that the dialects name, and
+those of declared services: the number of series is bounded, and no session's own is among them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from onward.services.catalog import Declared
 from onward.wire.streams import text_of
 from onward.workers.streams.channel import OURSELVES, StreamConnections
-from onward.workers.streams.dialects import Dialect
+from onward.workers.streams.dialects import Dialect, own_streams
 
 MOST_GROUPS = 64  # of one stream; of more, those furthest behind
 FAR = 1_000  # a lag is counted up to here
@@ -36,9 +37,15 @@ class Group(msgspec.Struct):
     silent_ms: int | None = None  # since the last sign of life for any of the pending ones
 
 
-async def read(connections: StreamConnections, dialects: Sequence[Dialect]) -> Depths:
+async def read(
+    connections: StreamConnections, dialects: Sequence[Dialect], services: Sequence[Declared]
+) -> Depths:
     streams = list(
-        dict.fromkeys(name for one in dialects for name in (one.tasks, *one.read, *one.kept_ms))
+        dict.fromkeys(
+            name
+            for one in dialects
+            for name in (*_task_streams(one, services), *one.read, *one.kept_ms)
+        )
     )
     pipe = connections.calls.pipeline(transaction=False)
     for stream in streams:
@@ -75,22 +82,30 @@ async def _look_closer(connections: StreamConnections, groups: Sequence[Group]) 
             group.silent_ms = max(idle, default=None)
 
 
-async def consumers(connections: StreamConnections, dialects: Sequence[Dialect]) -> int:
+async def consumers(
+    connections: StreamConnections, dialects: Sequence[Dialect], services: Sequence[Declared]
+) -> int:
     """How many workers read tasks from the streams. One that is gone counts until its name is
     deleted: a worker that is busy for long, or blocks without a limit, looks the same in Redis.
     """
     pipe = connections.calls.pipeline(transaction=False)
-    for dialect in dialects:
-        _ = pipe.xinfo_groups(dialect.tasks)
+    streams = [(one, name) for one in dialects for name in _task_streams(one, services)]
+    for _, stream in streams:
+        _ = pipe.xinfo_groups(stream)
     replies = await pipe.execute(raise_on_error=False)
     pipe = connections.calls.pipeline(transaction=False)
-    for dialect, infos in zip(dialects, replies, strict=True):
+    for (dialect, stream), infos in zip(streams, replies, strict=True):
         there = () if isinstance(infos, Exception) else infos  # no such stream yet
         for name in [text_of(info["name"]) for info in there]:
             if dialect.serves(name):
-                _ = pipe.xinfo_consumers(dialect.tasks, name)
+                _ = pipe.xinfo_consumers(stream, name)
     names = [text_of(one["name"]) for reply in await pipe.execute() for one in reply]
     return len(names) - names.count(OURSELVES)
+
+
+def _task_streams(dialect: Dialect, services: Sequence[Declared]) -> Sequence[str]:
+    alone, others = own_streams(dialect, services)
+    return list(dict.fromkeys([dialect.tasks, *alone, *others]))
 
 
 def _group(stream: str, info: Mapping[str, Any]) -> Group:

@@ -16,6 +16,7 @@ from onward.core.outcome import Failed, Outcome, Released, Succeeded
 from onward.core.task import Claimed, Instant, Json, Task, TaskId, encode
 from onward.core.trace import handed_on, stored
 from onward.faults import Fault, bounded_delay
+from onward.services.catalog import Declared
 from onward.wire.streams import DEAD_LETTERS, OWN_GROUP, RESULTS, TASKS, WORKERS_GROUP, Fields
 
 LONGEST_ID = 255
@@ -51,6 +52,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         [Fields, Instant], Task | None
     ]  # the task of an entry that another program wrote
     flaw: Callable[[Fields], str | None]  # why no worker could do what such an entry asks for
+    own: Callable[[str], str] | None = None  # the stream of a single service's tasks, by its name
 
 
 def _entry(claimed: Claimed, _: Task | None) -> Fields:
@@ -138,6 +140,18 @@ WORKER_STREAMS = Dialect(
     adopt=_adopt,
     flaw=lambda fields: None if fields.get("tool_name") else "an entry without tool_name",
 )
+
+
+def own_streams(
+    dialect: Dialect, services: Sequence[Declared]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Of the services that no other may read with, and of those that may have one."""
+    if dialect.own is None:
+        return (), ()
+    reached = [one for one in services if one.via == dialect.name]
+    alone = [dialect.own(service.name) for service in reached if service.sensitive]
+    others = [one for one in services if one.sensitive or one in reached]
+    return alone, [dialect.own(service.name) for service in others]
 
 
 def dead_letter_key(task: TaskId, generation: int) -> str:

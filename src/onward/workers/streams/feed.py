@@ -1,4 +1,4 @@
-"""Workers on a Redis stream: tasks are offered there, and their answers collected from there.
+"""Workers on Redis streams: tasks are offered there, and their answers collected from there.
 
 The backlog stays in the ledger; the stream holds only what is offered or under way. An entry that
 no worker has read is *offered*: claimed and fenced, without a lease. It runs once the group's
@@ -26,21 +26,20 @@ from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Lost, Released
 from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Instant, Json, State, as_claimed, encode, new_id
-from onward.services.catalog import Catalog
+from onward.services.catalog import Catalog, Declared
 from onward.services.declarations import Declarations
-from onward.wire.streams import RELEASED, cancel_key
+from onward.wire.streams import RELEASED, Fields, cancel_key
 from onward.workers.roster import Roster, is_service
 from onward.workers.streams.channel import (
     OURSELVES,
     Channel,
-    Order,
+    EntryId,
     PendingEntry,
     ReadPositions,
     StreamConnections,
-    order,
 )
 from onward.workers.streams.collect import AWAY, PAGE, REFUSED, Collector
-from onward.workers.streams.dialects import Dialect
+from onward.workers.streams.dialects import Dialect, own_streams
 from onward.workers.streams.offers import Offer, Offers, net_ms
 
 log = structlog.get_logger("onward.streams")
@@ -67,7 +66,7 @@ class FeedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamFeed:
-    """Feeds one stream and collects its answers, on one server at a time."""
+    """Feeds one dialect's streams and collects the answers, on one server at a time."""
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class StreamFeed:
         self._collector = Collector(
             dispatcher, roster, self._channel, self._offers, declarations, settings.visibility_ms
         )
-        self._adding = Coalescer(self._channel.add, whole=True)
+        self._adding = Coalescer(self._add, whole=True)
         self._reading = Coalescer(self._tasks.get)
         self._waiting_queues: Sequence[str] = ()
         self._sweeps = 0
@@ -128,6 +127,8 @@ class StreamFeed:
         """On every server, on duty or not: its alarm would end the attempts all the same."""
         try:
             async with asyncio.timeout(RENEW_S):
+                alone, others = own_streams(self._dialect, await self._catalog.all())
+                await self._channel.join_own((), [*alone, *others])
                 await self._collector.renew()
         except Exception as error:
             # Whatever is wrong with this Redis or an entry: alarms of all other tasks must ring.
@@ -177,6 +178,7 @@ class StreamFeed:
         return other is None
 
     async def _take_seat(self) -> None:
+        await self._look_for_own_streams(await self._catalog.all())
         await self._channel.prepare()
         self._offers.clear()
         async for rows in self._channel.entries():
@@ -218,15 +220,33 @@ class StreamFeed:
 
     def _queues(self) -> list[str]:
         """Never a type that other workers serve, and nothing while no group could read it."""
-        if not self._channel.groups or monotonic() < self._closed_until:
+        read = {name for name in self._channel.task_streams if self._channel.readers(name).groups}
+        if not read or monotonic() < self._closed_until:
             return []
-        named = [*self._declared, *(name for name in self._settings.types if name != EVERY)]
+        declared = [type_ for type_ in self._declared if self._stream_of(type_, type_) in read]
+        named = [*declared, *(name for name in self._settings.types if name != EVERY)]
         if EVERY in self._settings.types:
             named += [queue for queue in self._waiting_queues if queue not in self._elsewhere]
         free = [
             name for name in named if is_service(name) and not self._roster.served_by_others(name)
         ]
         return list(dict.fromkeys([self._dialect.queue, *free]))
+
+    def _stream_of(self, type_: str, queue: str) -> str:
+        """The service's own, if it has a consumer there, or if no other service may read it."""
+        if self._dialect.own is None:
+            return self._dialect.tasks
+        for service in self._catalog.concerned(type_, queue):
+            stream = self._dialect.own(service.name)
+            if service.sensitive:
+                return stream
+            if service.via == self._dialect.name and self._channel.readers(stream).lively:
+                return stream
+        return self._dialect.tasks
+
+    async def _look_for_own_streams(self, services: Sequence[Declared]) -> None:
+        alone, others = own_streams(self._dialect, services)
+        await self._channel.join_own(alone, others)
 
     # Offering.
 
@@ -237,7 +257,7 @@ class StreamFeed:
         with self._offers.coming(task):
             try:
                 whole = await self._reading.one(task.id) if self._dialect.shared else None
-                entry = await self._adding.one(self._dialect.entry(task, whole))
+                entry = await self._adding.one((task, self._dialect.entry(task, whole)))
             except AWAY as error:
                 # If the entry was written after all, its fence is older than the next offer's.
                 log.warning("not offered", task=task.id, error=repr(error))
@@ -254,6 +274,19 @@ class StreamFeed:
                 offer = Offer(entry, task)
                 offer.worker_slots = worker_slots
                 self._offers.keep(offer)
+
+    async def _add(self, entries: Sequence[tuple[Claimed, Fields]]) -> Sequence[EntryId]:
+        streams: list[str] = []
+        for task, _ in entries:
+            if self._dialect.own is not None:
+                # As new as at its submission: a service may just have been declared sensitive.
+                await self._catalog.of(task.type, task.queue)
+            streams.append(self._stream_of(task.type, task.queue))
+        unknown = [name for name in streams if name not in self._channel.task_streams]
+        if unknown:
+            await self._channel.join_own(unknown, ())
+        fields = [entry for _, entry in entries]
+        return await self._channel.add(list(zip(streams, fields, strict=True)))
 
     def _stop(self, task: Claimed, revoked: bool) -> None:
         self._spawn(self._take_back(task, revoked))
@@ -289,7 +322,7 @@ class StreamFeed:
         pending = await self._channel.pending()
         await self._look_at(pending, reach)
         await self._reclaim()
-        await self._serve(reach.any)
+        await self._serve(reach)
         if self._sweeps % REREAD == 0:
             await self._reread()
             await self._look_for_gaps()
@@ -298,14 +331,14 @@ class StreamFeed:
             await self._channel.trim(self._clock.now())
         self._sweeps += 1
 
-    async def _look_at(self, pending: Mapping[str, PendingEntry], reach: ReadPositions) -> None:
+    async def _look_at(self, pending: Mapping[EntryId, PendingEntry], reach: ReadPositions) -> None:
         now = self._clock.now()
         arrived: list[tuple[Offer, PendingEntry]] = []
         news: list[Coroutine[Any, Any, None]] = []
         for offer in self._offers.all():
-            taken = pending.get(offer.entry or "")
+            taken = None if offer.entry is None else pending.get(offer.entry)
             if taken is None:
-                if offer.entry is None or order(offer.entry) <= reach.all:
+                if offer.entry is None or reach.all_had(offer.entry):
                     news.append(self._acknowledged(offer, now))
             elif taken.consumer in (OURSELVES, RELEASED):
                 continue  # claimed from a silent worker, or handed back: for _reclaim
@@ -380,8 +413,9 @@ class StreamFeed:
                 log.info("reclaimed", task=offer.claimed.id, worker=silent)
                 await self._offers.settle(offer, Lost(_reclaimed(silent, OURSELVES, entry)))
 
-    async def _serve(self, delivered: Order) -> None:
+    async def _serve(self, reach: ReadPositions) -> None:
         services = await self._catalog.all()
+        await self._look_for_own_streams(services)
         ours = [service for service in services if service.via == self._dialect.name]
         others = [service for service in services if service.via not in (ANY, self._dialect.name)]
         self._declared = [type_ for service in ours for type_ in service.task_types]
@@ -393,13 +427,18 @@ class StreamFeed:
             queued = {q for (q, _, state), n in counts.items() if n and state is State.QUEUED}
             self._waiting_queues = sorted(queued)
         queues = tuple(self._queues())
-        if self._offers.worker_slots is None or self._offers.worker_slots.queues == queues:
+        if self._offers.worker_slots is None:
             return
-        self._dispatcher.slots.rearrange(self._offers.worker_slots, queues)
-        for offer in self._offers.all():
-            # Another worker serves it by now, and perhaps none reads the stream.
-            waits = offer.entry is not None and order(offer.entry) > delivered
-            if waits and self._roster.served_by_others(offer.claimed.queue):
+        served = self._offers.worker_slots.queues
+        if served != queues:
+            self._dispatcher.slots.rearrange(self._offers.worker_slots, queues)
+        for offer in self._offers.all() if served != queues or self._dialect.own else ():
+            if offer.entry is None or reach.any_had(offer.entry):
+                continue
+            # Another worker serves it by now, or another stream is its service's.
+            claimed = offer.claimed
+            elsewhere = offer.entry.stream != self._stream_of(claimed.type, claimed.queue)
+            if elsewhere or (served != queues and self._roster.served_by_others(claimed.queue)):
                 await self._withdraw(offer)
 
     async def _reread(self) -> None:
@@ -425,11 +464,11 @@ class StreamFeed:
         if await self._channel.length() >= len(waiting):
             return
         there = {row.entry async for rows in self._channel.entries() for row in rows}
-        delivered = (await self._channel.delivered()).any
+        reach = await self._channel.delivered()
         for offer in waiting:
             entry = offer.entry
-            if entry is not None and entry not in there and order(entry) > delivered:
-                log.warning("an entry has vanished", task=offer.claimed.id, entry=entry)
+            if entry is not None and entry not in there and not reach.any_had(entry):
+                log.warning("an entry has vanished", task=offer.claimed.id, entry=entry.id)
                 await self._offers.settle(offer, Released())
 
 
@@ -443,5 +482,6 @@ async def _name(documents: Documents, now: Instant) -> str:
     return str(msgspec.json.decode(found.body))
 
 
-def _reclaimed(before: str | None, after: str, entry: str | None) -> str:
-    return encode({"from": before, "to": after, "message_id": entry})
+def _reclaimed(before: str | None, after: str, entry: EntryId | None) -> str:
+    found = None if entry is None else entry.id
+    return encode({"from": before, "to": after, "message_id": found})

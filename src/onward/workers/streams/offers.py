@@ -16,7 +16,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Outcome
 from onward.core.slots import WorkerSlots
 from onward.core.task import Claimed, Instant, TaskId
-from onward.workers.streams.channel import Channel
+from onward.workers.streams.channel import Channel, EntryId
 
 
 def net_ms(visibility_ms: int) -> int:
@@ -28,7 +28,7 @@ def net_ms(visibility_ms: int) -> int:
 class Offer:
     """One entry on the stream, and the claim behind it."""
 
-    def __init__(self, entry: str | None, claimed: Claimed) -> None:
+    def __init__(self, entry: EntryId | None, claimed: Claimed) -> None:
         self.entry = entry  # None: only its answer is known
         self.claimed = claimed
         self.worker_slots: WorkerSlots | None = None  # whose slot it takes until a consumer has it
@@ -43,7 +43,7 @@ class Offers:
         self._slots = dispatcher.slots
         self._dropping = Coalescer(channel.drop, whole=True)
         self._by_task: dict[TaskId, Offer] = {}
-        self._by_entry: dict[str, Offer] = {}
+        self._by_entry: dict[EntryId, Offer] = {}
         self._coming: dict[TaskId, tuple[str, asyncio.Event]] = {}  # on their way to the stream
         self.worker_slots: WorkerSlots | None = None  # set while this server is on duty
 
@@ -71,7 +71,7 @@ class Offers:
     def of(self, task: TaskId) -> Offer | None:
         return self._by_task.get(task)
 
-    def at(self, entry: str) -> Offer | None:
+    def at(self, entry: EntryId) -> Offer | None:
         return self._by_entry.get(entry)
 
     def all(self) -> list[Offer]:
@@ -98,13 +98,14 @@ class Offers:
         self._by_task.clear()
         self._by_entry.clear()
 
-    def keep(self, offer: Offer) -> str | None:
+    def keep(self, offer: Offer) -> EntryId | None:
         """Records it; returns the entry that this one replaces."""
         before = self._by_task.get(offer.claimed.id)
         replaced = None
         if before is not None and before.entry not in (None, offer.entry):
             replaced = before.entry
-            self._by_entry.pop(replaced or "", None)
+        if replaced is not None:
+            self._by_entry.pop(replaced, None)
         if before is not None:
             self.give_credit(before)
         self._by_task[offer.claimed.id] = offer
@@ -135,7 +136,7 @@ class Offers:
             self._by_entry.pop(offer.entry, None)
             await self._dropping.one(offer.entry)
 
-    async def drop(self, entries: Sequence[str]) -> None:
+    async def drop(self, entries: Sequence[EntryId]) -> None:
         """Deletes entries that have no offer."""
         if entries:
             await self._dropping.many(entries)

@@ -1,0 +1,184 @@
+"""`Batch`: tasks that were submitted together, to wait for and to read the results of."""
+
+from __future__ import annotations
+
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from onward.client.durations import ms
+from onward.client.errors import ProblemError, StillRunning, problem_of
+from onward.client.retrying import new_key
+from onward.wire.base import Page, State
+from onward.wire.batches import MOST_TASKS, BatchView, HandedInAll
+from onward.wire.tasks import TaskView
+
+if TYPE_CHECKING:
+    from onward.client.api import ServerApi
+    from onward.client.submitting import WaitFor
+
+MOST_BYTES = 24 << 20  # of the tasks of one request
+LOOK_MS = 2_000  # between two looks whether one of them has failed
+LONG_POLL_MS = 20_000
+READ = 50  # tasks read in one request: each may be large
+FAILED: Sequence[State] = ("failed", "dead", "canceled")
+
+Told = Callable[[int], None]  # how many more were handed in
+
+
+class Batch:
+    """Tasks submitted together. `ids` are theirs, in the order of submission; None in the place of
+    one that was refused, whose error is in `refused` by its place.
+    """
+
+    def __init__(
+        self,
+        api: ServerApi,
+        wait_for: WaitFor,
+        id: str,
+        answers: Sequence[str | ProblemError],
+        read: Callable[[Any], Any],
+    ) -> None:
+        self.id = id
+        self.ids = [one if isinstance(one, str) else None for one in answers]
+        self.refused: Mapping[int, ProblemError] = {
+            at: one for at, one in enumerate(answers) if isinstance(one, ProblemError)
+        }
+        self._api = api
+        self._wait_for = wait_for
+        self._read = read
+
+    async def get(self) -> BatchView:
+        """How many of its tasks are in which state."""
+        return await self._look(0)
+
+    async def wait(self, timeout: timedelta | None = None) -> BatchView:
+        """Until all are over, however they end; StillRunning when the time is over first."""
+        return await self._until(timeout, lambda view: False, LONG_POLL_MS)
+
+    async def results(self, timeout: timedelta | None = None) -> list[Any]:
+        """The results in the order of submission, once all are there.
+
+        Raises at the first failure: TaskFailed, or the ProblemError of one that was refused.
+        """
+        if self.refused:
+            raise self.refused[min(self.refused)]
+
+        def failed(view: BatchView) -> bool:
+            return any(view.states.get(state) for state in FAILED)
+
+        view = await self._until(timeout, failed, LOOK_MS)
+        if failed(view):
+            await self._raise_first()
+        found = {task.id: task for task in [one async for one in self._tasks(self._given)]}
+        return [self._result(found[id]) for id in self._given]
+
+    async def __aiter__(self) -> AsyncGenerator[TaskView, None]:
+        """Each task once it is over, in the order of submission; those refused are left out."""
+        for at in range(0, len(self._given), READ):
+            part = {task.id: task async for task in self._tasks(self._given[at : at + READ])}
+            for id in self._given[at : at + READ]:
+                task = part[id]
+                yield task if task.over else await self._wait_for(id, None)
+
+    @property
+    def _given(self) -> list[str]:
+        return [id for id in self.ids if id is not None]
+
+    async def _look(self, wait_ms: int) -> BatchView:
+        return await self._api.call(BatchView, "GET", "batches", self.id, wait_ms=wait_ms)
+
+    async def _until(
+        self, timeout: timedelta | None, enough: Callable[[BatchView], bool], poll_ms: int
+    ) -> BatchView:
+        from onward.client.retrying import RetryWindow
+
+        until = None if timeout is None else monotonic() + ms(timeout) / 1000
+        window = RetryWindow(self._api)
+        while True:
+            left = poll_ms if until is None else int((until - monotonic()) * 1000)
+            try:
+                view = await self._look(max(0, min(left, poll_ms)))
+            except Exception as error:
+                await window.retry_or_raise(error)  # type: ignore[arg-type]
+                continue
+            window.reset()
+            if view.over or enough(view):
+                return view
+            if left <= 0:
+                raise StillRunning(await self._api.call(TaskView, "GET", "tasks", self.id))
+
+    async def _raise_first(self) -> None:
+        async for task in self._tasks(self._given):
+            if task.state in FAILED:
+                self._result(task)
+
+    async def _tasks(self, ids: Sequence[str]) -> AsyncIterator[TaskView]:
+        for at in range(0, len(ids), READ):
+            page = await self._api.call(
+                Page[TaskView], "GET", "tasks", id=list(ids[at : at + READ])
+            )
+            found = {task.id: task for task in page.items}
+            for id in ids[at : at + READ]:
+                if id in found:
+                    yield found[id]
+
+    def _result(self, task: TaskView) -> Any:
+        from onward.client.submitting import result_of
+
+        return self._read(result_of(task))
+
+
+async def submitted(
+    api: ServerApi,
+    wait_for: WaitFor,
+    bodies: Iterable[Mapping[str, Any]],
+    terms: Mapping[str, Any],
+    read: Callable[[Any], Any],
+    told: Told = lambda _: None,
+) -> Batch:
+    """Handed in by as many requests as it takes; all but the last leave the batch open."""
+    from onward.client.api import encode
+
+    answers: list[str | ProblemError] = []
+    parts = _parts(encode({"idempotency_key": new_key(), **body}) for body in bodies)
+    part: list[msgspec.Raw] = next(parts, [])
+    id: str | None = None
+    while True:
+        following = next(parts, None)
+        given = {"id": id} if id is not None else terms
+        body = {"tasks": part, "batch": {**given, "open": following is not None}}
+        found = await api.call(HandedInAll, "POST", "tasks", "batch", body=body, key=new_key())
+        id = found.batch
+        answers += [
+            str(one.id) if isinstance(one.error, msgspec.UnsetType) else problem_of(one.error)
+            for one in found.items
+        ]
+        told(len(part))
+        if following is None:
+            return Batch(api, wait_for, str(id), answers, read)
+        part = following
+
+
+def _parts(texts: Iterable[bytes]) -> Iterator[list[msgspec.Raw]]:
+    part: list[msgspec.Raw] = []
+    size = 0
+    for text in texts:
+        if part and (len(part) == MOST_TASKS or size + len(text) > MOST_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(msgspec.Raw(text))
+        size += len(text)
+    if part:
+        yield part

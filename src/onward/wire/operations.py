@@ -1,0 +1,83 @@
+"""Operations: one verb for all tasks that a filter matches."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import UNSET, Meta, UnsetType
+
+from onward.wire.base import (
+    MOST_TAGS,
+    Body,
+    Cursor,
+    Instant,
+    Limit,
+    Number,
+    Query,
+    State,
+    Wire,
+)
+
+Verb: TypeAlias = Literal["cancel", "retry", "delete"]
+Word = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class OperationFilter(Body, frozen=True):
+    """Which tasks: all that is given must hold. Empty means none; `all` means every one."""
+
+    state: State | Annotated[tuple[State, ...], Meta(max_length=8)] = ()
+    type: Word | None = None
+    queue: Word | None = None
+    partition: Word | None = None
+    tag: Word | Annotated[tuple[Word, ...], Meta(max_length=MOST_TAGS)] = ()
+    batch: Word | None = None
+    session: Word | None = None
+    q: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    created_after: Number | None = None  # from then on
+    created_before: Number | None = None
+    all: bool = False
+
+    def __post_init__(self) -> None:
+        if not any(getattr(self, name) for name in self.__struct_fields__):
+            raise ValueError("an empty filter matches nothing; all: true means every task")
+
+
+class Operate(Body, frozen=True):
+    filter: OperationFilter
+    dry_run: bool = False
+    rate: Annotated[float, Meta(gt=0, le=1_000_000, description="tasks a second")] | None = None
+
+
+class Refused(Wire, frozen=True):
+    id: str
+    reason: str
+
+
+class OperationView(Wire, frozen=True):
+    """Without an id it was a dry run."""
+
+    action: Verb
+    matched: int  # fixed when it was asked for
+    done: int
+    failed: int
+    id: str | UnsetType = UNSET
+    state: State | UnsetType = UNSET
+    created_at: Instant | UnsetType = UNSET
+    finished_at: Instant | UnsetType | None = UNSET
+    owner: str | UnsetType | None = UNSET
+    filter: OperationFilter | UnsetType = UNSET
+    refused: tuple[Refused, ...] = ()  # the first few of those that failed, and why
+
+    @property
+    def over(self) -> bool:
+        return self.state in ("succeeded", "failed", "dead", "canceled")
+
+
+class OperationQuery(Query, frozen=True):
+    cursor: Cursor | None = None
+    limit: Limit = 100
+
+
+def words(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    """A text or a list, as a list."""
+    return (given,) if isinstance(given, str) else given

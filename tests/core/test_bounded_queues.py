@@ -1,0 +1,42 @@
+"""Which bounds go with a claim, and which queues may go on when a move frees one."""
+
+from __future__ import annotations
+
+import pytest
+
+from onward.core import machine
+from onward.core.clock import ManualClock
+from onward.core.limits import Bound
+from onward.core.pressure.limits import Limits
+from onward.core.slots import Slots
+from onward.ledgers import open_backend
+from tests.support import NOW, PROFILES, a_task
+
+SMTP = Bound("limit:smtp:total", False, 3, None, ("mail", "sms"), ("mail", "sms"))
+NATURAL = {"mail", "sms", "ocr"}
+
+
+@pytest.fixture
+def limits() -> Limits:
+    backend = open_backend("sqlite:///:memory:")
+    return Limits(backend.tasks, ManualClock(), Slots(wake=lambda: None))
+
+
+@pytest.mark.contract("L-3")
+def test_a_bound_holds_on_its_queues_and_by_type_where_no_service_is_named(limits: Limits) -> None:
+    limits.take([SMTP], NATURAL)
+    assert limits.of("mail") == (SMTP,)
+    assert limits.of("ocr") == ()
+    assert limits.of("elsewhere") == (SMTP,)
+    assert limits.of("group:gpu") == limits.of("flow:runs") == ()
+
+
+@pytest.mark.contract("L-5")
+def test_what_frees_a_bound_lets_all_its_queues_go_on(limits: Limits) -> None:
+    cancel = machine.cancel(
+        a_task(state="scheduled", queue="sms", type="sms"), NOW, PROFILES["console"]
+    )
+    assert cancel is not None
+    assert limits.freed([cancel]) == set()
+    limits.take([SMTP], NATURAL)
+    assert limits.freed([cancel]) == {"mail", "sms"}
