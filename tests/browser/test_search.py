@@ -33,6 +33,25 @@ def test_what_may_be_meant_is_offered(site: Site) -> None:
         expect(page.get_by_text("No matching tasks")).to_be_visible()
 
 
+def test_letters_typed_at_once_stand_after_what_was_chosen(site: Site) -> None:
+    slow = "const draw = requestAnimationFrame; "
+    slow += "window.requestAnimationFrame = (done) => setTimeout(() => draw(done), 300)"
+    with site.page("/queues") as page:
+        page.add_init_script(slow)  # a machine whose frames come late
+        page.goto(f"{site.url}/ui/tasks")
+        box = page.get_by_role("searchbox")
+        box.click()
+        page.keyboard.type("ty")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        for letter in "report":
+            page.keyboard.type(letter)
+            page.wait_for_timeout(100)
+        page.keyboard.press("Enter")
+        expect(box).to_have_value("type:report")
+        expect(page).to_have_url(re.compile("q=type%3Areport$"))
+
+
 def test_a_view_is_saved_and_found_again(site: Site) -> None:
     site.submit("nobody-does-this")
     with site.page("/tasks?q=state%3Aqueued") as page:

@@ -1,6 +1,7 @@
 // The search of tasks: what is written is the address; what may be meant is offered under it.
 import { useEffect, useRef, useState } from "react";
 import type { KeyboardEvent, ReactNode } from "react";
+import { flushSync } from "react-dom";
 import { seldom, useData } from "../api/data";
 import { useLive } from "../api/live";
 import type { Page, Service, Session } from "../api/types";
@@ -39,14 +40,19 @@ export function SearchBox({
   const [caret, setCaret] = useState(0);
   const [on, setOn] = useState(false);
   const [at, setAt] = useState(-1);
-  const sent = useRef(value);
+  const sent = useRef([value]); // what the address was given and may still come back from there, in order
   const box = useRef<HTMLInputElement>(null);
   useEffect(() => {
-    if (value !== sent.current) setText((sent.current = value)); // the address was changed elsewhere on the page
+    const ours = sent.current.indexOf(value);
+    sent.current = ours < 0 ? [value] : sent.current.slice(ours);
+    if (ours < 0) setText(value); // the address was changed elsewhere on the page
   }, [value]);
   useEffect(() => {
-    if (text === sent.current) return;
-    const later = setTimeout(() => onChange((sent.current = text)), TYPING_MS);
+    if (text === sent.current.at(-1)) return;
+    const later = setTimeout(() => {
+      sent.current.push(text);
+      onChange(text);
+    }, TYPING_MS);
     return () => clearTimeout(later);
   }, [text, onChange]);
   const known = useKnown(on);
@@ -57,10 +63,13 @@ export function SearchBox({
   const take = (one: Suggestion): void => {
     const next = `${text.slice(0, from)}${one.text}${one.whole ? " " : ""}${text.slice(to).trimStart()}`;
     const end = from + one.text.length + (one.whole ? 1 : 0);
-    setText(next);
-    setCaret(end);
-    setAt(-1);
-    requestAnimationFrame(() => box.current?.setSelectionRange(end, end));
+    // Not a frame later: the next letter would be typed before the caret is there.
+    flushSync(() => {
+      setText(next);
+      setCaret(end);
+      setAt(-1);
+    });
+    box.current?.setSelectionRange(end, end);
   };
   const pressed = (event: KeyboardEvent<HTMLInputElement>): void => {
     if (event.key === "Escape") {
