@@ -110,6 +110,7 @@ def test_a_worker_of_the_first_seed_passes_its_acceptance_criteria(seeds: Open) 
     again = here.submit(type="stuck", queue="streams", payload={"n": 3}, idempotency_key="once")
     assert again == stuck, "one key, one task"
     poll_until(lambda: here.redis.exists("stuck-once"))
+    poll_until(lambda: "task.delivered" in here.types(stuck))  # the server knows who has it
     first.kill()
     ((entry, _),) = here.redis.xrange("stream:task")
     here.redis.xclaim("stream:task", "cg:workers", "w-1", 0, [entry], idle=60_000, justid=True)

@@ -150,6 +150,43 @@ async def test_a_workers_own_claim_is_noticed_and_logged(streams: StreamApp) -> 
     await streams.empty()
 
 
+@pytest.mark.contract("S1-6", "S1-13")
+@pytest.mark.parametrize("signature", ["second", "a-host-name"])
+async def test_a_claim_and_its_answer_between_two_sweeps_are_noticed(
+    streams: StreamApp, monkeypatch: pytest.MonkeyPatch, signature: str
+) -> None:
+    task = await streams.submit(queue="streams")
+    entry, fields = await streams.take("first")
+    await streams.phase(task, "running")
+
+    async def step() -> bool:
+        await streams.redis.xclaim(TASKS, GROUP, "second", 0, [entry])
+        await streams.succeed(entry, fields, worker=signature)
+        await streams.over(task)
+        return True
+
+    between_look_and_claim(streams, monkeypatch, step)
+    await streams.over(task)
+    found = await streams.events(task, "task.reclaimed")
+    # An answer signed with a name that is no consumer's does not show who had the entry.
+    noticed = {"from": "first", "to": "second", "message_id": entry}
+    assert found == ([noticed] if signature == "second" else [])
+
+
+@pytest.mark.contract("S1-13")
+async def test_the_answer_of_a_consumer_whose_entry_was_taken_is_no_claim(
+    streams: StreamApp,
+) -> None:
+    task = await streams.submit(queue="streams")
+    entry, _ = await streams.take("first")
+    await streams.phase(task, "running")
+    await streams.redis.xclaim(TASKS, GROUP, "second", 0, [entry])
+    await recorded(streams, task, "task.reclaimed")
+    await streams.answer(None, task, status="succeeded", result="1", worker="first")
+    await streams.over(task)
+    assert [found["to"] for found in await streams.events(task, "task.reclaimed")] == ["second"]
+
+
 @pytest.mark.contract("S1-4", "S1-13")
 @pytest.mark.parametrize("ledger", ["sqlite", "redis"])
 async def test_a_task_acknowledged_without_a_result_is_lost_after_the_lease(ledger: str) -> None:

@@ -129,6 +129,7 @@ class Channel:
         self._occupied = f"onward:fed:{dialect.name}"
         self._own: Sequence[str] = ()  # streams of single services that are fed and read, too
         self._readers: Mapping[str, Readers] = {}
+        self._signatures: set[str] = set()  # names in answers that are no consumer's
 
     async def prepare(self) -> None:
         """Groups begin at the start of their stream: what is there already is to be done too."""
@@ -230,6 +231,25 @@ class Channel:
             if await self._redis.xpending_range(entry.stream, group, entry.id, entry.id, 1):
                 return True
         return False
+
+    async def had_it_last(self, entry: EntryId, worker: str) -> bool:
+        """Whether this consumer has the entry, or may have been the one that acknowledged it. A
+        worker may sign its answers with another name than its consumer's."""
+        if worker in self._signatures:
+            return False
+        groups = self.readers(entry.stream).groups
+        names: set[str] = set()
+        for group in groups:
+            rows = await self._redis.xpending_range(entry.stream, group, entry.id, entry.id, 1)
+            if rows:
+                return text_of(rows[0]["consumer"]) == worker
+            consumers = await self._redis.xinfo_consumers(entry.stream, group)
+            names.update(text_of(consumer["name"]) for consumer in consumers)
+        if worker not in names:
+            if len(self._signatures) >= PAGE:
+                self._signatures.clear()
+            self._signatures.add(worker)
+        return worker in names
 
     async def was_read(self, entry: EntryId) -> bool:
         """Whether a consumer has it, or has acknowledged it."""

@@ -149,6 +149,8 @@ class Collector:
     async def _answered(self, answer: StreamAnswer) -> None:
         offer = await self._offers.find(answer.task)
         if offer is not None:
+            if answer.fence in (None, offer.claimed.fence):
+                await self._notice_taker(offer, answer.worker)
             held = offer.claimed
             fence = await self._fence_of(offer, answer) if answer.fence is None else answer.fence
         else:
@@ -161,6 +163,14 @@ class Collector:
             await self._given_up(answer, held, fence)
         else:
             await self._settle(answer, held, fence)
+
+    async def _notice_taker(self, offer: Offer, worker: str) -> None:
+        """A worker that claimed the entry from another one, and answered before a sweep saw it."""
+        if offer.entry is None or offer.consumer in (None, worker):
+            return
+        if await self._channel.had_it_last(offer.entry, worker):
+            lease = offer.until + net_ms(self._visibility_ms)
+            await self._offers.taken_over(offer, worker, lease)
 
     async def _settle(self, answer: StreamAnswer, held: Claimed, fence: int) -> Verdict:
         offer = self._offers.of(answer.task)

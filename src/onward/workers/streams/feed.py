@@ -25,7 +25,7 @@ from onward.core.duty import Duty
 from onward.core.errors import LedgerUnavailable
 from onward.core.outcome import Lost, Released
 from onward.core.slots import WorkerSlots
-from onward.core.task import Claimed, Instant, Json, State, as_claimed, encode, new_id
+from onward.core.task import Claimed, Instant, State, as_claimed, encode, new_id
 from onward.services.catalog import Catalog, Declared
 from onward.services.declarations import Declarations
 from onward.wire.streams import RELEASED, Fields, cancel_key
@@ -40,7 +40,7 @@ from onward.workers.streams.channel import (
 )
 from onward.workers.streams.collect import AWAY, PAGE, REFUSED, Collector
 from onward.workers.streams.dialects import Dialect, own_streams
-from onward.workers.streams.offers import Offer, Offers, net_ms
+from onward.workers.streams.offers import Offer, Offers, net_ms, reclaimed
 
 log = structlog.get_logger("onward.streams")
 
@@ -377,15 +377,14 @@ class StreamFeed:
     async def _still_held(self, offer: Offer, taken: PendingEntry, now: Instant) -> None:
         until = now - taken.idle_ms + self._visibility_ms
         if taken.consumer != offer.consumer:
-            detail = _reclaimed(offer.consumer, taken.consumer, offer.entry)
-            await self._hold(offer, until, ("task.reclaimed", detail))
-            offer.consumer = taken.consumer
+            offer.until = until
+            await self._offers.taken_over(offer, taken.consumer, until + self._net_ms)
         elif until - offer.until >= self._visibility_ms // 10:
             await self._hold(offer, until)
 
-    async def _hold(self, offer: Offer, until: Instant, *notes: tuple[str, Json]) -> None:
+    async def _hold(self, offer: Offer, until: Instant) -> None:
         claimed, lease = offer.claimed, until + self._net_ms
-        await self._dispatcher.extend(LeaseRenewal(claimed.id, claimed.fence, lease, None, notes))
+        await self._dispatcher.extend(LeaseRenewal(claimed.id, claimed.fence, lease))
         offer.until = until
 
     async def _acknowledged(self, offer: Offer, now: Instant) -> None:
@@ -393,7 +392,7 @@ class StreamFeed:
         if offer.acked_at is None:
             offer.acked_at = now
         elif now - offer.acked_at >= self._visibility_ms:
-            lost = Lost(_reclaimed(offer.consumer, OURSELVES, offer.entry))
+            lost = Lost(reclaimed(offer.consumer, OURSELVES, offer.entry))
             # All services have let go of it, and none was seen to keep it: it waits for another.
             unwanted = self._dialect.shared and offer.consumer is None
             await self._offers.settle(offer, Released() if unwanted else lost)
@@ -411,7 +410,7 @@ class StreamFeed:
                 # Also if no sweep has seen its consumer: this server was away, or stood still.
                 silent = offer.consumer if before.consumer == OURSELVES else before.consumer
                 log.info("reclaimed", task=offer.claimed.id, worker=silent)
-                await self._offers.settle(offer, Lost(_reclaimed(silent, OURSELVES, entry)))
+                await self._offers.settle(offer, Lost(reclaimed(silent, OURSELVES, entry)))
 
     async def _serve(self, reach: ReadPositions) -> None:
         services = await self._catalog.all()
@@ -480,8 +479,3 @@ async def _name(documents: Documents, now: Instant) -> str:
         await documents.put(LEDGER, "name", fresh, now=now, expect=0)
         return await _name(documents, now)
     return str(msgspec.json.decode(found.body))
-
-
-def _reclaimed(before: str | None, after: str, entry: EntryId | None) -> str:
-    found = None if entry is None else entry.id
-    return encode({"from": before, "to": after, "message_id": found})

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from onward.core.coalesce import Coalescer
-from onward.core.contract import Verdict
+from onward.core.contract import LeaseRenewal, LeaseStatus, Verdict
 from onward.core.dispatch import Dispatcher
 from onward.core.outcome import Outcome
 from onward.core.slots import WorkerSlots
-from onward.core.task import Claimed, Instant, TaskId
+from onward.core.task import Claimed, Instant, Json, TaskId, encode
 from onward.workers.streams.channel import Channel, EntryId
 
 
@@ -136,7 +136,21 @@ class Offers:
             self._by_entry.pop(offer.entry, None)
             await self._dropping.one(offer.entry)
 
+    async def taken_over(self, offer: Offer, consumer: str, lease: Instant) -> LeaseStatus:
+        """A worker has claimed it from another one."""
+        before, claimed = offer.consumer, offer.claimed
+        # Before the ledger replies: a sweep and an answer may notice the same worker at once.
+        offer.consumer = consumer
+        note = ("task.reclaimed", reclaimed(before, consumer, offer.entry))
+        renewal = LeaseRenewal(claimed.id, claimed.fence, lease, None, (note,))
+        return await self._dispatcher.extend(renewal)
+
     async def drop(self, entries: Sequence[EntryId]) -> None:
         """Deletes entries that have no offer."""
         if entries:
             await self._dropping.many(entries)
+
+
+def reclaimed(before: str | None, after: str, entry: EntryId | None) -> Json:
+    found = None if entry is None else entry.id
+    return encode({"from": before, "to": after, "message_id": found})
