@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 
+from onward.core.contract import Documents
 from onward.core.errors import Conflict
 from onward.native.key_store import KeyStore
 from tests.running_app import App, running_app
-from tests.servers import fresh_url
+from tests.servers import fresh_url, postgres_ledger_url
 from tests.support import wait_until
 
 DAY_MS = 86_400_000
@@ -36,32 +38,79 @@ async def admin(app: App) -> str:
     return str((await make_key(app, "root", "admin"))["token"])
 
 
+LEDGERS: dict[str, Callable[[], str]] = {
+    "sqlite": lambda: "sqlite:///:memory:",
+    "redis": lambda: fresh_url("redis7"),
+    "postgres": lambda: postgres_ledger_url("postgres15"),
+}
+
+
+class Paused:
+    """Documents, for a server that stands still after so many writes."""
+
+    def __init__(self, documents: Documents, writes: int) -> None:
+        self._documents = documents
+        self._left = writes
+        self.reached, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._documents, name)
+
+    async def put(self, *document: Any, **more: Any) -> Any:
+        if not self._left:
+            self.reached.set()
+            await self.goes_on.wait()
+        self._left -= 1
+        return await self._documents.put(*document, **more)
+
+
 @pytest.mark.contract("K-1")
-async def test_two_admins_that_revoke_each_other_do_not_leave_none(app: App, admin: str) -> None:
-    """On two servers, each of which has read the keys before the other one writes."""
-    first = (await app.get("/api/v2/keys", headers=bearer(admin))).json()["items"][0]["id"]
-    second = (await make_key(app, "other", "admin", by=admin))["id"]
+@pytest.mark.parametrize("ledger", LEDGERS)
+@pytest.mark.parametrize("writes", [0, 1])
+async def test_two_admins_that_revoke_each_other_do_not_leave_none(
+    ledger: str, writes: int
+) -> None:
+    """On two servers, one of which stands still for a day before its next write."""
+    async with running_app(ledger=LEDGERS[ledger]()) as app:
+        onward = app.onward
+        admin = await make_key(app, "root", "admin")
+        other = await make_key(app, "other", "admin", by=admin["token"])
+        slow = KeyStore(onward.backend, onward.clock, onward.trail)
+        slow._documents = paused = Paused(onward.backend.documents, writes)
+        revoking = asyncio.ensure_future(slow.revoke(admin["id"]))
+        await paused.reached.wait()
+        app.clock.advance(DAY_MS)
+        headers = bearer(other["token"])
+        gone = await app.http.delete(f"/api/v2/keys/{other['id']}", headers=headers)
+        paused.goes_on.set()
+        refused = isinstance((await asyncio.gather(revoking, return_exceptions=True))[0], Conflict)
+        assert (gone.status_code, refused) == ((409, False) if writes else (204, True))
+        live = [key.id for key in await onward.keys.all() if key.revoked_at is None]
+        assert live == [other["id"] if writes else admin["id"]]
+
+
+@pytest.mark.contract("K-1")
+async def test_an_admin_key_is_dead_though_the_server_died_while_it_revoked_it(
+    app: App, admin: str
+) -> None:
     onward = app.onward
+    other = await make_key(app, "other", "admin", by=admin)
+    slow = KeyStore(onward.backend, onward.clock, onward.trail)
+    write = slow._put
 
-    async def revoke(id: str) -> bool:
-        store = KeyStore(onward.backend, onward.clock, onward.trail)
-        write = store._put
+    async def dies(key: Any, now: int) -> None:
+        raise asyncio.CancelledError
 
-        async def late(key: Any, now: int) -> None:
-            await app.settled()  # meanwhile the other one comes as far as this
-            await write(key, now)
-
-        store._put = late  # type: ignore[method-assign]
-        try:
-            await store.revoke(id)
-        except Conflict:
-            return False
-        return True
-
-    revoked = await asyncio.gather(revoke(first), revoke(second))
-    assert sorted(revoked) == [False, True]
-    live = [key for key in await onward.keys.all() if key.revoked_at is None]
-    assert len(live) == 1
+    slow._put = dies  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await slow.revoke(other["id"])
+    await onward.keys.refresh()
+    assert (await app.get("/api/v2/me", headers=bearer(other["token"]))).status_code == 401
+    slow._put = write  # type: ignore[method-assign]
+    assert (await slow.revoke(other["id"])).revoked_at == app.clock.now()
+    kept = await onward.backend.documents.get("key", other["id"], now=app.clock.now())
+    assert kept is not None
+    assert "revoked_at" in kept.body
 
 
 @pytest.mark.contract("K-2")

@@ -29,8 +29,7 @@ from onward.wire.keys import CreateKey, KeyRate
 
 log = structlog.get_logger("onward.keys")
 
-KIND, NAMES, REVOKING = "key", "key_name", "key_revoking"
-REVOKING_MS = 10_000  # how long a revocation that was begun counts, should its server die
+KIND, NAMES = "key", "key_name"
 TRIES = 20
 CLOSED = "*"  # the document that says: here a key is needed, also when all are gone
 PREFIX = "onward"
@@ -61,7 +60,18 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return min(over) + KEPT_DAYS * DAY_MS if over else None
 
 
+class Closed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `CLOSED` holds: which keys with the scope admin are revoked, and since when.
+
+    One document for all of them: of two servers that revoke each other's last admin key at once,
+    only one can write it.
+    """
+
+    revoked: dict[str, Instant] = {}
+
+
 _decode = msgspec.json.Decoder(Key).decode
+_decode_closed = msgspec.json.Decoder(Closed).decode
 
 
 class Made(NamedTuple):
@@ -97,6 +107,7 @@ class KeyStore:
         self._admin = None if admin_key is None else _admin(admin_key)
         self.open = self._admin is None  # nobody needs a key here
         self._keys: dict[str, Key] = {}
+        self._closed, self._version = Closed(), 0  # the document of this name; 0: there is none
         self._callers: dict[str, Caller] = {}
         # By the digest of a whole token that fits: whose key has neither an end nor a rate, so that
         # it may call until the keys are read again.
@@ -186,11 +197,19 @@ class KeyStore:
         now = self._clock.now()
         if self._admin is not None and self._admin.id not in self._callers:
             # A server of this ledger that has no such setting must not stay open.
-            await self._documents.put(KIND, CLOSED, "{}", now=now)
+            await self._close(now)
             self._callers[self._admin.id] = self._made_caller(self._admin)
         found = await self._documents.list(KIND, now=now)
         self._steady.clear()  # one of them may be revoked
-        self._keys = {key.id: key for key in map(_read, found) if key is not None}
+        self._closed, self._version = _read_closed(found)
+        revoked = self._closed.revoked
+        keys = [key for key in map(_read, found) if key is not None]
+        self._keys = {
+            key.id: key
+            if key.revoked_at is not None or key.id not in revoked
+            else msgspec.structs.replace(key, revoked_at=revoked[key.id])
+            for key in keys
+        }
         # Closed once, closed for good: documents that a Redis has lost must not open the server.
         self.open = self.open and not found
         for id, key in self._keys.items():
@@ -229,7 +248,7 @@ class KeyStore:
         except BaseException:
             await self._documents.delete(KIND, key.id)
             raise
-        await self._documents.put(KIND, CLOSED, "{}", now=now)
+        await self._close(now)
         await self.refresh()
         return Made(key, f"{PREFIX}_{key.id}_{secret}")
 
@@ -237,47 +256,33 @@ class KeyStore:
         """`last_too`: also the last key with the scope admin, after which only the ledger's owner
         can make one.
         """
-        await self.refresh()
-        now = self._clock.now()
-        key = self._keys.get(id)
-        if key is None:
-            raise NotFound(f"no key {id!r}")
-        if key.revoked_at is not None:
-            return key
-        if not last_too and Scope.ADMIN in key.scopes:
-            await self._leave_an_admin(id, now)
-        key = msgspec.structs.replace(key, revoked_at=now)
-        await self._put(key, now)
-        await self.refresh()
-        return key
-
-    async def _leave_an_admin(self, id: str, now: Instant) -> None:
-        """Conflict: it is the last one. Two that revoke each other at the same moment both still
-        find the other one alive: so who is about to revoke writes it down first, and reads who
-        else is about to.
-        """
         for _ in range(TRIES):
-            found = await self._documents.get(REVOKING, Scope.ADMIN, now=now)
-            going = set() if found is None else set(msgspec.json.decode(found.body))
-            live = self._live_admins(now)
-            if not live - going - {id}:
+            await self.refresh()
+            now = self._clock.now()
+            key = self._keys.get(id)
+            if key is None:
+                raise NotFound(f"no key {id!r}")
+            if Scope.ADMIN not in key.scopes or key.revoked_at is not None:
+                break
+            if not (last_too or self._live_admins(now) - {id}):
                 raise Conflict(
                     "this is the last key with the scope admin",
                     hint="make another one first, or revoke it on the ledger: onward keys revoke "
                     "--ledger",
                 )
-            put = await self._documents.put(
-                REVOKING,
-                Scope.ADMIN,
-                encode(sorted((going & live) | {id})),
-                now=now,
-                expect=0 if found is None else found.version,
-                expires_at=now + REVOKING_MS,
-            )
-            if put is not None:
-                return
-            await self.refresh()
-        raise Conflict("keys are being revoked elsewhere", hint="try again")
+            # As of the same reading: if another admin key was revoked since, it is refused.
+            gone = {one: at for one, at in self._closed.revoked.items() if one in self._keys}
+            body = encode(Closed({**gone, id: now}))
+            if await self._documents.put(KIND, CLOSED, body, now=now, expect=self._version):
+                break
+        else:
+            raise Conflict("keys are being revoked elsewhere", hint="try again")
+        if key.revoked_at is None:
+            key = msgspec.structs.replace(key, revoked_at=now)
+        # Also if it was revoked before: the server that did it may have died before this write.
+        await self._put(key, now)
+        await self.refresh()
+        return key
 
     def own(self, caller: Caller) -> Key | None:
         if caller.key is None:
@@ -322,6 +327,9 @@ class KeyStore:
         if taken is None:
             raise _name_taken(key.name)
 
+    async def _close(self, now: Instant) -> None:
+        await self._documents.put(KIND, CLOSED, "{}", now=now, expect=0)
+
     async def _put(self, key: Key, now: Instant) -> None:
         await self._documents.put(KIND, key.id, encode(key), now=now, expires_at=key.forget_at)
 
@@ -347,6 +355,17 @@ def _read(document: Document) -> Key | None:
     except msgspec.MsgspecError as error:
         log.warning("a key cannot be read", key=document.key, error=str(error))
         return None
+
+
+def _read_closed(found: Sequence[Document]) -> tuple[Closed, int]:
+    for document in found:
+        if document.key == CLOSED:
+            try:
+                return _decode_closed(document.body), document.version
+            except msgspec.MsgspecError as error:
+                log.warning("which admin keys are revoked cannot be read", error=str(error))
+                return Closed(), document.version
+    return Closed(), 0
 
 
 def check_scopes(scopes: Sequence[str]) -> None:
