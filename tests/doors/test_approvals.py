@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any
 
 import pytest
 
+from onward.core.task import encode
 from tests.running_app import App
 
 ITEM = {
@@ -39,6 +41,24 @@ async def task_of(app: App, item: dict[str, Any]) -> dict[str, Any]:
 async def events_of(app: App, item: dict[str, Any]) -> list[str]:
     page = (await app.get(f"/api/v2/tasks/{item['task_id']}/events")).json()
     return [event["type"] for event in page["items"]]
+
+
+@pytest.mark.contract("K-4")
+async def test_the_digest_of_a_masked_payload_gives_nothing_to_try_secrets_against(
+    app: App,
+) -> None:
+    """Of what is short, all there can be is soon tried."""
+    first = await asked(app, payload={"pin": 1234})
+    second = await asked(app, payload={"pin": 1234})
+    assert first["digest"] != second["digest"], "alike payloads are not to be seen as such"
+    tried = {hashlib.sha256(encode({"pin": n}).encode()).hexdigest() for n in range(10_000)}
+    assert first["digest"] not in tried
+    again = (await app.get(f"/api/v2/approvals/{first['id']}")).json()
+    assert again["digest"] == first["digest"]
+    events = await app.events(first["task_id"])
+    assert [event["data"] for event in events if event["type"] == "approval.requested"] == [
+        {"digest": first["digest"]}
+    ]
 
 
 @pytest.mark.contract("N-5", "S1-11", "S1-9", "N-2")

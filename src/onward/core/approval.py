@@ -6,7 +6,8 @@ opens and closes is decided in machine.py, and in no other place.
 
 from __future__ import annotations
 
-import hashlib
+import hmac
+import secrets
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
@@ -31,6 +32,9 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: Status
     requested_at: Instant
     digest: str  # of the payload that is shown, and of the one that was approved
+    # Never shown: else whoever reads the payload masked could try short secrets against the digest.
+    # "": of one that was asked for before there were any.
+    salt: str = ""
     expires_at: Instant | None = None
     default: Literal["approve", "reject"] = "reject"  # what holds when nobody decides in time
     reason: str | None = None  # why somebody is asked
@@ -45,6 +49,9 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         self, status: Status, now: Instant, *, by: str | None = None, comment: str | None = None
     ) -> Approval:
         return msgspec.structs.replace(self, status=status, decided_at=now, by=by, comment=comment)
+
+    def digest_of(self, payload: Json) -> str:
+        return digest_of(payload, self.salt)
 
     def requested(self) -> Note:
         data = {"digest": self.digest, "expires_at": self.expires_at, "reason": self.reason}
@@ -80,11 +87,14 @@ def ask(
     expires_ms: int | None = None,
     default: Literal["approve", "reject"] = "reject",
     reason: str | None = None,
+    salt: str | None = None,
 ) -> Approval:
+    salt = secrets.token_hex(16) if salt is None else salt
     return Approval(
         status=Status.OPEN,
         requested_at=now,
-        digest=digest_of(payload),
+        digest=digest_of(payload, salt),
+        salt=salt,
         expires_at=None if expires_ms is None else now + expires_ms,
         default=default,
         reason=reason,
@@ -95,7 +105,10 @@ def approval_of(task: Task) -> Approval | None:
     """None: nobody was ever asked about this task."""
     if task.approval is not None:
         return _decode(task.approval)
-    return ask(task.payload, task.queued_at or task.created_at) if awaited(task) else None
+    if not awaited(task):
+        return None
+    # Not kept, so made anew by each reading: with the same digest.
+    return ask(task.payload, task.queued_at or task.created_at, salt="")
 
 
 def open_approval(task: Task, now: Instant) -> Approval | None:
@@ -117,7 +130,7 @@ def asked_again(
     before = approval_of(task)
     if before is None or (guarded and before.default == "approve"):
         return ask(payload, now) if guarded else None
-    approved = before.status is Status.APPROVED and before.digest == digest_of(payload)
+    approved = before.status is Status.APPROVED and before.digest == before.digest_of(payload)
     if approved and task.state is not State.CANCELED:
         return None
     return before.reopened(payload, now)
@@ -135,8 +148,8 @@ def awaited(task: Task) -> bool:
     return task.state is State.WAITING and task.waiting_for == WAITS
 
 
-def digest_of(payload: Json) -> str:
-    return hashlib.sha256(payload.encode()).hexdigest()
+def digest_of(payload: Json, salt: str) -> str:
+    return hmac.digest(salt.encode(), payload.encode(), "sha256").hex()
 
 
 def _told(data: Mapping[str, object]) -> Json:

@@ -22,7 +22,6 @@ from onward.core.approval import (
     asked_again,
     awaited,
     closing,
-    digest_of,
     open_approval,
 )
 from onward.core.contract import POSTPONE_MS, Move, Submission
@@ -404,7 +403,7 @@ def approve(
         return None
     closed = asked.closed(Status.APPROVED, now, by=by, comment=comment)
     if payload is not None:
-        closed = msgspec.structs.replace(closed, digest=digest_of(payload))
+        closed = msgspec.structs.replace(closed, digest=closed.digest_of(payload))
     return _let_go(task, now, profile, closed, payload)
 
 

@@ -20,7 +20,9 @@ from onward.ledgers.sealed.texts import CLAIMED, event_field, letter_field, owne
 SealFn = Callable[[str, str, str], str]  # text, owner, field: seals it, or opens it
 
 FIELDS = ("payload", "result", "error", "progress", "journal", "bulk", "approval", "callback_url")
-WRITTEN = ("reason", "comment")  # of an approval, by people; its status stays clear for queries
+# Of an approval: what people wrote, and what its digest was salted with. Its status stays clear for
+# queries.
+WRITTEN = ("reason", "comment", "salt")
 
 
 class Sealing:
