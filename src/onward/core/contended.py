@@ -1,7 +1,7 @@
 """Of several tasks with one key only one counts: what becomes of a submission that met another.
 
 Unique: the other's id is the answer, or the new one is refused, or it takes the other's place.
-Debounce: the other, which has not started, becomes the new one. Pure; contention.py does it.
+Debounce: the other, which has not started, becomes the new one. Pure: intake.py reads and applies.
 """
 
 from __future__ import annotations

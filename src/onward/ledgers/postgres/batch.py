@@ -35,11 +35,12 @@ class PostgresBatch(WriteBatch):
 
     def read_depths(self, capped: Collection[str], others: Collection[str]) -> Plan[None]:
         if capped:
-            yield Step("lock_queues", (sorted(capped),))
+            # Else two servers could each take the last place of a queue.
+            yield from self.lock([f"cap {queue}" for queue in capped])
         self._depths |= dict((yield Step("depths", values=[*capped, *others])))
 
     def lock(self, names: Sequence[str]) -> Plan[None]:
-        yield Step("lock_names", (sorted(names),))
+        yield Step("lock", (sorted(names),))
 
     def depth(self, queue: str) -> int:
         return self._depths.get(queue, 0) + self.queued.get(queue, 0)

@@ -317,7 +317,7 @@ class RingClaims:
     # Before.
 
     def _prepare(self, waiting: Waiting | None = None) -> Plan[None]:
-        yield Step("lock_turns", (locks_of(self._queues, self._bounds),))
+        yield Step("lock", (locks_of(self._queues, self._bounds),))
         yield from self._hear()
         room, lanes = self._room, list(self._lanes.values())
         yield from room.read(

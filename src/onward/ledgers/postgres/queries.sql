@@ -40,9 +40,6 @@ UPDATE task SET
 WHERE tid IN (SELECT tid FROM task WHERE state = 'queued' AND tid {in:bigint} FOR UPDATE SKIP LOCKED)
 RETURNING tid, events, mail, place, {claimed_fields};
 
--- :name lock_turns
-SELECT pg_advisory_xact_lock(hashtextextended(name, 71)) FROM unnest(?::text[]) AS l (name);
-
 -- :name hear
 -- Notes of what was queued in these queues, oldest first ($1), and of partitions in which something that
 -- bounds count has ended: in the queues ($2) or of the types ($3) of those bounds. The latter without an n.
@@ -200,11 +197,7 @@ INSERT INTO tally ({row}) {rows};
 WITH written AS (INSERT INTO event ({row}) {rows})
 SELECT pg_current_xact_id()::text;
 
--- :name lock_queues
--- One server at a time adds to a queue that has a cap: else two could each take its last place.
-SELECT pg_advisory_xact_lock(hashtextextended(queue, 70)) FROM unnest(?::text[]) AS q (queue);
-
--- :name lock_names
+-- :name lock
 -- In the order given, which is the same for all: else two servers could wait for each other.
 SELECT pg_advisory_xact_lock(hashtextextended(name, 71)) FROM unnest(?::text[]) AS n (name);
 

@@ -135,7 +135,7 @@ class Writer:
             if locks and len(group) > 1:
                 # In one order before all else: one plan's after another's, two servers would wait
                 # for each other.
-                await connection.fetch(*self._bound(Step("lock_turns", (sorted(locks),))))
+                await connection.fetch(*self._bound(Step("lock", (sorted(locks),))))
             for one in group:
                 result, written = await self._drive(connection, one.plan())
                 results.append(result)
