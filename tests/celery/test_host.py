@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from importlib import import_module
 from types import SimpleNamespace
@@ -16,6 +17,8 @@ import pytest
 from onward import TryAgain
 from onward.client.service import Service
 from onward.core.task import State
+from onward.ledgers.redis.documents import RedisDocuments
+from onward.services.catalog import KIND, RENEW_MS
 from onward.settings import Settings
 from onward.workers.celery import host as host_module
 from onward.workers.celery.host import TRANSPORT, CeleryHost, HostThread
@@ -120,6 +123,24 @@ async def test_the_last_task_wakes_no_other_and_neither_does_an_empty_queue(
     await hosted.work("quick")
     await hosted.work("quick")
     assert (doings.done, hosted.passed_on) == ([1], 0)
+
+
+async def test_wake_ups_read_what_is_declared_twice_a_second_at_most(
+    hosted: HostOnLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list_ = RedisDocuments.list
+    reads: list[str] = []
+
+    async def counted(self: RedisDocuments, kind: str, **how: Any) -> Any:
+        reads.append(kind)
+        return await list_(self, kind, **how)
+
+    monkeypatch.setattr(RedisDocuments, "list", counted)
+    began = time.monotonic()
+    for _ in range(10):
+        await asyncio.gather(*(hosted.work("quick") for _ in range(4)))
+    allowed = 2 + int((time.monotonic() - began) * 1_000 / RENEW_MS)
+    assert reads.count(KIND) <= allowed
 
 
 async def test_a_queue_that_is_not_served_here_is_left_alone(hosted: HostOnLedger) -> None:

@@ -46,6 +46,7 @@ class CeleryHost:
         self._dispatcher = self._worker.dispatcher
         self._runs: dict[int, Runner] = {}
         self._closing = asyncio.Event()
+        self._weighing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Returns at once; signs on in the background, as soon as the ledger answers."""
@@ -69,7 +70,7 @@ class CeleryHost:
             log.warning("woken for a queue that is not served here", queue=queue)
             return
         await self._worker.backend.maintain()  # before the first claim: our clock is the ledger's
-        await self._worker.weigh()
+        await self._weigh()
         if self._closing.is_set():  # meanwhile: `close` drains only the runs that had begun
             return
         number = next(n for n in range(len(self._runs) + 1) if n not in self._runs)
@@ -111,6 +112,12 @@ class CeleryHost:
         if self._runs:
             await self._worker.alarm.sweep()
             await self._dispatcher.pressure.weigh()
+
+    async def _weigh(self) -> None:
+        """Wake-ups that come together share one reading, and its error."""
+        if self._weighing is None or self._weighing.done():
+            self._weighing = asyncio.create_task(self._worker.weigh())
+        await asyncio.shield(self._weighing)
 
     async def _waiting(self) -> Mapping[str, int]:
         waiting: dict[str, int] = {}

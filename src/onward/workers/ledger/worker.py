@@ -126,7 +126,7 @@ class LedgerWorker:
 
     async def weigh(self) -> None:
         """What is to be gone easy on, as every process on this ledger knows it."""
-        await self.catalog.refreshed()
+        await self.catalog.renew()
         await self.dispatcher.pressure.weigh()
 
     async def _declare(self) -> None:
