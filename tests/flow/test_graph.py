@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from onward.flow.definition import parse
-from onward.flow.graph import Row, mermaid, outline
+from onward.flow.graph import mermaid, outline
+from onward.wire.flows import EdgeView, NodeView
 from tests.flow.simulated_run import call, chain, edge
 
 FLOW: dict[str, Any] = {
@@ -74,7 +75,7 @@ def test_no_markup_gets_through() -> None:
 
 def test_an_outline_goes_as_a_run_would() -> None:
     rows = outline(parse(FLOW))
-    assert [(row.depth, row.path, row.kind) for row in rows] == [
+    assert [(row.depth, row.key, row.kind) for row in rows] == [
         (0, "fetch", "executor"),
         (0, "big", "choice"),
         (0, "each", "foreach"),
@@ -84,5 +85,7 @@ def test_an_outline_goes_as_a_run_would() -> None:
         (0, "ask", "approval"),
         (0, "lost", "executor"),
     ]
-    assert rows[1] == Row(0, "big", "choice", "", (("yes", "each"), ("no", "sub")))
-    assert rows[0] == Row(0, "fetch", "executor", "fetch", (("default", "big"),), start=True)
+    leads_to = (EdgeView(action="yes", to="each"), EdgeView(action="no", to="sub"))
+    assert rows[1] == NodeView(key="big", kind="choice", edges=leads_to)
+    to_big = (EdgeView(action="default", to="big"),)
+    assert rows[0] == NodeView(key="fetch", kind="executor", what="fetch", start=True, edges=to_big)

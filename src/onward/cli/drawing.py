@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from onward.flow.parts import Definition
     from onward.wire.flows import NodeView
 
 DIM = "bright_black"
@@ -100,20 +99,3 @@ def _name(path: str) -> str:
 def _unsteered(edge: str) -> str:
     """Without control characters, which an action may contain; a blank at the end stays."""
     return plain(edge) + (" " if edge.endswith(" ") else "")
-
-
-def nodes_of(definition: Definition) -> list[NodeView]:
-    from onward.flow import graph
-    from onward.wire.flows import EdgeView, NodeView
-
-    return [
-        NodeView(
-            key=row.path,
-            kind=row.kind,
-            what=row.what,
-            depth=row.depth,
-            start=row.start,
-            edges=tuple(EdgeView(action=action, to=to) for action, to in row.leads_to),
-        )
-        for row in graph.outline(definition)
-    ]

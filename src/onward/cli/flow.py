@@ -175,14 +175,15 @@ def graph(name: str, version: int | None, mermaid: bool, server: str | None) -> 
     $ onward flow graph review
     $ onward flow graph review.json --mermaid >> README.md
     """
-    from onward.cli.drawing import nodes_of, picture
+    from onward.cli.drawing import picture
     from onward.cli.source import is_source, load
 
     if is_source(name):
         from onward.flow.graph import mermaid as as_mermaid
+        from onward.flow.graph import outline
 
         definition = load(name).sound()
-        nodes, text = nodes_of(definition), as_mermaid(definition)
+        nodes, text = outline(definition), as_mermaid(definition)
     else:
 
         async def call(client: Client) -> FlowView:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-import msgspec
-
 from onward.flow.parts import DEFAULT, Definition, Node, reached
+from onward.wire.base import NodeStatus
+from onward.wire.flows import EdgeView, NodeView
 
 # Shapes by kind: what stands left and right of the label.
 _SHAPES: Mapping[str, tuple[str, str]] = {
@@ -29,15 +29,6 @@ _COLOURS: Mapping[str, str] = {
 _UNSAFE = re.compile(r"[^\w .,:/()+*=?!-]")
 
 
-class Row(msgspec.Struct, frozen=True):
-    depth: int
-    path: str
-    kind: str
-    what: str  # the service, the delay, who is asked …
-    leads_to: tuple[tuple[str, str], ...]  # action, node
-    start: bool = False
-
-
 def mermaid(definition: Definition, states: Mapping[str, str] | None = None) -> str:
     """`states` by the node's path: ok, running, error or canceled."""
     ids = {path: f"n{number}" for number, (path, _) in enumerate(definition.walk())}
@@ -50,9 +41,11 @@ def mermaid(definition: Definition, states: Mapping[str, str] | None = None) -> 
     return "\n".join(lines) + "\n"
 
 
-def outline(definition: Definition) -> list[Row]:
-    """Node after node as a run would meet them; subflows are indented."""
-    return list(_rows(definition, "", 0))
+def outline(
+    definition: Definition, states: Mapping[str, NodeStatus] | None = None
+) -> list[NodeView]:
+    """Node after node as a run would meet them; `states` by the node's path."""
+    return list(_views(definition, "", 0, states or {}))
 
 
 def _drawn(graph: Definition, path: str, ids: Mapping[str, str], depth: int) -> Iterator[str]:
@@ -99,11 +92,22 @@ def _what(node: Node) -> str:
     return str(said.get(node.kind) or "")
 
 
-def _rows(graph: Definition, path: str, depth: int) -> Iterator[Row]:
+def _views(
+    graph: Definition, path: str, depth: int, states: Mapping[str, NodeStatus]
+) -> Iterator[NodeView]:
     # What cannot be reached comes last.
     for key in dict.fromkeys([*reached(graph.start, graph.targets), *graph.nodes]):
         node = graph.nodes[key]
-        edges = tuple(graph.actions.get(key, {}).items())
-        yield Row(depth, path + key, node.kind, _what(node), edges, key == graph.start)
+        yield NodeView(
+            key=path + key,
+            kind=node.kind,
+            what=_what(node),
+            depth=depth,
+            start=key == graph.start,
+            status=states.get(path + key),
+            edges=tuple(
+                EdgeView(action=action, to=to) for action, to in graph.actions.get(key, {}).items()
+            ),
+        )
         if node.subflow is not None:
-            yield from _rows(node.subflow, f"{path}{key}/", depth + 1)
+            yield from _views(node.subflow, f"{path}{key}/", depth + 1, states)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -12,16 +12,14 @@ from onward.core.errors import Invalid
 from onward.flow import graph
 from onward.flow.catalog import Flow, FlowCatalog, Published, Version, checked, version_id
 from onward.flow.definition import DefinitionFaults
-from onward.flow.parts import Definition, Flaw
+from onward.flow.parts import Flaw
 from onward.native.caller import LISTS, SEES_ALL, Action, Caller, Scope, needs
-from onward.wire.base import NodeStatus, Number, Page
+from onward.wire.base import Number, Page
 from onward.wire.flows import (
     CreateFlow,
-    EdgeView,
     FlawView,
     FlowDefinition,
     FlowView,
-    NodeView,
     Validation,
     VersionBrief,
 )
@@ -64,7 +62,7 @@ class Flows:
             valid=True,
             faults=[],
             warnings=_flaws(definition.warnings),
-            nodes=node_views(definition),
+            nodes=graph.outline(definition),
             mermaid=graph.mermaid(definition),
         )
 
@@ -94,25 +92,6 @@ class Flows:
         return _version_view(published)
 
 
-def node_views(
-    definition: Definition, states: Mapping[str, NodeStatus] | None = None
-) -> Sequence[NodeView]:
-    """The nodes in the order in which a run would meet them; `states` by the node's path."""
-    known = states or {}
-    return [
-        NodeView(
-            key=row.path,
-            kind=row.kind,
-            what=row.what,
-            depth=row.depth,
-            start=row.start,
-            status=known.get(row.path),
-            edges=tuple(EdgeView(action, to) for action, to in row.leads_to),
-        )
-        for row in graph.outline(definition)
-    ]
-
-
 def _flow_view(flow: Flow) -> FlowView:
     return FlowView(
         name=flow.name,
@@ -140,7 +119,7 @@ def _with_version(flow: FlowView, published: Published) -> FlowView:
         flow_id=version.flow_id,
         definition=version.definition,
         warnings=_flaws(definition.warnings),
-        nodes=node_views(definition),
+        nodes=graph.outline(definition),
         mermaid=graph.mermaid(definition),
     )
 

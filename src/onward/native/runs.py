@@ -35,7 +35,6 @@ from onward.flow.runs import (
 from onward.flow.scope import RESERVED, own, reserved
 from onward.native.callbacks import check_callback
 from onward.native.caller import ACTS, LISTS, READS, Action, Caller, Scope, needs
-from onward.native.flows import node_views
 from onward.native.masking import Masking
 from onward.native.notifications.preferences import PreferenceStore
 from onward.native.reads import Fits, fitting, get_task
@@ -157,9 +156,9 @@ class Runs:
         states = _node_states(run, rows)
         try:
             _, definition = await self._flows.read(start_of(run.payload).version)
-            nodes, mermaid = node_views(definition, states), graph.mermaid(definition, states)
+            nodes, mermaid = graph.outline(definition, states), graph.mermaid(definition, states)
         except NotFound:  # a run of no version: it has failed, and its error says so
-            nodes, mermaid = (), ""
+            nodes, mermaid = [], ""
         masked = caller.masks(run, query.masked)
         return RunDetail(
             **_fields(await self._view(caller, run, query.masked)),
