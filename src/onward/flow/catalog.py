@@ -16,7 +16,7 @@ from onward.core.errors import Conflict, Invalid, NextStep, NotFound, Step
 from onward.core.task import Instant, encode, new_id
 from onward.flow.definition import parse
 from onward.flow.parts import Definition
-from onward.services.declarations import checker
+from onward.services import schemas
 
 FLOW, NAME, VERSION = "flow", "flow_name", "flow_version"
 PUBLISHED: Final = "published"
@@ -158,7 +158,7 @@ def checked(raw: object) -> Definition:
     definition = parse(raw)
     if definition.tool is not None:
         parameters = definition.tool.parameters
-        checker(parameters, "tool.parameters", pointer="tool.parameters")
+        schemas.checked(parameters, "tool.parameters", pointer="tool.parameters")
     return definition
 
 

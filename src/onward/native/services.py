@@ -9,9 +9,8 @@ import msgspec
 from onward.core.errors import Invalid, NextStep, NotFound, Step
 from onward.native.caller import LISTS, Action, Caller, Scope, needs
 from onward.services import catalog as catalogs
-from onward.services import limits, privacy
+from onward.services import limits, privacy, schemas
 from onward.services.catalog import Catalog, Declared
-from onward.services.declarations import checker
 from onward.wire.base import Name, Page
 from onward.wire.problems import fault_of
 from onward.wire.services import DeclaredBy, ServiceDeclaration, ServiceView
@@ -114,13 +113,13 @@ def _check_served(caller: Caller, service: Declared) -> None:
 
 
 def _checked(body: ServiceDeclaration) -> Declared:
-    for field, schemas in (("schema", body.schema), ("output", body.output)):
-        for type_, schema in schemas.items():
+    for field, by_type in (("schema", body.schema), ("output", body.output)):
+        for type_, schema in by_type.items():
             pointer = f"/{field}/{type_}"
             if type_ not in body.task_types:  # a typing error, and nothing would be checked
                 listed = ", ".join(body.task_types)
                 raise Invalid(f"{pointer}: task_types has only {listed}", pointer=pointer)
-            checker(schema, pointer, pointer=pointer)
+            schemas.checked(schema, pointer, pointer=pointer)
     for at, path in enumerate(body.sensitive):
         privacy.parse(path, pointer=f"/sensitive/{at}")
     limits.check_costs(body.rate)

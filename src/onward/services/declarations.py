@@ -9,24 +9,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import jsonschema_rs
 import msgspec
 
 from onward.core.approval import WAITS, approval_of, ask
 from onward.core.errors import Invalid, NextStep, Step
 from onward.core.policy import overrides_of
-from onward.core.task import Task, encode
+from onward.core.task import Task
 from onward.services import limits, privacy
 from onward.services.catalog import MISSED_MS, Catalog, Declared
+from onward.services.schemas import Schemas
 
-MOST_VALIDATORS = 1_000
 NOTIFIED = "session"  # the profile whose `expires_at` only notifies, and ends nothing
 
 
 class Declarations:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._validators: dict[tuple[str, str, str | None], Any] = {}
+        self._schemas = Schemas()
 
     async def fitting(
         self, type_: str, queue: str, payload: Any, *, missed_ms: int = MISSED_MS
@@ -50,26 +49,10 @@ class Declarations:
         for service in self._catalog.concerned(type_, queue):
             # A message quotes what does not fit, or all that it is a part of: of these it must not.
             mask = privacy.MASK if declared.sensitive else None
-            self._check(service, _taken_as(service, type_, queue), payload, mask)
-
-    def _check(self, service: Declared, type_: str, payload: Any, mask: str | None) -> None:
-        schema = service.schema.get(type_)
-        if schema is None:
-            return
-        text = encode(schema)
-        validator = self._validators.get((type_, text, mask))
-        if validator is None:
-            validator = checker(schema, f"the schema of {type_!r}", mask=mask)
-            if len(self._validators) >= MOST_VALIDATORS:
-                self._validators.clear()
-            self._validators[type_, text, mask] = validator
-        for error in validator.iter_errors(payload):
-            path = "".join(f"/{part}" for part in error.instance_path)
-            raise Invalid(
-                f"payload{path} does not fit {type_!r}: {error.message}",
-                pointer=f"/payload{path}",
-                step=NextStep(Step.SHOW_SERVICE, service.name),
-            )
+            taken_as = _taken_as(service, type_, queue)
+            if (schema := service.schema.get(taken_as)) is not None:
+                step = NextStep(Step.SHOW_SERVICE, service.name)
+                self._schemas.check(schema, payload, taken_as, step, mask=mask)
 
 
 def _taken_as(service: Declared, type_: str, queue: str) -> str:
@@ -85,17 +68,6 @@ def _taken_as(service: Declared, type_: str, queue: str) -> str:
             hint=f"its task types are {', '.join(types)}",
         )
     return types[0]
-
-
-def checker(schema: Any, name: str, *, mask: str | None = None, pointer: str = "") -> Any:
-    """Asks whether a value fits. It reads nothing but the schema itself: no URL, no file."""
-    try:
-        return jsonschema_rs.validator_for(encode(schema), mask=mask, offline=True)
-    except ValueError as error:
-        why = getattr(error, "message", error)
-        hint = "a $ref may point into the schema itself ('#/…'), nowhere else"
-        message = f"{name} is no JSON Schema that can be used: {why}"
-        raise Invalid(message, pointer=pointer, hint=hint) from error
 
 
 def as_declared(task: Task, service: Declared | None, *, refusing: bool = True) -> Task:

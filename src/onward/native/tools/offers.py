@@ -13,12 +13,12 @@ import msgspec
 
 from onward.core.clock import Clock
 from onward.core.contract import Backend
-from onward.core.errors import Invalid, NextStep, Step
+from onward.core.errors import NextStep, Step
 from onward.core.task import Instant, encode
 from onward.flow.catalog import FlowCatalog
 from onward.native.tools.tools import OfferedFlow
 from onward.services.catalog import Catalog, Declared
-from onward.services.declarations import checker
+from onward.services.schemas import Schemas
 from onward.workers.roster import Roster
 
 DAY_MS = 24 * 3_600_000
@@ -26,7 +26,6 @@ NOTED_MS = 3_600_000  # how often it is written that a service is served
 FRESH_MS = 1_000
 LOOK_S = 60.0
 KIND = "service_served"
-MOST_VALIDATORS = 1_000
 
 
 class ToolOffers:
@@ -41,7 +40,7 @@ class ToolOffers:
         self._served_at: Mapping[str, Instant] = {}  # by service; as last read
         self._offered: Sequence[OfferedFlow] = ()
         self._read_at: Instant = 0
-        self._validators: dict[str, Any] = {}
+        self._schemas = Schemas()
 
     async def services(self) -> Sequence[Declared]:
         return [one for one in await self._catalog.all() if one.expose and not self._idle(one)]
@@ -62,19 +61,7 @@ class ToolOffers:
 
     def check(self, flow: OfferedFlow, payload: Any) -> None:
         """Invalid: it does not fit the schema of params that the flow's tool shows."""
-        text = encode(flow.parameters)
-        validator = self._validators.get(text)
-        if validator is None:
-            if len(self._validators) >= MOST_VALIDATORS:
-                self._validators.clear()
-            validator = self._validators[text] = checker(flow.parameters, "tool.parameters")
-        for error in validator.iter_errors(payload):
-            path = "".join(f"/{part}" for part in error.instance_path)
-            raise Invalid(
-                f"payload{path} does not fit {flow.name!r}: {error.message}",
-                pointer=f"/payload{path}",
-                step=NextStep(Step.LIST_TOOLS),
-            )
+        self._schemas.check(flow.parameters, payload, flow.name, NextStep(Step.LIST_TOOLS))
 
     async def look(self) -> None:
         """Note which services are served now, and read what other servers have noted. One that is
