@@ -29,7 +29,7 @@ from onward.doors.page import files as page
 from onward.doors.redis_views.part import RedisViews
 from onward.doors.rest import routes as rest
 from onward.doors.tasks import router as tasks_door
-from onward.doors.tasks.submission import Intake
+from onward.doors.tasks.submission import TasksIntake
 from onward.doors.vocabulary import AGENTS
 from onward.doors.worker_socket import WorkerSocket
 from onward.engine import Onward
@@ -81,7 +81,7 @@ class Application:
             onward.masking,
             onward.explainer,
         )
-        intake = Intake(
+        intake = TasksIntake(
             onward.dispatcher, onward.roster, onward.declarations, settings.stream_types
         )
         onward.parts.append(RedisViews(onward, intake))

@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from onward.tracing.server import Tracing
     from onward.workers.celery.wake import WakeUps
     from onward.workers.streams.channel import StreamConnections
-    from onward.workers.streams.dialects import Dialect
+    from onward.workers.streams.dialects import StreamDialect
     from onward.workers.streams.feed import StreamFeed
 
 
@@ -273,7 +273,7 @@ class Onward:
         self.parts: list[EnginePart] = []
         self.lines: StreamConnections | None = None  # to the Redis that the streams are on
         self._connections: Sequence[Redis] = ()
-        self._dialects: Sequence[Dialect] = ()
+        self._dialects: Sequence[StreamDialect] = ()
         self._redis = settings.redis or self.backend.redis
 
     def _open_notifications(self, hosts: Hosts) -> None:
@@ -440,7 +440,7 @@ class Onward:
 
         return await depths.consumers(*self._open_streams(), await self.catalog.all())
 
-    def _open_streams(self) -> tuple[StreamConnections, Sequence[Dialect]]:
+    def _open_streams(self) -> tuple[StreamConnections, Sequence[StreamDialect]]:
         if self.lines is None:
             raise LedgerUnavailable("the streams are not open yet")
         return self.lines, self._dialects
@@ -531,7 +531,7 @@ class Onward:
             credits=settings.stream_credits,
         )
 
-        def feed_of(dialect: Dialect, rules: FeedSettings) -> StreamFeed:
+        def feed_of(dialect: StreamDialect, rules: FeedSettings) -> StreamFeed:
             duty = self.duty(dialect.name)
             return StreamFeed(
                 self.dispatcher, self.roster, lines, dialect, rules, self.catalog, duty

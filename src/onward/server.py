@@ -100,7 +100,7 @@ def server(
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=Connection,
+        http=HttpConnection,
         ws="websockets-sansio",
         # Too large is less than this, and is told: to hang up costs a worker its other tasks too.
         ws_max_size=8 * MAX_BODY,
@@ -128,7 +128,7 @@ def server(
     )
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """uvicorn's, knowing since when it waits for the rest of a request."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -273,7 +273,7 @@ class Server(uvicorn.Server):
         if counter % self._every == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
-                if isinstance(connection, Connection):
+                if isinstance(connection, HttpConnection):
                     connection.sweep(now, self._header_s, self._body_s)
             # Callers who could not read because this process stood still are not silent: of the
             # time between two sweeps no more than twice the usual counts.

@@ -19,7 +19,7 @@ from onward.core.contract import (
     Moved,
     Query,
     Submission,
-    Unique,
+    UniqueGuard,
     Verdict,
 )
 from onward.core.limits import Bound, Usage
@@ -29,7 +29,7 @@ from tests.support import LEASE_MS, NOW, PROFILES, a_task, an_ask
 
 
 def submission(
-    task: Task, *, cap: int | None = None, key: Key | None = None, unique: Unique | None = None
+    task: Task, *, cap: int | None = None, key: Key | None = None, unique: UniqueGuard | None = None
 ) -> Submission:
     return Submission(*machine.born(task, PROFILES[task.profile]), cap, key, unique)
 

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from onward.core import readers
-from onward.core.contract import Effect, Fate, Key, Unique, Verdict
+from onward.core.contract import Effect, Fate, Key, UniqueGuard, Verdict
 from onward.core.errors import Invalid
 from onward.core.limits import Bound, Rate
 from onward.core.outcome import Failed, Parked, Succeeded
@@ -195,7 +195,7 @@ async def test_a_copy_has_the_ring_and_what_is_used(place: str, other: str) -> N
 
 @pytest.mark.contract("B-2", "L-7", "L-8")
 async def test_a_copy_knows_batches_and_who_has_which_key(place: str, other: str) -> None:
-    rule = Unique(frozenset({State.QUEUED}), returns=True)
+    rule = UniqueGuard(frozenset({State.QUEUED}), returns=True)
     async with opened(place) as driver:
         over = await driver.finished(batch="b", unique_key="old")
         first = submission(a_task(batch="b", unique_key="u"))

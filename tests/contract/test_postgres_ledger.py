@@ -16,7 +16,7 @@ from onward.core.outcome import Succeeded
 from onward.core.task import Letter, State, new_id
 from onward.ledgers.postgres import PostgresBackend
 from onward.ledgers.postgres.bell import PostgresBell
-from onward.ledgers.postgres.writer import Writer
+from onward.ledgers.postgres.writer import TransactionWriter
 from onward.ledgers.sql.dialect import Step
 from onward.ledgers.sql.store import matching
 from tests.contract.driver import Driver, submission
@@ -185,7 +185,7 @@ async def test_another_users_open_transaction_does_not_hold_the_log(
 # Faults.
 
 
-class LostReply(Writer):
+class LostReply(TransactionWriter):
     """The reply to a COMMIT is lost; the COMMIT itself perhaps too."""
 
     committed = True
@@ -244,14 +244,14 @@ async def test_a_deadlock_is_tried_again(url: str, monkeypatch: pytest.MonkeyPat
     driver = Driver(PostgresBackend(url))
     await driver.submit(id="before")
     once = [asyncpg.DeadlockDetectedError("deadlock detected")]
-    drive = Writer._drive
+    drive = TransactionWriter._drive
 
-    async def unlucky(self: Writer, *given: Any) -> Any:
+    async def unlucky(self: TransactionWriter, *given: Any) -> Any:
         if once:
             raise once.pop()
         return await drive(self, *given)
 
-    monkeypatch.setattr(Writer, "_drive", unlucky)
+    monkeypatch.setattr(TransactionWriter, "_drive", unlucky)
     assert (await driver.submit(id="t")).id == "t"
     await driver.backend.close()
 

@@ -8,7 +8,7 @@ import pytest
 
 from onward.core import machine
 from onward.core.contended import LIVE, STATES, superseded
-from onward.core.contract import Fate, Key, Receipt, Submission, Unique
+from onward.core.contract import Fate, Key, Receipt, Submission, UniqueGuard
 from onward.core.outcome import Failed, Succeeded
 from onward.core.task import Priority, State
 from onward.faults import Fault
@@ -16,12 +16,12 @@ from tests.contract.driver import Driver, submission
 from tests.contract.peers import SHARED, two_servers
 from tests.support import NOW, PROFILES, a_task
 
-WHILE_LIVE = Unique(LIVE, returns=True)
+WHILE_LIVE = UniqueGuard(LIVE, returns=True)
 KEY = Key("console", "k", "body")
 
 
 def unique(
-    name: str = "u", rule: Unique = WHILE_LIVE, key: Key | None = None, **fields: object
+    name: str = "u", rule: UniqueGuard = WHILE_LIVE, key: Key | None = None, **fields: object
 ) -> Submission:
     return submission(a_task(unique_key=name, **fields), unique=rule, key=key)
 
@@ -61,8 +61,8 @@ async def test_a_replay_holds_its_unique_key_again(driver: Driver) -> None:
 
 @pytest.mark.contract("L-8")
 async def test_only_the_states_that_count_refuse(driver: Driver) -> None:
-    queued = Unique(STATES["queued"], returns=True)
-    running = Unique(STATES["running"], returns=True)
+    queued = UniqueGuard(STATES["queued"], returns=True)
+    running = UniqueGuard(STATES["running"], returns=True)
     first = unique(rule=queued)
     await driver.insert(first)
     assert (await receipt_of(driver, unique(rule=queued))).fate is Fate.HELD
@@ -96,7 +96,7 @@ async def test_the_idempotency_key_is_looked_at_first_and_goes_to_the_holder(
 
 @pytest.mark.contract("L-8")
 async def test_the_key_of_one_that_was_refused_is_free(driver: Driver) -> None:
-    refuse = Unique(LIVE, returns=False)
+    refuse = UniqueGuard(LIVE, returns=False)
     await driver.insert(unique())
     assert (await receipt_of(driver, unique(rule=refuse, key=KEY))).fate is Fate.HELD
     other = submission(a_task(), key=KEY)

@@ -7,7 +7,7 @@ import pytest
 from onward.core import machine
 from onward.core.clock import ManualClock
 from onward.core.limits import Bound
-from onward.core.pressure.limits import Limits
+from onward.core.pressure.limits import BoundedQueues
 from onward.core.slots import Slots
 from onward.ledgers import open_backend
 from tests.support import NOW, PROFILES, a_task
@@ -17,13 +17,15 @@ NATURAL = {"mail", "sms", "ocr"}
 
 
 @pytest.fixture
-def limits() -> Limits:
+def limits() -> BoundedQueues:
     backend = open_backend("sqlite:///:memory:")
-    return Limits(backend.tasks, ManualClock(), Slots(wake=lambda: None))
+    return BoundedQueues(backend.tasks, ManualClock(), Slots(wake=lambda: None))
 
 
 @pytest.mark.contract("L-3")
-def test_a_bound_holds_on_its_queues_and_by_type_where_no_service_is_named(limits: Limits) -> None:
+def test_a_bound_holds_on_its_queues_and_by_type_where_no_service_is_named(
+    limits: BoundedQueues,
+) -> None:
     limits.take([SMTP], NATURAL)
     assert limits.of("mail") == (SMTP,)
     assert limits.of("ocr") == ()
@@ -32,7 +34,7 @@ def test_a_bound_holds_on_its_queues_and_by_type_where_no_service_is_named(limit
 
 
 @pytest.mark.contract("L-5")
-def test_what_frees_a_bound_lets_all_its_queues_go_on(limits: Limits) -> None:
+def test_what_frees_a_bound_lets_all_its_queues_go_on(limits: BoundedQueues) -> None:
     cancel = machine.cancel(
         a_task(state="scheduled", queue="sms", type="sms"), NOW, PROFILES["console"]
     )

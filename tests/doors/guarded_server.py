@@ -109,7 +109,7 @@ class GuardedServer:
     def _sweep(self) -> None:
         now = asyncio.get_running_loop().time()
         for connection in list(self.server.server_state.connections):
-            assert isinstance(connection, serving.Connection)
+            assert isinstance(connection, serving.HttpConnection)
             connection.sweep(now, HEADER_MS / 1000, BODY_MS / 1000)
 
     def stop(self) -> None:

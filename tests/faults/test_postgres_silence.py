@@ -16,7 +16,7 @@ import pytest
 from onward.core.contract import Fate
 from onward.core.errors import LedgerUnavailable
 from onward.ledgers.postgres import PostgresBackend
-from onward.ledgers.postgres.writer import Writer
+from onward.ledgers.postgres.writer import TransactionWriter
 from tests.contract.driver import Driver, submission
 from tests.servers import PostgresServer
 from tests.support import a_task, wait_until
@@ -74,10 +74,12 @@ async def test_a_commit_that_is_not_answered_is_asked_for(
     await impatient(driver, monkeypatch)
     monkeypatch.setattr(f"{DATABASE}.RESOLVE_S", 60.0)
     pid = backend_of(driver)
-    commit = Writer._commit
+    commit = TransactionWriter._commit
     database: Any = driver.backend.database  # type: ignore[attr-defined]
 
-    async def unanswered(self: Writer, connection: asyncpg.Connection, xid: str | None) -> None:
+    async def unanswered(
+        self: TransactionWriter, connection: asyncpg.Connection, xid: str | None
+    ) -> None:
         os.kill(pid, signal.SIGSTOP)
         await commit(self, connection, xid)
 
@@ -85,7 +87,7 @@ async def test_a_commit_that_is_not_answered_is_asked_for(
         os.kill(pid, signal.SIGCONT)
         return await database._fate(xid)
 
-    monkeypatch.setattr(Writer, "_commit", unanswered)
+    monkeypatch.setattr(TransactionWriter, "_commit", unanswered)
     monkeypatch.setattr(database._intake, "_fate", fate)
     try:
         inserted = await driver.insert(submission(a_task(id="t")))

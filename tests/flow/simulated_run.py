@@ -17,10 +17,10 @@ from onward.faults import Fault
 from onward.flow import state as states
 from onward.flow.definition import parse
 from onward.flow.engine import advance
-from onward.flow.replay import EVERYTHING, Ends, Replay
+from onward.flow.replay import EVERYTHING, Ends, RunReplay
 from onward.flow.step import (
-    Call,
     Cancel,
+    ChildCall,
     ChildEnded,
     ChildResult,
     End,
@@ -85,8 +85,8 @@ class Run:
         self.now = now
         self.answers: dict[str, ChildResult] = {}
         self.first_answers: dict[str, ChildResult] = {}
-        self.open: dict[str, Call] = {}
-        self.made: list[Call] = []
+        self.open: dict[str, ChildCall] = {}
+        self.made: list[ChildCall] = []
         self.stopped: list[str] = []
         self.notes: list[NodeNote] = []
         self.steps: list[StepResult] = []
@@ -149,7 +149,7 @@ class Run:
             self._check_replay()
         return step
 
-    def replay(self, *, without: str | None = None) -> Replay:
+    def replay(self, *, without: str | None = None) -> RunReplay:
         """Without one of the calls, if its record is to be gone."""
         self.first_answers = {**self.answers, **self.first_answers}  # a task ends once
         known = {call: each for call, each in self.first_answers.items() if call != without}
@@ -157,7 +157,7 @@ class Run:
         for made in self.made:
             if made.id in known:
                 many.setdefault(made.seq, {})[made.index] = known[made.id]
-        replay = Replay(self.definition, self.begun_with, self.params)
+        replay = RunReplay(self.definition, self.begun_with, self.params)
         replay.through(self.notes, Ends(known, many))
         return replay
 
@@ -177,7 +177,7 @@ class Run:
             self.answers[child] = ChildResult(fault=refused.fault)
         return ended(child, self.answers[child])
 
-    def _done(self, call: Call) -> Any:
+    def _done(self, call: ChildCall) -> Any:
         assert call.kind == "service"
         assert call.service is not None
         return self.services[call.service](call.input, call.params)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from onward.flow import expr
-from onward.flow.scope import Scope
+from onward.flow.scope import FlowScope
 from onward.flow.step import RunCompleted
 from tests.flow.simulated_run import call, edge, play
 
-SCOPE = Scope(
+SCOPE = FlowScope(
     params={"n": 5, "s": "abc", "yes": True, "null": None, "list": [1, "two", {"k": 1}]},
     shared={"a": {"b": {"c": 9}}, "_rt": {"x": 1}, "tags": ["red", "blue"], "e": {}, "one": 1},
     input={"x": 2.0, "items": [10, 20]},
@@ -117,7 +117,7 @@ def test_what_does_not_hold(expression: Any) -> None:
 @pytest.mark.parametrize("root", ["$shared", "$params", "$input"])
 def test_no_expression_reads_the_engines_records(root: str) -> None:
     secret = {"_rt": {"x": 1}, "_rt.x": 1}
-    scope = Scope(params=secret, shared=secret, input=secret)
+    scope = FlowScope(params=secret, shared=secret, input=secret)
     for path in (f"{root}._rt", f"{root}._rt.x"):
         assert not expr.holds({"exists": path}, scope)
         assert list(expr.flaws({"exists": path})) == [
@@ -170,14 +170,14 @@ def test_data_deeper_than_the_stack_is_compared() -> None:
             value = [value]
         return value
 
-    scope = Scope(params={"a": deep(1), "b": deep(1), "c": deep(2)}, shared={})
+    scope = FlowScope(params={"a": deep(1), "b": deep(1), "c": deep(2)}, shared={})
     assert expr.holds({"eq": ["$params.a", "$params.b"]}, scope)
     assert not expr.holds({"eq": ["$params.a", "$params.c"]}, scope)
 
 
 @pytest.mark.contract("S4-8")
 def test_an_expression_that_would_take_for_ever_is_answered_no() -> None:
-    scope = Scope(params={"many": [0] * 400_000}, shared={})
+    scope = FlowScope(params={"many": [0] * 400_000}, shared={})
     search = {"in": [1, "$params.many"]}
     begun = time.process_time()
     assert not expr.holds({"not": {"or": [search] * 300}}, scope)
@@ -231,7 +231,7 @@ def test_no_expression_over_any_scope_raises() -> None:
     answers = {True: 0, False: 0}
     sound = 0
     for _ in range(100_000):
-        scope = Scope(
+        scope = FlowScope(
             params={"a": anything(pick, 2)},
             shared={"b": anything(pick, 2), "_rt": 1},
             input=anything(pick, 2),

@@ -192,7 +192,7 @@ def test_what_turns_out_to_have_failed_is_not_undone() -> None:
 def test_a_cancel_leaves_an_earlier_visit_of_the_node_alone() -> None:
     node = {"kind": "parallel", "parallel_services": ["boom", "echo"]}
     definition = parse(chain(("p", node)))
-    earlier = states.Record(start=NOW, total=2, next=2, open=[1], failed=[0])
+    earlier = states.NodeRecord(start=NOW, total=2, next=2, open=[1], failed=[0])
     again = states.RunState([states.Frame(node="p", records={"pl:p": earlier})], children=2)
     step = engine.advance(definition, again, run_id="r", params={}, now=NOW, news=[Cancel()])
     assert (step.stop, step.end) == ((), RunCanceled())

@@ -16,7 +16,7 @@ HEAD = ("start", "name", "description", "max_steps")
 SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
 
-class Change(msgspec.Struct, frozen=True):
+class DefinitionChange(msgspec.Struct, frozen=True):
     how: Literal["added", "removed", "changed"]
     what: str  # "node b", "edge a --goB--> b", "start"
     about: str = ""
@@ -26,18 +26,18 @@ class Change(msgspec.Struct, frozen=True):
         return plain(f"{SIGNS[self.how]} {self.what}{about}")
 
 
-def changes(old: Definition, new: Definition) -> list[Change]:
+def changes(old: Definition, new: Definition) -> list[DefinitionChange]:
     """Nothing: the two mean the same, however they are written."""
     return [*_head(old, new), *_nodes(old, new), *_edges(old, new)]
 
 
-def _head(old: Definition, new: Definition) -> Iterator[Change]:
+def _head(old: Definition, new: Definition) -> Iterator[DefinitionChange]:
     for field in HEAD:
         before, after = getattr(old, field), getattr(new, field)
         if before != after:
-            yield Change("changed", field, f"{_said(before)} → {_said(after)}")
+            yield DefinitionChange("changed", field, f"{_said(before)} → {_said(after)}")
     if old.tool != new.tool:
-        yield Change("changed", "tool", _as_tool(old.tool, new.tool))
+        yield DefinitionChange("changed", "tool", _as_tool(old.tool, new.tool))
 
 
 def _as_tool(before: AsTool | None, after: AsTool | None) -> str:
@@ -47,29 +47,29 @@ def _as_tool(before: AsTool | None, after: AsTool | None) -> str:
     return ", ".join(name for name in fields if getattr(after, name) != getattr(before, name))
 
 
-def _nodes(old: Definition, new: Definition) -> Iterator[Change]:
+def _nodes(old: Definition, new: Definition) -> Iterator[DefinitionChange]:
     for key, node in new.nodes.items():
         if key not in old.nodes:
             service = f" {node.service}" if node.service else ""
-            yield Change("added", f"node {key}", f"{node.kind}{service}")
+            yield DefinitionChange("added", f"node {key}", f"{node.kind}{service}")
         elif node != old.nodes[key]:
             before = old.nodes[key]
             fields = node.__struct_fields__
             differing = [name for name in fields if getattr(node, name) != getattr(before, name)]
-            yield Change("changed", f"node {key}", ", ".join(differing))
+            yield DefinitionChange("changed", f"node {key}", ", ".join(differing))
     for key in old.nodes:
         if key not in new.nodes:
-            yield Change("removed", f"node {key}")
+            yield DefinitionChange("removed", f"node {key}")
 
 
-def _edges(old: Definition, new: Definition) -> Iterator[Change]:
+def _edges(old: Definition, new: Definition) -> Iterator[DefinitionChange]:
     before, after = set(old.edges), set(new.edges)
     for edge in new.edges:
         if edge not in before:
-            yield Change("added", _drawn(edge))
+            yield DefinitionChange("added", _drawn(edge))
     for edge in old.edges:
         if edge not in after:
-            yield Change("removed", _drawn(edge))
+            yield DefinitionChange("removed", _drawn(edge))
 
 
 def _drawn(edge: Edge) -> str:

@@ -15,7 +15,7 @@ from onward.cli.commands import Option, Options, Resource, Verb, command, flag, 
 from onward.cli.submit import given, read_payload
 from onward.cli.tables import (
     Fields,
-    Page,
+    HasItems,
     as_text,
     card,
     card_of,
@@ -79,7 +79,7 @@ def _list(client: Client, cursor: str | None, limit: int, **filter: Any) -> Awai
     return client.dead_tasks(cursor=cursor, limit=limit, **given(filter))
 
 
-def _print_list(page: Page) -> None:
+def _print_list(page: HasItems) -> None:
     if page.items and hasattr(page.items[0], "fingerprint"):
         DLQ.print_page(page, none=NONE)
     else:
@@ -170,7 +170,7 @@ async def abandon(client: Client, as_json: bool, **choice: Any) -> None:
     _report(done, "abandoned", dry_run=which.dry_run, as_json=as_json)
 
 
-class Choice(NamedTuple):
+class DeadLetterChoice(NamedTuple):
     """Which dead letters are changed."""
 
     ids: list[str] | None
@@ -181,17 +181,17 @@ class Choice(NamedTuple):
 
 def _choice(
     *, ids: list[str] | None, every: bool, dry_run: bool, yes: bool, **filter: Any
-) -> Choice:
+) -> DeadLetterChoice:
     wanted = given(filter)
     then = "name ids, or filter with --fingerprint, --type, --queue or --search, or take --all"
     if not (ids or wanted or every):
         fail(USAGE, "no dead letters are chosen", "only what is named is changed", then)
     if ids and (wanted or every):
         fail(USAGE, "both ids and a filter are given", "only one of them can be used", then)
-    return Choice(ids, None if ids else wanted, dry_run, yes)
+    return DeadLetterChoice(ids, None if ids else wanted, dry_run, yes)
 
 
-async def _chosen(client: Client, which: Choice, verb: str) -> list[str]:
+async def _chosen(client: Client, which: DeadLetterChoice, verb: str) -> list[str]:
     """The oldest first, once the user has confirmed."""
     if which.ids:
         return which.ids
@@ -209,7 +209,11 @@ async def _chosen(client: Client, which: Choice, verb: str) -> list[str]:
 
 
 async def _change(
-    client: Client, which: Choice, verb: str, did: str, call: Callable[..., Awaitable[Any]]
+    client: Client,
+    which: DeadLetterChoice,
+    verb: str,
+    did: str,
+    call: Callable[..., Awaitable[Any]],
 ) -> Any:
     """One call for each chunk of ids, their answers as one; a dry run is one call."""
     import msgspec

@@ -13,7 +13,7 @@ from onward.cli.tables import cell, hint, since
 from onward.cli.terminal import FAILED, USAGE, ago, console, fail, plain, print_json, with_client
 
 if TYPE_CHECKING:
-    from onward.cli.changes import Change
+    from onward.cli.changes import DefinitionChange
     from onward.cli.following import Following
     from onward.cli.source import Source
     from onward.client.http import Client
@@ -132,7 +132,7 @@ def apply(source: str, name: str | None, force: bool, as_json: bool, server: str
     if not flow:
         fail(USAGE, "the flow has no name", "the definition does not give one", "--name NAME")
 
-    async def call(client: Client) -> tuple[FlowView, list[Change] | None]:
+    async def call(client: Client) -> tuple[FlowView, list[DefinitionChange] | None]:
         newest = await published(client, flow)
         changed = None if newest is None else _changes(newest, definition)
         if newest is not None and not changed and not force:
@@ -256,7 +256,7 @@ async def published(client: Client, flow: str) -> FlowView | None:
     return found if found.version else None
 
 
-def _changes(newest: FlowView, definition: Definition) -> list[Change]:
+def _changes(newest: FlowView, definition: Definition) -> list[DefinitionChange]:
     from onward.cli.changes import changes
     from onward.flow.definition import parse
 

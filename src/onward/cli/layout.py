@@ -42,10 +42,10 @@ class Stop(msgspec.Struct):
     node: NodeView
     word: str | None = None  # the edge's action; None: wherever its branches meet
     target: str | None = None
-    branches: list[Branch] = []
+    branches: list[DrawnBranch] = []
 
 
-class Branch(msgspec.Struct):
+class DrawnBranch(msgspec.Struct):
     word: str
     target: str
     line: list[Stop]  # empty: it stands elsewhere
@@ -112,11 +112,11 @@ class _Level:
         join = self._joins.get(key) if ways else None
         return Stop(node, None, join or None, [])
 
-    def _branch(self, stop: Stop, edge: EdgeView, depth: int) -> Branch:
+    def _branch(self, stop: Stop, edge: EdgeView, depth: int) -> DrawnBranch:
         meets = stop.word is None and edge.action not in FAILURES
         deep = depth >= DEEPEST
         line = [] if deep else self._line(edge.to, stop.target if meets else None, depth + 1)
-        return Branch(edge.action, edge.to, line)
+        return DrawnBranch(edge.action, edge.to, line)
 
 
 def _ways(node: NodeView) -> list[str]:

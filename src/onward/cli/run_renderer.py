@@ -42,7 +42,7 @@ SHOWN: Mapping[str, tuple[str, str]] = {  # a node's state: its sign and its col
 }
 
 
-class Fan(msgspec.Struct, frozen=True):
+class FanProgress(msgspec.Struct, frozen=True):
     """How far a node that makes many calls has come."""
 
     done: int
@@ -204,7 +204,7 @@ class RunRenderer:
                 taken.add((row.node_key, f"{folder}/{target}" if folder else target))
         return frozenset(taken)
 
-    def fan(self, node: NodeView) -> Fan | None:
+    def fan(self, node: NodeView) -> FanProgress | None:
         """None: it has not begun."""
         *around, key = node.key.split("/")
         shared: Any = self.run.shared
@@ -213,7 +213,9 @@ class RunRenderer:
         record = _record(shared, f"{FANS[node.kind]}:{key}")
         if not record:
             return None
-        return Fan(len(record["done"]), len(record["errs"]), self._total(around, key, shared))
+        return FanProgress(
+            len(record["done"]), len(record["errs"]), self._total(around, key, shared)
+        )
 
     def _total(self, around: Sequence[str], key: str, shared: Mapping[str, Any]) -> int | None:
         """How many calls it will be: as many as its list has items, read as the engine does."""
@@ -245,7 +247,7 @@ def _record(shared: Any, name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _measure(about: Text, fan: Fan) -> None:
+def _measure(about: Text, fan: FanProgress) -> None:
     over = fan.done + fan.failed
     if fan.total:
         filled = round(BAR * min(1.0, over / fan.total))

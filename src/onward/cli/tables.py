@@ -20,7 +20,7 @@ Field: TypeAlias = str | Callable[[Any], str]
 Fields: TypeAlias = Mapping[str, Field]
 
 
-class Page(Protocol):
+class HasItems(Protocol):
     @property
     def items(self) -> Sequence[Any]: ...
 
@@ -34,7 +34,7 @@ def hint(text: str) -> None:
 
 
 def print_page(
-    page: Page, columns: Fields, *, none: str, folds: Sequence[str] = ("about",)
+    page: HasItems, columns: Fields, *, none: str, folds: Sequence[str] = ("about",)
 ) -> None:
     """`none` is printed when there is nothing to list."""
     if not page.items:

@@ -9,7 +9,7 @@ import typer
 
 from onward.cli import operation
 from onward.cli.commands import Options, Resource, Verb, argument, command, flag, option
-from onward.cli.tables import Fields, Page, as_text, cell, hint, print_page, since
+from onward.cli.tables import Fields, HasItems, as_text, cell, hint, print_page, since
 from onward.cli.terminal import (
     MARKS,
     USAGE,
@@ -55,7 +55,7 @@ def _explained(found: Explanation) -> None:
         console().print(f"→ {plain(found.hint)}", markup=False)
 
 
-def _happened(page: Page) -> None:
+def _happened(page: HasItems) -> None:
     began, data = page.items[0].at, as_text("data")
     columns: Fields = {
         "n": "n",

@@ -65,7 +65,7 @@ class OperationOptions(TypedDict, total=False):
     rate: float
 
 
-class Part:
+class ClientPart:
     """A part of a client."""
 
     def __init__(self, api: ServerApi, wait_for: WaitFor) -> None:
@@ -73,7 +73,7 @@ class Part:
         self._wait_for = wait_for
 
 
-class Queues(Part):
+class Queues(ClientPart):
     """`client.queues`: what waits where. A paused queue takes tasks and hands none out."""
 
     async def list(self) -> Page[QueueView]:
@@ -92,7 +92,7 @@ class Queues(Part):
         return await self._api.call(QueueView, "POST", "queues", name, "resume")
 
 
-class Operations(Part):
+class Operations(ClientPart):
     """One verb for all tasks that a filter matches; the server goes on with it by itself."""
 
     async def cancel(self, **which: Unpack[OperationOptions]) -> OperationView:
@@ -140,7 +140,7 @@ class Operations(Part):
         return await self._api.call(OperationView, "POST", "operations", id, "cancel")
 
 
-class Limits(Part):
+class Limits(ClientPart):
     """Limits that services share."""
 
     async def list(self) -> Page[LimitView]:
@@ -167,7 +167,7 @@ class Limits(Part):
         await self._api.tell("DELETE", "limits", name)
 
 
-class Schedules(Part):
+class Schedules(ClientPart):
     """`client.schedules`: work at its times, once, at intervals or by cron."""
 
     async def list(
@@ -209,7 +209,7 @@ class Schedules(Part):
         await self._api.tell("DELETE", "schedules", name)
 
 
-class Flows(Part):
+class Flows(ClientPart):
     """`client.flows`: definitions by name and version, and what starts runs of them."""
 
     async def list(self) -> Page[FlowView]:
@@ -264,7 +264,7 @@ class Flows(Part):
         return dict(result_of(await until_over(begin, self._wait_for, wait_ms)))
 
 
-class Runs(Part):
+class Runs(ClientPart):
     """`client.runs`: runs of flows. A run is a task, too: `client.get` and the like take its id."""
 
     async def list(self, **filter: Unpack[RunFilter]) -> Page[RunView]:
@@ -307,7 +307,7 @@ class Runs(Part):
         return await self._api.call(RunView, "POST", "runs", id, "fork", body=body)
 
 
-class Keys(Part):
+class Keys(ClientPart):
     """`client.keys`: the keys of callers, and what was done with them."""
 
     async def create(
@@ -348,7 +348,7 @@ class Keys(Part):
         return await self._api.call(Page[AuditEntry], "GET", "audit", **params)
 
 
-class Log(Part):
+class Log(ClientPart):
     """`client.log`: who reads the event log, and how far each has come."""
 
     async def readers(self) -> Page[ReaderView]:
@@ -360,7 +360,7 @@ class Log(Part):
         await self._api.tell("DELETE", "log", "readers", name)
 
 
-class Encryption(Part):
+class Encryption(ClientPart):
     """`client.encryption`: under which keys texts rest, and sealing them anew."""
 
     async def keys(self) -> KeyNames:

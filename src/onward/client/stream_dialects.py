@@ -31,7 +31,7 @@ from onward.wire.streams import (
 from onward.wire.times import iso
 
 
-class Place(NamedTuple):
+class StreamPlace(NamedTuple):
     """Where a worker reads: a stream, in one of its groups."""
 
     stream: str
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     service: str | None = None  # that this group is of, where others read the stream, too
 
 
-class Answer(NamedTuple):
+class ResultEntry(NamedTuple):
     stream: str
     fields: Mapping[str, str]
 
@@ -50,31 +50,31 @@ class StreamWords(Protocol):
     via: str  # how the services are declared
 
     @property
-    def places(self) -> Sequence[Place]: ...
+    def places(self) -> Sequence[StreamPlace]: ...
 
     def opened(self, fields: Fields) -> Fields:
         """An entry in the words of the workers' protocol."""
         ...
 
-    def answer(self, fields: Fields, ended: Ended, worker: str, took_ms: int) -> Answer: ...
+    def answer(self, fields: Fields, ended: Ended, worker: str, took_ms: int) -> ResultEntry: ...
 
-    def unserved(self, fields: Fields, fault: Fault, worker: str) -> Answer | None:
+    def unserved(self, fields: Fields, fault: Fault, worker: str) -> ResultEntry | None:
         """To a task that no service here does; None: it is for another one, and is let go."""
         ...
 
-    def nameless(self, fields: Fields) -> Answer | None:
+    def nameless(self, fields: Fields) -> ResultEntry | None:
         """To an entry without a task, which has no answer."""
         ...
 
 
 class WorkersWords:
     via = "streams"
-    places = (Place(TASKS, WORKERS_GROUP),)
+    places = (StreamPlace(TASKS, WORKERS_GROUP),)
 
     def opened(self, fields: Fields) -> Fields:
         return fields
 
-    def answer(self, fields: Fields, ended: Ended, worker: str, took_ms: int) -> Answer:
+    def answer(self, fields: Fields, ended: Ended, worker: str, took_ms: int) -> ResultEntry:
         answer = {
             "task_id": fields["task_id"],
             "worker": worker,
@@ -83,7 +83,7 @@ class WorkersWords:
         if "fence" in fields:
             answer["fence"] = fields["fence"]
         if isinstance(ended, str):
-            return Answer(RESULTS, {**answer, "status": "succeeded", "result": ended})
+            return ResultEntry(RESULTS, {**answer, "status": "succeeded", "result": ended})
         answer |= {"status": "failed", "error": ended.message, "error_type": ended.kind}
         if ended.kind == "SchemaInvalid":
             answer["retryable"] = "false"
@@ -91,13 +91,13 @@ class WorkersWords:
             answer["retryable"] = "true" if ended.retryable else "false"
         if ended.retry_after_ms is not None:
             answer["retry_after_ms"] = str(ended.retry_after_ms)
-        return Answer(RESULTS, answer)
+        return ResultEntry(RESULTS, answer)
 
-    def unserved(self, fields: Fields, fault: Fault, worker: str) -> Answer | None:
+    def unserved(self, fields: Fields, fault: Fault, worker: str) -> ResultEntry | None:
         stream, answer = self.answer(fields, fault, worker, 0)
-        return Answer(stream, {**answer, "released": "true"})
+        return ResultEntry(stream, {**answer, "released": "true"})
 
-    def nameless(self, fields: Fields) -> Answer | None:
+    def nameless(self, fields: Fields) -> ResultEntry | None:
         letter = {
             "task_id": "",
             "tool_name": fields.get("tool_name", ""),
@@ -106,7 +106,7 @@ class WorkersWords:
             "retry_count": fields.get("retry_count", "0"),
             "failed_at": str(time.time_ns() // 1_000_000),
         }
-        return Answer(DEAD_LETTERS, letter)
+        return ResultEntry(DEAD_LETTERS, letter)
 
 
 class ServicesWords:
@@ -116,9 +116,9 @@ class ServicesWords:
         """`declared`: the server knows these services, and offers each its own on its stream."""
         self._declared = declared
         self.places = tuple(
-            Place(own_stream(name), f"{name}-group")
+            StreamPlace(own_stream(name), f"{name}-group")
             if declared
-            else Place(CREATE, f"{name}-group", name)
+            else StreamPlace(CREATE, f"{name}-group", name)
             for name in services
         )
 
@@ -135,7 +135,7 @@ class ServicesWords:
         }
         return {name: str(value) for name, value in found.items() if value is not None}
 
-    def answer(self, fields: Fields, ended: Ended, worker: str, took_ms: int) -> Answer:
+    def answer(self, fields: Fields, ended: Ended, worker: str, took_ms: int) -> ResultEntry:
         data: dict[str, Any] = {"task_id": fields["task_id"], "duration_ms": took_ms}
         if fields.get("fence", "").isdigit():
             data["fence"] = int(fields["fence"])
@@ -154,18 +154,18 @@ class ServicesWords:
         said = {name: value for name, value in error.items() if value is not None}
         return _event(FAILED, {**data, "status": "failed", "error": said, "failed_by": worker})
 
-    def unserved(self, fields: Fields, fault: Fault, worker: str) -> Answer | None:
+    def unserved(self, fields: Fields, fault: Fault, worker: str) -> ResultEntry | None:
         return self.answer(fields, fault, worker, 0) if self._declared else None
 
-    def nameless(self, fields: Fields) -> Answer | None:
+    def nameless(self, fields: Fields) -> ResultEntry | None:
         return None  # the server sees it too, and makes a dead letter of it
 
 
-def _event(stream: str, data: Mapping[str, Any]) -> Answer:
+def _event(stream: str, data: Mapping[str, Any]) -> ResultEntry:
     fields = {
         "event_id": str(uuid.uuid4()),
         "event_type": stream.removeprefix(AGENTS_PREFIX),
         "timestamp": iso(time.time_ns() // 1_000_000),
         "data": msgspec.json.encode(data).decode(),
     }
-    return Answer(stream, fields)
+    return ResultEntry(stream, fields)

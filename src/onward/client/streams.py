@@ -27,7 +27,7 @@ from onward.client.errors import NotAdmitted, ServerNeeded
 from onward.client.execution import Ended, Execution, RunningTasks
 from onward.client.reporting import declare_services, post_note
 from onward.client.service import Service
-from onward.client.stream_dialects import Answer, Place, StreamWords
+from onward.client.stream_dialects import ResultEntry, StreamPlace, StreamWords
 from onward.client.task_context import TaskContext
 from onward.faults import Fault, unknown_service
 from onward.wire.frames import (
@@ -94,7 +94,7 @@ end
 class HeldEntry:
     """An entry that is ours as far as this worker knows."""
 
-    def __init__(self, place: Place, entry: str, task: str, execution: Execution) -> None:
+    def __init__(self, place: StreamPlace, entry: str, task: str, execution: Execution) -> None:
         self.place = place
         self.entry = entry
         self.task = task
@@ -136,7 +136,7 @@ class StreamTransport:
         self._visibility_s = float(os.environ.get("VISIBILITY_TIMEOUT_S") or 300)
         heartbeat_s = float(os.environ.get("HEARTBEAT_INTERVAL_S") or 30)
         self._beat_s = min(heartbeat_s, self._visibility_s / 3)
-        self._held: dict[tuple[Place, str], HeldEntry] = {}
+        self._held: dict[tuple[StreamPlace, str], HeldEntry] = {}
         self._draining = False
         self._reader: asyncio.Task[None] | None = None
         self.connected = False
@@ -276,7 +276,7 @@ class StreamTransport:
         for stream, rows in reply or ():
             self._seen[text_of(stream)] = rows[-1][0]
 
-    async def _take(self, place: Place, entry: str, raw: Fields) -> None:
+    async def _take(self, place: StreamPlace, entry: str, raw: Fields) -> None:
         fields = self._words.opened(raw)
         task = fields.get("task_id")
         if not task:
@@ -316,7 +316,7 @@ class StreamTransport:
 
     # Answering.
 
-    async def _settle_surely(self, one: HeldEntry, answer: Answer) -> bool:
+    async def _settle_surely(self, one: HeldEntry, answer: ResultEntry) -> bool:
         """Tries again while it may be ours: if the first try was applied, the next is refused."""
         pause = FIRST_PAUSE_S
         while True:
@@ -329,7 +329,7 @@ class StreamTransport:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
-    async def _settle(self, place: Place, entry: str, answer: Answer | None) -> bool:
+    async def _settle(self, place: StreamPlace, entry: str, answer: ResultEntry | None) -> bool:
         """Answers and acknowledges in one step, or neither; False: another worker has it by now."""
         if answer is None:
             return bool(await self._calls.xack(place.stream, place.group, entry))
@@ -363,7 +363,7 @@ class StreamTransport:
             if here:
                 await self._renew_at(place, here)
 
-    async def _renew_at(self, place: Place, held: list[HeldEntry]) -> None:
+    async def _renew_at(self, place: StreamPlace, held: list[HeldEntry]) -> None:
         began = monotonic()
         keys = [place.stream, *(one.cancel_key for one in held)]
         entries = [one.entry for one in held]

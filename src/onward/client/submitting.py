@@ -74,7 +74,7 @@ class Options(TypedDict, total=False):
     wait_ms: int | None
 
 
-class Call(NamedTuple):
+class PreparedTask(NamedTuple):
     """A submission that is checked, and not yet sent."""
 
     body: dict[str, Any]
@@ -156,7 +156,7 @@ class Submitter:
 
     def _call_of(
         self, what: str | Callable[..., Any], payload: Any, options: Mapping[str, Any]
-    ) -> Call:
+    ) -> PreparedTask:
         if isinstance(what, str):
             return call_of(what, (payload,), dict(options), self._options)
         by_name = payload if isinstance(payload, dict) else {}
@@ -191,7 +191,13 @@ class Submitter:
 
     @overload
     async def run(
-        self, what: str, /, payload: Any = None, *, result_type: type[R], **options: Unpack[Options]
+        self,
+        what: str,
+        /,
+        payload: Any = None,
+        *,
+        result_type: type[R],
+        **options: Unpack[Options],
     ) -> R: ...
 
     @overload
@@ -207,7 +213,7 @@ class Submitter:
         task = await until_over(partial(self._send, call), self._wait_for, call.wait_ms)
         return call.read(result_of(task))
 
-    async def _send(self, call: Call, wait_ms: int) -> TaskView:
+    async def _send(self, call: PreparedTask, wait_ms: int) -> TaskView:
         return await self._api.call(
             TaskView, "POST", "tasks", body=call.body, key=call.key, wait_ms=wait_ms
         )
@@ -236,7 +242,7 @@ def call_of(
     args: tuple[Any, ...],
     named: dict[str, Any],
     options: Mapping[str, Any],
-) -> Call:
+) -> PreparedTask:
     """TypeError names what is wrong with the arguments, before anything is sent."""
     if isinstance(what, str):
         payload, given, result_type = _by_name(what, *args, **named)
@@ -260,7 +266,9 @@ def _by_name(
     return payload, options, result_type
 
 
-def _call(type_: str, payload: Any, options: Mapping[str, Any], read: Callable[[Any], Any]) -> Call:
+def _call(
+    type_: str, payload: Any, options: Mapping[str, Any], read: Callable[[Any], Any]
+) -> PreparedTask:
     given = in_ms(options, "delay", "timeout", "backoff")
     wait_ms = either(given.pop("wait", None), given.pop("wait_ms", None))
     if unknown := given.keys() - _NAMES:
@@ -268,7 +276,7 @@ def _call(type_: str, payload: Any, options: Mapping[str, Any], read: Callable[[
     if isinstance(given.get("run_at"), datetime):
         given["run_at"] = round(given["run_at"].timestamp() * 1000)
     body = {"type": type_, "payload": payload, **given}
-    return Call(body, given.get("idempotency_key") or new_key(), wait_ms, read)
+    return PreparedTask(body, given.get("idempotency_key") or new_key(), wait_ms, read)
 
 
 _NAMES = frozenset(Options.__annotations__)

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from onward.core import machine, moves
-from onward.core.contract import Move, Submission, Unique
+from onward.core.contract import Move, Submission, UniqueGuard
 from onward.core.policy import Profile
 from onward.core.task import FINAL, QUEUED, Instant, State, Task
 
@@ -41,8 +41,8 @@ class UniqueRule(msgspec.Struct, frozen=True):
     states: frozenset[State]
     then: Then
 
-    def for_ledger(self) -> Unique:
-        return Unique(self.states, returns=self.then == "return")
+    def for_ledger(self) -> UniqueGuard:
+        return UniqueGuard(self.states, returns=self.then == "return")
 
 
 def waits_for_its_time(task: Task) -> bool:

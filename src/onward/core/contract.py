@@ -50,7 +50,7 @@ class Key(msgspec.Struct, frozen=True):
     body: str
 
 
-class Unique(msgspec.Struct, frozen=True):
+class UniqueGuard(msgspec.Struct, frozen=True):
     """While a task with the same `unique_key` is in one of these states, no other is taken."""
 
     states: frozenset[State]
@@ -64,7 +64,7 @@ class Submission(msgspec.Struct, frozen=True):
     events: tuple[Note, ...]
     cap: int | None = None  # refuse if the queue would hold more than this
     key: Key | None = None
-    unique: Unique | None = None
+    unique: UniqueGuard | None = None
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -381,7 +381,7 @@ class SessionTally(msgspec.Struct, frozen=True, kw_only=True):
 COUNTED = 1_000
 
 
-class Sessions(Protocol):
+class SessionIndex(Protocol):
     """Which sessions have tasks here. Found by an index, never by a walk over all tasks."""
 
     async def find(self, *, after: str | None, limit: int) -> Page[SessionTally]:
@@ -490,7 +490,7 @@ class Backend(Protocol):
     @property
     def effects(self) -> Effects: ...
     @property
-    def sessions(self) -> Sessions: ...
+    def sessions(self) -> SessionIndex: ...
     @property
     def bell(self) -> Bell: ...
     @property

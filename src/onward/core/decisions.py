@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from onward.core import machine
-from onward.core.contract import Key, Move, Submission, Unique
+from onward.core.contract import Key, Move, Submission, UniqueGuard
 from onward.core.errors import is_away
 from onward.core.outcome import Outcome, Parked, Succeeded, invalid_outcome
 from onward.core.policy import Profile
@@ -38,7 +38,7 @@ class Decisions:
         task: Task,
         cap: int | None = None,
         key: Key | None = None,
-        unique: Unique | None = None,
+        unique: UniqueGuard | None = None,
     ) -> Submission:
         born, events = machine.born(task, self._profiles[task.profile])
         return Submission(born, events, cap, key, unique)

@@ -83,7 +83,7 @@ class Guard:
             return
         headers = dict(scope["headers"])
         most = self._larger.get(scope["path"], self._max_body)
-        call = _Call(scope, receive, send, most, _request_id(headers), self._answered)
+        call = _GuardedCall(scope, receive, send, most, _request_id(headers), self._answered)
         caller = OPERATOR
         try:
             self._check(scope, headers, most)
@@ -195,7 +195,7 @@ class Guard:
         raise Refusal(403, "bad_origin", "This page may not do that here", hint=ORIGIN_HINT)
 
 
-class _Call:
+class _GuardedCall:
     """One call as the guard sees it: what was sent already, and how much came in."""
 
     __slots__ = (

@@ -25,7 +25,7 @@ from onward.wire.streams import (
     own_stream,
 )
 from onward.workers.streams.agent_dialect import AGENT_STREAMS, AGENTS_GROUP
-from onward.workers.streams.dialects import WORKER_STREAMS, Dialect
+from onward.workers.streams.dialects import WORKER_STREAMS, StreamDialect
 
 
 class Role(StrEnum):
@@ -120,7 +120,7 @@ def _server(start: str) -> Sequence[str]:
     return [*_ON_THE_LEDGER, *named, f"&{start}onward:bell*"]
 
 
-def _streams(*dialects: Dialect) -> Iterable[str]:
+def _streams(*dialects: StreamDialect) -> Iterable[str]:
     return dict.fromkeys(
         name
         for one in dialects

@@ -108,7 +108,7 @@ Path: TypeAlias = str | Ref
 Test: TypeAlias = Cond | Mapping[str, Any]
 
 
-class Options(TypedDict, total=False):
+class NodeOptions(TypedDict, total=False):
     """What any node may have. `input` and `output` take a key or a map of them."""
 
     input: Path | Mapping[str, Path]
@@ -122,7 +122,7 @@ class Options(TypedDict, total=False):
     compensate: str | Mapping[str, Any]  # a service, or all of it
 
 
-class Tries(Options, total=False):
+class Tries(NodeOptions, total=False):
     """What a node that makes calls may have besides."""
 
     max_retries: int
@@ -205,7 +205,7 @@ class Flow:
         return self._node("local", key, {"service": service}, options, Tries)
 
     def choice(
-        self, key: str, choice_cases: Mapping[str, Test], **options: Unpack[Options]
+        self, key: str, choice_cases: Mapping[str, Test], **options: Unpack[NodeOptions]
     ) -> Step:
         """The first case that holds names the action; `default_action` does if none holds."""
         listed = [
@@ -223,7 +223,7 @@ class Flow:
         """One service with each item of the input; the results are in the order of the items."""
         return self._node("foreach", key, {"service": service}, options, Fan)
 
-    def subflow(self, key: str, flow: Flow, **options: Unpack[Options]) -> Step:
+    def subflow(self, key: str, flow: Flow, **options: Unpack[NodeOptions]) -> Step:
         """A graph inside this node, with a shared state of its own."""
         return self._node("subflow", key, {"subflow": flow.definition()}, options)
 
@@ -233,7 +233,7 @@ class Flow:
         """A run of a published flow; its final shared state is the result."""
         return self._node("flow_ref", key, _params(flow=flow, version=version), options, Tries)
 
-    def timer(self, key: str, delay_ms: int | Path, **options: Unpack[Options]) -> Step:
+    def timer(self, key: str, delay_ms: int | Path, **options: Unpack[NodeOptions]) -> Step:
         """Wait so long, which holds no worker."""
         return self._node("timer", key, _params(delay_ms=delay_ms), options)
 
@@ -243,7 +243,7 @@ class Flow:
         signal_key: Path | None = None,
         *,
         timeout_ms: int | Path | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[NodeOptions],
     ) -> Step:
         """Wait until the shared key holds something true, by a signal or otherwise."""
         own = _params(signal_key=signal_key, timeout_ms=timeout_ms)
@@ -257,7 +257,7 @@ class Flow:
         reason: str | None = None,
         timeout_ms: int | Path | None = None,
         from_data: bool | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[NodeOptions],
     ) -> Step:
         """A person is asked; `approval_key` is the shared key that gets the decision."""
         own = _params(
@@ -292,7 +292,7 @@ class Flow:
         key: str,
         own: Mapping[str, Any],
         options: Mapping[str, Any],
-        known: type = Options,
+        known: type = NodeOptions,
     ) -> Step:
         if key in self._nodes:
             raise ValueError(f"there is a node {key!r} already")

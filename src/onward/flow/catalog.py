@@ -25,7 +25,7 @@ MAX_NAME = 200
 TRIES = 20  # so many may publish at the same moment
 
 
-class Flow(msgspec.Struct, frozen=True, kw_only=True):
+class StoredFlow(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     created_at: Instant
@@ -47,7 +47,7 @@ class Published(NamedTuple):
     definition: Definition
 
 
-_decode_flow = msgspec.json.Decoder(Flow).decode
+_decode_flow = msgspec.json.Decoder(StoredFlow).decode
 _decode_version = msgspec.json.Decoder(Version).decode
 
 
@@ -57,12 +57,12 @@ class FlowCatalog:
         self._clock = clock
         self._parsed: dict[str, Published] = {}
 
-    async def create(self, name: str) -> Flow:
+    async def create(self, name: str) -> StoredFlow:
         """The flow of this name; a new one, if there is none."""
         if not name.strip() or len(name) > MAX_NAME:
             raise Invalid(f"name must be 1 to {MAX_NAME} characters", pointer="/name")
         now = self._clock.now()
-        flow = Flow(id=new_id(), name=name, created_at=now)
+        flow = StoredFlow(id=new_id(), name=name, created_at=now)
         # The name is taken first: a crash in between leaves a name that the next caller completes.
         if await self._documents.put(NAME, name, encode(flow), now=now, expect=0) is None:
             known = await self._documents.get(NAME, name, now=now)
@@ -70,7 +70,7 @@ class FlowCatalog:
         await self._documents.put(FLOW, flow.id, encode(flow), now=now, expect=0)
         return await self.find(flow.id)
 
-    async def find(self, flow: str) -> Flow:
+    async def find(self, flow: str) -> StoredFlow:
         """By id or by name."""
         now = self._clock.now()
         found = await self._documents.get(FLOW, flow, now=now)
@@ -83,7 +83,7 @@ class FlowCatalog:
             raise NotFound(f"no flow {flow!r}", step=NextStep(Step.LIST_FLOWS))
         return _decode_flow(found.body)
 
-    async def all(self) -> Sequence[Flow]:
+    async def all(self) -> Sequence[StoredFlow]:
         """Newest first."""
         found = await self._documents.list(FLOW, now=self._clock.now())
         return sorted((_decode_flow(doc.body) for doc in found), key=lambda f: f.id, reverse=True)

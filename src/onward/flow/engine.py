@@ -28,11 +28,11 @@ from onward.flow.nodes.kind import (
 )
 from onward.flow.notes import finished, started
 from onward.flow.parts import DEFAULT, Definition, Node
-from onward.flow.scope import ABSENT, Scope, descend, outputs, prepare, reserved
+from onward.flow.scope import ABSENT, FlowScope, descend, outputs, prepare, reserved
 from onward.flow.state import CALLS, Frame, NodeFailure, Passed, RunState, Stashed, Undo, Undoing
 from onward.flow.step import (
-    Call,
     Cancel,
+    ChildCall,
     ChildEnded,
     ChildResult,
     End,
@@ -271,7 +271,7 @@ class _Walk:
         value = result
         if undo.prep is not None:
             shared = {**self.frame.shared, **(writes or {})}
-            value = prepare(undo.prep, Scope(visit.scope.params, shared, result))
+            value = prepare(undo.prep, FlowScope(visit.scope.params, shared, result))
         self.state.undo.append(Undo(visit.path, None if value is ABSENT else value))
         self.size = None
 
@@ -357,7 +357,7 @@ class _Walk:
             return False
         node, how = at.node, at.node.compensate
         self.state.step_count += 1
-        call = Call(
+        call = ChildCall(
             id=self.advance.child(self.advance.number()),
             kind="service",
             purpose="compensation",
@@ -428,7 +428,7 @@ class _Walk:
             self.notes.append(NodeNote("signal.dropped", told))
 
 
-def _action(node: Node, result: Scope, shared: Mapping[str, Any]) -> str:
+def _action(node: Node, result: FlowScope, shared: Mapping[str, Any]) -> str:
     """Which action a node that went well takes, if its kind does not say."""
     post = node.post
     if post.action_static is not None:

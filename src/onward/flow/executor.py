@@ -43,8 +43,8 @@ from onward.flow.catalog import FlowCatalog
 from onward.flow.parts import Definition
 from onward.flow.state import LargeValues, RunState
 from onward.flow.step import (
-    Call,
     Cancel,
+    ChildCall,
     ChildEnded,
     ChildResult,
     End,
@@ -271,7 +271,7 @@ class FlowExecutor:
 
         await asyncio.gather(*map(stop, children))
 
-    async def _child(self, call: Call, run: Claimed, start: runs.Start, now: Instant) -> Task:
+    async def _child(self, call: ChildCall, run: Claimed, start: runs.Start, now: Instant) -> Task:
         if call.kind == "flow":
             return await self._subrun(call, run, start, now)
         if call.kind == "approval":
@@ -292,7 +292,7 @@ class FlowExecutor:
         declared = await self._catalog.of(call.service or "")
         return _call(call, run, declared, now, start.priority)
 
-    async def _subrun(self, call: Call, run: Claimed, start: runs.Start, now: Instant) -> Task:
+    async def _subrun(self, call: ChildCall, run: Claimed, start: runs.Start, now: Instant) -> Task:
         given = runs.Start(
             flow=call.flow or "",
             params=dict(call.params),
@@ -308,10 +308,10 @@ class FlowExecutor:
 
 
 def _call(
-    call: Call, run: Claimed, declared: Declared | None, now: Instant, priority: Priority
+    call: ChildCall, run: Claimed, declared: Declared | None, now: Instant, priority: Priority
 ) -> Task:
     service = call.service or ""
-    place = runs.Place(
+    place = runs.CallPlace(
         node=call.node,
         seq=call.seq,
         index=call.index,
@@ -340,7 +340,7 @@ def _call(
     return as_declared(task, declared, refusing=False)  # its run is under way
 
 
-def shaped(call: Call, declared: Declared | None) -> Any:
+def shaped(call: ChildCall, declared: Declared | None) -> Any:
     """A call as its service wants it: flow workers take input and params, ours their arguments."""
     schema = None if declared is None else declared.schema.get(call.service or "")
     if not isinstance(schema, Mapping):

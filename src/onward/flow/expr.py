@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from onward.flow.scope import ABSENT, Scope, is_path, path_flaw
+from onward.flow.scope import ABSENT, FlowScope, is_path, path_flaw
 
 MAX_DEPTH = 32
 MAX_SIZE = 1_000
@@ -32,13 +32,13 @@ OPERATORS = LOGIC | PAIRS | {"exists"}
 _LOOKS_LIKE_A_PATH = re.compile(r"\$[A-Za-z_]+(\.|$)")
 
 
-def holds(expr: Any, scope: Scope) -> bool:
+def holds(expr: Any, scope: FlowScope) -> bool:
     reading = _Reading(scope)
     return reading.holds(expr, 0) and reading.within_budget
 
 
 class _Reading:
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: FlowScope) -> None:
         self._scope = scope
         self._budget = BUDGET
 

@@ -13,7 +13,7 @@ import msgspec
 from onward.core.errors import Conflict
 from onward.flow.nodes.approval import REJECTED
 from onward.flow.parts import Definition, reached
-from onward.flow.replay import Moment, Replay
+from onward.flow.replay import Moment, RunReplay
 from onward.flow.replay import State as Known
 from onward.flow.state import RunState
 from onward.flow.step import NodeNote
@@ -26,7 +26,7 @@ class Fork(msgspec.Struct, frozen=True):
     inside: tuple[dict[str, Any], ...]  # of the subflows around the node
 
 
-def visited(replay: Replay, node: str) -> Moment | None:
+def visited(replay: RunReplay, node: str) -> Moment | None:
     """The last visit of the node."""
     found = [each for each in replay.moments.values() if each.node == node and each.kind != UNDO]
     return found[-1] if found else None
@@ -91,7 +91,7 @@ def _reached(ways: Iterable[tuple[str, str]], start: str) -> set[str]:
 
 
 def state_before(
-    replay: Replay, node: str, given: dict[str, Any] | None, now: dict[str, Any]
+    replay: RunReplay, node: str, given: dict[str, Any] | None, now: dict[str, Any]
 ) -> Fork:
     """Before the node's last visit. One that was not reached begins with what its graph has now.
 
@@ -117,7 +117,7 @@ def state_before(
     return Fork(first, tuple(rest))
 
 
-def _beside(replay: Replay, node: str) -> list[Known]:
+def _beside(replay: RunReplay, node: str) -> list[Known]:
     """The state of a subflow after the last of its nodes that the run was at."""
     subflow = node.rpartition("/")[0]
     inside: Sequence[Moment] = [

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from onward.flow.parts import Definition, Node
-from onward.flow.scope import ABSENT, Scope, prepare
+from onward.flow.scope import ABSENT, FlowScope, prepare
 
 _EMPTY = Definition(start="", nodes={})
 
@@ -23,9 +23,9 @@ class Level(msgspec.Struct, frozen=True):
     input: Any
     path: str  # of its nodes, up to their own keys
 
-    def scope(self, node: Node, shared: Mapping[str, Any]) -> Scope:
+    def scope(self, node: Node, shared: Mapping[str, Any]) -> FlowScope:
         """What a node sees: its own params merged in, and its input."""
-        around = Scope(merged(self.params, node.params), shared, self.input)
+        around = FlowScope(merged(self.params, node.params), shared, self.input)
         return around.with_input(prepare(node.prep, around))
 
     def inside(self, key: str, shared: Mapping[str, Any]) -> Level:

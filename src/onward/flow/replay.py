@@ -46,7 +46,7 @@ class Ends(msgspec.Struct, frozen=True):
     many: Mapping[int, Mapping[int, ChildResult]] = {}
 
 
-class Replay:
+class RunReplay:
     def __init__(
         self,
         definition: Definition,

@@ -54,7 +54,7 @@ class Called(msgspec.Struct, frozen=True, kw_only=True):
     params: Mapping[str, Any]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CallPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where in its run a call belongs; kept as the journal of the call's task."""
 
     node: str
@@ -65,7 +65,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _decode_start = msgspec.json.Decoder(Start).decode
-_decode_place = msgspec.json.Decoder(Place).decode
+_decode_place = msgspec.json.Decoder(CallPlace).decode
 
 
 def start_of(payload: str) -> Start:
@@ -75,7 +75,7 @@ def start_of(payload: str) -> Start:
         return Start()
 
 
-def place_of(child: Task) -> Place | None:
+def place_of(child: Task) -> CallPlace | None:
     """None: not the call of a service."""
     if child.journal is None or child.profile != NODE or child.type == QUESTION:
         return None

@@ -22,7 +22,7 @@ RESERVED = "_rt"
 _INDEX = re.compile(r"[0-9]{1,9}")
 
 
-class Scope(msgspec.Struct, frozen=True):
+class FlowScope(msgspec.Struct, frozen=True):
     params: Mapping[str, Any]
     shared: Mapping[str, Any]
     input: Any = ABSENT
@@ -38,8 +38,8 @@ class Scope(msgspec.Struct, frozen=True):
             return descend(self.input, rest)
         return descend(self.shared, rest)
 
-    def with_input(self, value: Any) -> Scope:
-        return Scope(self.params, self.shared, value)
+    def with_input(self, value: Any) -> FlowScope:
+        return FlowScope(self.params, self.shared, value)
 
 
 def parted(path: str) -> tuple[str, str]:
@@ -97,7 +97,7 @@ def descend(value: Any, rest: str) -> Any:
     return value
 
 
-def prepare(prep: Prep, scope: Scope) -> Any:
+def prepare(prep: Prep, scope: FlowScope) -> Any:
     """A node's input. With a map it is an object; `$input` there is what `input_key` found."""
     found = scope.input
     if prep.input_key is not None:

@@ -20,7 +20,7 @@ from onward.flow.scope import RESERVED, own
 CALLS = "ex"  # records of single calls, which no reader of the run needs to see
 
 
-class Record(msgspec.Struct, omit_defaults=True):
+class NodeRecord(msgspec.Struct, omit_defaults=True):
     """What a node remembers while it waits, and what is shown of it later as `_rt`."""
 
     start: Instant
@@ -47,7 +47,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
     node: str
     seq: int = 0  # the step in which the node was entered; 0: not yet
     shared: dict[str, Any] = msgspec.field(default_factory=dict)
-    records: dict[str, Record] = msgspec.field(default_factory=dict)
+    records: dict[str, NodeRecord] = msgspec.field(default_factory=dict)
     passed: dict[str, Passed] = msgspec.field(default_factory=dict)  # subflows that are over
     last: str = ""
 
@@ -247,7 +247,7 @@ def _visible(frames: list[Frame]) -> dict[str, Any]:
     return {**frame.shared, RESERVED: shown} if shown else dict(frame.shared)
 
 
-def _projected(key: str, record: Record) -> Mapping[str, Any]:
+def _projected(key: str, record: NodeRecord) -> Mapping[str, Any]:
     kind = key.partition(":")[0]
     if kind in ("pl", "fe"):
         fan = {

@@ -43,7 +43,7 @@ class ChildResult(msgspec.Struct, frozen=True):
     fault: Fault | None = None
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class ChildCall(msgspec.Struct, frozen=True, kw_only=True):
     """A child to be born with the move. Its id is the same however often the advance is made."""
 
     id: TaskId
@@ -99,7 +99,7 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
     state: RunState
     need: tuple[TaskId, ...] = ()
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ChildCall, ...] = ()
     stop: tuple[TaskId, ...] = ()
     notes: tuple[NodeNote, ...] = ()
     end: End | None = None

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from onward.core.clock import Clock
-from onward.core.contract import LOG_BYTES, Page, Query, Sessions, SessionTally
+from onward.core.contract import LOG_BYTES, Page, Query, SessionIndex, SessionTally
 from onward.core.duty import Duty
 from onward.core.errors import Invalid, LedgerUnavailable
 from onward.core.readers import begin
@@ -299,7 +299,7 @@ def _placed_bytes(placed: Placed) -> int:
 class ArchivedSessions:
     """Sessions of both. What has finished is in both for a while, so the larger number counts."""
 
-    def __init__(self, ledger: Sessions, archive: Sessions) -> None:
+    def __init__(self, ledger: SessionIndex, archive: SessionIndex) -> None:
         self._ledger = ledger
         self._archive = archive
 

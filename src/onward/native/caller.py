@@ -73,7 +73,7 @@ class Action(StrEnum):
     OPERATION_START = "operation.start"
 
 
-class Trail(Protocol):
+class AuditWriter(Protocol):
     """Where it is written down: audit.py."""
 
     async def write(
@@ -88,7 +88,7 @@ class Caller(msgspec.Struct, frozen=True):
     name: str | None
     scopes: frozenset[Scope]  # spelled out
     serves: frozenset[str] | None = None  # services and groups it may work for; None: any
-    trail: Trail | None = None
+    trail: AuditWriter | None = None
 
     def has(self, *scopes: Scope) -> bool:
         """One of these."""

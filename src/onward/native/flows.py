@@ -10,7 +10,7 @@ import msgspec
 
 from onward.core.errors import Invalid
 from onward.flow import graph
-from onward.flow.catalog import Flow, FlowCatalog, Published, Version, checked, version_id
+from onward.flow.catalog import FlowCatalog, Published, StoredFlow, Version, checked, version_id
 from onward.flow.definition import DefinitionFaults
 from onward.flow.parts import Flaw
 from onward.native.caller import LISTS, SEES_ALL, Action, Caller, Scope, needs
@@ -92,7 +92,7 @@ class Flows:
         return _version_view(published)
 
 
-def _flow_view(flow: Flow) -> FlowView:
+def _flow_view(flow: StoredFlow) -> FlowView:
     return FlowView(
         name=flow.name,
         version=flow.version,

@@ -40,7 +40,7 @@ EVERY_S = 1.0
 KNOWN = frozenset(Scope)  # a newer version may have more
 
 
-class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     name: str
     digest: str  # of the secret
@@ -70,12 +70,12 @@ class Closed(msgspec.Struct, frozen=True, omit_defaults=True):
     revoked: dict[str, Instant] = {}
 
 
-_decode = msgspec.json.Decoder(Key).decode
+_decode = msgspec.json.Decoder(ApiKey).decode
 _decode_closed = msgspec.json.Decoder(Closed).decode
 
 
 class Made(NamedTuple):
-    key: Key
+    key: ApiKey
     token: str
 
 
@@ -106,7 +106,7 @@ class KeyStore:
         self.trail = trail
         self._admin = None if admin_key is None else _admin(admin_key)
         self.open = self._admin is None  # nobody needs a key here
-        self._keys: dict[str, Key] = {}
+        self._keys: dict[str, ApiKey] = {}
         self._closed, self._version = Closed(), 0  # the document of this name; 0: there is none
         self._callers: dict[str, Caller] = {}
         # By the digest of a whole token that fits: whose key has neither an end nor a rate, so that
@@ -134,7 +134,7 @@ class KeyStore:
             self._steady[digest] = caller
         return caller
 
-    def _verified(self, token: str | None, now: Instant) -> Key:
+    def _verified(self, token: str | None, now: Instant) -> ApiKey:
         if not token:
             raise self._refusal("no_token", "a key is needed here")
         key, given = self._admin, token
@@ -154,7 +154,7 @@ class KeyStore:
         self.trail.refuse(reason, key)
         return Unauthorized(message)
 
-    def _spend(self, key: Key, rate: KeyRate, now: Instant) -> None:
+    def _spend(self, key: ApiKey, rate: KeyRate, now: Instant) -> None:
         allowance = self._allowances.get(key.id)
         if allowance is None or allowance.rate != rate:
             allowance = self._allowances[key.id] = Allowance(rate, now)
@@ -220,7 +220,7 @@ class KeyStore:
             del self._allowances[id]
         self._close_dead(now)
 
-    async def all(self) -> Sequence[Key]:
+    async def all(self) -> Sequence[ApiKey]:
         await self.refresh()
         return sorted(self._keys.values(), key=lambda key: key.created_at)
 
@@ -235,7 +235,7 @@ class KeyStore:
         if body.expires_at is not None and body.expires_at <= now:
             raise Invalid("expires_at is over already", pointer="/expires_at")
         secret = secrets.token_hex(32)
-        key = Key(
+        key = ApiKey(
             **msgspec.structs.asdict(body),
             id=secrets.token_hex(6),
             digest=_digest(secret),
@@ -252,7 +252,7 @@ class KeyStore:
         await self.refresh()
         return Made(key, f"{PREFIX}_{key.id}_{secret}")
 
-    async def revoke(self, id: str, *, last_too: bool = False) -> Key:
+    async def revoke(self, id: str, *, last_too: bool = False) -> ApiKey:
         """`last_too`: also the last key with the scope admin, after which only the ledger's owner
         can make one.
         """
@@ -284,7 +284,7 @@ class KeyStore:
         await self.refresh()
         return key
 
-    def own(self, caller: Caller) -> Key | None:
+    def own(self, caller: Caller) -> ApiKey | None:
         if caller.key is None:
             return None
         return self._admin if caller.key == ADMIN else self._keys.get(caller.key)
@@ -307,7 +307,7 @@ class KeyStore:
                 for call in calls - {own}:
                     call.cancel()
 
-    async def _take_name(self, key: Key, now: Instant) -> None:
+    async def _take_name(self, key: ApiKey, now: Instant) -> None:
         """One document a name: of two who make keys of one name at once, on two servers, only one
         gets it.
         """
@@ -330,10 +330,10 @@ class KeyStore:
     async def _close(self, now: Instant) -> None:
         await self._documents.put(KIND, CLOSED, "{}", now=now, expect=0)
 
-    async def _put(self, key: Key, now: Instant) -> None:
+    async def _put(self, key: ApiKey, now: Instant) -> None:
         await self._documents.put(KIND, key.id, encode(key), now=now, expires_at=key.forget_at)
 
-    def _made_caller(self, key: Key) -> Caller:
+    def _made_caller(self, key: ApiKey) -> Caller:
         named = [scope.removeprefix(WORK) for scope in key.scopes if scope.startswith(WORK)]
         plain = {Scope(scope) for scope in key.scopes if scope in KNOWN}
         anything = Scope.WORK in plain or Scope.ADMIN in plain or not named
@@ -346,7 +346,7 @@ class KeyStore:
         )
 
 
-def _read(document: Document) -> Key | None:
+def _read(document: Document) -> ApiKey | None:
     """None: it is no key, or one that cannot be read: that costs the other keys nothing."""
     if document.key == CLOSED:
         return None
@@ -378,8 +378,8 @@ def check_scopes(scopes: Sequence[str]) -> None:
             )
 
 
-def _admin(token: str) -> Key:
-    return Key(
+def _admin(token: str) -> ApiKey:
+    return ApiKey(
         id=ADMIN, name=ADMIN, digest=_digest(token), scopes=(Scope.ADMIN.value,), created_at=0
     )
 
@@ -392,7 +392,7 @@ def _sha256(text: str) -> hashlib._Hash:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass"))
 
 
-def _fits(secret: str, key: Key) -> bool:
+def _fits(secret: str, key: ApiKey) -> bool:
     return hmac.compare_digest(_digest(secret), key.digest)
 
 

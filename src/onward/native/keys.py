@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from onward.native.caller import ANY_KEY, Action, Caller, Scope, needs
-from onward.native.key_store import Key, KeyStore
+from onward.native.key_store import ApiKey, KeyStore
 from onward.wire.base import Page
 from onward.wire.keys import CreateKey, KeyCreated, KeyView, Login, Me, OwnKey
 
@@ -60,13 +60,13 @@ class Keys:
         return Me(open=self._store.open, key=shown)
 
 
-def created_view(key: Key, token: str) -> KeyCreated:
+def created_view(key: ApiKey, token: str) -> KeyCreated:
     return KeyCreated(
         id=key.id, name=key.name, scopes=key.scopes, token=token, expires_at=key.expires_at
     )
 
 
-def key_view(key: Key) -> KeyView:
+def key_view(key: ApiKey) -> KeyView:
     return KeyView(
         id=key.id,
         name=key.name,

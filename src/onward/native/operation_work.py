@@ -46,7 +46,7 @@ class Plan(msgspec.Struct, frozen=True):
     rate: float | None = None
 
 
-class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
+class OperationProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its progress, and in the end its result."""
 
     done: int = 0
@@ -58,9 +58,9 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     def seen(self) -> int:
         return self.done + self.failed
 
-    def after(self, many: int, refused: Mapping[TaskId, str], matched: int) -> Progress:
+    def after(self, many: int, refused: Mapping[TaskId, str], matched: int) -> OperationProgress:
         named = [Refused(id=id, reason=reason) for id, reason in refused.items()]
-        return Progress(
+        return OperationProgress(
             self.done + many - len(refused),
             self.failed + len(refused),
             (*self.refused, *named)[:SHOWN],
@@ -69,11 +69,11 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 plan_of = msgspec.json.Decoder(Plan).decode
-_decode_progress = msgspec.json.Decoder(Progress).decode
+_decode_progress = msgspec.json.Decoder(OperationProgress).decode
 _decode_spool = msgspec.json.Decoder(tuple[Spooled, ...]).decode
 
 
-def progress_of(task: Task) -> Progress | None:
+def progress_of(task: Task) -> OperationProgress | None:
     text = task.result or task.progress
     return None if text is None else _decode_progress(text)
 
@@ -114,7 +114,7 @@ class OperationExecutor:
 
     async def _carried_out(self, task: Claimed, plan: Plan) -> Outcome:
         (found,) = await self._store.get([task.id])
-        progress = (found and progress_of(found)) or Progress()
+        progress = (found and progress_of(found)) or OperationProgress()
         again = task.fence > 1  # perhaps an attempt before this one was in the middle of a part
         first = 0
         spools = range(plan.spools if progress.seen < plan.matched else 0)

@@ -21,8 +21,8 @@ from onward.native.operation_work import (
     QUEUE,
     RETRIES,
     TYPE,
+    OperationProgress,
     Plan,
-    Progress,
     Spooled,
     plan_of,
     progress_of,
@@ -147,7 +147,7 @@ class Operations:
 
 
 def operation_view(task: Task) -> OperationView:
-    plan, progress = plan_of(task.payload), progress_of(task) or Progress()
+    plan, progress = plan_of(task.payload), progress_of(task) or OperationProgress()
     return OperationView(
         action=plan.action,
         matched=plan.matched,

@@ -19,8 +19,8 @@ from onward.core.task import FINAL, Instant, Json, State, Task, TaskId, encode, 
 from onward.flow.fork import UNDO
 from onward.flow.nodes import CALLING, MANY
 from onward.flow.parts import Definition
-from onward.flow.replay import Ends, Replay
-from onward.flow.runs import Place, answer_of, call_of, node_of, place_of, start_of
+from onward.flow.replay import Ends, RunReplay
+from onward.flow.runs import CallPlace, answer_of, call_of, node_of, place_of, start_of
 from onward.flow.step import ChildResult, NodeNote
 from onward.wire.base import NodeStatus
 from onward.wire.runs import NodeRun
@@ -79,7 +79,7 @@ async def node_runs(store: TaskStore, run: Task) -> Sequence[NodeRun]:
     return rows
 
 
-async def calls_of(store: TaskStore, run: Task) -> AsyncIterator[tuple[Task, Place]]:
+async def calls_of(store: TaskStore, run: Task) -> AsyncIterator[tuple[Task, CallPlace]]:
     """The calls of services that this run has made, oldest first."""
     children: list[Task] = []
     query = Query(parent=run.id, limit=PAGE)
@@ -121,11 +121,11 @@ def _retry_state(call: Task | None) -> Json:
 
 async def replayed(
     store: TaskStore, run: Task, definition: Definition
-) -> tuple[Replay, list[NodeNote]]:
+) -> tuple[RunReplay, list[NodeNote]]:
     """The run's shared state at each step, rebuilt, and the notes that it was rebuilt from."""
     start = start_of(run.payload)
     notes = [note async for note, _ in _notes(store, run)]
-    replay = Replay(definition, start.shared, start.params, start.inside)
+    replay = RunReplay(definition, start.shared, start.params, start.inside)
     replay.through(notes, await _ends(store, run, notes))
     return replay, notes
 
@@ -228,7 +228,7 @@ class _Attempt(msgspec.Struct):
     finished_at: Instant | None = None
 
 
-def _called(child: Task, place: Place, number: int, attempt: _Attempt) -> NodeRun:
+def _called(child: Task, place: CallPlace, number: int, attempt: _Attempt) -> NodeRun:
     return NodeRun(
         id=f"{child.id}:{number}",
         task_id=child.parent or "",

@@ -20,7 +20,7 @@ from onward.flow import graph
 from onward.flow.catalog import FlowCatalog
 from onward.flow.fork import state_before, unapproved_before, undone_before, visited
 from onward.flow.levels import located, paths
-from onward.flow.replay import Moment, Replay
+from onward.flow.replay import Moment, RunReplay
 from onward.flow.runs import (
     PROFILE,
     QUEUE,
@@ -394,7 +394,7 @@ def _at_step(moment: Moment, steps: int, exact: bool | None) -> SharedView:
     )
 
 
-def _exact(run: Task, replay: Replay) -> bool | None:
+def _exact(run: Task, replay: RunReplay) -> bool | None:
     """Whether the rebuilt states end as the run did; None: it goes on, or a key is unknown."""
     if run.state not in FINAL or replay.unknown or memory_of(run) is None:
         return None

@@ -22,7 +22,7 @@ PRIORITY_WORDS = {priority: word for word, priority in PRIORITIES.items()}
 REASON_LENGTH = 200  # characters of an error that fit into one line
 
 
-class Progress(NamedTuple):
+class TaskProgress(NamedTuple):
     progress: float | None = None
     message: str | None = None
 
@@ -72,11 +72,11 @@ def event_view(event: Event) -> TaskEvent:
     return TaskEvent(n=event.n, type=event.type, at=event.at, data=raw(event.data or "{}"))
 
 
-def progress_of(task: Task) -> Progress:
+def progress_of(task: Task) -> TaskProgress:
     if task.progress is None:
-        return Progress()
+        return TaskProgress()
     found = msgspec.json.decode(task.progress)
-    return Progress(found.get("progress"), found.get("message"))
+    return TaskProgress(found.get("progress"), found.get("message"))
 
 
 def tags_of(task: Task) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[LogRecord, ...]).decode
 
 
-class Part(NamedTuple):
+class LogPart(NamedTuple):
     key: str
     version: int
     lines: Sequence[bytes]
@@ -48,7 +48,7 @@ class TaskLogs:
         self._waiting: dict[TaskId, list[bytes]] = {}
         self._waiting_bytes = 0
         self._writers: dict[TaskId, asyncio.Task[None]] = {}
-        self._open: dict[TaskId, Part] = {}
+        self._open: dict[TaskId, LogPart] = {}
 
     def add(self, task: TaskId, records: Sequence[LogRecord], *, retention_ms: int) -> None:
         """They are written soon, in their order; what a ledger cannot keep up with is dropped."""
@@ -101,7 +101,7 @@ class TaskLogs:
 
     async def _append(self, task: TaskId, lines: Sequence[bytes], kept_ms: int) -> None:
         while lines:
-            part = self._open.pop(task, None) or Part(new_id(), 0, (), 0)
+            part = self._open.pop(task, None) or LogPart(new_id(), 0, (), 0)
             fitting, size = [*part.lines], part.size
             for line in lines:
                 if fitting and size + len(line) > PART_BYTES:
@@ -116,7 +116,7 @@ class TaskLogs:
             lines = lines[taken:]
 
     async def _put(
-        self, task: TaskId, part: Part, lines: Sequence[bytes], size: int, kept_ms: int
+        self, task: TaskId, part: LogPart, lines: Sequence[bytes], size: int, kept_ms: int
     ) -> bool:
         now = self._clock.now()
         written = await self._documents.put(
@@ -130,7 +130,7 @@ class TaskLogs:
         if written is None:
             return False
         if size < PART_BYTES:
-            self._open[task] = Part(part.key, written.version, lines, size)
+            self._open[task] = LogPart(part.key, written.version, lines, size)
             if len(self._open) > MOST_OPEN:
                 del self._open[next(iter(self._open))]
         return True

@@ -16,7 +16,7 @@ from onward.core.lanes import RETRY_SHARE, RetryShare
 from onward.core.outcome import Failed, Outcome, Succeeded
 from onward.core.policy import NEVER, Profile, counts_as_failure
 from onward.core.pressure.breaker import BreakerRules, Breakers, Circuit
-from onward.core.pressure.limits import Limits
+from onward.core.pressure.limits import BoundedQueues
 from onward.core.pressure.pauses import Pauses
 from onward.core.slots import Slots
 from onward.core.task import Claimed, Lane, State, Task, TaskId, fault_of
@@ -49,7 +49,7 @@ class Pressure:
             serves=slots.served,
         )
         self.pauses = Pauses(backend.documents, clock, changed=self._rebound)
-        self.limits = Limits(self._store, clock, slots)
+        self.limits = BoundedQueues(self._store, clock, slots)
         slots.share_by(self._share)
 
     def note(self, batch: Sequence[tuple[Claimed, Outcome]], verdicts: Sequence[Verdict]) -> None:

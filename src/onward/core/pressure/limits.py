@@ -19,7 +19,7 @@ OWN = ("group:", "flow:", "onward:")  # queues without types
 _OCCUPYING = frozenset({State.RUNNING, State.SCHEDULED})
 
 
-class Limits:
+class BoundedQueues:
     def __init__(self, store: TaskStore, clock: Clock, slots: Slots) -> None:
         self._store = store
         self._clock = clock

@@ -51,12 +51,12 @@ class NotificationSocket:
         await send({"type": "websocket.accept"})
         try:
             with feed.place:
-                await Connection(self._sessions, caller, session, receive, send).run(feed)
+                await AgentConnection(self._sessions, caller, session, receive, send).run(feed)
         except TooBusy as error:
             await send({"type": "websocket.close", "code": TRY_LATER, "reason": str(error)})
 
 
-class Connection:
+class AgentConnection:
     def __init__(
         self, sessions: Sessions, caller: Caller, session: str, receive: Any, send: Any
     ) -> None:

@@ -28,7 +28,7 @@ class ResponsesRequest(msgspec.Struct):
     stream: bool | None = None
 
 
-class Answer(msgspec.Struct):
+class ResponseObject(msgspec.Struct):
     id: str
     object: str
     status: str

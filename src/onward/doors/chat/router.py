@@ -168,7 +168,7 @@ def routes(chat: Chat) -> Sequence[APIRoute]:
         _answer("/v1/chat/completions", chat.complete, accepts=ChatRequest, result=Completion),
         _answer(
             "/v1/responses", chat.respond,
-            accepts=responses.ResponsesRequest, result=responses.Answer,
+            accepts=responses.ResponsesRequest, result=responses.ResponseObject,
         ),
         _route("GET", "/v1/models", chat.models),
         _route("GET", "/v1/models/{model}", chat.model),

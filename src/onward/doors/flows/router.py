@@ -74,7 +74,7 @@ class RunStatus(msgspec.Struct):
     status: str
 
 
-class Listed(QueryParameters, frozen=True):
+class ListedFlows(QueryParameters, frozen=True):
     status: str = ""
     limit: Limit = LISTED
 
@@ -119,7 +119,7 @@ class FlowCentre:
         return RunStatus(await self._runs.begin(caller, given), "pending")
 
     @needs(*LISTS)
-    async def runs(self, caller: Caller, query: Listed) -> Response:
+    async def runs(self, caller: Caller, query: ListedFlows) -> Response:
         """The newest first."""
         status = query.status
         if status and status not in STORED:

@@ -79,7 +79,7 @@ def build(
     return manager, handlers
 
 
-class _Call(msgspec.Struct):
+class _ToolCall(msgspec.Struct):
     """A call in progress: its task, once that is submitted, and whether the client gave it up."""
 
     task: TaskId | None = None
@@ -93,7 +93,7 @@ class McpHandlers:
         self._kept = Resumptions(toolbox.dispatcher)
         self._wait_ms = wait_ms
         self._ready = ready
-        self._calls: dict[tuple[str, object], _Call] = {}  # by session and request
+        self._calls: dict[tuple[str, object], _ToolCall] = {}  # by session and request
 
     async def tools(self, call: Call, _: PaginatedRequestParams | None) -> ListToolsResult:
         exchange = exchange_of(call)
@@ -110,7 +110,9 @@ class McpHandlers:
         with self._under_way(call) as begun:
             return await self._run(call, params, begun)
 
-    async def _run(self, call: Call, params: CallToolRequestParams, begun: _Call) -> HandlerResult:
+    async def _run(
+        self, call: Call, params: CallToolRequestParams, begun: _ToolCall
+    ) -> HandlerResult:
         exchange = exchange_of(call)
         arguments = params.arguments or {}
         try:
@@ -197,8 +199,8 @@ class McpHandlers:
         return phase(task) is Phase.WAITING_APPROVAL or shut is not None
 
     @contextmanager
-    def _under_way(self, call: Call) -> Iterator[_Call]:
-        here, begun = (exchange_of(call).session or "", call.request_id), _Call()
+    def _under_way(self, call: Call) -> Iterator[_ToolCall]:
+        here, begun = (exchange_of(call).session or "", call.request_id), _ToolCall()
         self._calls[here] = begun
         try:
             yield begun
@@ -208,7 +210,7 @@ class McpHandlers:
                 del self._calls[here]
 
     async def _direct(
-        self, call: Call, tool: Tool, arguments: Mapping[str, Any], begun: _Call
+        self, call: Call, tool: Tool, arguments: Mapping[str, Any], begun: _ToolCall
     ) -> HandlerResult:
         exchange = exchange_of(call)
         session, elsewhere = exchange.session, False

@@ -20,7 +20,7 @@ from onward.core.dispatch import Dispatcher
 from onward.core.errors import Conflict, LedgerUnavailable, Unreadable
 from onward.core.task import Lane, State, Task
 from onward.doors.redis_views.writer import Foreign, ViewWriter
-from onward.doors.tasks.submission import SUMMARIZE, Intake
+from onward.doors.tasks.submission import SUMMARIZE, TasksIntake
 from onward.doors.tasks.view import PENDING, list_of
 from onward.services.catalog import Catalog
 from onward.workers.roster import Roster, is_service
@@ -38,7 +38,7 @@ class Adoption:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        intake: Intake,
+        intake: TasksIntake,
         catalog: Catalog,
         roster: Roster,
         writer: ViewWriter,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from onward.core.task import TaskId
 from onward.doors.streams.dead_letters import DeadLetterProjector
-from onward.doors.tasks.submission import Intake
+from onward.doors.tasks.submission import TasksIntake
 from onward.engine import Onward
 from onward.ledgers.sealed import at_rest
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RedisViews:
-    def __init__(self, onward: Onward, intake: Intake) -> None:
+    def __init__(self, onward: Onward, intake: TasksIntake) -> None:
         self._onward = onward
         self._intake = intake
         self._views: SeedViews | None = None

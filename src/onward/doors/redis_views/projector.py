@@ -26,7 +26,7 @@ from onward.core.troubles import Troubles
 from onward.doors.agents import view as agents
 from onward.doors.redis_views.writer import Item, ViewWriter
 from onward.doors.tasks import view as tasks
-from onward.doors.tasks.shapes import Details, totals
+from onward.doors.tasks.shapes import TaskDetails, totals
 
 if TYPE_CHECKING:
     from onward.doors.redis_views.adoption import Adoption
@@ -65,7 +65,7 @@ class SeedViews:
     ) -> None:
         self._store = dispatcher.backend.tasks
         self._clock = dispatcher.clock
-        self._details = Details(dispatcher)
+        self._details = TaskDetails(dispatcher)
         self._writer = writer
         self._whole = whole
         self._adoption = adoption

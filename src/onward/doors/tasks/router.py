@@ -30,15 +30,15 @@ from onward.doors.tasks.shapes import (
     SHOWN,
     STORED,
     Accepted,
-    Details,
     QueueStatus,
     Requeued,
     TaskDetail,
+    TaskDetails,
     shown,
     totals,
     word,
 )
-from onward.doors.tasks.submission import SUMMARIZE, Intake
+from onward.doors.tasks.submission import SUMMARIZE, TasksIntake
 from onward.doors.vocabulary import TASKS
 from onward.native.caller import ACTS, LISTS, READS, SEES_ALL, Caller, Scope, needs
 from onward.native.masking import Masking
@@ -61,7 +61,7 @@ class Newest(Query, frozen=True):
     limit: Limit = 100
 
 
-class Listed(Newest, frozen=True):
+class ListedTasks(Newest, frozen=True):
     status: Literal["PENDING", "ACTIVE", "COMPLETED", "FAILED", "DLQ", ""] = ""
 
 
@@ -69,7 +69,7 @@ class TasksDoor:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        intake: Intake,
+        intake: TasksIntake,
         alarm: Alarm,
         tasks: Tasks,
         masking: Masking,
@@ -82,7 +82,7 @@ class TasksDoor:
         self._alarm = alarm
         self._tasks = tasks
         self._masking = masking
-        self._details = Details(dispatcher)
+        self._details = TaskDetails(dispatcher)
         self._retry_ratio = retry_ratio
         self._erase = erase
 
@@ -104,7 +104,7 @@ class TasksDoor:
         return found if isinstance(found, Response) else answer(found)
 
     @needs(*LISTS)
-    async def list(self, caller: Caller, query: Listed) -> Response:
+    async def list(self, caller: Caller, query: ListedTasks) -> Response:
         """The newest first."""
         return await array(self._listed(caller, query.status, query.limit))
 

@@ -127,7 +127,7 @@ def word(task: Task) -> str:
     return TASKS[phase(task)]
 
 
-class Details:
+class TaskDetails:
     """Tasks as this door tells of them. One that never failed costs no reading of its log."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:

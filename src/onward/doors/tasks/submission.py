@@ -21,7 +21,7 @@ SUMMARIZE = "summarize"
 EVERY = "*"
 
 
-class Intake:
+class TasksIntake:
     def __init__(
         self,
         dispatcher: Dispatcher,

@@ -15,9 +15,9 @@ from onward.core.task import Instant, TaskId
 from onward.faults import Fault
 from onward.flow.fields import MAX_MS, whole
 from onward.flow.parts import Definition, Node
-from onward.flow.scope import ABSENT, Scope, is_path, path_flaw
-from onward.flow.state import Record, Stashed
-from onward.flow.step import Call, ChildEnded, ChildResult, timed_out
+from onward.flow.scope import ABSENT, FlowScope, is_path, path_flaw
+from onward.flow.state import NodeRecord, Stashed
+from onward.flow.step import ChildCall, ChildEnded, ChildResult, timed_out
 
 
 class NodeDone(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ class Advance(msgspec.Struct):
     ended: Mapping[TaskId, ChildEnded]
     results: Mapping[TaskId, ChildResult]
     numbers: int  # given to children so far, in the whole run
-    calls: list[Call] = msgspec.field(default_factory=list)
+    calls: list[ChildCall] = msgspec.field(default_factory=list)
     stop: list[TaskId] = msgspec.field(default_factory=list)
 
     def number(self, count: int = 1) -> int:
@@ -138,8 +138,8 @@ class NodeVisit(msgspec.Struct):
     path: str
     seq: int
     graph: Definition
-    scope: Scope  # with the node's own params merged in, and its input
-    records: dict[str, Record]
+    scope: FlowScope  # with the node's own params merged in, and its input
+    records: dict[str, NodeRecord]
     record_key: str
     signals: list[Stashed]
     advance: Advance
@@ -150,12 +150,12 @@ class NodeVisit(msgspec.Struct):
         return self.advance.now
 
     @property
-    def record(self) -> Record:
+    def record(self) -> NodeRecord:
         return self.records[self.record_key]
 
-    def begin(self, total: int = 0) -> Record:
+    def begin(self, total: int = 0) -> NodeRecord:
         """A fresh record, with numbers for so many children."""
-        record = Record(start=self.now, first=self.advance.number(total), total=total)
+        record = NodeRecord(start=self.now, first=self.advance.number(total), total=total)
         self.records[self.record_key] = record
         return record
 
@@ -176,7 +176,7 @@ class NodeVisit(msgspec.Struct):
         record.next += 1
         settings: Rest = {"params": self.scope.params, "timeout_ms": node.timeout_ms, **rest}
         self.advance.calls.append(
-            Call(
+            ChildCall(
                 id=self.child(index),
                 kind=kind,
                 node=self.path,

@@ -20,7 +20,7 @@ import msgspec
 from onward import __version__
 from onward.core.errors import Invalid
 from onward.core.task import Instant
-from onward.ledgers.portable.records import AnyRecord, Record, Writer, kind_of
+from onward.ledgers.portable.records import AnyRecord, Record, RecordWriter, kind_of
 
 FORMAT = 2  # 1 had no rates
 PART = 500  # records
@@ -108,7 +108,7 @@ class BackupFile:
         return Invalid(found, hint="use another copy of it")
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[Writer]:
+    async def writing(self) -> AsyncIterator[RecordWriter]:
         if self._path.exists():
             raise Invalid(f"{self._path} is there already", hint="name another file")
         unfinished = self._path.with_name(f"{self._path.name}.part")

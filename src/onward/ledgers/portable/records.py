@@ -92,7 +92,7 @@ def kind_of(record: Record) -> str:
     return str(record.__struct_config__.tag)
 
 
-class Writer(Protocol):
+class RecordWriter(Protocol):
     async def write(self, records: Sequence[AnyRecord]) -> None:
         """A part as `read` returned it, in that order."""
         ...
@@ -122,7 +122,7 @@ class Portable(Protocol):
         """Tasks by queue and state, as they are kept; None: they are not."""
         ...
 
-    def writing(self) -> AbstractAsyncContextManager[Writer]:
+    def writing(self) -> AbstractAsyncContextManager[RecordWriter]:
         """Refuses unless it is empty. Whoever leaves with an error has written no ledger."""
         ...
 

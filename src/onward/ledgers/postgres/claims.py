@@ -18,13 +18,13 @@ from onward.core.limits import Bound, Micros
 from onward.core.task import Instant
 from onward.ledgers.sql.dialect import Row, Step
 from onward.ledgers.sql.turns import (
-    Chosen,
     Head,
     LaneBounds,
+    LaneChoice,
     RateKey,
     Room,
-    Wait,
     Waiting,
+    WaitingFor,
     applying,
     choose,
     forget_at,
@@ -130,7 +130,7 @@ class _Lane:
         self.deep: set[str] = set()  # partitions of which more may be queued than was read
         self.depth = 0
         self.served: dict[str, None] = {}
-        self.waits: dict[str, Wait] = {}
+        self.waits: dict[str, WaitingFor] = {}
         self.gone: set[str] = set()
 
     def read(self, room: Room, limit: int) -> list[Row]:
@@ -139,7 +139,7 @@ class _Lane:
         members = self.ring if "" in self.ring else [*self.ring, ""]
         for partition in members:
             most = room.most_of(partition, self.bounds)
-            if isinstance(most, Wait):
+            if isinstance(most, WaitingFor):
                 self.waits[partition] = most
             else:
                 self.lines[partition] = []
@@ -154,7 +154,7 @@ class _Lane:
     def was_read(self) -> None:
         self.deep = {name for name, line in self.lines.items() if len(line) == self.depth}
 
-    def choose(self, limit: int, room: Room, *, start: bool = True) -> Chosen:
+    def choose(self, limit: int, room: Room, *, start: bool = True) -> LaneChoice:
         chosen = choose(self.lines, limit, room, self.key[0], self.bounds, start=start)
         self.waits |= chosen.waits
         self.over |= chosen.stopped is not None
@@ -176,13 +176,13 @@ class _Lane:
             self.lines.pop(partition, None)
         return chosen
 
-    def _first_typed(self, room: Room, partition: str, chosen: Chosen) -> Wait:
+    def _first_typed(self, room: Room, partition: str, chosen: LaneChoice) -> WaitingFor:
         waits = [
             *chosen.passed.get(partition, ()),
             *(room.wait(bound, partition) for bound in self.bounds.typed),
         ]
         until = [one.until for one in waits if one is not None and one.until is not None]
-        return Wait(min(until, default=None))
+        return WaitingFor(min(until, default=None))
 
     @property
     def more(self) -> bool:
@@ -312,7 +312,7 @@ class RingClaims:
                 lane.over |= bool(chosen.heads) or not lane.cut
             yield from self._turn()
         for queue, until in (yield Step("first_back", (self._queues,))):
-            waiting.add(queue, Wait(until))
+            waiting.add(queue, WaitingFor(until))
 
     # Before.
 

@@ -19,7 +19,7 @@ from onward.ledgers.codec import text_bytes
 from onward.ledgers.postgres.dialect import STATEMENTS, bound, together
 from onward.ledgers.postgres.errors import AWAY, away
 from onward.ledgers.postgres.migration import open_schema
-from onward.ledgers.postgres.writer import Writer
+from onward.ledgers.postgres.writer import TransactionWriter
 from onward.ledgers.sql.dialect import Row, Step
 from onward.ledgers.sql.store import Take
 from onward.ledgers.sql.write_batch import Plan, TallyKey
@@ -54,7 +54,7 @@ class PostgresDatabase:
         self.url = url
         self.schema = schema
         self._intake, self._moves = (
-            Writer(self._connect_writer, self._bound, self._fate) for _ in range(2)
+            TransactionWriter(self._connect_writer, self._bound, self._fate) for _ in range(2)
         )
         self._opening = asyncio.Lock()
         self._readers: asyncpg.Pool | None = None

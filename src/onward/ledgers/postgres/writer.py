@@ -44,7 +44,7 @@ class _Waiting(NamedTuple):
     locks: Sequence[str]  # that it will take
 
 
-class Writer:
+class TransactionWriter:
     def __init__(
         self,
         connect: Callable[[], Awaitable[asyncpg.Connection]],

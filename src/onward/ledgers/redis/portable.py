@@ -29,8 +29,8 @@ from onward.ledgers.portable.records import (
     EventRecord,
     KeyRecord,
     RateRecord,
+    RecordWriter,
     TaskRecord,
-    Writer,
     task_fields,
 )
 from onward.ledgers.redis.client import refused
@@ -150,7 +150,7 @@ class RedisPortable:
             ]
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[Writer]:
+    async def writing(self) -> AsyncIterator[RecordWriter]:
         with _explained():
             held = [self._key(f"onward:{name}") for name in ("index", "events", "place")]
             if self._client.exists(*held) or any(True for _ in self._scan("onward:doc:")):

@@ -27,7 +27,7 @@ class _Kept(Protocol):
     def payload(self) -> Json: ...
 
 
-class Chosen:
+class ClearOwners:
     def __init__(self) -> None:
         self.asks: Asks | None = None  # None: every task is sealed
         self._clear: dict[str, None] = {}  # owners, as the texts name them

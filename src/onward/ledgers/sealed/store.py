@@ -29,7 +29,7 @@ from onward.core.contract import (
 from onward.core.errors import Unreadable
 from onward.core.task import Claimed, Event, Instant, Letter, State, Task, TaskId, encode
 from onward.ledgers.codec import text_bytes, to_row
-from onward.ledgers.sealed.chosen import Chosen
+from onward.ledgers.sealed.chosen import ClearOwners
 from onward.ledgers.sealed.fields import opens, seals, shown, shown_event
 from onward.ledgers.sealed.keyring import Keyring
 
@@ -44,7 +44,7 @@ MOST_LOOKED_AT = 20_000  # for one page of a search
 class SealedStore:
     def __init__(self, inner: TaskStore, keyring: Keyring) -> None:
         self._inner = inner
-        self.chosen = Chosen()
+        self.chosen = ClearOwners()
         self._seals, self._opens = seals(keyring, self.chosen.seals), opens(keyring)
         self.position, self.counts, self.purge = inner.position, inner.counts, inner.purge
         self.oldest, self.open_approvals = inner.oldest, inner.open_approvals

@@ -23,8 +23,8 @@ from onward.ledgers.portable.records import (
     EventRecord,
     KeyRecord,
     RateRecord,
+    RecordWriter,
     TaskRecord,
-    Writer,
     task_fields,
 )
 from onward.ledgers.sql.dialect import Row
@@ -91,7 +91,7 @@ class SqlPortable:
                 yield records
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[Writer]:
+    async def writing(self) -> AsyncIterator[RecordWriter]:
         async with self._writing() as transaction:
             for table in ("task", "document", "submission_key"):
                 if await transaction.select(f"SELECT 1 FROM {table} LIMIT 1"):  # noqa: S608

@@ -29,13 +29,13 @@ class Head(NamedTuple):
     costs: str | None
 
 
-class Wait(NamedTuple):
+class WaitingFor(NamedTuple):
     """What a task waits for: an instant, or the end of another task."""
 
     until: Instant | None
 
 
-FOR_AN_END = Wait(None)
+FOR_AN_END = WaitingFor(None)
 
 
 class LaneBounds(NamedTuple):
@@ -77,14 +77,14 @@ class Room(ABC):
     def start(self, queue: str, partition: str, head: Head, bounds: LaneBounds) -> None:
         """It is claimed."""
 
-    def wait(self, bound: Bound, partition: str, cost: int = 1) -> Wait | None:
+    def wait(self, bound: Bound, partition: str, cost: int = 1) -> WaitingFor | None:
         """What a start waits for under this bound; None: nothing."""
         if bound.most is not None and self.used(bound, partition) >= bound.most:
             return FOR_AN_END
         if bound.rate is not None:
             start_at = bound.rate.start_at(self.paid_at(rate_key(bound, partition)), cost)
             if start_at > self.now * 1_000:
-                return Wait(_ms(start_at))
+                return WaitingFor(_ms(start_at))
         return None
 
     def paid(self, bound: Bound, rate: Rate, partition: str, costs: str | None) -> Micros:
@@ -92,7 +92,7 @@ class Room(ABC):
         before = self.paid_at(rate_key(bound, partition))
         return rate.paid_at(before, cost_of(bound, costs), self.now)
 
-    def most_of(self, partition: str, bounds: LaneBounds) -> int | Wait:
+    def most_of(self, partition: str, bounds: LaneBounds) -> int | WaitingFor:
         """How many of this partition may start at once at the most, by the bounds of each."""
         most = 2**31
         for bound in bounds.each:
@@ -138,14 +138,16 @@ def _ms(at: Micros) -> Instant:
     return -(-at // 1_000)
 
 
-class Chosen:
+class LaneChoice:
     """What a claim may take of one lane, and what waits there."""
 
     def __init__(self) -> None:
         self.heads: list[tuple[str, Head]] = []  # by turn
-        self.waits: dict[str, Wait] = {}  # partitions that wait as a whole
-        self.passed: dict[str, list[Wait]] = {}  # of those whose heads were passed over by type
-        self.stopped: Wait | None = None  # all that is left waits
+        self.waits: dict[str, WaitingFor] = {}  # partitions that wait as a whole
+        self.passed: dict[
+            str, list[WaitingFor]
+        ] = {}  # of those whose heads were passed over by type
+        self.stopped: WaitingFor | None = None  # all that is left waits
 
     @property
     def partitions(self) -> Iterable[str]:
@@ -160,9 +162,9 @@ def choose(
     bounds: LaneBounds,
     *,
     start: bool = True,
-) -> Chosen:
+) -> LaneChoice:
     """One of each partition, in the order of `lines`, then the next of each, up to `limit`."""
-    chosen = Chosen()
+    chosen = LaneChoice()
     turns = deque((partition, iter(line)) for partition, line in lines.items())
     while turns and len(chosen.heads) < limit:
         partition, line = turns.popleft()
@@ -189,11 +191,11 @@ def _typed(bounds: LaneBounds, head: Head) -> Iterable[Bound]:
     return (bound for bound in bounds.typed if head.type in bound.types)
 
 
-def _waits(room: Room, bound: Bound, partition: str, head: Head) -> Wait | None:
+def _waits(room: Room, bound: Bound, partition: str, head: Head) -> WaitingFor | None:
     return room.wait(bound, partition, cost_of(bound, head.costs))
 
 
-def _first(room: Room, bounds: Sequence[Bound], partition: str, head: Head) -> Wait | None:
+def _first(room: Room, bounds: Sequence[Bound], partition: str, head: Head) -> WaitingFor | None:
     for bound in bounds:
         waits = _waits(room, bound, partition, head)
         if waits is not None:
@@ -220,7 +222,7 @@ class Waiting:
     def ready(self, queue: str) -> None:
         self._ready.add(queue)
 
-    def add(self, queue: str, waits: Wait | None) -> None:
+    def add(self, queue: str, waits: WaitingFor | None) -> None:
         if waits is not None and waits.until is not None:
             self._until[queue] = min(waits.until, self._until.get(queue, waits.until))
 

@@ -12,7 +12,7 @@ from onward.core.contract import Want
 from onward.core.limits import Bound
 from onward.core.task import Instant
 from onward.ledgers.sql.dialect import Row, Step
-from onward.ledgers.sql.turns import Chosen, Head, Wait, Waiting, choose, lane_bounds
+from onward.ledgers.sql.turns import Head, LaneChoice, Waiting, WaitingFor, choose, lane_bounds
 from onward.ledgers.sql.write_batch import LaneKey, Plan
 from onward.ledgers.sqlite.counters import Counters
 from onward.ledgers.sqlite.rings import Ring, Rings, SqliteRoom
@@ -84,7 +84,7 @@ class _Turn:
         if ring is not None:
             ring.under(want.bounds, self._full, self._room.now)
 
-    def next(self, limit: int, *, start: bool = True) -> Plan[Chosen | None]:
+    def next(self, limit: int, *, start: bool = True) -> Plan[LaneChoice | None]:
         """Those whose turn it is. None: nothing is left that may start."""
         for bound in self._bounds.total:
             waits = self._room.wait(bound, "")
@@ -106,7 +106,7 @@ class _Turn:
         return chosen
 
     def _left_out(
-        self, lines: Mapping[str, Sequence[Head]], passed: Mapping[str, str], chosen: Chosen
+        self, lines: Mapping[str, Sequence[Head]], passed: Mapping[str, str], chosen: LaneChoice
     ) -> None:
         """What becomes of those of which nothing was chosen."""
         came = set(chosen.partitions)
@@ -123,24 +123,24 @@ class _Turn:
     def _passed(self, partition: str) -> str:
         return self._room.held_up(partition, self._bounds) if self._bounds.typed else ""
 
-    def _first_typed(self, partition: str, chosen: Chosen) -> Wait:
+    def _first_typed(self, partition: str, chosen: LaneChoice) -> WaitingFor:
         waits = [
             *chosen.passed.get(partition, ()),
             *(self._room.wait(bound, partition) for bound in self._bounds.typed),
         ]
         until = [one.until for one in waits if one is not None and one.until is not None]
-        return Wait(min(until, default=None))
+        return WaitingFor(min(until, default=None))
 
     def _quotas(self, limit: int) -> Mapping[str, int]:
         """Partitions with something queued, by turn; each with how many may start at the most."""
         ring = self._rings.get(self._lane)
         found: dict[str, int] = {}
-        wait: list[tuple[str, Wait]] = []
+        wait: list[tuple[str, WaitingFor]] = []
         for partition in self._members(ring):
             if partition in self._done:
                 continue
             most = self._room.most_of(partition, self._bounds)
-            if isinstance(most, Wait):
+            if isinstance(most, WaitingFor):
                 wait.append((partition, most))
                 continue
             queued = self._plain if ring is None or not partition else ring.counts[partition]
@@ -160,7 +160,9 @@ class _Turn:
             ring.turns.pop("", None)
         return ring.turns
 
-    def _wait(self, ring: Ring | None, partition: str, waits: Wait, typed: bool = False) -> None:
+    def _wait(
+        self, ring: Ring | None, partition: str, waits: WaitingFor, typed: bool = False
+    ) -> None:
         if partition and ring is not None:
             if partition in ring.turns:
                 self._rings.put_out(self._lane, ring, partition, waits, typed=typed)
@@ -168,7 +170,7 @@ class _Turn:
         self._done.add(partition)
         self._waiting.add(self._want.queue, waits)
 
-    def taken(self, chosen: Chosen) -> None:
+    def taken(self, chosen: LaneChoice) -> None:
         ring = self._rings.get(self._lane)
         for partition, _ in chosen.heads:
             if partition:

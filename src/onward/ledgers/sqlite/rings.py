@@ -19,7 +19,7 @@ from onward.ledgers.sql.turns import (
     LaneBounds,
     RateKey,
     Room,
-    Wait,
+    WaitingFor,
     applying,
     forget_at,
     rate_key,
@@ -52,7 +52,7 @@ class Ring:
         self.counts: dict[str, int] = {}  # queued, by partition; without the partition ""
         self.named = 0  # all of these together
         self.turns: OrderedDict[str, None] = OrderedDict()  # whoever is first is next
-        self.out: dict[str, Wait] = {}
+        self.out: dict[str, WaitingFor] = {}
         self._typed: set[str] = set()  # of these, whose types wait for bounds of all partitions
         self._bounds: tuple[Bound, ...] = ()  # under which they were put out
         self._full: tuple[Bound, ...] = ()  # of those by type, which nothing may start under
@@ -80,7 +80,7 @@ class Ring:
         if partition in self.turns:
             self.turns.move_to_end(partition)
 
-    def put_out(self, partition: str, waits: Wait, *, typed: bool = False) -> None:
+    def put_out(self, partition: str, waits: WaitingFor, *, typed: bool = False) -> None:
         del self.turns[partition]
         self.out[partition] = waits
         if typed:
@@ -104,7 +104,7 @@ class Ring:
             if waits is not None and waits.until == until:
                 self.back(partition)
 
-    def first_back(self) -> Wait | None:
+    def first_back(self) -> WaitingFor | None:
         """What the first of those waits for that wait for an instant."""
         while self._until:
             until, partition = self._until[0]
@@ -144,7 +144,7 @@ class Rings:
             del self._lanes[lane]
 
     def put_out(
-        self, lane: LaneKey, ring: Ring, partition: str, waits: Wait, *, typed: bool = False
+        self, lane: LaneKey, ring: Ring, partition: str, waits: WaitingFor, *, typed: bool = False
     ) -> None:
         ring.put_out(partition, waits, typed=typed)
         self._out[partition].add(lane)

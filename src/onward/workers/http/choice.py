@@ -23,7 +23,7 @@ MOST_TRAILS = 10_000
 Burden: TypeAlias = Callable[[HttpWorker], tuple[bool, bool, float, int]]  # the least is chosen
 
 
-class Trail(msgspec.Struct):
+class AttemptTrail(msgspec.Struct):
     """Where the attempts of one task went."""
 
     generation: int
@@ -32,14 +32,14 @@ class Trail(msgspec.Struct):
     been: set[WorkerId]
 
 
-class Choice:
+class EndpointChoice:
     def __init__(self, slots_of: Callable[[HttpWorker], int]) -> None:
         self._slots_of = slots_of
         self.busy: Counter[WorkerId] = Counter()  # calls of ours under way
         self._last: dict[WorkerId, int] = {}
         self._turn = 0
         self._missed: dict[WorkerId, Instant] = {}
-        self._trails: OrderedDict[TaskId, Trail] = OrderedDict()
+        self._trails: OrderedDict[TaskId, AttemptTrail] = OrderedDict()
 
     def pick(
         self, task: Claimed, live: Sequence[HttpWorker], tried: Collection[WorkerId]
@@ -90,7 +90,7 @@ class Choice:
         turn = (task.attempt - 1) // each
         trail = self._trails.get(task.id)
         if trail is None or trail.generation != task.generation:
-            trail = Trail(task.generation, -1, "", set())
+            trail = AttemptTrail(task.generation, -1, "", set())
         same = next((worker for worker in left if worker.id == trail.worker), None)
         if trail.turn != turn or same is None:
             fresh = [worker for worker in left if worker.id not in trail.been]

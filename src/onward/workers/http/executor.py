@@ -18,7 +18,7 @@ from onward.core.outcome import Failed, Lost, Outcome, Released, Succeeded
 from onward.core.task import Claimed, Note, TaskId, encode
 from onward.faults import Fault, transient
 from onward.workers.http.call import CANCEL_S, OutboundHttp, Unreached
-from onward.workers.http.choice import Choice
+from onward.workers.http.choice import EndpointChoice
 from onward.workers.http.registry import HttpWorker, Registry
 from onward.workers.roster import Roster
 from onward.workers.runner import Runner
@@ -52,7 +52,7 @@ class HttpExecutor:
         self._registry = registry
         self._timeout_ms = timeout_ms
         self._http = OutboundHttp()
-        self._choice = Choice(registry.slots_of)
+        self._choice = EndpointChoice(registry.slots_of)
         self._pools: dict[tuple[str, ...], Runner] = {}
         self._retired: list[Runner] = []
         self._names = count(1)

@@ -33,8 +33,8 @@ from onward.wire.streams import (
 from onward.wire.times import iso
 from onward.workers.streams.dialects import (
     ORIGIN,
-    Dialect,
     StreamAnswer,
+    StreamDialect,
     count,
     is_id,
     kept,
@@ -131,7 +131,7 @@ def _adopt(fields: Fields, now: Instant) -> Task | None:
     )
 
 
-AGENT_STREAMS = Dialect(
+AGENT_STREAMS = StreamDialect(
     name="agent-stream",
     queue="agents",
     tasks=CREATE,

@@ -19,7 +19,7 @@ from redis.exceptions import ResponseError
 
 from onward.core.task import Instant
 from onward.wire.streams import Fields, fields_of, text_of
-from onward.workers.streams.dialects import Dialect
+from onward.workers.streams.dialects import StreamDialect
 
 log = structlog.get_logger("onward.streams")
 
@@ -82,14 +82,14 @@ class ReadPositions(NamedTuple):
         return entry.order <= self.last.get(entry.stream, (NOWHERE, NOWHERE))[1]
 
 
-class Readers(NamedTuple):
+class StreamReaders(NamedTuple):
     """Who does the work of a stream of tasks, as last read."""
 
     groups: Sequence[str]
     lively: bool  # one of them has a consumer
 
 
-NOBODY = Readers((), lively=False)
+NOBODY = StreamReaders((), lively=False)
 
 
 # Not an entry that a consumer has: its next heartbeat would fail.
@@ -121,14 +121,14 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 
 
 class Channel:
-    def __init__(self, connections: StreamConnections, dialect: Dialect) -> None:
+    def __init__(self, connections: StreamConnections, dialect: StreamDialect) -> None:
         self.dialect = dialect
         self._redis = connections.calls
         self._blocking = connections.blocking
         self._tally = connections.tally
         self._occupied = f"onward:fed:{dialect.name}"
         self._own: Sequence[str] = ()  # streams of single services that are fed and read, too
-        self._readers: Mapping[str, Readers] = {}
+        self._readers: Mapping[str, StreamReaders] = {}
         self._signatures: set[str] = set()  # names in answers that are no consumer's
 
     async def prepare(self) -> None:
@@ -152,7 +152,7 @@ class Channel:
     def task_streams(self) -> Sequence[str]:
         return [self.dialect.tasks, *self._own]
 
-    def readers(self, stream: str) -> Readers:
+    def readers(self, stream: str) -> StreamReaders:
         return self._readers.get(stream, NOBODY)
 
     async def join_own(self, needed: Iterable[str], wanted: Iterable[str]) -> None:
@@ -266,7 +266,7 @@ class Channel:
         for stream in streams:
             _ = pipe.xinfo_groups(stream)
         replies: Sequence[Any] = await pipe.execute()
-        readers: dict[str, Readers] = {}
+        readers: dict[str, StreamReaders] = {}
         last: dict[str, tuple[Order, Order]] = {}
         for stream, reply in zip(streams, replies, strict=True):
             infos = [info for info in reply if self.dialect.serves(text_of(info["name"]))]
@@ -274,7 +274,7 @@ class Channel:
                 raise ResponseError("NOGROUP the group was deleted")
             # A group without consumers is a service that is gone, or not started yet.
             lively = [info for info in infos if info["consumers"]]
-            readers[stream] = Readers([text_of(info["name"]) for info in infos], bool(lively))
+            readers[stream] = StreamReaders([text_of(info["name"]) for info in infos], bool(lively))
             ends = [
                 EntryId(stream, text_of(info["last-delivered-id"])).order
                 for info in lively or infos

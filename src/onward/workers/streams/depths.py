@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from onward.services.catalog import Declared
 from onward.wire.streams import text_of
 from onward.workers.streams.channel import OURSELVES, StreamConnections
-from onward.workers.streams.dialects import Dialect, own_streams
+from onward.workers.streams.dialects import StreamDialect, own_streams
 
 MOST_GROUPS = 64  # of one stream; of more, those furthest behind
 FAR = 1_000  # a lag is counted up to here
@@ -38,7 +38,7 @@ class Group(msgspec.Struct):
 
 
 async def read(
-    connections: StreamConnections, dialects: Sequence[Dialect], services: Sequence[Declared]
+    connections: StreamConnections, dialects: Sequence[StreamDialect], services: Sequence[Declared]
 ) -> Depths:
     streams = list(
         dict.fromkeys(
@@ -83,7 +83,7 @@ async def _look_closer(connections: StreamConnections, groups: Sequence[Group]) 
 
 
 async def consumers(
-    connections: StreamConnections, dialects: Sequence[Dialect], services: Sequence[Declared]
+    connections: StreamConnections, dialects: Sequence[StreamDialect], services: Sequence[Declared]
 ) -> int:
     """How many workers read tasks from the streams. One that is gone counts until its name is
     deleted: a worker that is busy for long, or blocks without a limit, looks the same in Redis.
@@ -103,7 +103,7 @@ async def consumers(
     return len(names) - names.count(OURSELVES)
 
 
-def _task_streams(dialect: Dialect, services: Sequence[Declared]) -> Sequence[str]:
+def _task_streams(dialect: StreamDialect, services: Sequence[Declared]) -> Sequence[str]:
     alone, others = own_streams(dialect, services)
     return list(dict.fromkeys([dialect.tasks, *alone, *others]))
 

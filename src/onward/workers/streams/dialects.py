@@ -32,7 +32,7 @@ class StreamAnswer(msgspec.Struct, frozen=True):
     given_up: bool = False  # the worker has written a dead letter itself
 
 
-class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+class StreamDialect(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     queue: str
     tasks: str  # the stream of tasks
@@ -121,7 +121,7 @@ def _adopt(fields: Fields, now: Instant) -> Task | None:
     )
 
 
-WORKER_STREAMS = Dialect(
+WORKER_STREAMS = StreamDialect(
     name="streams",
     queue="streams",
     tasks=TASKS,
@@ -143,7 +143,7 @@ WORKER_STREAMS = Dialect(
 
 
 def own_streams(
-    dialect: Dialect, services: Sequence[Declared]
+    dialect: StreamDialect, services: Sequence[Declared]
 ) -> tuple[Sequence[str], Sequence[str]]:
     """Of the services that no other may read with, and of those that may have one."""
     if dialect.own is None:

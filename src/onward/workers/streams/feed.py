@@ -39,7 +39,7 @@ from onward.workers.streams.channel import (
     StreamConnections,
 )
 from onward.workers.streams.collect import AWAY, PAGE, REFUSED, Collector
-from onward.workers.streams.dialects import Dialect, own_streams
+from onward.workers.streams.dialects import StreamDialect, own_streams
 from onward.workers.streams.offers import Offer, Offers, net_ms, reclaimed
 
 log = structlog.get_logger("onward.streams")
@@ -73,7 +73,7 @@ class StreamFeed:
         dispatcher: Dispatcher,
         roster: Roster,
         connections: StreamConnections,
-        dialect: Dialect,
+        dialect: StreamDialect,
         settings: FeedSettings,
         catalog: Catalog,
         duty: Duty | None,  # None: the ledger has no other server
