@@ -50,7 +50,7 @@ from onward.native.history import STEP_MS, History
 from onward.native.key_store import EVERY_S, KeyStore
 from onward.native.limits import LimitUses
 from onward.native.masking import Masking
-from onward.native.minutes import MINUTE_MS, Minutes
+from onward.native.minutes import Minutes
 from onward.native.notifications.hub import Hub
 from onward.native.notifications.preferences import PreferenceStore
 from onward.native.notifications.projector import NotificationProjector, NotificationRunner
@@ -367,7 +367,7 @@ class Onward:
         self._background.every(1, self.backend.maintain)
         self._background.every(RENEW_MS / 1000, self.readers.retire_silent)
         self._background.every(STEP_MS / 1000, self.history.sample)
-        self._background.every(MINUTE_MS / 1000, self.minutes.sample)
+        self._background.every(1, self.minutes.sample)
         self._background.run(self.schedules.scheduler.run(troubles))
         self._background.run(self.roster.run())
         self._push.start()

@@ -53,8 +53,8 @@ async def test_what_was_done_outlives_the_server(tmp_path: Path, kind: str) -> N
     async with running_app(**ledger) as app:
         await run(app, "report")
         await run(app, "report", error="no")
-        await app.onward.minutes.sample()
         app.clock.advance(MINUTE_MS)
+        await app.onward.minutes.sample()
         await run(app, "mail")
         before = await series(app)
     async with running_app(**ledger) as app:
@@ -80,6 +80,19 @@ async def test_the_minute_that_has_not_ended_counts_too(app: App) -> None:
     assert 500 < last["run_p95"] <= 1_000  # by the bounds of its bucket
 
 
+async def test_what_was_done_in_a_minute_is_shown_in_that_minute(app: App) -> None:
+    app.clock.advance(-app.clock.now() % MINUTE_MS + 50_000)
+    await app.onward.minutes.sample()
+    minute = app.clock.now() // MINUTE_MS * MINUTE_MS
+    await run(app, "report")
+    for _ in range(3):
+        before = await series(app)
+        app.clock.advance(20_000)
+        await app.onward.minutes.sample()
+        for found in (before, await series(app)):
+            assert [one["at"] for one in found["points"] if one["succeeded"]] == [minute]
+
+
 async def test_one_service_and_one_queue(app: App) -> None:
     await run(app, "report")
     await app.submit("report", queue="slow")
@@ -99,7 +112,6 @@ async def test_one_service_and_one_queue(app: App) -> None:
 
 async def test_a_day_is_cut_into_few_steps_and_what_is_older_is_gone(app: App) -> None:
     await run(app, "report")
-    await app.onward.minutes.sample()
     app.clock.advance(CHUNK_MS)
     await app.onward.minutes.sample()
     found = await series(app, range_ms=DAY_MS)
@@ -114,12 +126,14 @@ async def test_a_day_is_cut_into_few_steps_and_what_is_older_is_gone(app: App) -
 
 
 async def test_ten_minutes_share_a_document(app: App) -> None:
-    start = -app.clock.now() % CHUNK_MS
-    app.clock.advance(start)
+    app.clock.advance(-app.clock.now() % CHUNK_MS)
+    await app.onward.minutes.sample()
+    begun = app.clock.now()
     for _ in range(20):
-        await app.onward.minutes.sample()
         app.clock.advance(MINUTE_MS)
-    assert len(await app.onward.backend.documents.list(KIND, now=app.clock.now())) == 2
+        await app.onward.minutes.sample()
+    found = await app.onward.backend.documents.list(KIND, now=app.clock.now())
+    assert len([one for one in found if int(one.key.split(".")[0]) >= begun]) == 2
 
 
 async def test_two_servers_are_added_up(tmp_path: Path) -> None:

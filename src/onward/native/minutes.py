@@ -72,34 +72,39 @@ class Minutes:
         self._server = server
         self._chunk: Sequence[Minute] = ()  # of the document that is being written
         self._before = Counted.of(dispatcher)
+        self._at = _minute(dispatcher.clock.now())  # the minute that is being counted
         self._reads: SlowReads[Sequence[Minute]] = SlowReads()
 
     async def sample(self) -> None:
-        """Called once a minute: what this server did since."""
-        now = self._dispatcher.clock.now()
+        """Called each second: a minute that is over is written, with what was done in it."""
+        if _minute(self._dispatcher.clock.now()) > self._at:
+            await self._write()
+
+    async def _write(self) -> None:
+        now, begun = self._dispatcher.clock.now(), _chunk(self._at)
         after = Counted.of(self._dispatcher)
-        chunk = [one for one in self._chunk if one.at >= _chunk(now)]
-        chunk.append(await self._minute(after, now))
+        chunk = [one for one in self._chunk if one.at >= begun]
+        chunk.append(await self._since_before(after))
         await self._documents.put(
             KIND,
-            f"{_chunk(now)}.{self._server}",
+            f"{begun}.{self._server}",
             _encode(chunk).decode(),
             now=now,
-            expires_at=_chunk(now) + CHUNK_MS + DAY_MS,
+            expires_at=begun + CHUNK_MS + DAY_MS,
         )
-        # Only now: what could not be written is written with the next minute.
-        self._chunk, self._before = chunk, after
+        # Only now: what could not be written is written a second later, into the same minute.
+        self._chunk, self._before, self._at = chunk, after, _minute(now)
 
     async def close(self) -> None:
         """The last part of a minute."""
         try:
-            await self.sample()
+            await self._write()
         except OnwardError as error:
             log.warning("the last minute of the series is lost", error=repr(error))
 
     async def read(self, now: Instant) -> Sequence[Minute]:
         """Of all servers, in no order; and what this one did since its last minute."""
-        open_minute = await self._minute(Counted.of(self._dispatcher), now)
+        open_minute = await self._since_before(Counted.of(self._dispatcher))
         return [*await self._kept(now), open_minute]
 
     async def _kept(self, now: Instant) -> Sequence[Minute]:
@@ -110,7 +115,7 @@ class Minutes:
 
         return await self._reads.get(KIND, read)
 
-    async def _minute(self, after: Counted, now: Instant) -> Minute:
+    async def _since_before(self, after: Counted) -> Minute:
         depths: dict[str, list[int]] = {}
         for (queue, _, state), count in (await self._dispatcher.backend.tasks.counts()).items():
             if count and state in (State.QUEUED, State.RUNNING):
@@ -118,7 +123,7 @@ class Minutes:
         fullest = sorted(depths, key=lambda queue: (-sum(depths[queue]), queue))[:QUEUES]
         before = self._before
         return Minute(
-            at=now // MINUTE_MS * MINUTE_MS,
+            at=self._at,
             submitted=after.submitted - before.submitted,
             services={
                 name: _since(counted, before.services.get(name))
@@ -127,6 +132,10 @@ class Minutes:
             },
             depths={queue: (depths[queue][0], depths[queue][1]) for queue in fullest},
         )
+
+
+def _minute(now: Instant) -> Instant:
+    return now // MINUTE_MS * MINUTE_MS
 
 
 def _chunk(now: Instant) -> Instant:
