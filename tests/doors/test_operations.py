@@ -104,6 +104,36 @@ async def test_what_is_over_is_deleted_and_what_lives_counts_as_failed(app: App)
     assert (await app.task(queued))["state"] == "queued"
 
 
+@pytest.mark.every_ledger
+@pytest.mark.contract("B-3")
+async def test_tasks_that_are_named_are_acted_on_and_no_others(app: App) -> None:
+    ids = [await app.submit("report") for _ in range(4)]
+    named = [*ids[1:3], ids[1], "no-such-task"]
+    dry = await operate(app, "cancel", status=200, dry_run=True, ids=named)
+    assert dry["matched"] == 2
+    begun = await operate(app, "cancel", ids=named, rate=1_000)
+    assert ("filter" in begun, begun["rate"]) == (False, 1_000)
+    shown = await over(app, begun["id"])
+    assert (shown["matched"], shown["done"], shown["failed"]) == (2, 2, 0)
+    assert [(await app.task(id))["state"] for id in ids] == [
+        *("queued", "canceled", "canceled", "queued")
+    ]
+
+
+@pytest.mark.contract("K-5", "B-3")
+async def test_a_key_that_may_only_submit_cannot_name_anothers_task(app: App) -> None:
+    admin = (await make_key(app, "admin", "admin"))["token"]
+    ann, bob = [(await make_key(app, name, "submit", by=admin))["token"] for name in ("ann", "bob")]
+    ids = []
+    for token in (ann, bob):
+        made = await app.post("/api/v2/tasks", {"type": "report"}, headers=bearer(token))
+        ids.append(made.json()["id"])
+    begun = await app.post("/api/v2/tasks/cancel", {"ids": ids}, headers=bearer(bob))
+    assert begun.json()["matched"] == 1
+    named = await app.post("/api/v2/tasks/cancel", {"ids": ids[:1]}, headers=bearer(bob))
+    assert named.json()["matched"] == 0
+
+
 @pytest.mark.contract("B-3")
 async def test_the_matched_set_is_fixed_at_the_call(app: App) -> None:
     await app.submit("report")
@@ -141,6 +171,8 @@ async def test_tasks_are_chosen_by_when_they_were_made_and_by_tags(app: App) -> 
         {"filter": {"colour": "red"}},
         {"filter": {"state": "gone"}},
         {"filter": {"all": True}, "more": 1},
+        {"ids": []},
+        {"ids": ["a"], "filter": {"all": True}},
     ],
 )
 async def test_an_empty_filter_or_an_unknown_field_is_refused(app: App, body: Any) -> None:

@@ -48,8 +48,9 @@ class RunFilter(TypedDict, total=False):
 
 
 class OperationOptions(TypedDict, total=False):
-    """Which tasks: all that is given must hold, or `all`. And how."""
+    """Which tasks: all that is given must hold, or `all`, or those with these `ids`. And how."""
 
+    ids: Sequence[str]
     state: str | Sequence[str]
     type: str
     queue: str
@@ -109,11 +110,12 @@ class Operations(ClientPart):
 
     async def _begin(self, verb: str, which: OperationOptions) -> OperationView:
         given: dict[str, Any] = {**which}
-        more = {name: given.pop(name) for name in ("dry_run", "rate") if name in given}
+        names = ("ids", "dry_run", "rate")
+        body: dict[str, Any] = {name: given.pop(name) for name in names if name in given}
+        if given or "ids" not in body:
+            body["filter"] = given
         # Not sent twice: what a cut call has begun is in the list.
-        return await self._api.call(
-            OperationView, "POST", "tasks", verb, body={"filter": given, **more}
-        )
+        return await self._api.call(OperationView, "POST", "tasks", verb, body=body)
 
     async def list(
         self, *, cursor: str | None = None, limit: int | None = None

@@ -42,7 +42,7 @@ class Plan(msgspec.Struct, frozen=True):
     action: Verb
     matched: int
     spools: int
-    filter: OperationFilter
+    filter: OperationFilter | None  # none: its tasks were named
     rate: float | None = None
 
 

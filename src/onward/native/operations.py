@@ -1,4 +1,4 @@
-"""Operations: cancel, retry or delete all tasks that a filter matches (B-3).
+"""Operations: cancel, retry or delete all tasks that a filter matches, or that are named (B-3).
 
 The matched set is fixed at the call: its ids are spooled into documents, a thousand at a time, so
 neither the call nor the work holds many in memory. The work is a task of our own.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from onward.core.contract import PAGE_BYTES
 from onward.core.contract import Query as LedgerQuery
@@ -99,12 +100,14 @@ class Operations:
         )
 
     async def _begun(self, caller: Caller, body: Operate, action: Verb) -> OperationView:
-        query = _ledger_query(body.filter)
-        if not caller.has(Scope.OPERATE):
-            query = msgspec.structs.replace(query, owner=caller.key or "")
+        own = None if caller.has(Scope.OPERATE) else caller.key or ""
+        if body.filter is None:
+            found = self._named(body.ids or (), own)
+        else:
+            found = self._matching(msgspec.structs.replace(_ledger_query(body.filter), owner=own))
         id, now = new_id(), self._dispatcher.clock.now()
         matched = spools = 0
-        async for tasks in self._matching(query):
+        async for tasks in found:
             matched += len(tasks)
             if not body.dry_run:
                 await self._spool(id, spools, tasks)
@@ -127,6 +130,20 @@ class Operations:
         filter = msgspec.to_builtins(body.filter)
         await caller.audit(Action.OPERATION_START, id, verb=action, matched=matched, filter=filter)
         return operation_view((await self._store.get([id]))[0] or task)
+
+    async def _named(self, ids: Sequence[str], owner: str | None) -> AsyncIterator[Sequence[Task]]:
+        """Newest first, as a filter finds them; what is not there is not among them."""
+        newest = sorted(set(ids), reverse=True)
+        for at in range(0, len(newest), SPOOLED):
+            found = [
+                task
+                for task in await self._store.look(newest[at : at + SPOOLED])
+                if task is not None
+                and owner in (None, task.owner)
+                and not task.queue.startswith(OURS)
+            ]
+            if found:
+                yield found
 
     async def _matching(self, query: LedgerQuery) -> AsyncIterator[Sequence[Task]]:
         while True:
@@ -158,7 +175,8 @@ def operation_view(task: Task) -> OperationView:
         created_at=task.created_at,
         finished_at=task.finished_at,
         owner=task.owner,
-        filter=plan.filter,
+        filter=UNSET if plan.filter is None else plan.filter,
+        rate=UNSET if plan.rate is None else plan.rate,
         refused=progress.refused,
     )
 

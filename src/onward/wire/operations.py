@@ -1,4 +1,4 @@
-"""Operations: one verb for all tasks that a filter matches."""
+"""Operations: one verb for all tasks that a filter matches, or that are named."""
 
 from __future__ import annotations
 
@@ -42,10 +42,18 @@ class OperationFilter(Body, frozen=True):
             raise ValueError("an empty filter matches nothing; all: true means every task")
 
 
+MOST_IDS = 10_000
+
+
 class Operate(Body, frozen=True):
-    filter: OperationFilter
+    filter: OperationFilter | None = None
+    ids: Annotated[tuple[Word, ...], Meta(min_length=1, max_length=MOST_IDS)] | None = None
     dry_run: bool = False
     rate: Annotated[float, Meta(gt=0, le=1_000_000, description="tasks a second")] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.filter is None) == (self.ids is None):
+            raise ValueError("give a filter or ids, and not both")
 
 
 class Refused(Wire, frozen=True):
@@ -65,7 +73,8 @@ class OperationView(Wire, frozen=True):
     created_at: Instant | UnsetType = UNSET
     finished_at: Instant | UnsetType | None = UNSET
     owner: str | UnsetType | None = UNSET
-    filter: OperationFilter | UnsetType = UNSET
+    filter: OperationFilter | UnsetType = UNSET  # none: its tasks were named
+    rate: float | UnsetType = UNSET  # none: as fast as it can
     refused: tuple[Refused, ...] = ()  # the first few of those that failed, and why
 
     @property
