@@ -75,6 +75,8 @@ async def test_many_are_submitted_and_their_results_come_in_order(client: Client
     by_name = await client.submit_many("double", [{"n": 1}, {"n": 2}])
     assert await by_name.results() == [2, 4]
     assert (await client.get(str(batch.ids[0]))).tags == ("x",)
+    elsewhere = await client.batches.wait(by_name.id)  # by another process, which has the id alone
+    assert (elsewhere.total, elsewhere.over) == (2, True)
 
 
 @pytest.mark.contract("B-5")
@@ -84,7 +86,9 @@ async def test_more_than_one_request_takes_are_one_batch(
 ) -> None:
     monkeypatch.setattr(batches, "MOST_TASKS", 40)
     told: list[int] = []
-    batch = await client.submit_many("double", [{"n": n} for n in range(100)], told=told.append)
+    batch = await client.submit_many(
+        "double", [{"n": n} for n in range(100)], on_submitted=told.append
+    )
     assert told == [40, 40, 20]
     assert sent == ["/api/v2/tasks/batch"] * 3
     assert await batch.results() == [2 * n for n in range(100)]

@@ -34,6 +34,11 @@ def test_a_task_is_submitted_for_each_row_and_broken_rows_are_named(shell: Shell
     assert found["broken"] == []
     listed = shell.json("task", "list", "--batch", found["batch"]["id"], "--tag", "fine")
     assert len(listed["items"]) == 5
+    shown = shell.json("batch", "show", found["batch"]["id"])
+    assert (shown["total"], shown["done"]) == (5, 5)
+    watched = shell.run("batch", "watch", found["batch"]["id"])
+    assert (watched.returncode, "5 succeeded" in watched.stdout) == (0, True)
+    assert shell.run("batch", "show", "nobody").returncode == 3
     missing = shell.run("submit", "countdown", "--from", "none.jsonl")
     assert missing.returncode == 2
     refused = shell.run("submit", "summarize", "--from", "fine.jsonl")

@@ -8,6 +8,7 @@ import typer
 
 from onward import __version__
 from onward.cli import (
+    batch,
     db,
     demo,
     dlq,
@@ -62,6 +63,7 @@ command(app, exec_worker.OPTIONS)(exec_worker.exec_worker)
 command(app, submit.OPTIONS, "submit {type}")(submit.submit)
 for group in (
     task.TASK,
+    batch.BATCH,
     operation.OPERATION,
     flow.FLOW,
     run.RUN,

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
+from onward.cli.batch import BATCH, has_failures, until_over
 from onward.cli.tables import hint, progress_bar
-from onward.cli.terminal import MARKS, USAGE, console, fail, plain, print_json
+from onward.cli.terminal import FAILED, USAGE, console, fail, plain, print_json
 
 if TYPE_CHECKING:
-    from onward.client.batch import Batch
     from onward.client.http import Client
     from onward.wire.batches import BatchView
 
-BROKEN, LATE = 1, 124
 MOST_SHOWN = 20
-SHOWN_EVERY = timedelta(seconds=1)
 
 
 async def submit(
@@ -39,13 +36,15 @@ async def submit(
         batch = await client.submit_many(
             type,
             lines.values(),
-            told=lambda more: progress.advance(row, more),
+            on_submitted=lambda more: progress.advance(row, more),
             **options,
         )
     numbers = list(lines)
     refused = {numbers[at]: str(error) for at, error in batch.refused.items()}
     broken = dict(sorted({**broken, **refused}.items()))
-    ended = await _until_over(batch, timeout) if wait else await batch.get()
+    ended = await batch.get()
+    if wait:
+        ended = await until_over(client, ended, timeout)
     _report(ended, broken, wait=wait, as_json=as_json)
 
 
@@ -71,41 +70,17 @@ def _numbered(text: bytes) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-async def _until_over(batch: Batch, timeout_ms: int | None) -> BatchView:
-    from onward.client.errors import StillRunning
-
-    left = timeout_ms
-    with progress_bar() as progress:
-        row = progress.add_task("done", total=len(batch.ids) - len(batch.refused))
-        while True:
-            try:
-                return await batch.wait(SHOWN_EVERY)
-            except StillRunning:
-                progress.update(row, completed=(await batch.get()).done)
-            if left is not None:
-                left -= int(SHOWN_EVERY.total_seconds() * 1000)
-                if left <= 0:
-                    hint(f"it goes on: onward task list --batch {batch.id}")
-                    raise typer.Exit(LATE)
-
-
 def _report(batch: BatchView, broken: Mapping[int, str], *, wait: bool, as_json: bool) -> None:
     if as_json:
         lines = [{"line": number, "error": why} for number, why in broken.items()]
         print_json({"batch": batch, "broken": lines})
     else:
-        counts = ", ".join(f"{count} {state}" for state, count in batch.states.items())
-        tasks = "1 task" if batch.total == 1 else f"{batch.total} tasks"
-        console().print(f"{MARKS['queued']} {tasks}  [bright_black]{plain(batch.id)}[/]  {counts}")
+        BATCH.print_line(batch)
         hint(f"onward task list --batch {batch.id}")
     errors = console(stderr=True)
     for number, why in list(broken.items())[:MOST_SHOWN]:
         errors.print(f"✗ line {number}: {plain(why)}", markup=False, style="red")
     if len(broken) > MOST_SHOWN:
         errors.print(f"… and {len(broken) - MOST_SHOWN} more", style="red")
-    bad = sum(count for state, count in batch.states.items() if state in _BAD)
-    if broken or (wait and bad):
-        raise typer.Exit(BROKEN)
-
-
-_BAD = ("failed", "dead", "canceled")
+    if broken or (wait and has_failures(batch)):
+        raise typer.Exit(FAILED)

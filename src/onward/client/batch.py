@@ -19,6 +19,7 @@ import msgspec
 
 from onward.client.durations import ms
 from onward.client.errors import ProblemError, StillRunning, problem_of
+from onward.client.resources import ClientPart
 from onward.client.retrying import new_key
 from onward.wire.base import Page, State
 from onward.wire.batches import MOST_TASKS, BatchView, HandedInAll
@@ -34,7 +35,41 @@ LONG_POLL_MS = 20_000
 READ = 50  # tasks read in one request: each may be large
 FAILED: Sequence[State] = ("failed", "dead", "canceled")
 
-Told = Callable[[int], None]  # how many more were handed in
+
+class Batches(ClientPart):
+    """`client.batches`: how far tasks are that were submitted together, by the batch's id."""
+
+    async def get(self, id: str) -> BatchView:
+        """How many of its tasks are in which state."""
+        return await self._look(id, 0)
+
+    async def wait(self, id: str, timeout: timedelta | None = None) -> BatchView:
+        """Until all are over, however they end; StillRunning when the time is over first."""
+        return await self.until(id, lambda view: False, timeout, LONG_POLL_MS)
+
+    async def until(
+        self, id: str, enough: Callable[[BatchView], bool], timeout: timedelta | None, poll_ms: int
+    ) -> BatchView:
+        """Until all are over or `enough` holds; it is looked at every `poll_ms`."""
+        from onward.client.retrying import RetryWindow
+
+        until = None if timeout is None else monotonic() + ms(timeout) / 1000
+        window = RetryWindow(self._api)
+        while True:
+            left = poll_ms if until is None else int((until - monotonic()) * 1000)
+            try:
+                view = await self._look(id, max(0, min(left, poll_ms)))
+            except Exception as error:
+                await window.retry_or_raise(error)  # type: ignore[arg-type]
+                continue
+            window.reset()
+            if view.over or enough(view):
+                return view
+            if left <= 0:
+                raise StillRunning(await self._api.call(TaskView, "GET", "tasks", id))
+
+    async def _look(self, id: str, wait_ms: int) -> BatchView:
+        return await self._api.call(BatchView, "GET", "batches", id, wait_ms=wait_ms)
 
 
 class Batch:
@@ -56,16 +91,17 @@ class Batch:
             at: one for at, one in enumerate(answers) if isinstance(one, ProblemError)
         }
         self._api = api
+        self._batches = Batches(api, wait_for)
         self._wait_for = wait_for
         self._read = read
 
     async def get(self) -> BatchView:
         """How many of its tasks are in which state."""
-        return await self._look(0)
+        return await self._batches.get(self.id)
 
     async def wait(self, timeout: timedelta | None = None) -> BatchView:
         """Until all are over, however they end; StillRunning when the time is over first."""
-        return await self._until(timeout, lambda view: False, LONG_POLL_MS)
+        return await self._batches.wait(self.id, timeout)
 
     async def results(self, timeout: timedelta | None = None) -> list[Any]:
         """The results in the order of submission, once all are there.
@@ -78,7 +114,7 @@ class Batch:
         def failed(view: BatchView) -> bool:
             return any(view.states.get(state) for state in FAILED)
 
-        view = await self._until(timeout, failed, LOOK_MS)
+        view = await self._batches.until(self.id, failed, timeout, LOOK_MS)
         if failed(view):
             await self._raise_first()
         found = {task.id: task for task in [one async for one in self._tasks(self._given)]}
@@ -95,29 +131,6 @@ class Batch:
     @property
     def _given(self) -> list[str]:
         return [id for id in self.ids if id is not None]
-
-    async def _look(self, wait_ms: int) -> BatchView:
-        return await self._api.call(BatchView, "GET", "batches", self.id, wait_ms=wait_ms)
-
-    async def _until(
-        self, timeout: timedelta | None, enough: Callable[[BatchView], bool], poll_ms: int
-    ) -> BatchView:
-        from onward.client.retrying import RetryWindow
-
-        until = None if timeout is None else monotonic() + ms(timeout) / 1000
-        window = RetryWindow(self._api)
-        while True:
-            left = poll_ms if until is None else int((until - monotonic()) * 1000)
-            try:
-                view = await self._look(max(0, min(left, poll_ms)))
-            except Exception as error:
-                await window.retry_or_raise(error)  # type: ignore[arg-type]
-                continue
-            window.reset()
-            if view.over or enough(view):
-                return view
-            if left <= 0:
-                raise StillRunning(await self._api.call(TaskView, "GET", "tasks", self.id))
 
     async def _raise_first(self) -> None:
         async for task in self._tasks(self._given):
@@ -146,7 +159,7 @@ async def submitted(
     bodies: Iterable[Mapping[str, Any]],
     terms: Mapping[str, Any],
     read: Callable[[Any], Any],
-    told: Told = lambda _: None,
+    on_submitted: Callable[[int], None],
 ) -> Batch:
     """Handed in by as many requests as it takes; all but the last leave the batch open."""
     from onward.client.api import encode
@@ -165,7 +178,7 @@ async def submitted(
             str(one.id) if isinstance(one.error, msgspec.UnsetType) else problem_of(one.error)
             for one in found.items
         ]
-        told(len(part))
+        on_submitted(len(part))
         if following is None:
             return Batch(api, wait_for, str(id), answers, read)
         part = following

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overloa
 import msgspec
 
 from onward.client.address import server_url
+from onward.client.batch import Batches
 from onward.client.durations import either, ms
 from onward.client.errors import ProblemError, StillRunning, Unreachable
 from onward.client.resources import (
@@ -116,7 +117,7 @@ class Client(Submitter):
         self.schedules, self.queues = Schedules(api, self.wait), Queues(api, self.wait)
         self.keys, self.log = Keys(api, self.wait), Log(api, self.wait)
         self.encryption, self.limits = Encryption(api, self.wait), Limits(api, self.wait)
-        self.operations = Operations(api, self.wait)
+        self.operations, self.batches = Operations(api, self.wait), Batches(api, self.wait)
 
     async def __aenter__(self) -> Self:
         return self

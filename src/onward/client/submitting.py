@@ -134,14 +134,14 @@ class Submitter:
         name: str | None = None,
         on_complete: Mapping[str, Any] | None = None,
         webhook: str | None = None,
-        told: Callable[[int], None] = lambda _: None,
+        on_submitted: Callable[[int], None] = lambda _: None,
         **options: Any,
     ) -> Batch:
         """Hand in a task for each payload, as one batch; `name`, `on_complete` and `webhook` are
         the batch's, all else is as with `submit`.
 
         Of a function a payload is its one argument, a tuple of arguments, or a dict of them by
-        name. `told` is called with how many more are handed in.
+        name. `on_submitted` is called with how many more are handed in.
         """
         from onward.client.batch import submitted
 
@@ -152,7 +152,7 @@ class Submitter:
         if not isinstance(what, str):
             read = served(what).read
         bodies = (call.body for call in calls)
-        return await submitted(self._api, self._wait_for, bodies, terms, read, told)
+        return await submitted(self._api, self._wait_for, bodies, terms, read, on_submitted)
 
     def _call_of(
         self, what: str | Callable[..., Any], payload: Any, options: Mapping[str, Any]

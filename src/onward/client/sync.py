@@ -26,7 +26,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from onward.client.address import server_url
-from onward.client.batch import Batch
+from onward.client.batch import Batch, Batches
 from onward.client.context import Context, awaited
 from onward.client.http import Client
 from onward.client.resources import Flows, Limits, Operations, Queues, Runs, Schedules
@@ -244,6 +244,11 @@ class SyncBatch(Blocking[Batch]):
         yield from _blocking_stream(self._thread(), self._batch.__aiter__())
 
 
+class SyncBatches(Blocking[Batches]):
+    get = _blocking(Batches.get)
+    wait = _blocking(Batches.wait)
+
+
 class SyncOperations(Blocking[Operations]):
     cancel = _blocking(Operations.cancel)
     retry = _blocking(Operations.retry)
@@ -319,6 +324,7 @@ class SyncClient(SyncSubmitter[Client]):
         self.flows = SyncFlows(self._thread, lambda client: client.flows)
         self.runs = SyncRuns(self._thread, lambda client: client.runs)
         self.schedules = SyncSchedules(self._thread, lambda client: client.schedules)
+        self.batches = SyncBatches(self._thread, lambda client: client.batches)
         self.operations = SyncOperations(self._thread, lambda client: client.operations)
         self.queues = SyncQueues(self._thread, lambda client: client.queues)
         self.limits = SyncLimits(self._thread, lambda client: client.limits)
